@@ -13,7 +13,8 @@ if [ -z "$directory" ]; then
     trap 'set +e; cd /; kafkafs umount "$directory/mnt"; rm -rf "$directory"' EXIT
 fi
 mkdir -p "$directory/mnt"
-grep -qF " $directory/mnt fuse.kafkafs " /proc/mounts || run kafkafs mount --create "$directory/log" "$directory/mnt"
+grep -qF " $directory/mnt fuse.kafkafs " /proc/mounts ||
+    run kafkafs mount --create "$directory/log" "$directory/mnt" -o log="$directory/mount.log"
 cd "$directory/mnt"
 
 say "a topic is a directory; a line is a message, on disk before echo returns"

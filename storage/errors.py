@@ -128,6 +128,14 @@ class NotPermitted(StorageError):
     """
 
 
+class BadDestination(NotPermitted):
+    """What was to be made would lie in a log directory, or around one that is only read."""
+
+
+class NotALogDir(StorageError):
+    """A directory that is named as a log directory and is none."""
+
+
 class TooManyKeys(StorageError):
     """More different keys than the memory that is allowed for them holds."""
 

@@ -69,7 +69,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "kafkafs.decoding": ("kafkafs.schemas", "kafkafs.formats", "storage.format"),
     "kafkafs.selection": ("storage.format", "storage.log", "storage.latest", "storage.client"),
     "kafkafs.writing": (
-        "kafkafs.formats", "kafkafs.schemas", "kafkafs.decoding",
+        KAFKAFS_GROUND, "kafkafs.formats", "kafkafs.schemas", "kafkafs.decoding",
         "storage.format", "storage.config", "storage.files", "storage.append", "storage.client",
         "storage.directory",
     ),
@@ -77,7 +77,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "kafkafs.formats", "kafkafs.selection", "storage.format", "storage.files", "storage.log",
     ),
     "kafkafs.views": (
-        "kafkafs.view_index", "kafkafs.selection", "storage.format", "storage.log", "storage.latest",
+        "kafkafs.view_index", "kafkafs.formats", "kafkafs.selection", "storage.format", "storage.log", "storage.latest",
         "storage.client",
     ),
     "kafkafs.tree": (

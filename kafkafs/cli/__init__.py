@@ -6,13 +6,18 @@ import atexit
 import errno
 import gc
 import os
+import sys
 from collections import UserDict
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
 
+from kafkafs.cli import standard_streams
 from kafkafs.cli.exit_codes import DATA_ERROR, HELD, INTERRUPTED
+from kafkafs.printable import printable
 from storage.files import descriptors
 
 # numpy brings a linear algebra library whose threads spin while they wait for work that we never give them.
@@ -39,6 +44,17 @@ _COMMANDS = {
 }  # fmt: skip
 
 
+# What other tools call our commands.
+_MEANT = {
+    **{name: f"topics {name} LOGDIR" for name in ("list", "describe", "create", "alter", "delete")},
+    "ls": "topics list LOGDIR",
+    "consume": "cat LOGDIR TP --follow",
+    "tail": "cat LOGDIR TP --offsets -10 --follow",
+    "produce": "append LOGDIR TP",
+    "unmount": "umount MNT",
+}
+
+
 class _LazyCommands(UserDict[str, Any]):
     """Commands by name. Each is imported when it is first used; until then the name of its module is in its place."""
 
@@ -55,8 +71,31 @@ class _Main(click.Group):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Only the real program, not a test that calls `main`, changes how its process handles signals (see `signals`)
         # and how many descriptors it may have. Any command may open a directory of thousands of partitions.
+        standard_streams.open_closed()
         descriptors.raise_limit()
-        return self.main(*args, obj=kwargs.pop("obj", "process"), **kwargs)
+        ends = kwargs.get("standalone_mode", True)
+        try:
+            code = self.main(*args, **{"obj": "process", **kwargs, "standalone_mode": False})
+        except click.ClickException as error:
+            with suppress(OSError):
+                error.show()
+            sys.exit(error.exit_code)
+        except click.Abort:
+            sys.exit(INTERRUPTED)
+        except OSError as error:  # a help text that could not be printed
+            _say_failed(error)
+            sys.exit(DATA_ERROR)
+        return sys.exit(code) if ends else code
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        meant = _MEANT.get(args[0])
+        if meant is not None:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean `kafkafs {meant}`?")
+        if args[0] not in self.commands and Path(args[0]).is_dir():
+            ctx.fail(f"No such command {args[0]!r}. Did you mean `kafkafs mount {args[0]} MNT`?")
+        return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and "/" in args[0] and not args[0].startswith("-"):
@@ -64,27 +103,60 @@ class _Main(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        from storage.errors import LogLocked, StorageError
+        from storage.errors import BadDestination, LogLocked, NotALogDir, StorageError
 
         try:
             return super().invoke(ctx)
+        except BadDestination as error:
+            raise click.UsageError(str(error)) from None
+        except NotALogDir as error:
+            from kafkafs.mounting.mountpoint import naming_the_tree
+
+            say(naming_the_tree(error))
+            ctx.exit(DATA_ERROR)
+        except LogLocked as error:
+            from kafkafs.mounting.mountpoint import naming_the_mount
+
+            say(naming_the_mount(error))
+            ctx.exit(HELD)
         except StorageError as error:
             say(error)
-            ctx.exit(HELD if isinstance(error, LogLocked) else DATA_ERROR)
+            ctx.exit(DATA_ERROR)
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # click handles it: the reader has closed the pipe, which is not an error
-            say(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error)
+            _say_failed(error)
             ctx.exit(DATA_ERROR)
         except KeyboardInterrupt:  # only of commands that must clean up; see `signals`
             say("interrupted")
             ctx.exit(INTERRUPTED)
 
 
+def text_of(error: object) -> str:
+    """An error for people. An OSError: the file, what happened, and what to do where that is known."""
+    if not isinstance(error, OSError):
+        return str(error)
+    text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{text}. Free some space there and repeat the command"
+    return f"{text}. Run as the user that owns it" if error.errno == errno.EACCES else text
+
+
 def say(message: object) -> None:
-    """One line on stderr."""
-    text = " ".join(str(message).split("\n"))
-    click.echo(f"kafkafs: {text}", err=True)
+    """One line on stderr, if that can be written to: an exit code tells the same."""
+    text = printable(" ".join(text_of(message).split("\n")))
+    with suppress(OSError):
+        click.echo(f"kafkafs: {text}", err=True)
+
+
+def echo(text: object = "") -> None:
+    """Prints text for people, which may hold what a log directory has chosen: names, configurations. See printable."""
+    click.echo(printable(str(text), "\n\t"))
+
+
+def _say_failed(error: OSError) -> None:
+    error.filename = standard_streams.name_of_failed(error)
+    say(error)
 
 
 def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:

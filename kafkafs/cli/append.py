@@ -12,7 +12,7 @@ import click
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import SCHEMAS
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, open_log_dir
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, check_topic, open_log_dir
 
 if TYPE_CHECKING:
     from kafkafs.writing.line_parsers import Parse
@@ -75,6 +75,7 @@ def append(
     owned = OwnedDir.open(logdir, Opening(gentle=True, only=only))
     failed = True
     try:
+        check_topic(owned.log_dir, topic)
         if format_name == "jsonl":
             from kafkafs.writing.schema_values import jsonl_with
 

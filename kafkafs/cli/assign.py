@@ -6,6 +6,7 @@ from collections import Counter
 
 import click
 
+from kafkafs.cli import echo
 from kafkafs.cli.shared_options import whole_number
 from kafkafs.cli.tables import print_json, print_table
 
@@ -96,7 +97,7 @@ def assign(
         ("PARTITION", "LEADER", "REPLICAS"),
         [(number, replicas[0], ",".join(map(str, replicas))) for number, replicas in assigned.items()],
     )
-    click.echo()
+    echo()
     leaders = Counter(replicas[0] for replicas in assigned.values())
     replicas_of = Counter(broker for replicas in assigned.values() for broker in replicas)
     rack_of = racks or {}

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import ISOLATION, OFFSETS, SCHEMAS
+from kafkafs.cli.shared_options import ISOLATION, OFFSETS, SCHEMAS, dated
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
-from kafkafs.selection.range_names import MalformedRange, OffsetSpec, TimeSpec, parse_time_spec
+from kafkafs.selection.range_names import LastMessages, MalformedRange, OffsetSpec, TimeSpec, parse_time_spec
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _POLL_SECONDS: Final = 0.15
 
 def _times(_ctx: click.Context, _param: click.Parameter, text: str | None) -> TimeSpec | None:
     try:
-        return None if text is None else parse_time_spec(text)
+        return None if text is None else parse_time_spec(dated(text))
     except MalformedRange as error:
         raise click.BadParameter(str(error)) from None
 
@@ -66,7 +66,8 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
     "times",
     callback=_times,
     metavar="R",
-    help="2026-11-20, 2026-11-20T10--, 2026-11-20T10--2026-11-20T12, until-2026-11-20, last-1h; UTC without a zone.",
+    help="2026-11-20, today, 2026-11-20T10--, 2026-11-20T10--2026-11-20T12, until-2026-11-20, last-1h; UTC without a"
+    " zone. An instant may be epoch milliseconds (13 digits).",
 )
 @click.option(
     "--format",
@@ -141,7 +142,12 @@ def cat(
     make_format = _decoded(log_dir, schemas_path) if form == DECODED else _plain(form)
     if wanted.key is not None:
         targets = _in_order_for(wanted.key, log_dir, targets)
-    if not _print(log_dir, targets, wanted, make_format, follow):
+    added = partial(_added, log_dir, tp, set(targets)) if form != "log" else list[TopicPartition]
+    printed = _print(log_dir, targets, wanted, make_format, added if follow else None)
+    if printed.failed:
+        ctx.exit(DATA_ERROR)
+    if key is not None and not printed.messages and not (offsets or times or headers or latest or follow):
+        say(f"{logdir}: no message of {tp} has the key {key!r}")  # in the tree there is no such file
         ctx.exit(DATA_ERROR)
 
 
@@ -157,6 +163,19 @@ def _in_order_for(key: bytes, log_dir: LogDir, targets: list[TopicPartition]) ->
         for topic, numbers in partitions.items()
         for partition in in_order_for_key(key, numbers, _count(log_dir, topic))
     ]
+
+
+def _added(log_dir: LogDir, pattern: str, known: set[TopicPartition]) -> list[TopicPartition]:
+    """The partitions that TP names and that are not among the known ones; they are from now on."""
+    from storage.errors import StorageError
+
+    try:
+        log_dir.refresh()
+        added = [tp for tp in expand(log_dir, pattern) if tp not in known]
+    except (StorageError, OSError):
+        return []  # the readers of what is gone tell it
+    known.update(added)
+    return added
 
 
 def _count(log_dir: LogDir, topic: str) -> int:
@@ -203,9 +222,14 @@ def _decoded(log_dir: LogDir, path: Path | None) -> MakeFormat:
 
 
 def _print(
-    log_dir: LogDir, targets: list[TopicPartition], wanted: Wanted, make_format: MakeFormat, follow: bool
-) -> bool:
-    """Prints all partitions; False if anything could not be read."""
+    log_dir: LogDir,
+    targets: list[TopicPartition],
+    wanted: Wanted,
+    make_format: MakeFormat,
+    added: Callable[[], list[TopicPartition]] | None,
+) -> _Printer:
+    """Prints all partitions, and returns what did. `added`: to follow them, and those that it returns
+    later, from their beginning on."""
     from kafkafs.cli.output import Output, stdout_sink
     from kafkafs.views.unmounted import PartitionReader, key_index
     from storage.format.decoder import Decoder
@@ -216,22 +240,40 @@ def _print(
     decoder = Decoder()
 
     def make(_: Output) -> None:
-        following = []
         with nullcontext() if wanted.key is None else key_index() as keys:
-            for tp in targets:
-                reader = PartitionReader(
-                    log_dir.log(tp), wanted, now_ms, decoder, follow=follow, note=output.report, keys=keys
-                )
-                source = _Source(reader, partial(make_format, tp))
-                if printer.print(source) and not reader.done:
-                    following.append(source)
-            while following:
+
+            def source_of(tp: TopicPartition, wanted: Wanted) -> _Source:
+                note = _remote_note(log_dir, tp, wanted)
+                if note is not None:
+                    output.report(note)
+                follow, log = added is not None, log_dir.log(tp)
+                reader = PartitionReader(log, wanted, now_ms, decoder, follow=follow, note=output.report, keys=keys)
+                return _Source(reader, partial(make_format, tp))
+
+            sources = (source_of(tp, wanted) for tp in targets)
+            following = [source for source in sources if printer.print(source) and not source.reader.done]
+            while following and added is not None:
                 output.flush()
                 output.wait(_POLL_SECONDS)
+                following += [source_of(tp, wanted.of_new()) for tp in added()]
                 following = [source for source in following if printer.print(source) and not source.reader.done]
 
     output.run(make, stdout_sink(), say)
-    return not printer.failed
+    return printer
+
+
+def _remote_note(log_dir: LogDir, tp: TopicPartition, wanted: Wanted) -> str | None:
+    """What to say where messages that may be wanted are not here; of explicit offsets reading says it."""
+    from storage.errors import StorageError
+
+    try:
+        snapshot = log_dir.log(tp).snapshot()
+    except (StorageError, OSError):
+        return None  # reading reports it
+    here = snapshot.log_end_offset - snapshot.log_start_offset
+    asked = wanted.offsets
+    may_be_short = asked is None or (isinstance(asked, LastMessages) and asked.most > here)
+    return f"note: {snapshot.remote_note}" if snapshot.remote_note is not None and may_be_short else None
 
 
 class _Source(NamedTuple):
@@ -242,10 +284,11 @@ class _Source(NamedTuple):
 
 
 class _Printer:
-    """Prints partitions. What cannot be read is reported, and printing continues with the next partition."""
+    """Prints partitions. What cannot be read is reported (`failed`), and printing continues with the next partition."""
 
     def __init__(self, output: Output) -> None:
         self.failed = False
+        self.messages = 0
         self._output = output
 
     def print(self, source: _Source) -> bool:
@@ -259,9 +302,10 @@ class _Printer:
                     self._output.put(part)
             else:
                 for block in source.reader.blocks():
+                    self.messages += len(block)
                     self._output.render(form, block)
         except (StorageError, OSError) as error:
             self.failed = True
-            self._output.report(str(error))
+            self._output.report(text_of(error))
             return False
         return True

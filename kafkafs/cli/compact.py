@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import passes
+from kafkafs.cli import echo, passes
 from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import TopicPartition
@@ -65,23 +65,23 @@ def _compact(
 def print_result(result: CompactionResult) -> None:
     """Prints what a pass did or would do."""
     if not result.segments_before:
-        click.echo(f"{result.tp}: nothing to compact below offset {result.first_uncleanable}")
+        echo(f"{result.tp}: nothing to compact below offset {result.first_uncleanable}")
         return
     counts = result.counts
     verb = "would be removed" if result.dry_run else "removed"
-    click.echo(
+    echo(
         f"{result.tp}: {counts.records_gone} of {counts.records_read} records, {counts.bytes_gone} of "
         f"{counts.bytes_read} bytes and {counts.keys_gone} deleted key(s) {verb}"
     )
     used = "" if result.map_utilization is None else f", {result.map_utilization:.1%} of the offset map"
-    click.echo(
+    echo(
         f"  compacted up to offset {result.end_offset}, {result.segments_before} segment(s) into "
         f"{result.segments_after}; {result.map_keys} keys{used}"
     )
     if counts.null_keys:
-        click.echo(f"  {counts.null_keys} of the records have no key")
+        echo(f"  {counts.null_keys} of the records have no key")
     if not result.is_complete:
-        click.echo(f"  the offset map was full: another pass is needed from {result.end_offset} on")
+        echo(f"  the offset map was full: another pass is needed from {result.end_offset} on")
 
 
 def as_object(result: CompactionResult) -> dict[str, Any]:

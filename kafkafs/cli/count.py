@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import echo, say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION
 from kafkafs.cli.signals import use_default_signals
@@ -50,10 +50,15 @@ def count(ctx: click.Context, logdir: Path, tp: str | None, isolation: str, as_j
         print_json({"partitions": rows, "total": total})
     elif len(rows) == 1:
         if not failed:
-            click.echo(total)
+            echo(total)
     else:
         lines = [(f"{row['topic']}/{row['partition']}", row["count"]) for row in rows]
         print_table(("PARTITION", "MESSAGES"), [*lines, ("total", total)])
+    for row in rows:
+        if "remote_offsets" in row and not as_json:
+            first, last = row["remote_offsets"]
+            place = f"{row['topic']}/{row['partition']}"
+            say(f"note: {place}: messages {first} to {last} are in tiered storage, and not counted")
     for row in failed:
         say(row["error"])
     if failed:
@@ -67,6 +72,9 @@ def _counted(log_dir: LogDir, tp: TopicPartition, isolation: Isolation, progress
     row: dict[str, Any] = {"topic": tp.topic, "partition": tp.partition, "count": None}
     try:
         snapshot = log_dir.log(tp).snapshot()
+        remote = snapshot.remote_offsets
+        if remote is not None:
+            row["remote_offsets"] = [remote.start, remote.end - 1]
         progress.begin(str(tp), snapshot.size_bytes)
         try:
             row["count"] = count_messages(
@@ -75,5 +83,5 @@ def _counted(log_dir: LogDir, tp: TopicPartition, isolation: Isolation, progress
         finally:
             progress.end()
     except (StorageError, OSError) as error:
-        row["error"] = str(error)
+        row["error"] = text_of(error)
     return row

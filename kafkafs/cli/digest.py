@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import echo, say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR, FOUND
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION, OFFSETS
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json, print_table
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir, say_remote
 from kafkafs.selection.range_names import OffsetsBetween, OffsetsFrom, OffsetSpec, SingleOffset
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.types import MAX_OFFSET, Isolation, TopicPartition
@@ -62,13 +62,14 @@ def digest(
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
     targets = expand(log_dir, tp)
+    say_remote(log_dir, targets)
     rows: list[dict[str, Any]] = []
     with progress_bar() as progress:
         for target in targets:
             try:
                 rows.append(_digest(log_dir, target, offsets, by, Isolation(isolation), progress))
             except (StorageError, OSError) as error:
-                rows.append({**asdict(target), "error": str(error)})
+                rows.append({**asdict(target), "error": text_of(error)})
     failed = [row["error"] for row in rows if "error" in row]
     if as_json:
         print_json({"algorithm": "xxh3-128", "isolation": isolation, "partitions": rows})
@@ -116,8 +117,8 @@ def _digest(
 
 
 @click.command()
-@click.argument("logdir", type=click.Path(path_type=Path, file_okay=False), metavar="LOGDIR1")
-@click.argument("other", type=click.Path(path_type=Path, file_okay=False), metavar="LOGDIR2")
+@click.argument("logdir", type=click.Path(path_type=Path), metavar="LOGDIR1")
+@click.argument("other", type=click.Path(path_type=Path), metavar="LOGDIR2")
 @click.argument("tp", type=TopicPartitionPattern())
 @OFFSETS
 @click.option(
@@ -166,7 +167,7 @@ def diff(
             try:
                 found, absent = _diff(sides, target, start, end, Isolation(isolation), by, progress)
             except (StorageError, OSError) as error:
-                rows.append({**asdict(target), "error": str(error)})
+                rows.append({**asdict(target), "error": text_of(error)})
                 continue
             diffs.append((target, found))
             rows.append({**asdict(target), "absent_in": absent, **_json(found)})
@@ -228,12 +229,12 @@ def _diff(
 
 def _print(tp: TopicPartition, found: LogDiff, sides: tuple[Path, Path]) -> None:
     if found.first is None:
-        click.echo(f"{tp}: equal")
+        echo(f"{tp}: equal")
         return
     ranges = ", ".join(f"{first}-{last}" for first, last in found.ranges)
-    click.echo(f"{tp}: differs first at offset {found.first.offset}; differences within {ranges}")
+    echo(f"{tp}: differs first at offset {found.first.offset}; differences within {ranges}")
     for side, seen in zip(sides, (found.first.left, found.first.right), strict=True):
-        click.echo(f"  {side}: {'no message' if seen is None else _text(seen)}")
+        echo(f"  {side}: {'no message' if seen is None else _text(seen)}")
 
 
 def _text(seen: SeenRecord) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kafkafs.cli import echo
 from kafkafs.cli.exit_codes import FOUND
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import AS_JSON
@@ -61,24 +62,30 @@ def doctor(
 
 
 def _print(diagnosis: Diagnosis) -> None:
+    from storage.diagnosis.predictions import Reaction
+
     for one in diagnosis.predictions:
         kind = "finding" if one.reaction.is_finding else "note"
-        click.echo(f"{one.path}: {kind} {one.name}: {one.what}")
-        click.echo(f"  the broker: {one.broker}")
+        echo(f"{one.path}: {kind} {one.name}: {one.what}")
+        echo(f"  the broker: {one.broker}")
         if one.advice:
-            click.echo(f"  what to do: {one.advice}")
-    if diagnosis.is_well:
-        click.echo("the broker starts, and loses nothing")
+            echo(f"  what to do: {one.advice}")
+    if diagnosis.is_well and diagnosis.quick:
+        echo("the broker starts; no log was read (--quick), so damage and what it would cut were not looked for")
+    elif diagnosis.is_well and any(one.reaction is Reaction.FETCHES for one in diagnosis.predictions):
+        echo("the broker starts, and loses nothing of what is here; tiered storage was not looked at")
+    elif diagnosis.is_well:
+        echo("the broker starts, and loses nothing")
     elif diagnosis.starts:
-        click.echo("the broker starts, but see the findings above")
+        echo("the broker would start all the same: do not start it before you have seen to the findings above")
     else:
-        click.echo("the broker does not start")
+        echo("the broker does not start")
 
 
 def _json(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "starts": diagnosis.starts,
-        "loses_nothing": diagnosis.is_well,
+        "loses_nothing": None if diagnosis.is_well and diagnosis.quick else diagnosis.is_well,
         "findings": [_one_json(one) for one in diagnosis.predictions if one.reaction.is_finding],
         "notes": [_one_json(one) for one in diagnosis.predictions if not one.reaction.is_finding],
     }

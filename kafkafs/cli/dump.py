@@ -16,6 +16,7 @@ from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import names
 from storage.files.listing import paths_in
 from storage.files.names import FileKind, FileState
+from storage.files.opening import real_place
 from storage.files.whole_file import read_existing
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def _files_of(path: Path) -> list[tuple[Path, _Reader]]:
     if path.is_dir():
         known = [(file, _reader_of(file.name)) for file in paths_in(path) if file.is_file()]
         return [(file, reader) for file, reader in known if reader is not None]
+    path = real_place(path)
     reader = _reader_of(path.name)
     if reader is None:
         raise click.BadParameter(f"{path} does not have the name of one of Kafka's files", param_hint="FILE...")

@@ -44,7 +44,7 @@ def dump_log(output: Output, path: Path, *, records: bool) -> bool:
         log_end_offset=MAX_OFFSET,
         active_end=segment.size,
         active_size=segment.size,
-        generation=0,
+        cuts=(),
         transactions=Transactions(path.parent),
     )
     dumped = _Dumped(output, path, records=records)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import whole_number
+from kafkafs.cli.shared_options import ENDS, whole_number
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import MAX_OFFSET
@@ -29,8 +29,8 @@ class _StartOffset(click.ParamType["int | str"]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         text = str(value)
-        if text in _WORDS:
-            return text
+        if text in ENDS:
+            return ENDS[text]
         number = whole_number(text, MAX_OFFSET)
         if number is None:
             self.fail(f"{value!r} is neither an offset nor earliest or latest", param, ctx)
@@ -114,11 +114,13 @@ def _fetched(
             start = snapshot.log_start_offset
         else:
             start = snapshot.log_end_offset
+        if snapshot.remote_note is not None and start != offset != "latest":
+            say(f"note: {snapshot.remote_note}")
         if largest_bytes is None:
             return fetching.MessageSetSend.of(fetching.read_chunk(snapshot, start, max_bytes))
         return fetching.MessageSetSend.of(
             fetching.fetch(snapshot, start, max_bytes=max_bytes, largest_bytes=largest_bytes)
         )
     except (StorageError, OSError) as error:
-        say(f"{tp}: {error}")
+        say(f"{tp}: {text_of(error)}")
         return fetching.MessageSetSend.of(error)

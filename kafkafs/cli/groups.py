@@ -11,7 +11,7 @@ import click
 
 from kafkafs.cli import say
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import AS_JSON, whole_number
+from kafkafs.cli.shared_options import AS_JSON, ENDS, dated, whole_number
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import moment, print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from kafkafs.selection.range_names import TimeSpec
     from storage.client.group_offsets import ConsumerGroup
     from storage.log.log_dir import LogDir
-
-_WORDS = ("earliest", "latest")
 
 
 class _Target(click.ParamType["str | int | TimeSpec"]):
@@ -34,15 +32,15 @@ class _Target(click.ParamType["str | int | TimeSpec"]):
         from kafkafs.selection.range_names import MalformedRange, parse_time_spec
 
         text = str(value)
-        if text in _WORDS:
-            return text
+        if text in ENDS:
+            return ENDS[text]
         if text.isascii() and text.isdigit():
             number = whole_number(text, MAX_OFFSET)
             if number is None:
                 self.fail(f"{value!r} is above 2^63-1", param, ctx)
             return number
         try:
-            return parse_time_spec(text if text.startswith("last-") else f"{text}--")
+            return parse_time_spec(text if text.startswith("last-") else f"{dated(text)}--")
         except MalformedRange:
             self.fail(f"{value!r} is neither earliest, latest, an offset nor a time (2026-11-20T10:15)", param, ctx)
 
@@ -212,6 +210,7 @@ def _reset(
         committer = GroupCommitter(owned, offsets, force=force)
         before = offsets.group(group)
         wanted = {tp: _resolved(log_dir, tp, target) for tp in chosen}
+        committer.check(group, chosen)
         committer.commit(group, wanted)
         committer.sync(group)
     finally:
@@ -239,13 +238,15 @@ def _resolved(log_dir: LogDir, tp: TopicPartition, target: str | int | TimeSpec)
     from storage.client.offset_lookup import offset_for_timestamp
 
     snapshot = log_dir.log(tp).snapshot()
-    first, end = snapshot.log_start_offset, snapshot.log_end_offset
+    first, end = snapshot.whole_start_offset, snapshot.log_end_offset
     if isinstance(target, str):
         return first if target == "earliest" else end
     if isinstance(target, int):
         if not first <= target <= end:
             say(f"{tp} has no offset {target}: {first if target < first else end} is used instead")
         return min(max(target, first), end)
+    if snapshot.remote_note is not None:
+        say(f"note: {snapshot.remote_note}: no earlier message than {snapshot.log_start_offset} is found by time")
     start_ms = log_dir.clock.now_ms() - target.duration_ms if isinstance(target, LastDuration) else target.start_ms
     found = offset_for_timestamp(snapshot, start_ms or 0)
     return end if found is None else found.offset

@@ -12,12 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import echo, say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.targets import (
+    LOGDIR,
+    TopicPartitionPattern,
+    check_destination,
+    expand,
+    open_log_dir,
+    say_remote,
+)
 
 if TYPE_CHECKING:
     from storage.client.histogram import Histogram
@@ -56,7 +63,11 @@ def histogram(
 
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
+    for path in (png, svg):
+        if path is not None:
+            check_destination(path, logdir)
     targets = expand(log_dir, tp)
+    say_remote(log_dir, targets)
     found = counted([log_dir.log(target).snapshot() for target in targets], buckets=buckets)
     if png is not None or svg is not None:
         draw = drawing(ctx, "kafkafs.cli.histogram_plot")
@@ -90,7 +101,7 @@ def _chart(found: Histogram) -> None:
     if found.undated_messages:
         rows.append(("no timestamp", f"{found.undated_messages:,}", _size(found.undated_bytes), found.undated_messages))
     if not rows:
-        click.echo("no messages")
+        echo("no messages")
         return
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     columns = shutil.get_terminal_size((_WIDTH, 0)).columns if sys.stdout.isatty() else _WIDTH
@@ -99,10 +110,10 @@ def _chart(found: Histogram) -> None:
     for time, messages, size, number in rows:
         eighths = -(-number * room * 8 // most)  # rounded up, so that every message shows
         bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-        click.echo(f"{time:{widths[0]}}  {messages:>{widths[1]}}  {size:>{widths[2]}}  {bar}".rstrip())
+        echo(f"{time:{widths[0]}}  {messages:>{widths[1]}}  {size:>{widths[2]}}  {bar}".rstrip())
     total = int(found.messages.sum()) + found.undated_messages
     size_bytes = int(found.size_bytes.sum()) + found.undated_bytes
-    click.echo(f"{total:,} messages, {size_bytes:,} bytes; a line is {_duration(found.width_ms)}")
+    echo(f"{total:,} messages, {size_bytes:,} bytes; a line is {_duration(found.width_ms)}")
 
 
 def _time_name(milliseconds: int, width_ms: int) -> str:

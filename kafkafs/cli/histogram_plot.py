@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
@@ -19,6 +20,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def draw(found: Histogram, title: str, path: Path) -> None:
     """Writes a PNG, or an SVG if the name ends in .svg. Times are UTC. OSError; OverflowError beyond the year 9999."""
+    matplotlib.rcdefaults()  # not what a matplotlibrc in the working directory says, which may be a stranger's
     figure = Figure(figsize=(10, 6), layout="constrained")
     canvas = FigureCanvasSVG(figure) if path.suffix.lower() == ".svg" else FigureCanvasAgg(figure)
     panels = figure.subplots(2, sharex=True)

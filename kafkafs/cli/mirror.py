@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import AS_JSON, Moment
 from kafkafs.cli.tables import print_json, print_table
-from kafkafs.cli.targets import TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.targets import TopicPartitionPattern, check_destination, expand, open_log_dir
 from storage.errors import UnknownTopicOrPartition
 from storage.types import TopicPartition
 
@@ -53,7 +53,7 @@ class _Manifest:
 
 
 @click.command()
-@click.argument("src", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("src", type=click.Path(path_type=Path))
 @click.argument("dest", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("tp", required=False, type=TopicPartitionPattern())
 @click.option("--follow", is_flag=True, help="Keep copying new messages until interrupted.")
@@ -115,13 +115,12 @@ def mirror(
     from storage.client.mirror import Mirror
     from storage.directory.owned_dir import Opening, OwnedDir
 
-    if src.resolve() == dest.resolve():
-        raise click.UsageError("SRC and DEST are the same directory")
     if follow and until_ms is not None:
         raise click.UsageError("--follow and --until cannot be combined")
     source = open_log_dir(src)
+    check_destination(dest, src)
     renamed = _renamed(source, renamings, follow)
-    manifest = None if manifest_path is None else _opened(manifest_path, src)
+    manifest = None if manifest_path is None else _opened(manifest_path, src, dest)
     interrupted = _was_interrupted(dest)
     owned = OwnedDir.open(dest, Opening(create=True, gentle=True))
     try:
@@ -174,30 +173,36 @@ def _renamed(source: LogDir, renamings: tuple[tuple[str, str], ...], follow: boo
     return renamed
 
 
-def _opened(path: Path, src: Path) -> _Manifest:
+def _opened(path: Path, src: Path, dest: Path) -> _Manifest:
     """The manifest as it is now. Errors that would keep it from being written are raised before anything is copied."""
     from storage.client.manifest_recorder import ManifestRecorder
     from storage.files import manifest
+    from storage.files.opening import real_place
 
     if not path.parent.is_dir():
         raise click.UsageError(f"--manifest: there is no directory {path.parent}")
-    if path.resolve().is_relative_to(src.resolve()):
-        raise click.UsageError("--manifest is in SRC, which is only read")
-    return _Manifest(path, ManifestRecorder(manifest.read(path)))
+    check_destination(path, src, dest)
+    return _Manifest(path, ManifestRecorder(manifest.read(real_place(path))))
 
 
 def _write(manifest: _Manifest, until_ms: int | None, now_ms: int) -> None:
     from storage.files import manifest as manifests
     from storage.files.disk import RealDisk
+    from storage.files.opening import real_place
 
-    manifests.write(RealDisk(), manifest.path, manifest.recorder.manifest(until_ms, now_ms))
+    manifests.write(RealDisk(), real_place(manifest.path), manifest.recorder.manifest(until_ms, now_ms))
 
 
 def _was_interrupted(dest: Path) -> bool:
     """Whether a log directory has partitions and was not closed in order, as a killed mirror leaves it."""
     from storage.files import names
 
-    return dest.is_dir() and not (dest / names.CLEAN_SHUTDOWN).exists() and bool(open_log_dir(dest).topics())
+    return (
+        dest.is_dir()
+        and any(dest.iterdir())
+        and not (dest / names.CLEAN_SHUTDOWN).exists()
+        and bool(open_log_dir(dest).topics())
+    )
 
 
 def _notes(results: list[Mirrored], manifest: _Manifest | None, interrupted: Path | None) -> Iterator[str]:
@@ -205,6 +210,8 @@ def _notes(results: list[Mirrored], manifest: _Manifest | None, interrupted: Pat
     if interrupted is not None:
         yield f"{interrupted} was not closed in order; this run continued where each partition ended"
     for result in results:
+        if result.remote_note is not None:
+            yield f"note: {result.remote_note}: they were not copied"
         unlisted = None if manifest is None else manifest.recorder.found.get(result.tp)
         if manifest is not None and unlisted is not None:
             yield (
@@ -261,5 +268,5 @@ def _json(result: Mirrored, unlisted: OffsetRange | None) -> dict[str, object]:
         "bytes": result.size_bytes,
         "mixed_batch": None if result.mixed is None else asdict(result.mixed),
         "added_to_manifest": None if unlisted is None else [unlisted.start, unlisted.end - 1],
-        "error": None if result.error is None else str(result.error),
+        "error": None if result.error is None else text_of(result.error),
     }

@@ -11,6 +11,7 @@ import click
 from kafkafs.cli import say
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import SCHEMAS
+from kafkafs.cli.targets import check_destination
 from kafkafs.mounting.mount import MountRequest
 from kafkafs.mounting.mount import mount as start_mount
 from kafkafs.mounting.mount_options import BadOption, parse_options
@@ -23,7 +24,7 @@ from kafkafs.mounting.mountpoint import MountError, absolute, unmount
 @click.option(
     "--read-only", is_flag=True, help="Change nothing in LOGDIR and take no lock, so it may be a running broker's."
 )
-@click.option("--create", is_flag=True, help="Create LOGDIR if it does not exist.")
+@click.option("--create", is_flag=True, help="Create LOGDIR if it does not exist or is empty.")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A broker's server.properties.")
 @SCHEMAS
 @click.option(
@@ -56,6 +57,7 @@ def mount(
       uid=N, gid=N               the owner of the files (default: you)
       allow_other, allow_root    others may read and append too (needs user_allow_other in fuse.conf)
       noauto_unmount             a killed kafkafs leaves a dead mountpoint
+      sync                       every write is on disk when it returns, as with O_SYNC
       noexec, nosuid, nodev, noatime, and the words of fstab
 
     In fstab:  LOGDIR MNT fuse.kafkafs ro,noauto,user 0 0
@@ -82,6 +84,10 @@ def mount(
             log=absolute(chosen.log) if chosen.log else None,
         ),
     )
+    if create:
+        check_destination(request.log_dir)
+    if request.options.log is not None:
+        check_destination(request.options.log, request.log_dir)
     try:
         with progress_bar() as progress:
             start_mount(request, foreground=foreground, say=say, progress=progress)
@@ -94,7 +100,8 @@ def mount(
 def umount(mnt: Path) -> None:
     """Unmount what `kafkafs mount` mounted at MNT, and wait until it has ended.
 
-    Exit code: 0 unmounted, 4 it is busy (the processes that use it are named) or kafkafs is not mounted there.
+    Exit code: 0 unmounted; 4 it is busy (the processes that use it are named), kafkafs is not mounted there, or it was
+    unmounted and not everything could be written to disk.
     """
     try:
         unmount(absolute(mnt))

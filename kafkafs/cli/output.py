@@ -17,8 +17,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, Protocol
 
-import numpy as np
-
+from kafkafs.formats.long_record import LongRecord
 from storage.files.descriptors import wait_for_room
 
 if TYPE_CHECKING:
@@ -31,6 +30,10 @@ _BUFFER_BYTES: Final = 4 << 20  # most blocks fit into the rest of a buffer and 
 _BUFFERS: Final = 3
 _PIPE_BYTES: Final = 1 << 20
 _LOOK_SECONDS: Final = 0.2  # how often an idle writer checks whether its reader still exists
+
+
+def _bytes_of(block: RecordBlock, row: int) -> int:
+    return int(max(block.key_length[row], 0) + max(block.value_length[row], 0))
 
 
 class Sink(Protocol):
@@ -61,6 +64,9 @@ class FileSink:
                 data = data[os.write(self._fd, data) :]
             except BlockingIOError:
                 wait_for_room(self._fd)
+            except OSError as error:
+                error.filename = "stdout"
+                raise
 
     def is_gone(self) -> bool:
         return self._is_pipe and any(event & select.POLLERR for _, event in self._poll.poll(0))
@@ -110,18 +116,18 @@ class Output:
     def render(self, form: Format, block: RecordBlock) -> None:
         """Renders all records of a block."""
         row = 0
-        while True:
-            row, self._used = form.render_rows(block, self._view, self._used, row)
-            if row == len(block):
-                return
-            if not self._used:
-                # One record is larger than a buffer.
-                sizes = np.empty(1, np.int64)
-                record = block.select(slice(row, row + 1))
-                form.measure(record, sizes)
-                self._take(bytearray(int(sizes[0])))
-                continue
-            self.flush()
+        while row < len(block):
+            if len(block.buffer) <= _BUFFER_BYTES or _bytes_of(block, row) <= _BUFFER_BYTES:
+                row, self._used = form.render_rows(block, self._view, self._used, row)
+                if row == len(block):
+                    return
+                if self._used:
+                    self.flush()
+                    continue
+            # One record is larger than a buffer.
+            for part in LongRecord(form, block.select(slice(row, row + 1))).parts():
+                self.put(part)
+            row += 1
 
     def put(self, data: memoryview) -> None:
         """Takes bytes unchanged."""
@@ -193,8 +199,7 @@ class Output:
                 buffer, used = item
                 with memoryview(buffer) as view:
                     sink.write(view[:used])
-                # A buffer that was made for one large record is dropped.
-                self._free.put(buffer if len(buffer) == _BUFFER_BYTES else bytearray(_BUFFER_BYTES))
+                self._free.put(buffer)
         finally:
             self._stop.set()
             self._free.put(None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.tables import print_json
 from storage.types import TopicPartition
@@ -61,7 +61,7 @@ def report(
 ) -> None:
     """Prints results, as one JSON object if `as_object` is given, and errors. Exits with code 4 if there are errors."""
     if as_object is not None:
-        failed = [{**asdict(tp), "error": str(error)} for tp, error in sorted(errors.items())]
+        failed = [{**asdict(tp), "error": text_of(error)} for tp, error in sorted(errors.items())]
         print_json({"partitions": [as_object(result) for result in results], "failed": failed, "dry_run": dry_run})
     else:
         for result in results:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import echo, say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import AS_JSON
@@ -79,7 +79,7 @@ def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, dro
             _print_write(write, drop=drop, dry_run=dry_run)
         if staged:
             total = sum(size for _, size in staged)
-            click.echo(
+            echo(
                 f"{len(staged)} staged files that belong to no write, {total} bytes: "
                 f"{'to be removed' if dry_run else 'removed'}"
             )
@@ -189,15 +189,15 @@ def _tell(
     more: dict[str, Any],
 ) -> None:
     if as_json:
-        failed = [{**asdict(tp), "error": str(error)} for tp, error in sorted(errors.items())]
+        failed = [{**asdict(tp), "error": text_of(error)} for tp, error in sorted(errors.items())]
         print_json({"partitions": [_json(report) for report in reports], "failed": failed, **more})
     else:
         for report in reports:
             segments = f"{len(report.recovered_segments)} segment(s) checked"
             changes = "" if report.changes else ", nothing to repair"
-            click.echo(f"{report.tp}: {report.log_start_offset} to {report.log_end_offset}, {segments}{changes}")
+            echo(f"{report.tp}: {report.log_start_offset} to {report.log_end_offset}, {segments}{changes}")
             for change in report.changes:
-                click.echo(f"  {change}")
+                echo(f"  {change}")
     for error in errors.values():
         say(error)
 
@@ -209,7 +209,7 @@ def _print_write(write: PendingWrite, *, drop: bool, dry_run: bool) -> None:
         state = "would be given up" if dry_run else "given up"
     else:
         state = "cannot be finished (--drop-lost-writes gives it up)"
-    click.echo(f"{write}: {state}")
+    echo(f"{write}: {state}")
 
 
 def _write_json(write: PendingWrite, *, drop: bool) -> dict[str, Any]:

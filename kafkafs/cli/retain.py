@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import passes
+from kafkafs.cli import echo, passes
 from kafkafs.cli.shared_options import AS_JSON, whole_number
 from kafkafs.cli.tables import moment
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
@@ -90,18 +90,18 @@ def _retain(
 
 def _print_result(result: RetentionResult) -> None:
     if not result.segments and not result.dry_run:
-        click.echo(f"{result.tp}: {result.log_start_offset} to {result.log_end_offset}, nothing to remove")
+        echo(f"{result.tp}: {result.log_start_offset} to {result.log_end_offset}, nothing to remove")
         return
     verb = "would be removed" if result.dry_run else "removed"
     count, size = len(result.segments), result.size_bytes
-    click.echo(
+    echo(
         f"{result.tp}: {result.log_start_offset} to {result.log_end_offset}, {count} segment(s) {verb}, {size} bytes"
     )
     for segment in result.segments:
         offsets = f"{segment.base_offset}-{segment.next_offset - 1}"
-        click.echo(f"  offsets {offsets}, {segment.size_bytes} bytes: {segment.reason}")
+        echo(f"  offsets {offsets}, {segment.size_bytes} bytes: {segment.reason}")
     for kept in result.kept:
-        click.echo(f"  offsets {kept.base_offset}-{kept.next_offset - 1}, {kept.size_bytes} bytes stay: {_why(kept)}")
+        echo(f"  offsets {kept.base_offset}-{kept.next_offset - 1}, {kept.size_bytes} bytes stay: {_why(kept)}")
 
 
 def _why(kept: KeptSegment) -> str:

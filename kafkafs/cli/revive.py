@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kafkafs.cli import echo
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import AS_JSON, Moment, whole_number
 from kafkafs.cli.tables import print_json, print_table
-from kafkafs.cli.targets import is_named
+from kafkafs.cli.targets import check_destination, is_named, without_slash
 from storage.types import MAX_OFFSET, TopicPartition
 
 if TYPE_CHECKING:
@@ -127,9 +128,10 @@ def revive(
     kafkafs revive /mnt/broker-1 /mnt/broker-2 --to /var/kafka 'orders*' --until 2026-11-20T10:15
     kafka-server-start.sh /var/kafka/server.properties
     """
-    from storage.revival.revive import Request, plan, run
+    from storage.revival.revive import Request, rehearse, run
 
     sources, patterns = _divided(names)
+    check_destination(target)
     request = Request(
         sources=sources,
         target=target,
@@ -145,7 +147,7 @@ def revive(
         port=listener[1],
     )
     if dry_run:
-        revival = plan(request)
+        revival = rehearse(request)
     else:
         with progress_bar() as progress:
             revival = run(request, progress=progress)
@@ -165,7 +167,7 @@ def _divided(names: Sequence[str]) -> tuple[list[Path], list[str]]:
         elif not sources or name.startswith((".", "/")):
             raise click.UsageError(f"no such directory: {name}")
         else:
-            patterns.append(name)
+            patterns.append(without_slash(name))
     return sources, patterns
 
 
@@ -196,17 +198,17 @@ def _config(settings: Sequence[tuple[str, str, str]]) -> ConfigRequest:
 
 def _print(request: Request, revival: Revival, *, dry_run: bool) -> None:
     if revival.began_anew:
-        click.echo(f"an earlier run to {request.target} had not finished: begun anew")
+        echo(f"an earlier run to {request.target} had not finished: begun anew")
     rows = [
         (str(one.tp), one.replica.log_start_offset, _end(revival, one), one.replica.path) for one in revival.partitions
     ]
     print_table(("PARTITION", "FROM", "END", "SOURCE"), rows)
     for note in revival.notes:
-        click.echo(f"note: {note}")
+        echo(f"note: {note}")
     if dry_run:
-        click.echo(f"{request.target} would hold {len(revival.topics)} topics; nothing was done")
+        echo(f"{request.target} would hold {len(revival.topics)} topics; nothing was done")
     else:
-        click.echo(f"{request.target} is complete: kafka-server-start.sh {request.target}/server.properties")
+        echo(f"{request.target} is complete: kafka-server-start.sh {request.target}/server.properties")
 
 
 def _end(revival: Revival, one: PlannedPartition) -> int:

@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import echo, say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.tables import print_json
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.targets import (
+    LOGDIR,
+    TopicPartitionPattern,
+    check_destination,
+    expand,
+    open_log_dir,
+    say_remote,
+)
 
 if TYPE_CHECKING:
     from storage.upkeep.salvage import LostOffsets, Salvaged
@@ -49,10 +56,10 @@ def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool
     from storage.errors import StorageError
     from storage.upkeep.salvage import salvage as run
 
-    if logdir.resolve() == target.resolve():
-        raise click.UsageError("LOGDIR and --to are the same directory")
     source = open_log_dir(logdir)
+    check_destination(target, logdir)
     snapshots = {found: source.log(found).snapshot() for found in expand(source, tp)}
+    say_remote(source, snapshots)
     owned = OwnedDir.open(target, Opening(create=True, gentle=True))
     results: list[Salvaged] = []
     errors: dict[str, Exception] = {}
@@ -72,7 +79,7 @@ def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool
         raise closing.failure
     errors |= {str(found): closing.errors[found] for found in closing.errors if str(found) not in errors}
     if as_json:
-        failed = [{"partition": name, "error": str(errors[name])} for name in errors]
+        failed = [{"partition": name, "error": text_of(errors[name])} for name in errors]
         print_json({"partitions": [_json(result) for result in results], "failed": failed})
     else:
         for result in results:
@@ -84,17 +91,17 @@ def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool
 
 
 def _print_result(result: Salvaged) -> None:
-    click.echo(
+    echo(
         f"{result.tp}: {result.first_offset} to {result.log_end_offset}, {result.batches} batches,"
         f" {result.size_bytes} bytes copied"
         + (f", {result.repaired} with a corrected magic byte" if result.repaired else "")
     )
     for lost in result.lost:
-        click.echo(f"  {_range(lost)}")
+        echo(f"  {_range(lost)}")
         for damage in lost.damages:
-            click.echo(f"    {damage.path}: position {damage.position} to {damage.end}: {damage.reason}")
+            echo(f"    {damage.path}: position {damage.position} to {damage.end}: {damage.reason}")
     if not result.lost:
-        click.echo("  nothing lost")
+        echo("  nothing lost")
 
 
 def _range(lost: LostOffsets) -> str:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import echo, say
 from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json, print_table
-from kafkafs.cli.targets import LOGDIR
+from kafkafs.cli.targets import LOGDIR, check_destination
 
 if TYPE_CHECKING:
     from kafkafs.schemas.registry import Registry, SubjectVersion
@@ -90,8 +90,7 @@ def _time(timestamp_ms: int) -> str | None:
 def _export(registry: Registry, logdir: Path, target: Path, as_json: bool) -> None:
     from kafkafs.cli.schema_export import export_schemas
 
-    if target.resolve().is_relative_to(logdir.resolve()):
-        raise click.UsageError(f"{target} is inside {logdir}: name a directory elsewhere")
+    check_destination(target, logdir)
     long = export_schemas(registry, target)
     for subject in long:
         say(f"the name of the subject {subject[:40]}… is too long for a directory: it is only in import.jsonl")
@@ -99,4 +98,4 @@ def _export(registry: Registry, logdir: Path, target: Path, as_json: bool) -> No
     if as_json:
         print_json({"directory": str(target), **counts})
     else:
-        click.echo(f"{target}: subjects {counts['subjects']}, versions {counts['versions']}, ids {counts['ids']}")
+        echo(f"{target}: subjects {counts['subjects']}, versions {counts['versions']}, ids {counts['ids']}")

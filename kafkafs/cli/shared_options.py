@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -31,17 +33,27 @@ SCHEMAS: Final = click.option(
 )
 
 
-def _offsets(_ctx: click.Context, _param: click.Parameter, text: str | None) -> OffsetSpec | None:
-    from kafkafs.selection.range_names import MalformedRange, parse_offset_spec
+# The ends of a log, as Kafka's tools and as kcat call them.
+ENDS: Final = {"earliest": "earliest", "beginning": "earliest", "latest": "latest", "end": "latest"}
 
+
+def _offsets(_ctx: click.Context, _param: click.Parameter, text: str | None) -> OffsetSpec | None:
+    from kafkafs.selection.range_names import LastMessages, MalformedRange, parse_offset_spec
+
+    end = ENDS.get(text or "earliest")
     try:
-        return None if text is None else parse_offset_spec(text)
+        if end is None and text is not None:
+            return parse_offset_spec(text)
+        return LastMessages(0) if end == "latest" else None
     except MalformedRange as error:
         raise click.BadParameter(str(error)) from None
 
 
 OFFSETS: Final = click.option(
-    "--offsets", callback=_offsets, metavar="R", help="100-199, 100-, 100+50, last-10, -10 or 100."
+    "--offsets",
+    callback=_offsets,
+    metavar="R",
+    help="100-199, 100-, 100+50, last-10, -10 or 100; earliest (everything) or latest (what comes with --follow).",
 )
 
 
@@ -54,12 +66,19 @@ class Moment(click.ParamType[int]):
         from kafkafs.selection.range_names import MalformedRange, TimeBetween, parse_time_spec
 
         try:
-            spec = parse_time_spec(f"{value}--")
+            spec = parse_time_spec(f"{dated(str(value))}--")
         except MalformedRange:
             spec = None
         if not isinstance(spec, TimeBetween) or spec.start_ms is None or spec.end_ms is not None:
             self.fail(f"{value!r} is not a time (2026-11-20T10:15)", param, ctx)
         return spec.start_ms
+
+
+def dated(text: str) -> str:
+    """The text of a time with the dates of `today` and `yesterday` (UTC), which are no names of files."""
+    today = datetime.now(UTC).date()
+    days = {"today": today, "yesterday": today - timedelta(days=1)}
+    return re.sub(r"\b(today|yesterday)(?![a-z])", lambda found: days[found[1]].isoformat(), text)
 
 
 def whole_number(text: str, most: int) -> int | None:

@@ -14,13 +14,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import psutil
 
-from kafkafs.cli import passes, say
+from kafkafs.cli import echo, passes, say
 from kafkafs.cli.exit_codes import DATA_ERROR, FOUND
 from kafkafs.cli.histogram import drawing
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION, SCHEMAS
 from kafkafs.cli.signals import interrupt_quietly, interrupts_kept, logging_disabled
 from kafkafs.cli.tables import print_json, print_table
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, absent, expand, open_log_dir
+from kafkafs.cli.targets import (
+    LOGDIR,
+    TopicPartitionPattern,
+    absent,
+    check_destination,
+    expand,
+    open_log_dir,
+    say_remote,
+)
 from storage.types import Isolation
 
 if TYPE_CHECKING:
@@ -135,6 +143,7 @@ def export(
     if strict and not decode:
         raise click.UsageError("--strict is for --decode")
     log_dir = open_log_dir(logdir)
+    check_destination(directory, logdir)
     chosen = None if tp is None else expand(log_dir, tp)
     with _session(ctx, "export", master, settings) as session:
         from kafkafs.spark.jobs.export import ExportOptions
@@ -154,7 +163,7 @@ def export(
     if as_json:
         print_json(_exported(done))
     else:
-        click.echo(f"{done.messages} messages in {done.files} files, {done.size_bytes} bytes, {done.seconds:.1f} s")
+        echo(f"{done.messages} messages in {done.files} files, {done.size_bytes} bytes, {done.seconds:.1f} s")
     for bad in done.quarantined:
         say(f"{bad.path}: quarantined position {bad.position} to {bad.end}, offsets {bad.first_offset} to "
             f"{bad.last_offset}")  # fmt: skip
@@ -205,10 +214,13 @@ def stats(
     kafkafs spark stats /var/kafka 'orders*'
     kafkafs spark stats /var/kafka --png traffic.png
     """
-    draw = None if png is None else drawing(ctx, "kafkafs.spark.jobs.stats_plot")
     log_dir = open_log_dir(logdir)
+    if png is not None:
+        check_destination(png, logdir)
+    draw = None if png is None else drawing(ctx, "kafkafs.spark.jobs.stats_plot")
     # Checked before Spark starts, which takes seconds.
     chosen, missing = expand(log_dir, tp), absent(log_dir, tp)
+    say_remote(log_dir, chosen)
     with _session(ctx, "stats", master, settings) as session:
         from kafkafs.spark.jobs.stats import stats as run
 
@@ -386,7 +398,9 @@ def latest(
     kafkafs spark latest /var/kafka ./customers customers
     """
     log_dir = open_log_dir(logdir)
+    check_destination(directory, logdir)
     chosen = expand(log_dir, tp) if tp is not None else [one for one in expand(log_dir, None) if one.topic[:2] != "__"]
+    say_remote(log_dir, chosen)
     with _session(ctx, "latest", master, settings) as session:
         from kafkafs.spark.jobs.export import ExportOptions
         from kafkafs.spark.jobs.latest import LatestOptions
@@ -400,7 +414,7 @@ def latest(
         ends = [{**asdict(one), "end_offset": end} for one, end in sorted(done.ends.items())]
         print_json({**facts, "seconds": round(done.seconds, 3), "partitions": ends})
     else:
-        click.echo(f"{done.messages} messages in {done.files} files, {done.size_bytes} bytes, {done.seconds:.1f} s")
+        echo(f"{done.messages} messages in {done.files} files, {done.size_bytes} bytes, {done.seconds:.1f} s")
     if done.undated:
         say(f"{done.undated} messages have a timestamp outside the range of dates; it is null in the table")
 

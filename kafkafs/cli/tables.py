@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import click
 
+from kafkafs.printable import printable
+
 _ANY_WIDTH = 1000
 _ALIGNED = 48  # a longer text moves only its own row to the right, not all others
 
@@ -15,7 +17,9 @@ def print_json(value: object) -> None:
     """One document, indented on a terminal, on one line in a pipe."""
     import json
 
-    click.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+    text = json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False)
+    # What may stand in JSON as it is, and is nothing for a terminal, is in texts: there it has an escape.
+    click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
 def moment(timestamp_ms: int) -> str | None:
@@ -28,7 +32,7 @@ def moment(timestamp_ms: int) -> str | None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Numbers are aligned right. In a pipe: a line of headings, and two spaces between columns. The same on a terminal
     if a text is too long to align the others with it."""
-    texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     numeric = [all(_is_number(row[i]) for row in texts) for i in range(len(columns))]
     lines = [list(columns), *texts]
     widths = [

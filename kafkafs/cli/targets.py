@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from storage.errors import StorageError, UnknownTopicOrPartition
+from kafkafs.cli import say
+from storage.errors import BadDestination, StorageError, UnknownTopicOrPartition
 from storage.files import names
 from storage.types import TopicPartition
 
@@ -30,13 +33,42 @@ def expand(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
         if is_named(tp, pattern)
     ]
     if not found and pattern is not None:
-        meant = names.parse_dir(pattern).partition
-        advice = None
-        if meant is not None and meant.topic in log_dir.topics() and meant.partition in log_dir.partitions(meant.topic):
-            advice = f"A partition is written as topic/number: {meant}"
         what = f"no topic or partition here is named {pattern}"
-        raise UnknownTopicOrPartition(what, path=log_dir.path, advice=advice)
+        raise UnknownTopicOrPartition(what, path=log_dir.path, advice=_meant(log_dir, pattern))
     return found
+
+
+def expand_topics(log_dir: LogDir, patterns: Sequence[str]) -> list[str]:
+    """The topics that these names and globs name (none: all), in this order. UnknownTopicOrPartition."""
+    found: list[str] = []
+    for pattern in patterns:
+        named = [topic for topic in log_dir.topics() if fnmatchcase(topic, pattern)]
+        if not named:
+            check_topic(log_dir, pattern)
+        found += named
+    return list(dict.fromkeys(found)) if patterns else log_dir.topics()
+
+
+def check_topic(log_dir: LogDir, topic: str) -> None:
+    """UnknownTopicOrPartition, with the name that is probably meant."""
+    if topic not in log_dir.topics():
+        name = topic.partition("/")[0]
+        advice = f"Name the topic alone: {name}" if name in log_dir.topics() else _meant(log_dir, topic)
+        raise UnknownTopicOrPartition(f"no topic {topic!r} here", path=log_dir.path, advice=advice)
+
+
+def _meant(log_dir: LogDir, pattern: str) -> str | None:
+    """What to say of a name that names nothing here."""
+    meant = names.parse_dir(pattern).partition
+    if meant is not None and meant in log_dir.all_partitions():
+        return f"A partition is written as topic/number: {meant}"
+    topic, slash, _ = pattern.partition("/")
+    if slash and topic in log_dir.topics():
+        return f"{topic} has these partitions here: {', '.join(map(str, log_dir.partitions(topic)))}"
+    import difflib
+
+    near = difflib.get_close_matches(topic, log_dir.topics(), n=1)
+    return f"Did you mean {near[0] + slash + pattern.partition('/')[2]}?" if near else None
 
 
 def absent(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
@@ -56,24 +88,36 @@ def is_named(tp: TopicPartition, pattern: str | None) -> bool:
 
 
 class TopicPartitionPattern(click.ParamType[str]):
-    """The text unchanged. A shell completes it to topics and partitions of the LOGDIR before it."""
+    """The text, without the slash that completing a directory's name adds. A shell completes it to topics and
+    partitions of the LOGDIR before it."""
 
     name = "TP"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return without_slash(str(value))
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return _items(_names(ctx, partitions="/" in incomplete), incomplete)
 
 
 class TopicName(click.ParamType[str]):
-    """The text unchanged. A shell completes it to topics of the LOGDIR before it."""
+    """The text, without a slash at its end. A shell completes it to topics of the LOGDIR before it."""
 
     name = "TOPIC"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return without_slash(str(value))
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return _items(_names(ctx, partitions=False), incomplete)
 
 
-LOGDIR = click.argument("logdir", type=click.Path(path_type=Path, file_okay=False))
+def without_slash(name: str) -> str:
+    """`orders/0/` as `orders/0`."""
+    return name.rstrip("/") or name
+
+
+LOGDIR = click.argument("logdir", type=click.Path(path_type=Path))
 
 
 def open_log_dir(path: Path) -> LogDir:
@@ -81,6 +125,29 @@ def open_log_dir(path: Path) -> LogDir:
     from storage.log.log_dir import LogDir
 
     return LogDir.open_read_only(path)
+
+
+def say_remote(log_dir: LogDir, targets: Iterable[TopicPartition]) -> None:
+    """A note on stderr for each of these partitions whose messages are not all here (LogSnapshot.remote_note)."""
+    for tp in targets:
+        # What cannot be read is for the command to report.
+        with suppress(StorageError, OSError):
+            note = log_dir.log(tp).snapshot().remote_note
+            if note is not None:
+                say(f"note: {note}")
+
+
+def check_destination(path: Path, *sources: Path) -> None:
+    """Raises BadDestination where a command may make nothing: where storage's function of this name forbids it, and in
+    the tree of a mount, where a new directory would be a topic."""
+    from kafkafs.mounting.mountpoint import absolute, tree_around
+    from storage.log.places import check_destination as check
+
+    check(path, *sources)
+    tree = tree_around(absolute(path))
+    if tree is not None:
+        what = f"is inside the tree of {tree.source} at {tree.path}"
+        raise BadDestination(what, path=path, advice="Name another place: a directory there is a topic")
 
 
 def _items(names: list[str], incomplete: str) -> list[CompletionItem]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli.targets import LOGDIR, TopicName
+from kafkafs.cli.targets import LOGDIR, TopicName, check_destination, check_topic
 
 if TYPE_CHECKING:
     from storage.directory.owned_dir import OwnedDir
@@ -46,6 +46,7 @@ def create(logdir: Path, topic: str, partitions: int | None, config: tuple[tuple
     \b
     kafkafs topics create ./logs orders --partitions 3 --config cleanup.policy=compact
     """
+    check_destination(logdir)
     with _opened(logdir, create=True) as owned:
         owned.create_topic(topic, partitions, dict(config))
 
@@ -71,7 +72,7 @@ def alter(
     if not config and not unset and partitions is None:
         raise click.UsageError("nothing to alter: give --config, --unset or --partitions")
     with _opened(logdir) as owned:
-        owned.log_dir.partitions(topic)
+        check_topic(owned.log_dir, topic)
         if partitions is not None:
             owned.add_partitions(topic, partitions)
         if config or unset:
@@ -88,6 +89,7 @@ def delete(logdir: Path, topic: str) -> None:
     kafkafs topics delete ./logs orders
     """
     with _opened(logdir) as owned:
+        check_topic(owned.log_dir, topic)
         owned.delete_topic(topic)
 
 

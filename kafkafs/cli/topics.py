@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import echo, say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import moment, print_json, print_table
-from kafkafs.cli.targets import LOGDIR, TopicName, open_log_dir
+from kafkafs.cli.targets import LOGDIR, TopicName, expand_topics, open_log_dir
 from kafkafs.cli.topic_changes import alter, create, delete
 from storage.types import Isolation, TopicPartition
 
@@ -22,7 +24,16 @@ if TYPE_CHECKING:
     from storage.log.topic_info import TopicInfo
 
 
-@click.group()
+class _Topics(click.Group):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands and Path(args[0]).is_dir():
+            ctx.fail(f"No such command {args[0]!r}. Did you mean `kafkafs topics list {args[0]}`?")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Topics)
 def topics() -> None:
     """List, describe, create, change or remove topics."""
 
@@ -48,35 +59,45 @@ def list_topics(ctx: click.Context, logdir: Path, as_json: bool) -> None:
     """
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
-    found: list[dict[str, Any]] = [
-        {
-            "topic": topic,
-            "partitions": (partitions := log_dir.partitions(topic)),
-            "bytes": sum(_log_bytes(log_dir.path / TopicPartition(topic, number).dir_name) for number in partitions),
-        }
-        for topic in log_dir.topics()
-    ]
+    problems: list[OSError] = []
+    found: list[dict[str, Any]] = []
+    for topic in log_dir.topics():
+        partitions = log_dir.partitions(topic)
+        sizes = [_log_bytes(log_dir.path / TopicPartition(topic, number).dir_name, problems) for number in partitions]
+        known = [size for size in sizes if size is not None]
+        total = sum(known) if len(known) == len(sizes) else None
+        found.append({"topic": topic, "partitions": partitions, "bytes": total})
     hidden = [
-        {"directory": entry.name, "reason": entry.reason, "bytes": _log_bytes(log_dir.path / entry.name)}
+        {"directory": entry.name, "reason": entry.reason, "bytes": _log_bytes(log_dir.path / entry.name, [])}
         for entry in log_dir.hidden()
     ]
     if as_json:
         print_json({"topics": found, "hidden": hidden})
-        return
+    else:
+        _print_list(found, hidden)
+    for problem in problems:
+        say(problem)
+    if problems:
+        ctx.exit(DATA_ERROR)
+
+
+def _print_list(found: list[dict[str, Any]], hidden: list[dict[str, Any]]) -> None:
     print_table(("TOPIC", "PARTITIONS", "BYTES"), [(t["topic"], len(t["partitions"]), t["bytes"]) for t in found])
     if hidden:
-        click.echo()
+        echo()
         rows = [(entry["directory"], entry["bytes"], entry["reason"]) for entry in hidden]
         print_table(("NOT A LIVE PARTITION", "BYTES", "REASON"), rows)
 
 
 @topics.command()
 @LOGDIR
-@click.argument("names", nargs=-1, type=TopicName(), metavar="[TOPIC]...")
+@click.argument("patterns", nargs=-1, type=TopicName(), metavar="[TOPIC]...")
 @AS_JSON
 @click.pass_context
-def describe(ctx: click.Context, logdir: Path, names: tuple[str, ...], as_json: bool) -> None:
+def describe(ctx: click.Context, logdir: Path, patterns: tuple[str, ...], as_json: bool) -> None:
     """Describe TOPICs, by default all: partitions with their offsets, bytes and times, and the configuration.
+
+    TOPIC is a topic or a glob.
 
     OLDEST is the largest timestamp in the oldest segment: what retention.ms is compared with, and so when the next
     segment to go was written. GAPS counts where offsets between two segments are in neither of them; in a topic that is
@@ -84,16 +105,17 @@ def describe(ctx: click.Context, logdir: Path, names: tuple[str, ...], as_json: 
 
     \b
     kafkafs topics describe /var/kafka orders
+    kafkafs topics describe /var/kafka 'orders*'
     """
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
-    found = [_described(log_dir, topic) for topic in names or log_dir.topics()]
+    found = [_described(log_dir, topic) for topic in expand_topics(log_dir, patterns)]
     if as_json:
         print_json({"topics": found})
     else:
         for number, topic in enumerate(found):
             if number:
-                click.echo()
+                echo()
             _print_topic(topic)
     problems = [problem for topic in found for problem in topic["problems"]]
     problems += [part["problem"] for topic in found for part in topic["partitions"] if "problem" in part]
@@ -131,11 +153,14 @@ def _partition(log_dir: LogDir, tp: TopicPartition) -> dict[str, Any]:
     try:
         log = log_dir.log(tp)
         snapshot = log.snapshot()
+        for segment in snapshot.segments:
+            if not os.access(segment.log.path, os.R_OK):  # otherwise only what lies in it would be left out
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(segment.log.path))
         oldest = retention_timestamp_ms(snapshot, snapshot.segments[0]) if snapshot.size_bytes else None
         gaps = None if is_cleaned(log_dir, tp) else len(segment_gaps(snapshot))
         facts: dict[str, Any] = json.loads(texts.partition_info(log)[0])
     except (StorageError, OSError) as error:
-        return {"partition": tp.partition, "problem": str(error)}
+        return {"partition": tp.partition, "problem": text_of(error)}
     del facts["topic"], facts["topic_id"]
     return facts | {"oldest_timestamp": oldest, "gaps": gaps}
 
@@ -146,9 +171,9 @@ def _print_topic(topic: dict[str, Any]) -> None:
     if count is not None and count != here:
         partitions += f" of {count}"
     topic_id = f", id {topic['topic_id']}" if topic["topic_id"] else ""
-    click.echo(f"{topic['topic']}: {partitions}, {topic['replicas']} replica(s){topic_id}")
+    echo(f"{topic['topic']}: {partitions}, {topic['replicas']} replica(s){topic_id}")
     if topic["config"]:
-        click.echo(f"config ({topic['config_source']}): {' '.join(f'{k}={v}' for k, v in topic['config'].items())}")
+        echo(f"config ({topic['config_source']}): {' '.join(f'{k}={v}' for k, v in topic['config'].items())}")
     columns = ("partition", "log_start_offset", "log_end_offset", "last_stable_offset", "messages", "segments", "bytes")
     headings = (
         "PARTITION",
@@ -174,6 +199,11 @@ def _print_topic(topic: dict[str, Any]) -> None:
         for part in topic["partitions"]
     ]
     print_table(headings, rows)
+    for part in topic["partitions"]:
+        first, local = part.get("log_start_offset"), part.get("local_log_start_offset")
+        if first != local:
+            place = f"{topic['topic']}/{part['partition']}"
+            say(f"note: {place}: messages {first} to {local - 1} are in tiered storage, not in this directory")
 
 
 def _seconds(moment: str | None) -> str | None:
@@ -181,12 +211,15 @@ def _seconds(moment: str | None) -> str | None:
     return None if moment is None else moment.partition(".")[0] + "Z" * moment.endswith("Z")
 
 
-def _log_bytes(directory: Path) -> int:
-    """Bytes of the .log files in a directory, 0 if it cannot be listed."""
+def _log_bytes(directory: Path, problems: list[OSError]) -> int | None:
+    """Bytes of the .log files in a directory, 0 if it was removed; None, and one more problem, if they are unknown."""
     from storage.files.listing import paths_in
     from storage.files.names import FileKind
 
     try:
         return sum(path.stat().st_size for path in paths_in(directory) if path.suffix == FileKind.LOG.value)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return 0
+    except OSError as error:
+        problems.append(error)
+        return None

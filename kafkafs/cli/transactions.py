@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import echo, say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.signals import use_default_signals
@@ -74,7 +74,7 @@ def transactions(
     else:
         _print_producers(partitions)
         if states:
-            click.echo()
+            echo()
             _print_states(states)
     for problem in (*errors, *ids.problems):
         say(problem)
@@ -94,7 +94,7 @@ def _partitions(chosen: list[TopicPartition], logdir: Path) -> tuple[list[Partit
         try:
             found.append(partition_producers(log_dir.log(tp)))
         except (StorageError, OSError) as error:
-            errors.append(f"{tp}: {error}")
+            errors.append(f"{tp}: {text_of(error)}")
     return found, errors
 
 

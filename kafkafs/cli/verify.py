@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kafkafs.cli import echo
 from kafkafs.cli.exit_codes import FOUND
 from kafkafs.cli.progress import progress_bar
 from kafkafs.cli.signals import use_default_signals
@@ -71,8 +72,9 @@ def verify(
 
 def _read(path: Path) -> Manifest:
     from storage.files import manifest
+    from storage.files.opening import real_place
 
-    found = manifest.read(path)
+    found = manifest.read(real_place(path))
     if found is None:
         raise click.UsageError(f"--manifest: {path} does not exist")
     return found
@@ -102,7 +104,7 @@ def report_findings(ctx: click.Context, found: list[Finding], *, notes: bool, as
     else:
         for one in found if notes else findings:
             _print_finding(one)
-        click.echo(_summary(findings, noted))
+        echo(_summary(findings, noted))
     if findings:
         ctx.exit(FOUND)
 
@@ -114,7 +116,7 @@ def _print_finding(one: Finding) -> None:
         for name, value in (("position", one.position), ("offset", one.offset))
         if value is not None
     ]
-    click.echo(f"{one.path}: {one.severity.value} {one.name}: {one.what}" + (f" ({', '.join(where)})" if where else ""))
+    echo(f"{one.path}: {one.severity.value} {one.name}: {one.what}" + (f" ({', '.join(where)})" if where else ""))
     for name, value in (
         ("expected", one.expected),
         ("found", one.found),
@@ -122,9 +124,9 @@ def _print_finding(one: Finding) -> None:
         ("repaired by", one.repair),
     ):
         if value is not None:
-            click.echo(f"  {name}: {value}")
+            echo(f"  {name}: {value}")
     if one.more:
-        click.echo(f"  and {one.more} more of this kind in this file")
+        echo(f"  and {one.more} more of this kind in this file")
 
 
 def _summary(findings: list[Finding], notes: list[Finding]) -> str:

@@ -54,16 +54,16 @@ class Form(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ValueColumn:
     """A column, whose number on the tape is `number`, and those within it."""
 
     avro: AvroType
     form: Form
     number: int
-    children: tuple[Column, ...] = ()
+    children: tuple[ValueColumn, ...] = ()
 
     @classmethod
-    def of(cls, reader: AvroType) -> Column:
+    def of(cls, reader: AvroType) -> ValueColumn:
         """The columns for values that are read as this type. BadSchema if it contains itself outside of a union of
         several types, or has too many columns."""
         return _Columns().column(reader, ())
@@ -74,7 +74,7 @@ class Column:
         return max([self.number + own, *(child.end() for child in self.children[-1:])])
 
 
-def add(programs: Programs, writer: AvroType, column: Column) -> int:
+def add(programs: Programs, writer: AvroType, column: ValueColumn) -> int:
     """Adds the program that reads what `writer` wrote into the columns; its first instruction."""
     return programs.add(lambda made: _Resolved(made, writer, column).assemble())
 
@@ -83,7 +83,7 @@ class _Columns:
     def __init__(self) -> None:
         self._next = 0
 
-    def column(self, avro: AvroType, within: tuple[AvroType, ...]) -> Column:
+    def column(self, avro: AvroType, within: tuple[AvroType, ...]) -> ValueColumn:
         if avro in within:
             raise BadSchema(f"{avro} contains itself")
         if self._next > _MOST_COLUMNS:
@@ -92,8 +92,8 @@ class _Columns:
         number = self._next
         self._next += 2 if form in (Form.DECIMAL, Form.MAP) else 1
         if form is Form.MAYBE and not below:
-            return Column(avro, form, number, (Column(avro, Form.JSON, self._number()),))
-        return Column(avro, form, number, tuple(self.column(child, (*within, avro)) for child in below))
+            return ValueColumn(avro, form, number, (ValueColumn(avro, Form.JSON, self._number()),))
+        return ValueColumn(avro, form, number, tuple(self.column(child, (*within, avro)) for child in below))
 
     def _number(self) -> int:
         self._next += 1
@@ -158,16 +158,16 @@ def _matched(writer: AvroType, reader: AvroType) -> list[int | None]:
 
 
 class _Resolved:
-    """Makes the program with `made`. A place for values is a Column, None where they are skipped, or _JSON."""
+    """Makes the program with `made`. A place for values is a ValueColumn, None where they are skipped, or _JSON."""
 
-    def __init__(self, made: Assembler, writer: AvroType, column: Column) -> None:
+    def __init__(self, made: Assembler, writer: AvroType, column: ValueColumn) -> None:
         self._made, self._writer, self._column = made, writer, column
 
     def assemble(self) -> None:
         self._value(self._writer, self._column.avro, self._column)
         self._made.finish()
 
-    def _value(self, writer: AvroType, reader: AvroType, column: Column) -> None:
+    def _value(self, writer: AvroType, reader: AvroType, column: ValueColumn) -> None:
         """Into a column."""
         if column.form is Form.JSON:
             self._json(writer, reader)
@@ -198,7 +198,7 @@ class _Resolved:
         where = f"field {'.'.join(made.path)}: " if made.path else ""
         made.paths[-1] = where + why
 
-    def _columns(self, writer: AvroType, reader: AvroType, column: Column) -> None:
+    def _columns(self, writer: AvroType, reader: AvroType, column: ValueColumn) -> None:
         matched = _matched(writer, reader)
         if self._lacks(writer, reader, matched):
             return
@@ -237,7 +237,7 @@ class _Resolved:
             made.emit(Code.RESUME)
         made.path.pop()
 
-    def _blocks(self, item: AvroType, column: Column) -> None:
+    def _blocks(self, item: AvroType, column: ValueColumn) -> None:
         made, child = self._made, column.children[0]
 
         def key() -> None:
@@ -248,7 +248,7 @@ class _Resolved:
         made.blocks(column.form is Form.MAP, lambda: self._value(item, child.avro, child), key)
         made.emit(Code.CELL, column.number, 1)
 
-    def _leaf(self, writer: AvroType, reader: AvroType, column: Column) -> None:
+    def _leaf(self, writer: AvroType, reader: AvroType, column: ValueColumn) -> None:
         made, kind = self._made, reader.kind
         if column.form is Form.CELL:
             self._load(writer, reader)

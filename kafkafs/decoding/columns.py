@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from kafkafs.decoding.avro_program import Programs
-    from kafkafs.decoding.avro_resolution import Column
+    from kafkafs.decoding.avro_resolution import ValueColumn
     from kafkafs.schemas.schema import SchemaLookup
 
     Int64s = NDArray[np.int64]
@@ -89,7 +89,9 @@ class Decoded:
 class ColumnDecoder:
     """Decodes the keys or the values of one topic. Threads can share it, each with a Room of its own."""
 
-    def __init__(self, schemas: SchemaLookup, subject: str, programs: Programs, reader: Column | None = None) -> None:
+    def __init__(
+        self, schemas: SchemaLookup, subject: str, programs: Programs, reader: ValueColumn | None = None
+    ) -> None:
         """With `reader` the values go to its columns, on the room's tape, and not to texts."""
         self._programs = programs
         self._plans = Plans(schemas, subject, programs, reader)

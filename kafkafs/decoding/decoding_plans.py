@@ -13,7 +13,7 @@ from kafkafs.schemas.schema import AVRO, JSON, PROTOBUF
 
 if TYPE_CHECKING:
     from kafkafs.decoding.avro_program import Programs
-    from kafkafs.decoding.avro_resolution import Column
+    from kafkafs.decoding.avro_resolution import ValueColumn
     from kafkafs.schemas.schema import Schema, SchemaLookup
 
 # Ids that no schema has, of which it is remembered: keys and values that are no Avro can look like any id.
@@ -41,7 +41,9 @@ class Plans:
     """Plans by schema id and GUID for one subject, made when first asked for and then kept: what was said of one never
     changes, also that it is unknown. Threads can share it; the lock guards the making."""
 
-    def __init__(self, schemas: SchemaLookup, subject: str, programs: Programs, reader: Column | None = None) -> None:
+    def __init__(
+        self, schemas: SchemaLookup, subject: str, programs: Programs, reader: ValueColumn | None = None
+    ) -> None:
         """With `reader` the programs put the values into its columns, and there are none but of Avro."""
         self._schemas, self._subject, self._programs, self._reader = schemas, subject, programs, reader
         self._lock = threading.Lock()

@@ -1,6 +1,10 @@
 """The text of a Protobuf schema to the protobuf library's descriptors, compiled by grpcio-tools in its own process.
 
 A text that a log contains may crash the compiler, or keep it busy for long: this process goes on.
+
+Registries know some files without references, and so does the compiler here: google/protobuf/*.proto, which comes with
+grpcio-tools, google/type/*.proto from googleapis-common-protos, and confluent/*.proto, which is below `protos/`. A
+reference of the same name is preferred.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from kafkafs.schemas.schema import Schema, SchemaLookup
 
 _MAIN: Final = "schema.kafkafs.proto"
+_OPTIONS: Final = "confluent/meta.proto"
 _MOST_FILES: Final = 1000
 _SECONDS: Final = 60
 _LOGGED: Final = re.compile(r"WARNING: |[IWEF]\d{4} |\[libprotobuf ")
@@ -71,7 +76,7 @@ def _compiled(texts: tuple[tuple[str, str], ...]) -> tuple[Any, Any]:
 
     pool = descriptor_pool.DescriptorPool()
     try:
-        for file in descriptor_pb2.FileDescriptorSet.FromString(_descriptor_set(texts)).file:
+        for file in descriptor_pb2.FileDescriptorSet.FromString(_with_options(texts)).file:
             pool.Add(file)
         return pool, pool.FindFileByName(_MAIN)
     # What the library raises for a bad descriptor depends on its version.
@@ -79,6 +84,20 @@ def _compiled(texts: tuple[tuple[str, str], ...]) -> tuple[Any, Any]:
         if isinstance(error, BadSchema):
             raise
         raise BadSchema(f"the protobuf library refuses it: {error}") from None
+
+
+def _with_options(texts: tuple[tuple[str, str], ...]) -> bytes:
+    """As `_descriptor_set`, also of texts that use Confluent's options without an import: ksqlDB writes such."""
+    try:
+        return _descriptor_set(texts)
+    except BadSchema as error:
+        if 'Option "(confluent.' not in str(error):
+            raise
+        added = f'\nimport "{_OPTIONS}";\n'
+        return _descriptor_set(
+            tuple((name, text if f'"{_OPTIONS}"' in text or "(confluent." not in text else text + added)
+                  for name, text in texts)
+        )  # fmt: skip
 
 
 def _descriptor_set(texts: tuple[tuple[str, str], ...]) -> bytes:
@@ -89,11 +108,12 @@ def _descriptor_set(texts: tuple[tuple[str, str], ...]) -> bytes:
                 path = Path(folder, "files", name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
+            # -P, and a directory of its own: with -m Python imports from the working directory, which may be the log's.
             done = subprocess.run(
-                [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}/files", f"-I{_well_known()}",
+                [sys.executable, "-P", "-m", "grpc_tools.protoc", f"-I{folder}/files", *_known_files(),
                  "--include_imports", f"--descriptor_set_out={made}", _MAIN],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=_SECONDS,
-                check=False,
+                cwd=folder, check=False,
             )  # fmt: skip
             if done.returncode == 0:
                 return made.read_bytes()
@@ -111,9 +131,15 @@ def _said(output: bytes, folder: str) -> str:
     return " ".join(" ".join(line for line in lines if not _LOGGED.match(line)).split())[:300]
 
 
-def _well_known() -> Path:
-    """The directory of the compiler's own google/protobuf/*.proto."""
+def _known_files() -> list[str]:
+    """The options that name the directories of the files that need no reference."""
     found = find_spec("grpc_tools")
     assert found is not None
     assert found.origin is not None
-    return Path(found.origin).parent / "_proto"
+    types = find_spec("google.type")
+    places = [] if types is None else types.submodule_search_locations or []
+    return [
+        f"-I{Path(__file__).parent / 'protos'}",
+        f"-I{Path(found.origin).parent / '_proto'}",
+        *(f"-Igoogle/type={place}" for place in places),
+    ]

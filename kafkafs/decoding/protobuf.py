@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # A message takes many times its size while it is an object of the library.
 _MOST_BYTES: Final = 16 << 20
+_MOST_WITHIN_EACH_OTHER: Final = 100  # messages below the outermost one: the limit of the library's decoding
 _FLOAT_MAX: Final = 3.4028234663852886e38
 
 
@@ -52,6 +53,10 @@ class ProtobufDecoder:
         DoesNotFit."""
         if not isinstance(value, dict):
             raise DoesNotFit.at((), "an object", value)
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError:  # google.protobuf.Value would take it, and not be shown
+            raise DoesNotFit("a number is larger than a double can hold") from None
         refusals = []
         for indexes in indexes_of(self._file):
             try:
@@ -64,15 +69,21 @@ class ProtobufDecoder:
     def _message(self, indexes: tuple[int, ...], value: object) -> Any:
         from google.protobuf import json_format
 
+        def parsed(fields: Any) -> Any:
+            kind = self._class(indexes)
+            return json_format.ParseDict(
+                fields, kind(), descriptor_pool=self._pool, max_recursion_depth=_MOST_WITHIN_EACH_OTHER + 1
+            )
+
         try:
-            return json_format.ParseDict(value, self._class(indexes)(), descriptor_pool=self._pool)
+            return parsed(value)
         except json_format.ParseError:
             # The library writes the largest float in its shortest form and refuses to read that, which is a little
             # above it. What a double would have become is compared.
             lowered = _with_largest_floats(value)
             if lowered == value:
                 raise
-            message = json_format.ParseDict(lowered, self._class(indexes)(), descriptor_pool=self._pool)
+            message = parsed(lowered)
             if self._fields(message) != value:
                 raise
             return message
@@ -118,15 +129,15 @@ def decoder(schema: Schema, schemas: SchemaLookup) -> ProtobufDecoder:
 
 def _with_largest_floats(value: Any) -> Any:
     """With the largest float in place of its shortest form."""
-    if isinstance(value, dict):
-        return {name: _with_largest_floats(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_with_largest_floats(item) for item in value]
-    if isinstance(value, float) and abs(value) == 3.4028235e38:
-        return math.copysign(_FLOAT_MAX, value)
-    return value
+
+    def lowered(text: str) -> float:
+        number = float(text)
+        return math.copysign(_FLOAT_MAX, number) if abs(number) == 3.4028235e38 else number
+
+    return json.loads(json.dumps(value), parse_float=lowered)
 
 
 def _reason(error: Exception) -> str:
-    """One line."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    """One line; of a long one the beginning and the end, which says what is wrong."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:100]}… {text[-200:]}"

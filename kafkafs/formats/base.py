@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from storage.format.block import RecordBlock
+
+
+class Steps(Protocol):
+    """A program for the kernel (`kafkafs.formats.program.Program`)."""
+
+    @property
+    def steps(self) -> NDArray[np.int64]: ...
+    @property
+    def literals(self) -> bytes: ...
+
+
+class Prepared(NamedTuple):
+    """One record, ready for the kernel: the program, the record's cells, and the texts that columns behind those of a
+    block point into."""
+
+    program: Steps
+    columns: NDArray[np.int64]
+    extra: memoryview
 
 
 class Format(Protocol):
@@ -34,3 +52,6 @@ class Format(Protocol):
         self, block: RecordBlock, out: memoryview, out_start: int = 0, first_row: int = 0
     ) -> tuple[int, int]:
         """Renders records from `first_row` on while they fit: (first record not rendered, end of those before it)."""
+
+    def prepared(self, record: RecordBlock) -> Prepared:
+        """A block of one record, to be rendered in parts (`kafkafs.formats.long_record`)."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import binascii
 import json
+import re
 from base64 import b64decode
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from storage.errors import InvalidRecord
 from storage.format.record_columns import Record
@@ -16,6 +17,12 @@ from storage.types import NO_TIMESTAMP
 _MAX_TIMESTAMP = 2**63 - 1
 _MAX_PARTITION = 2**31 - 1
 _MAX_SCHEMA_ID = 2**32 - 1
+# Arrays and objects within each other in a key or value: `decoded.jsonl` shows as many (decoding/columns.py).
+_MAX_DEPTH: Final = 500
+# No type has integers of more digits. Python may be told to convert no longer ones.
+_MOST_DIGITS: Final = 640
+# The brace or comma before a member of an object, its name and the colon.
+_MEMBER: Final = re.compile(r'[ \t\n\r]*[{,][ \t\n\r]*("(?:[^"\\]|\\.)*")[ \t\n\r]*:[ \t\n\r]*')
 
 
 class ParsedLine(NamedTuple):
@@ -25,9 +32,10 @@ class ParsedLine(NamedTuple):
     partition: int | None
 
 
-Encode = Callable[[str, int, object, bytes | None], bytes]
+Encode = Callable[[str, int, object, Callable[[], str], bytes | None], bytes]
 """Encodes a JSON value (of the `key` or the `value`) by the schema with an id, in the wire format; in the newer one for
-a record that has a header with the schema's GUID, which is given. InvalidRecord where it does not fit."""
+a record that has a header with the schema's GUID, which is given. The function gives the value as the line has it:
+numbers as they are written, names that stand twice. InvalidRecord where it does not fit."""
 
 
 def parse_line(line: bytes, encode: Encode | None = None) -> ParsedLine:
@@ -36,23 +44,74 @@ def parse_line(line: bytes, encode: Encode | None = None) -> ParsedLine:
     `encode`: for a key with `keySchema` and a value with `valueSchema`. InvalidRecord for anything else.
     """
     try:
-        found = json.loads(line.decode())
-    except (ValueError, RecursionError) as error:
+        text = line.decode()
+        found = _decoded(text)
+        if line.count(b"[") + line.count(b"{") > _MAX_DEPTH and _is_deeper(found, _MAX_DEPTH + 1):
+            raise RecursionError
+    except RecursionError:
+        raise InvalidRecord(
+            "line is nested too deeply",
+            expected=f"at most {_MAX_DEPTH} arrays and objects within each other in a key or value",
+        ) from None
+    except ValueError as error:
         raise InvalidRecord(f"line is not valid JSON: {error}", found=_shown(line)) from None
     if not isinstance(found, dict):
         raise InvalidRecord("line is not a JSON object", found=_shown(line))
     if "value" not in found:
         raise InvalidRecord("line has no value (null is a value)", found=_shown(line))
     headers = _headers(found.get("headers"))
-    key, value = _side(found, "key", encode, headers), _side(found, "value", encode, headers)
+    key, value = _side(text, found, "key", encode, headers), _side(text, found, "value", encode, headers)
     timestamp = _number(found.get("timestamp"), "timestamp", NO_TIMESTAMP, _MAX_TIMESTAMP)
     partition = _number(found.get("partition"), "partition", 0, _MAX_PARTITION)
     record = Record(key, value, headers, NO_TIMESTAMP if timestamp is None else timestamp)
     return ParsedLine(record, partition)
 
 
+def _constant(name: str) -> float:
+    raise ValueError(f'{name} is no JSON; such a number is a string, "{name}"')
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)  # infinity, which nothing takes
+
+
+_JSON: Final = json.JSONDecoder(parse_constant=_constant)
+_ANY_JSON: Final = json.JSONDecoder(parse_int=_integer, parse_constant=_constant)
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return _JSON.decode(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # Python refuses to convert very long integers
+        return _ANY_JSON.decode(text)
+
+
+def _is_deeper(found: Any, most: int) -> bool:
+    """Whether in an object, array or text more than `most` arrays and objects are within each other, itself counted."""
+    level = [found]
+    for _ in range(most):
+        inner = [item for one in level for item in (one.values() if isinstance(one, dict) else one)]
+        level = [one for one in inner if isinstance(one, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
+def _written(line: str, name: str) -> str:
+    """A member's value as it stands in the line, which is a valid object; of several the last one, which counts."""
+    found, at = "null", 0
+    while member := _MEMBER.match(line, at):
+        start = member.end()
+        _, at = _ANY_JSON.raw_decode(line, start)
+        if (json.loads(member[1]) if "\\" in member[1] else member[1][1:-1]) == name:
+            found = line[start:at]
+    return found
+
+
 def _side(
-    line: dict[str, Any], side: str, encode: Encode | None, headers: list[tuple[bytes, bytes | None]]
+    text: str, line: dict[str, Any], side: str, encode: Encode | None, headers: list[tuple[bytes, bytes | None]]
 ) -> bytes | None:
     """The key or the value of a line, encoded if the line names a schema for it."""
     found = line.get(side)
@@ -67,7 +126,7 @@ def _side(
     if encode is None:
         raise InvalidRecord(f"{side}Schema names a schema, and none are known here", found=schema_id)
     try:
-        return encode(side, schema_id, found, guid)
+        return encode(side, schema_id, found, lambda: _written(text, side), guid)
     except InvalidRecord as error:
         error.what = f"{side}: {error.what}"
         raise
@@ -110,7 +169,12 @@ def _bytes(found: Any, what: str) -> bytes | None:
             return b64decode(found["base64"], validate=True)
     except (UnicodeEncodeError, binascii.Error, ValueError) as error:
         raise InvalidRecord(f"{what}: {error}", found=_shown(found)) from None
-    raise InvalidRecord(f'{what} must be a string, {{"base64":"…"}} or null', found=_shown(found))
+    is_field = what in ("key", "value")
+    raise InvalidRecord(
+        f'{f"`{what}`" if is_field else what} must be a string, {{"base64":"…"}} or null',
+        found=_shown(found),
+        advice=f"Its JSON text is one: jq -c '.{what} |= tojson'" if is_field else None,
+    )
 
 
 def _number(found: Any, what: str, least: int, most: int) -> int | None:

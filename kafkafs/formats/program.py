@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from kafkafs.formats import render_kernel
-from kafkafs.formats.base import Format
+from kafkafs.formats.base import Format, Prepared
 from storage.format.block import RecordColumn
 
 if TYPE_CHECKING:
@@ -110,6 +110,10 @@ class ProgramFormat(Format):
         if not 0 <= out_start <= len(out):
             raise ValueError(f"position {out_start} in {len(out)} bytes")
         return self._run(block, first_row, out, out_start, _NO_SIZES)
+
+    def prepared(self, record: RecordBlock) -> Prepared:
+        """See Format."""
+        return Prepared(self._program, record.columns, _NO_EXTRA)
 
     def _run(
         self, block: RecordBlock, row: int, out: memoryview, position: int, sizes: NDArray[np.int64]

@@ -29,6 +29,7 @@ _ERRNO: tuple[tuple[type[Exception], int], ...] = (
     (errors.InvalidConfig, errno.EINVAL),
     (errors.InvalidTopic, errno.EINVAL),
     (errors.UnknownTopicOrPartition, errno.ENOENT),
+    (errors.NotALogDir, errno.ENOENT),
     (errors.NotPermitted, errno.EPERM),
     (errors.LogLocked, errno.EBUSY),
     (errors.ReadOnlyLogDir, errno.EROFS),

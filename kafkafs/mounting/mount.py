@@ -14,19 +14,30 @@ import logging.handlers
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kafkafs.mounting import allocator, daemon
+from kafkafs.mounting import allocator, daemon, last_word
 from kafkafs.mounting.daemon import StartupListener
 from kafkafs.mounting.errnos import data_errors
 from kafkafs.mounting.mount_options import MountOptions, escaped
-from kafkafs.mounting.mountpoint import FAILED, LOCKED, USAGE, MountError, check_mountpoint, check_nesting
+from kafkafs.mounting.mountpoint import (
+    FAILED,
+    LOCKED,
+    USAGE,
+    MountError,
+    check_mountpoint,
+    check_nesting,
+    naming_the_mount,
+    write_protected,
+)
 from kafkafs.mounting.recovery_progress import RecoveryProgress
+from kafkafs.printable import printable
 from storage.config import BrokerConfig
 from storage.errors import InvalidConfig, LogLocked, StorageError
+from storage.log.places import check_log_dir
 from storage.progress import Progress
 
 if TYPE_CHECKING:
@@ -60,10 +71,15 @@ class MountRequest:
 def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None], progress: Progress) -> None:
     """Mounts. Returns when the tree is ready, or in the foreground when it has been unmounted.
 
-    `say` gets lines for a person, `progress` is recovery's. Raises MountError, whose `exit_code` is the command's.
+    `say` gets lines for a person, `progress` is recovery's. Raises NotALogDir, BadDestination; MountError, whose
+    `exit_code` is the command's.
     """
-    if not (request.options.create and not os.path.lexists(request.log_dir)):
-        _check_log_dir(request.log_dir)
+    try:
+        check_log_dir(request.log_dir, create=request.options.create)
+    except FileNotFoundError:
+        raise MountError(f"{request.log_dir}: no such log directory") from None
+    except OSError as error:
+        raise MountError(f"the log directory {request.log_dir}: {error.strerror}") from None
     check_nesting(request.log_dir, request.mountpoint)
     cleaned = check_mountpoint(request.mountpoint)
     if cleaned:
@@ -74,7 +90,10 @@ def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]
         _schemas_at(request.options.schemas)
 
     def work(listener: StartupListener) -> None:
-        _serve(request, config, _start_logging(request.options, foreground=foreground), listener)
+        log = _start_logging(request.options, foreground=foreground)
+        # Nothing of a read-only mount may be lost.
+        with nullcontext() if request.options.read_only else last_word.left_behind():
+            _serve(request, config, log, listener)
 
     if foreground:
         # The log goes to the same terminal and has the same lines.
@@ -101,10 +120,20 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _LogTarget, listene
 
     allocator.keep_little()
     recovery = RecoveryProgress(listener.progress)
-    with _explained(), _opened(request, config, recovery, listener.say) as (log_dir, owned):
+    with (
+        _explained(),
+        write_protected(request.mountpoint) as protect,
+        _opened(request, config, recovery, listener.say) as (log_dir, owned),
+    ):
         served = _ServedTree(request, log, listener, recovery, log_dir, owned)
+
+        def start() -> None:
+            if owned is not None:
+                protect()
+            served.start()
+
         writable = None if owned is None else served.tree
-        operations = Operations(served.tree, served.serving, served.traffic, served.start, served.stop, writable)
+        operations = Operations(served.tree, served.serving, served.traffic, start, served.stop, writable)
         code = serve(operations, served.serving)
     if code != 0:
         raise MountError(f"libfuse could not mount {request.mountpoint} (its exit code is {code})")
@@ -182,6 +211,10 @@ class _ServedTree:
         if self._maintenance is not None:
             self._maintenance.start()
         self._recovery.stop_forwarding()
+        if self._owned is not None and self._request.options.log is None:
+            # Where it is said why a line was refused, which an errno does not tell.
+            place = self._log.place
+            self._listener.say(f"the log of this mount goes {'to ' * (place == 'syslog')}{place}")
         self._listener.ready(self._log.stderr)
         _log.info("serving %s at %s, %s", self._request.log_dir, self._request.mountpoint, self._request.mode)
 
@@ -207,7 +240,8 @@ def _opened(
 ) -> Iterator[tuple[LogDir, OwnedDir | None]]:
     """The log directory, and its owner unless mounted read-only: locked and recovered, and closed properly at the end.
 
-    What recovery changed, and which partitions are offline, is logged and said.
+    What recovery changed, and which partitions are offline, is logged and said. Raises MountError at the end if
+    something could not be written.
     """
     from storage.directory.owned_dir import Opening, OwnedDir
     from storage.log.log_dir import LogDir
@@ -230,19 +264,27 @@ def _opened(
     offline = [f"{tp} is offline: {failure}" for tp, failure in owned.failures().items()]
     for line in offline:
         _log.error("%s", line)
-    lines = [*offline, *changed]
-    for line in lines[:_SAID_LINES]:
+    for line in _first_of([*offline, *changed], "@status.json"):
         say(line)
-    if len(lines) > _SAID_LINES:
-        say(f"… and {len(lines) - _SAID_LINES} more, see @status.json")
     try:
         yield owned.log_dir, owned
     finally:
+        served = {log.tp for log in owned.logs()}  # no message is lost in a partition that never was online
         closing = owned.close()
         for tp, failure in closing.errors.items():
             _log.error("%s was not closed properly: %s", tp, failure)
+    lost = [f"{tp}: {failure}" for tp, failure in closing.errors.items() if tp in served]
     if closing.failure is not None:
-        raise closing.failure
+        lost.append(str(closing.failure))
+    if lost:
+        what = "not everything could be written to disk, and messages that were accepted may be missing after this"
+        raise MountError("\n".join((f"{request.log_dir}: {what}", *_first_of(lost, "the log"))))
+
+
+def _first_of(lines: list[str], place: str) -> list[str]:
+    """As many lines as a person reads; `place` has all of them."""
+    more = len(lines) - _SAID_LINES
+    return lines if more <= 0 else [*lines[:_SAID_LINES], f"… and {more} more, see {place}"]
 
 
 def _maintenance(owned: OwnedDir) -> Maintenance:
@@ -292,7 +334,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except LogLocked as error:
-        raise MountError(str(error), LOCKED) from error
+        raise MountError(f"{naming_the_mount(error)}. Or mount it read-only (--read-only)", LOCKED) from error
     except InvalidConfig as error:
         raise MountError(str(error), USAGE) from error
     except (StorageError, OSError) as error:
@@ -313,6 +355,13 @@ def _libfuse_options(request: MountRequest) -> dict[str, str | bool]:
         # Unmounts if the server is killed: fusermount stays and watches. Root can mount without that program.
         options["auto_unmount"] = True
     return options
+
+
+class _Printable(logging.Formatter):
+    """Names and texts of a log directory reach the log, and a terminal that shows it, without control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), "\n\t")
 
 
 def _start_logging(options: MountOptions, *, foreground: bool) -> _LogTarget:
@@ -336,22 +385,10 @@ def _start_logging(options: MountOptions, *, foreground: bool) -> _LogTarget:
         line = "%(levelname)s %(name)s: %(message)s"
     else:
         handler, place = logging.NullHandler(), "nowhere: there is no syslog here, and no -o log=FILE was given"
-    handler.setFormatter(logging.Formatter(line))
+    handler.setFormatter(_Printable(line))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("fuse").setLevel(logging.WARNING)
     return _LogTarget(place, stderr)
-
-
-def _check_log_dir(log_dir: Path) -> None:
-    try:
-        with os.scandir(log_dir):
-            pass
-    except FileNotFoundError:
-        raise MountError(f"{log_dir}: no such log directory") from None
-    except NotADirectoryError:
-        raise MountError(f"{log_dir} is not a directory; a log directory holds one for each partition") from None
-    except OSError as error:
-        raise MountError(f"the log directory {log_dir}: {error.strerror}") from None
 
 
 def _check_fuse() -> None:

@@ -17,11 +17,11 @@ from storage.types import Isolation
 _GENERIC = frozenset((
     "rw", "exec", "suid", "dev", "atime", "async", "auto", "noauto", "user", "nouser", "users", "nousers", "owner",
     "noowner", "group", "nogroup", "_netdev", "nofail", "defaults", "diratime", "relatime", "norelatime",
-    "nostrictatime", "nolazytime", "loud", "silent", "mand", "nomand", "iversion", "noiversion", "sync", "dirsync",
+    "nostrictatime", "nolazytime", "loud", "silent", "mand", "nomand", "iversion", "noiversion", "dirsync",
     "strictatime", "lazytime", "nodiratime", "nosymfollow", "symfollow",
 ))
-# What the kernel enforces on the tree if requested.
-_KERNEL = frozenset(("noexec", "nosuid", "nodev", "noatime"))
+# What the kernel does on the tree if requested. With `sync` it marks every write as one to a file with O_SYNC.
+_KERNEL = frozenset(("noexec", "nosuid", "nodev", "noatime", "sync"))
 # libfuse's own, passed on.
 _LIBFUSE = frozenset(("allow_other", "allow_root"))
 

@@ -11,18 +11,23 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from kafkafs.mounting import last_word
+from storage.errors import LogLocked, NotALogDir
+
 FS_TYPE = "fuse.kafkafs"
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 _POLL_S = 0.01
+_ANYBODY_WRITES = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 USAGE = 2
 LOCKED = 3
@@ -44,6 +49,7 @@ class Mount:
     path: Path
     fs_type: str
     source: str
+    read_only: bool
 
 
 def mounts() -> list[Mount]:
@@ -53,7 +59,8 @@ def mounts() -> list[Mount]:
         fields = line.split(b" ")
         after = fields.index(b"-")
         fs_type, source = fields[after + 1 : after + 3]
-        found.append(Mount(Path(_unescape(fields[4])), _unescape(fs_type), _unescape(source)))
+        read_only = b"ro" in fields[5].split(b",")
+        found.append(Mount(Path(_unescape(fields[4])), _unescape(fs_type), _unescape(source), read_only))
     return found
 
 
@@ -61,6 +68,31 @@ def mount_at(path: Path) -> Mount | None:
     """What is mounted at exactly this absolute path: the topmost mount if there are several."""
     at = [mount for mount in mounts() if mount.path == path]
     return at[-1] if at else None
+
+
+def tree_around(path: Path) -> Mount | None:
+    """The kafkafs mount in whose tree this absolute path lies, or that is at it; None if there is none."""
+    around = [mount for mount in mounts() if path.is_relative_to(mount.path)]
+    deepest = max(around, key=lambda mount: len(mount.path.parts), default=None)
+    return deepest if deepest is not None and deepest.fs_type == FS_TYPE else None
+
+
+def naming_the_mount(error: LogLocked) -> LogLocked:
+    """The error; if a mount that can be seen here holds the lock, it says how to unmount it."""
+    log_dir = None if error.path is None else str(absolute(error.path))
+    for mount in mounts():
+        if mount.fs_type == FS_TYPE and mount.source == log_dir and not mount.read_only:
+            error.advice = f"It is mounted at {mount.path}: `kafkafs umount {mount.path}` releases it"
+    return error
+
+
+def naming_the_tree(error: NotALogDir) -> NotALogDir:
+    """The error; if its directory is in a tree of ours, it names the log directory that the tree shows."""
+    tree = None if error.path is None else tree_around(absolute(error.path))
+    if tree is None:
+        return error
+    found, advice = f"the tree of one at {tree.path}", f"The log directory is {tree.source}"
+    return NotALogDir("not a log directory", path=error.path, found=found, advice=advice)
 
 
 def absolute(path: Path) -> Path:
@@ -92,8 +124,44 @@ def check_mountpoint(mountpoint: Path) -> str | None:
     except PermissionError as error:
         raise MountError(f"{mountpoint}: {error.strerror}") from None
     if occupied:
-        raise MountError(f"{mountpoint} is not empty: its files would be hidden; mount onto an empty directory")
+        raise MountError(
+            f"{mountpoint} is not empty: its files would be hidden. Were they written while nothing was mounted there? "
+            "Move them away, or mount onto an empty directory"
+        )
     return cleaned
+
+
+@contextlib.contextmanager
+def write_protected(mountpoint: Path) -> Iterator[Callable[[], None]]:
+    """What it yields, called once something is mounted there, makes the directory below unwritable until the end.
+
+    For a killed server it does not end: whoever goes on writing finds a directory that is not writable, and not one in
+    which files arise that no topic ever gets. A mode does not stop root, see README.md, "Writing".
+    """
+    try:
+        # Opened before the mount, it remains the directory below.
+        directory = os.open(mountpoint, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield lambda: None
+        return
+    try:
+        status = os.fstat(directory)
+        mode = stat.S_IMODE(status.st_mode)
+        if not mode & _ANYBODY_WRITES and os.geteuid() == status.st_uid != 0:
+            # What a killed server left. fusermount wants a directory that its user may write to.
+            mode |= stat.S_IWUSR
+            _change_mode(directory, mode)
+        yield lambda: _change_mode(directory, mode & ~_ANYBODY_WRITES)
+        _change_mode(directory, mode)
+    finally:
+        os.close(directory)
+
+
+def _change_mode(directory: int, mode: int) -> None:
+    """Does nothing for a directory of another owner, on a read-only disk, or one that is immutable."""
+    with contextlib.suppress(OSError):
+        if stat.S_IMODE(os.fstat(directory).st_mode) != mode:
+            os.fchmod(directory, mode)
 
 
 def check_nesting(log_dir: Path, mountpoint: Path) -> None:
@@ -105,13 +173,33 @@ def check_nesting(log_dir: Path, mountpoint: Path) -> None:
 
 
 def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> None:
-    """Unmounts the kafkafs at this absolute path and waits until its process has ended. Raises MountError."""
+    """Unmounts the kafkafs at this absolute path and waits until its process has ended.
+
+    Raises MountError, also if the process could not write everything: then it is unmounted all the same.
+    """
     mounted = mount_at(mountpoint)
     if mounted is None:
         raise MountError(f"{mountpoint}: nothing is mounted there")
     if mounted.fs_type != FS_TYPE:
         raise MountError(f"{mountpoint}: that is a mount of type {mounted.fs_type}, not of kafkafs; see umount(8)")
     server = None if _is_dead(mountpoint) else _server_of(mountpoint)
+    if server is None:
+        _unmount(mountpoint)
+        return
+    with last_word.listening(server.pid) as said:
+        _unmount(mountpoint)
+        _wait_for(server, mountpoint, timeout_s)
+        message = said()
+    if message is None:
+        raise MountError(
+            f"{mountpoint} is unmounted, but its process ended before it had closed the log directory: it was killed, "
+            "or has crashed. The next mount, or `kafkafs recover`, repairs what it left"
+        )
+    if message:
+        raise MountError(f"{mountpoint} is unmounted, but its process failed at the end. {message}")
+
+
+def _unmount(mountpoint: Path) -> None:
     failure = _fusermount(mountpoint)
     if failure is not None:
         users = list(holders(mountpoint))
@@ -119,8 +207,11 @@ def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> None:
             who = "; ".join(users) or "processes that you may not see"
             raise MountError(f"{mountpoint} is busy: {who}. End them, or detach it: fusermount -u -z {mountpoint}")
         raise MountError(f"{mountpoint}: {failure}")
+
+
+def _wait_for(server: psutil.Process, mountpoint: Path, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
-    while server is not None and _runs(server):
+    while _runs(server):
         if time.monotonic() > deadline:
             raise MountError(
                 f"{mountpoint} is unmounted, but its process {server.pid} still serves: another mount namespace "

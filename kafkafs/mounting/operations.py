@@ -135,7 +135,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
     def destroy(self, path: str) -> None:
         # The kernel may not have reported every file that was closed before the umount.
         for number in list(self._writing):
-            self._close_writer(self._writing.pop(number))
+            self.failure = self._close_writer(self._writing.pop(number)) or self.failure
         self._stop()
 
     def stat_into(self, path: str | None, number: int | None, status: Any) -> int:
@@ -221,9 +221,11 @@ class Operations(fuse.Operations):  # type: ignore[misc]
             self._close_writer(writer)
         return 0
 
-    def write_from(self, number: int, data: bytes | memoryview, offset: int | None = None) -> int:
-        """Writes to an open file; returns how many bytes were taken. `offset`: see WriteHandle."""
-        count = self._writing[number].write(data, offset)
+    def write_from(
+        self, number: int, data: bytes | memoryview, offset: int | None = None, *, durable: bool = False
+    ) -> int:
+        """Writes to an open file; returns how many bytes were taken. `offset`, `durable`: see WriteHandle."""
+        count = self._writing[number].write(data, offset, durable=durable)
         traffic = self.traffic
         traffic.writes += 1
         traffic.written_bytes += count
@@ -236,12 +238,15 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         return 0
 
     @staticmethod
-    def _close_writer(writer: WriteHandle) -> None:
+    def _close_writer(writer: WriteHandle) -> Exception | None:
+        """Closes it; returns the error, which is logged."""
         try:
             writer.close()
         except (StorageError, OSError) as error:
             # The kernel drops release's answer: close(2) has returned long before.
             _log.error("the last line of a file that was closed could not be appended: %s", error)
+            return error
+        return None
 
     def getxattr(self, path: str, name: str, position: int = 0) -> bytes:
         if not name.startswith("user."):
@@ -256,7 +261,10 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         return list(self._tree.lookup(path).xattrs())
 
     def statfs(self, path: str) -> dict[str, int]:
-        disk = os.statvfs(self._serving.disk)
+        try:
+            disk = os.statvfs(self._serving.disk)
+        except OSError:  # it has failed: nothing is known, and df(1) still lists the mount
+            return {"f_bsize": _BLOCK_BYTES, "f_frsize": _BLOCK_BYTES, "f_namemax": MAX_NAME_BYTES}
         names = ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail")
         return {name: getattr(disk, name) for name in names} | {"f_namemax": MAX_NAME_BYTES}
 
@@ -395,7 +403,11 @@ class _Session(fuse.FUSE):  # type: ignore[misc]
     def write(self, path: None, buffer: Any, size: int, offset: int, info: Any) -> int:
         data = string_at(buffer, size) if size < _LARGE_BYTES else _view(addressof(buffer.contents), size, _PYBUF_READ)
         opened = info.contents
-        return self.operations.write_from(opened.fh, data, None if opened.flags & os.O_APPEND else offset)
+        flags = opened.flags
+        # O_DSYNC is a part of O_SYNC. The flags are those of this write: the kernel adds it for RWF_DSYNC and RWF_SYNC,
+        # and on a mount with the option `sync` (fuse_write_flags in fs/fuse/file.c).
+        durable = bool(flags & os.O_DSYNC)
+        return self.operations.write_from(opened.fh, data, None if flags & os.O_APPEND else offset, durable=durable)
 
     def ioctl(self, *arguments: object) -> int:
         return -errno.ENOTTY  # fusepy's fails without a path

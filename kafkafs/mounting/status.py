@@ -92,7 +92,7 @@ class Report:
                 **{str(tp): _failed(error) for tp, error in sources.offline().items()},
             },
             "hidden": [{"name": hidden.name, "reason": hidden.reason} for hidden in sources.log_dir.hidden()],
-            "problems": [str(problem) for problem in sources.log_dir.problems()],
+            "problems": _problems(sources.log_dir),
             **sources.tree(),
             "requests": sources.requests(),
             "errors": sources.errors(),
@@ -103,6 +103,14 @@ class Report:
         }
 
 
+def _problems(log_dir: LogDir) -> list[str]:
+    try:
+        log_dir.path.stat()
+        return [str(problem) for problem in log_dir.problems()]
+    except OSError as error:
+        return [f"the log directory cannot be read: {error}"]
+
+
 def _partition(log: Log) -> Facts:
     """The facts of an opened partition: what it holds now, or why that is unknown."""
     try:
@@ -111,7 +119,8 @@ def _partition(log: Log) -> Facts:
         return _failed(error)
     return {
         "state": "online",
-        "log_start_offset": snapshot.log_start_offset,
+        "log_start_offset": snapshot.whole_start_offset,
+        "local_log_start_offset": snapshot.log_start_offset,
         "log_end_offset": snapshot.log_end_offset,
         "segments": len(snapshot.segments),
         "size_bytes": snapshot.size_bytes,
@@ -207,7 +216,8 @@ _PLAIN = (
     _Metric("disk.available_bytes", "disk_available_bytes", "gauge", "Free on that disk for users other than root."),
 )
 _PARTITION = (
-    _Metric("log_start_offset", "log_start_offset", "gauge", "First offset that may be read."),
+    _Metric("log_start_offset", "log_start_offset", "gauge", "First offset, in tiered storage or here."),
+    _Metric("local_log_start_offset", "local_log_start_offset", "gauge", "First offset that may be read."),
     _Metric("log_end_offset", "log_end_offset", "gauge", "Offset of the next message."),
     _Metric("segments", "log_segments", "gauge", "Segments."),
     _Metric("size_bytes", "log_size_bytes", "gauge", "Bytes of all segments."),
@@ -284,19 +294,20 @@ TOPIC/0/@info.json             offsets, size, times; TOPIC/@config  its settings
 A range can be opened without being listed; it ends in .txt, .jsonl or .log.
 Times are UTC unless they have a zone: 2026-11-20T10:15+01:00--.jsonl
 tail -f TOPIC/0/messages.txt               new messages as they arrive
-grep error TOPIC/*/time/2026-11-20.txt     one day, all partitions
+grep error TOPIC/*/messages.txt            all partitions, each in its own order
 jq -r .key TOPIC/0/offsets/last-99.jsonl   keys of the newest 99
 getfattr -d TOPIC/0                        offsets and counts as attributes
 """
 
 # What differs on a writable mount.
 _WRITABLE = {
-    "as files. Read only.": "as files.",
+    "as files. Read only.\n\n": "as files.\n",
     "the offset that a consumer group has committed\n": "a group's committed offset; write one\n",
     "jq -r .key TOPIC/0/offsets/last-99.jsonl   keys of the newest 99\n": (
         "echo hello >> TOPIC/@append                one message a line; also .jsonl\n"
     ),
     "getfattr -d TOPIC/0                        offsets and counts as attributes\n": (
         "mkdir TOPIC; echo retention.ms=3600000 >> TOPIC/@config\n"
+        "rmdir TOPIC   if it is empty; else: umount, kafkafs topics delete LOGDIR TOPIC\n"
     ),
 }

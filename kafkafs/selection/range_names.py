@@ -96,7 +96,7 @@ TimeSpec = TimeBetween | LastDuration
 # Compiled (and cached by `re`) when first used: a command without a range need not wait for them.
 _OFFSETS = r"(?P<first>[0-9]+)(?:(?P<to>-)(?P<last>[0-9]*)|\+(?P<count>[0-9]+))?"
 _LAST_MESSAGES = r"(?:last)?-([0-9]+)"
-_LAST_DURATION = r"last-([0-9]+)([smhd])"
+_LAST_DURATION = r"last-([0-9]+)([smhdw])"
 _EPOCH_MS = r"[0-9]{13}"
 _MOMENT = (
     r"(?P<year>[0-9]{4})"
@@ -111,7 +111,7 @@ _SECOND_MS = 1_000
 _MINUTE_MS = 60 * _SECOND_MS
 _HOUR_MS = 60 * _MINUTE_MS
 _DAY_MS = 24 * _HOUR_MS
-_UNIT_MS = {"s": _SECOND_MS, "m": _MINUTE_MS, "h": _HOUR_MS, "d": _DAY_MS}
+_UNIT_MS = {"s": _SECOND_MS, "m": _MINUTE_MS, "h": _HOUR_MS, "d": _DAY_MS, "w": 7 * _DAY_MS}
 _NANOS = 1_000_000  # in a millisecond
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
@@ -219,9 +219,9 @@ def _ceil_ms(ns: int) -> int:
 
 
 def _period(text: str) -> TimeBetween:
-    match = _match_moment(text, text)
-    if match["fraction"] is not None:
-        raise MalformedRange(f"{text!r} is an instant, not a period")
+    match = None if re.fullmatch(_EPOCH_MS, text) else _match_moment(text, text)
+    if match is None or match["fraction"] is not None:
+        raise MalformedRange(f"{text!r} is an instant, not a period; write {text}-- or until-{text}")
     return TimeBetween(*_bounds(match, text))
 
 

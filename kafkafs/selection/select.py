@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from kafkafs.selection.range_names import LastDuration, LastMessages, OffsetsCount, OffsetSpec, TimeBetween, TimeSpec
 from storage.client.counting import count_messages, nth_message, visible_end
-from storage.errors import OffsetOutOfRange
 from storage.log.timestamps import may_reach, position_for_timestamp
 from storage.types import NO_TIMESTAMP, Isolation, TimeRange
 
@@ -94,11 +93,7 @@ def _checked_start(snapshot: LogSnapshot, first: int, last: int | None, clamp: b
         snapshot.check_offset(first)
         return first
     if last is not None and last < snapshot.log_start_offset:
-        raise OffsetOutOfRange(
-            f"range is wholly below the log start of {snapshot.tp}",
-            offset=last,
-            expected=f"{snapshot.log_start_offset} to {snapshot.log_end_offset}",
-        )
+        raise snapshot.out_of_range(f"range is wholly below the log start of {snapshot.tp}", last)
     return snapshot.log_start_offset
 
 

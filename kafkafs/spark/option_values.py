@@ -13,6 +13,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, TypeVar
 
+from storage.files.opening import real_place
+
 # As documented; Spark ignores the case of names.
 SOURCE: Final = (
     "path",
@@ -62,6 +64,7 @@ _IGNORED: Final = (
     "kafkaConsumer.useDeprecatedOffsetFetching",
     "producer.cache.timeout",
 )
+
 _CLIENTS: Final = "kafka."
 _PROVIDER: Final = "provider"  # CREATE TABLE adds it to the options
 _OF_A_TABLE: Final = ("columns", "includeheaders", "decode")  # the options that say which columns a table has
@@ -152,7 +155,7 @@ def _local(text: str) -> Path:
     """The path in a path or in a `file:` URI as Hadoop writes it, in which percent signs are not escapes."""
     found = _URI.match(text)
     if found is None:
-        return Path(text).absolute()
+        return real_place(Path(text).absolute())
     if found["scheme"].lower() != "file" or found["host"] not in (None, "", "localhost"):
         raise InvalidOption(
             f"{text} is not a directory on this machine: a log directory is read as files, so mount it or copy it here"

@@ -140,7 +140,7 @@ def within(snapshot: LogSnapshot, start: int, end: int, options: SourceOptions) 
     report = report_loss(options.fail_on_data_loss)
     first, visible = snapshot.log_start_offset, visible_end(snapshot, options.isolation)
     if start < first and start < end:
-        report(f"messages {start} to {min(first, end) - 1} of {snapshot.tp} are missing: the log begins at {first}")
+        report(f"messages {start} to {min(first, end) - 1} of {snapshot.tp} are missing: {snapshot.why_not_earlier}")
     if end > visible:
         stable = "its last stable offset is" if visible < snapshot.log_end_offset else "the log ends at"
         report(f"{snapshot.tp} has no messages {max(start, visible)} to {end - 1}: {stable} {visible}")
@@ -178,7 +178,7 @@ def _offset(snapshot: LogSnapshot, bound: Bound, options: SourceOptions, which: 
     else:
         offset = bound.offset if isinstance(bound, EveryOffset) else bound.by_partition[snapshot.tp]
     if offset == EARLIEST:
-        return snapshot.log_start_offset
+        return snapshot.whole_start_offset
     return visible_end(snapshot, options.isolation) if offset == LATEST else offset
 
 

@@ -54,7 +54,7 @@ def read_split(
             return
         if position < snapshot.log_start_offset:
             lost = OffsetRange(position, min(snapshot.log_start_offset, end))
-            on_loss(split.tp, lost, f"the log begins at {snapshot.log_start_offset}")
+            on_loss(split.tp, lost, snapshot.why_not_earlier)
             position = lost.end
         if position < end and snapshot.log_end_offset < end:
             lost = OffsetRange(max(position, snapshot.log_end_offset), end)

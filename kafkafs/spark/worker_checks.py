@@ -43,7 +43,7 @@ def check_python(spark: SparkSession) -> None:
         return
     if found is None:
         raise WrongWorkerPython(f"Spark's workers would run {python}, which does not exist here. {mending(python)}")
-    answer = subprocess.run([found, "-c", _ASK], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    answer = subprocess.run([found, "-P", "-c", _ASK], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     version, _, has_all = answer.stdout.strip().partition(" ")
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     if has_all != "True":

@@ -17,6 +17,7 @@ from kafkafs.views.handle import BytesHandle, Handle, SyncHandle, WriteHandle
 from kafkafs.writing.destinations import Destination, open_target, sync_each
 from kafkafs.writing.line_parsers import Parse, parse_txt
 from kafkafs.writing.line_writer import LineWriter
+from kafkafs.writing.refused_lines import Refused, RefusedLines
 from kafkafs.writing.schema_values import jsonl_with
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import UnknownTopicOrPartition
@@ -30,12 +31,12 @@ _ZEROS = 1 << 20  # zeros of a hole, written at a time
 class LinesHandle(BytesHandle):
     """An open file to which lines are written."""
 
-    def __init__(self, destination: Destination, parse: Parse, content: bytes = b"") -> None:
+    def __init__(self, destination: Destination, parse: Parse, refused: Refused, content: bytes = b"") -> None:
         super().__init__(content)
-        self._writer = LineWriter(destination, parse)
+        self._writer = LineWriter(destination, parse, refused)
 
-    def write(self, data: bytes | memoryview, offset: int | None = None) -> int:
-        return self._writer.write(data)
+    def write(self, data: bytes | memoryview, offset: int | None = None, *, durable: bool = False) -> int:
+        return self._writer.write(data, durable=durable)
 
     def sync(self) -> None:
         self._writer.sync()
@@ -51,19 +52,19 @@ class AppendHandle(LinesHandle):
     through this handle.
     """
 
-    def __init__(self, destination: Destination, parse: Parse, flush: Callable[[], None]) -> None:
-        super().__init__(destination, parse)
+    def __init__(self, destination: Destination, parse: Parse, refused: Refused, flush: Callable[[], None]) -> None:
+        super().__init__(destination, parse, refused)
         self._flush = flush
         self._end = 0  # after the last byte that was written at a position
         self._is_written = False
 
-    def write(self, data: bytes | memoryview, offset: int | None = None) -> int:
+    def write(self, data: bytes | memoryview, offset: int | None = None, *, durable: bool = False) -> int:
         if offset is None:
-            return super().write(data)
+            return super().write(data, durable=durable)
         if offset > self._end:
             self._fill(offset)
         self._is_written = True
-        taken = super().write(data)
+        taken = super().write(data, durable=durable)
         self._end = max(self._end, offset + taken)
         return taken
 
@@ -83,10 +84,13 @@ class AppendHandle(LinesHandle):
 class AppendFile(File):
     """The file of a topic or a partition. UnknownTopicOrPartition when there is none."""
 
-    def __init__(self, owned: OwnedDir, node: Append, schemas: SchemaLookup) -> None:
+    def __init__(
+        self, owned: OwnedDir, node: Append, schemas: SchemaLookup, refused: RefusedLines | None = None
+    ) -> None:
         self._owned = owned
         self._node = node
         self._schemas = schemas
+        self._refused = RefusedLines(owned.clock) if refused is None else refused
         place = node.place
         if isinstance(place, str):
             owned.log_dir.partitions(place)
@@ -100,11 +104,13 @@ class AppendFile(File):
         return SyncHandle(b"", self._flush)
 
     def open_to_write(self) -> WriteHandle:
-        target = open_target(self._owned, self._node.place)
         place = self._node.place
+        path = f"{place}/{APPEND_FILES[self._node.jsonl]}"
+        with self._refused.noting(path):
+            target = open_target(self._owned, place)
         topic = place if isinstance(place, str) else place.topic
         parse: Parse = jsonl_with(self._schemas, topic) if self._node.jsonl else parse_txt
-        return AppendHandle(target, parse, self._flush)
+        return AppendHandle(target, parse, self._refused.at(path), self._flush)
 
     def _flush(self) -> None:
         place = self._node.place

@@ -8,6 +8,7 @@ from kafkafs.tree.node import Attributes, File, NodeKind
 from kafkafs.views.handle import BytesHandle, Handle, WriteHandle
 from kafkafs.writing.destinations import Taken
 from kafkafs.writing.line_parsers import Parsed, parse_txt
+from kafkafs.writing.refused_lines import Refused
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidConfig, StorageError
 
@@ -18,8 +19,9 @@ _LONGEST_LINE = 64 << 10
 class ConfigFile(File):
     """UnknownTopicOrPartition when there is no such topic."""
 
-    def __init__(self, owned: OwnedDir, texts: InfoTexts, topic: str) -> None:
+    def __init__(self, owned: OwnedDir, texts: InfoTexts, topic: str, refused: Refused) -> None:
         self._owned = owned
+        self._refused = refused
         self._texts = texts
         self._topic = topic
         owned.log_dir.partitions(topic)
@@ -31,7 +33,7 @@ class ConfigFile(File):
         return BytesHandle(self._content())
 
     def open_to_write(self) -> WriteHandle:
-        return LinesHandle(_Settings(self._owned, self._topic), parse_txt, self._content())
+        return LinesHandle(_Settings(self._owned, self._topic), parse_txt, self._refused, self._content())
 
     def _content(self) -> bytes:
         return self._texts.topic_config(self._topic)

@@ -17,6 +17,7 @@ from kafkafs.tree.info import attributes_of
 from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind, View
 from kafkafs.tree.paths import GroupDir, GroupOffset, Groups, GroupTopic, NoSuchPath
 from kafkafs.views.handle import BytesHandle, Handle, SyncHandle, WriteHandle
+from kafkafs.writing.refused_lines import Refused, RefusedLines
 from storage.client import group_offsets
 from storage.client.group_commits import GroupCommitter
 from storage.client.group_offsets import GroupOffsets
@@ -38,9 +39,10 @@ _MAX_NUMBER_BYTES: Final = 64  # including blanks around it
 class GroupTree:
     """Everything below `@groups`. Thread-safe."""
 
-    def __init__(self, log_dir: LogDir, owned: OwnedDir | None) -> None:
+    def __init__(self, log_dir: LogDir, owned: OwnedDir | None, refused: RefusedLines) -> None:
         # constant after construction
         self._log_dir = log_dir
+        self._refused = refused
         # have their own locking
         self.offsets = GroupOffsets(log_dir)
         self.committer = None if owned is None else GroupCommitter(owned, self.offsets)
@@ -83,20 +85,26 @@ class GroupTree:
         group = self._group(node)
         if not self._exists(node, group):
             raise NoSuchPath(str(node))
+        if isinstance(node, GroupDir):
+            if group is not None and group.offsets:
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+            with self._refused.noting(_path_of(node)):
+                committer.delete(node.group)
+            with self._lock:  # with the directories of topics without an offset, which Kafka does not have
+                self._made = {made for made in self._made if made.group != node.group}
+            return
         if any(True for _ in self.entries(node, group)):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
-        if isinstance(node, GroupDir):
-            committer.delete(node.group)
         with self._lock:
             self._made.discard(node)
 
     def make_file(self, node: GroupNode) -> None:
         """Makes a file without an offset, to be opened for writing next. Raises what would prevent writing to it."""
-        committer = self._committing()
+        self._committing()
         if not isinstance(node, GroupOffset):
             raise NotPermitted("a file in @groups is a partition: @groups/GROUP/TOPIC/0")
         self._check_above(node)
-        committer.check(node.group)
+        self.check(node)
         self._make(node)
 
     def remove_file(self, node: GroupNode) -> None:
@@ -113,6 +121,15 @@ class GroupTree:
         with self._lock:
             self._made.discard(node)
 
+    def check(self, node: GroupOffset) -> None:
+        """Raises what prevents an offset from being committed there, see GroupCommitter.check. It is logged."""
+        with self._refused.noting(_path_of(node)):
+            self._committing().check(node.group, [node.tp])
+
+    def refused(self, node: GroupOffset) -> Refused:
+        """To be told of a number that is refused."""
+        return self._refused.at(_path_of(node))
+
     # Looking up.
 
     def committed(self, node: GroupOffset) -> CommittedOffset | None:
@@ -128,7 +145,8 @@ class GroupTree:
             made = set(self._made)
         match node:
             case Groups():
-                names = self.offsets.groups().keys() | {other.group for other in made if isinstance(other, GroupDir)}
+                names = self.offsets.groups().keys() | self.offsets.share_groups()
+                names |= {other.group for other in made if isinstance(other, GroupDir)}
                 for name in sorted(map(encoded_name, names)):
                     if len(name.encode()) <= _MAX_NAME_BYTES:  # system calls refuse longer names
                         yield Entry(name, NodeKind.DIRECTORY)
@@ -157,7 +175,9 @@ class GroupTree:
     def _exists(self, node: Groups | GroupDir | GroupTopic, group: group_offsets.ConsumerGroup | None) -> bool:
         if isinstance(node, Groups) or self._is_made(node):
             return True
-        return group is not None and (isinstance(node, GroupDir) or node.topic in group.offsets)
+        if group is None:
+            return isinstance(node, GroupDir) and self.offsets.is_share_group(node.group)
+        return isinstance(node, GroupDir) or node.topic in group.offsets
 
     def _check_above(self, node: GroupNode) -> None:
         above: Groups | GroupDir | GroupTopic = Groups()
@@ -244,8 +264,8 @@ class OffsetFile(File):
     def open_to_write(self) -> WriteHandle:
         if self._tree.committer is None:
             return super().open_to_write()
-        self._tree.committer.check(self._node.group)
-        return CommitHandle(self._tree.committer, self._node, self._content())
+        self._tree.check(self._node)
+        return CommitHandle(self._tree, self._tree.committer, self._node, self._content())
 
     def xattrs(self) -> Mapping[str, bytes]:
         if self._committed is None:
@@ -269,26 +289,42 @@ class CommitHandle(BytesHandle):
     """An open file to which offsets are written. Each write commits the last number that it ends with, with or without
     a newline, so that the writer gets the error; a number written in two pieces is committed twice."""
 
-    def __init__(self, committer: GroupCommitter, node: GroupOffset, content: bytes) -> None:
+    def __init__(self, tree: GroupTree, committer: GroupCommitter, node: GroupOffset, content: bytes) -> None:
         super().__init__(content)
+        self._tree = tree
         self._committer = committer
         self._node = node
         # guarded by the lock: processes may share a descriptor
         self._lock = Lock()
         self._begun = b""
 
-    def write(self, data: bytes | memoryview, offset: int | None = None) -> int:
+    def write(self, data: bytes | memoryview, offset: int | None = None, *, durable: bool = False) -> int:
         with self._lock:
             before, self._begun = self._begun, b""
             *lines, begun = (before + bytes(data)).split(b"\n")
-            numbers = [number for line in (*lines, begun) if (number := _number(line)) is not None]
+            numbers = []
+            for count, line in enumerate((*lines, begun), 1):
+                try:
+                    number = _number(line)
+                except InvalidRecord as error:
+                    self._tree.refused(self._node)(count, error)
+                    raise
+                numbers += [] if number is None else [number]
             if numbers:
+                self._tree.check(self._node)
                 self._committer.commit(self._node.group, {self._node.tp: numbers[-1]})
+                if durable:
+                    self.sync()
             self._begun = begun
             return len(data)
 
     def sync(self) -> None:
         self._committer.sync(self._node.group)
+
+
+def _path_of(node: GroupDir | GroupOffset) -> str:
+    below = f"/{node.tp}" if isinstance(node, GroupOffset) else ""
+    return f"@groups/{encoded_name(node.group)}{below}"
 
 
 def _number(line: bytes) -> int | None:

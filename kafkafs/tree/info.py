@@ -23,8 +23,8 @@ from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
 _COUNTED_BYTES = 8 << 20
 _KEPT_CONFIGS = 2_500  # of about 2 KB each
 _XATTRS = (
-    "topic", "partition", "log_start_offset", "log_end_offset", "recovery_point", "segments", "bytes",
-    "first_timestamp", "last_timestamp",
+    "topic", "partition", "log_start_offset", "local_log_start_offset", "log_end_offset", "recovery_point", "segments",
+    "bytes", "first_timestamp", "last_timestamp",
 )  # fmt: skip
 
 
@@ -37,7 +37,8 @@ def _partition_facts(
         "topic": snapshot.tp.topic,
         "partition": snapshot.tp.partition,
         "topic_id": None if info is None else info.topic_id,
-        "log_start_offset": snapshot.log_start_offset,
+        "log_start_offset": snapshot.whole_start_offset,
+        "local_log_start_offset": snapshot.log_start_offset,
         "log_end_offset": snapshot.log_end_offset,
         "last_stable_offset": snapshot.log_end_offset if isolation is None else _stable(snapshot),
         "recovery_point": point,

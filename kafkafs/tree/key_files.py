@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind
@@ -31,6 +31,10 @@ class KeyFile(File):
         self._log = log
         self._node = node
         self._range = RangeFile(services, log, node)
+
+    @property
+    def partition(self) -> int:
+        return self._node.tp.partition
 
     def attributes(self) -> Attributes:
         found = self.look()
@@ -70,14 +74,10 @@ class TopicKeyFile(File):
     key, then the others in order."""
 
     def __init__(self, services: Services, log_dir: LogDir, node: TopicKey) -> None:
+        self._services = services
+        self._log_dir = log_dir
         self._node = node
-        self._isolation = services.isolation
-        info = log_dir.topic_info(node.topic)
-        numbers = in_order_for_key(node.key, log_dir.partitions(node.topic), info.partition_count)
-        self._files = [
-            KeyFile(services, log_dir.log(tp), RangePath(tp, None, node.ext, node.key))
-            for tp in (TopicPartition(node.topic, number) for number in numbers)
-        ]
+        self._files = [self._file(number) for number in self._numbers()]
 
     def attributes(self) -> Attributes:
         found = [attributes for attributes in (file.look() for file in self._files) if attributes is not None]
@@ -93,14 +93,39 @@ class TopicKeyFile(File):
                 handle = file.open_anyway()
                 opened.callback(handle.close)
                 handles.append(handle)
-            joined = JoinedHandle(handles)
+            joined = JoinedHandle(handles, self._added())
             if not joined.size:
                 raise NoSuchPath(self._node)
             opened.pop_all()
         return joined
 
     def xattrs(self) -> Mapping[str, bytes]:
-        return {"user.kafka.topic": self._node.topic.encode(), "user.kafka.isolation": self._isolation.value.encode()}
+        isolation = self._services.isolation.value.encode()
+        return {"user.kafka.topic": self._node.topic.encode(), "user.kafka.isolation": isolation}
+
+    def _numbers(self) -> list[int]:
+        """The topic's partitions, in the order in which the file has them. UnknownTopicOrPartition."""
+        count = self._log_dir.topic_info(self._node.topic).partition_count
+        return in_order_for_key(self._node.key, self._log_dir.partitions(self._node.topic), count)
+
+    def _file(self, number: int) -> KeyFile:
+        tp = TopicPartition(self._node.topic, number)
+        return KeyFile(self._services, self._log_dir.log(tp), RangePath(tp, None, self._node.ext, self._node.key))
+
+    def _added(self) -> Callable[[], Sequence[ViewHandle]]:
+        """What opens the views of partitions that are added to the topic after this call."""
+        known = {file.partition for file in self._files}
+
+        def added() -> Sequence[ViewHandle]:
+            self._log_dir.refresh()
+            handles = []
+            for number in self._log_dir.partitions(self._node.topic):
+                if number not in known:
+                    handles.append(self._file(number).open_anyway())
+                    known.add(number)
+            return handles
+
+        return added
 
 
 class KeysDirectory(Directory):

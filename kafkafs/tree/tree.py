@@ -53,12 +53,16 @@ from kafkafs.view_index.workers import DEFAULT_WORKERS, Workers
 from kafkafs.views.block_cache import DEFAULT_CACHE_BYTES, BlockCache
 from kafkafs.views.callers import Callers, OneCaller
 from kafkafs.views.state import Clocks
+from kafkafs.writing.refused_lines import RefusedLines
 from storage.clock import Clock, SystemClock
 from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import NotPermitted, ReadOnlyLogDir
 from storage.log.log_dir import LogDir
 from storage.types import Isolation, TopicPartition
+
+# What is answered from memory when the log directory cannot be read: with these a person finds out why.
+_WITHOUT_DISK = (paths.Root, paths.RootFile, paths.Topic, paths.Groups, paths.Schemas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,8 @@ class Tree:
         self._texts = GeneratedTexts()
         self._seen = SeenFiles()
         self._infos = InfoTexts(log_dir, self.options.isolation)
-        self._groups = GroupTree(log_dir, owned)
+        self._refused = RefusedLines(self._clock)
+        self._groups = GroupTree(log_dir, owned, self._refused)
         writable = owned is not None
 
         is_decoded = self._services.decoded.has
@@ -173,8 +178,12 @@ class Tree:
         if isinstance(node, paths.Append) and self.owned is not None:
             # First, and without a look at the directory: `echo >>` comes here for each line, and only this process
             # makes and removes topics in a directory that it owns.
-            return AppendFile(self.owned, node, self._services.decoded.source)
-        self.log_dir.refresh()
+            return AppendFile(self.owned, node, self._services.decoded.source, self._refused)
+        try:
+            self.log_dir.refresh()
+        except OSError:
+            if not isinstance(node, _WITHOUT_DISK):
+                raise
         make_view = self._makers.get(type(node))
         if make_view is None:
             raise NoSuchPath(path)
@@ -189,10 +198,11 @@ class Tree:
         if group is not None:
             self._groups.make_directory(group)
             return
-        owned, name = self._topic_of(path)
-        if name not in self.log_dir.topics():
-            guest_rules.check_topic_may_be_made_by_hand(name)
-        owned.create_topic(name)
+        with self._refused.noting(path.removeprefix("/")):
+            owned, name = self._topic_of(path)
+            if name not in self.log_dir.topics():
+                guest_rules.check_topic_may_be_made_by_hand(name)
+            owned.create_topic(name)
 
     def remove_directory(self, path: str) -> None:
         """Removes a topic without messages, or a group, or a group's topic, without committed offsets; otherwise
@@ -230,6 +240,7 @@ class Tree:
             "key_index": None if self._keys is None else self._keys.status(),
             "views": self._services.states.status(),
             "groups": {"problems": self._groups.offsets.problems()},
+            "refused_lines": self._refused.status(),
         }
 
     # The longer makers of views, for one type of node each. The directory has just been refreshed.
@@ -281,7 +292,8 @@ class Tree:
 
     def _topic_config(self, node: paths.TopicConfig) -> View:
         if self.owned is not None:
-            return ConfigFile(self.owned, self._infos, node.topic)
+            refused = self._refused.at(f"{node.topic}/@config")
+            return ConfigFile(self.owned, self._infos, node.topic, refused)
         self.log_dir.partitions(node.topic)
 
         def make() -> tuple[bytes, int]:

@@ -8,10 +8,12 @@ removed at any time. If they cannot be written, what they would hold is made aga
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
 import os
+import stat
 import struct
 import threading
 from pathlib import Path
@@ -38,13 +40,17 @@ def default_directory() -> Path:
 
 
 class CacheFiles:
-    """The files of one kind, told by `suffix`. Thread-safe. Errors of the directory are never raised."""
+    """The files of one kind, told by `suffix`. Thread-safe. Errors of the directory are never raised.
+
+    `is_used`: False where another user could write such files: what they say of a log would be believed, and wrong.
+    """
 
     def __init__(self, directory: Path, suffix: str, max_bytes: int) -> None:
         # constant after construction
         self.directory = directory
         self.suffix = suffix
         self.max_bytes = max_bytes
+        self.is_used = _is_private(directory)
         # guarded by the lock
         self._lock = threading.Lock()
         self._used_bytes: int | None = None
@@ -56,7 +62,7 @@ class CacheFiles:
     def read(self, key: bytes) -> bytes | None:
         """What was written for a key; None if there is nothing. It may be damaged, or of another version."""
         try:
-            return self.path(key).read_bytes()
+            return self.path(key).read_bytes() if self.is_used else None
         except OSError:
             return None
 
@@ -69,6 +75,8 @@ class CacheFiles:
         """Keeps `data` for a key, if possible."""
         with self._lock:
             try:
+                if not self.is_used:
+                    raise PermissionError(errno.EACCES, "other users can write there")
                 self._make_room_locked(len(data))
                 self._write_locked(self.path(key), data)
             except OSError as error:
@@ -114,6 +122,24 @@ class CacheFiles:
                     Path(path).unlink()
                 used -= freed
         self._used_bytes = used
+
+
+def _is_private(directory: Path) -> bool:
+    """Whether only we (and root) can write to a directory, and replace it. What does not exist yet will be ours."""
+    for place in (directory, *directory.parents):
+        try:
+            status = place.lstat()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+        if stat.S_ISLNK(status.st_mode):
+            return _is_private(place.resolve() / directory.relative_to(place))
+        others = stat.S_IWOTH | (stat.S_IWGRP if place == directory else 0)
+        shared = status.st_mode & others and not (status.st_mode & stat.S_ISVTX and place != directory)
+        if shared or status.st_uid not in (0, os.geteuid()):
+            return False
+    return True
 
 
 def _private(path: str, flags: int) -> int:

@@ -184,14 +184,15 @@ def _close_above(found: Measured, behind: Times) -> None:
 
 
 def _split(sizes: npt.NDArray[np.int64]) -> list[int]:
-    """The rendered positions at which a huge batch is cut, between records; the last one is its end."""
+    """The rendered positions at which a huge batch is cut, between records, or within one that is itself too large;
+    the last one is its end."""
     ends = np.cumsum(sizes)
     cuts: list[int] = []
     before = 0
     while before < ends[-1]:
         fitting = int(ends.searchsorted(before + SPLIT_BYTES, side="right")) - 1
-        least = int(ends.searchsorted(before, side="right"))  # one record, however large
-        before = int(ends[max(fitting, least)])
+        least = int(ends.searchsorted(before, side="right"))
+        before = int(ends[fitting]) if fitting >= least else before + SPLIT_BYTES
         cuts.append(before)
     return cuts
 

@@ -23,7 +23,7 @@ PIECE_BYTES = 512 << 10  # rendered
 PIECE_SPAN_BYTES = 1 << 20  # of the file: tombstones and aborted messages render to little or nothing
 GROUP_PIECES = 8  # rendered at a time for a sequential reader: fewer, longer steps
 GROUP_SPAN_BYTES = 8 << 20
-SPLIT_BYTES = 4 << 20  # a batch that renders to more is cut between records
+SPLIT_BYTES = 4 << 20  # a batch that renders to more is cut
 
 NOT_SPLIT = -1  # `Piece.skip` of a piece of whole batches
 NO_CRC = -1  # `Piece.crc` of damage: of an unreadable batch, or where no batch begins

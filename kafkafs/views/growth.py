@@ -60,7 +60,7 @@ class Tally(NamedTuple):
 class Shown:
     """The state of a view at one look. `layout` was made for `snapshot`, from what `covers` lists.
 
-    `cuts`: how many truncations have removed something from it.
+    `cuts`: for each truncation that has removed something from it, the position up to which it was not changed.
     """
 
     snapshot: LogSnapshot
@@ -69,7 +69,7 @@ class Shown:
     layout: Layout
     covers: tuple[Cover, ...]
     tally: Tally
-    cuts: int = 0
+    cuts: tuple[int, ...] = ()
 
 
 class Growth:
@@ -99,13 +99,20 @@ class Growth:
         if agreed < start and (self._question.spec is None or isinstance(self._question.spec, TimeBetween)):
             # Nothing is left of it, so it begins where the messages that exist now begin.
             # These two kinds of range do not depend on the time of day.
-            return replace(self.begin(snapshot, 0), cuts=shown.cuts + 1)
-        cut = self._cut(shown, snapshot, agreed)
+            return replace(self.begin(snapshot, 0), cuts=(*shown.cuts, 0))
+        end_offset = shown.layout.cursor.next_offset
+        kept = kept_covers(shown.covers, end_offset, agreed, snapshot)
+        cut = self._cut(shown, snapshot, agreed, kept.covers)
         first = min(cut.layout.cursor.next_offset, cut.tally.offset)
-        if shown.layout.cursor.next_offset <= agreed or first >= snapshot.log_start_offset:
-            return self._grown(cut, snapshot)
         # What is made again begins where it began before, although the log start may be higher by now.
-        return replace(self._grown(cut, replace(snapshot, log_start_offset=first)), snapshot=snapshot)
+        seen = snapshot if first >= snapshot.log_start_offset else replace(snapshot, log_start_offset=first)
+        grown = self._grown(cut, seen)
+        if kept.placed_end < end_offset:
+            position = grown.layout.size
+            if kept.placed_end < visible_end(snapshot, self._question.isolation):
+                position = min(position, self._position(cut, seen, kept.placed_end))
+            grown = replace(grown, cuts=(*shown.cuts, position))
+        return replace(grown, snapshot=snapshot)
 
     def would_begin_alike(self, shown: Shown, snapshot: LogSnapshot, now_ms: int) -> bool:
         """Whether `shown`, followed to `snapshot`, equals what `begin` would return."""
@@ -123,13 +130,12 @@ class Growth:
             return False
         return now.start_offset == selection.start_offset
 
-    def _cut(self, shown: Shown, snapshot: LogSnapshot, agreed: int) -> Shown:
-        """The part of `shown` that was made from the log below the offset `agreed`: the covers that end by it."""
+    def _cut(self, shown: Shown, snapshot: LogSnapshot, agreed: int, kept: int) -> Shown:
+        """The part of `shown` that was made from the first `kept` covers, all of them below the offset `agreed`."""
         selection, layout, covers = shown.selection, shown.layout, shown.covers
-        kept = kept_covers(covers, layout.cursor.next_offset, agreed)
         dropped = {cover.segment for cover in covers[kept:]}
         runs = shown.plan.kept(snapshot, takewhile(lambda run: run.segment not in dropped, layout.runs))
-        if layout.cursor.next_offset <= agreed:
+        if layout.cursor.next_offset <= agreed and not dropped:
             return replace(shown, layout=replace(layout, runs=runs))
         first = agreed if kept == len(covers) else min(agreed, covers[kept].first_offset)
         cursor = Cursor(max(first, selection.start_offset))
@@ -140,8 +146,15 @@ class Growth:
             tally = Tally(selection.start_offset, 0) if count is None else tally._replace(messages=count)
         # A fixed range too is made again, up to its end: what was appended since it was opened is no part of it.
         layout = Layout.of(cursor, runs, layout.greatest, complete=False)
-        cuts = shown.cuts + 1
-        return replace(shown, selection=selection, layout=layout, covers=covers[:kept], tally=tally, cuts=cuts)
+        return replace(shown, selection=selection, layout=layout, covers=covers[:kept], tally=tally)
+
+    def _position(self, cut: Shown, snapshot: LogSnapshot, end_offset: int) -> int:
+        """The position at which the messages below an offset end, in what `cut` grows to."""
+        spans, _ = spans_from(snapshot, cut.layout.cursor, end_offset, visible_end(snapshot, self._question.isolation))
+        runs = list(cut.layout.runs)
+        for span in spans:
+            cut.plan.add(snapshot, runs, span, grows=False)
+        return runs[-1].end if runs else 0
 
     def _grown(self, shown: Shown, snapshot: LogSnapshot) -> Shown:
         layout, selection, tally = shown.layout, shown.selection, shown.tally

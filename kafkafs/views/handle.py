@@ -52,11 +52,12 @@ class Syncs(Protocol):
 class WriteHandle(Handle, Syncs, Protocol):
     """A file opened for writing. Bytes are taken in the order of the writes."""
 
-    def write(self, data: bytes | memoryview, offset: int | None = None) -> int:
+    def write(self, data: bytes | memoryview, offset: int | None = None, *, durable: bool = False) -> int:
         """Takes bytes, which may be changed afterwards; returns how many. Raises an error of the first of them.
 
         `offset`: the writer's file position; None for a writer that appends (O_APPEND), whose position the kernel
-        invents.
+        invents. `durable` (O_SYNC, O_DSYNC): what the bytes complete is on disk when this returns, and what `close`
+        completes of them when that returns. When that fails its error is raised, although they were taken.
         """
 
 

@@ -1,12 +1,13 @@
 """One file made of several partitions' views: what each has when the file is opened, one after the other, and then what
-is appended to any of them, at the end. So positions stay, as in every view that grows; a later open begins anew.
+is appended to any of them, or comes with a partition that is added, at the end. So positions stay, as in every view
+that grows; a later open begins anew.
 """
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kafkafs.views.handle import CopyingHandle, Handle, read_parts
@@ -32,14 +33,17 @@ class JoinedHandle(CopyingHandle):
     direct_io = True
     keep_cache = False
 
-    def __init__(self, parts: Sequence[ViewHandle]) -> None:
+    def __init__(self, parts: Sequence[ViewHandle], added: Callable[[], Sequence[ViewHandle]] = lambda: ()) -> None:
+        """`added`: opens the views of partitions that did not exist at the last call."""
         # constant after construction
-        self._parts = tuple(parts)
-        self._cuts = [part.cuts for part in parts]
+        self._added = added
         # replaced as a whole, guarded by the lock for writing
         self._lock = threading.Lock()
+        self._parts: tuple[ViewHandle, ...] = ()
+        self._cuts: tuple[int, ...] = ()
         self._stretches: tuple[_Stretch, ...] = ()
-        self._covered = [0] * len(self._parts)
+        self._covered: list[int] = []
+        self._add_locked(parts)
         self._grow()
 
     @property
@@ -67,6 +71,7 @@ class JoinedHandle(CopyingHandle):
         with self._lock:
             self._check()
             stretches = list(self._stretches)
+            self._add_locked(self._added())
             for number, part in enumerate(self._parts):
                 end, covered = part.size, self._covered[number]
                 if end <= covered:
@@ -81,8 +86,14 @@ class JoinedHandle(CopyingHandle):
             self._stretches = tuple(stretches)
             return self._stretches
 
+    def _add_locked(self, parts: Sequence[ViewHandle]) -> None:
+        self._cuts += tuple(part.cuts for part in parts)
+        self._covered += [0] * len(parts)
+        self._parts += tuple(parts)
+
     def _check(self) -> None:
-        for part, cuts in zip(self._parts, self._cuts, strict=True):
+        cuts_then = self._cuts
+        for part, cuts in zip(self._parts, cuts_then, strict=False):
             if part.cuts != cuts:
                 raise SegmentGone(
                     "a partition was truncated while this file was open: its messages may have moved",

@@ -2,28 +2,22 @@
 
 A handle shows the messages of one history of the log. Retention and compaction do not change positions. A truncation
 removes bytes, and others take their place: a reader that has read some of the removed bytes, and continues where it
-stopped, would take the new ones for their continuation. So the last bytes that a handle gave are kept, and after a
-truncation they must still be at the same position; otherwise continuing there is an error. A reader that moves
-elsewhere starts again. A handle in the page cache does not need this: it has the layout of its open, or an error. A log
-whose topic was made again no longer answers (ReadOnlyLog), so the reads of its handles fail too.
+stopped, would take the new ones for their continuation. So it is an error to continue behind the position up to which
+the view was not changed (growth.py); storage.log.lineage says how a truncation is known. A reader that moves elsewhere
+starts again. A handle in the page cache does not need this: it has the layout of its open, or an error. A log whose
+topic was made again no longer answers (ReadOnlyLog), so the reads of its handles fail too.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 
-from kafkafs.views.growth import Shown
 from kafkafs.views.handle import CopyingHandle
 from kafkafs.views.layout import Layout
 from kafkafs.views.state import ViewState
 from storage.errors import SegmentGone, StorageError
 
 LOOK_S = 0.1  # how long a reader assumes that the log still has the files it reads from
-_KEPT_BYTES = 256  # of the last answer
-
-Read = Callable[[int, int], bytes]
-"""The handle's own read: bytes by position and size."""
 
 
 class OpenView:
@@ -55,9 +49,8 @@ class OpenView:
         self._content = content
         # of one reader
         self._seen = layout
-        self._cuts = opened.positions.shown.cuts
+        self._cuts = self.cuts
         self._next = 0  # where the last read ended
-        self._given = b""  # the last bytes of it
         self._is_open = True
 
     @property
@@ -67,36 +60,33 @@ class OpenView:
     @property
     def cuts(self) -> int:
         """How many truncations have removed something from the view, as of the last look."""
-        return self.positions.shown.cuts
+        return len(self.positions.shown.cuts)
 
     @property
     def size(self) -> int:
         return self._state.glance_at(self.positions).size if self._own is None else self._own.size
 
-    def layout_to_read(self, offset: int, size: int, read: Read) -> Layout:
+    def layout_to_read(self, offset: int, size: int) -> Layout:
         """The layout to answer a read from. SegmentGone when the handle's place in it is gone."""
         positions = self.positions
         if offset + size > positions.layout.size or self._state.is_older_than(positions, LOOK_S):
             self._state.follow(positions)
         shown = positions.shown  # once: its layout and its cuts belong together
         layout = shown.layout
-        if shown.cuts != self._cuts and self._own is None:
-            self._after_cut(offset, shown, read)
+        cuts = shown.cuts[self._cuts :]
+        if cuts and self._own is None:
+            if offset == self._next > min(cuts):
+                raise _gone()
+            self._cuts = len(shown.cuts)
         if self._own is not None and layout is not self._seen:
             if layout.runs != self._own.runs:
                 raise _gone()
             self._seen = layout
         return layout
 
-    def gave(self, start: int, count: int, address: int) -> None:
-        """Must be called with each answer: `count` bytes from the position `start` on, in memory at `address`."""
-        if self._own is not None or not count:
-            return
-        kept = min(count, _KEPT_BYTES)
-        given = ctypes.string_at(address + count - kept, kept)
-        if kept < _KEPT_BYTES and start == self._next:
-            given = (self._given + given)[-_KEPT_BYTES:]
-        self._next, self._given = start + count, given
+    def gave(self, end: int) -> None:
+        """Must be called with each answer: the position where it ended."""
+        self._next = end
 
     def close(self) -> None:
         if self._is_open:
@@ -104,22 +94,6 @@ class OpenView:
             if self._own is not None:
                 self._state.pages.close(self._content, self._own.size)
             self._state.close(self.positions, self._owner)
-
-    def _after_cut(self, offset: int, shown: Shown, read: Read) -> None:
-        """SegmentGone if the reader continues at `offset` after bytes that are no longer there."""
-        before, self._cuts = self._cuts, shown.cuts
-        place, given = self._next, self._given
-        if offset != place or not given:
-            return
-        try:
-            start = place - len(given)
-            if shown.layout.size < place or read(start, len(given)) != given:
-                raise _gone()
-        except BaseException:
-            self._cuts = before
-            raise
-        finally:
-            self._next, self._given = place, given
 
 
 class ViewHandle(CopyingHandle):
@@ -143,7 +117,7 @@ class ViewHandle(CopyingHandle):
         self._view.close()
 
     def read_into(self, address: int, offset: int, size: int) -> int:
-        layout = self._view.layout_to_read(offset, size, self.read)
+        layout = self._view.layout_to_read(offset, size)
         end = min(offset + size, layout.size)
         position = offset
         while position < end:
@@ -155,8 +129,8 @@ class ViewHandle(CopyingHandle):
                 if position > offset and self.direct_io:
                     return position - offset
                 raise
-            self._view.gave(position, count, target)
             position += count
+            self._view.gave(position)
             if count < expected and self.direct_io:
                 return position - offset
         self._after_read(layout, offset, position)

@@ -208,6 +208,8 @@ class TimePlan(RenderedPlan):
             return self._lengthen(snapshot, runs, span)
         if span.segment.sealed and lies_before(snapshot, span, self._times):
             return NO_TIMESTAMP
+        if not span.natural:  # up to a cut
+            return self._add_filtered(snapshot, runs, span, span.start, span.end, grows=False)
         extent = self._index.held(snapshot, span.segment, self._rendition, span.end)
         if extent is None and span.start > snapshot.end_position(span.segment) // 2:
             return self._add_filtered(snapshot, runs, span, span.start, span.end, grows=grows)
@@ -255,7 +257,8 @@ class TimePlan(RenderedPlan):
         self, snapshot: LogSnapshot, runs: list[Run], span: Span, start: int, end: int, *, grows: bool
     ) -> int:
         """Adds the span's batches from the file position `start` to `end`, measured through the filter."""
-        wanted = RecordFilter(0 if span.wanted is None else span.wanted.first, None, self._times)
+        first, behind = (0, None) if span.wanted is None else (span.wanted.first, span.wanted.end)
+        wanted = RecordFilter(first, behind, self._times)
         return self._add_measured(snapshot, runs, span, start, end, wanted, grows=grows)
 
     def _kinds(self, snapshot: LogSnapshot, pieces: Pieces, span: Span) -> npt.NDArray[np.int64]:

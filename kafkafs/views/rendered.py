@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kafkafs.view_index.extent import Extent
-from kafkafs.view_index.pieces import Piece
+from kafkafs.view_index.pieces import NOT_SPLIT, Piece
 from kafkafs.view_index.workers import Workers
 from kafkafs.views.block_cache import Block, BlockCache, Buffer, DamagedPlace
 from kafkafs.views.layout import Layout, Run
 from kafkafs.views.open_view import OpenView, ViewHandle
-from kafkafs.views.rendering import render_piece
+from kafkafs.views.rendering import forget_huge_batch, render_piece
 
 _AHEAD_BYTES = 12 << 20  # rendered before they are requested, once a reader has proved to be sequential
 _NEAR_BYTES = 1 << 20  # reads of a buffered file arrive out of order by a few requests
@@ -62,6 +62,12 @@ class RenderedHandle(ViewHandle):
         self._next = 0  # where a sequential reader continues
         self._streak = 0  # how often it did
         self._ahead = 0  # up to where pieces were requested
+        self._reads_parts = False  # of a huge batch
+
+    def close(self) -> None:
+        super().close()
+        if self._reads_parts:
+            forget_huge_batch()
 
     def _copy(self, layout: Layout, position: int, end: int, address: int) -> tuple[int, int]:
         place = self._find(layout, position)
@@ -93,6 +99,7 @@ class RenderedHandle(ViewHandle):
     def _block(self, place: Place, while_waiting: Callable[[], object] | None = None) -> Block:
         extent, piece = place.extent, place.piece
         key = extent.key(piece)
+        self._reads_parts = self._reads_parts or piece.skip != NOT_SPLIT
 
         def fill(buffer: Buffer) -> list[DamagedPlace]:
             return render_piece(extent.task, piece, buffer)

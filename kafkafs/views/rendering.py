@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from kafkafs.formats.long_record import LongRecord
 from kafkafs.view_index.measure import SegmentTask, measure_row
 from kafkafs.view_index.pieces import NO_CRC, NOT_SPLIT, Piece
 from kafkafs.view_index.workbench import Workbench, workbench
@@ -57,6 +58,7 @@ class _HugeBatch:
         self._bench: Workbench | None = None
         self._block: RecordBlock | None = None
         self._ends: npt.NDArray[np.int64] | None = None
+        self._long: tuple[int, LongRecord] | None = None  # the last record that was rendered in part, and its row
 
     def render(self, task: SegmentTask, piece: Piece, out: memoryview) -> list[DamagedPlace]:
         """Renders a part of a batch."""
@@ -69,17 +71,38 @@ class _HugeBatch:
             assert ends is not None
             if block.damage is not None:
                 return [DamagedPlace(0, piece.size, block.damage.error)]
-            first = int(ends.searchsorted(piece.skip, side="right"))
-            last = int(ends.searchsorted(piece.skip + piece.size, side="right"))
-            shown = block.select(slice(first, last))
-            row, end = task.format.render_rows(shown, out)
-            if row < len(shown):
-                raise _rewritten(task, piece, f"more than {len(out)}")
-            if last == len(ends):
+            at, stop = piece.skip, piece.skip + piece.size
+            if stop > (int(ends[-1]) if len(ends) else 0):
+                raise _rewritten(task, piece, "fewer")
+            while at < stop:
+                row = int(ends.searchsorted(at, side="right"))
+                last = int(ends.searchsorted(stop, side="right"))
+                start = int(ends[row - 1]) if row else 0
+                if at == start and row < last:
+                    shown = block.select(slice(row, last))
+                    end = at + task.format.render(shown, out[at - piece.skip :])
+                    if end != ends[last - 1]:
+                        raise _rewritten(task, piece, end - piece.skip)
+                else:
+                    end = min(int(ends[row]), stop)
+                    long = self._long_locked(task, block, row)
+                    if long.size != int(ends[row]) - start:
+                        raise _rewritten(task, piece, long.size)
+                    long.render(out[at - piece.skip : end - piece.skip], at - start)
+                at = end
+            if stop == ends[-1]:
                 self._forget_locked()
-        if end != piece.size:
-            raise _rewritten(task, piece, end)
         return []
+
+    def _long_locked(self, task: SegmentTask, block: RecordBlock, row: int) -> LongRecord:
+        if self._long is None or self._long[0] != row:
+            self._long = row, LongRecord(task.format, block.select(slice(row, row + 1)))
+        return self._long[1]
+
+    def forget(self) -> None:
+        """Frees the memory; a reader that still needs it decodes the batch again."""
+        with self._lock:
+            self._forget_locked()
 
     def _decode_locked(self, task: SegmentTask, piece: Piece) -> None:
         bench = Workbench()
@@ -97,10 +120,11 @@ class _HugeBatch:
         self._bench, self._block, self._ends = bench, block, np.cumsum(sizes)
 
     def _forget_locked(self) -> None:
-        self._of = self._bench = self._block = self._ends = None
+        self._of = self._bench = self._block = self._ends = self._long = None
 
 
 _huge = _HugeBatch()
+forget_huge_batch = _huge.forget
 
 
 def _render(

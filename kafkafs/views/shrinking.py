@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.client.counting import visible_end
+from storage.log import lineage
 from storage.log.isolation import stable_offset_before
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
@@ -33,46 +34,38 @@ def agreed_end(before: LogSnapshot, snapshot: LogSnapshot, isolation: Isolation)
     before it, and without it the last stable offset is before them.
     """
     agreed = visible_end(snapshot, isolation)
-    cut = _first_cut(before, snapshot)
-    if cut is None:
+    if snapshot.generation == before.generation:
         return agreed
+    cut = lineage.agreed_end(before, snapshot)
     if isolation is Isolation.READ_COMMITTED:
         cut = stable_offset_before(snapshot, cut)
     return min(agreed, cut)
 
 
-def kept_covers(covers: Sequence[Cover], next_offset: int, agreed: int) -> int:
-    """How many covers end at or before the offset `agreed`; the last one ends at the cursor, at `next_offset`."""
-    for index in range(len(covers)):
-        end = covers[index + 1].first_offset if index + 1 < len(covers) else next_offset
-        if end > agreed:
-            return index
-    return len(covers)
+class Kept(NamedTuple):
+    """`covers`: how many are kept. `placed_end`: up to this offset (excluded) what is made again has the bytes that it
+    had; above it they were cut off, or compaction has removed some of them since."""
+
+    covers: int
+    placed_end: int
 
 
-def _first_cut(before: LogSnapshot, snapshot: LogSnapshot) -> int | None:
-    """The base offset of the first segment that a truncation changed; None if something else happened.
-
-    A segment stays the same object while its file only grows.
-    """
+def kept_covers(covers: Sequence[Cover], next_offset: int, agreed: int, snapshot: LogSnapshot) -> Kept:
+    """What is kept of covers, of which the last ends at the cursor, at `next_offset`: those that end at or before the
+    offset `agreed`, and whose file was not cut: one that was can only be read as another segment."""
     listed = set(snapshot.segments)
-    for segment in before.segments:
-        if segment not in listed and not _was_removed(segment, before, snapshot):
-            return segment.base_offset
-    return None
+    files = {_file(segment) for segment in listed}
+    kept = len(covers)
+    for index in range(len(covers)):
+        segment = covers[index].segment
+        end = covers[index + 1].first_offset if index + 1 < len(covers) else next_offset
+        if end > agreed or (segment not in listed and _file(segment) in files):
+            kept = index
+            break
+    gone = (cover.first_offset for cover in covers[kept:] if _file(cover.segment) not in files)
+    return Kept(kept, min(agreed, next(gone, agreed)))
 
 
-def _was_removed(segment: Segment, before: LogSnapshot, snapshot: LogSnapshot) -> bool:
-    """Whether retention or compaction, and not a truncation, removed a segment."""
-    if segment.base_offset >= snapshot.log_end_offset:
-        return False
-    slot = snapshot.segment_index(segment.base_offset)
-    if slot < 0:
-        return True
-    there = snapshot.segments[slot]
-    if there.base_offset == segment.base_offset:
-        # Compaction replaces the file, but never that of the last segment. A truncation cuts the file.
-        return there is not snapshot.active and segment.log.identity != there.log.identity
-    # Its offsets are in another file now: in a new one (compacted), or in one that ended before it, and was cut and
-    # extended.
-    return all(there.log.identity != one.log.identity for one in before.segments)
+def _file(segment: Segment) -> tuple[int, object]:
+    """A file under its offset: what replaces another file may get the inode of a third."""
+    return segment.base_offset, segment.log.identity

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from kafkafs.selection.range_names import LastDuration, LastMessages, OffsetSpec, TimeSpec
 from kafkafs.selection.record_filters import header_rows, key_rows
 from kafkafs.selection.select import Selection, resolve, time_mask
+from kafkafs.views.shrinking import agreed_end
 from kafkafs.views.spans import Cursor, Span, spans_from
 from storage.client.counting import visible_end
 from storage.errors import OffsetOutOfRange, SegmentGone
@@ -49,6 +50,10 @@ class Wanted:
     key: bytes | None = None
     headers: tuple[tuple[bytes, bytes], ...] = ()
     latest_bytes: int | None = None
+
+    def of_new(self) -> Wanted:
+        """What is wanted of a partition that is added later: all that it has is newer than the last messages."""
+        return replace(self, offsets=None) if isinstance(self.offsets, LastMessages) else self
 
     def begins_behind(self, snapshot: LogSnapshot) -> bool:
         """Whether the range of offsets begins above the log end: out of range, unless the reader waits for it."""
@@ -98,6 +103,7 @@ class PartitionReader:
         self._follow = follow
         self._note = note
         self._selection: Selection | None = None
+        self._seen: LogSnapshot | None = None  # what was read last
         self._next = 0
         self._left: int | None = None
         self._latest: ChosenOffsets | None = None
@@ -146,21 +152,27 @@ class PartitionReader:
 
     def _settle(self, snapshot: LogSnapshot) -> Selection:
         """Decides where to continue: the log may have changed at both ends since the last pass."""
+        before, self._seen = self._seen, snapshot
         if self._selection is None or (self._wanted.latest_bytes is not None and self._latest is None):
             self._selection = self._wanted.select(snapshot, self._now_ms, follow=self._follow)
             self._next = self._selection.start_offset
             self._left = self._selection.limit
             if self._wanted.latest_bytes is not None:
                 self._find_latest(snapshot, self._wanted.latest_bytes)
-        elif self._next < snapshot.log_start_offset:
-            lost = f"messages {self._next} to {snapshot.log_start_offset - 1} of {snapshot.tp} were removed unread"
+            return self._selection
+        start = self._selection.start_offset
+        if before is not None and before.generation != snapshot.generation:
+            agreed = max(agreed_end(before, snapshot, self._wanted.isolation), start)
+            if agreed < self._next:
+                self._say(f"{snapshot.tp} was truncated to {min(snapshot.cuts[before.generation :])}")
+                self._next = agreed
+        if self._next < snapshot.log_start_offset:
+            how = "removed" if snapshot.remote_offsets is None else "moved to tiered storage"
+            lost = f"messages {self._next} to {snapshot.log_start_offset - 1} of {snapshot.tp} were {how} unread"
             if not self._follow:
                 raise OffsetOutOfRange(lost)
             self._say(lost)
             self._next = snapshot.log_start_offset
-        elif self._next > max(snapshot.log_end_offset, self._selection.start_offset):
-            self._say(f"{snapshot.tp} was truncated to {snapshot.log_end_offset}")
-            self._next = max(snapshot.log_end_offset, self._selection.start_offset)
         return self._selection
 
     def _say(self, text: str) -> None:

@@ -27,7 +27,8 @@ error within an overlong line that fills a request: only the next request shows 
 rest of the line or with another line.
 
 `sync` raises an error that has not been told yet, and a disk error as long as it prevents taken bytes from becoming a
-message.
+message. A durable write (O_SYNC) syncs the lines that it completes; it does not end a line as `sync` does, because one
+write(2) may arrive in several requests.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ import numpy as np
 
 from kafkafs.writing.destinations import Destination, Target
 from kafkafs.writing.line_parsers import Buffer, Int64s, JsonLines, Parse, parse_txt
+from kafkafs.writing.refused_lines import Refused
 from storage.append.appender import AppendedLines
 from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
 from storage.format.encoder_kernel import split_lines
@@ -94,9 +96,11 @@ class _Failure:
 class LineWriter:
     """One writer with one line buffer. Thread-safe: processes may share a descriptor."""
 
-    def __init__(self, destination: Destination, parse: Parse) -> None:
+    def __init__(self, destination: Destination, parse: Parse, refused: Refused = lambda _line, _error: None) -> None:
+        """`refused` is told of each bad line once."""
         # Constant after construction.
         self._parse = parse
+        self._refused = refused
         # Appends lines without parsing them.
         self._append_lines: Callable[[bytearray, Buffer], AppendedLines | None] | None = None
         if parse is parse_txt and isinstance(destination, Target):
@@ -110,20 +114,32 @@ class LineWriter:
         self._discarding = False  # the next bytes are the rest of an overlong line; then `_begun` is empty
         self._failure: _Failure | None = None  # of the last write, unless all of it was taken
         self._may_be_cut = False  # the next request may belong to the same write(2) as the last one
+        self._durable = False  # the last write was a durable one
+        self._lines = 0  # of the requests before this one that may belong to the same write(2)
 
-    def write(self, data: Buffer) -> int:
+    def write(self, data: Buffer, *, durable: bool = False) -> int:
         """Takes `data` up to a line that fails; returns how many bytes, all of them if none fails.
 
         Raises the error if no byte is taken: InvalidRecord, RecordTooLarge, InvalidConfig, PartitionOffline, OSError.
+        `durable`: every line that is complete is on disk when this returns; otherwise it raises what prevented that.
         """
         with self._lock:
             if not len(data):
                 return 0
+            self._durable = durable
             again = self._failure is not None and self._after_failure_locked(self._failure, data)
+            if not self._may_be_cut:
+                self._lines = 0
             taken, error = self._take_locked(data)
+            if durable and taken:
+                self._destination.sync()
             if error is None:
                 self._may_be_cut = len(data) >= _CUT_BYTES
+                if self._may_be_cut:
+                    self._lines += bytes(data).count(b"\n")
                 return taken
+            if isinstance(error, _BAD_LINES) and not again:
+                self._refused(self._lines + bytes(data[:taken]).count(b"\n") + 1, error)
             told = not taken and (again or not self._may_be_cut)
             self._refuse_locked(data, taken, error, told=told, again=again)
             if taken:
@@ -160,6 +176,8 @@ class LineWriter:
                     self._end_line_locked()
                 elif not failure.told:
                     raise failure.error
+                if self._durable:
+                    self._destination.sync()
             finally:
                 self._begun.clear()
 
@@ -232,8 +250,9 @@ class LineWriter:
             return
         try:
             self._append_locked(bytes(self._begun), np.zeros(1, np.int64), np.full(1, len(self._begun), np.int64))
-        except _BAD_LINES:
+        except _BAD_LINES as error:
             self._begun.clear()
+            self._refused(self._lines + 1, error)
             raise
         self._begun.clear()
 

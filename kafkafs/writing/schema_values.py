@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from kafkafs.decoding import BadSchema, DoesNotFit, encode_json
@@ -17,7 +18,7 @@ _FRAME_BYTES: Final = 5  # a zero byte and the id
 def jsonl_with(schemas: SchemaLookup, topic: str) -> JsonLines:
     """Lines of jsonl for a topic; those of `decoded.jsonl` are encoded by these schemas."""
 
-    def encode(side: str, schema_id: int, value: object, header: bytes | None) -> bytes:
+    def encode(side: str, schema_id: int, value: object, written: Callable[[], str], header: bytes | None) -> bytes:
         schema = schemas.by_id(schema_id, f"{topic}-{side}")
         if schema is None:
             raise InvalidRecord(
@@ -25,7 +26,7 @@ def jsonl_with(schemas: SchemaLookup, topic: str) -> JsonLines:
                 advice="Schemas are in the topic _schemas, or where the option schemas=PATH says",
             )
         try:
-            data = encode_json(schema, schemas, value)
+            data = encode_json(schema, schemas, value, written)
         except DoesNotFit as error:
             raise InvalidRecord(f"does not fit the schema {schema_id}: {error}") from None
         except BadSchema as error:

@@ -55,15 +55,17 @@ def first_offset(table: BatchTable, row: int) -> int:
     return base_offset if base_offset >= 0 else int(table.last_offset[row]) - MAX_RELATIVE_OFFSET
 
 
-def assigned_epochs(epochs: LeaderEpochs, table: BatchTable, first: int, last: int) -> LeaderEpochs:
-    """The epochs when the rows `first` to `last` are appended: with those that begin in them; the same object when none
-    does.
+def assigned_epochs(epochs: LeaderEpochs, table: BatchTable, first: int, last: int, end_offset: int) -> LeaderEpochs:
+    """The epochs when the rows `first` to `last` are appended to a log that ends at `end_offset`: with those that begin
+    in them; the same object when none does.
 
-    An append that failed may have left an epoch that begins above the first of these rows: it is replaced.
+    An append that failed may have left an epoch that begins beyond the end: it is replaced by that of these rows.
     """
     base_offset = int(table.base_offset[first])
-    if epochs.entries and epochs.entries[-1].start_offset > base_offset >= 0:
-        epochs = epochs.truncate_from_end(base_offset)
+    if epochs.entries and epochs.entries[-1].start_offset >= end_offset and base_offset >= 0:
+        has_epoch = table.magic[first] == 2 and table.leader_epoch[first] >= 0
+        if has_epoch or epochs.entries[-1].start_offset > base_offset:
+            epochs = epochs.truncate_from_end(end_offset)
     return recovered_epochs(epochs, table, first, last)
 
 

@@ -11,6 +11,7 @@ from storage.files.disk_protocol import Buffer
 from storage.files.leader_epochs import LeaderEpochs
 from storage.format.batches import BatchTable
 from storage.log.segment import Segment
+from storage.types import OffsetRange
 
 
 class AppendResult(NamedTuple):
@@ -38,6 +39,7 @@ class LoadedLog:
     """A log as recovery left it on disk: sound segments (at least one), the last of which is the active one.
 
     All bytes of the last segment are messages. `next_offset`: the log end offset. `producers` are as of that offset.
+    `remote_offsets`: see LogSnapshot.
     """
 
     segments: Sequence[Segment]
@@ -47,3 +49,4 @@ class LoadedLog:
     producers: ProducerTable
     epochs: LeaderEpochs
     producer_expiration_ms: int = 86_400_000
+    remote_offsets: OffsetRange | None = None

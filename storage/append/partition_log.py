@@ -59,9 +59,9 @@ class PartitionLog:
         self._lock = Lock()
         self._config = config
         self._next_offset = loaded.next_offset
-        self._log_start_offset = loaded.log_start_offset
+        self._log_start_offset, self._remote_offsets = loaded.log_start_offset, loaded.remote_offsets
         self._producers, self._epochs = loaded.producers, loaded.epochs
-        self._generation = 0
+        self._cuts: tuple[int, ...] = ()
         self._jitter_ms = new_jitter_ms(config)
         self._limits = RollLimits.of(config, self._jitter_ms)
         self._snapshot: LogSnapshot | None = None
@@ -125,12 +125,13 @@ class PartitionLog:
 
     @property
     def is_empty(self) -> bool:
-        """True when there is no message left to read."""
+        """True when there is no message left to read, here or in tiered storage."""
         with self._lock:
             return self._is_empty_locked()
 
     def _is_empty_locked(self) -> bool:
-        return self._log_start_offset >= self._next_offset or not (self._sealed or self._active.size)
+        nothing_here = self._log_start_offset >= self._next_offset or not (self._sealed or self._active.size)
+        return nothing_here and self._remote_offsets is None
 
     def snapshot(self) -> LogSnapshot:
         """The log as it is now; the same object as before when nothing has changed."""
@@ -144,8 +145,8 @@ class PartitionLog:
             self._snapshot = LogSnapshot(
                 tp=self.tp, segments=self._segments,
                 log_start_offset=self._log_start_offset, log_end_offset=self._next_offset,
-                active_end=self._active.size, active_size=self._active.size,
-                generation=self._generation, transactions=self._transactions,
+                active_end=self._active.size, active_size=self._active.size, remote_offsets=self._remote_offsets,
+                cuts=self._cuts, transactions=self._transactions, epochs=self._epochs,
             )  # fmt: skip
         return self._snapshot
 
@@ -267,7 +268,7 @@ class PartitionLog:
     def _assign_epochs_locked(self, table: BatchTable, first: int, last: int) -> None:
         """Writes the leader epochs that begin with these batches, before the batches are written
         (UnifiedLog.append)."""
-        self._replace_epochs_locked(assigned_epochs(self._epochs, table, first, last))
+        self._replace_epochs_locked(assigned_epochs(self._epochs, table, first, last, self._next_offset))
 
     def _replace_epochs_locked(self, epochs: LeaderEpochs) -> None:
         if epochs != self._epochs:
@@ -332,7 +333,7 @@ class PartitionLog:
             if offset > self._next_offset:
                 raise OffsetOutOfRange("log start offset beyond the log end", path=self.path, offset=offset)
             if offset > self._log_start_offset:
-                self._log_start_offset = offset
+                self._log_start_offset, self._remote_offsets = offset, None
                 self._snapshot = None
 
     def remove_segments(self, segments: Sequence[Segment]) -> list[Path]:
@@ -442,7 +443,7 @@ class PartitionLog:
                     if segment.base_offset != offset:
                         self._files.remove_named(segment.base_offset)
                 new.close()
-                self._log_start_offset = offset
+                self._log_start_offset, self._remote_offsets = offset, None
                 self._install_locked((new.segment,), offset, LeaderEpochs())
 
     def _install_locked(self, segments: Sequence[Segment], end_offset: int, epochs: LeaderEpochs) -> None:
@@ -452,7 +453,7 @@ class PartitionLog:
         self._next_offset = end_offset
         self._log_start_offset = min(self._log_start_offset, end_offset)
         self._files.shortened(end_offset)
-        self._generation += 1
+        self._cuts = (*self._cuts, end_offset)
         self._snapshot = None
         self._active.know_largest(greatest_timestamp(self._snapshot_locked(), self._active.segment))
         self._replace_epochs_locked(epochs)

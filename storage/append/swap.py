@@ -1,11 +1,14 @@
 """Replaces segments by the one that the cleaner made from them, so that a crash leaves either the old or the new.
 
-1. the new segment is written under `.cleaned` names and synced  → recovery removes it: the sources remain
+1. the new segment is written under `.cleaned` names and synced, then the directory
+                                                                 → recovery removes it: the sources remain
    (by another process than the owner: under `.staged` names of its own, which the owner renames to `.cleaned`)
 2. its files are renamed to `.swap`; the directory is synced     → as 1 while a `.cleaned` is left; then recovery
                                                                    finishes: 3 to 5
 3. the sources are renamed to `.deleted`, the lowest first; sync → recovery finishes
-4. the new segment gets its names, the .log first; sync          → recovery renames the remaining `.swap` files
+   (also before each that has no message left in the group's new segment)
+4. the new segment gets its names, the .log first; sync after it and after the others
+                                                                 → recovery renames the remaining `.swap` files
 5. producer snapshots at bases that no longer exist are removed  → recovery removes them
 6. the caller unlinks the `.deleted` files some time later       → recovery removes them
 
@@ -40,6 +43,7 @@ from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind, FileState
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import BatchTable
+from storage.log import tail
 from storage.log.segment import Segment
 from storage.log.segments import slot_of
 
@@ -106,6 +110,8 @@ class CleanedSegment:
             paths.append(path)
         for path in paths:
             sync_path(self._disk, path)
+        # Their names too: without a `.cleaned` .log the index files that are `.swap` already would count as complete.
+        self._disk.sync_dir(self._directory)
         for path in paths[:3]:
             self._disk.set_mtime(path, mtime_ns)
 
@@ -182,13 +188,22 @@ def put_in_place(
 ) -> tuple[Segment, list[Path]]:
     """Steps 3 to 5, under the lock: the new segment, and the sources' files, renamed to `.deleted`."""
     removed = []
+    ready = Segment.at(directory, base_offset, FileState.SWAP)
+    covered = tail.measure(ready, ready.size).next_offset
     for source in sources:
+        if source.base_offset >= covered:
+            # Recovery does not remove this one. Without what the sources before it held it must not be gone: a deleted
+            # key would be back. Renames that are not synced may reach the disk in any order.
+            disk.sync_dir(directory)
         removed += _set_aside(disk, directory, source.base_offset, _KINDS)
-    disk.sync_dir(directory)
+    if removed:
+        disk.sync_dir(directory)
     for kind in _KINDS:
         path = _path(directory, base_offset, kind, FileState.SWAP)
         if path.exists():
             disk.rename(path, _path(directory, base_offset, kind))
+        if kind is FileKind.LOG:
+            disk.sync_dir(directory)  # beside a `.log.swap` recovery would take the others for a source's
     disk.sync_dir(directory)
     for source in sources:
         if source.base_offset != base_offset:

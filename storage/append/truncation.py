@@ -5,6 +5,7 @@ Source: LocalLog.truncateTo, LogSegment.truncateTo. Nothing here locks: the Part
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from storage.append.rolling_rules import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
@@ -25,10 +26,11 @@ def kept_segments(snapshot: LogSnapshot, offset: int) -> int:
 
 
 def cut_position(snapshot: LogSnapshot, slot: int, offset: int) -> int:
-    """Where in the segment number `slot` the batch begins that holds `offset` or follows it; its end if none does."""
+    """Where in the segment number `slot` the batch begins that holds `offset` or follows it; its end if none does.
+    `offset` may be below the log start: what is between them is cut off too, though nobody can read it."""
     segment = snapshot.segments[slot]
     end = snapshot.end_position(segment)
-    found = find_batch(snapshot, offset)
+    found = find_batch(replace(snapshot, log_start_offset=min(snapshot.log_start_offset, offset)), offset)
     return end if found is None or found.segment_index != slot else min(found.position, end)
 
 

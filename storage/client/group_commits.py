@@ -5,14 +5,14 @@ A broker that starts on the directory later uses them, and so do its consumers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from threading import Lock
 from types import MappingProxyType
 from typing import Final
 
 from storage.append.appender import Appender
 from storage.append.partition_log import PartitionLog
-from storage.client.group_offsets import GroupOffsets
+from storage.client.group_offsets import ConsumerGroup, GroupOffsets
 from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, UnknownTopicOrPartition
@@ -51,8 +51,12 @@ class GroupCommitter:
         # Guarded by the lock.
         self._making = Lock()
 
-    def check(self, group: str) -> None:
-        """Raises what prevents the group's offsets from being committed, as far as that is known without writing."""
+    def check(self, group: str, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Raises what prevents the group's offsets from being committed, as far as that is known without writing.
+
+        UnknownTopicOrPartition also for one of `partitions` that does not exist: with an offset of it a broker can no
+        longer describe its groups. NotPermitted also for a share group and a streams group.
+        """
         here = self._groups.partitions()
         if here:
             place = self._place(group)
@@ -63,6 +67,40 @@ class GroupCommitter:
             guest_rules.check_append(info, force=self._force, as_group_coordinator=True)
         elif self._owned.log_dir.is_broker:
             raise _no_topic(self._owned)
+        known = self._groups.group(group)
+        if known is None:
+            self._check_not_share(group, "it commits no offsets")
+        elif known.is_streams:
+            raise NotPermitted(
+                f"{group!r} is a streams group: its offsets belong together with its state stores and internal topics",
+                advice="With the broker running, kafka-streams-groups.sh resets them together",
+            )
+        for tp in partitions:
+            if not self._exists(tp, known):
+                raise UnknownTopicOrPartition(
+                    f"there is no partition {tp} here",
+                    path=self._owned.path,
+                    advice="With an offset of it a broker could no longer describe its groups",
+                )
+
+    def _check_not_share(self, group: str, why: str) -> None:
+        if self._groups.is_share_group(group):
+            raise NotPermitted(
+                f"{group!r} is a share group: {why}, and where it reads is in __share_group_state",
+                advice="With the broker running, kafka-share-groups.sh changes it",
+            )
+
+    def _exists(self, tp: TopicPartition, known: ConsumerGroup | None) -> bool:
+        """Whether there is such a partition: here or, in a broker's directory, elsewhere in its cluster."""
+        log_dir = self._owned.log_dir
+        if tp.topic in log_dir.topics() and tp.partition in log_dir.partitions(tp.topic):
+            return True
+        if not log_dir.is_broker:
+            return False
+        metadata = log_dir.cluster_metadata()
+        if metadata is None:  # only brokers know; that one has let the group commit to it is all there is to see
+            return known is not None and tp.partition in known.offsets.get(tp.topic, {})
+        return tp.topic in metadata.topics and tp.partition in metadata.topics[tp.topic].partitions
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commits these offsets, each the next to be read. They are one batch: all or none (as far as max.message.bytes
@@ -82,9 +120,13 @@ class GroupCommitter:
         self._append(group, [Record(key, None) for key in keys])
 
     def delete(self, group: str) -> None:
-        """Deletes the group, with everything that it has committed and that a coordinator stores for it."""
+        """Deletes the group, with everything that it has committed and that a coordinator stores for it.
+
+        NotPermitted for a share group.
+        """
         known = self._groups.group(group)
         if known is None:
+            self._check_not_share(group, "what it has read cannot be deleted with it here")
             return
         keys = [
             encode_offset_key(OffsetKey(group, topic, partition))

@@ -24,9 +24,11 @@ from storage.format.group_records import (
     GroupKey,
     GroupMetadata,
     OffsetKey,
+    is_of_streams,
     parse_commit,
     parse_group,
     parse_key,
+    share_group_of,
 )
 from storage.format.hashing import group_partition
 from storage.log.log_dir import LogDir
@@ -58,6 +60,11 @@ class ConsumerGroup:
     records: tuple[bytes, ...] = ()
 
     @property
+    def is_streams(self) -> bool:
+        """Whether it is a group of Kafka Streams, of the protocol of KIP-1071."""
+        return any(map(is_of_streams, self.records))
+
+    @property
     def commit_timestamp(self) -> int:
         """When an offset was last committed, epoch ms; -1 if never."""
         stamps = (known.commit_timestamp for topic in self.offsets.values() for known in topic.values())
@@ -85,6 +92,21 @@ class GroupOffsets:
             except (StorageError, OSError) as error:
                 follower.add_problem(error)
         return found
+
+    def share_groups(self) -> set[str]:
+        """The names of all share groups. They commit no offsets. Errors as `groups`."""
+        found: set[str] = set()
+        for partition in self.partitions():
+            follower = self._follower(partition)
+            try:
+                found |= follower.share_groups()
+            except (StorageError, OSError) as error:
+                follower.add_problem(error)
+        return found
+
+    def is_share_group(self, name: str) -> bool:
+        """Whether there is a share group of this name. Errors as `group`."""
+        return any(name in self._follower(partition).share_groups() for partition in self._places(name))
 
     def group(self, name: str) -> ConsumerGroup | None:
         """One group; None if there is none. StorageError or OSError when its partition cannot be read."""
@@ -161,6 +183,12 @@ class _Follower:
                 self._groups = replay, replay.groups(groups if replay is before else {})
             return self._groups[1]
 
+    def share_groups(self) -> set[str]:
+        """The share groups as of now. StorageError, OSError."""
+        self.refreshed()
+        with self._lock:
+            return set(self._follower.replay.share)
+
     def add_problem(self, error: object) -> None:
         """Adds an error to `problems`."""
         text = str(error)
@@ -180,6 +208,7 @@ class GroupReplay:
         self._pending: dict[int, dict[OffsetKey, tuple[int, CommittedOffset]]] = {}
         # For groups of newer protocols: the keys of their records, and in which order these are deleted.
         self._records: dict[str, dict[bytes, int]] = {}
+        self.share: dict[str, set[bytes]] = {}  # share groups, with the keys of their records
         self._keys: dict[bytes, OffsetKey | GroupKey | CoordinatorKey | None] = {}
         self._touched: set[str] = set()
 
@@ -263,12 +292,25 @@ class GroupReplay:
                 if not self._records[key.group]:
                     del self._records[key.group]
             self._touched.add(key.group)
-        elif key is not None:
+        elif key is None:
+            self._apply_share(raw, value)
+        else:
             if value is None:
                 self._metadata.pop(key.group, None)
             else:
                 self._metadata[key.group] = parse_group(value)
             self._touched.add(key.group)
+
+    def _apply_share(self, raw: bytes, value: bytes | None) -> None:
+        group = share_group_of(raw)
+        if group is None:
+            return
+        if value is not None:
+            self.share.setdefault(group, set()).add(raw)
+        elif group in self.share:
+            self.share[group].discard(raw)
+            if not self.share[group]:
+                del self.share[group]
 
     def _forget(self, key: OffsetKey) -> None:
         committed = self._offsets.get(key.group)

@@ -26,12 +26,13 @@ from storage.log import reader
 from storage.log.log_dir import LogDir
 from storage.log.scanning import scan_batches, scan_sound_batches
 from storage.log.snapshot import LogSnapshot, TransactionOutcomes
+from storage.log.tiering import TIERED_KEYS
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
 
 _WINDOW: Final = 1 << 20
 _FLUSH_BYTES: Final = 32 << 20
-# Retention is not copied: the copy keeps what it was given.
+# Retention is not copied, nor tiering: the copy keeps what it was given.
 _NOT_COPIED: Final = frozenset({"retention.ms", "retention.bytes", "retention.free.bytes"})
 
 
@@ -40,6 +41,7 @@ class Mirrored:
     """What was copied into one partition: batches' bytes, from `first_offset` to below `log_end_offset`.
 
     `tp`: its name in the copy. `mixed`: the last batch before the cut, if it also has messages from after the moment.
+    `remote_note`: LogSnapshot.remote_note of the source.
     """
 
     tp: TopicPartition
@@ -47,6 +49,7 @@ class Mirrored:
     log_end_offset: int
     size_bytes: int = 0
     mixed: MixedBatch | None = None
+    remote_note: str | None = None
     error: Exception | None = None
 
 
@@ -189,7 +192,7 @@ class Mirror:
             source = (snapshot.transactions, snapshot.generation)
             if result is None:
                 result = self.results[tp] = Mirrored(tp, log.log_end_offset, log.log_end_offset)
-            result.mixed = chosen.mixed
+            result.mixed, result.remote_note = chosen.mixed, snapshot.remote_note
             if self._copied_of.get(tp) != source:
                 fresh = _begin(log, snapshot, compacted=chosen.compacted)
                 self._copied_of[tp] = source
@@ -247,7 +250,11 @@ def make_topics(
         count = info.partition_count or source.partitions(topic)[-1] + 1
         name = renamed.get(topic, topic)
         if name not in target.log_dir.topics():
-            overrides = {key: value for key, value in info.overrides.items() if key not in _NOT_COPIED}
+            overrides = {
+                key: value
+                for key, value in info.overrides.items()
+                if key not in _NOT_COPIED and not key.startswith(TIERED_KEYS)
+            }
             target.create_topic(name, count, {**NEW_TOPIC_OVERRIDES, **overrides}, start_offsets=starts)
         elif not target.log_dir.is_broker and count > len(target.log_dir.partitions(name)):
             target.add_partitions(name, count)

@@ -42,7 +42,9 @@ def list_offset(
         return _below_end(snapshot, isolation, _of_greatest_timestamp(snapshot))
     if special is SpecialTimestamp.LATEST:
         return TimestampOffset(NO_TIMESTAMP, visible_end(snapshot, isolation))
-    if special in (SpecialTimestamp.EARLIEST, SpecialTimestamp.EARLIEST_LOCAL):
+    if special is SpecialTimestamp.EARLIEST:
+        return TimestampOffset(NO_TIMESTAMP, snapshot.whole_start_offset)
+    if special is SpecialTimestamp.EARLIEST_LOCAL:
         return TimestampOffset(NO_TIMESTAMP, snapshot.log_start_offset)
     return None
 

@@ -85,7 +85,7 @@ def _producers(log: Log, snapshot: LogSnapshot) -> PartitionProducers:
     }
     return PartitionProducers(
         snapshot.tp,
-        snapshot.log_start_offset,
+        snapshot.whole_start_offset,
         snapshot.log_end_offset,
         last_stable_offset(snapshot),
         producers,

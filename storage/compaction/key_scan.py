@@ -69,7 +69,7 @@ class Part:
             log_end_offset=self.end_offset,
             active_end=segments[-1].size,
             active_size=segments[-1].size,
-            generation=0,
+            cuts=(),
             transactions=Transactions(self.directory),
         )
 

@@ -17,7 +17,7 @@ from storage.errors import InvalidConfig
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
 
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INTEGER = re.compile(r"([+-]?)0*([0-9]{1,19})")
 _DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
@@ -32,9 +32,10 @@ class ValueKind:
 
 def _integer(minimum: int, maximum: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if _INTEGER.fullmatch(text) is None or not minimum <= int(text) <= maximum:
+        match = _INTEGER.fullmatch(text)
+        if match is None or not minimum <= (number := int(match[1] + match[2])) <= maximum:
             raise ValueError(text)
-        return int(text)
+        return number
 
     return parse
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.errors import InvalidConfig
+from storage.files.opening import real_place
 from storage.files.whole_file import read_existing
 from storage.format import properties
 
@@ -15,7 +16,8 @@ _KRAFT_ROLES = frozenset({"broker", "controller"})
 @dataclass(frozen=True, slots=True)
 class BrokerProperties:
     """`node_id`: None if it is not set. `metadata_dir`: where the metadata log lies. `is_kraft`: process.roles is set.
-    `is_controller`: the metadata log is this node's own and cannot be fetched again."""
+    `is_controller`: the metadata log is this node's own and cannot be fetched again. `is_tiered`: tiered storage is
+    configured."""
 
     path: Path
     node_id: int | None
@@ -23,11 +25,12 @@ class BrokerProperties:
     metadata_dir: Path | None
     is_kraft: bool
     is_controller: bool
+    is_tiered: bool
 
 
 def read(path: Path) -> BrokerProperties:
     """Reads a server.properties. OSError; CorruptCheckpoint; InvalidConfig for a node id that is no number."""
-    found = properties.parse(read_existing(path), path)
+    found = properties.parse(read_existing(real_place(path)), path)
     text = found.get("node.id", found.get("broker.id"))
     try:
         node_id = None if text is None or not text.strip() else int(text)
@@ -44,4 +47,5 @@ def read(path: Path) -> BrokerProperties:
         Path(metadata_dir) if metadata_dir else (log_dirs[0] if log_dirs else None),
         bool(roles),
         "controller" in roles,
+        found.get("remote.log.storage.system.enable", "").strip().lower() == "true",
     )

@@ -19,6 +19,7 @@ from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReade
 from storage.files.listing import paths_in
 from storage.files.meta_properties import MetaProperties
 from storage.files.names import DirKind
+from storage.files.opening import real_place
 from storage.files.partition_metadata import id_bytes
 from storage.files.whole_file import read_whole
 from storage.types import TopicPartition
@@ -49,7 +50,7 @@ class LogDirState:
     @staticmethod
     def of(path: Path) -> LogDirState:
         """Reads it. OSError."""
-        meta, problem = None, None
+        path, meta, problem = real_place(path), None, None
         try:
             meta = meta_properties.read(path / names.META_PROPERTIES)
         except CorruptCheckpoint as error:
@@ -304,7 +305,7 @@ def check_quorum(
 def _is_quorum_state(data: bytes) -> bool:
     try:
         return isinstance(json.loads(data), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

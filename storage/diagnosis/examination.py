@@ -23,6 +23,7 @@ from storage.diagnosis.partition_checks import (
     check_absent,
     check_files,
     check_log_start,
+    check_remote,
     check_topics,
     of_finding,
     of_recovery,
@@ -33,8 +34,10 @@ from storage.directory.recovery_plans import recovery_plan
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import checkpoints, dir_lock, names
 from storage.files.disk import RealDisk
+from storage.files.listing import paths_in
 from storage.files.names import FileKind
 from storage.log.log_dir import LogDir
+from storage.log.places import check_log_dir
 from storage.log.segment import Segment
 from storage.log.segments import live_offsets
 from storage.progress import NoProgress, Progress
@@ -57,9 +60,12 @@ def examine(
 ) -> Diagnosis:
     """What a broker with these log directories will do when it starts. Nothing is changed.
 
-    `quick`: no log is read, so damage is not found, and neither is what recovery would cut. OSError when a directory
-    cannot be read.
+    `quick`: no log is read, so damage is not found, and neither is what recovery would cut. NotALogDir; OSError when a
+    directory cannot be read.
     """
+    for path in paths:
+        if len(paths) == 1 or paths_in(path):  # beside others an empty one is a new disk, which the broker formats
+            check_log_dir(path)
     dirs = [LogDirState.of(path) for path in paths]
     metadata_dir = metadata_dir_of(dirs, properties)
     metadata = metadata_of(metadata_dir)
@@ -74,7 +80,9 @@ def examine(
         for tp in one.partitions:
             own += check_files(one.path / tp.dir_name, tp)
         own += _recovery_work(one)
-        if not quick:
+        if one.partitions:
+            own += check_remote(LogDir.open_read_only(one.path), one.partitions, properties)
+        if not quick and one.partitions:
             own += _damage(one, progress or NoProgress(), clock or SystemClock())
         if any(prediction.reaction is Reaction.OFFLINE for prediction in own):
             offline.add(one.path)
@@ -82,7 +90,8 @@ def examine(
     places = {tp: one.path for one in dirs for tp in one.partitions}
     found += check_absent(places, metadata, node_id, metadata_dir.path)
     stays = metadata_dir.path not in offline and len(offline) < len(dirs)
-    return Diagnosis(tuple(sorted(found, key=lambda one: (_WORST_FIRST[one.reaction], str(one.path)))), stays)
+    worst_first = sorted(found, key=lambda one: (_WORST_FIRST[one.reaction], str(one.path)))
+    return Diagnosis(tuple(worst_first), stays, quick)
 
 
 def _recovery_work(one: LogDirState) -> Iterator[Prediction]:

@@ -6,9 +6,10 @@ comes from `verify`. Sources: Kafka's LogManager.isStrayKraftReplica, LogLoader,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from storage.diagnosis.broker_properties import BrokerProperties
 from storage.diagnosis.directory_checks import REVIVE, LogDirState
 from storage.diagnosis.predictions import Prediction, Reaction
 from storage.errors import CorruptCheckpoint
@@ -20,6 +21,7 @@ from storage.files.transaction_index import ENTRY_SIZE, VERSION
 from storage.files.whole_file import read_whole
 from storage.format.batches import LOG_OVERHEAD
 from storage.log import tail
+from storage.log.log_dir import LogDir
 from storage.log.segment import Segment
 from storage.log.segment_check import never_written
 from storage.log.segments import live_offsets
@@ -149,6 +151,30 @@ def _has_later_version(path: Path) -> bool:
     data = read_whole(path) or b""
     versions = [data[at : at + 2] for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE)]
     return any(int.from_bytes(version, "big", signed=True) > VERSION for version in versions)
+
+
+def check_remote(
+    log_dir: LogDir, partitions: Iterable[TopicPartition], properties: BrokerProperties | None
+) -> Iterator[Prediction]:
+    """Partitions that begin in tiered storage. OSError."""
+    loses = properties is not None and not properties.is_tiered
+    for tp in partitions:
+        bases = live_offsets(log_dir.path / tp.dir_name, FileKind.LOG)
+        remote = log_dir.remote_offsets(tp, bases[0]) if bases else None
+        if remote is not None:
+            yield Prediction(
+                FaultKind.REMOTE_SEGMENTS.name_in_reports,
+                Reaction.FORGETS if loses else Reaction.FETCHES,
+                log_dir.path / tp.dir_name,
+                f"offsets {remote.start} to {remote.end - 1} are in tiered storage, not in this directory",
+                "begins after them, and removes the log start from its checkpoint: tiered storage is not configured"
+                if loses
+                else "reads them from there if that is configured as before; otherwise it forgets them",
+                "Set remote.log.storage.system.enable=true, and the rest as before, in its configuration"
+                if loses
+                else "Keep the tiered storage: a copy of this directory does not have these messages",
+                tp,
+            )
 
 
 def of_recovery(report: RecoveryReport, directory: Path, known_end: int | None) -> Iterator[Prediction]:

@@ -31,6 +31,8 @@ class Reaction(Enum):
     REMOVES = "removes", False  # what was to be removed anyway
     REPAIRS = "repairs", False  # rebuilt from the log, nothing is lost
     RECOVERS = "recovers", False  # logs are checked, which takes time
+    FORGETS = "forgets", True  # messages in tiered storage
+    FETCHES = "fetches", False  # from tiered storage, if that is there
     IGNORES = "ignores", False
 
 
@@ -52,10 +54,11 @@ class Prediction:
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """All predictions, the worst first. `stays`: it does not stop because of directories that it takes offline: the one
-    with the metadata log, or all of them."""
+    with the metadata log, or all of them. `quick`: no log was read."""
 
     predictions: tuple[Prediction, ...]
     stays: bool = True
+    quick: bool = False
 
     @property
     def starts(self) -> bool:
@@ -64,5 +67,5 @@ class Diagnosis:
 
     @property
     def is_well(self) -> bool:
-        """Whether it starts and loses nothing."""
+        """Whether it starts and loses nothing, as far as was looked: see `quick`."""
         return not any(one.reaction.is_finding for one in self.predictions)

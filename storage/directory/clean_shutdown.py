@@ -27,7 +27,7 @@ def parse(data: bytes) -> int:
     """The broker epoch in the file's bytes, -1 where they do not parse."""
     try:
         epoch = json.loads(data)["brokerEpoch"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return UNKNOWN_BROKER_EPOCH
     return epoch if isinstance(epoch, int) else UNKNOWN_BROKER_EPOCH
 

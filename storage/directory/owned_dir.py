@@ -38,7 +38,9 @@ from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Disk
 from storage.files.names import DirKind
+from storage.files.opening import real_place
 from storage.log.log_dir import LogDir
+from storage.log.places import check_log_dir
 from storage.log.read_only_log import ReadOnlyLog
 from storage.log.snapshot import Log
 from storage.log.topic_info import TopicInfo
@@ -53,9 +55,10 @@ from storage.types import TopicPartition
 class Opening:
     """How a directory is opened.
 
-    `create`: create it if it does not exist. `gentle`: only cut torn tails; a partition whose recovery would remove
-    more is offline. `trust_clean`: after a clean shutdown nothing is checked. `only`: the partitions to recover, None
-    for all; the directory is then not marked as cleanly shut down, unless it was before and that was trusted.
+    `create`: create it if it does not exist or is empty. `gentle`: only cut torn tails; a partition whose recovery
+    would remove more is offline. `trust_clean`: after a clean shutdown nothing is checked. `only`: the partitions to
+    recover, None for all; the directory is then not marked as cleanly shut down, unless it was before and that was
+    trusted.
     """
 
     create: bool = False
@@ -135,17 +138,15 @@ class OwnedDir:
         """Takes a log directory and, unless it was shut down cleanly, recovers it.
 
         `progress`: of this, and of partitions that are recovered later. A partition that cannot be recovered is
-        offline, alone (`failures`). LogLocked when another process holds the directory; FileNotFoundError,
-        NotADirectoryError or another OSError.
+        offline, alone (`failures`). LogLocked when another process holds the directory; NotALogDir, BadDestination
+        (see check_log_dir); FileNotFoundError or another OSError.
         """
-        path = Path(path)
+        path = real_place(Path(path))
         disk = RealDisk() if disk is None else disk
-        if opening.create:
-            _make_dirs(disk, path)
-        elif not path.exists():
+        if not opening.create and not path.exists():
             raise FileNotFoundError(errno.ENOENT, "no such log directory", str(path))
-        if not path.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, "not a directory", str(path))
+        check_log_dir(path, create=opening.create)
+        _make_dirs(disk, path)
         progress = progress or NoProgress()
         owned = OwnedDir(path, opening, config or BrokerConfig(), disk, clock or SystemClock(), progress)
         try:

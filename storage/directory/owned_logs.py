@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,8 +22,10 @@ from storage.files import names, topic_properties
 from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind
 from storage.log.log_dir import LogDir
+from storage.log.reader import find_batch
 from storage.log.segment import Segment
 from storage.log.segments import live_offsets
+from storage.log.tiering import is_tiered
 from storage.progress import NoProgress, Progress
 from storage.recovery.recovery import Recovery, RecoveryReport
 from storage.staged_writes import staging
@@ -248,20 +251,34 @@ class OwnedLogs:
         """See OwnedDir.truncate_to."""
         with self._checkpointing:
             with self._noting:
-                known = self.offsets_of(log)
                 if self._is_current(log):
-                    lowered = min(known.recovery_point or 0, offset)
-                    self._checkpoints.set(log.tp, replace(known, recovery_point=lowered))
+                    self._checkpoints.set(log.tp, self._lowered(log, offset))
             self._checkpoints.write()
             removed = log.truncate_to(offset)
+            with self._noting:
+                active = log.snapshot().segments[-1].base_offset
+                if self._is_current(log) and (self._checkpoints.cleaner_offset(log.tp) or 0) > active:
+                    self._checkpoints.set_cleaner_offset(log.tp, active)
             self._checkpoint_held()
             return removed
+
+    def _lowered(self, log: PartitionLog, offset: int) -> PartitionOffsets:
+        """A log's checkpoint lines before a truncation, none of which is above where the log will end: messages may be
+        appended there before the lines are written again, if the disk is full. Of a recovery point in the segment that
+        is cut only the segment counts; a log start stays where messages above it do."""
+        known, snapshot = self.offsets_of(log), log.snapshot()
+        base = snapshot.segments[max(snapshot.segment_index(offset), 0)].base_offset
+        start = known.log_start
+        if start is not None and find_batch(snapshot, offset) == find_batch(snapshot, start):
+            start = min(start, base)
+        return replace(known, recovery_point=min(known.recovery_point or 0, base), log_start=start)
 
     def note_cleaned(self, log: PartitionLog, offset: int) -> None:
         """Writes the cleaner's line of a partition, if this is still its log. OSError."""
         with self._noting:
             if self._is_current(log):
-                self._checkpoints.set_cleaner_offset(log.tp, offset)
+                active = log.snapshot().segments[-1].base_offset  # a truncation may have come meanwhile
+                self._checkpoints.set_cleaner_offset(log.tp, min(offset, active))
 
     def describe(self, topic: str, directories: Sequence[Path], overrides: Mapping[str, str]) -> LogConfig:
         """Writes a topic's configuration (partition_dirs.write_overrides), and applies what is in force then to its
@@ -284,7 +301,9 @@ class OwnedLogs:
         # The recovery point first: it may grow meanwhile, and the log end is never below it.
         recovery_point = log.recovery_point
         snapshot = log.snapshot()
-        begins_late = snapshot.log_start_offset > snapshot.segments[0].base_offset
+        # A tiered log has a line in any case: without it a broker would take 0 for where its remote part begins.
+        start = snapshot.whole_start_offset
+        has_line = start != snapshot.segments[0].base_offset or is_tiered(log.config.other)
         high_watermark: int | None = snapshot.log_end_offset
         with self._lock:
             replicated = log.tp in self._replicated
@@ -292,7 +311,7 @@ class OwnedLogs:
             # What only exists here is not replicated: the brokers' own high watermark applies.
             known = self._checkpoints.of(log.tp).high_watermark
             high_watermark = None if known is None else min(known, snapshot.log_end_offset)
-        return PartitionOffsets(recovery_point, snapshot.log_start_offset if begins_late else None, high_watermark)
+        return PartitionOffsets(recovery_point, start if has_line else None, high_watermark)
 
     def _recover_one(self, tp: TopicPartition, progress: Progress, threads: int) -> None:
         with contextlib.suppress(PartitionOffline, UnknownTopicOrPartition), self.alone([tp]):
@@ -343,14 +362,18 @@ class OwnedLogs:
     def _lower_checkpoint(self, log: PartitionLog) -> None:
         """Recovery may have cut a log below its line in the recovery point checkpoint (a bit has flipped, a file was
         lost): then the line is lowered on disk before anybody can append. Otherwise a killed process would leave it
-        above messages that were appended later and never synced, and the next recovery would trust them."""
-        known = self._checkpoints.of(log.tp)
-        if (known.recovery_point or 0) <= log.log_end_offset:
+        above messages that were appended later and never synced, and the next recovery would trust them; and the
+        cleaner's, beyond what was cleaned."""
+        known, end = self._checkpoints.of(log.tp), log.log_end_offset
+        cleaned = self._checkpoints.cleaner_offset(log.tp) or 0
+        if max(known.recovery_point or 0, cleaned) <= end:
             return
         try:
             with self._checkpointing:
                 with self._noting:
                     self._checkpoints.set(log.tp, replace(known, recovery_point=log.recovery_point))
+                    if cleaned > end:
+                        self._checkpoints.set_cleaner_offset(log.tp, end)
                 self._checkpoints.write()
         except BaseException:
             log.abandon()
@@ -470,6 +493,8 @@ def _offline(tp: TopicPartition, directory: Path, error: StorageError | OSError)
     what = f"{tp} cannot be opened"
     if isinstance(error, OSError) and error.errno in PASSING_ERRORS:
         advice = "It is tried again when it is next used"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            advice = f"Free some space on its file system. {advice}"
         return PartitionUnavailable(what, reason=error, path=directory, advice=advice)
     advice = "Repair it, then open the log directory again"
     return PartitionOffline(what, path=directory, found=str(error), advice=advice)

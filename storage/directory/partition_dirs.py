@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from storage.files import leader_epochs, names, partition_metadata, topic_properties
-from storage.files.descriptors import open_fd
 from storage.files.disk import opened, replace_file
 from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import EpochEntry
+from storage.files.listing import paths_in
 from storage.files.names import FileKind
+from storage.files.opening import open_directory
 from storage.files.whole_file import read_whole
 from storage.types import TopicPartition
 
@@ -75,8 +76,12 @@ def set_aside(disk: Disk, log_dir: Path, partitions: Iterable[TopicPartition]) -
 
 
 def remove(disk: Disk, directory: Path) -> None:
-    """Removes a directory and the files in it. OSError, also when it has a subdirectory, which no partition has."""
-    for path in sorted(directory.iterdir()):
+    """Removes a directory and the files in it, and of a link only the link. OSError, also when it has a subdirectory,
+    which no partition has."""
+    if directory.is_symlink():
+        disk.unlink(directory)
+        return
+    for path in paths_in(directory):
         disk.unlink(path)
     disk.rmdir(directory)
 
@@ -87,7 +92,7 @@ def watched(directory: Path) -> Iterator[Callable[[], bool]]:
 
     A descriptor of it is open meanwhile: otherwise another directory could get its inode number. OSError.
     """
-    fd = open_fd(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = open_directory(directory, os.O_PATH)
     try:
         began = os.fstat(fd)
 

@@ -16,7 +16,7 @@ from storage.files.whole_file import read_whole
 from storage.types import MAX_OFFSET, TopicPartition
 
 VERSION = 0
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INTEGER = re.compile(r"([+-]?)0*([0-9]{1,19})")
 _MAX_INT32 = 2**31 - 1
 
 
@@ -56,9 +56,10 @@ def encode_frame(lines: Iterable[str]) -> bytes:
 
 def parse_integer(text: str, maximum: int, line: str, path: Path | None) -> int:
     """A number as Java's parseInt and parseLong read it, within -maximum - 1 to `maximum`."""
-    if _INTEGER.fullmatch(text) is None or not -maximum - 1 <= int(text) <= maximum:
+    match = _INTEGER.fullmatch(text)
+    if match is None or not -maximum - 1 <= (number := int(match[1] + match[2])) <= maximum:
         raise malformed(line, path)
-    return int(text)
+    return number
 
 
 def malformed(line: str, path: Path | None) -> CorruptCheckpoint:

@@ -208,33 +208,42 @@ def parse(data: bytes, path: Path | None = None) -> Ledger:
             raise CorruptCheckpoint("unknown version", path=path, expected=VERSION, found=content["version"])
         contents = content.get("contents", {})
         queries = {
-            str(query): LastBatch(int(last[0]), int(last[1]), _contents(contents.get(query, ())))
+            str(query): LastBatch(_number(last[0]), _number(last[1]), _contents(contents.get(query, ())))
             for query, last in content["queries"].items()
         }
         return Ledger(queries, tuple(_pending(commit) for commit in content["pending"]))
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise CorruptCheckpoint("does not parse", path=path, found=repr(error)) from None
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or not -(2**63) <= value < 2**64:  # sums of hashes are unsigned
+        raise ValueError("a number does not have 64 bits")
+    return value
 
 
 def _pending(commit: Any) -> PendingCommit:
     batch = commit["batch"]
-    write = WriteId(str(commit["write"]), None if batch is None else int(batch))
+    write = WriteId(str(commit["write"]), None if batch is None else _number(batch))
     told = commit.get("content")
-    content = None if told is None else ContentSum(int(told[0]), int(told[1]))
-    return PendingCommit(write, int(commit["time_ms"]), tuple(_part(part) for part in commit["parts"]), content)
+    content = None if told is None else ContentSum(_number(told[0]), _number(told[1]))
+    return PendingCommit(write, _number(commit["time_ms"]), tuple(_part(part) for part in commit["parts"]), content)
 
 
 def _contents(given: Any) -> tuple[tuple[int, ContentSum], ...]:
-    return tuple((int(batch), ContentSum(int(records), int(digest))) for batch, records, digest in given)
+    return tuple((_number(batch), ContentSum(_number(records), _number(digest))) for batch, records, digest in given)
 
 
 def _part(part: Any) -> PendingPart:
-    tp = TopicPartition(str(part["topic"]), int(part["partition"]))
+    tp = TopicPartition(str(part["topic"]), _number(part["partition"]))
     if names.topic_name_problem(tp.topic) or tp.partition < 0:
         raise ValueError(f"{tp} is not a valid partition")
-    files = tuple(StagedBatchFile(tp, _staged(name), int(size), int(records)) for name, size, records in part["files"])
+    files = tuple(
+        StagedBatchFile(tp, _staged(name), _number(size), _number(records)) for name, size, records in part["files"]
+    )
     written = part.get("written", False) is True
-    return PendingPart(tp, int(part["base_offset"]), int(part["last_offset"]), int(part["crc"]), files, written)
+    first, last, crc = (_number(part[key]) for key in ("base_offset", "last_offset", "crc"))
+    return PendingPart(tp, first, last, crc, files, written)
 
 
 def _staged(name: str) -> str:

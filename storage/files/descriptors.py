@@ -319,14 +319,14 @@ def sync_path(disk: Disk, path: Path) -> None:
         file.close()
 
 
-def open_fd(path: str | os.PathLike[str], flags: int, mode: int = 0o777) -> int:
+def open_fd(path: str | os.PathLike[str], flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
     """os.open, which closes held descriptors when no descriptor is left."""
     try:
-        return os.open(path, flags, mode)
+        return os.open(path, flags, mode, dir_fd=dir_fd)
     except OSError as error:
         if error.errno not in NO_DESCRIPTOR or not held_files.give_back():
             raise
-    return os.open(path, flags, mode)
+    return os.open(path, flags, mode, dir_fd=dir_fd)
 
 
 def wait_for_room(fd: int) -> None:

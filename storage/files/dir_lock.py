@@ -10,6 +10,7 @@ storage/DESIGN.md, "Sharing a directory with a broker".
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import struct
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from storage.errors import LogLocked
 from storage.files.disk_protocol import Disk, DiskFile
+from storage.files.opening import open_file
 
 NAME = ".lock"
 
@@ -80,9 +82,13 @@ def holder(directory: Path) -> int | None:
         if path in _held:
             return os.getpid()
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_file(path, os.O_RDONLY)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EINVAL):  # what is no regular file is nobody's lock
+                return None
+            raise
         try:
             return _holder_of(fd)
         finally:
@@ -95,7 +101,7 @@ def locked_error(path: Path, pid: int | None) -> LogLocked:
         "the log directory is in use",
         path=path.parent,
         found=f"its lock held by {describe_process(pid)}",
-        advice="Stop that process, or open the directory read-only (--read-only)",
+        advice="Stop that process",
     )
 
 
@@ -110,6 +116,8 @@ def describe_process(pid: int | None) -> str:
         command = process.cmdline()
         # A broker's command line is a class path of kilobytes; people recognize its main class.
         broker = next((word for word in command if word.startswith("kafka.")), None)
+        if len(command) > 1 and Path(command[0]).name.startswith("python"):
+            command = [Path(command[1]).name, *command[2:]]
         return f"{broker or ' '.join(command[:4]) or process.name()} (process {pid})"
     return f"process {pid}"
 

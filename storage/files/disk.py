@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.files.descriptors import open_fd
 from storage.files.disk_protocol import Buffer, Disk, DiskFile
+from storage.files.opening import make_directory, open_directory, open_file, parent_of
 
 # Linux takes at most IOV_MAX buffers a call.
 _MAX_BUFFERS = 1024
@@ -37,6 +37,13 @@ class RealFile:
         return os.fstat(self._fd).st_size
 
     def write_at(self, position: int, *buffers: Buffer) -> int:
+        try:
+            return self._write_at(position, *buffers)
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
+
+    def _write_at(self, position: int, *buffers: Buffer) -> int:
         if len(buffers) == 1:
             # A partial write is rare.
             written = os.pwrite(self._fd, buffers[0], position)
@@ -70,23 +77,26 @@ class RealDisk:
     """A Disk that is the real file system."""
 
     def open(self, path: Path, *, create: bool = False) -> RealFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(path, open_fd(path, flags, 0o644))
+        return RealFile(path, open_file(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644))
 
     def mkdir(self, path: Path) -> None:
-        path.mkdir()
+        make_directory(path)
 
     def rmdir(self, path: Path) -> None:
-        path.rmdir()
+        with parent_of(path) as (parent, name):
+            os.rmdir(name, dir_fd=parent)
 
     def rename(self, source: Path, target: Path) -> None:
-        source.rename(target)
+        with parent_of(source) as (old_parent, old), parent_of(target) as (new_parent, new):
+            os.rename(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent)
 
     def unlink(self, path: Path) -> None:
-        path.unlink()
+        with parent_of(path) as (parent, name):
+            os.unlink(name, dir_fd=parent)
 
     def link(self, source: Path, target: Path) -> None:
-        target.hardlink_to(source)
+        with parent_of(source) as (old_parent, old), parent_of(target) as (new_parent, new):
+            os.link(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent, follow_symlinks=False)
 
     def copy(self, source_fd: int, target: Path, size_bytes: int) -> int:
         position = 0
@@ -110,10 +120,11 @@ class RealDisk:
         return position
 
     def set_mtime(self, path: Path, mtime_ns: int) -> None:
-        os.utime(path, ns=(mtime_ns, mtime_ns))
+        with parent_of(path) as (parent, name):
+            os.utime(name, ns=(mtime_ns, mtime_ns), dir_fd=parent, follow_symlinks=False)
 
     def sync_dir(self, path: Path) -> None:
-        fd = open_fd(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = open_directory(path)
         try:
             os.fsync(fd)
         finally:
@@ -138,6 +149,8 @@ def replace_file(disk: Disk, path: Path, content: bytes) -> None:
     3. sync the directory             → new content is in place, also after a power loss
     """
     temporary = path.with_name(path.name + ".tmp")
+    if os.path.lexists(temporary):
+        disk.unlink(temporary)  # a rest of ours, or a link to something that is not to be written
     with opened(disk, temporary, create=True) as file:
         file.truncate(0)
         file.write_at(0, content)

@@ -37,6 +37,11 @@ class LeaderEpochs:
         """The last leader's epoch; None when none is known."""
         return self.entries[-1].epoch if self.entries else None
 
+    def epoch_at(self, offset: int) -> int | None:
+        """The epoch of the leader that wrote `offset`; None below the first entry."""
+        slot = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
+        return self.entries[slot - 1].epoch if slot else None
+
     def assign(self, entry: EpochEntry) -> LeaderEpochs:
         """With this entry at the end, without entries that it contradicts (LeaderEpochFileCache.assign)."""
         if self.entries:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from storage.files.log_file import open_quietly
 
-_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY
 
 
 @contextmanager

@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.errors import SegmentGone
-from storage.files.descriptors import open_fd, wait_for_room
+from storage.files.descriptors import wait_for_room
 from storage.files.file_mark import FileMark
 from storage.files.names import FileState
+from storage.files.opening import open_directory, open_file, status_of
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 _O_NOATIME: int = getattr(os, "O_NOATIME", 0)
@@ -53,16 +54,18 @@ def _copy(out_fd: int, fd: int, position: int, size: int) -> int:
 
 
 def open_quietly(path: str | os.PathLike[str], flags: int = _READ_FLAGS) -> int:
-    """A descriptor for reading that does not change the access time, if that is permitted (open(2), O_NOATIME).
+    """A descriptor of a file, or with O_DIRECTORY of a directory, for reading, that does not change the access time if
+    that is permitted (open(2), O_NOATIME). Errors as `opening`.
 
     Can be the `opener` of the built-in open. Only a file's owner and root may use O_NOATIME.
     """
+    opens = open_directory if flags & os.O_DIRECTORY else open_file
     if _O_NOATIME:
         try:
-            return open_fd(path, flags | _O_NOATIME)
+            return opens(path, flags | _O_NOATIME)
         except PermissionError:
             pass
-    return open_fd(path, flags)
+    return opens(path, flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ class LogFile:
         self._fixed: FileMark | None = None
         self._is_removed = False
         self._on_change: Callable[[], None] | None = None
-        self.identity = FileIdentity.of(os.stat(self._place)) if identity is None else identity  # noqa: PTH116
+        self.identity = FileIdentity.of(status_of(self._place)) if identity is None else identity
 
     @property
     def path(self) -> Path:
@@ -183,7 +186,7 @@ class LogFile:
         """The file's status. SegmentGone when it was removed."""
         for place in self._places():
             try:
-                status = os.stat(place)  # noqa: PTH116
+                status = status_of(place)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             if self.is_it(status):
@@ -197,7 +200,7 @@ class LogFile:
             raise self._gone()
         for place in self._places():
             try:
-                fd = open_fd(place, self._flags)
+                fd = open_file(place, self._flags)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except PermissionError:

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from storage.errors import InvalidTopic
 from storage.types import MAX_OFFSET, TopicPartition
@@ -40,13 +41,19 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 SHARE_GROUP_STATE_TOPIC = "__share_group_state"
-INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
+REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
+INTERNAL_TOPICS = frozenset(
+    {CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC, REMOTE_LOG_METADATA_TOPIC}
+)
 # Their records are Kafka's own structures: nothing that a client serialised.
 KAFKAS_OWN_TOPICS = INTERNAL_TOPICS | {CLUSTER_METADATA_TOPIC}
 
 MAX_TOPIC_LENGTH = 249  # leaves room for "-" and a partition number within 255 bytes
 _MAX_NAME_LENGTH = 255
 _MAX_PARTITION = 2**31 - 1
+# More than any topic has. The name of an empty directory is enough to have a higher number, and what a topic lacks is
+# counted from it.
+MAX_PARTITIONS: Final = 100_000
 _OFFSET_DIGITS = 20
 
 

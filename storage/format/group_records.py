@@ -33,6 +33,8 @@ _GROUP_KEY: Final = 2
 # included: their state is elsewhere, and they commit nothing.
 _COORDINATOR_KEYS: Final = (8, 7, 6, 5, 4, 16, 3, 22, 21, 20, 19, 23, 17)
 _RANKS: Final = {version: rank for rank, version in enumerate(_COORDINATOR_KEYS)}
+_STREAMS_KEYS: Final = range(17, 24)
+_SHARE_KEYS: Final = range(10, 16)
 _WRITTEN_KEY: Final = 1
 # Brokers from 2.1 on read version 3; version 4, which 4.3 writes, only those from 3.5 on.
 _WRITTEN_VALUE: Final = 3
@@ -101,6 +103,19 @@ def parse_key(data: bytes) -> OffsetKey | GroupKey | CoordinatorKey | None:
         return GroupKey(reader.string())
     rank = _RANKS.get(version)
     return None if rank is None else CoordinatorKey(reader.string(), rank)
+
+
+def share_group_of(data: bytes) -> str | None:
+    """The group of a record's key if it is a share group (KIP-932); None for other kinds. CorruptData."""
+    what = "key of a group's record"
+    if _version(data, what) not in _SHARE_KEYS:
+        return None
+    return FieldReader(data[_VERSION.size :], what, flexible=False).string()
+
+
+def is_of_streams(data: bytes) -> bool:
+    """Whether a record's key is one of a streams group (KIP-1071). CorruptData."""
+    return _version(data, "key of a group's record") in _STREAMS_KEYS
 
 
 def parse_commit(data: bytes) -> CommittedOffset:

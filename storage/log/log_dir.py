@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from storage.clock import Clock, SystemClock
 from storage.errors import CorruptCheckpoint, StorageError, UnknownTopicOrPartition
-from storage.files import checkpoints, names
+from storage.files import checkpoints, leader_epochs, names
 from storage.files.file_mark import NEVER, FileMark
+from storage.files.leader_epochs import LeaderEpochs
 from storage.files.listing import scan_quietly
 from storage.files.names import DirKind
-from storage.types import TopicPartition
+from storage.files.opening import is_directory, real_place
+from storage.log.places import check_log_dir
+from storage.log.tiering import remote_offsets
+from storage.types import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
     from storage.config.broker_config import BrokerConfig
@@ -35,6 +41,8 @@ _REASONS: Final = {
     DirKind.STRAY: "is not in the broker's metadata (a stray)",
     DirKind.REMOTE_INDEX_CACHE: "is a cache of remote indexes",
 }
+_NUMBER: Final = f"has a partition number above {names.MAX_PARTITIONS - 1}, the highest that is read"
+_LINK: Final = "is a symbolic link that is not followed: it does not lead to a directory of the same name and owner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,7 @@ class LogDir:
         `open_log` returns the logs of the process that owns the directory (`OwnedDir`); without it they are only read.
         """
         # Constant after construction.
-        self.path = path
+        self.path = path = real_place(path)
         self._place = os.fspath(path)  # converting a Path to text takes longer than the system call
         self.clock = clock
         self._config = config
@@ -85,9 +93,10 @@ class LogDir:
     def open_read_only(path: Path | str, *, config: BrokerConfig | None = None, clock: Clock | None = None) -> LogDir:
         """Opens a log directory for reading: one of ours, a broker's, running or not, a snapshot, a backup.
 
-        `config`: the broker-level configuration, Kafka's defaults if not given. FileNotFoundError, NotADirectoryError
-        or another OSError when the directory cannot be listed.
+        `config`: the broker-level configuration, Kafka's defaults if not given. NotALogDir; FileNotFoundError or
+        another OSError when the directory cannot be listed.
         """
+        check_log_dir(Path(path))
         log_dir = LogDir(Path(path), config=config, clock=SystemClock() if clock is None else clock)
         log_dir.refresh()
         return log_dir
@@ -103,10 +112,16 @@ class LogDir:
             hidden = []
             with scan_quietly(self.path) as entries:
                 for entry in entries:
-                    if not entry.is_dir():
+                    is_link = entry.is_symlink()
+                    if not is_link and not entry.is_dir():
                         continue
                     parsed = names.parse_dir(entry.name)
-                    if parsed.kind in _SHOWN and parsed.partition is not None:
+                    if is_link and not is_directory(self.path / entry.name):
+                        if parsed.partition is not None:
+                            hidden.append(HiddenDir(entry.name, _LINK, parsed.kind, parsed.partition))
+                    elif parsed.partition is not None and parsed.partition.partition >= names.MAX_PARTITIONS:
+                        hidden.append(HiddenDir(entry.name, _NUMBER, parsed.kind, parsed.partition))
+                    elif parsed.kind in _SHOWN and parsed.partition is not None:
                         topics.setdefault(parsed.partition.topic, []).append(parsed.partition.partition)
                     else:
                         reason = parsed.reason or _REASONS.get(parsed.kind, parsed.kind.value)
@@ -147,7 +162,7 @@ class LogDir:
         without metadata, those with lower numbers than a partition that is here.
 
         They are in another log directory of this broker, on other brokers, or lost. A directory that is not a broker's
-        has none: it may hold just some partitions of a topic. OSError.
+        has none: it may hold just some partitions of a topic. Not more than names.MAX_PARTITIONS. OSError.
         """
         if not self.is_broker:
             return []
@@ -163,7 +178,8 @@ class LogDir:
             here = set(self.partitions(topic))
             # None where the metadata describe a later topic of that name, or there are none.
             count = self.topic_info(topic).partition_count or max(here) + 1
-            found += [TopicPartition(topic, number) for number in range(count) if number not in here]
+            absent = (TopicPartition(topic, number) for number in range(count) if number not in here)
+            found += islice(absent, max(0, names.MAX_PARTITIONS - len(found)))
         return sorted(found)
 
     def hidden(self) -> list[HiddenDir]:
@@ -196,8 +212,27 @@ class LogDir:
         from storage.log.read_only_log import ReadOnlyLog
 
         return ReadOnlyLog(
-            tp, self.path / tp.dir_name, lambda: self._log_starts.of(tp), lambda: self._recovery_points.of(tp)
+            tp,
+            self.path / tp.dir_name,
+            lambda: self._log_starts.find(tp),
+            lambda: self._recovery_points.of(tp),
+            lambda first_offset: self.remote_offsets(tp, first_offset),
         )
+
+    def remote_offsets(self, tp: TopicPartition, first_offset: int) -> OffsetRange | None:
+        """The offsets of a partition in tiered storage, before its first segment here, which begins at `first_offset`;
+        None where there are none (storage.log.tiering). OSError."""
+
+        def tiered() -> bool | None:
+            try:
+                return self.topic_info(tp.topic).is_tiered
+            except (StorageError, OSError):
+                return None
+
+        epochs = LeaderEpochs()
+        with suppress(CorruptCheckpoint):
+            epochs = leader_epochs.read(self.path / tp.dir_name / names.LEADER_EPOCH_CHECKPOINT)
+        return remote_offsets(first_offset, self._log_starts.find(tp), epochs, tiered)
 
     def opened(self) -> list[Log]:
         """The logs that were requested so far, by topic and partition."""
@@ -269,7 +304,8 @@ class CheckpointedOffsets:
     def find(self, tp: TopicPartition) -> int | None:
         """The partition's checkpointed offset, None where there is none.
 
-        A checkpoint that does not parse changes nothing: the offsets read before remain in force.
+        A checkpoint that does not parse changes nothing: the offsets read before remain in force. OSError each time
+        where it cannot be read.
         """
         with self._lock:
             try:
@@ -277,10 +313,10 @@ class CheckpointedOffsets:
             except (FileNotFoundError, NotADirectoryError):
                 status = None
             if status is not None and not self._mark.matches(status):
-                self._mark = FileMark.of(status)
                 try:
                     self._offsets = checkpoints.read(self._path)
                     self.problem = None
                 except CorruptCheckpoint as error:
                     self.problem = error
+                self._mark = FileMark.of(status)
             return self._offsets.get(tp)

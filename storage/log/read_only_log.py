@@ -15,29 +15,32 @@ given messages of another topic. Everything that is cached about a log depends o
 - a Segment means the same bytes for as long as it exists; caches by Segment (indexes, timestamps, transaction markers,
   the view index) are never stale, but must not outlive the object;
 - `generation` grows when messages were removed or overwritten; everything that was derived from several segments (the
-  last stable offset, open views, committed offsets) is then derived again.
+  last stable offset, open views, committed offsets) is then derived again. How this is noticed is in `lineage`: each
+  listing looks at leader-epoch-checkpoint too, since a broker replaces it by a rename.
 """
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from storage.errors import SegmentGone, UnknownTopicOrPartition
+from storage.errors import CorruptCheckpoint, SegmentGone, UnknownTopicOrPartition
+from storage.files import leader_epochs, names
 from storage.files.dir_identity import DirIdentity
 from storage.files.file_mark import NEVER, FileMark
+from storage.files.leader_epochs import LeaderEpochs
 from storage.files.log_file import FileIdentity, LogFile
+from storage.log import lineage, tail
 from storage.log import segments as segment_list
-from storage.log import tail
 from storage.log.isolation import Transactions
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.log.tail import Tail
-from storage.types import TopicPartition
+from storage.types import OffsetRange, TopicPartition
 
 _LISTING_TRIES: Final = 20
 
@@ -49,15 +52,20 @@ class ReadOnlyLog:
         self,
         tp: TopicPartition,
         path: Path,
-        log_start: Callable[[], int] = lambda: 0,
+        log_start: Callable[[], int | None] = lambda: None,
         recovery_point: Callable[[], int] = lambda: 0,
+        remote: Callable[[int], OffsetRange | None] = lambda _first_offset: None,
     ) -> None:
-        """`log_start`, `recovery_point`: return those offsets as checkpointed now, 0 where they are not."""
+        """`log_start`, `recovery_point`: return those offsets as checkpointed now, None and 0 where they are not.
+        `remote`: the offsets in tiered storage before the first segment's; asked when that or the checkpointed log
+        start has changed.
+        """
         # Constant after construction.
         self.tp = tp
         self.path = path
         self._log_start = log_start
         self._recovery_point = recovery_point
+        self._remote = remote
         self._place = os.fspath(path)
         # Has its own locking.
         self._transactions = Transactions(path)
@@ -68,6 +76,9 @@ class ReadOnlyLog:
         self._dir_mark = NEVER  # readers set it to this too, without the lock, to have the directory listed again
         self._active_mark = NEVER
         self._tail = Tail(0, 0)
+        self._checkpointed: int | None = None  # the log start that the snapshot was made with
+        self._epochs_mark = NEVER
+        self._epochs = LeaderEpochs()
 
     def snapshot(self) -> LogSnapshot:
         """The log as it is now; the same object as before when nothing has changed.
@@ -80,7 +91,9 @@ class ReadOnlyLog:
                 try:
                     if self._is_current_locked(before):
                         return before
-                    return self._look_locked(before, list(before.segments))
+                    snapshot = self._look_locked(before, list(before.segments), before.epochs)
+                    if snapshot is not None:
+                        return snapshot
                 except SegmentGone:
                     pass  # The active segment was removed just now: the listing shows what replaced it.
             return self._list_locked(before)
@@ -99,13 +112,13 @@ class ReadOnlyLog:
     def _is_current_locked(self, before: LogSnapshot) -> bool:
         """True when the log start and the active segment are unchanged; the list of files is not looked at."""
         active = before.active
-        if active is None:
-            return self._log_start() == before.log_start_offset
-        log_start = max(self._log_start(), before.segments[0].base_offset)
-        return log_start == before.log_start_offset and self._active_mark.matches(active.log.stat())
+        if self._log_start() != self._checkpointed:
+            return False
+        return active is None or self._active_mark.matches(active.log.stat())
 
     def _list_locked(self, before: LogSnapshot | None) -> LogSnapshot:
         held = () if before is None else before.segments
+        unlike = None  # what was found to contradict each other at the last try
         for _ in range(_LISTING_TRIES):
             mark = FileMark.of(self._dir_status())
             try:
@@ -113,7 +126,10 @@ class ReadOnlyLog:
                 found = segment_list.load(self.path, segment_list.list_logs(self.path), held, self._look_again)
                 if FileMark.of(self._dir_status()) != mark:
                     continue  # It may have been listed in the middle of a replacement.
-                snapshot = self._look_locked(before, found)
+                snapshot = self._look_locked(before, found, None, unlike)
+                if snapshot is None:
+                    unlike = self._epochs
+                    continue
             except (FileNotFoundError, SegmentGone):
                 continue  # Renamed or removed since the listing.
             self._dir_mark = mark
@@ -133,10 +149,21 @@ class ReadOnlyLog:
             )
         return before.with_known(now)
 
-    def _look_locked(self, before: LogSnapshot | None, found: list[Segment]) -> LogSnapshot:
-        """Measures the active segment's end and builds the snapshot. SegmentGone when a file was removed meanwhile."""
+    def _look_locked(
+        self,
+        before: LogSnapshot | None,
+        found: list[Segment],
+        epochs: LeaderEpochs | None,
+        unlike: LeaderEpochs | None = None,
+    ) -> LogSnapshot | None:
+        """Measures the active segment's end and builds the snapshot. SegmentGone when a file was removed meanwhile.
+
+        `epochs`: as known; None: they are read, after the messages, so that they are not older. If they belong to other
+        messages than were measured, the log is being truncated: None, look again. Unless they are those in `unlike`:
+        then they are wrong.
+        """
         was_active = None if before is None else before.active
-        kept = self._kept_locked(was_active, found) and not _written_over(before, found)
+        self._replace_truncated_locked(was_active, found)
         for segment in found[:-1]:
             segment.sealed = True
             if segment.log.fixed is None:
@@ -154,7 +181,12 @@ class ReadOnlyLog:
             else:
                 end = tail.extend(found[-1], self._tail, active_size, self._recovery_point())
             found[-1].size = active_size
-        log_start = max(self._log_start(), found[0].base_offset if found else 0)
+        checkpointed = self._log_start()
+        log_start = max(checkpointed or 0, found[0].base_offset if found else 0)
+        if epochs is None:
+            epochs = self._read_epochs_locked()
+        if end.epoch >= 0 and epochs.epoch_at(end.next_offset - 1) not in (None, end.epoch) and epochs != unlike:
+            return None
         segments = tuple(found)
         snapshot = LogSnapshot(
             tp=self.tp,
@@ -165,50 +197,65 @@ class ReadOnlyLog:
             log_end_offset=max(end.next_offset, log_start),
             active_end=end.end,
             active_size=active_size,
-            generation=0 if before is None else before.generation + (not kept),
+            cuts=() if before is None else before.cuts,
             transactions=self._transactions,
             identity=self._identity,
+            epochs=epochs,
+            remote_offsets=self._remote_locked(before, checkpointed, found),
         )
-        self._tail, self._active_mark = end, mark
-        if before == snapshot:
+        cut = None if before is None else lineage.cut_since(before, snapshot, self._tail.epoch)
+        if cut is not None:
+            snapshot = replace(snapshot, cuts=(*snapshot.cuts, cut))
+        self._tail, self._active_mark, self._checkpointed = end, mark, checkpointed
+        if before == snapshot and before.epochs == epochs:
             return before
         self._snapshot = snapshot
         return snapshot
 
-    def _kept_locked(self, was_active: Segment | None, found: list[Segment]) -> bool:
-        """False when the segment that was active has lost messages that were read, or was removed.
+    def _remote_locked(
+        self, before: LogSnapshot | None, checkpointed: int | None, found: list[Segment]
+    ) -> OffsetRange | None:
+        if not found:
+            return None
+        first = found[0].base_offset
+        if before is not None and before.segments and (before.segments[0].base_offset, self._checkpointed) == (
+            first, checkpointed,
+        ):  # fmt: skip
+            return before.remote_offsets
+        return self._remote(first)
 
-        If its file is there and was truncated, it is replaced in `found` by a new segment.
-        """
+    def _read_epochs_locked(self) -> LeaderEpochs:
+        """The epochs in the checkpoint; none where it is missing or cannot be read."""
+        path = self.path / names.LEADER_EPOCH_CHECKPOINT
+        try:
+            status = path.stat()
+            if not self._epochs_mark.matches(status):
+                self._epochs_mark = NEVER
+                self._epochs = leader_epochs.read(path)
+                self._epochs_mark = FileMark.of(status)
+        except (CorruptCheckpoint, OSError):
+            self._epochs = LeaderEpochs()
+        return self._epochs
+
+    def _replace_truncated_locked(self, was_active: Segment | None, found: list[Segment]) -> None:
+        """If the segment that was active is there but its file has lost what was read, it is replaced in `found` by a
+        new segment."""
         if was_active is None:
-            return True
+            return
         for slot in range(len(found) - 1, -1, -1):
             if found[slot] is was_active:
                 status = was_active.log.stat()
                 if self._active_mark.matches(status):
-                    return True
+                    return
                 if status.st_size >= self._tail.end and tail.still_holds(was_active, self._tail):
                     was_active.size = status.st_size
-                    return True
+                    return
                 file = LogFile(was_active.log.path, FileIdentity.of(status))
                 found[slot] = Segment(self.path, was_active.base_offset, file, status.st_size)
-                return False
-        return False
+                return
 
     def _dir_status(self) -> os.stat_result:
         try:
             return os.stat(self._place)  # noqa: PTH116 - a third of the time of Path.stat
         except (FileNotFoundError, NotADirectoryError):
             raise UnknownTopicOrPartition("partition's directory was removed", path=self.path) from None
-
-
-def _written_over(before: LogSnapshot | None, found: list[Segment]) -> bool:
-    """Whether a sealed segment's file has other content than before; compaction uses another file instead."""
-    if before is None or not any(map(operator.is_not, before.segments[:-1], found)):
-        return False
-    now = {segment.base_offset: segment.log for segment in found}
-    for segment in before.segments[:-1]:
-        log = now.get(segment.base_offset)
-        if log is not None and log.identity == segment.log.identity and log.fixed != segment.log.fixed:
-            return True
-    return False

@@ -18,6 +18,7 @@ from storage.files import names, offset_index, time_index
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind, FileState
 from storage.files.offset_index import OffsetIndex
+from storage.files.opening import status_of
 from storage.files.sparse_index import SparseIndex
 from storage.files.time_index import TimeIndex
 from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, MAX_MAGIC, BatchTable, scan
@@ -124,7 +125,7 @@ class Segment:
     def at(directory: Path, base_offset: int, state: FileState = FileState.LIVE) -> Segment:
         """The segment whose .log is there now, with the size that it has. FileNotFoundError, OSError."""
         path = directory / names.segment_file(base_offset, FileKind.LOG, state)
-        status = path.stat()
+        status = status_of(path)
         return Segment(directory, base_offset, LogFile(path, FileIdentity.of(status)), status.st_size)
 
     def __repr__(self) -> str:

@@ -48,7 +48,8 @@ def check_segment(
     further above the base than a segment can index. `look`, `threads`: see WindowPlan."""
     position = start
     expected = base_offset if next_offset is None else next_offset
-    highest = MAX_OFFSET if any_span else base_offset + MAX_RELATIVE_OFFSET
+    # The offset after the last one must be an offset too.
+    highest = min(MAX_OFFSET if any_span else base_offset + MAX_RELATIVE_OFFSET, MAX_OFFSET - 1)
     plan = WindowPlan(log, size, base_offset, highest, look, threads)
     with closing(checked_windows(plan, start)) as windows:
         for window in windows:

@@ -30,6 +30,7 @@ from storage.files import names
 from storage.files.listing import scan_quietly
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind, FileState
+from storage.files.opening import status_of
 from storage.log import tail
 from storage.log.segment import Segment
 
@@ -94,7 +95,7 @@ def load(
         old = known.get(base)
         # Text instead of Path: there may be a hundred thousand of them.
         path = f"{place}/{names.segment_file(base, _LOG, state)}"
-        status = os.stat(path)  # noqa: PTH116
+        status = status_of(path)
         if old is not None:
             # If it was sealed and is the last one now, the log lost what followed, and perhaps this segment's end.
             same = base != last and old.log.is_as_fixed(status) if old.sealed else old.log.is_it(status)

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import OffsetOutOfRange
+from storage.files.leader_epochs import LeaderEpochs
 from storage.format.batches import BatchTable
 from storage.log.segment import Segment
-from storage.types import TopicPartition
+from storage.types import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
     from storage.files.dir_identity import DirIdentity
@@ -51,10 +52,12 @@ class LogSnapshot:
 
     `segments`: by ascending base offset; the last is the active one. `log_start_offset` (included) to `log_end_offset`
     (excluded) is what may be read: records below it may still be in the files, and a batch may begin below it.
+    `remote_offsets`: those before it that the log has too, in tiered storage (Kafka's log start offset is the first of
+    them, and `log_start_offset` its local log start offset); None where there are none.
     `active_end`: bytes of the last segment that are whole valid batches; `active_size`: bytes of its file, more where
-    the tail is torn, garbage, preallocated or being written. `generation`: grows with each truncation that was seen;
-    within one, an offset below `log_end_offset` keeps its meaning. `identity`: of the directory, as far as it is known,
-    for a log that another process writes.
+    the tail is torn, garbage, preallocated or being written. `cuts`: the offset of each truncation that this log object
+    has seen (storage.log.lineage). `epochs`: as the log's leader-epoch-checkpoint has them. `identity`: of the
+    directory, as far as it is known, for a log that another process writes.
     """
 
     tp: TopicPartition
@@ -63,9 +66,16 @@ class LogSnapshot:
     log_end_offset: int
     active_end: int
     active_size: int
-    generation: int
+    cuts: tuple[int, ...]
     transactions: TransactionOutcomes = field(repr=False, compare=False)
     identity: DirIdentity | None = field(default=None, repr=False, compare=False)
+    remote_offsets: OffsetRange | None = None
+    epochs: LeaderEpochs = field(default=LeaderEpochs(), repr=False, compare=False)
+
+    @property
+    def generation(self) -> int:
+        """How many truncations were seen. Within one, an offset below `log_end_offset` keeps its meaning."""
+        return len(self.cuts)
 
     @property
     def active(self) -> Segment | None:
@@ -76,6 +86,26 @@ class LogSnapshot:
     def size_bytes(self) -> int:
         """Bytes of all segments, the active one up to its valid end."""
         return sum(segment.size for segment in self.segments[:-1]) + self.active_end
+
+    @property
+    def whole_start_offset(self) -> int:
+        """Where the log begins, in tiered storage or here."""
+        return self.log_start_offset if self.remote_offsets is None else self.remote_offsets.start
+
+    @property
+    def remote_note(self) -> str | None:
+        """What a person should know about the messages that are not here; None where all are."""
+        remote = self.remote_offsets
+        if remote is None:
+            return None
+        return f"{self.tp}: messages {remote.start} to {remote.end - 1} are in tiered storage, not in this directory"
+
+    @property
+    def why_not_earlier(self) -> str:
+        """Why messages before `log_start_offset` cannot be read."""
+        begins = f"the log begins at {self.log_start_offset}"
+        remote = self.remote_offsets
+        return begins if remote is None else f"{begins} here, {remote.start} to {remote.end - 1} are in tiered storage"
 
     def end_position(self, segment: Segment) -> int:
         """The byte position where a segment's messages end."""
@@ -88,11 +118,14 @@ class LogSnapshot:
     def check_offset(self, offset: int) -> None:
         """Raises OffsetOutOfRange for an offset below the log start or above the log end, as a fetch does."""
         if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise OffsetOutOfRange(
-                f"offset is out of the range of {self.tp}",
-                offset=offset,
-                expected=f"{self.log_start_offset} to {self.log_end_offset}",
-            )
+            raise self.out_of_range(f"offset is out of the range of {self.tp}", offset)
+
+    def out_of_range(self, what: str, offset: int) -> OffsetOutOfRange:
+        """The error for an offset that may not be read: `what`, or that it is in tiered storage."""
+        remote = self.remote_offsets
+        if remote is not None and remote.start <= offset < remote.end:
+            what = f"offset of {self.tp} is in tiered storage, not in this directory"
+        return OffsetOutOfRange(what, offset=offset, expected=f"{self.log_start_offset} to {self.log_end_offset}")
 
 
 def _base_offset(segment: Segment) -> int:

@@ -54,6 +54,12 @@ class Tail:
     last_position: int = -1
     last_header: bytes = b""
 
+    @property
+    def epoch(self) -> int:
+        """The leader epoch of that batch; -1 where there is none, as before format v2."""
+        header = self.last_header
+        return int.from_bytes(header[12:16], "big", signed=True) if header[16:17] == b"\x02" else -1
+
 
 def measure(segment: Segment, size: int, recovery_point: int = 0) -> Tail:
     """The valid end of a segment of `size` bytes, measured for the first time: from its last good index entry on."""

@@ -18,6 +18,7 @@ from storage.config.log_config import LogConfig, read_overrides
 from storage.errors import CorruptCheckpoint, InvalidConfig, StorageError
 from storage.files import meta_properties, names, partition_metadata, topic_properties
 from storage.files.file_mark import FileMark
+from storage.log.tiering import is_tiered
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ class TopicInfo:
     source: str
     replicas: int = 1
     problems: tuple[StorageError, ...] = ()
+
+    @property
+    def is_tiered(self) -> bool | None:
+        """Whether older messages may be in tiered storage; None where the cluster's configuration is not known."""
+        return is_tiered(self.overrides) or (False if self.source == CLUSTER_METADATA else None)
 
 
 @dataclass(frozen=True, slots=True)

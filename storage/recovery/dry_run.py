@@ -6,6 +6,7 @@ the real ones, which are read and never written: a cut is only noted. So the rep
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Buffer, DiskFile
 from storage.files.listing import paths_in
 from storage.files.names import FileKind
+from storage.files.opening import links_of_ours
 from storage.files.whole_file import read_whole
 from storage.progress import Progress
 from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
@@ -23,13 +25,14 @@ from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
 
 def rehearse(plan: RecoveryPlan, *, clock: Clock, progress: Progress | None = None) -> RecoveryReport:
     """The report that `Recovery` would produce; nothing is changed. Errors as Recovery's."""
-    with tempfile.TemporaryDirectory(prefix="kafkafs-recover-") as place:
+    with tempfile.TemporaryDirectory(prefix="kafkafs-recover-") as place, contextlib.ExitStack() as links:
         shadow = Path(place) / plan.directory.name
         shadow.mkdir()
+        links.enter_context(links_of_ours(shadow))
         for path in paths_in(plan.directory):
             parsed = names.parse_segment_file(path.name)
             if parsed is not None and parsed.kind is FileKind.LOG:
-                (shadow / path.name).symlink_to(path.resolve())
+                (shadow / path.name).symlink_to(path.absolute())
             elif path.is_file() and (content := read_whole(path)) is not None:
                 (shadow / path.name).write_bytes(content)
         recovery = Recovery(replace(plan, directory=shadow), disk=_ShadowDisk(), clock=clock, progress=progress)

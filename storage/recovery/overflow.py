@@ -24,6 +24,7 @@ from storage.format.batches import MAX_RELATIVE_OFFSET, BatchTable
 from storage.format.decoder import Decoder
 from storage.log.segment import Segment
 from storage.log.segment_check import check_segment, ignore_batches
+from storage.types import MAX_OFFSET
 
 
 class OffsetOverflow(Exception):
@@ -36,19 +37,19 @@ class OffsetOverflow(Exception):
 
 def next_offset(segment: Segment) -> int:
     """The offset after a segment's last sound batch, however far above its base; the base without any."""
-    start = segment.floor(segment.base_offset + MAX_RELATIVE_OFFSET, segment.size)
+    start = segment.floor(_highest(segment.base_offset), segment.size)
     check = check_segment(segment.log, segment.base_offset, segment.size, ignore_batches, start=start, any_span=True)
     return check.next_offset
 
 
-def overflows(segment: Segment) -> bool:
-    """True when some of its offsets are too far above its base for an index entry."""
-    return next_offset(segment) - 1 - segment.base_offset > MAX_RELATIVE_OFFSET
+def overflows(segment: Segment, end_offset: int = MAX_OFFSET) -> bool:
+    """True when some of its offsets are too far above its base for an index entry, and all are below `end_offset`."""
+    return MAX_RELATIVE_OFFSET < next_offset(segment) - 1 - segment.base_offset < end_offset - segment.base_offset
 
 
 def split(disk: Disk, directory: Path, segment: Segment, *, interval_bytes: int) -> list[int]:
     """Steps 1 and 2: the base offsets of the parts, each the first offset in it. All of the segment must be sound."""
-    parts = _Parts(disk, directory, interval_bytes)
+    parts = _Parts(disk, directory, segment.base_offset, interval_bytes)
     try:
         check_segment(segment.log, segment.base_offset, segment.size, parts.take, any_span=True)
         parts.finish(segment)
@@ -63,9 +64,10 @@ def split(disk: Disk, directory: Path, segment: Segment, *, interval_bytes: int)
 class _Parts:
     """The new segments; the last of them is being written."""
 
-    def __init__(self, disk: Disk, directory: Path, interval_bytes: int) -> None:
+    def __init__(self, disk: Disk, directory: Path, lowest: int, interval_bytes: int) -> None:
         self._disk = disk
         self._directory = directory
+        self._lowest = lowest  # the next part's least base offset
         self._interval_bytes = interval_bytes
         self.all: list[CleanedSegment] = []
 
@@ -75,10 +77,14 @@ class _Parts:
         row = 0
         while row < rows:
             if not self.all or int(last[row]) - self.all[-1].base_offset > MAX_RELATIVE_OFFSET:
-                self._begin(_first_offset(data, table, row, origin))
-            stop = int(last.searchsorted(self.all[-1].base_offset + MAX_RELATIVE_OFFSET, side="right"))
+                # What a message set holds may contradict its own offset, which no CRC covers.
+                lowest = max(self._lowest, int(last[row]) - MAX_RELATIVE_OFFSET)
+                first = _first_offset(data, table, row, origin)
+                self._begin(min(max(first, lowest), int(last[row])))
+            stop = int(last.searchsorted(_highest(self.all[-1].base_offset), side="right"))
             part = data[int(table.position[row]) - origin : int(table.end[stop - 1]) - origin]
             self.all[-1].append(part, table.slice(row, stop).copy())
+            self._lowest = int(last[stop - 1]) + 1
             row = stop
 
     def _begin(self, base_offset: int) -> None:
@@ -101,6 +107,10 @@ class _Parts:
     def close(self) -> None:
         for part in self.all:
             part.close()
+
+
+def _highest(base_offset: int) -> int:
+    return min(base_offset + MAX_RELATIVE_OFFSET, MAX_OFFSET)
 
 
 def _first_offset(data: memoryview, table: BatchTable, row: int, origin: int) -> int:

@@ -49,12 +49,14 @@ from storage.log.intact import intact_batch
 from storage.log.segment import Segment
 from storage.log.segment_check import SegmentCheck, check_segment, ignore_batches, never_written
 from storage.log.segments import live_offsets
+from storage.log.tiering import remote_offsets
 from storage.progress import NoProgress, Progress
 from storage.recovery import final_time_entry, overflow
 from storage.recovery.leftovers import plan_leftovers
 from storage.recovery.overflow import OffsetOverflow
-from storage.types import TopicPartition
+from storage.types import MAX_OFFSET, TopicPartition
 
+_MIN_OFFSET = -(2**63)
 _INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
 
 
@@ -86,8 +88,8 @@ class RecoveryPlan:
     """What recovery needs to know about a partition.
 
     `clean`: the log directory was shut down cleanly. `recovery_point`: everything below it was synced.
-    `log_start_offset`: as checkpointed, 0 without. `gentle`: only cut a torn tail; PartitionOffline where messages
-    would be removed. `threads`: how many check a segment at once.
+    `log_start_offset`: as checkpointed, None without. `tiered`: see remote_offsets. `gentle`: only cut a torn tail;
+    PartitionOffline where messages would be removed. `threads`: how many check a segment at once.
     """
 
     tp: TopicPartition
@@ -95,7 +97,8 @@ class RecoveryPlan:
     config: LogConfig
     clean: bool
     recovery_point: int = 0
-    log_start_offset: int = 0
+    log_start_offset: int | None = None
+    tiered: bool | None = False
     producer_expiration_ms: int = 86_400_000
     gentle: bool = False
     threads: int = 1
@@ -110,6 +113,7 @@ class Recovery:
         self._clock = clock
         self._progress = progress or NoProgress()
         self._directory = plan.directory
+        self._log_start = plan.log_start_offset or 0
         self.report = RecoveryReport(plan.tp)
         self._epochs = LeaderEpochs()
         self._epochs_before: LeaderEpochs | None = None
@@ -132,19 +136,21 @@ class Recovery:
         segments, unsound = self._open_segments()
         ends = self._check_segments(segments, unsound)
         next_offset = self._next_offset(segments, ends)
-        if segments and next_offset < plan.log_start_offset:
-            self._note(f"log ends at {next_offset}, below its start {plan.log_start_offset}: it restarts there")
+        if segments and next_offset < self._log_start:
+            self._note(f"log ends at {next_offset}, below its start {self._log_start}: it restarts there")
             for segment in reversed(segments):
                 self._remove_segment(segment)
-            segments, next_offset = [], plan.log_start_offset
+            segments, next_offset = [], self._log_start
             self._epochs = LeaderEpochs()
         if not segments:
-            next_offset = max(next_offset, plan.log_start_offset)
+            next_offset = max(next_offset, self._log_start)
             segments = [self._create_segment(next_offset)]
-        log_start = max(plan.log_start_offset, segments[0].base_offset)
+        log_start = max(self._log_start, segments[0].base_offset)
+        remote = remote_offsets(segments[0].base_offset, plan.log_start_offset, self._epochs, lambda: plan.tiered)
         self._store_epochs(next_offset)
         producers = self._rebuild_producers(segments, log_start, next_offset)
-        self.report.log_start_offset, self.report.log_end_offset = log_start, next_offset
+        self.report.log_start_offset = log_start if remote is None else remote.start
+        self.report.log_end_offset = next_offset
         return LoadedLog(
             segments=segments,
             next_offset=next_offset,
@@ -153,6 +159,7 @@ class Recovery:
             producers=producers,
             epochs=self._epochs,
             producer_expiration_ms=plan.producer_expiration_ms,
+            remote_offsets=remote,
         )
 
     # Passes 1 to 3
@@ -195,7 +202,7 @@ class Recovery:
         for base_offset in self._offsets_of(FileKind.LOG):
             segment = Segment.at(self._directory, base_offset)
             if segments and base_offset - segments[-1].base_offset > MAX_RELATIVE_OFFSET + 1:
-                self._check_span(segments[-1])
+                self._check_span(segments[-1], base_offset)
             segments.append(segment)
             index = transaction_index.load(self._path(base_offset, FileKind.TRANSACTION_INDEX), base_offset)
             wrong = index.problem is not None or bool((index.last_offset < base_offset).any())
@@ -211,8 +218,9 @@ class Recovery:
 
     # Pass 5
 
-    def _check_span(self, segment: Segment) -> None:
-        if overflow.overflows(segment):
+    def _check_span(self, segment: Segment, end_offset: int = MAX_OFFSET) -> None:
+        """`end_offset`: the next segment's base. Offsets beyond are damage: the parts would displace its messages."""
+        if overflow.overflows(segment, end_offset):
             raise OffsetOverflow(segment)
 
     def _split(self, segment: Segment) -> None:
@@ -222,6 +230,8 @@ class Recovery:
             later = [base for base in self._offsets_of(FileKind.LOG) if base > segment.base_offset]
             segments = [Segment.at(self._directory, base) for base in later]
             self._cut(segment, check.end, check.next_offset, segments)
+        if not check.end:
+            return
         interval_bytes = self._plan.config.index_interval_bytes
         bases = overflow.split(self._disk, self._directory, segment, interval_bytes=interval_bytes)
         self._note(
@@ -262,7 +272,7 @@ class Recovery:
                 if producers is None or producers.end_offset > segment.base_offset or row - 1 not in chosen:
                     # A broker loads the segments, and recovers those without indexes, one after the other.
                     loaded = segments if row >= first else segments[:row]
-                    start = plan.log_start_offset
+                    start = self._log_start
                     producers = rebuild(snapshots, loaded, start, segment.base_offset, clean=False)
                 producers.end_offset = segment.base_offset
                 snapshots.write(producers)
@@ -304,7 +314,7 @@ class Recovery:
 
         check = check_segment(segment.log, segment.base_offset, segment.size, visit, threads=self._plan.threads)
         if check.overflows:
-            raise OffsetOverflow(segment)
+            self._check_span(segment, later[0].base_offset if later else MAX_OFFSET)
         if check.invalid_bytes:
             self._cut(segment, check.end, check.next_offset, later)
         final = state.final_time_entry()
@@ -325,27 +335,28 @@ class Recovery:
 
     def _cut(self, segment: Segment, position: int, next_offset: int, later: Sequence[Segment]) -> None:
         lost = segment.size - position
-        if self._plan.gentle:
-            behind = None
-            if not never_written(segment.log, position):
-                behind = intact_batch(segment, position + 1, segment.size, next_offset)
-            if later or behind is not None:
-                raise PartitionOffline(
-                    "damage before intact messages",
-                    path=segment.log.path,
-                    position=position,
-                    offset=next_offset,
-                    found=f"{len(later)} later segments" if later else f"an intact batch at position {behind}",
-                    advice="`kafkafs recover` cuts the log there as a broker would; "
-                    "`kafkafs salvage` first copies what is intact",
-                )
+        # No CRC covers an offset: what is intact counts, whatever its offset. No append can have been left unfinished
+        # below the recovery point.
+        unfinished = never_written(segment.log, position) and next_offset >= self._plan.recovery_point
+        behind = None if unfinished else intact_batch(segment, position, segment.size, _MIN_OFFSET, MAX_OFFSET)
+        if self._plan.gentle and (later or behind is not None):
+            raise PartitionOffline(
+                "damage before intact messages",
+                path=segment.log.path,
+                position=position,
+                offset=next_offset,
+                found=f"{len(later)} later segments" if later else f"an intact batch at position {behind}",
+                advice="`kafkafs recover` cuts the log there as a broker would; "
+                "`kafkafs salvage` first copies what is intact",
+            )
         for other in reversed(later):
             self._remove_segment(other)
         if later:
             # Otherwise a power failure could leave the cut, which looks sound, with later segments after it.
             self._disk.sync_dir(self._directory)
         place = f"position {position}, offset {next_offset}"
-        self._note(f"cuts {segment.log.path.name} at {place}: {lost} bytes are removed")
+        intact = "" if behind is None else f", with an intact batch at position {behind}; `kafkafs salvage` keeps it"
+        self._note(f"cuts {segment.log.path.name} at {place}: {lost} bytes are removed{intact}")
         self.report.cut = Cut(segment.base_offset, position, next_offset, lost)
         with opened(self._disk, segment.log.path) as file:
             file.truncate(position)
@@ -395,7 +406,7 @@ class Recovery:
         self._epochs_before = self._epochs
 
     def _store_epochs(self, next_offset: int) -> None:
-        epochs = self._epochs.truncate_from_end(next_offset).truncate_from_start(self._plan.log_start_offset)
+        epochs = self._epochs.truncate_from_end(next_offset).truncate_from_start(self._log_start)
         self._epochs = epochs
         path = self._directory / names.LEADER_EPOCH_CHECKPOINT
         if epochs != self._epochs_before or not path.exists():

@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +37,7 @@ from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record
 from storage.log.scanning import scan_batches
 from storage.log.segment import Segment
+from storage.log.segment_check import check_segment, ignore_batches
 from storage.log.segments import live_offsets
 from storage.log.snapshot import LogSnapshot
 from storage.progress import Progress
@@ -115,12 +116,7 @@ class Building:
     def _copied(self, plan: BuildPlan) -> tuple[PartitionLog, int]:
         replica, directory = plan.replica, plan.directory
         snapshot, end_offset = replica.snapshot, plan.cut.end_offset
-        kept = [
-            segment
-            for segment in snapshot.segments
-            # An empty last segment too: the log may end beyond the last batch.
-            if segment.base_offset < end_offset or segment.base_offset == end_offset == snapshot.log_end_offset
-        ]
+        kept = _kept(snapshot, end_offset)
         self.disk.mkdir(directory)
         linked = 0
         for segment in kept[:-1]:
@@ -135,23 +131,14 @@ class Building:
         if replica.epochs is not None:
             entries = replica.epochs.truncate_from_end(end_offset).entries
             replace_file(self.disk, directory / names.LEADER_EPOCH_CHECKPOINT, leader_epochs.encode(entries))
-        recovery_point = 0
-        if plan.link and kept and replica.epochs is not None:
-            trusted = end_offset if replica.source.clean else replica.recovery_point
-            recovery_point = min(trusted, kept[-1].base_offset)
+        recovery_point = _recovery_point(plan, kept)
         log, report = self._recovered(plan, recovery_point, snapshot.log_start_offset)
         expected = max(end_offset, snapshot.log_start_offset)
         if report.cut is not None or report.log_end_offset != expected:
             log.abandon()
             cut = report.cut
-            raise CorruptBatch(
-                f"{replica.tp} is damaged",
-                path=replica.path if cut is None else replica.path / names.segment_file(cut.base_offset, FileKind.LOG),
-                position=None if cut is None else cut.position,
-                expected=f"messages up to offset {expected}",
-                found=f"up to {report.log_end_offset}",
-                advice=_ADVICE,
-            )
+            at = None if cut is None else (cut.base_offset, cut.position)
+            raise _damaged(replica, at, expected, report.log_end_offset)
         return log, linked
 
     def _recovered(
@@ -286,6 +273,57 @@ class Building:
         for path in sorted(directory.iterdir()):
             self.disk.unlink(path)
         self.disk.rmdir(directory)
+
+
+def check(plan: BuildPlan) -> None:
+    """Reads what `Building.build` would copy and check. CorruptBatch where it would refuse; OSError."""
+    replica, end_offset = plan.replica, plan.cut.end_offset
+    snapshot = replica.snapshot
+    kept = _kept(snapshot, end_offset)
+    recovery_point = _recovery_point(plan, kept)
+    found = 0
+    for segment in kept:
+        is_last = segment is kept[-1]
+        if not is_last and kept[kept.index(segment) + 1].base_offset <= recovery_point:
+            continue
+        size = _position_of(snapshot, segment, end_offset) if is_last else segment.size
+        checked = check_segment(segment.log, segment.base_offset, size, ignore_batches, any_span=True)
+        found = max(checked.next_offset, segment.base_offset)
+        if checked.invalid_bytes:
+            raise _damaged(replica, (segment.base_offset, checked.end), end_offset, found)
+    found, expected = max(found, snapshot.log_start_offset), max(end_offset, snapshot.log_start_offset)
+    if found != expected:
+        raise _damaged(replica, None, expected, found)
+
+
+def _kept(snapshot: LogSnapshot, end_offset: int) -> list[Segment]:
+    return [
+        segment
+        for segment in snapshot.segments
+        # An empty last segment too: the log may end beyond the last batch.
+        if segment.base_offset < end_offset or segment.base_offset == end_offset == snapshot.log_end_offset
+    ]
+
+
+def _recovery_point(plan: BuildPlan, kept: Sequence[Segment]) -> int:
+    """What is below was synced by the source's owner, and is only linked."""
+    replica = plan.replica
+    if not plan.link or not kept or replica.epochs is None:
+        return 0
+    trusted = plan.cut.end_offset if replica.source.clean else replica.recovery_point
+    return min(trusted, kept[-1].base_offset)
+
+
+def _damaged(replica: Replica, at: tuple[int, int] | None, expected: int, found: int) -> CorruptBatch:
+    """`at`: base offset of the segment, and the position in it."""
+    return CorruptBatch(
+        f"{replica.tp} is damaged",
+        path=replica.path if at is None else replica.path / names.segment_file(at[0], FileKind.LOG),
+        position=None if at is None else at[1],
+        expected=f"messages up to offset {expected}",
+        found=f"up to {found}",
+        advice=_ADVICE,
+    )
 
 
 def _position_of(snapshot: LogSnapshot, segment: Segment, end_offset: int) -> int:

@@ -26,11 +26,13 @@ from storage.files import dir_lock, names, partition_metadata
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Disk
+from storage.files.opening import real_place
 from storage.files.producer_state import ProducerEntry
 from storage.log.log_dir import LogDir
+from storage.log.places import check_destination
 from storage.progress import NoProgress, Progress
 from storage.revival import new_cluster, sources, topics
-from storage.revival.building import Building, BuildPlan, Built
+from storage.revival.building import Building, BuildPlan, Built, check
 from storage.revival.choosing import Choice
 from storage.revival.coordinators import COORDINATORS_TOPICS, Coordinated, read_coordinators
 from storage.revival.cuts import LogCut, cut_at_offset, cut_at_time
@@ -96,10 +98,11 @@ class Revival:
 
 
 def plan(request: Request) -> Revival:
-    """Step 1. LogLocked, InvalidTopic, InvalidConfig, UnknownTopicOrPartition; StorageError at damage; OSError."""
-    sources.check_apart(request.sources, request.target)
-    _check_target(request.target)
+    """Step 1. BadDestination, NotALogDir, LogLocked, InvalidTopic, InvalidConfig, UnknownTopicOrPartition; StorageError
+    at damage; OSError."""
     found = sources.find(request.sources)
+    check_destination(request.target, *request.sources)
+    _check_target(request.target)
     wanted = [replica for replica in found.replicas if _is_wanted(request, replica.tp)]
     if not wanted:
         raise UnknownTopicOrPartition("no partition of the sources is wanted", advice="Check the names of the topics")
@@ -116,6 +119,19 @@ def plan(request: Request) -> Revival:
     return revival
 
 
+def rehearse(request: Request) -> Revival:
+    """`plan`, and a look at the logs: errors where `run` would refuse them. Nothing is changed."""
+    revival = plan(request)
+    errors: list[StorageError] = []
+    for one in () if request.salvage else revival.partitions:
+        try:
+            check(_build_plan(one, request, request.target))
+        except StorageError as error:
+            errors.append(error)
+    _raise_together(errors)
+    return revival
+
+
 def run(
     request: Request, *, disk: Disk | None = None, clock: Clock | None = None, progress: Progress | None = None
 ) -> Revival:
@@ -125,7 +141,7 @@ def run(
     clock = SystemClock() if clock is None else clock
     progress = NoProgress() if progress is None else progress
     revival = plan(request)
-    target = request.target.absolute()
+    target = real_place(request.target.absolute())
     place = target.with_name(target.name + UNFINISHED_SUFFIX)
     with _taken(disk, place) as lock:
         revival.began_anew = _emptied(disk, place)
@@ -214,6 +230,8 @@ def _notes_of_sources(found: Found, revival: Revival, request: Request) -> Itera
         )
     for one in revival.partitions:
         replica = one.replica
+        if replica.snapshot.remote_note is not None:
+            yield f"{replica.snapshot.remote_note}: the new one does not have them"
         for problem in replica.problems:
             yield f"not used: {problem}"
         torn = replica.snapshot.active_size - replica.snapshot.active_end
@@ -314,16 +332,21 @@ def _build_all(revival: Revival, request: Request, building: Building, place: Pa
     building.progress.begin("revive", total)
     try:
         for one in revival.partitions:
-            to = place / one.tp.dir_name
-            made = BuildPlan(
-                one.replica, to, one.topic.config, one.topic.topic_id, one.cut, request.link, request.salvage
-            )
             try:
-                revival.built[one.tp] = building.build(made, aborts)
+                revival.built[one.tp] = building.build(_build_plan(one, request, place), aborts)
             except StorageError as error:
                 errors.append(error)
     finally:
         building.progress.end()
+    _raise_together(errors)
+
+
+def _build_plan(one: PlannedPartition, request: Request, place: Path) -> BuildPlan:
+    to = place / one.tp.dir_name
+    return BuildPlan(one.replica, to, one.topic.config, one.topic.topic_id, one.cut, request.link, request.salvage)
+
+
+def _raise_together(errors: list[StorageError]) -> None:
     if errors:
         first = errors[0]
         if len(errors) > 1:

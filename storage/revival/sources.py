@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from storage.errors import CorruptCheckpoint, NotPermitted, StorageError, UnknownTopicOrPartition
+from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import (
     checkpoints,
     cluster_metadata,
@@ -28,11 +28,13 @@ from storage.files.leader_epochs import LeaderEpochs
 from storage.files.meta_properties import MetaProperties
 from storage.files.names import DirKind, FileKind
 from storage.log.log_dir import LogDir
+from storage.log.places import is_marked
 from storage.log.read_only_log import ReadOnlyLog
 from storage.log.scanning import scan_batches
 from storage.log.segments import live_offsets
 from storage.log.snapshot import LogSnapshot
-from storage.types import TopicPartition
+from storage.log.tiering import is_tiered, remote_offsets
+from storage.types import OffsetRange, TopicPartition
 
 _T = TypeVar("_T")
 
@@ -86,8 +88,8 @@ class Found:
 def find(paths: Sequence[Path]) -> Found:
     """The replicas in these directories.
 
-    LogLocked when a process holds one of them; UnknownTopicOrPartition for a directory that is neither a log directory
-    nor a partition's; OSError.
+    LogLocked when a process holds one of them; NotALogDir for a directory that is neither a log directory nor a
+    partition's; OSError.
     """
     found = Found()
     opened: dict[Path, tuple[Source, dict[TopicPartition, int] | None, dict[TopicPartition, int]]] = {}
@@ -105,7 +107,7 @@ def find(paths: Sequence[Path]) -> Found:
         single = parsed.kind in _REPLICA_DIRS and parsed.partition is not None and bool(_logs_in(path))
         if single and parsed.partition is not None:
             _refuse_if_held(path.parent)
-            is_live = parsed.kind is DirKind.PARTITION and _is_log_dir(path.parent)
+            is_live = parsed.kind is DirKind.PARTITION and is_marked(path.parent)
             source, starts, points = log_dir(path.parent) if is_live else (_unknown(path, found), None, {})
             if path not in seen:
                 seen.add(path)
@@ -113,13 +115,6 @@ def find(paths: Sequence[Path]) -> Found:
             continue
         listed = LogDir.open_read_only(path)
         partitions = [tp for tp in listed.all_partitions() if tp.topic != names.CLUSTER_METADATA_TOPIC]
-        if not partitions and not (path / names.META_PROPERTIES).exists():
-            raise UnknownTopicOrPartition(
-                "neither a log directory nor a partition's directory",
-                path=path,
-                expected="directories named topic-partition, or .log files in a directory of that name",
-                advice="Name the broker's log.dirs, or a directory such as orders-3",
-            )
         source, starts, points = log_dir(path)
         for tp in partitions:
             if path / tp.dir_name not in seen:
@@ -133,11 +128,6 @@ def _logs_in(path: Path) -> list[int]:
         return live_offsets(path, FileKind.LOG)
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _is_log_dir(path: Path) -> bool:
-    marks = (names.META_PROPERTIES, names.RECOVERY_POINT_CHECKPOINT, names.CLEAN_SHUTDOWN)
-    return any((path / name).exists() for name in marks)
 
 
 def _refuse_if_held(path: Path) -> None:
@@ -203,8 +193,17 @@ def _replica(
     epochs_path = path / names.LEADER_EPOCH_CHECKPOINT
     epochs = _readable(leader_epochs.read, epochs_path, problems) if epochs_path.exists() else None
     point = points.get(tp, 0)
-    start = 0 if starts is None else starts.get(tp, 0)
-    log = ReadOnlyLog(tp, path, lambda: start, lambda: point)
+    start = None if starts is None else starts.get(tp)
+    described = None if source.metadata is None else source.metadata.topics.get(tp.topic)
+    if described is not None and described.topic_id != topic_id:
+        described = None
+    configs = {**({} if described is None else described.configs), **(overrides or {})}
+    tiered = is_tiered(configs) or (None if described is None else False)
+
+    def remote(first_offset: int) -> OffsetRange | None:
+        return remote_offsets(first_offset, None if starts is None else start, epochs or LeaderEpochs(), lambda: tiered)
+
+    log = ReadOnlyLog(tp, path, lambda: start, lambda: point, remote)
     snapshot = log.snapshot()
     if starts is None:
         start = _start_by_epochs(snapshot, epochs)
@@ -241,16 +240,3 @@ def _last_epoch(snapshot: LogSnapshot) -> int:
                     last = int(window.table.leader_epoch[-1])
             return last
     return -1
-
-
-def check_apart(paths: Sequence[Path], target: Path) -> None:
-    """NotPermitted when `target` lies in one of the sources, or one of them in it."""
-    place = target.resolve()
-    for path in (given.resolve() for given in paths):
-        if path == place or path in place.parents or place in path.parents:
-            raise NotPermitted(
-                "the new directory must lie outside of the sources, which are only read",
-                path=place,
-                found=f"source {path}",
-                advice="Choose another directory for --to",
-            )

@@ -17,6 +17,7 @@ from storage.errors import InvalidConfig, InvalidTopic
 from storage.files import names, partition_metadata
 from storage.files.metadata_replay import TopicMetadata
 from storage.log.snapshot import LogSnapshot
+from storage.log.tiering import TIERED_KEYS
 from storage.revival.choosing import Choice, choose
 from storage.revival.coordinators import COORDINATORS_TOPICS, partition_count
 from storage.revival.sources import Found, Replica
@@ -30,7 +31,7 @@ _OF_A_CLUSTER: Final = (
     "leader.replication.throttled.replicas",
     "follower.replication.throttled.replicas",
 )
-_OF_TIERS: Final = ("remote.", "local.")
+_MOST_PARTITIONS: Final = 1_000_000
 _OURS_OR_GONE: Final = ("retention.free.bytes", "message.format.version")
 
 
@@ -72,7 +73,8 @@ def plan_topics(
 ) -> list[TopicPlan]:
     """One plan for each topic that has a replica, by name. `counts`: numbers of partitions that the user gives.
 
-    InvalidTopic when a topic's partitions have different ids and nobody knows which is right; InvalidConfig.
+    InvalidTopic when a topic's partitions have different ids and nobody knows which is right, or when there are more
+    partitions than a cluster has; InvalidConfig.
     """
     by_topic: dict[str, list[Replica]] = {}
     for replica in replicas:
@@ -80,7 +82,16 @@ def plan_topics(
     for name in (*request.by_topic, *counts):
         if name not in by_topic:
             raise InvalidConfig(f"a value is given for topic {name!r}, which is not among those to revive")
-    return [_plan(found, name, by_topic[name], request, counts.get(name)) for name in sorted(by_topic)]
+    planned = [_plan(found, name, by_topic[name], request, counts.get(name)) for name in sorted(by_topic)]
+    partitions = sum(topic.partition_count for topic in planned)
+    if partitions > _MOST_PARTITIONS:
+        largest = max(planned, key=lambda topic: topic.partition_count)
+        raise InvalidTopic(
+            f"the topics have too many partitions, {largest.name} the most: {largest.partition_count}",
+            expected=f"at most {_MOST_PARTITIONS} together",
+            found=partitions,
+        )
+    return planned
 
 
 def _plan(
@@ -149,10 +160,10 @@ def _configs(name: str, known: Mapping[str, str]) -> tuple[dict[str, str], tuple
     configs: dict[str, str] = {}
     left_out = []
     for key, value in sorted(known.items()):
-        unfit = key in _OF_A_CLUSTER or key.startswith(_OF_TIERS) or key in _OURS_OR_GONE
+        unfit = key in _OF_A_CLUSTER or key.startswith(TIERED_KEYS) or key in _OURS_OR_GONE
         if unfit or (key not in TOPIC_KEYS and key not in KAFKAS_TOPIC_KEYS):
             left_out.append(f"{key}={value}")
-        elif key == "segment.bytes" and value.strip().isdigit() and int(value) < _LEAST_SEGMENT_BYTES:
+        elif key == "segment.bytes" and value.strip().isdigit() and int(value[:20]) < _LEAST_SEGMENT_BYTES:
             configs[INTERNAL_SEGMENT_BYTES] = value
         else:
             configs[key] = value

@@ -183,7 +183,7 @@ def of_earlier_attempts(log_dir: Path, write: WriteId, attempt: str) -> list[Pat
 
 def _all_staged(log_dir: Path) -> Iterator[Path]:
     with scan_quietly(log_dir) as entries:
-        directories = sorted(entry.name for entry in entries if entry.is_dir())
+        directories = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
     for name in directories:
         with contextlib.suppress(FileNotFoundError):  # a topic may be removed at any time
             yield from (path for path in paths_in(log_dir / name) if path.name.endswith(names.STAGED_SUFFIX))

@@ -13,6 +13,7 @@ import numpy as np
 
 from storage.errors import CorruptData
 from storage.log.reader import batch_records, find_batch
+from storage.log.tiering import is_tiered
 from storage.log.timestamps import greatest_timestamp, retention_timestamp_ms
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ NO_LIMIT: Final = "no limit was set"  # Kafka's defaults do not count
 ONLY_COMPACTED: Final = "cleanup.policy"
 EMPTY: Final = "active and empty"
 UNTOUCHABLE: Final = "high watermark or a pending write"
+TIERED: Final = "remote.storage.enable"  # the broker removes what it has copied, and only it knows what that is
 OLDER: Final = "an older segment stays"
 
 
@@ -54,8 +56,9 @@ def kept_segments(
     offset from which on nothing may be removed; `only_start`: limits do not count at all."""
     rest = snapshot.segments[removed:]
     total = sum(snapshot.end_position(segment) for segment in rest)
-    by_time = config.delete and not only_start and config.retention_ms >= 0
-    by_size = config.delete and not only_start and config.retention_bytes >= 0
+    tiered = may_be_tiered(snapshot, config)
+    limited = config.delete and not only_start and not tiered
+    by_time, by_size = limited and config.retention_ms >= 0, limited and config.retention_bytes >= 0
     kept: list[KeptSegment] = []
     goes_at, before_bytes = -1, 0
     for number, segment in enumerate(rest):
@@ -78,6 +81,7 @@ def kept_segments(
                     empty=empty,
                     above=next_offset > limit,
                     only_start=only_start,
+                    tiered=tiered,
                 ),
                 largest,
                 _offset_of(snapshot, segment) if largest > now_ms else None,
@@ -86,6 +90,11 @@ def kept_segments(
             )
         )
     return tuple(kept)
+
+
+def may_be_tiered(snapshot: LogSnapshot, config: LogConfig) -> bool:
+    """Whether a log's retention is the broker's matter, because it has copied segments elsewhere."""
+    return snapshot.remote_offsets is not None or is_tiered(config.other)
 
 
 def _reasons(
@@ -97,9 +106,12 @@ def _reasons(
     empty: bool,
     above: bool,
     only_start: bool,
+    tiered: bool,
 ) -> tuple[str, ...]:
     if empty:
         return (EMPTY,)
+    if tiered:
+        return (TIERED,)
     if not config.delete:
         return (ONLY_COMPACTED,)
     if above:

@@ -22,7 +22,7 @@ from storage.errors import NotPermitted, OffsetOutOfRange
 from storage.log.snapshot import LogSnapshot
 from storage.log.timestamps import retention_timestamp_ms
 from storage.types import TopicPartition
-from storage.upkeep.kept_segments import KeptSegment, kept_segments
+from storage.upkeep.kept_segments import KeptSegment, kept_segments, may_be_tiered
 
 # From a log's snapshot to the offset from which on nothing may be removed, None when everything may
 # (storage.staged_writes.commit).
@@ -242,6 +242,7 @@ class Retention:
         limit = self._limit(snapshot)
         kept = kept_segments(snapshot, config, len(expired), now_ms, limit, only_start=self.only_start)
         end = snapshot.log_end_offset
+        start = snapshot.whole_start_offset if start == snapshot.log_start_offset else start
         return RetentionResult(snapshot.tp, expired, start, end, rolled=everything, dry_run=True, kept=kept)
 
     def run(self, log: PartitionLog) -> RetentionResult:
@@ -266,7 +267,8 @@ class Retention:
             expired = self._expired(snapshot, config, start, now_ms)[: len(snapshot.segments) - 1]
         files = tuple(log.remove_segments(snapshot.segments[: len(expired)]))
         rolled = everything and len(expired) == len(snapshot.segments) - 1
-        return RetentionResult(log.tp, expired, log.log_start_offset, log.log_end_offset, rolled=rolled, files=files)
+        start = log.snapshot().whole_start_offset
+        return RetentionResult(log.tp, expired, start, log.log_end_offset, rolled=rolled, files=files)
 
     def _log_start(self, snapshot: LogSnapshot, config: LogConfig) -> int:
         """The log start offset once the records before `before` are deleted (Partition.deleteRecordsOnLeader)."""
@@ -281,10 +283,13 @@ class Retention:
             raise OffsetOutOfRange(
                 f"records of {snapshot.tp} to be deleted end outside of the log", offset=offset, expected=f"0 to {end}"
             )
+        if snapshot.remote_offsets is not None and offset < snapshot.log_start_offset:
+            raise snapshot.out_of_range(f"records of {snapshot.tp} cannot be deleted", offset)
         return max(snapshot.log_start_offset, offset)
 
     def _expired(self, snapshot: LogSnapshot, config: LogConfig, start: int, now_ms: int) -> tuple[ExpiredSegment, ...]:
-        policies = (LogStartBreach(),) if self.only_start else policies_for(config, self.free_bytes)
+        only_start = self.only_start or may_be_tiered(snapshot, config)
+        policies = (LogStartBreach(),) if only_start else policies_for(config, self.free_bytes)
         return plan(_state(snapshot, config, start, self._limit(snapshot), now_ms), policies)
 
     def _limit(self, snapshot: LogSnapshot) -> int:
@@ -296,7 +301,8 @@ class Retention:
 def left_alone(snapshot: LogSnapshot, config: LogConfig, now_ms: int) -> RetentionResult:
     """The preview of a log that no pass would look at."""
     kept = kept_segments(snapshot, config, 0, now_ms, snapshot.log_end_offset, only_start=True)
-    return RetentionResult(snapshot.tp, (), snapshot.log_start_offset, snapshot.log_end_offset, dry_run=True, kept=kept)
+    start, end = snapshot.whole_start_offset, snapshot.log_end_offset
+    return RetentionResult(snapshot.tp, (), start, end, dry_run=True, kept=kept)
 
 
 def disk_free_bytes(path: Path) -> FreeBytes:
@@ -313,6 +319,6 @@ def _state(snapshot: LogSnapshot, config: LogConfig, log_start: int, high_waterm
             snapshot.end_position(segment),
             lambda segment=segment: retention_timestamp_ms(snapshot, segment),  # type: ignore[misc]
         )
-        for segment, end in zip(snapshot.segments, ends, strict=True)
+        for segment, end in zip(snapshot.segments, ends, strict=False)  # a log without a segment has an end, too
     )
     return LogState(segments, log_start, high_watermark, now_ms, config)

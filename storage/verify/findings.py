@@ -69,6 +69,7 @@ class FaultKind(Enum):
         "segment-gap",
         "offsets before this segment are in no segment: a file was lost, unless it was compacted",
     )
+    REMOTE_SEGMENTS = "remote-segments", "messages before this segment are in tiered storage, and were not checked"
     SEGMENT_TOO_LARGE = "segment-too-large", "segment is larger than the positions that an index can hold"
     # Batches
     LOG_CUT_OFF = "log-cut-off", "log ends in bytes that are not a sound batch"
@@ -163,7 +164,10 @@ class Finding:
 
     @staticmethod
     def of_error(kind: FaultKind, error: StorageError | OSError, path: Path, how: Repair = UNREPAIRED) -> Finding:
-        """The fault for an error while reading a file; `path` if the error has none. An OSError is UNREADABLE."""
+        """The fault for an error while reading a file; `path` if the error has none. An OSError is UNREADABLE;
+        PermissionError is raised: what this user may not read need not be damaged."""
+        if isinstance(error, PermissionError):
+            raise error
         if isinstance(error, OSError):
             what = f"cannot be read: {error.strerror or error}"
             return Finding(FaultKind.UNREADABLE, path, how._replace(recovery=None), what)

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,9 @@ from typing import NamedTuple
 from storage.files import checkpoints, dir_lock, meta_properties, names, partition_metadata, topic_properties
 from storage.files.listing import paths_in
 from storage.files.names import DirKind, FileKind
+from storage.files.opening import real_place
+from storage.log.log_dir import LogDir
+from storage.log.places import check_log_dir
 from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
 from storage.verify.findings import (
@@ -47,13 +51,15 @@ _MADE_ANEW = Repair("creates it again, empty, and another replica fills it if th
 
 _GAP = Repair("leaves it: a gap is accepted", "copy the lost file back, with the broker stopped", note=True)
 
+_ELSEWHERE = Repair(note=True)
+
 _Offsets = Mapping[TopicPartition, int]
 
 # Reports of the segments, in their order.
 AuditSegments = Callable[[Sequence[SegmentPlan]], Iterable[SegmentReport]]
 
 
-@dataclass(slots=True)
+@dataclass
 class _Directory:
     """A log directory being checked. `clean`: nothing in it may be unfinished. `held`: another process writes to it."""
 
@@ -62,6 +68,10 @@ class _Directory:
     held: bool
     findings: Findings = field(default_factory=Findings)
     ends: dict[TopicPartition, LogEnds] = field(default_factory=dict)
+
+    @cached_property
+    def log_dir(self) -> LogDir:
+        return LogDir.open_read_only(self.path)
 
 
 def verify_log_dir(
@@ -75,9 +85,11 @@ def verify_log_dir(
     """Everything wrong in a log directory, by path; `only`: in these partitions, and in the directory's own files.
 
     `workers`: threads that check segments, by default as many as there are processors. `audit_segments`: checks all
-    segments of all partitions (with `PartitionAudit.audit`), instead of threads here. OSError when the directory cannot
-    be listed.
+    segments of all partitions (with `PartitionAudit.audit`), instead of threads here. NotALogDir; OSError when the
+    directory cannot be listed.
     """
+    path = real_place(path)
+    check_log_dir(path)
     held = dir_lock.holder(path) is not None
     directory = _Directory(path, clean=not held and (path / names.CLEAN_SHUTDOWN).exists(), held=held)
     findings = directory.findings
@@ -225,7 +237,14 @@ def _begin(
 def _finish(directory: _Directory, started: _Started, reports: list[SegmentReport]) -> None:
     findings, directory.ends[started.tp] = started.audit.finish(reports)
     directory.findings.extend(_confirmed(findings, started.plan) if directory.held else findings)
-    gaps = directory.ends[started.tp].gaps
+    ends = directory.ends[started.tp]
+    remote = directory.log_dir.remote_offsets(started.tp, ends.first_offset) if reports else None
+    if remote is not None:
+        path = started.plan.directory / names.segment_file(remote.end, FileKind.LOG)
+        elsewhere = f"offsets {remote.start} to {remote.end - 1} elsewhere"
+        finding = Finding(FaultKind.REMOTE_SEGMENTS, path, _ELSEWHERE, offset=remote.start, found=elsewhere)
+        directory.findings.add(finding)
+    gaps = ends.gaps
     if gaps and not _is_cleaned(directory, started.tp):
         for first, base in gaps:
             path = started.plan.directory / names.segment_file(base, FileKind.LOG)
@@ -236,9 +255,8 @@ def _finish(directory: _Directory, started: _Started, reports: list[SegmentRepor
 def _is_cleaned(directory: _Directory, tp: TopicPartition) -> bool:
     # Imports what reading configurations needs, which only gaps make necessary.
     from storage.log.gaps import is_cleaned
-    from storage.log.log_dir import LogDir
 
-    return is_cleaned(LogDir.open_read_only(directory.path), tp)
+    return is_cleaned(directory.log_dir, tp)
 
 
 def _confirmed(findings: Findings, plan: PartitionPlan) -> Findings:

@@ -160,6 +160,11 @@ class Broker:
         return f"127.0.0.1:{self._port}"
 
     @property
+    def controller_address(self) -> str:
+        """host:port for controller.quorum.voters."""
+        return f"127.0.0.1:{self._controller_port}"
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid

@@ -49,8 +49,9 @@ def test_evolved_schemas() -> None:
             try:
                 values, errors = read(made, rows)
             except BadSchema as error:
-                assert "contains itself" in str(error), (seed, made.texts)  # columns cannot express it
-                continue
+                if "contains itself" in str(error):  # columns cannot express it
+                    continue
+                raise
             found = plain(made.reader, values)
             for row, one in enumerate(answer["values"]):
                 where = (seed, row, *made.texts, rows[row].hex(), errors.get(row), one)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kafkafs.decoding import BadSchema, parse_avro
 from kafkafs.decoding.avro_program import Programs
-from kafkafs.decoding.avro_resolution import Column, add
+from kafkafs.decoding.avro_resolution import ValueColumn, add
 from kafkafs.schemas.schema import AVRO, JSON, Schema
 from storage.format.record_columns import encode_varint
 from tests.support.avro_evolutions import Evolution
@@ -37,7 +37,7 @@ class Decodable:
     entry: int
     lookup: SchemaTable
     data: bytes
-    reader: Column | None = None  # the columns that it fills
+    reader: ValueColumn | None = None  # the columns that it fills
 
 
 class AvroInputs:
@@ -57,10 +57,10 @@ class AvroInputs:
         assert schema is not None
         return self._programs.add_avro(parse_avro(schema, lookup))
 
-    def _evolve(self, made: Evolution) -> tuple[Evolution, int, Column] | None:
+    def _evolve(self, made: Evolution) -> tuple[Evolution, int, ValueColumn] | None:
         writer, reader = (one_schema(text) for text in made.texts)
         try:
-            column = Column.of(parse_avro(Schema(7, AVRO, made.texts[1]), reader))
+            column = ValueColumn.of(parse_avro(Schema(7, AVRO, made.texts[1]), reader))
         except BadSchema:
             return None  # it contains itself
         return made, add(self._programs, parse_avro(Schema(7, AVRO, made.texts[0]), writer), column), column

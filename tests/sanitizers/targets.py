@@ -15,7 +15,7 @@ import numpy as np
 
 from kafkafs.decoding import DecodedJsonl, TextDecoder, avro_kernel
 from kafkafs.decoding.avro_program import POWERS, Programs
-from kafkafs.decoding.avro_resolution import Column
+from kafkafs.decoding.avro_resolution import ValueColumn
 from kafkafs.decoding.columns import ColumnDecoder, Room
 from kafkafs.formats import by_name
 from kafkafs.selection import key_kernel
@@ -495,7 +495,7 @@ def decode_avro(dice: random.Random) -> None:
     assert len(texts) == (int(ends[-1]) if len(ends) else 0)
 
 
-def _resolve(made: Decodable, rows: list[bytes], reader: Column) -> None:
+def _resolve(made: Decodable, rows: list[bytes], reader: ValueColumn) -> None:
     """Into columns as the export does it, with a room that grows."""
     decoder = ColumnDecoder(made.lookup, "t-value", Programs(), reader)
     room, row = Room(64, 2), 0

@@ -12,4 +12,27 @@ makes every lock of storage and kafkafs such a point; `world` is the disk, the c
 `mounts`, `writers`, `readers` and `programs` are the programs, which use the mount as the kernel does; `rotting` flips
 bits; `oracle` says what must hold, and `last_looks` what a mount must show at its end. `mutations` plants the faults of
 `planted`. Nothing sleeps, and nothing depends on the machine's time.
+
+Recovery repairs much, so a state is looked at before as well: while a process runs, and where it was killed.
+
+| state | guarded by |
+|---|---|
+| messages, their order and offsets; lines that were refused | `oracle` |
+| a follower's batches; what a cleaner must leave (last of a key, of a producer, markers) | `oracle`, `cleaned` |
+| `.index`, `.timeindex` | `states.ActiveIndexes` (to the byte, while a follower's segment is written), verify |
+| `.txnindex` | verify |
+| producers, `.snapshot` at a roll | `states.check_producers`, `check_snapshot`; verify |
+| leader epochs: in memory, on disk before their batches, after recovery | `states.check_epochs`, `remains` |
+| log start: in memory, its checkpoint | `states.check_copy`, `remains`, `oracle` |
+| recovery point: in memory, its checkpoint; what is below it is on the disk | `states.check_durable`, `remains` |
+| high watermark's checkpoint | `remains.check_closed` |
+| cleaner's checkpoint | `cleaned.check_unique`, `remains.check_closed` |
+| `.kafka_cleanshutdown` | `remains.check_closed` |
+| `topic.properties`, configuration in force | `programs.Administrator`, `runs`, verify |
+| `partition.metadata` | verify |
+| `kafkafs-commits`, staged files | `programs.Driver` (a query goes on, and is resumed), `oracle` |
+| groups' offsets | `runs` (`_check_groups`) |
+| open views, positions, page cache, `latest` | `readers`, `last_looks` |
+| status: partitions that are offline | `programs.Administrator` |
+| `.lock`, view and key indexes on disk, `keys/`, status otherwise | nothing here: the tests of their rooms |
 """

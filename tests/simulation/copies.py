@@ -24,18 +24,34 @@ class Copied(NamedTuple):
     producer: int = -1
     transactional: bool = False
     marker: str = ""
+    epoch: int = 0  # of the leader
+    sequence: int = -1  # of its first message
+    keys: tuple[bytes | None, ...] = ()
+    size: int = 0  # in bytes
+
+
+class Producer(NamedTuple):
+    """What a log knows of a producer: -1 where there is nothing."""
+
+    last_sequence: int = -1
+    last_offset: int = -1
+    open_from: int = -1  # the first offset of its open transaction
 
 
 @dataclass
 class Copy:
     """A follower's partition. `appending`: batches of a call that has not returned; `cutting`: where a truncation that
-    has not returned cuts; `cuts`: how many have returned; `synced`: what is below is on disk."""
+    has not returned cuts; `cuts`: how many have returned; `synced`: what is below is on disk; `start`: the log start,
+    below which batches may no longer be in the files; `compacted`: a cleaner goes through it."""
 
     batches: list[Copied] = field(default_factory=list)
     appending: list[Copied] = field(default_factory=list)
     cutting: int | None = None
     cuts: int = 0
     synced: int = 0
+    start: int = 0
+    compacted: bool = False
+    forgets: bool = False  # a message was cut off for which the cleaner may have removed an earlier one
     gone: list[Copied] = field(default_factory=list)  # cut off, and perhaps back after a power loss
     values: set[bytes] = field(default_factory=set)  # all that ever were there
 
@@ -72,12 +88,39 @@ class Copy:
         self.batches, self.cutting = kept, None
         self.synced = min(self.synced, self.end)
         self.cuts += 1
+        self.forgets |= self.compacted
 
     def flushed(self, end: int) -> None:
         """A flush has returned that began when the log ended at `end`."""
         if self.cutting is None:
             self.synced = max(self.synced, end)
             self.gone.clear()
+
+
+def producers_of(batches: Iterable[Copied]) -> dict[int, Producer]:
+    """What is known of producers after these batches (ProducerStateManager)."""
+    found: dict[int, Producer] = {}
+    for batch in batches:
+        if batch.producer < 0:
+            continue
+        known = found.get(batch.producer, Producer())
+        if batch.marker:
+            # A marker that comes before all data is of an epoch that nobody knew.
+            found[batch.producer] = known._replace(open_from=-1)
+            continue
+        begins = known.open_from < 0 and batch.transactional
+        last = batch.sequence + len(batch.values) - 1 if batch.sequence >= 0 else -1
+        found[batch.producer] = Producer(last, batch.last, batch.base if begins else known.open_from)
+    return found
+
+
+def epochs_of(batches: Iterable[Copied]) -> list[tuple[int, int]]:
+    """The leader epochs of these batches, each with the offset where it begins."""
+    found: list[tuple[int, int]] = []
+    for batch in batches:
+        if not found or found[-1][0] != batch.epoch:
+            found.append((batch.epoch, batch.base))
+    return found
 
 
 def crc_of(data: bytes) -> int:

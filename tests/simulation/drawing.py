@@ -44,15 +44,19 @@ from tests.simulation.plan import (
     Write,
 )
 from tests.simulation.themes import (
+    CLEANED,
     CUT,
     DELETED,
     EVERYTHING,
+    FOLLOWED,
     FULL,
     JUMBLED,
     LINES,
     MADE_AGAIN,
     OPENINGS,
     POWER,
+    QUERIES,
+    RENAMED,
     RETENTION,
     ROT,
     TRUNCATION,
@@ -111,14 +115,18 @@ class _Drawing:
         return Plan(seed, tuple(topics), processes, self._of(sizes))
 
     def _topic(self, name: str, partitions: int, *, retained: bool = False, compacted: bool = False) -> TopicOf:
-        small = name == "copy" or (retained and self._has_commits) or self._theme in (ROT, POWER, FULL, JUMBLED)
+        small = (
+            name == "copy" or (retained and self._has_commits) or self._theme in (ROT, POWER, FULL, JUMBLED, RENAMED)
+        )
         sizes = ("300", "300", "700") if small else _SIZES
         if self._scatters:
             sizes = ("2000",)
+        if self._theme is FOLLOWED:
+            sizes = ("300", "700", "2000")
         config = [
             _ROOM if self._scatters else _LIMIT,
             ("segment.bytes", self._of(sizes)),
-            ("index.interval.bytes", "0" if self._theme is CUT else self._of(("0", "100", "4096"))),
+            ("index.interval.bytes", "0" if self._theme in (CUT, FOLLOWED) else self._of(("0", "100", "4096"))),
         ]
         if retained:
             config += [("file.delete.delay.ms", "20")]
@@ -126,6 +134,9 @@ class _Drawing:
         if compacted:
             config += [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0.1")]
             config += [("file.delete.delay.ms", "20")]
+        if self._theme is CLEANED:
+            config += [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0.05")]
+            config += [("file.delete.delay.ms", "20"), ("delete.retention.ms", self._of(("0", "50", "86400000")))]
         if self._is(0.25):
             config.append(("flush.messages", "1"))
         elif self._is(0.2):
@@ -150,7 +161,8 @@ class _Drawing:
         if self._has_copy and self._is(0.9):
             jobs.append(self._leader(number))
         if self._has_commits and self._is(0.8):
-            jobs.append(Job("driver", "d", self._some(*((3, 8) if theme is RETENTION else (1, 5)), self._commit)))
+            counts = (3, 8) if theme is RETENTION else (3, 9) if theme is QUERIES else (1, 5)
+            jobs.append(Job("driver", "d", self._some(*counts, self._commit)))
         if self._has_groups:
             jobs.append(Job("consumer", "c", self._some(1, 4, self._offset)))
         for index in range(self._of(theme.readers)):
@@ -158,7 +170,8 @@ class _Drawing:
         if self._is(theme.administrator) or self._remakes or self._fails:
             jobs.append(Job("administrator", "a", self._administration()))
         if self._is(theme.upkeep):
-            jobs.append(Job("upkeep", "u", (Pause(self._of((40, 100) if theme is RETENTION else (5, 15, 40))),)))
+            rounds = (40, 100) if theme in (RETENTION, CLEANED, RENAMED) else (5, 15, 40)
+            jobs.append(Job("upkeep", "u", (Pause(self._of(rounds)),)))
         if self._is(theme.follows) or (theme is EVERYTHING and self._is(0.35) and (self._has_copy or self._remakes)):
             jobs.append(Job("reader", "f", self._some(1, 6, self._look), follows=True))
         is_killed = self._is(theme.kills) and not (theme is CUT and number == 0)
@@ -166,10 +179,14 @@ class _Drawing:
         kill_operation = None
         if kill_at is not None and self._is(0.4):
             kill_at, kill_operation = None, 1 + kill_at // 8
+        kill_rename = None
+        if is_killed and theme in (QUERIES, RENAMED) and self._is(0.7):
+            kill_at, kill_operation, kill_rename = None, None, self._upto(1, 25)
         return ProcessOf(
             tuple(jobs),
             kill_at,
             kill_operation,
+            kill_rename,
             is_killed and self._is(theme.power),
             self._of((0.02, 0.1, 0.3, 0.5)),
             self._upto(1 << 32),
@@ -203,7 +220,7 @@ class _Drawing:
         return Job(
             "writer",
             name,
-            self._some(*((10, 30) if theme is FULL else (2, 15 if theme is LINES else 11)), make),
+            self._some(*((10, 30) if theme in (FULL, RENAMED) else (2, 15 if theme is LINES else 11)), make),
             path,
             policy,
             self._is(0.5 if theme is LINES else 0.75),
@@ -256,6 +273,8 @@ class _Drawing:
     def _look(self) -> Look:
         topic, partition = ("copy", 0) if self._has_copy and self._is(0.5) else self._of(self._names)
         name = self._of(("messages", *self._ranges, self._range()))
+        if self._theme is CLEANED and self._is(0.5):
+            return Look("copy", 0, "latest.jsonl", (self._read(),), to_end=True)
         ending = self._of(("txt", "jsonl", "jsonl", "log"))
         if self._theme is TRUNCATION and self._is(0.4):
             name, ending = "messages", "jsonl"
@@ -333,6 +352,8 @@ class _Drawing:
         return [Create("x"), self._pause(), Remove("x")] if self._is(0.5) else [Create("x")]
 
     def _fault(self) -> list[object]:
+        if self._theme is FOLLOWED and self._is(0.8):  # an index entry, a checkpoint cannot be written
+            return [Fault("ENOSPC", self._of((0.5, 0.3, 0.2))), Pause(self._upto(20, 200)), Fault("ENOSPC")]
         if self._theme is FULL or (self._theme is LINES and self._is(0.8)):
             # Some of several partitions get their lines, some of several files are created.
             lasts = (20, 500) if self._theme is FULL else (20, 150)
@@ -347,6 +368,12 @@ class _Drawing:
     def _leader(self, number: int) -> Job:
         if self._theme is CUT:
             return Job("leader", "l", tuple(self._continued(number)), "/copy/0")
+        if self._theme is FOLLOWED:
+            return Job("leader", "l", self._some(6, 25, self._following), "/copy/0")
+        if self._theme is CLEANED:
+            ops = self._some(10, 40, self._keyed)
+            cuts = (Truncate(self._of((0.3, 0.6, 0.9))), *self._some(5, 20, self._keyed))
+            return Job("leader", "l", (*ops, *cuts) if self._is(0.2) else ops, "/copy/0")
         ops: list[object] = []
         if self._theme is TRUNCATION and self._is(0.5):  # what the process before has left is all on disk
             ops += self._rewritten(written=number == 0)
@@ -370,6 +397,30 @@ class _Drawing:
             else:
                 ops.append(Pause(self._upto(1, 20)))
         return Job("leader", "l", tuple(ops), "/copy/0")
+
+    def _following(self) -> object:
+        """Leaders come and go, and delete records; what their followers cut may be below the log start."""
+        kind = self._random.random()
+        if kind < 0.55:
+            producer, epoch = self._of((-1, -1, 1, 2)), self._of((0, 0, 0, 1, 2))
+            return Batch(self._of((1, 2, 5)), self._of((5, 30)), producer, skips=self._of((0, 0, 0, 2)), epoch=epoch)
+        if kind < 0.67:
+            return Before("copy", 0, self._of((0.2, 0.5, 0.9, 1.0)))
+        if kind < 0.87:
+            return Truncate(self._of((0.0, 0.3, 0.6, 0.9, 0.97)), below=self._is(0.4))
+        return Flush() if kind < 0.94 else self._pause()
+
+    def _keyed(self) -> object:
+        """What a cleaner meets: few keys, of which some are of transactions."""
+        kind = self._random.random()
+        if kind < 0.6:
+            producer = self._of((-1, 1, 2, 3))
+            is_transactional = producer in (1, 2) and self._is(0.7)
+            counts, keys = (1, 2, 3), (1, 2, 3, 5)
+            return Batch(self._of(counts), self._of((5, 30)), producer, is_transactional, keys=self._of(keys))
+        if kind < 0.75:
+            return Marker(self._of((1, 2)), self._is(0.6))
+        return Flush() if kind < 0.78 else self._pause()
 
     def _continued(self, number: int) -> list[object]:
         """The first process writes several segments, the next cuts them and writes on."""
@@ -398,8 +449,9 @@ class _Drawing:
         return Commit(
             tuple((topic, number, self._upto(1, 9)) for topic, number in shares),
             self._upto(1, 3),
-            self._is(0.6),
+            self._is(0.9 if self._theme is QUERIES else 0.6),
             self._is(0.4),
+            goes_on=self._theme is QUERIES and self._is(0.7),
         )
 
     def _offset(self) -> Offset:

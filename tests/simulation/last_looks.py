@@ -7,8 +7,11 @@ import os
 from collections.abc import Sequence
 
 from storage.types import Isolation, TopicPartition
+from tests.simulation import cleaned
 from tests.simulation.copies import shown
 from tests.simulation.mounts import Opened, Problem, Process
+from tests.simulation.oracle import COMPACTED
+from tests.simulation.states import check_log
 from tests.simulation.world import Anomaly, messages_in
 
 _NAME = "messages.jsonl"
@@ -29,6 +32,8 @@ def last_look(process: Process, partitions: Sequence[TopicPartition]) -> None:
     for tp in partitions:
         if tp in offline or tp in damaged or tp not in there:
             continue
+        if owned is not None:
+            check_log(owned.log(tp), world.disk)
         start = 0 if owned is None else owned.log(tp).log_start_offset
         expected = [(one.offset, (one.value or b"").decode()) for one in there[tp] if one.offset >= start]
         copy = world.copies.get(tp)
@@ -36,9 +41,21 @@ def last_look(process: Process, partitions: Sequence[TopicPartition]) -> None:
             if copy.appending or copy.cutting is not None:
                 continue
             expected = [(offset, value.decode()) for offset, value, _ in shown(copy.batches, committed=True)]
+        if copy is not None and copy.compacted:
+            if copy.appending or copy.forgets:
+                continue
+            stays = {message.offset for message in there[tp]}  # the cleaner has left it
+            expected = [one for one in expected if one[0] in stays]
+            cleaned.check_shown(tp, copy, there[tp], Isolation.READ_UNCOMMITTED)
         found = _content(process, f"/{tp.topic}/{tp.partition}/{_NAME}")
         if found != expected:
             raise Anomaly(f"last look: {tp} shows {found}, and there is {expected}")
+        if tp.topic in COMPACTED or (copy is not None and copy.compacted):
+            keys = {message.offset: message.key for message in there[tp]}
+            latest = sorted({keys[offset]: (offset, value) for offset, value in expected}.values())
+            found = _content(process, f"/{tp.topic}/{tp.partition}/latest.jsonl")
+            if found != latest:
+                raise Anomaly(f"last look: the latest of {tp} are {found}, and there is {latest}")
 
 
 def _content(process: Process, path: str) -> Content:

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 
+from storage.files import leader_epochs, names
 from storage.types import TopicPartition
+from tests.simulation import cleaned
 from tests.simulation.copies import Copy, shown
-from tests.simulation.world import Anomaly, Fate, Message, Messages, Sight, World, batches_in, messages_in
+from tests.simulation.states import check_epochs
+from tests.simulation.world import Anomaly, Fate, Message, Messages, Sight, World, batches_in, log_start, messages_in
 
 COMPACTED = frozenset(("keyed", "__consumer_offsets"))
 RETAINED = frozenset(("kept",))
@@ -40,6 +43,8 @@ class Oracle:
                 _check_copy(world, tp, copy, messages, lost_power=lost_power)
             else:
                 self._check_offsets(tp, messages)
+                if tp.topic in COMPACTED:
+                    cleaned.check_unique(world.path, tp, messages)
         plain = {tp: found[tp] for tp in found if tp not in world.copies and tp.topic != "__consumer_offsets"}
         self._check_same_as_before(plain)
         if not lost_power:
@@ -241,14 +246,29 @@ def _is_in_time(sight: Sight, message: Message) -> bool:
 
 def _check_copy(world: World, tp: TopicPartition, copy: Copy, messages: list[Message], *, lost_power: bool) -> None:
     """A follower's partition after recovery; the copy becomes what is there."""
+    start = log_start(world.path, tp)
+    if start > copy.start:
+        raise Anomaly(f"log start: {tp} begins at {start}, expected {copy.start}")
+    copy.start = start
     least = list(copy.batches)
     if copy.cutting is not None:
         least = [batch for batch in least if batch.last < copy.cutting]
     if lost_power:
         least = [batch for batch in least if batch.last < copy.synced]
     possible = [*copy.batches, *copy.appending]
+    epochs = leader_epochs.read(world.path / tp.dir_name / names.LEADER_EPOCH_CHECKPOINT)
+    if copy.compacted:
+        cleaned.check(world, tp, copy, least, possible)
+        if not copy.forgets:
+            check_epochs(str(tp), epochs, copy.batches, start, copy.end)
+        return
     known = {(batch.base, batch.crc): batch for batch in [*(copy.gone if lost_power else ()), *possible]}
     there = batches_in(world.path / tp.dir_name)
+    # What is below the log start may be there and need not be; it counts as there.
+    first = there[0][0] if there else start
+    below = [batch for batch in possible if batch.last < min(start, first)]
+    least = [batch for batch in least if batch.last >= start]
+    possible = possible[len(below) :]
     for batch in there:
         if batch not in known:
             raise Anomaly(f"aborted read: {tp} holds the batch at {batch[0]}, which was cut off or never was there")
@@ -257,8 +277,9 @@ def _check_copy(world: World, tp: TopicPartition, copy: Copy, messages: list[Mes
     missing = {(batch.base, batch.crc) for batch in least}.difference(there)
     if missing:
         raise Anomaly(f"lost write: {tp} is without the batches at {sorted(missing)}, which were appended")
-    copy.batches = [known[batch] for batch in there]
-    expected = [(offset, value) for offset, value, _ in shown(copy.batches, committed=False)]
+    copy.batches = [*below, *(known[batch] for batch in there)]
+    check_epochs(str(tp), epochs, copy.batches, start, copy.end)
+    expected = [(offset, value) for offset, value, _ in shown(copy.batches, committed=False) if offset >= start]
     if [(message.offset, message.value) for message in messages] != expected:
         raise Anomaly(f"inconsistent offsets: {tp} shows {messages}, expected {expected}")
     copy.appending, copy.cutting, copy.synced = [], None, copy.end

@@ -140,6 +140,8 @@ class Batch:
     producer: int = -1
     transactional: bool = False
     skips: int = 0  # offsets before it that the leader has compacted away
+    epoch: int = 0  # by how much its leader's epoch is above that of the batch before it
+    keys: int = 0  # one of so many is each message's; 0: none
 
 
 @value
@@ -152,9 +154,10 @@ class Marker:
 
 @value
 class Truncate:
-    """A follower's truncation: what is beyond this part of the log goes."""
+    """A follower's truncation: what is beyond this part of the log goes. `below`: of what is below the log start."""
 
     part: float
+    below: bool = False
 
 
 @value
@@ -171,6 +174,7 @@ class Commit:
     batches: int = 1
     query: bool = False
     again: bool = False
+    goes_on: bool = False  # with the same query after a write that could not be finished
 
 
 @value
@@ -212,14 +216,15 @@ class Rot:
 @value
 class ProcessOf:
     """A mount from start to end. `kill_at`: the step at which it is killed, or `kill_operation`: which operation of
-    the disk it does not survive; `switching`: how probable it is that
-    another thread goes on at a switch point, as `order` draws it; `held`: how many descriptors of written files may be
-    open; `unchecked`: the next process recovers what this one leaves; otherwise that is done and compared between
-    them."""
+    the disk it does not survive, or `kill_rename`: which rename of a segment's file; `switching`: how probable it is
+    that another thread goes on at a switch point, as `order` draws it; `held`: how many descriptors of written files
+    may be open; `unchecked`: the next process recovers what this one leaves; otherwise that is done and compared
+    between them."""
 
     jobs: tuple[Job, ...]
     kill_at: int | None = None
     kill_operation: int | None = None
+    kill_rename: int | None = None
     loses_power: bool = False
     switching: float = 0.2
     order: int = 0

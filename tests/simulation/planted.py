@@ -212,12 +212,12 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "truncation-keeps-checkpoint",
         f"{_OWNED}/owned_logs.py",
-        "lowered = min(known.recovery_point or 0, offset)",
-        "lowered = known.recovery_point",
+        "recovery_point=min(known.recovery_point or 0, base)",
+        "recovery_point=known.recovery_point",
         (
             f"{_OWNED}/owned_logs.py",
-            "            removed = log.truncate_to(offset)\n            self._checkpoint_held()\n",
-            "            removed = log.truncate_to(offset)\n",
+            "            self._checkpoint_held()\n            return removed\n",
+            "            return removed\n",
         ),
     ),
     _fault(
@@ -403,5 +403,125 @@ FAULTS: tuple[Fault, ...] = (
         "kafkafs/view_index/hidden_times.py",
         "        known += [time for time in own if max(first, 0) <= time <= last]\n",
         "        known += []\n",
+    ),
+    # Of a follower: leader epochs, log start, producers, indexes
+    _fault(
+        "truncation-keeps-epochs",
+        f"{_APPEND}/partition_log.py",
+        "(*before.segments[:last], cut), end_offset, self._epochs.truncate_from_end(end_offset)",
+        "(*before.segments[:last], cut), end_offset, self._epochs",
+    ),
+    _fault(
+        "epochs-are-not-written",
+        f"{_APPEND}/partition_log.py",
+        "            self._files.write_epochs(epochs)\n",
+        "",
+    ),
+    _fault(
+        "truncation-keeps-log-start",
+        f"{_APPEND}/partition_log.py",
+        "        self._log_start_offset = min(self._log_start_offset, end_offset)\n",
+        "",
+    ),
+    _fault(
+        "truncation-ends-at-log-start",
+        f"{_APPEND}/truncation.py",
+        "find_batch(replace(snapshot, log_start_offset=min(snapshot.log_start_offset, offset)), offset)",
+        "find_batch(snapshot, offset)",
+    ),
+    _fault(
+        "log-start-not-checkpointed",
+        f"{_OWNED}/owned_logs.py",
+        "PartitionOffsets(recovery_point, start if has_line else None, high_watermark)",
+        "PartitionOffsets(recovery_point, None, high_watermark)",
+    ),
+    _fault(
+        "high-watermark-too-low",
+        f"{_OWNED}/owned_logs.py",
+        "high_watermark: int | None = snapshot.log_end_offset",
+        "high_watermark: int | None = snapshot.log_start_offset",
+    ),
+    _fault(
+        "checkpoint-ahead-of-sync",
+        f"{_OWNED}/owned_logs.py",
+        "        recovery_point = log.recovery_point\n",
+        "        recovery_point = log.log_end_offset\n",
+    ),
+    _fault(
+        "roll-without-snapshot",
+        f"{_APPEND}/partition_log.py",
+        "            self._files.write_producer_snapshot(base_offset, self._producers.snapshot())\n",
+        "",
+    ),
+    _fault(
+        "truncation-keeps-producers",
+        f"{_APPEND}/partition_log.py",
+        "        self._producers = rebuild(snapshots,",
+        "        rebuild(snapshots,",
+    ),
+    _fault(
+        "recovery-leaves-out-aborted",
+        "storage/recovery/recovery.py",
+        "                aborted.extend(changes.aborted)\n",
+        "                pass\n",
+    ),
+    _fault("index-state-not-restored", f"{_APPEND}/index_state.py", "        self._state = values\n", "        pass\n"),
+    # The cleaner
+    _fault(
+        "cleaner-drops-last-of-producer",
+        "storage/compaction/batch_filter.py",
+        "needed = self._is_last_of_producer(table, control) | (table.last_offset + 1 == self._rules.end_offset)",
+        "needed = table.last_offset + 1 == self._rules.end_offset",
+    ),
+    _fault(
+        "cleaner-checkpoint-too-far",
+        "storage/compaction/directory_compaction.py",
+        "        owned.note_cleaned(log, result.end_offset)\n",
+        "        owned.note_cleaned(log, log.snapshot().segments[-1].base_offset)\n",
+    ),
+    _fault(
+        "truncation-keeps-cleaner-line",
+        f"{_OWNED}/owned_logs.py",
+        "                    self._checkpoints.set_cleaner_offset(log.tp, active)\n",
+        "                    pass\n",
+    ),
+    # The order of names at a loss of power
+    _fault(
+        "whole-append-begins-first",
+        f"{_APPEND}/whole_append.py",
+        "    for segment in reversed(built):\n",
+        "    for segment in built:\n",
+    ),
+    # Queries
+    _fault(
+        "unfinished-write-forbids-nothing",
+        "storage/staged_writes/commit.py",
+        "    _refuse_behind_unfinished(owned, write)\n",
+        "",
+    ),
+    _fault(
+        "ledger-forgets-queries",
+        "storage/files/commit_ledger.py",
+        "for query, last in ledger.queries.items()}",
+        "for query, last in ()}",
+    ),
+    _fault(
+        "staged-files-stay",
+        "storage/staged_writes/commit.py",
+        "ledger.done(write, owned.clock.now_ms()))\n    discard(owned, files)\n",
+        "ledger.done(write, owned.clock.now_ms()))\n",
+    ),
+    # The directory
+    _fault(
+        "configuration-of-first-partition",
+        f"{_OWNED}/partition_dirs.py",
+        "    for directory in directories:\n",
+        "    for directory in directories[:1]:\n",
+    ),
+    _fault(
+        "clean-marker-despite-failure",
+        f"{_OWNED}/owned_dir.py",
+        "clean = all_asked and not errors and not self._logs.unsound()",
+        "clean = all_asked",
     ),
 )

@@ -9,8 +9,10 @@ import struct
 import uuid
 
 from kafkafs.tree.paths import NoSuchPath
+from storage.append.partition_log import PartitionLog
 from storage.errors import StorageError
-from storage.files.commit_ledger import WriteId
+from storage.files import names, topic_properties
+from storage.files.commit_ledger import StagedBatchFile, WriteId
 from storage.format.control_records import ControlType, EndTransactionMarker
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record, RecordColumns
@@ -38,7 +40,8 @@ from tests.simulation.plan import (
     Truncate,
 )
 from tests.simulation.scheduler import Killed
-from tests.simulation.world import Anomaly, Fate, Line, Removal, messages_of
+from tests.simulation.states import ActiveIndexes, check_copy, check_snapshot
+from tests.simulation.world import Anomaly, Fate, Line, Removal, Shares, messages_of
 
 
 class Program:
@@ -123,6 +126,12 @@ class Administrator(Program):
         self._owned.alter_config(op.topic, {op.key: op.to})
         self._world.altered[op.topic, op.key] = op.to
         # The only program that does this has returned from it: this is in force, for logs that are being opened too.
+        for tp in [tp for tp in self._owned.partitions() if tp.topic == op.topic]:
+            written = topic_properties.read(self._world.path / tp.dir_name / names.TOPIC_PROPERTIES) or {}
+            if written.get(op.key) != op.to:
+                raise Anomaly(
+                    f"configuration: topic.properties of {tp} has {op.key} {written.get(op.key)}, not {op.to}"
+                )
         for log in self._owned.logs():
             if log.tp.topic == op.topic and str(getattr(log.config, op.key.replace(".", "_"))) != op.to:
                 raise Anomaly(f"configuration: {log.tp} does not have {op.key} {op.to}")
@@ -172,33 +181,84 @@ class Leader(Program):
         self._copy = self._world.copies[self._tp]
         self._number = 0
         self._sequences: dict[int, int] = {}
+        self._indexes: ActiveIndexes | None = None
+
+    def run(self) -> None:
+        for op in self._job.ops:
+            with contextlib.suppress(*Problem):
+                self._look_at(self._owned.log(self._tp))  # first opened, perhaps
+                getattr(self, f"_{type(op).__name__.lower()}")(op)
+            log = self._owned._logs._logs.get(self._tp)
+            if log is not None and not self._process.scheduler.killed:
+                self._look_at(log)
+
+    def _look_at(self, log: PartitionLog) -> None:
+        """Nobody else changes this log, except that upkeep removes segments and compacts them."""
+        copy = self._copy
+        if log.failure is not None or copy.cutting is not None or copy.appending:
+            self._indexes = None
+            return
+        if self._indexes is None or self._indexes.base != log._active.base_offset:
+            # Opened, cut, or rolled without an append that succeeded.
+            self._indexes = ActiveIndexes(log, log._active._state.largest.timestamp)
+        failed = bool(self._world.faults)
+        self._indexes.check(log, failed=failed)
+        check_copy(log, copy, self._world.disk, failed=failed)
+        until = self._owned.checkpoints.cleaner_offset(self._tp) or 0
+        if copy.compacted and until > log._active.base_offset:
+            raise Anomaly(
+                f"cleaner checkpoint: {until} of {self._tp}, which is written from {log._active.base_offset} on"
+            )
 
     def _batch(self, op: Batch) -> None:
-        values, records = [], []
+        values, records, keys = [], [], []
         time_ms = self._world.clock.time_ms
         for _ in range(op.messages):
             self._number += 1
             text = b"%s.%d.%d." % (self._job.name.encode(), self._world.number, self._number)
             values.append(text + b"y" * max(0, op.size - len(text)))
-            records.append(Record(None, values[-1], (), time_ms))
+            keys.append(b"k%d" % (self._number * 7 % 11 % op.keys) if op.keys else None)
+            records.append(Record(keys[-1], values[-1], (), time_ms))
         base = self._end() + op.skips
-        fields = BatchFields(leader_epoch=0)
+        epoch, sequence = self._epoch() + op.epoch, -1
+        fields = BatchFields(leader_epoch=epoch)
         if op.producer >= 0:
             sequence = self._sequences.get(op.producer, 0)
             self._sequences[op.producer] = sequence + op.messages
-            fields = BatchFields(0, op.producer, 0, sequence, op.transactional)
+            fields = BatchFields(epoch, op.producer, 0, sequence, op.transactional)
         data = encode_batch(records, base_offset=base, fields=fields)
-        last = base + op.messages - 1
-        self._append(Copied(base, last, crc_of(data), tuple(values), time_ms, op.producer, op.transactional), data)
+        batch = Copied(
+            base, base + op.messages - 1, crc_of(data), tuple(values), time_ms, op.producer, op.transactional,
+            epoch=epoch, sequence=sequence, keys=tuple(keys), size=len(data),
+        )  # fmt: skip
+        self._append(batch, data)
 
     def _marker(self, op: Marker) -> None:
         base, time_ms = self._end(), self._world.clock.time_ms
         kind = ControlType.COMMIT if op.commits else ControlType.ABORT
         key, value = struct.pack(">hh", 0, kind), struct.pack(">hi", 0, EndTransactionMarker(kind, 0).coordinator_epoch)
-        fields = BatchFields(0, op.producer, 0, -1, transactional=True, control=True)
+        epoch = self._epoch()
+        fields = BatchFields(epoch, op.producer, 0, -1, transactional=True, control=True)
         data = encode_batch([Record(key, value, (), time_ms)], base_offset=base, fields=fields)
         marker = COMMIT if op.commits else ABORT
-        self._append(Copied(base, base, crc_of(data), (), time_ms, op.producer, True, marker), data)
+        batch = Copied(
+            base, base, crc_of(data), (), time_ms, op.producer, True, marker, epoch=epoch, size=len(data)
+        )  # fmt: skip
+        self._append(batch, data)
+
+    def _epoch(self) -> int:
+        """The leader epoch of the batch before. After a truncation leaders' epochs may come that are below those of
+        what was cut off: a newer leader has batches of older ones."""
+        return self._copy.batches[-1].epoch if self._copy.batches else 0
+
+    def _before(self, op: Before) -> None:
+        """The leader's log start has moved."""
+        log = self._owned.log(self._tp)
+        start = log.log_start_offset
+        offset = start + int(op.part * (log.log_end_offset - start))
+        log.check()
+        self._copy.start = max(self._copy.start, offset)
+        log.increment_log_start_offset(offset)
 
     def _end(self) -> int:
         return max(self._copy.end, self._owned.log(self._tp).log_end_offset)
@@ -207,6 +267,7 @@ class Leader(Program):
         log = self._owned.log(self._tp)
         log.check()
         self._copy.begin([batch])
+        base = log._active.base_offset
         try:
             log.append_batches(memoryview(data))
         except (StorageError, OSError):
@@ -214,31 +275,43 @@ class Leader(Program):
                 self._copy.refused()
             raise
         self._copy.appended()
+        if self._indexes is not None:
+            self._indexes = self._indexes.appended(log, batch)
+        if log._active.base_offset != base and not self._copy.forgets and not self._process.scheduler.killed:
+            check_snapshot(log, self._copy.batches, log._active.base_offset)
         if self._tp.topic in self._world.flushed_topics:
             self._copy.flushed(batch.last + 1)
 
     def _truncate(self, op: Truncate) -> None:
         log = self._owned.log(self._tp)
-        offset = log.log_start_offset + int(op.part * (log.log_end_offset - log.log_start_offset))
-        if offset >= log.log_end_offset:
+        first, end = log.log_start_offset, log.log_end_offset
+        if op.below:
+            first, end = log._snapshot_locked().segments[0].base_offset, first
+        offset = first + int(op.part * (end - first))
+        end = log.log_end_offset
+        if offset >= end:
             return
         log.check()
-        end = log.log_end_offset
         self._copy.cut(offset)
         try:
             files = self._owned.truncate_to(self._tp, offset)
         except (StorageError, OSError):
             if log.failure is None and log.log_end_offset < end:
-                self._copy.was_cut()  # what failed came after it
+                self._was_cut(log)  # what failed came after it
             elif log.failure is None:
                 self._copy.cutting = None
             raise
-        self._copy.was_cut()
+        self._was_cut(log)
         assert self._process.maintenance is not None
         self._process.maintenance.delete_later(files, 20)
-        # A segment may begin after a gap in the offsets.
-        if not self._copy.end <= log.log_end_offset <= max(offset, self._copy.end):
+        # A segment may begin after a gap in the offsets. Of what a cleaner has removed nobody knows where it ended.
+        if not self._copy.compacted and not self._copy.end <= log.log_end_offset <= max(offset, self._copy.end):
             raise Anomaly(f"truncated {self._tp} at {offset} ends at {log.log_end_offset}, expected {self._copy.end}")
+
+    def _was_cut(self, log: PartitionLog) -> None:
+        self._copy.was_cut()
+        self._copy.start = min(self._copy.start, log.log_end_offset)
+        self._indexes = None
 
     def _flush(self, op: Flush) -> None:
         end = self._copy.end
@@ -258,8 +331,11 @@ class Driver(Program):
 
     def _commit(self, op: Commit) -> None:
         world = self._world
+        if op.goes_on and world.query is not None and self._query != world.query[0].id:
+            self._resume(*world.query)
+        is_behind = self._is_behind()
         write = WriteId(self._query, self._batch) if op.query else WriteId(str(uuid.uuid4()), None)
-        shares: dict[TopicPartition, list[Line]] = {}
+        shares: Shares = {}
         for topic, partition, count in op.shares:
             lines = shares[TopicPartition(topic, partition)] = []
             for _ in range(count):
@@ -270,14 +346,47 @@ class Driver(Program):
                 line.fate = Fate.REFUSED  # as long as nothing is committed
                 lines.append(line)
         whole = [line for lines in shares.values() for line in lines]
-        if not self._write(write, shares, op.batches, whole):
+        if op.query and not is_behind and (op.goes_on or (world.query is not None and world.query[0].id == write.id)):
+            world.query = write, shares
+        if op.query and is_behind:
+            self._refused(WriteId(self._query, self._batch + 1), shares)
+            return
+        if not self._write(write, shares, op.batches, whole, goes_on=op.goes_on):
             return
         self._batch += op.query
         if op.query and op.again:
             self._write(write, shares, op.batches, whole)
 
-    def _write(self, write: WriteId, shares: dict[TopicPartition, list[Line]], batches: int, whole: list[Line]) -> bool:
-        """True once it is committed."""
+    def _resume(self, write: WriteId, shares: Shares) -> None:
+        """A query that was started again begins with its last batch: what is there of it stays, otherwise it is written
+        now."""
+        self._query, self._batch = write.id, write.batch or 0
+        if self._is_behind():
+            return
+        if self._write(write, shares, 1, [line for part in shares.values() for line in part]):
+            self._batch += 1
+        else:
+            self._query, self._batch = str(uuid.uuid4()), 0
+
+    def _is_behind(self) -> bool:
+        """Whether the query has a write that is not finished."""
+        return any(pending.write.id == self._query for pending in self._owned.commits.state.pending)
+
+    def _refused(self, write: WriteId, shares: Shares) -> None:
+        """A query's batches come in order: none before the one that is not finished (its lines stay refused)."""
+        files = self._staged(write, shares, 1)
+        try:
+            commit(self._owned, write, files or ())
+        except CommitUnfinished:
+            return
+        except (StorageError, OSError):
+            if self._world.faults:
+                return
+            raise
+        raise Anomaly(f"reordered: {write} was written while an earlier one of its query is not finished")
+
+    def _staged(self, write: WriteId, shares: Shares, batches: int) -> list[StagedBatchFile] | None:
+        """What the tasks have written; None when that failed."""
         world, files = self._world, []
         for tp, lines in shares.items():
             config = self._owned.topic_info(tp.topic).config
@@ -290,9 +399,16 @@ class Driver(Program):
                 file = writer.finish()
             except OSError:
                 writer.discard()
-                return False
+                return None
             assert file is not None
             files.append(file)
+        return files
+
+    def _write(self, write: WriteId, shares: Shares, batches: int, whole: list[Line], *, goes_on: bool = False) -> bool:
+        """True once it is committed. `goes_on`: the query does after a failure."""
+        world, files = self._world, self._staged(write, shares, batches)
+        if files is None:
+            return False
         fresh = [line for line in whole if line.fate is Fate.REFUSED]
         for line in fresh:
             line.fate = Fate.UNKNOWN
@@ -303,7 +419,8 @@ class Driver(Program):
             # All of a share may be visible before its index is written, which then cannot be undone
             # (PartitionLog.append_whole).
             world.had_unfinished = True
-            self._query, self._batch = str(uuid.uuid4()), 0  # a query that fails so is not continued
+            if not goes_on:
+                self._query, self._batch = str(uuid.uuid4()), 0
             self._unfinished += 1
             for line in fresh:  # the next opening will see to it, if the disk has really kept what began
                 line.fate = Fate.UNKNOWN if world.had_errors else Fate.SYNCED
@@ -312,6 +429,9 @@ class Driver(Program):
             for line in fresh:
                 line.fate = Fate.REFUSED
             return False
+        left = [file.name for file in files if (world.path / file.tp.dir_name / file.name).exists()]
+        if left and not world.faults:
+            raise Anomaly(f"staged files stay after their commit: {left}")
         for line in fresh:
             world.acknowledge(line)
         world.synced("a commit", {line.value for line in fresh})

@@ -48,6 +48,7 @@ class Reader:
         # A follower knows of a log start once it is checkpointed.
         tick, starts = self._world.tick(), 0 if self._job.follows else self._log_start(tp, 0)
         copy = self._world.copies.get(tp)
+        is_cleaned = copy is not None and copy.compacted
         cuts = cuts_before = None if copy is None or copy.cutting is not None else copy.cuts
         before = [] if copy is None else list(copy.batches)
         info = Opened(os.O_RDONLY)
@@ -93,6 +94,8 @@ class Reader:
                 # It stays at the offsets that the last N messages had: after a truncation there may be more in them,
                 # where there were gaps and markers (kafkafs/CONTRACT.md, "Ranges").
                 sight.most = None
+        if is_cleaned:
+            return  # the last look has what is left in the end
         self._check_name(sight)
         if copy is None:
             self._world.sights.append(sight)

@@ -28,7 +28,7 @@ from storage.files.disk_protocol import DiskFile
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind, Finding, Severity
 from storage.verify.verify import verify_log_dir
-from tests.simulation import mounts, rotting
+from tests.simulation import mounts, remains, rotting
 from tests.simulation.copies import Copy
 from tests.simulation.drawing import draw
 from tests.simulation.last_looks import last_look
@@ -193,7 +193,8 @@ class _Run:
             if "retention.bytes" in config:
                 world.retained_bytes[topic.name] = int(config["retention.bytes"])
             if topic.name == "copy":
-                world.copies[TopicPartition(topic.name, 0)] = Copy()
+                is_compacted = "compact" in config.get("cleanup.policy", "")
+                world.copies[TopicPartition(topic.name, 0)] = Copy(compacted=is_compacted)
         world.on_lock = self._locks.append
 
     def run(self) -> None:
@@ -215,8 +216,11 @@ class _Run:
             world.failing.clear()
             world.end_removals()
             world.disk.stopped = False
+            if scheduler.killed and not lost_power:
+                remains.check_killed(world, lost_power=False)
             if lost_power:
                 world.lose_power()
+                remains.check_killed(world, lost_power=True)
             world.disk.repair()
             self._is_clean = not of.unchecked
             if of.unchecked and number < len(self._plan.processes) - 1:
@@ -252,6 +256,7 @@ class _Run:
 
         scheduler.on_kill = stop
         self._world.disk.left = -1 if of.kill_operation is None else of.kill_operation
+        self._world.disk.left_renames = -1 if of.kill_rename is None else of.kill_rename
         mounted = scheduler.spawn("mount", lambda: self._mount(scheduler, of, opened))
         followers = [job for job in of.jobs if job.follows]
         if followers:
@@ -286,7 +291,9 @@ class _Run:
         assert process.maintenance is not None
         process.maintenance.stop()
         self._check_configuration(owned)
+        offline = owned.failures()
         closing = owned.close()
+        remains.check_closed(world, owned, closing, offline)
         self._check_closing(closing)
 
     def _partitions(self) -> list[TopicPartition]:
@@ -349,7 +356,11 @@ class _Run:
         )
         offline, unfinished = owned.failures(), owned.unfinished
         self._check_groups(owned)
+        for (topic, key), to in world.altered.items():
+            if str(getattr(owned.topic_info(topic).config, key.replace(".", "_"))) != to:
+                raise Anomaly(f"configuration: {topic} does not have {key} {to} any longer")
         closing = owned.close()
+        remains.check_closed(world, owned, closing, offline)
         if offline or unfinished or not closing.clean:
             raise Anomaly(f"not recovered: {offline}, {unfinished}, {closing}")
         damaged = {tp.dir_name for tp, _ in world.rotten}

@@ -168,6 +168,7 @@ def _defaults(of: ProcessOf) -> Iterator[dict[str, Any]]:
     for name in (
         "kill_at",
         "kill_operation",
+        "kill_rename",
         "loses_power",
         "gentle",
         "trust_clean",

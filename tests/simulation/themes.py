@@ -99,11 +99,30 @@ JUMBLED = Theme(
     "bits that flip among messages of any time", topics=("plain",), written=("plain",), processes=(2,),
     readers=(2, 3), kills=0.1, rots=1.0, upkeep=0.2, administrator=0.0, times=1.0,
 )  # fmt: skip
+FOLLOWED = Theme(
+    "epochs, log start and indexes of a follower", topics=(), writers=(0,), processes=(1, 2, 2), readers=(0,),
+    kills=0.6, kill_within=(300, 600, 1200), copies=1.0, fails=0.8, upkeep=0.5, administrator=0.0, deletes=0.0,
+    committed=0.0,
+)  # fmt: skip
+CLEANED = Theme(
+    "transactions and producers that a cleaner meets", topics=(), writers=(0,), processes=(1, 2), readers=(0, 1),
+    kills=0.5, power=0.0, kill_within=(300, 900), copies=1.0, upkeep=1.0, administrator=0.1, deletes=0.0, follows=0.2,
+)  # fmt: skip
+QUERIES = Theme(
+    "queries that go on after a write that failed", written=("plain",), writers=(0, 0, 1), processes=(2, 2, 3),
+    readers=(0,), kills=0.5, kill_within=(150, 500, 1000), commits=1.0, fails=0.7, upkeep=0.3, administrator=0.2,
+    deletes=0.0, times=0.0,
+)  # fmt: skip
+RENAMED = Theme(
+    "losses of power among renames", topics=("plain",), written=("plain",), writers=(0,), processes=(1, 1, 2),
+    readers=(0,), kills=0.95, power=1.0, commits=0.4, keys=1.0, upkeep=1.0, administrator=0.0, deletes=0.0, times=0.0,
+)  # fmt: skip
 
-# How many of all worlds have each theme. Those from DELETED to JUMBLED came later, amid the worlds of everything, so
+# How many of all worlds have each theme. Those from DELETED to RENAMED came later, amid the worlds of everything, so
 # that the seeds by which the planted faults are found are the worlds that they were.
 SHARES = (
-    (EVERYTHING, 2), (DELETED, 4), (FULL, 4), (CUT, 1), (JUMBLED, 4), (EVERYTHING, 19),
+    (EVERYTHING, 2), (DELETED, 4), (FULL, 4), (CUT, 1), (JUMBLED, 4), (FOLLOWED, 4),
+    (CLEANED, 4), (QUERIES, 3), (RENAMED, 5), (EVERYTHING, 3),
     (MADE_AGAIN, 13), (RETENTION, 13), (TRUNCATION, 12), (ROT, 6), (OPENINGS, 10), (POWER, 8), (VIEWS, 4), (LINES, 12),
 )  # fmt: skip
 

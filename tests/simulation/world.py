@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from storage.errors import StorageError
+from storage.files import checkpoints, names
+from storage.files.commit_ledger import WriteId
 from storage.files.dir_lock import DirLock
 from storage.format.batches import BatchTable, scan
 from storage.format.decoder import Decoder
@@ -70,6 +72,7 @@ class Message(NamedTuple):
 
 
 Messages = dict[TopicPartition, list[Message]]
+Shares = dict[TopicPartition, list[Line]]  # of a write
 Writes = list[tuple[int, bytes | None]]  # of a file, as in _Inode
 
 
@@ -120,12 +123,14 @@ class SimulatedDisk(FaultyDisk):
     """A FaultyDisk whose operations are switch points, and which notes what was in the segments that are removed."""
 
     file_type = SimulatedFile
+    any_order = True
 
     def __init__(self, root: Path, world: World) -> None:
         super().__init__(root, seed=world.stream("disk").randrange(1 << 32))
         self._world = world
         self.fail = self._failure
         self.left = -1  # operations until the process is killed in one of them; negative: it is not
+        self.left_renames = -1  # the same of renames of segments' files
         self.lost: list[tuple[_Inode, Writes]] = []  # what failed syncs did not write
 
     def repair(self) -> None:
@@ -139,7 +144,8 @@ class SimulatedDisk(FaultyDisk):
         if scheduler is not None:
             scheduler.switch(what)
             self.left -= 1
-            if not self.left:
+            self.left_renames -= what.startswith("rename 0")
+            if not self.left or not self.left_renames:
                 scheduler.kill()
                 raise Killed
         super().operation(what, path)
@@ -202,11 +208,21 @@ class SimulatedDisk(FaultyDisk):
     def durable_bytes(self, topic: str) -> bytes:
         """What a power loss now would surely leave of a topic's segments."""
         found = []
-        for directory, names in self._durable.items():
+        for directory, inodes_by_name in self._durable.items():
             if directory.name.rpartition("-")[0] == topic:
-                inodes = [inode for name, inode in names.items() if ".log" in name]
+                inodes = [inode for name, inode in inodes_by_name.items() if ".log" in name]
                 found += [inode.durable for inode in inodes if inode is not None]
         return b"".join(found)
+
+    def durable_file(self, path: Path) -> bytes | None:
+        """What a power loss now would surely leave of a file; None: perhaps nothing."""
+        inode = self._durable.get(path.parent, {}).get(path.name)
+        return None if inode is None else inode.durable
+
+    def has_unsynced_names(self, directory: Path, ending: str) -> bool:
+        """Whether files of a directory with this ending were renamed, and it was not synced since."""
+        paths = [path for change in self._pending if change.directory == directory for path in change.paths()]
+        return any(path.name.endswith(ending) for path in paths)
 
     def _note_removed(self, path: Path) -> None:
         """A segment is removed in order once it has its `.deleted` name: it need not be on disk for that."""
@@ -271,6 +287,7 @@ class World:
     sights: list[Sight] = field(default_factory=list)
     removals: dict[str, list[Removal]] = field(default_factory=dict)
     commits: list[list[Line]] = field(default_factory=list)  # writes that are there as a whole, or not at all
+    query: tuple[WriteId, Shares] | None = None  # the last attempt of one that goes on in the next process
     offsets: dict[str, list[int | None]] = field(default_factory=dict)  # of groups: the last commit, and tried ones
     retained_bytes: dict[str, int] = field(default_factory=dict)  # retention.bytes of topics
     deletes_records: bool = False  # a program asks for the deletion of records
@@ -455,6 +472,12 @@ def messages_in(path: Path, damaged: set[TopicPartition]) -> Messages:
     finally:
         log_dir.close()
     return found
+
+
+def log_start(path: Path, tp: TopicPartition) -> int:
+    """Where a log of a closed directory begins."""
+    bases = [int(log.stem) for log in (path / tp.dir_name).glob("*.log")]
+    return max(checkpoints.read(path / names.LOG_START_CHECKPOINT).get(tp, 0), min(bases, default=0))
 
 
 def batches_in(directory: Path) -> list[tuple[int, int]]:

@@ -22,7 +22,8 @@ from tests.support.commands import run
 @pytest.mark.skipif(not HAVE_JAVA and not REQUIRED, reason="no Java: Spark does not run")
 def test_interrupted_while_spark_starts(tmp_path: Path) -> None:
     """No process of Spark remains."""
-    command = [sys.executable, "-m", "kafkafs", "spark", "stats", str(tmp_path)]
+    logs = build_log_dir(tmp_path, {"orders": [[b"x"]]}).path
+    command = [sys.executable, "-m", "kafkafs", "spark", "stats", str(logs)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
         while not (started := psutil.Process(process.pid).children(recursive=True)):

@@ -60,11 +60,12 @@ def every_crash(
     notes: Callable[[], T],
     *,
     power_losses: int = 1,
+    any_order: bool = False,
 ) -> Iterator[tuple[Stopped, T]]:
     """Does `work` on copies of `before`, crashing before each of its operations in turn. Yields what each crash left,
-    and the notes that the work took. The last pair is from the work that was completed."""
+    and the notes that the work took. The last pair is from the work that was completed. `any_order`: see FaultyDisk."""
     with _quick_place(tmp_path) as place:
-        yield from _crashes(place / "world", before, work, notes, power_losses)
+        yield from _crashes(place / "world", before, work, notes, power_losses, any_order=any_order)
 
 
 @contextlib.contextmanager
@@ -81,7 +82,13 @@ def _quick_place(tmp_path: Path) -> Iterator[Path]:
 
 
 def _crashes(
-    path: Path, before: Path, work: Callable[[Sessions, T], None], notes: Callable[[], T], power_losses: int
+    path: Path,
+    before: Path,
+    work: Callable[[Sessions, T], None],
+    notes: Callable[[], T],
+    power_losses: int,
+    *,
+    any_order: bool,
 ) -> Iterator[tuple[Stopped, T]]:
     stop_at = 0
     while True:
@@ -90,6 +97,7 @@ def _crashes(
             shutil.rmtree(path, ignore_errors=True)
             shutil.copytree(before, path)
             disk = FaultyDisk(path, stop_at=stop_at, seed=stop_at * 31 + loss)
+            disk.any_order = any_order
             taken = notes()
             sessions = Sessions(path, disk)
             what: str | None = None

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from kafkafs.decoding import TextDecoder
+from kafkafs.formats.base import Format
 from kafkafs.schemas.schema import AVRO, Reference, Schema
+from tests.support.blocks import Row, block_of
 
 
 class SchemaTable:
@@ -56,3 +58,18 @@ def decoded_text(decoder: TextDecoder, value: bytes) -> str:
     (text,), errors = decoded_texts(decoder, [value])
     assert not errors
     return text
+
+
+def lines(form: Format, rows: list[Row]) -> list[bytes]:
+    """The rows as the format shows them: measured and rendered, which must agree."""
+    block = block_of(rows)
+    sizes = np.full(len(rows) + 1, -7, np.int64)
+    form.measure(block, sizes)
+    assert sizes[-1] == -7
+    out = np.full(int(sizes[:-1].sum()) + 50, 35, np.uint8)
+    end = form.render(block, out.data[: len(out) - 40], 3)
+    assert end == len(out) - 47
+    assert out[:3].tobytes() + out[end:].tobytes() == b"#" * 50
+    found = out[3:end].tobytes().splitlines(keepends=True)
+    assert [*map(len, found)] == sizes[:-1].tolist()
+    return found

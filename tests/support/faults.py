@@ -6,7 +6,9 @@ the directory is what a **kill** leaves. `power_loss(random)` rewrites it into w
 
 - a file's bytes are those of its last sync, plus any prefix of what was written since, or zeros or garbage there
   (a size that reached the disk before its data); overwritten synced bytes are old or new, sector by sector;
-- the names in a directory are those of its last sync_dir, plus any prefix of the changes since.
+- the names in a directory are those of its last sync_dir, plus some of the changes since: any prefix of all of them, as
+  a journal leaves; with `any_order` also any of them whatever became of the others, as POSIX allows. Only changes of
+  the same name keep their order then.
 
 It also fails with an OSError on request (`fail`), as a full or failing disk does.
 """
@@ -48,6 +50,10 @@ class _Name:
     name: str
     inode: _Inode | None
     is_dir: bool = False
+
+    def paths(self) -> tuple[Path, ...]:
+        """What it gives a name to, or takes one from."""
+        return (self.directory / self.name,)
 
 
 class FaultyFile:
@@ -104,6 +110,7 @@ class FaultyDisk:
     """A Disk over a real directory `root` that counts, fails and stops. `stop_at` counts from 0; None never stops."""
 
     file_type = FaultyFile
+    any_order = False
 
     def __init__(self, root: Path, *, stop_at: int | None = None, seed: int = 0) -> None:
         self.root = root
@@ -211,10 +218,24 @@ class FaultyDisk:
 
     def power_loss(self) -> None:
         """Rewrites the directory to one state that a power loss at this moment may leave."""
-        for change in self._pending[: self.random.randrange(len(self._pending) + 1)]:
+        count = self.random.randrange(len(self._pending) + 1)
+        for change in self._survivors(count):
             self._make_durable(change)
         shutil.rmtree(self.root)
         self._write_tree(self.root)
+
+    def _survivors(self, count: int) -> list[_Name]:
+        """The changes of names that reached the disk: the first `count`, or about as many, here and there."""
+        apart = random.Random(f"{count} {len(self.operations)}")
+        if not self.any_order or apart.random() < 0.5:
+            return self._pending[:count]
+        chosen, lost = [], set[Path]()
+        for change in self._pending:
+            if lost.isdisjoint(change.paths()) and apart.randrange(len(self._pending)) < count:
+                chosen.append(change)
+            else:
+                lost.update(change.paths())
+        return chosen
 
     def _write_tree(self, directory: Path) -> None:
         directory.mkdir()
@@ -271,6 +292,9 @@ class _Removal(_Name):
 @dataclass
 class _Rename(_Name):
     source: Path = Path()
+
+    def paths(self) -> tuple[Path, ...]:
+        return (self.directory / self.name, self.source)
 
 
 def _touches(change: _Name, directory: Path) -> bool:

@@ -26,8 +26,10 @@ from kafkafs.spark.split_reader import read_split
 from storage.client.counting import visible_end
 from storage.errors import NotPermitted, OffsetOutOfRange, StorageError, UnknownTopicOrPartition
 from storage.files.disk import RealDisk
+from storage.files.opening import real_place
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
+from storage.log.places import check_destination
 from storage.types import Isolation, OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -158,15 +160,9 @@ def export(
     """
     began = time.monotonic()
     options = ExportOptions() if options is None else options
-    source, target = Path(log_dir).absolute(), Path(directory).absolute()
-    if target.resolve().is_relative_to(source.resolve()):
-        raise NotPermitted(
-            "an export cannot be inside the log directory",
-            path=target,
-            expected=f"a path outside {source}",
-            advice="Choose another directory",
-        )
+    source, target = real_place(Path(log_dir).absolute()), real_place(Path(directory).absolute())
     logs = LogDir.open_read_only(source)
+    check_destination(target, source)
     chosen = list(_all_partitions(logs) if partitions is None else partitions)
     missing = _all_absent(logs) if absent is None and partitions is None else tuple(absent or ())
     if missing and not options.allow_loss:
@@ -287,7 +283,7 @@ def _fresh(
         snapshot = logs.log(tp).snapshot()
         topic_id = logs.topic_info(tp.topic).topic_id
         before = positions.get(tp)
-        start = snapshot.log_start_offset if before is None else before.next_offset
+        start = snapshot.whole_start_offset if before is None else before.next_offset
         end = visible_end(snapshot, options.isolation)
         lost: list[LostMessages] = []
         if before is not None and before.topic_id != topic_id and None not in (before.topic_id, topic_id):
@@ -309,7 +305,7 @@ def _fresh(
         if start < snapshot.log_start_offset:
             gone = OffsetRange(start, snapshot.log_start_offset)
             if not options.allow_loss:
-                raise _lost(tp, gone, f"the log begins at {snapshot.log_start_offset}")
+                raise _lost(tp, gone, snapshot.why_not_earlier)
             lost.append(LostMessages(tp, gone))
             start = gone.end
         if start < end:

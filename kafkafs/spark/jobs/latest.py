@@ -34,10 +34,12 @@ from storage.client.counting import visible_end
 from storage.compaction.key_scan import KeyChunk, spread
 from storage.errors import NotPermitted, OffsetOutOfRange, SegmentGone, StorageError
 from storage.files.disk import RealDisk
+from storage.files.opening import real_place
 from storage.format.decoder import Decoder
 from storage.latest.latest_records import rows_among, tombstones_marked
 from storage.latest.offset_map import OffsetMap, hash_keys, new_secret
 from storage.log.log_dir import LogDir
+from storage.log.places import check_destination
 from storage.types import Isolation
 
 if TYPE_CHECKING:
@@ -125,7 +127,7 @@ def latest(
     no `directory`.
     """
     began = time.monotonic()
-    source, target = Path(log_dir).absolute(), Path(directory).absolute()
+    source, target = real_place(Path(log_dir).absolute()), real_place(Path(directory).absolute())
     _check_target(source, target)
     disk = RealDisk() if disk is None else disk
     staging = target.parent / f".{target.name}.{uuid4().hex}.unfinished"
@@ -270,13 +272,7 @@ def _raise_damage(_tp: TopicPartition, damage: BatchDamage) -> None:
 
 
 def _check_target(source: Path, target: Path) -> None:
-    if target.resolve().is_relative_to(source.resolve()):
-        raise NotPermitted(
-            "the table cannot be inside the log directory",
-            path=target,
-            expected=f"a path outside {source}",
-            advice="Choose another directory",
-        )
+    check_destination(target, source)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise NotPermitted(
             "the table's directory is not empty: a table is made as a whole and never changed",

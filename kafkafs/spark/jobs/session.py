@@ -40,6 +40,8 @@ def spark_session(
         yield running
         return
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Workers are started with -m, and would import from the working directory, which may be a stranger's.
+    os.environ["PYTHONSAFEPATH"] = "1"
     given = dict(settings or {}) if master is None else {**(settings or {}), "spark.master": master}
     if _SUBMITTED in os.environ or SparkContext._gateway is not None:
         with _stopped_afterwards(_in_running_jvm(name, given, _defaults(show_progress))) as spark:

@@ -14,6 +14,7 @@ from kafkafs.spark.jobs.tasks import reduce_tasks
 from kafkafs.spark.planning import LogRange, Split, plan
 from kafkafs.spark.split_reader import read_split
 from storage.client.counting import visible_end
+from storage.files.opening import real_place
 from storage.format.batches import BATCH_HEADER_SIZE
 from storage.format.decoder import Decoder
 from storage.format.hashing import murmur2_columns
@@ -106,7 +107,7 @@ def stats(
     allow_uncompiled: bool = False,
 ) -> Stats:
     """Statistics of the partitions as they are now. StorageError: damage, unless `keep_damage`; OSError."""
-    source = Path(log_dir).absolute()
+    source = real_place(Path(log_dir).absolute())
     logs = LogDir.open_read_only(source)
     ranges = []
     for tp in sorted(partitions):

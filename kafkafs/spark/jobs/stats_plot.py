@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
@@ -32,6 +33,7 @@ def draw(hours: Sequence[HourStats], path: Path) -> None:
     for hour in hours:
         if hour.hour_ms is not None and hour.hour_ms in CALENDAR_MS:
             topics.setdefault(hour.topic, {})[hour.hour_ms] = hour
+    matplotlib.rcdefaults()  # not what a matplotlibrc in the working directory says, which may be a stranger's
     figure = Figure(figsize=(10, 9), layout="constrained")
     canvas = FigureCanvasAgg(figure)
     panels = figure.subplots(len(_PANELS), sharex=True)

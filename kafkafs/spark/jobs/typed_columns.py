@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafkafs.decoding.avro_program import Programs
-from kafkafs.decoding.avro_resolution import Column, Form
+from kafkafs.decoding.avro_resolution import Form, ValueColumn
 from kafkafs.decoding.columns import ColumnDecoder, Room
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class TypedColumn:
 
     def __init__(self, schemas: SchemaLookup, subject: str, reader: AvroType) -> None:
         """BadSchema if columns cannot express the type."""
-        self._column = Column.of(reader)
+        self._column = ValueColumn.of(reader)
         self._decoder = ColumnDecoder(schemas, subject, Programs(), self._column)
         self._room = Room(_ROOM, _ROOM)
         self.type = arrow_type(self._column)
@@ -70,7 +70,7 @@ class TypedColumn:
 class _Tape:
     """What the kernel left in a room, column by column (`avro_resolution.Form`)."""
 
-    def __init__(self, root: Column, room: Room, end: int) -> None:
+    def __init__(self, root: ValueColumn, room: Room, end: int) -> None:
         numbers, values = room.tape[: room.taped].reshape(-1, 2).T
         count = root.end()
         is_text = np.zeros(count, np.bool_)
@@ -86,7 +86,7 @@ class _Tape:
         self._bytes = pa.Array.from_buffers(pa.large_binary(), pieces, buffers)
         self._texts = pa.Array.from_buffers(pa.large_string(), pieces, buffers)
 
-    def array(self, column: Column, count: int) -> pa.Array:
+    def array(self, column: ValueColumn, count: int) -> pa.Array:
         """The `count` values of a column."""
         kind = arrow_type(column)
         part = slice(self._bounds[column.number], self._bounds[column.number + 1])
@@ -123,7 +123,7 @@ class _Tape:
         return pieces.take(pa.array(self._pieces[self._bounds[number] : self._bounds[number + 1]])).cast(kind)
 
 
-def _mark_texts(column: Column, is_text: NDArray[np.bool_]) -> None:
+def _mark_texts(column: ValueColumn, is_text: NDArray[np.bool_]) -> None:
     if column.form in (Form.TEXT, Form.JSON):
         is_text[column.number] = True
     elif column.form is Form.MAP:
@@ -137,7 +137,7 @@ def _expanded(values: pa.Array, there: NDArray[np.bool_]) -> pa.Array:
     return values if there.all() else values.take(pa.array(np.cumsum(there) - 1, mask=~there))
 
 
-def arrow_type(column: Column) -> pa.DataType:
+def arrow_type(column: ValueColumn) -> pa.DataType:
     """The Arrow type of a column."""
     below = [arrow_type(child) for child in column.children]
     avro = column.avro

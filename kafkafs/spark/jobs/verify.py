@@ -10,6 +10,7 @@ from kafkafs.spark.jobs.tasks import packed, run_tasks
 from kafkafs.spark.planning import TASKS_PER_CORE
 from storage.files import names
 from storage.files.names import FileKind
+from storage.files.opening import real_place
 from storage.progress import NoProgress
 from storage.verify.partition_audit import PartitionAudit
 from storage.verify.verify import verify_log_dir
@@ -32,7 +33,7 @@ def verify(
     allow_uncompiled: bool = False,
 ) -> list[Finding]:
     """All findings in a log directory, by path, as from `verify_log_dir`. StorageError; OSError."""
-    path = Path(log_dir).absolute()
+    path = real_place(Path(log_dir).absolute())
     cores = int(spark.sparkContext.defaultParallelism)
 
     def audit(plans: Sequence[SegmentPlan]) -> Iterator[SegmentReport]:

@@ -25,6 +25,7 @@ from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, Partition, abort, build_log_dir, commit, many
 from tests.support.commands import output_of, process, run
+from tests.support.live_log import LiveLog
 
 TEN = [b"line %d" % i for i in range(10)]
 
@@ -443,7 +444,7 @@ def test_a_full_disk(logdir: Path) -> None:
         cat = process("cat", logdir, "payments", stdout=full)
         _, errors = cat.communicate(timeout=120)
     assert cat.returncode == 4
-    assert errors == b"kafkafs: No space left on device\n"
+    assert errors == b"kafkafs: stdout: No space left on device\n"
 
 
 def test_it_changes_nothing(logdir: Path, tmp_path: Path) -> None:
@@ -468,3 +469,18 @@ def test_start_is_lean(tmp_path: Path) -> None:
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
     assert found.stdout == "a\n[]\n"
+
+
+@pytest.mark.parametrize("options", [(), ("--key", "k"), ("--offsets", "last-1")], ids=["all", "key", "last"])
+def test_follow_goes_on_with_partitions_that_are_added(
+    growing: tuple[Path, list[Follower]], options: tuple[str, ...]
+) -> None:
+    logdir, followers = growing
+    key_of = lambda _offset: b"k"  # noqa: E731
+    LiveLog(logdir / "more", key_of=key_of).append(b"first")
+    follower = Follower(logdir / "more", "t", *options)
+    followers.append(follower)
+    assert follower.line() == b"first\n"
+    LiveLog(logdir / "more", key_of=key_of, partition=1).append(b"second", b"third")
+    assert [follower.line(), follower.line()] == [b"second\n", b"third\n"]
+    assert follower.end(signal.SIGTERM) == (-signal.SIGTERM, b"")

@@ -137,6 +137,6 @@ def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("kafkafs.cli.count.expand", interrupt)
-    result = run("count", tmp_path)
+    result = run("count", build_log_dir(tmp_path, {"t": [[b"one"]]}).path)
     assert result.exit_code == 130
     assert result.stderr == "kafkafs: interrupted\n"

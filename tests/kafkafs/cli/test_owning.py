@@ -80,7 +80,8 @@ def test_what_topics_refuses(logdir: Path, arguments: tuple[str, ...], code: int
     assert tree_of(logdir) == before
 
 
-def test_a_held_directory(logdir: Path) -> None:
+def test_a_held_directory(logdir: Path, tmp_path: Path) -> None:
+    other = build_log_dir(tmp_path / "other", {"t": [[b"one"]]}).path
     owned = opened(logdir)
     for command in (
         ("topics", "create", logdir, "u"),
@@ -88,7 +89,7 @@ def test_a_held_directory(logdir: Path) -> None:
         ("recover", logdir),
         ("recover", logdir, "--dry-run"),
         ("reindex", logdir, "t"),
-        ("mirror", logdir.parent, logdir),
+        ("mirror", other, logdir),
     ):
         result = run(*command)
         assert result.exit_code == 3, result.output

@@ -77,7 +77,7 @@ def test_cuts(old: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("--until", "yesterday"),
+        ("--until", "someday"),
         ("--until", "2026-11-20--"),
         ("--config", "retention.ms"),
         ("--config", ":retention.ms=1"),
@@ -132,3 +132,34 @@ def test_doctor(old: Path, tmp_path: Path) -> None:
     (finding,) = told["findings"]
     assert (finding["name"], finding["reaction"], finding["topic"]) == ("topic-id-missing", "sets-aside", "u")
     assert run("doctor", tmp_path / "missing").exit_code == 4
+
+
+@pytest.mark.parametrize("options", [(), ("--link",)])
+def test_a_dry_run_refuses_what_the_run_would_refuse(old: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    log = sorted((old / "t-0").glob("*.log"))[-1]
+    data = bytearray(log.read_bytes())
+    data[-1] ^= 1
+    log.write_bytes(data)
+    words = ("revive", old, "--to", tmp_path / "new", *options)
+    dry, told = run(*words, "--dry-run"), run(*words)
+    assert dry.exit_code == told.exit_code == 4
+    assert f"{log}: t/0 is damaged" in dry.stderr
+    assert run(*words, "--salvage", "--dry-run").exit_code == 0
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_quick_doctor_says_what_it_did_not_look_at(old: Path, tmp_path: Path) -> None:
+    revived(tmp_path, old)
+    result = run("doctor", tmp_path / "new", "--quick")
+    assert result.exit_code == 0
+    assert "no log was read" in result.stdout
+    assert "loses nothing" not in result.stdout
+    assert json.loads(run("doctor", tmp_path / "new", "--quick", "--json").stdout)["loses_nothing"] is None
+
+
+def test_the_summary_of_the_doctor_agrees_with_its_findings(old: Path, tmp_path: Path) -> None:
+    revived(tmp_path, old)
+    (tmp_path / "new" / "u-0" / "partition.metadata").unlink()
+    result = run("doctor", tmp_path / "new")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1].endswith("do not start it before you have seen to the findings above")

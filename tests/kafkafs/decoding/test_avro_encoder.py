@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -54,6 +55,8 @@ def again(schema: Any, value: Any) -> Any:
         ("long", -(2**63) - 1, "expected an integer of 64 bits"),
         ("long", 10**4000, "found a very large integer"),
         ("float", 1e39, "expected a number that a float can hold, found 1e+39"),
+        ("double", float("inf"), "expected a number that a double can hold"),
+        ("float", float("nan"), "expected a number that a float can hold"),
         ("double", 10**400, "expected a number that a double can hold"),
         ("double", "nan", 'expected a number that a double can hold, found "nan"'),
         ("string", None, "expected a string, found null"),
@@ -147,6 +150,94 @@ def test_the_branch_of_a_union() -> None:
     assert encoded([{"type": "enum", "name": "E", "symbols": ["A"]}, "string"], "B")[0] == 2
 
 
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+MICROS_OF_DAY = {"type": "long", "logicalType": "time-micros"}
+DECIMAL_FIXED = {"type": "fixed", "name": "D", "size": 6, "logicalType": "decimal", "precision": 9, "scale": 1}
+RECORD = {"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", BYTES4, "string"]}]}
+ENUM = {"type": "enum", "name": "E", "symbols": ["AAAA", "NaN", "B"]}
+# Values of each type as they are shown, among them those that are others' too.
+BRANCHES: list[tuple[Any, list[Any]]] = [
+    ("null", [None]),
+    ("boolean", [True, False]),
+    ("int", [0, 5, -(2**31)]),
+    ("long", [0, 5, 2**40, 2**62, 10**15, -(2**63)]),
+    ("float", [5.0, 0.1, -0.0, 1e30, "NaN", "-Infinity"]),
+    ("double", [5.0, 0.1, 0.1000000001, -0.0, 1e300, "NaN", "Infinity"]),
+    ("string", ["", "AAAA", "AAA=", "NaN", "12.5", "12.50", "012.50", "-0.00", "7", "2025-01-01", "00:00:00",
+                "00:00:00.000", "2025-01-01T00:00:00Z", "2025-01-01T00:00:00.000Z", "B"]),
+    ("bytes", ["", "AAAA", "NaNN", "1200", "AA=="]),
+    ({"type": "fixed", "name": "F", "size": 3}, ["AAAA", "1200", "+/+/"]),
+    (ENUM, ["AAAA", "NaN", "B"]),
+    (BYTES4, ["12.50", "0.00", "-0.01"]),
+    (DECIMAL_FIXED, ["12.5", "0.0", "-12345678.9"]),
+    (DAY, ["2025-01-01", "0001-01-01", 2932897, -(2**31)]),
+    (TIME, ["00:00:00.000", "23:59:59.999", -1, 86_400_000]),
+    (MICROS_OF_DAY, ["00:00:00.000000", 86_400_000_000, -1]),
+    (STAMP, ["2025-01-01T00:00:00.000Z", 10**15, 2**62]),
+    (MICROS, ["2025-01-01T00:00:00.000000Z", 2**62]),
+    (LOCAL, ["2025-01-01T00:00:00.000000", 2**62]),
+    ({"type": "array", "items": ["string", BYTES4]}, [[], ["12.5", "12.50"]]),
+    ({"type": "map", "values": [BYTES4, "string"]}, [{}, {"a": "12.5"}, {"a": "12.50"}]),
+    (RECORD, [{"a": None}, {"a": "12.5"}, {"a": "12.50"}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("first", range(len(BRANCHES)), ids=lambda i: str(BRANCHES[i][0])[:50])
+def test_all_pairs_of_branches(first: int) -> None:
+    """What a union shows is written so that it is shown again, whichever branch it was."""
+    for second in range(len(BRANCHES)):
+        if first == second:
+            continue
+        union = [BRANCHES[first][0], BRANCHES[second][0]]
+        table = one_schema(json.dumps(union))
+        schema, decoder = table.by_id(7), TextDecoder(table, "t-value")
+        assert schema is not None
+        for branch, number in ((first, b"\0"), (second, b"\2")):
+            single = BRANCHES[branch][0]
+            for value in BRANCHES[branch][1]:
+                data = base64.b64decode(value) if single == "bytes" else encoded(single, value)
+                if single == "bytes":
+                    data = bytes([2 * len(data)]) + data
+                text = decoded_text(decoder, framed(number + data))
+                assert json.loads(text) == value
+                assert decoded_text(decoder, encode_json(schema, table, json.loads(text))) == text, (union, value)
+
+
+@pytest.mark.parametrize(
+    ("branches", "value", "branch"),
+    [
+        ([BYTES4, "long"], 5, 1),
+        ([BYTES4, "int"], 5, 1),
+        ([BYTES4, "double"], 5, 1),
+        ([BYTES4, "float"], 5, 1),
+        ([DECIMAL_FIXED, "double"], 5, 1),
+        ([BYTES4, STAMP], 5, 1),
+        ([BYTES4, DAY], 2**31 - 1, 1),
+        (["double", TIME], 5, 1),
+        ([STAMP, "int"], 5, 1),
+        ([STAMP, "double"], 5, 0),
+        ([BYTES4, "string"], 5, 0),  # it fits nothing else
+        ([BYTES4, "int"], 2**33, None),
+        ([{"type": "bytes", "logicalType": "decimal", "precision": 20}, "int"], 2**33, 0),
+        ([BYTES4, "string"], "12.5", 1),
+        ([BYTES4, "string"], "12.50", 0),
+        ([BYTES4, "int"], "12.5", 0),
+        ([MICROS, STAMP], 10**15, 1),
+        ([DAY, "string"], "2025-01-01", 0),
+        ([STAMP, "string"], "2025-01-01T00:00:00Z", 1),
+        (["bytes", "double"], "Infinity", 1),
+        (["double", "int"], 5.0, 0),
+        (["double", "int"], float("inf"), None),
+    ],
+)
+def test_which_branch(branches: Any, value: Any, branch: int | None) -> None:
+    if branch is None:
+        with pytest.raises(DoesNotFit, match="expected one of"):
+            encoded(branches, value)
+    else:
+        assert encoded(branches, value)[0] == 2 * branch
+
+
 def test_fewer_decimals_than_the_schema_has() -> None:
     assert again(BYTES4, "1.5") == "1.50"
     assert again(BYTES4, 7) == "7.00"
@@ -165,13 +256,25 @@ def test_unions_within_unions_are_tried_once() -> None:
         encoded(a, value)
 
 
-def test_a_value_that_is_too_deep() -> None:
-    node = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}
-    value: Any = None
-    for _ in range(5000):
+@pytest.mark.parametrize("depth", [1, 200, 499, 5000])
+def test_values_within_each_other(depth: int) -> None:
+    """What is shown can be written, and no depth is a RecursionError."""
+    unions: tuple[list[str], ...] = (["null", "N"], ["null", "N", "int"])
+    kinds = [{"type": "record", "name": "N", "fields": [{"name": "n", "type": union}]} for union in unions]
+    for node in kinds:
+        value: Any = {"n": None}
+        for _ in range(depth):
+            value = {"n": value}
+        data = encoded(node, value)
+        assert data == b"\x02" * depth + b"\0"
+        if depth < 500:
+            shown = decoded_text(TextDecoder(one_schema(json.dumps(node)), "t-value"), framed(data))
+            assert shown == '{"n":' * (depth + 1) + "null" + "}" * (depth + 1)
+    value = "x"
+    for _ in range(depth):
         value = {"n": value}
-    with pytest.raises(DoesNotFit, match="nested too deeply"):
-        encoded(node, value)
+    with pytest.raises(DoesNotFit, match="expected one of null, N, int"):
+        encoded(kinds[1], value)
 
 
 def test_json_and_schemas_that_cannot_be_used() -> None:

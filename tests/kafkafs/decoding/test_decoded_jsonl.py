@@ -12,12 +12,11 @@ import pytest
 
 from kafkafs.decoding import DecodedJsonl, TextDecoder, decoded_jsonl
 from kafkafs.formats import by_name
-from kafkafs.formats.base import Format
 from kafkafs.schemas.schema import AVRO, JSON, Schema
 from storage.format.block import RecordColumn
 from storage.format.record_columns import encode_varint
 from tests.support.blocks import TP, Row, block_of
-from tests.support.decoded_columns import SchemaTable, columns_of, decoded_texts, framed
+from tests.support.decoded_columns import SchemaTable, columns_of, decoded_texts, framed, lines
 
 STRING = Schema(7, AVRO, '"string"')
 LONG = Schema(8, AVRO, '"long"')
@@ -30,21 +29,6 @@ def avro_string(text: str, schema_id: int = 7) -> bytes:
 
 def table() -> SchemaTable:
     return SchemaTable(STRING, LONG, ANY_JSON)
-
-
-def lines(form: Format, rows: list[Row]) -> list[bytes]:
-    """Measured and rendered, which must agree."""
-    block = block_of(rows)
-    sizes = np.full(len(rows) + 1, -7, np.int64)
-    form.measure(block, sizes)
-    assert sizes[-1] == -7
-    out = np.full(int(sizes[:-1].sum()) + 50, 35, np.uint8)
-    end = form.render(block, out.data[: len(out) - 40], 3)
-    assert end == len(out) - 47
-    assert out[:3].tobytes() + out[end:].tobytes() == b"#" * 50
-    found = out[3:end].tobytes().splitlines(keepends=True)
-    assert [*map(len, found)] == sizes[:-1].tolist()
-    return found
 
 
 ROWS = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from typing import Any
 
@@ -160,6 +161,91 @@ def test_references() -> None:
         assert "refers to mid.proto" in errors[0]
 
 
+TYPES = {
+    "calendar_period": "CalendarPeriod", "color": "Color", "date": "Date", "datetime": "DateTime",
+    "dayofweek": "DayOfWeek", "decimal": "Decimal", "expr": "Expr", "fraction": "Fraction", "interval": "Interval",
+    "latlng": "LatLng", "localized_text": "LocalizedText", "money": "Money", "month": "Month",
+    "phone_number": "PhoneNumber", "postal_address": "PostalAddress", "quaternion": "Quaternion",
+    "timeofday": "TimeOfDay",
+}  # fmt: skip
+WELL_KNOWN = {
+    "any": "Any", "api": "Api", "descriptor": "FieldOptions", "duration": "Duration", "empty": "Empty",
+    "field_mask": "FieldMask", "source_context": "SourceContext", "struct": "Struct", "timestamp": "Timestamp",
+    "type": "Type", "wrappers": "Int64Value",
+}  # fmt: skip
+
+
+def test_every_file_that_registries_know() -> None:
+    pytest.importorskip("google.type", reason="googleapis-common-protos is not installed")
+    names = {f"google/type/{file}.proto": f"google.type.{name}" for file, name in TYPES.items()}
+    names |= {f"google/protobuf/{file}.proto": f"google.protobuf.{name}" for file, name in WELL_KNOWN.items()}
+    names |= {"confluent/meta.proto": "confluent.Meta", "confluent/type/decimal.proto": "confluent.type.Decimal",
+              "confluent/type/variant.proto": "confluent.type.Variant"}  # fmt: skip
+    imports = "".join(f'import "{name}";' for name in names)
+    fields = "".join(f"{kind} f{number} = {number};" for number, kind in enumerate(names.values(), 1))
+    text = f'syntax = "proto3"; {imports} message A {{ {fields} string last = 99; }}'
+    assert shown(b"\0\x9a\x06\x01x", text) == {"last": "x"}
+    _, file = proto_files.compiled_files(Schema(7, PROTOBUF, text), SchemaTable())
+    shapes = {kind.full_name: {field.name: (field.number, field.type) for field in kind.fields}
+              for known in file.dependencies for kind in known.message_types_by_name.values()}  # fmt: skip
+    for name in TYPES:
+        # What the library's own classes are made of.
+        for kind in importlib.import_module(f"google.type.{name}_pb2").DESCRIPTOR.message_types_by_name.values():
+            assert shapes[kind.full_name] == {field.name: (field.number, field.type) for field in kind.fields}
+    assert shapes["confluent.type.Variant"] == {"metadata": (1, 12), "value": (2, 12)}
+    assert shapes["confluent.type.Decimal"] == {"value": (1, 12), "precision": (2, 13), "scale": (3, 5)}
+    assert shapes["confluent.Meta"] == {"doc": (1, 9), "params": (2, 11), "tags": (3, 9), "rules": (4, 11)}
+    assert shapes["confluent.Rule"] == {"name": (1, 9), "doc": (2, 9), "expr": (3, 9), "sql": (4, 9)}
+    (options,) = [known for known in file.dependencies if known.name == "confluent/meta.proto"]
+    assert {name: (field.number, field.containing_type.name) for name, field in options.extensions_by_name.items()} == {
+        "file_meta": (1088, "FileOptions"), "message_meta": (1088, "MessageOptions"),
+        "field_meta": (1088, "FieldOptions"), "enum_meta": (1088, "EnumOptions"),
+        "enum_value_meta": (1088, "EnumValueOptions"),
+    }  # fmt: skip
+
+
+CONFLUENT = """
+syntax = "proto3";
+import "confluent/type/decimal.proto";
+import "confluent/meta.proto";
+option (confluent.file_meta) = {doc: "f"};
+message A {
+  option (confluent.message_meta) = {doc: "m", params: [{key: "k", value: "v"}], tags: "t"};
+  confluent.type.Decimal d = 1 [(confluent.field_meta) = {
+    params: [{value: "4", key: "precision"}], rules: [{name: "r", doc: "d", expr: "e", sql: "s"}]
+  }];
+  E e = 2;
+}
+enum E { option (confluent.enum_meta) = {doc: "e"}; ZERO = 0 [(confluent.enum_value_meta) = {doc: "z"}]; }
+"""
+# d of value 00 ff, precision 4, scale 2
+A_DECIMAL = b"\0\x0a\x08\x0a\x02\x00\xff\x10\x04\x18\x02"
+
+
+@pytest.mark.parametrize(
+    "text", [CONFLUENT, CONFLUENT.replace('import "confluent/meta.proto";\n', "")], ids=["imported", "not imported"]
+)
+def test_confluents_options_and_decimals(text: str) -> None:
+    """ksqlDB writes the options without the import."""
+    value = {"d": {"value": "AP8=", "precision": 4, "scale": 2}}
+    assert shown(A_DECIMAL, text) == value
+    table = one_schema(text, PROTOBUF)
+    schema = table.by_id(7)
+    assert schema is not None
+    assert encode_json(schema, table, value) == framed(A_DECIMAL)
+
+
+@pytest.mark.parametrize("name", ["confluent/type/decimal.proto", "google/type/money.proto"])
+def test_a_reference_has_preference(name: str) -> None:
+    """A registry may have another file of a name that needs no reference."""
+    other = Schema(1, PROTOBUF, 'syntax = "proto3"; package other; message O { string s = 5; }')
+    main = Schema(
+        7, PROTOBUF, f'syntax = "proto3"; import "{name}"; message T {{ other.O o = 1; }}', (Reference(name, "s", 1),)
+    )
+    table = SchemaTable(main, versions={("s", 1): other})
+    assert decoded_text(TextDecoder(table, "t-value"), framed(b"\0\x0a\x03\x2a\x01x")) == '{"o":{"s":"x"}}'
+
+
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proto_files, "find_spec", lambda name: None)
     assert fault(b"\0").endswith("Protobuf needs the packages of an extra: pip install 'kafkafs[schemas]'")
@@ -188,6 +274,31 @@ def test_writing() -> None:
     assert json.loads(decoded_text(TextDecoder(table, "t-value"), largest)) == {"small": 3.4028235e38}
     with pytest.raises(DoesNotFit):
         encode_json(schema, table, {"small": 3.5e38})
+
+
+def test_messages_within_each_other() -> None:
+    """As deep as the library decodes; the error names the limit."""
+    table = one_schema(PROTO, PROTOBUF)
+    schema = table.by_id(7)
+    assert schema is not None
+    value: dict[str, Any] = {"text": ""}
+    for _ in range(100):
+        value = {"inner": value}
+    data = encode_json(schema, table, value)
+    assert json.loads(decoded_text(TextDecoder(table, "t-value"), data)) == value
+    for _ in range(400):
+        value = {"inner": value}
+        with pytest.raises(DoesNotFit, match="Message too deep"):
+            encode_json(schema, table, value)
+
+
+def test_a_number_that_could_not_be_shown() -> None:
+    table = one_schema(PROTO, PROTOBUF)
+    schema = table.by_id(7)
+    assert schema is not None
+    for value in ({"any_json": {"a": float("inf")}}, {"d": float("inf")}, {"small": float("-inf")}):
+        with pytest.raises(DoesNotFit, match="larger than a double can hold"):
+            encode_json(schema, table, value)
 
 
 def test_one_compilation_for_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:

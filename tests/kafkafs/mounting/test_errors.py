@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,8 @@ import pytest
 
 from tests.support.builders import ROLL, Batch, BuiltLogDir, Partition, build_log_dir, many
 from tests.support.mounted_logs import txt
-from tests.support.mounts import Mounted, requires_fuse, status_when
-from tests.support.serving_processes import fails_with, watched
+from tests.support.mounts import Mounted, mounted, requires_fuse, status_when
+from tests.support.serving_processes import fails_with, killed_after, watched
 
 pytestmark = requires_fuse
 
@@ -180,3 +181,30 @@ def test_a_disk_that_fails(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=r"."):
             (mount.path / "t/0/messages.txt").read_bytes()
         assert (mount.path / "u/0/messages.txt").read_bytes() == b"two\n"
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_log_directory_that_is_gone(tmp_path: Path, read_only: bool) -> None:
+    """The disk has failed or was unmounted: what tells that goes on, and nothing else does."""
+    built = build_log_dir(tmp_path / "logs", {"t": [[b"one"]]})
+    with mounted(built.path, tmp_path / "mnt", read_only=read_only) as mount, killed_after(mount.process):
+        assert (mount.path / "t/0/messages.txt").read_bytes() == b"one\n"
+        built.path.rename(tmp_path / "gone")
+        try:
+            listed = subprocess.run(["ls", "-l", mount.path], capture_output=True, text=True, timeout=120, check=False)
+            assert (listed.returncode, listed.stderr) == (0, "")
+            assert [line.split()[-1] for line in listed.stdout.splitlines()[1:]] == [
+                *("@groups", "@help", "@metrics", "@status.json", "t"),
+            ]
+            status = json.loads((mount.path / "@status.json").read_bytes())
+            assert status["errors"]["bugs"] == 0
+            assert "cannot be read" in status["problems"][0]
+            assert b"kafkafs_partition_online" in (mount.path / "@metrics").read_bytes()
+            assert (mount.path / "@help").read_bytes().startswith(b"kafkafs: ")
+            shown = subprocess.run(["df", mount.path], capture_output=True, text=True, timeout=120, check=True)
+            assert str(mount.path) in shown.stdout
+            with pytest.raises(OSError, match=r"."):
+                (mount.path / "t/0/messages.txt").read_bytes()
+        finally:
+            (tmp_path / "gone").rename(built.path)
+        assert (mount.path / "t/0/messages.txt").read_bytes() == b"one\n"

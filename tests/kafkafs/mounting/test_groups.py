@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from storage.log.log_dir import LogDir
 from storage.verify.verify import verify_log_dir
 from tests.storage.client.test_group_offsets import plain
 from tests.support.fixtures import FIXTURES, requires_fixtures
-from tests.support.mounts import mounted, requires_fuse
+from tests.support.mounts import mounted, requires_fuse, run_kafkafs
 from tests.support.serving_processes import fails_with, killed_after, watched
 
 pytestmark = requires_fuse
@@ -28,8 +29,9 @@ def shell(command: str, where: Path) -> tuple[str, str]:
 
 def test_a_directory_of_ours(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
+    run_kafkafs("topics", "create", logs, "t", "--partitions", "8")
     with (
-        mounted(logs, tmp_path / "mnt", "--create", read_only=False) as mount,
+        mounted(logs, tmp_path / "mnt", read_only=False) as mount,
         killed_after(mount.process),
     ):
         root = mount.path
@@ -44,6 +46,13 @@ def test_a_directory_of_ours(tmp_path: Path) -> None:
         )
         assert "Invalid argument" in shell("echo nix > @groups/g/t/0", root)[1]
         assert "Invalid argument" in shell("mkdir @groups/100%", root)[1]
+        assert "No such file" in shell("echo 1 > @groups/g/t/8", root)[1]
+        assert "No such file" in shell("mkdir @groups/g/typo && echo 1 > @groups/g/typo/0", root)[1]
+        assert shell("rmdir @groups/g/typo", root) == ("", "")
+        refused = [entry["path"] for entry in json.loads((root / "@status.json").read_bytes())["refused_lines"]]
+        assert refused == ["@groups/g/t/0", "@groups/g/t/8", "@groups/g/typo/0"]
+        assert shell("mkdir -p @groups/h/t; cd @groups/h; echo 1 > t/0; rm t/0; cd ..; rmdir h", root) == ("", "")
+        assert shell("ls @groups", root) == ("a%2Fb\ng\n", "")
         assert "Operation not permitted" in shell("mkdir @groups/g/t/2", root)[1]
         assert "Operation not permitted" in shell("echo 1 > @groups/g/file", root)[1]
         assert "Operation not permitted" in shell("mv @groups/g/t/0 @groups/g/t/9", root)[1]

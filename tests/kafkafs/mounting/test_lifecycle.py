@@ -91,11 +91,24 @@ def test_background(log_dir: Path, mnt: Path) -> None:
     assert list(mnt.iterdir()) == []
 
 
-def test_nothing_of_it_holds_the_callers_pipe(log_dir: Path, mnt: Path) -> None:
+def test_nothing_of_it_holds_the_callers_pipe(log_dir: Path, mnt: Path, tmp_path: Path) -> None:
     """`output=$(kafkafs mount …)` returns; neither server nor fusermount keeps stdout or stderr open."""
-    command = [*KAFKAFS, "mount", str(log_dir), str(mnt)]
+    command = [*KAFKAFS, "mount", str(log_dir), str(mnt), "-o", f"log={tmp_path}/mount.log"]
     result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, check=True)
     assert result.stdout == b""
+    run_kafkafs("umount", mnt)
+
+
+def test_a_writable_mount_says_where_its_log_goes(log_dir: Path, mnt: Path) -> None:
+    """It is where a person finds out why a line was refused, and there may be no syslog."""
+    said = run_kafkafs("mount", log_dir, mnt).stderr.decode()
+    place = str(status(mnt)["log"])
+    if Path("/dev/log").exists():
+        assert (said, place) == ("kafkafs: the log of this mount goes to syslog\n", "syslog")
+    else:
+        assert said == f"kafkafs: the log of this mount goes {place}\n"
+        assert place.startswith("nowhere")
+        assert "-o log=FILE" in place
     run_kafkafs("umount", mnt)
 
 

@@ -17,6 +17,7 @@ from storage.progress import NoProgress
 @pytest.fixture
 def request_(tmp_path: Path) -> mount.MountRequest:
     (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "meta.properties").touch()
     (tmp_path / "mnt").mkdir()
     return mount.MountRequest(tmp_path / "logs", tmp_path / "mnt", MountOptions(read_only=True))
 

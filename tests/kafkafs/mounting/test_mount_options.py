@@ -17,6 +17,7 @@ from storage.types import Isolation
         (["ro"], MountOptions(read_only=True)),
         # what util-linux's mount and systemd hand over
         (["rw,noexec,nosuid,nodev"], MountOptions(libfuse=frozenset({"noexec", "nosuid", "nodev"}))),
+        (["sync"], MountOptions(libfuse=frozenset({"sync"}))),
         (["rw,dev,suid,exec,auto,nouser,async,relatime,_netdev,x-systemd.automount,X-mount.mkdir=0755,comment=a b"],
          MountOptions()),
         (["defaults,user,nofail,ro,noatime"], MountOptions(read_only=True, libfuse=frozenset({"noatime"}))),

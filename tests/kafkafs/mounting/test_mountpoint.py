@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,52 @@ def test_not_empty(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(MountError, match="not empty"):
         mountpoint.check_mountpoint(tmp_path)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o1777, 0o750, 0o555])
+def test_a_mountpoint_is_unwritable_while_something_is_mounted_there(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    with mountpoint.write_protected(tmp_path) as protect:
+        assert mode_of(tmp_path) == mode | (0o200 if os.geteuid() else 0)  # fusermount asks for it
+        protect()
+        assert mode_of(tmp_path) == mode & ~0o222
+    assert mode_of(tmp_path) == mode | (0o200 if os.geteuid() else 0)
+    tmp_path.chmod(0o755)
+
+
+def test_a_mountpoint_that_a_killed_mount_left_is_its_owners_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fusermount mounts for a user only where that user may write. Root needs no permission, and changes none."""
+    tmp_path.chmod(0o555)
+    owner = tmp_path.stat().st_uid or 65534
+    if os.geteuid() == 0:
+        os.chown(tmp_path, owner, -1)
+    monkeypatch.setattr(os, "geteuid", lambda: owner)
+    with mountpoint.write_protected(tmp_path) as protect:
+        assert mode_of(tmp_path) == 0o755
+        protect()
+        assert mode_of(tmp_path) == 0o555
+    assert mode_of(tmp_path) == 0o755
+
+
+def test_a_mountpoint_whose_mode_cannot_be_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is another user's, or immutable, or its disk is read-only."""
+
+    def refuse(_directory: int, _mode: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "fchmod", refuse)
+    before = mode_of(tmp_path)
+    with mountpoint.write_protected(tmp_path) as protect:
+        protect()
+    with mountpoint.write_protected(tmp_path / "missing") as protect:
+        protect()
+    assert mode_of(tmp_path) == before
 
 
 def test_nesting(tmp_path: Path) -> None:

@@ -9,12 +9,17 @@ import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from kafkafs.mounting.operations import inode
+from kafkafs.mounting.operations import Operations, Serving, Traffic, inode
+from kafkafs.tree.tree import Tree
+from storage.errors import PartitionUnavailable
 from tests.kafkafs.mounting.fake_tree import CONTENT, FAILURES, MTIME_NS
+from tests.support.faults import FaultyDisk
 from tests.support.mounts import requires_fuse
+from tests.support.owned_dirs import opened
 from tests.support.serving_processes import Served, fails_with, served_fake
 
 pytestmark = requires_fuse
@@ -164,3 +169,23 @@ def test_more_readers_than_threads_are_kept(served: Served) -> None:
             list(pool.map(lambda _: (served.path / "direct").read_bytes(), range(200)))
     assert served.process.poll() is None
     assert (served.path / "direct").read_bytes() == CONTENT
+
+
+def test_a_line_that_cannot_be_appended_at_the_unmount_is_a_failure(tmp_path: Path) -> None:
+    """The kernel may not have told of a close(2) before, and close(2) has returned long ago."""
+    opened(tmp_path / "logs").close()
+    disk = FaultyDisk(tmp_path / "logs")
+    owned = opened(tmp_path / "logs", disk=disk)
+    owned.create_topic("t", 1)
+    tree = Tree(owned.log_dir, owned=owned)
+    serving = Serving(tmp_path, tmp_path, 0, 0)
+    operations = Operations(tree, serving, Traffic(), start=lambda: None, stop=lambda: None, writable=tree)
+    info = SimpleNamespace(flags=os.O_WRONLY)
+    operations.open("/t/@append", info)
+    operations.write_from(info.fh, b"half a line")
+    assert operations.failure is None
+    disk.fail = lambda what, _path: errno.ENOSPC if what.startswith("write") else None
+    operations.destroy("/")
+    assert isinstance(operations.failure, PartitionUnavailable)
+    disk.fail = lambda _what, _path: None
+    owned.close()

@@ -55,6 +55,7 @@ def samples_of(text: bytes) -> dict[str, float]:
 def log_dir(tmp_path: Path) -> LogDir:
     for name in ("t-0", "t-1", "a.b_c-0", "t-2.3f0e61fc71d24e8ab5d0d2ab2d5f3b9c-delete", "odd name"):
         (tmp_path / name).mkdir()
+    (tmp_path / ".kafka_cleanshutdown").touch()
     return LogDir.open_read_only(tmp_path)
 
 
@@ -94,6 +95,7 @@ def test_status_json(log_dir: LogDir) -> None:
         "t/1": {
             "state": "online",
             "log_start_offset": 0,
+            "local_log_start_offset": 0,
             "log_end_offset": 0,
             "segments": 0,
             "size_bytes": 0,
@@ -123,6 +125,21 @@ def test_a_partition_that_fails_is_told(log_dir: LogDir) -> None:
     assert "t-1" in status["partitions"]["t/1"]["error"]
     assert gone.tp == TopicPartition("t", 1)
     assert samples_of(report_on(log_dir).metrics())['kafkafs_partition_online{topic="t",partition="1"}'] == 0
+
+
+def test_a_log_directory_that_is_gone_is_told(log_dir: LogDir, tmp_path: Path) -> None:
+    """Its disk has failed, or was unmounted. That is when the status is needed most."""
+    log_dir.log(TopicPartition("t", 1)).snapshot()
+    log_dir.path.rename(tmp_path.with_name("gone"))
+    report = report_on(log_dir)
+    status = json.loads(report.status_json())
+    assert status["topics"] == 2
+    assert status["partitions"]["t/1"]["state"] == "failed"
+    (problem,) = status["problems"]
+    assert problem.startswith("the log directory cannot be read: ")
+    assert str(tmp_path) in problem
+    assert "No such file" in status["disk"]["error"]
+    assert samples_of(report.metrics())["kafkafs_topics"] == 2
 
 
 def test_gathering_takes_half_of_the_time_at_most(log_dir: LogDir) -> None:
@@ -157,14 +174,17 @@ def test_labels_are_escaped(log_dir: LogDir) -> None:
     assert any(r'mode="a \"b\" \\ c\nd"' in name for name in samples)
 
 
-def test_help_is_one_screen() -> None:
-    lines = help_text().decode().splitlines()
+@pytest.mark.parametrize("writable", [False, True])
+def test_help_is_one_screen(writable: bool) -> None:
+    lines = help_text(writable=writable).decode().splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
 
 
 def test_help_is_true() -> None:
     """Every path in it is one of the tree's."""
+    assert "topics delete" in help_text(writable=True).decode()
+    assert "topics delete" not in help_text().decode()
     text = help_text().decode().replace("TOPIC/*", "TOPIC/0")
     named = re.findall(r"(?<!\S)(TOPIC\S+|@\S+)", text)
     assert len(named) > 12

@@ -183,18 +183,99 @@ def test_fsync_ends_the_line_and_flushes(topic: Path) -> None:
         assert messages(topic) == [b"one", b"half"]
 
 
+def recovery_point(topic: Path) -> int:
+    """Up to which offset everything is on disk."""
+    return int(os.getxattr(topic / "0", "user.kafka.recovery_point"))
+
+
 def test_the_sync_command_makes_what_was_appended_durable(topic: Path) -> None:
     """sync(1) opens its files for reading."""
-
-    def recovery_point() -> int:
-        return int(json.loads((topic / "0" / "@info.json").read_bytes())["recovery_point"])
-
     for name in ("0/@append", "@append", "@append.jsonl"):
-        before = recovery_point()
+        before = recovery_point(topic)
         shell("echo one >> 0/@append", topic)
-        assert recovery_point() == before
+        assert recovery_point(topic) == before
         shell(f"sync {name}", topic)
-        assert recovery_point() == before + 1
+        assert recovery_point(topic) == before + 1
+
+
+@pytest.mark.parametrize("flag", [os.O_SYNC, os.O_DSYNC], ids=["O_SYNC", "O_DSYNC"])
+@pytest.mark.parametrize("name", ["0/@append", "@append", "@append.jsonl"])
+def test_a_write_to_a_file_opened_with_o_sync_is_durable_when_it_returns(
+    mount: Mounted, request: pytest.FixtureRequest, name: str, flag: int
+) -> None:
+    topic = mount.path / re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name)
+    topic.mkdir()
+    line = b'{"value":"a"}\n'
+    descriptor = os.open(topic / name, os.O_WRONLY | os.O_APPEND | flag)
+    try:
+        assert os.write(descriptor, line) == len(line)
+        assert recovery_point(topic) == 1
+        many = line * 20_000  # more than one request of FUSE
+        assert os.write(descriptor, many + line[:-1]) == len(many) + len(line) - 1
+        assert recovery_point(topic) == 20_001
+    finally:
+        os.close(descriptor)
+    deadline = time.monotonic() + 120  # the kernel tells of a close a moment after it
+    while recovery_point(topic) != 20_002:
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("flag", [os.RWF_SYNC, os.RWF_DSYNC], ids=["RWF_SYNC", "RWF_DSYNC"])
+def test_a_single_write_can_be_durable(mount: Mounted, request: pytest.FixtureRequest, flag: int) -> None:
+    topic = mount.path / re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name)
+    topic.mkdir()
+    descriptor = os.open(topic / "@append", os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(descriptor, b"one\n")
+        assert recovery_point(topic) == 0
+        os.pwritev(descriptor, [b"two\n"], 0, flag)
+        assert recovery_point(topic) == 2
+        os.write(descriptor, b"three\n")
+        assert recovery_point(topic) == 2
+    finally:
+        os.close(descriptor)
+
+
+def test_the_mount_option_sync_makes_every_write_durable(tmp_path: Path) -> None:
+    with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", "-o", "sync", read_only=False) as synced:
+        (synced.path / "t").mkdir()
+        shell("echo one >> t/@append", synced.path)
+        assert recovery_point(synced.path / "t") == 1
+
+
+def test_why_a_line_was_refused_is_in_the_status_and_the_log(tmp_path: Path) -> None:
+    """EINVAL tells neither the line nor what is wrong with it."""
+    log = tmp_path / "log"
+    with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", "-o", f"log={log}", read_only=False) as mount:
+        (mount.path / "t").mkdir()
+        for content in (b'{"value":"a"}\n{"value":"b"}\n{"value":{"x":"\\u001b[31m"}}\n', b'{"value":1}'):
+            file = os.open(mount.path / "t/0/@append.jsonl", os.O_WRONLY)
+            try:
+                taken = os.write(file, content)
+                with fails_with(errno.EINVAL):
+                    os.write(file, content[taken:]) if taken < len(content) else os.fsync(file)
+            finally:
+                os.close(file)
+        with fails_with(errno.EINVAL):
+            (mount.path / "t/@config").write_bytes(b"# set\nretention.ms=\nsegment.bytes=few\n")
+        with fails_with(errno.EINVAL):
+            (mount.path / "a b").mkdir()
+        found = json.loads((mount.path / "@status.json").read_bytes())["refused_lines"]
+    assert [(entry["path"], entry["line"]) for entry in found] == [
+        ("t/0/@append.jsonl", 3),
+        ("t/0/@append.jsonl", 1),
+        ("t/@config", 3),
+        ("a b", None),
+    ]
+    assert found[0]["reason"].startswith("`value` must be a string")
+    assert "tojson" in found[0]["reason"]
+    assert "segment.bytes" in found[2]["reason"]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", entry["time"]) for entry in found)
+    logged = log.read_text()
+    for entry in found:
+        assert entry["reason"] in logged
+    assert "refused: t/0/@append.jsonl: line 3 of the write: `value` must be" in logged
+    assert "\x1b" not in logged
 
 
 def test_parallel_writers_never_mix_lines(topic: Path) -> None:
@@ -313,8 +394,9 @@ def test_internal_topics(mount: Mounted) -> None:
     topic = mount.path / "__consumer_offsets"
     with fails_with(errno.EPERM):
         topic.mkdir()
-    (mount.path / "@groups" / "g" / "t").mkdir(parents=True)
-    (mount.path / "@groups" / "g" / "t" / "0").write_bytes(b"0\n")
+    (mount.path / "read").mkdir()
+    (mount.path / "@groups" / "g" / "read").mkdir(parents=True)
+    (mount.path / "@groups" / "g" / "read" / "0").write_bytes(b"0\n")
     (partition, *_) = (path for path in topic.iterdir() if path.name.isdigit())
     with fails_with(errno.EPERM):
         os.open(partition / "@append", os.O_WRONLY)

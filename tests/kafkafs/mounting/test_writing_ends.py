@@ -226,11 +226,72 @@ def test_a_disk_that_starts_to_fail(tmp_path: Path) -> None:
         status = json.loads((tmp_path / "mnt" / "@status.json").read_bytes())
         assert [tp for tp, partition in status["partitions"].items() if partition["state"] == "failed"] == ["t/0"]
         assert status["errors"]["bugs"] == 0
+        umount = run_kafkafs("umount", tmp_path / "mnt", check=False)
+        assert (umount.returncode, process.wait(timeout=PATIENCE)) == (4, 4)
+        assert b"kafkafs: t/0: " in umount.stderr
+        assert b"good" not in umount.stderr
     assert not (tmp_path / "logs" / names.CLEAN_SHUTDOWN).exists()
     with writable(tmp_path):
         bad.write_bytes(b"works again\n")
     assert values(tmp_path / "logs") == [b"x" * 100_000, b"works again"]
     assert values(tmp_path / "logs", "good") == [b"while it fails", b"after it"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user, and only root can become one")
+def test_after_a_kill_nobody_writes_into_the_directory_below(tmp_path: Path) -> None:
+    """Except root, whom no mode stops. The next mount that ends in order gives the permission back."""
+    mnt = tmp_path / "mnt"
+    mnt.mkdir()
+    mnt.chmod(0o777)
+
+    def other_user_makes_a_directory() -> int:
+        command = ["setpriv", "--reuid=65534", "--clear-groups", "mkdir", "x"]
+        return subprocess.run(command, cwd=mnt, check=False).returncode
+
+    with writable(tmp_path) as process:
+        process.kill()
+        process.wait()
+        detach(mnt)
+        assert mnt not in kafkafs_mounts()
+        assert other_user_makes_a_directory() != 0
+        assert list(mnt.iterdir()) == []
+    mnt.chmod(0o777)
+    with writable(tmp_path):
+        pass
+    assert other_user_makes_a_directory() == 0
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_umount_fails_where_not_everything_could_be_written(tmp_path: Path, background: bool) -> None:
+    """The disk fails after the last write and before the final flush, so that nobody else is told."""
+    make(tmp_path / "logs")
+    log_file, mnt = tmp_path / "log", tmp_path / "mnt"
+    mnt.mkdir()
+    command = [*KAFKAFS, "mount", str(tmp_path / "logs"), str(mnt), "-o", f"log={log_file}"]
+    process = subprocess.Popen([*command, *([] if background else ["-f"])], stdin=subprocess.DEVNULL)
+    try:
+        if background:
+            assert process.wait(timeout=PATIENCE) == 0
+        deadline = time.monotonic() + PATIENCE
+        while mnt not in kafkafs_mounts():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        (mnt / "t" / "@append").write_bytes(b"one\n")
+        (tmp_path / "logs").rename(tmp_path / "gone")
+        umount = run_kafkafs("umount", mnt, check=False)
+        assert umount.returncode == 4
+        said = umount.stderr.decode()
+        assert f"{mnt} is unmounted, but its process failed at the end" in said
+        assert "kafkafs: t/0: " in said
+        assert background or process.wait(timeout=PATIENCE) == 4
+        assert mnt not in kafkafs_mounts()
+        assert not (tmp_path / "gone" / names.CLEAN_SHUTDOWN).exists()
+    finally:
+        if mnt in kafkafs_mounts():
+            detach(mnt)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
 
 def test_a_directory_that_may_not_be_written(tmpfs: Path, tmp_path: Path) -> None:

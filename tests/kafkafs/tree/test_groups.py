@@ -11,11 +11,13 @@ import pytest
 from kafkafs.tree.node import NodeKind
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.tree import Tree, TreeOptions
+from storage.append.appender import Appender
 from storage.directory.owned_dir import Opening, OwnedDir
-from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLogDir
+from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLogDir, UnknownTopicOrPartition
 from storage.format.group_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
+from storage.types import TopicPartition
 from tests.support.builders import START_MS, Batch, build_log_dir
 from tests.support.owned_dirs import NOW_MS, close_clean, opened
 
@@ -45,6 +47,7 @@ def write(tree: Tree, path: str, *pieces: bytes) -> None:
 def owned(tmp_path: Path) -> Iterator[OwnedDir]:
     made = opened(tmp_path / "logs")
     made.create_topic(OFFSETS, 2, {"cleanup.policy": "compact"})
+    made.create_topic("t", 2)
     yield made
     close_clean(made)
 
@@ -153,6 +156,15 @@ def test_committing(tree: Tree) -> None:
     tree.lookup(path).open_to_write().sync()
 
 
+def test_a_commit_to_a_file_opened_with_o_sync_is_durable(tree: Tree, owned: OwnedDir) -> None:
+    handle = tree.lookup(made(tree)).open_to_write()
+    handle.write(b"1\n")
+    logs = [owned.log(TopicPartition(OFFSETS, number)) for number in owned.log_dir.partitions(OFFSETS)]
+    assert [log for log in logs if log.recovery_point < log.log_end_offset]
+    handle.write(b"2\n", durable=True)
+    assert not [log for log in logs if log.recovery_point < log.log_end_offset]
+
+
 @pytest.mark.parametrize(
     "text", [b"x\n", b"-1\n", b"1.5\n", b"9223372036854775808\n", b"1\nx\n", b" " * 65, b"1" * 65, b"\xb2"]
 )
@@ -228,3 +240,52 @@ def test_a_brokers_directory_without_the_topic_says_no_at_once(tmp_path: Path) -
         tree.make_file("/@groups/g/t/0")
     assert names(tree, "/@groups/g/t") == []
     close_clean(owned)
+
+
+def test_a_group_is_removed_once_it_has_no_offset(tree: Tree) -> None:
+    """The directory of the topic is there for `rm -r`, and Kafka knows none without an offset."""
+    path = made(tree)
+    write(tree, path, b"5")
+    tree.remove_file(path)
+    assert names(tree, "/@groups/g") == ["t"]
+    tree.remove_directory("/@groups/g")
+    assert names(tree, "/@groups") == []
+    for gone in (path, "/@groups/g/t", "/@groups/g"):
+        with pytest.raises(NoSuchPath):
+            tree.lookup(gone)
+
+
+@pytest.mark.parametrize(("topic", "partition"), [("t", 2), ("typo", 0)])
+def test_no_offset_for_what_does_not_exist(tree: Tree, topic: str, partition: int) -> None:
+    with pytest.raises(UnknownTopicOrPartition, match="no partition"):
+        made(tree, topic=topic, partition=partition)
+    (refused,) = tree.status()["refused_lines"]
+    assert refused["path"] == f"@groups/g/{topic}/{partition}"
+    assert "no partition" in refused["reason"]
+
+
+def test_a_topic_that_is_removed_while_the_file_is_open(tree: Tree, owned: OwnedDir) -> None:
+    handle = tree.lookup(made(tree)).open_to_write()
+    handle.write(b"1\n")
+    owned.delete_topic("t")
+    with pytest.raises(UnknownTopicOrPartition):
+        handle.write(b"2\n")
+    assert read(tree, "/@groups/g/t/0") == b"1\n"
+    tree.remove_file("/@groups/g/t/0")
+
+
+def test_a_share_group_is_listed(tree: Tree, owned: OwnedDir) -> None:
+    write(tree, made(tree), b"5")
+    log = owned.appendable(
+        TopicPartition(OFFSETS, tree._groups.offsets.place("shared") or 0), as_group_coordinator=True
+    )
+    key = b"\0\x0b\0\6shared"  # ShareGroupMetadataKey
+    assert Appender(log, clock=owned.clock).append([Record(key, b"\0\0\0\0\0\1")]).error is None
+    assert names(tree, "/@groups") == ["g", "shared"]
+    assert names(tree, "/@groups/shared") == []
+    assert tree.lookup("/@groups/shared").attributes().kind is NodeKind.DIRECTORY
+    with pytest.raises(NotPermitted, match="share group"):
+        made(tree, "shared")
+    with pytest.raises(NotPermitted, match="share group"):
+        tree.remove_directory("/@groups/shared")
+    assert names(tree, "/@groups") == ["g", "shared"]

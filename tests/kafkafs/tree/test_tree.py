@@ -52,6 +52,21 @@ def test_the_root_lists_our_files_and_all_topics(tree: Tree) -> None:
     assert tree.lookup("/@groups").attributes().kind is NodeKind.DIRECTORY
 
 
+def test_what_is_answered_without_the_log_directory(tree: Tree, live: LiveLog) -> None:
+    """From memory, so that a person sees what is wrong; messages are not."""
+    shown = names(tree, "/")
+    live.path.parent.rename(live.path.parent.with_name("gone"))
+    assert names(tree, "/") == shown
+    for path in ("/", "/@help", "/@status.json", "/@metrics", "/@groups", "/t"):
+        assert tree.lookup(path).attributes().mode & 0o444, path
+    assert json.loads(read_all(tree.lookup("/@status.json").open()))
+    assert names(tree, "/@groups") == []
+    assert "0" in names(tree, "/t")
+    for path in ("/t/0", "/t/0/messages.txt", "/t/@config", "/t/0/@info.json"):
+        with pytest.raises(FileNotFoundError):
+            tree.lookup(path)
+
+
 def test_a_topic_and_a_partition(tree: Tree) -> None:
     assert names(tree, "/t") == ["@config", "latest.txt", "latest.jsonl", "keys", "0"]
     assert names(tree, "/t/0") == [
@@ -360,6 +375,7 @@ def test_start_and_stop(live: LiveLog, tree: Tree) -> None:
 
 def test_empty_topics_and_directories(tmp_path: Path) -> None:
     (tmp_path / "log" / "empty-0").mkdir(parents=True)
+    (tmp_path / "log" / ".kafka_cleanshutdown").touch()
     tree = tree_of(tmp_path / "log")
     assert content(tree, "/empty/0/messages.txt") == b""
     assert tree.lookup("/empty/0/messages.txt").attributes().size == 0

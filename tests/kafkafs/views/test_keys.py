@@ -372,3 +372,17 @@ def test_a_partition_that_cannot_be_read_is_not_left_out(tmp_path: Path) -> None
     tree = tree_of(tmp_path / "log")
     with pytest.raises(StorageError):
         content(tree, path_of(b"key-1", "txt", "t"))
+
+
+def test_a_partition_that_is_added_is_in_an_open_file_of_the_topic(tmp_path: Path) -> None:
+    first = LiveLog(tmp_path, key_of=lambda _offset: b"k")
+    first.append(b"one", b"two")
+    tree = tree_of(tmp_path)
+    handle = tree.lookup("/t/keys/k.txt").open()
+    assert handle.read(0, 100) == b"one\ntwo\n"
+    second = LiveLog(tmp_path, key_of=lambda _offset: b"k", partition=1)
+    assert handle.read(8, 100) == b""
+    second.append(b"of another")
+    first.append(b"three")
+    assert sorted(handle.read(8, 100).splitlines()) == [b"of another", b"three"]
+    handle.close()

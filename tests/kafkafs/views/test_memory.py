@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -88,3 +90,26 @@ def test_large_batches_that_shrank_a_lot_take_bounded_memory(tmp_path: Path) -> 
     assert size == 6 * 400_000 * 100
     assert growth < 240
     assert resident < 300
+
+
+def test_a_large_value_is_never_rendered_as_a_whole(tmp_path: Path) -> None:
+    """48 MiB of control characters, which JSON writes with six bytes each, in a batch of a few KiB."""
+    live = LiveLog(tmp_path / "log", Codec.ZSTD)
+    live.append(b"before", b"\1" * (48 * MIB), b"after")
+    size, growth, _ = read_apart(live.path.parent, "/t/0/messages.jsonl")
+    assert size > 288 * MIB
+    assert growth < 220  # the value, at most twice, and the cache of blocks
+
+
+def test_a_large_value_is_served_exactly(tmp_path: Path) -> None:
+    live = LiveLog(tmp_path / "log", Codec.ZSTD)
+    large = b"\1\x02 plain" * (SPLIT_BYTES // 4)
+    live.append(b"before", large, b"\xff" + large, b"after")
+    path = "/t/0/messages.jsonl"
+    data = content(tree_of(live.path.parent), path, step=MIB)
+    values = [json.loads(line)["value"] for line in data.splitlines()]
+    assert values[0] == "before"
+    assert values[1] == large.decode()
+    assert base64.b64decode(values[2]["base64"]) == b"\xff" + large
+    assert values[3] == "after"
+    read_anyhow(tree_of(live.path.parent).lookup(path).open(), data, seed=2, reads=30)

@@ -50,6 +50,46 @@ def test_one_write_is_one_append(kept: Kept, writer: LineWriter) -> None:
     assert writer.write(b"") == 0
 
 
+def test_a_durable_write_syncs_the_lines_that_it_completes(kept: Kept, writer: LineWriter) -> None:
+    """O_SYNC does not end a line: a large write(2) arrives in several requests, cut anywhere."""
+    assert writer.write(b"one\ntw", durable=True) == 6
+    assert (kept.values, kept.synced) == ([b"one"], 1)
+    assert writer.write(b"o\n", durable=True) == 2
+    assert (kept.values, kept.synced) == ([b"one", b"two"], 2)
+    assert writer.write(b"three\n") == 6
+    assert kept.synced == 2
+    assert writer.write(b"four\nBAD\n", durable=True) == 5
+    assert (kept.values, kept.synced) == ([b"one", b"two", b"three", b"four"], 3)
+
+
+def test_a_line_that_a_durable_write_left_open_is_durable_once_the_file_is_closed(
+    kept: Kept, writer: LineWriter
+) -> None:
+    writer.write(b"one", durable=True)
+    synced = kept.synced
+    writer.close()
+    assert (kept.values, kept.synced) == ([b"one"], synced + 1)
+
+
+def test_a_durable_write_fails_where_the_disk_fails(tmp_path: Path) -> None:
+    """Its lines are in the log, but a write that returned their number would say that they are on disk."""
+    opened(tmp_path).close()
+    disk = FaultyDisk(tmp_path)
+    owned = opened(tmp_path, disk=disk)
+    owned.create_topic("t", 1)
+    writer = LineWriter(open_target(owned, "t"), parse_txt)
+    assert writer.write(b"one\n", durable=True) == 4
+    disk.fail = lambda what, path: errno.EIO if what.startswith("sync") else None
+    with pytest.raises(OSError, match=r".") as caught:
+        writer.write(b"two\n", durable=True)
+    assert caught.value.errno == errno.EIO
+    with pytest.raises(PartitionOffline):
+        writer.write(b"three\n")
+    disk.fail = lambda _what, _path: None
+    writer.abandon()
+    assert TopicPartition("t", 0) in owned.close().errors
+
+
 def test_the_last_line_ends_with_sync_or_close(kept: Kept, writer: LineWriter) -> None:
     writer.write(b"one")
     writer.sync()

@@ -48,6 +48,7 @@ def registry() -> Registry:
         schema_record("t-value", 4, 5, '"null"'),
         schema_record(":.dr:u-value", 1, 1, LONG),
         schema_record("other", 1, 9, "x", schemaType="THRIFT"),
+        schema_record("t-value", 5, 10, "{}", schemaType="JSON"),
     ]
     for offset, record in enumerate(records):
         replay.apply(record.key, record.value, offset, 0)
@@ -58,6 +59,11 @@ def parse(*lines: dict[str, Any], topic: str = "t") -> Parsed:
     texts = [json.dumps(line).encode() for line in lines]
     lengths = np.array([len(text) for text in texts], np.int64)
     return jsonl_with(registry(), topic)(b"".join(texts), lengths.cumsum() - lengths, lengths)
+
+
+def parse_text(line: str) -> Parsed:
+    data = line.encode()
+    return jsonl_with(registry(), "t")(data, np.zeros(1, np.int64), np.full(1, len(data), np.int64))
 
 
 def record(line: dict[str, Any], topic: str = "t") -> Record:
@@ -152,6 +158,47 @@ def test_refusals(line: dict[str, Any], message: str) -> None:
     assert len(parsed.columns) == 1
     assert message in str(parsed.error)
     assert isinstance(parsed.error, InvalidRecord)
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ('{"value":1.10,"valueSchema":10}', "1.10"),
+        (' { "value" :\t{"a": 1,  "a":2} , "valueSchema" : 10 } ', '{"a": 1,  "a":2}'),
+        ('{"value":1,"valueSchema":10,"value":2.0}', "2.0"),
+        (r'{"value":1,"valueSchema":10,"v\u0061lue":3e0}', "3e0"),
+        (r'{"key":"\"value\":4","headers":[["value","{"]],"valueSchema":10,"value":[5.00]}', "[5.00]"),
+        ('{"value":{"value":1},"valueSchema":10,"x":{"value":2}}', '{"value":1}'),
+        (f'{{"value":{"9" * 5000},"valueSchema":10}}', "9" * 5000),
+        (f'{{"value":{"[" * 500}{"]" * 500},"valueSchema":10}}', "[" * 500 + "]" * 500),
+    ],
+)
+def test_json_is_taken_from_the_line(line: str, value: str) -> None:
+    parsed = parse_text(line)
+    assert parsed.error is None, parsed.error
+    assert parsed.columns.value(0) == framed(10, value.encode())
+
+
+@pytest.mark.parametrize("name", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_no_json(name: str) -> None:
+    assert f'{name} is no JSON; such a number is a string, "{name}"' in str(
+        parse_text(f'{{"value":[{name}],"valueSchema":10}}').error
+    )
+
+
+@pytest.mark.parametrize("depth", [501, *range(800, 1001, 5), 200_000])
+def test_lines_that_are_nested_too_deeply(depth: int) -> None:
+    for opening, closing in (("[", "]"), ('{"a":', "}")):
+        value = f"{opening * depth}0{closing * depth}"
+        for line in (f'{{"value":{value},"valueSchema":10}}', f'{{"value":{value}}}'):
+            error = str(parse_text(line).error)
+            assert "line is nested too deeply; expected at most 500 arrays and objects within each other" in error
+
+
+def test_brackets_in_texts_are_no_depth() -> None:
+    text = "[{" * 1000
+    assert record({"value": text}).value == text.encode()
+    assert record({"value": text, "valueSchema": 10}).value == framed(10, json.dumps(text).encode())
 
 
 def test_without_schemas() -> None:

@@ -16,7 +16,7 @@ from pyarrow import dataset
 
 from kafkafs.cli import main
 from kafkafs.decoding import BadSchema, parse_avro
-from kafkafs.decoding.avro_resolution import Column
+from kafkafs.decoding.avro_resolution import ValueColumn
 from kafkafs.schemas.registry import Registry
 from kafkafs.schemas.schema import AVRO, Schema
 from kafkafs.spark.jobs.commits import Form, committed_sets
@@ -312,8 +312,8 @@ def test_schemas_that_would_be_too_large(tmp_path: Path) -> None:
 
 
 def test_a_schema_that_is_no_columns(tmp_path: Path) -> None:
-    def parsed(text: str) -> Column:
-        return Column.of(parse_avro(Schema(1, AVRO, text), Registry()))
+    def parsed(text: str) -> ValueColumn:
+        return ValueColumn.of(parse_avro(Schema(1, AVRO, text), Registry()))
 
     node = '{"type":"record","name":"Node","fields":[{"name":"next","type":["null","Node"]}]}'
     with pytest.raises(BadSchema, match="Node contains itself"):

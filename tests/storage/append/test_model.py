@@ -113,7 +113,7 @@ class LogMachine(RuleBasedStateMachine):
         )
 
     def _open(self) -> None:
-        self.owned = OwnedDir.open(self.path, Opening(), config=ONE_THREAD, disk=self.disk, clock=self.clock)
+        self.owned = OwnedDir.open(self.path, Opening(create=True), config=ONE_THREAD, disk=self.disk, clock=self.clock)
 
     @property
     def log(self) -> PartitionLog:

@@ -147,6 +147,20 @@ def test_truncation_goes_by_whole_batches(owned: OwnedDir) -> None:
     assert log.log_end_offset == 13
 
 
+def test_truncation_below_the_log_start_cuts_all_behind_it(owned: OwnedDir) -> None:
+    """What cannot be read any longer is cut off too: otherwise the next batch would follow others with its offsets."""
+    log = owned.log(TP)
+    for n in range(4):
+        append(log, [b"%d" % (3 * n), b"%d" % (3 * n + 1), b"%d" % (3 * n + 2)])
+    log.increment_log_start_offset(10)
+    owned.truncate_to(TP, 4)
+    assert (log.log_start_offset, log.log_end_offset) == (3, 3)
+    append(log, [b"next"])
+    assert values_of(log.snapshot()) == [b"next"]
+    directory = owned.path / "t-0"
+    assert [int.from_bytes(batch[:8], "big") for batch in batches_of(directory)] == [0, 3]
+
+
 def test_truncated_messages_do_not_come_back(tmp_path: Path) -> None:
     """A power loss after a truncation: what came back could overlap a segment that was begun since."""
     old = [b"old %d" % n for n in range(6)]

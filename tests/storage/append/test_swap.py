@@ -123,7 +123,7 @@ def test_stopped_anywhere(tmp_path: Path, kept: list[int]) -> None:
     new = [*ALL[:3], *(ALL[n] for n in kept), *ALL[12:]]
     covered = kept[-1] + 1 if kept else 3
     seen = set()
-    for stopped, _ in every_crash(tmp_path, tmp_path / "before", work, list):
+    for stopped, _ in every_crash(tmp_path, tmp_path / "before", work, list, power_losses=3, any_order=True):
         owned = opened(stopped.path)
         found = read(owned, "t")
         states = {"old": ALL, "new": new} | {

@@ -141,6 +141,80 @@ def test_a_group_of_a_newer_protocol_goes_with_all_that_is_known_of_it(
     close_clean(owned)
 
 
+def test_what_does_not_exist_gets_no_offset(tmp_path: Path) -> None:
+    owned = opened(tmp_path)
+    owned.create_topic("t", 2)
+    committer, offsets = committer_of(owned, 1)
+    committer.check("g", [T0, T1])
+    for missing in (TopicPartition("t", 2), TopicPartition("typo", 0), TopicPartition("t", -1)):
+        with pytest.raises(UnknownTopicOrPartition, match="no partition"):
+            committer.check("g", [T0, missing])
+    committer.commit("g", {T0: 1})
+    owned.delete_topic("t")
+    with pytest.raises(UnknownTopicOrPartition):  # an offset of the time when it existed changes nothing
+        committer.check("g", [T0])
+    committer.forget("g", [T0])
+    assert offsets.groups() == {}
+    close_clean(owned)
+
+
+@requires_fixtures
+def test_a_partition_elsewhere_in_the_cluster_may_get_an_offset(tmp_path: Path) -> None:
+    """Without the cluster's metadata, what a group has committed tells of partitions that are not here."""
+    shutil.copytree(FIXTURES / "groups" / "log", tmp_path / "log")
+    log_dir = LogDir.open_read_only(tmp_path / "log")
+    assert log_dir.cluster_metadata() is None
+    known = GroupOffsets(log_dir).group("billing")
+    assert known is not None
+    topic, numbers = next(item for item in known.offsets.items() if item[0] not in log_dir.topics())
+    owned = OwnedDir.open(tmp_path / "log", Opening(gentle=True))
+    committer, _ = committer_of(owned)
+    committer.check("billing", [TopicPartition(topic, number) for number in numbers])
+    with pytest.raises(UnknownTopicOrPartition):
+        committer.check("billing", [TopicPartition(topic, max(numbers) + 1)])
+    owned.close()
+
+
+def with_records(owned: OwnedDir, *keys: bytes, value: bytes | None = b"\0\0\1") -> None:
+    log = owned.appendable(TopicPartition(CONSUMER_OFFSETS_TOPIC, 0), as_group_coordinator=True)
+    assert Appender(log, clock=owned.clock).append([Record(key, value) for key in keys]).error is None
+
+
+def test_a_share_group_is_known_and_takes_no_offset(tmp_path: Path) -> None:
+    owned = opened(tmp_path)
+    owned.create_topic("t", 2)
+    committer, offsets = committer_of(owned, 1)
+    committer.commit("g", {T0: 5})
+    keys = [coordinator_key(version, "shared", *rest) for version, *rest in [(11,), (12,), (10, "m"), (14, "m"), (15,)]]
+    with_records(owned, *keys)
+    assert offsets.share_groups() == {"shared"}
+    assert offsets.is_share_group("shared")
+    assert not offsets.is_share_group("g")
+    for attempt in (lambda: committer.check("shared", [T0]), lambda: committer.delete("shared")):
+        with pytest.raises(NotPermitted, match="share group"):
+            attempt()
+    assert plain(offsets.groups()) == {"g": {"t": {0: 5}}}
+    with_records(owned, *keys, value=None)
+    assert offsets.share_groups() == set()
+    committer.check("shared", [T0])
+    close_clean(owned)
+
+
+def test_a_streams_group_takes_no_offset(tmp_path: Path) -> None:
+    owned = opened(tmp_path)
+    owned.create_topic("t", 2)
+    committer, offsets = committer_of(owned, 1)
+    committer.commit("s", {T0: 5})
+    committer.check("s", [T0])
+    with_records(owned, coordinator_key(17, "s"))
+    with pytest.raises(NotPermitted, match="streams group"):
+        committer.check("s", [T0])
+    with_records(owned, coordinator_key(3, "consumer"))
+    committer.check("consumer", [T0])
+    assert plain(offsets.groups()) == {"s": {"t": {0: 5}}, "consumer": {}}
+    close_clean(owned)
+
+
 def test_what_cannot_be_committed(tmp_path: Path) -> None:
     owned = opened(tmp_path)
     committer, offsets = committer_of(owned, 1)

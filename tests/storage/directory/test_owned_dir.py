@@ -24,6 +24,7 @@ from storage.errors import (
     InvalidConfig,
     InvalidTopic,
     LogLocked,
+    NotALogDir,
     NotPermitted,
     PartitionOffline,
     PartitionUnavailable,
@@ -119,7 +120,7 @@ def test_a_directory_is_made_only_when_asked(tmp_path: Path, create: bool) -> No
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for opening in (Opening(), Opening(create=True)):
-        with pytest.raises(NotADirectoryError):
+        with pytest.raises(NotALogDir):
             opened(tmp_path / "file", opening)
 
 
@@ -625,4 +626,62 @@ def test_a_recovery_that_cuts_below_the_checkpoint_lowers_it_first(tmp_path: Pat
     assert checkpoints.read(path / names.RECOVERY_POINT_CHECKPOINT)[TP] == 1
     assert read(owned, "t") == [b"kept"]
     append(owned.log(TP), [b"more"])
+    close_clean(owned)
+
+
+@pytest.mark.parametrize("lost_power", [False, True])
+def test_no_checkpoint_is_above_the_end_after_a_truncation(tmp_path: Path, lost_power: bool) -> None:
+    """The disk is full when the lines are written after a truncation below the log start. What is appended then, and
+    the process's end, find lines that are right."""
+    path = tmp_path / "dir"
+    path.mkdir()
+    disk = FaultyDisk(path)
+    owned = opened(path, disk=disk)
+    owned.create_topic("t", 1, {"segment.bytes": "400"})
+    log = owned.log(TP)
+    for n in range(8):
+        append(log, [b"%d" % n * 20, b"%d" % n * 20])
+    log.flush()
+    log.increment_log_start_offset(11)
+    owned.checkpoint()
+    before = log.log_end_offset
+    disk.fail = lambda what, _path: errno.ENOSPC if "checkpoint" in what and log.log_end_offset < before else None
+    with pytest.raises(OSError, match="No space left"):
+        owned.truncate_to(TP, 3)
+    end = log.log_end_offset
+    for name in (names.RECOVERY_POINT_CHECKPOINT, names.LOG_START_CHECKPOINT):
+        assert checkpoints.read(path / name).get(TP, 0) <= end, name
+    append(log, [b"acknowledged"])
+    if lost_power:
+        owned._logs.get(TP).flush()
+    disk.stopped = True
+    owned._logs.abandon()
+    with pytest.raises(Crash):
+        owned._dir_lock.release()
+    if lost_power:
+        disk.power_loss()
+    owned = opened(path)
+    assert read(owned, "t")[-1] == b"acknowledged"
+    close_clean(owned)
+
+
+def test_a_truncation_lowers_the_cleaners_checkpoint(tmp_path: Path) -> None:
+    """What is appended there is dirty: also if the process is killed before the line is lowered."""
+    owned = opened(tmp_path / "dir")
+    owned.create_topic("t", 1, {"segment.bytes": "100"})
+    log = owned.log(TP)
+    for n in range(8):
+        append(log, [b"%d" % n * 20])
+    owned.note_cleaned(log, 6)
+    for removed in owned.truncate_to(TP, 3):
+        removed.unlink()
+    assert owned.checkpoints.cleaner_offset(TP) == log.snapshot().segments[-1].base_offset <= 3
+    owned.note_cleaned(log, 6)  # by a pass that the truncation has overtaken
+    assert owned.checkpoints.cleaner_offset(TP) == log.snapshot().segments[-1].base_offset
+    close_clean(owned)
+    text = checkpoints.encode({TP: 6})
+    (tmp_path / "dir" / names.CLEANER_CHECKPOINT).write_bytes(text)
+    owned = opened(tmp_path / "dir")
+    assert owned.log(TP).log_end_offset == 3
+    assert owned.checkpoints.cleaner_offset(TP) == 3
     close_clean(owned)

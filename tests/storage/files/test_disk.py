@@ -55,3 +55,15 @@ def test_link(tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(b"data")
     RealDisk().link(tmp_path / "source", tmp_path / "second")
     assert (tmp_path / "second").samefile(tmp_path / "source")
+
+
+def test_an_error_of_a_write_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_args: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    file = RealDisk().open(tmp_path / "file", create=True)
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        file.write_at(0, b"x")
+    file.close()
+    assert caught.value.filename == str(tmp_path / "file")

@@ -144,9 +144,9 @@ def test_into_a_log_with_messages_nothing_is_salvaged(tmp_path: Path) -> None:
     from storage.errors import InvalidRecord
     from tests.support.builders import Partition, build_log_dir
 
-    build_log_dir(tmp_path, {"t": [Partition([b"a", b"b"])]})
+    build_log_dir(tmp_path / "damaged", {"t": [Partition([b"a", b"b"])]})
     tp = TopicPartition("t", 0)
-    snapshot = LogDir.open_read_only(tmp_path).log(tp).snapshot()
+    snapshot = LogDir.open_read_only(tmp_path / "damaged").log(tp).snapshot()
     owned = opened(tmp_path / "rescued")
     owned.create_topic("t", 1)
     assert salvage(snapshot, owned.log(tp), compacted=False).batches == 2

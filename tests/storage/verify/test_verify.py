@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.directory.owned_dir import Opening
 from storage.files import names, offset_index, time_index, transaction_index
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
@@ -18,7 +19,7 @@ from storage.verify.findings import LISTED, FaultKind, Finding, Severity
 from storage.verify.verify import verify_log_dir, verify_partition
 from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, commit, many
 from tests.support.fixtures import FIXTURES, requires_fixtures
-from tests.support.owned_dirs import tree_of
+from tests.support.owned_dirs import append, close_clean, opened, tree_of
 
 CLEAN_FIXTURES = (
     "codecs", "times", "transactions", "compaction-before", "compaction-after", "groups", "v0", "v1", "roll"
@@ -339,3 +340,18 @@ def test_a_finding_says_where_and_what(tmp_path: Path) -> None:
     assert "intact again from position" in text
     assert "Recovery leaves it" in text
     assert "Mended by: kafkafs salvage" in text
+
+
+def test_an_empty_snapshot_is_a_note(tmp_path: Path) -> None:
+    """A full disk, or a crash, leaves one; whoever loads it removes it, a broker too."""
+    path = tmp_path / "dir"
+    owned = opened(path)
+    owned.create_topic("t", 1)
+    append(owned.log(TopicPartition("t", 0)), [b"x"])
+    close_clean(owned)
+    (path / "t-0" / "00000000000000000001.snapshot").write_bytes(b"")
+    (finding,) = verify_log_dir(path)
+    assert (finding.kind, finding.severity) == (FaultKind.SNAPSHOT_CORRUPT, Severity.NOTE)
+    owned = opened(path, Opening(trust_clean=False))
+    close_clean(owned)
+    assert not list(verify_log_dir(path))

@@ -16,10 +16,11 @@ from tests.support.fixtures import FIXTURES, requires_fixtures
 pytestmark = requires_fixtures
 
 # All but these can be made in a file; they are found all the same where a disk or a program fails so, or where a whole
-# partition is not there (tests/spark/test_log_dirs.py). Those that need a manifest are in test_manifest_audit.py.
+# partition is not there (tests/spark/test_log_dirs.py). Those that need a manifest are in test_manifest_audit.py, and
+# messages in tiered storage are no damage (tests/kafkafs/cli/test_tiered.py).
 NOT_MADE = {
     FaultKind.UNREADABLE, FaultKind.SEGMENT_TOO_LARGE, FaultKind.LOG_CUT_OFF, FaultKind.PARTITION_ABSENT,
-    FaultKind.MANIFEST_MISSING, FaultKind.MANIFEST_DIFFERS,
+    FaultKind.MANIFEST_MISSING, FaultKind.MANIFEST_DIFFERS, FaultKind.REMOTE_SEGMENTS,
 }  # fmt: skip
 NOTES = {
     FaultKind.DIR_AWAITS_REMOVAL, FaultKind.CHECKPOINT_UNFINISHED, FaultKind.WRITE_PENDING, FaultKind.STAGED_ORPHAN,

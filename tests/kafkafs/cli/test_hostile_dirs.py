@@ -1,0 +1,175 @@
+"""Log directories that a stranger has made: nothing of them is run, followed for writing, waited for or printed raw."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from storage.format.record_columns import Record
+from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
+from tests.support.commands import run
+from tests.support.mounts import KAFKAFS
+from tests.support.schema_logs import GrowingLog, framed, schema_record
+
+_ESCAPE = "\x1b]0;title\x07\x1b[2J\u202e"
+_READING = [
+    ["topics", "list"],
+    ["topics", "describe"],
+    ["count"],
+    ["verify"],
+    ["doctor"],
+    ["groups"],
+    ["transactions"],
+    ["retain", "--dry-run"],
+    ["recover", "--dry-run"],
+]
+
+
+def _commands(log_dir: Path) -> list[list[object]]:
+    return [[*words[: 1 + (words[0] == "topics")], log_dir, *words[1 + (words[0] == "topics") :]] for words in _READING]
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    items = [Batch(many(5)), ROLL, Batch(many(4))]
+    return build_log_dir(tmp_path / "log", {"orders": [Partition(items)]}, broker=False).path
+
+
+_FILES = [
+    "meta.properties",
+    ".lock",
+    "log-start-offset-checkpoint",
+    "recovery-point-offset-checkpoint",
+    "cleaner-offset-checkpoint",
+    "kafkafs-commits",
+    ".kafka_cleanshutdown",
+    "orders-0/00000000000000000000.log",
+    "orders-0/00000000000000000005.log",
+    "orders-0/00000000000000000005.index",
+    "orders-0/00000000000000000005.timeindex",
+    "orders-0/00000000000000000005.snapshot",
+    "orders-0/00000000000000000005.txnindex",
+    "orders-0/leader-epoch-checkpoint",
+    "orders-0/partition.metadata",
+    "orders-0/topic.properties",
+    "orders-0/00000000000000000005.log.swap",
+]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "endless", "circle"])
+@pytest.mark.parametrize("name", _FILES)
+def test_no_command_waits_for_what_is_no_file(log_dir: Path, name: str, kind: str) -> None:
+    """Nor does one read without end. A command may fail, with a message."""
+    place = log_dir / name
+    place.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(place)
+    elif kind == "directory":
+        place.mkdir()
+    else:
+        place.symlink_to("/dev/zero" if kind == "endless" else place.name)
+    for command in _commands(log_dir):
+        result = run(*command)
+        assert result.exit_code in (0, 1, 3, 4), (command, result.output)
+        assert result.exit_code != 4 or result.stderr.startswith("kafkafs: "), (command, result.output)
+
+
+def _snapshot(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_recovering_writes_nothing_through_links(log_dir: Path, tmp_path: Path) -> None:
+    """Of every file that recovery makes or writes: the file itself, and its temporary form."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "home").mkdir()
+    (victim / "home" / "thesis").write_text("years of work")
+    (log_dir / f"gone-0.{'0' * 32}-delete").symlink_to(victim / "home")
+    (log_dir / ".kafka_cleanshutdown").unlink()
+    names = [path.relative_to(log_dir) for path in log_dir.rglob("*") if path.is_file()]
+    for number, name in enumerate(names):
+        precious = victim / str(number)
+        precious.write_text("precious")
+        Path(f"{log_dir / name}.tmp").symlink_to(precious)
+    before = _snapshot(victim)
+    assert run("recover", log_dir).exit_code == 0
+    assert _snapshot(victim) == before
+    assert not list(log_dir.glob("gone-*"))
+    for name in names:  # one after the other, since most stop the command
+        shutil.copytree(log_dir, copy := tmp_path / "copy", symlinks=True)
+        (copy / ".kafka_cleanshutdown").unlink(missing_ok=True)
+        (copy / name).unlink(missing_ok=True)
+        (copy / name).symlink_to(victim / "0")
+        run("recover", copy)
+        run("append", copy, "orders/0", "-f", os.devnull)
+        assert _snapshot(victim) == before, name
+        shutil.rmtree(copy)
+
+
+def test_no_code_of_the_directory_is_run(tmp_path: Path) -> None:
+    pytest.importorskip("grpc_tools", reason="Protobuf schemas need kafkafs[schemas]")
+    log_dir, ran = tmp_path / "log", tmp_path / "ran"
+    text = 'syntax = "proto3"; message M { int32 a = 1; }'
+    GrowingLog(log_dir, "_schemas-0").append([schema_record("t-value", 1, 1, text, schemaType="PROTOBUF")])
+    GrowingLog(log_dir, "t-0").append([Record(None, framed(1, b"\0\x08\x05"))])
+    code = f"open({str(ran)!r}, 'a').write(__name__)\n"
+    for name in ("grpc_tools", "google", "storage", "kafkafs", "numpy"):
+        (log_dir / name).mkdir()
+        (log_dir / name / "__init__.py").write_text(code)
+    for name in ("grpc_tools/protoc.py", "sitecustomize.py", "click.py", "fuse.py"):
+        (log_dir / name).write_text(code)
+    done = subprocess.run(
+        [*KAFKAFS, "cat", ".", "t", "--format", "decoded"], cwd=log_dir, capture_output=True, timeout=120, check=False
+    )
+    assert b'"value":{"a":5}' in done.stdout, done.stderr
+    assert not ran.exists()
+
+
+def test_nothing_is_printed_raw(log_dir: Path) -> None:
+    """Names and texts that a terminal would obey: in tables, notes, findings and errors, and in JSON."""
+    (log_dir / f"strange{_ESCAPE}-0").mkdir()
+    (log_dir / os.fsdecode(b"caf\xe9-0")).mkdir()
+    (log_dir / "orders-0" / "topic.properties").write_text(f"retention.ms={_ESCAPE}\n{_ESCAPE}=1\n")
+    (log_dir / "recovery-point-offset-checkpoint").write_text(f"0\n1\n{_ESCAPE} x\n")
+    (log_dir / "orders-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {_ESCAPE}\n")
+    (log_dir / "kafkafs-commits").write_text(f'{{"{_ESCAPE}": 1')
+    commands = _commands(log_dir)
+    assert any("strange" in run(*command).output for command in commands)
+    for command in [
+        *commands,
+        *([*command, "--json"] for command in commands if command[0] not in ("recover", "retain")),
+    ]:
+        shown = run(*command).output
+        assert not [char for char in shown if not char.isprintable() and char != "\n"], (command, shown)
+
+
+@pytest.mark.parametrize("name", ["log-start-offset-checkpoint", "orders-0/leader-epoch-checkpoint", "kafkafs-commits"])
+@pytest.mark.parametrize("number", ["9" * 5000, "0" * 5000 + "1", "1e999", "-1", "[" * 100_000])
+def test_numbers_are_not_believed(log_dir: Path, name: str, number: str) -> None:
+    text = {
+        "log-start-offset-checkpoint": f"0\n1\norders 0 {number}\n",
+        "orders-0/leader-epoch-checkpoint": f"0\n1\n0 {number}\n",
+        "kafkafs-commits": f'{{"version":1,"queries":{{"q":[{number},1]}},"contents":{{}},"pending":[]}}',
+    }[name]
+    (log_dir / name).write_text(text)
+    for command in _commands(log_dir):
+        assert run(*command).exit_code in (0, 1, 4), command
+
+
+def test_a_directorys_name_does_not_make_two_billion_partitions(log_dir: Path) -> None:
+    (log_dir / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
+    (log_dir / "orders-2147483647").mkdir()
+    for command in _commands(log_dir):
+        assert run(*command).exit_code in (0, 1, 4), command
+    assert "has a partition number above" in run("topics", "list", log_dir).output
+
+
+def test_links_that_lead_in_circles_hide_nothing(log_dir: Path) -> None:
+    (log_dir / "a-0").symlink_to("a-0")
+    (log_dir / "b-0").symlink_to(".")
+    assert run("count", log_dir).output.split()[-1] == "9"
+    assert "is a symbolic link that is not followed" in run("topics", "list", log_dir).output

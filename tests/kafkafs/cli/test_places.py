@@ -1,0 +1,147 @@
+"""What is no log directory, and destinations inside of one: told by every command, and nothing is made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.builders import build_log_dir
+from tests.support.commands import output_of, process, run
+from tests.support.mounts import mounted, requires_fuse
+from tests.support.owned_dirs import tree_of
+
+READING = (
+    "append LOGDIR t",
+    "cat LOGDIR t",
+    "compact LOGDIR t",
+    "count LOGDIR",
+    "diff GOOD LOGDIR t",
+    "diff LOGDIR GOOD t",
+    "digest LOGDIR t",
+    "doctor LOGDIR",
+    "fetch LOGDIR t/0 --offset 0 --max-bytes 100",
+    "groups LOGDIR",
+    "groups LOGDIR g --reset-to earliest --topic t",
+    "histogram LOGDIR t",
+    "mirror LOGDIR NEW",
+    "mount LOGDIR MNT",
+    "mount LOGDIR MNT --read-only",
+    "recover LOGDIR",
+    "recover LOGDIR --dry-run",
+    "reindex LOGDIR t",
+    "retain LOGDIR",
+    "salvage LOGDIR t --to NEW",
+    "spark export LOGDIR NEW",
+    "spark stats LOGDIR",
+    "spark latest LOGDIR NEW",
+    "spark verify LOGDIR",
+    "spark compact LOGDIR t",
+    "topics alter LOGDIR t --partitions 3",
+    "topics delete LOGDIR t",
+    "topics describe LOGDIR",
+    "topics list LOGDIR",
+    "transactions LOGDIR",
+    "verify LOGDIR",
+)
+MAKING = (
+    "mirror GOOD DEST",
+    "mirror GOOD NEW --manifest DEST",
+    "mount DEST MNT --create",
+    "mount GOOD MNT --read-only -o log=DEST",
+    "revive GOOD --to DEST",
+    "revive GOOD --to DEST --dry-run",
+    "salvage GOOD t --to DEST",
+    "schemas SCHEMAS --to DEST",
+    "spark export GOOD DEST",
+    "spark latest GOOD DEST",
+    "spark stats GOOD --png DEST",
+    "histogram GOOD t --png DEST",
+    "histogram GOOD t --svg DEST",
+    "topics create DEST t",
+)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, Path]:
+    """A log directory, another, and what is none."""
+    places = {name: tmp_path / name.lower() for name in ("GOOD", "OTHER", "MNT", "NEW", "SCHEMAS", "EMPTY", "ETC")}
+    build_log_dir(places["GOOD"], {"t": [[b"one"]]})
+    build_log_dir(places["OTHER"], {"t": [[b"one"]]}, broker=False)
+    for name in ("MNT", "SCHEMAS", "EMPTY"):
+        places[name].mkdir()
+    (places["SCHEMAS"] / "1.avsc").write_text('"string"')
+    (places["ETC"] / "dbus-1").mkdir(parents=True)
+    (places["ETC"] / "dbus-1" / "system.conf").write_text("")
+    return places
+
+
+@pytest.mark.parametrize("command", READING)
+@pytest.mark.parametrize("wrong", ["ETC", "EMPTY", "PARTITION", "FILE"])
+def test_no_log_directory(places: dict[str, Path], tmp_path: Path, command: str, wrong: str) -> None:
+    partition = places["OTHER"] / "t-0"
+    places |= {"PARTITION": partition, "FILE": next(partition.glob("*.log"))}
+    before = tree_of(tmp_path)
+    result = run(*(places.get(word, word) for word in command.replace("LOGDIR", wrong).split()))
+    assert result.exit_code == 4, result.output
+    told = [line for line in result.stderr.splitlines() if line.startswith(f"kafkafs: {places[wrong]}: ")]
+    assert len(result.stderr.splitlines()) == len(told) == 1
+    if wrong in ("PARTITION", "FILE"):
+        assert f"The log directory is {places['OTHER']}" in told[0]
+    assert result.stdout == ""
+    assert tree_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", MAKING)
+@pytest.mark.parametrize("inside", ["OTHER/x.png", "OTHER/t-0/x.png", "GOOD/x.png", "link/x.png", "new/../other/x.png"])
+def test_a_destination_inside(places: dict[str, Path], tmp_path: Path, command: str, inside: str) -> None:
+    (tmp_path / "link").symlink_to(places["OTHER"])
+    (tmp_path / "new").mkdir()
+    dest = tmp_path.joinpath(*(part.lower() for part in Path(inside).parts))
+    before = tree_of(tmp_path)
+    words = [word.replace("DEST", str(dest)) if "DEST" in word else places.get(word, word) for word in command.split()]
+    result = run(*words)
+    assert result.exit_code == 2, result.output
+    log_dir = places["GOOD" if inside.startswith("GOOD") else "OTHER"]
+    assert "x.png: is inside " in result.stderr
+    assert f"inside the log directory {log_dir}. " in result.stderr or f"inside {log_dir}/t-0, " in result.stderr
+    assert result.stdout == ""
+    assert tree_of(tmp_path) == before
+
+
+def test_a_manifest_inside_of_the_copy(places: dict[str, Path], tmp_path: Path) -> None:
+    """The copy is not a log directory yet, but becomes one."""
+    assert run("mirror", places["GOOD"], places["EMPTY"], "--manifest", places["EMPTY"] / "m.json").exit_code == 2
+    assert list(places["EMPTY"].iterdir()) == []
+
+
+def test_one_new_disk_among_those_of_a_broker(places: dict[str, Path]) -> None:
+    result = run("doctor", places["GOOD"], places["EMPTY"], "--json")
+    assert result.exit_code == 1
+    assert "meta-properties-missing" in {one["name"] for one in json.loads(result.stdout)["findings"]}
+    assert run("doctor", places["GOOD"], places["ETC"]).exit_code == 4
+
+
+@requires_fuse
+def test_in_a_mount(places: dict[str, Path], tmp_path: Path) -> None:
+    """A directory that is made in a tree is a topic."""
+    good = places["GOOD"]
+    with mounted(places["OTHER"], places["MNT"], read_only=False) as mount:
+        for wrong in (mount.path, mount.path / "t", mount.path / "t/0/segments"):
+            result = run("count", wrong)
+            assert result.exit_code == 4
+            assert result.stderr.endswith(f"The log directory is {places['OTHER']}\n")
+        result = run("mirror", good, mount.path / "copy")
+        assert result.exit_code == 2
+        assert f"inside the tree of {places['OTHER']}" in result.stderr
+        assert sorted(path.name for path in mount.path.iterdir() if path.name[0] != "@") == ["t"]
+
+
+def test_the_program_itself(places: dict[str, Path]) -> None:
+    with process("mirror", places["ETC"], places["NEW"]) as copying:
+        out, err = copying.communicate(timeout=60)
+    assert (copying.returncode, out) == (4, b"")
+    assert err.startswith(f"kafkafs: {places['ETC']}: not a log directory; expected meta.properties".encode())
+    assert not places["NEW"].exists()
+    assert output_of("count", places["GOOD"])

@@ -1,0 +1,116 @@
+"""Standard streams that are closed or full: a line on stderr and an exit code, and no traceback."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.format.record_columns import Record
+from tests.kafkafs.cli.test_main import all_commands
+from tests.support.builders import build_log_dir
+from tests.support.commands import output_of
+from tests.support.owned_dirs import tree_of
+
+PRINTING = (
+    "--help",
+    "--version",
+    "assign --brokers 1,2 --partitions 2 --replication-factor 1",
+    "cat LOGS t",
+    "cat LOGS t --format jsonl",
+    "cat LOGS t --latest",
+    "cat LOGS t --follow",
+    "compact LOGS t --dry-run --json",
+    "completion bash",
+    "count LOGS",
+    "count LOGS --json",
+    "diff LOGS LOGS t",
+    "digest LOGS t",
+    "doctor LOGS",
+    "dump LOGS/t-0/00000000000000000000.log",
+    "fetch LOGS t/0 --offset 0 --max-bytes 1000",
+    "groups LOGS",
+    "histogram LOGS t",
+    "mirror LOGS NEW",
+    "recover LOGS --dry-run",
+    "reindex LOGS t",
+    "retain LOGS --dry-run",
+    "revive LOGS --to NEW",
+    "salvage LOGS t --to NEW",
+    "schemas SCHEMAS",
+    "spark export --help",
+    "topics describe LOGS",
+    "topics list LOGS",
+    "transactions LOGS",
+    "verify LOGS",
+)
+# These print nothing where all is well.
+SILENT = {"append", "mount", "umount"}
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "1.avsc").write_text('"string"')
+    return build_log_dir(tmp_path / "logs", {"t": [[Record(b"key", b"one"), Record(None, b"two")]]}, broker=False).path
+
+
+def shell(command: str, redirections: str, logs: Path) -> subprocess.CompletedProcess[bytes]:
+    for name in ("LOGS", "NEW", "SCHEMAS"):
+        command = command.replace(name, shlex.quote(str(logs.parent / name.lower())))
+    line = f"{sys.executable} -m kafkafs {command} {redirections}"
+    return subprocess.run(["bash", "-c", line], capture_output=True, timeout=120, check=False)
+
+
+def test_all_commands_are_here() -> None:
+    assert {name for name, *_ in all_commands()} == SILENT | {line.split()[0] for line in PRINTING if line[0] != "-"}
+
+
+@pytest.mark.parametrize("command", PRINTING)
+@pytest.mark.parametrize(("redirection", "reason"), [(">&-", b"Bad file descriptor"), (">/dev/full", b"No space left")])
+def test_stdout(logs: Path, command: str, redirection: str, reason: bytes) -> None:
+    result = shell(command, redirection, logs)
+    assert result.returncode == 4, result.stderr
+    lines = result.stderr.splitlines()
+    assert len([line for line in lines if reason in line]) == 1
+    assert all(line.startswith(b"kafkafs: ") for line in lines), result.stderr
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("cat LOGS t", 0),
+        ("count LOGS", 0),
+        ("cat LOGS none", 4),
+        ("cat LOGS", 2),
+        ("count LOGS --nothing", 2),
+        ("none", 2),
+    ],
+)
+def test_stderr(logs: Path, command: str, code: int, redirection: str) -> None:
+    result = shell(command, redirection, logs)
+    assert result.returncode == code
+    assert bool(result.stdout) == (code == 0)
+
+
+def test_no_stream_at_all(logs: Path) -> None:
+    assert shell("count LOGS", "<&- >&- 2>&-", logs).returncode == 4
+    assert shell("topics create LOGS u", "<&- >&- 2>&-", logs).returncode == 0
+    assert shell("topics list LOGS", "", logs).stdout.startswith(b"TOPIC")
+    before = tree_of(logs)
+    result = shell("append LOGS t", "<&-", logs)
+    assert (result.returncode, result.stderr) == (4, b"kafkafs: line 1: Bad file descriptor\n")
+    result = shell("append LOGS t", "<<<three >&- 2>&-", logs)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert tree_of(logs) != before
+    assert output_of("cat", logs, "t") == b"one\ntwo\nthree\n"
+
+
+def test_a_pipe_that_is_closed_is_no_error(logs: Path) -> None:
+    result = shell("cat LOGS t", "| true; exit ${PIPESTATUS[0]}", logs)
+    assert result.returncode in (0, 141)
+    assert result.stderr == b""

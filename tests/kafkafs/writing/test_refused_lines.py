@@ -1,0 +1,116 @@
+"""Why lines were refused: what is kept of it, what is logged, and which line it was."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from kafkafs.writing.line_parsers import parse_jsonl, parse_txt
+from kafkafs.writing.line_writer import LineWriter
+from kafkafs.writing.refused_lines import RefusedLines
+from storage.errors import InvalidRecord, NotPermitted
+from tests.support.owned_dirs import NOW_MS
+from tests.support.written_lines import Kept
+
+
+class Clock:
+    """Epoch milliseconds, as the test wants them."""
+
+    now = NOW_MS
+
+    def now_ms(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def refused() -> RefusedLines:
+    return RefusedLines(Clock())
+
+
+def test_the_last_twenty_are_kept(refused: RefusedLines) -> None:
+    for number in range(25):
+        refused.add("t/@append", number, InvalidRecord(f"reason {number}"))
+    found = refused.status()
+    assert [entry["line"] for entry in found] == list(range(5, 25))
+    assert found[-1] == {"time": found[0]["time"], "path": "t/@append", "line": 24, "reason": "reason 24"}
+
+
+def test_contents_are_printable_and_short(refused: RefusedLines, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        refused.add("a\x1b[2J\n", 1, InvalidRecord("bad", found="\x07\r\n\u202eé\ud800 " + "x" * 10_000))
+    (entry,) = refused.status()
+    assert entry["path"] == "a\\x1b[2J\\n"
+    assert entry["reason"].startswith("bad; found \\x07\\r\\n\\u202eé\\ud800 xxx")
+    assert len(entry["reason"]) < 600
+    assert entry["reason"].isprintable()
+    (record,) = caplog.records
+    assert record.getMessage() == f"refused: {entry['path']}: line 1 of the write: {entry['reason']}"
+
+
+def test_ten_lines_are_logged_in_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    refused = RefusedLines(clock)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(30):
+            refused.add("t/@append", 1, InvalidRecord("bad"))
+        assert len(caplog.records) == RefusedLines.PER_SECOND
+        clock.now += 1000
+        refused.add("t/@append", 1, InvalidRecord("bad"))
+    assert len(caplog.records) == RefusedLines.PER_SECOND + 1
+
+
+def test_noting(refused: RefusedLines) -> None:
+    with pytest.raises(NotPermitted), refused.noting("x"):
+        raise NotPermitted("no")
+    with pytest.raises(OSError, match="full"), refused.noting("x"):
+        raise OSError("full")
+    assert [(entry["line"], entry["reason"]) for entry in refused.status()] == [(None, "no")]
+
+
+def numbers_of(refused: RefusedLines) -> list[int]:
+    return [entry["line"] for entry in refused.status()]
+
+
+def test_a_bad_line_is_told_once_with_its_number(refused: RefusedLines) -> None:
+    writer = LineWriter(Kept(), parse_txt, refused.at("t/@append"))
+    assert writer.write(b"one\ntwo\nBAD\nfour\n") == 8
+    with pytest.raises(InvalidRecord):
+        writer.write(b"BAD\nfour\n")  # as tools do after a short write
+    assert numbers_of(refused) == [3]
+    assert writer.write(b"five\n") == 5
+    with pytest.raises(InvalidRecord):
+        writer.write(b"BAD again\n")
+    assert numbers_of(refused) == [3, 1]
+
+
+def test_the_number_counts_over_the_requests_of_a_large_write(refused: RefusedLines) -> None:
+    writer = LineWriter(Kept(), parse_txt, refused.at("t/@append"))
+    request = b"0123456\n" * (1 << 14)  # 128 KiB
+    assert writer.write(request) == len(request)
+    assert writer.write(request) == len(request)
+    assert writer.write(b"a\nBAD\n") == 2
+    assert numbers_of(refused) == [(2 << 14) + 2]
+    with pytest.raises(InvalidRecord):
+        writer.write(b"other\n")  # had not been told
+    assert writer.write(b"other\n") == 6
+    with pytest.raises(InvalidRecord):
+        writer.write(b"BAD\n")
+    assert numbers_of(refused) == [(2 << 14) + 2, 1]
+
+
+@pytest.mark.parametrize("ends_by_sync", [True, False])
+def test_a_bad_last_line(refused: RefusedLines, ends_by_sync: bool) -> None:
+    writer = LineWriter(Kept(), parse_jsonl, refused.at("t/@append.jsonl"))
+    writer.write(b'{"value":')
+    with pytest.raises(InvalidRecord):
+        (writer.sync if ends_by_sync else writer.close)()
+    assert numbers_of(refused) == [1]
+
+
+@pytest.mark.parametrize("side", ["key", "value"])
+def test_an_object_where_a_string_must_be(side: str, refused: RefusedLines) -> None:
+    writer = LineWriter(Kept(), parse_jsonl, refused.at("t/@append.jsonl"))
+    with pytest.raises(InvalidRecord, match=f"`{side}` must be a string.*jq -c '.{side} .= tojson'"):
+        writer.write(b'{"value":"v","%s":{"a":1}}\n' % side.encode())
+    assert len(refused.status()) == 1

@@ -1,0 +1,82 @@
+"""What a process leaves in a log directory, before anything is repaired: what the next opening relies on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from storage.directory.owned_dir import Closing, OwnedDir
+from storage.errors import CorruptCheckpoint, PartitionUnavailable
+from storage.files import checkpoints, leader_epochs, names
+from storage.files.leader_epochs import LeaderEpochs
+from storage.types import TopicPartition
+from tests.simulation.states import check_durable, check_reaches
+from tests.simulation.world import Anomaly, World, batches_in
+
+Lines = Mapping[TopicPartition, int]
+
+
+def check_killed(world: World, *, lost_power: bool) -> None:
+    """After a kill or a loss of power."""
+    points = _read(world, names.RECOVERY_POINT_CHECKPOINT)
+    starts = _read(world, names.LOG_START_CHECKPOINT)
+    for tp, point in points.items():
+        directory = world.path / tp.dir_name
+        if not directory.is_dir() or tp.topic in world.removals or (world.rotten and tp.topic == "plain"):
+            continue
+        if any(directory.glob("*.swap")) or any(directory.glob("*.cleaned")):
+            continue  # a replacement has to be finished first
+        if lost_power:
+            check_reaches(directory, point, "recovery point checkpoint")
+        else:
+            check_durable(directory, point, world.disk, "recovery point checkpoint")
+    for tp, copy in world.copies.items():
+        if starts.get(tp, 0) > copy.start:
+            raise Anomaly(f"log start checkpoint: {starts[tp]} of {tp}, expected at most {copy.start}")
+        directory = world.path / tp.dir_name
+        if directory.is_dir():
+            _check_epochs(world, tp, leader_epochs.read(directory / names.LEADER_EPOCH_CHECKPOINT))
+
+
+def _check_epochs(world: World, tp: TopicPartition, epochs: LeaderEpochs) -> None:
+    """A batch's leader epoch is on disk before the batch."""
+    copy = world.copies[tp]
+    end = copy.end if copy.cutting is None else copy.cutting
+    written = {(batch.base, batch.crc): batch for batch in copy.batches if copy.start <= batch.last < end}
+    known = {entry.epoch for entry in epochs.entries}
+    for place in batches_in(world.path / tp.dir_name):
+        if place in written and written[place].epoch not in known:
+            raise Anomaly(f"leader epochs: {tp} holds a batch of {written[place].epoch}, and has {epochs.entries}")
+
+
+def check_closed(world: World, owned: OwnedDir, closing: Closing, offline: Mapping[TopicPartition, object]) -> None:
+    """After a close: what says that it was in order, and the checkpoints. `offline`: the partitions that failed
+    before."""
+    is_marked = (world.path / names.CLEAN_SHUTDOWN).exists()
+    if is_marked != closing.clean:
+        raise Anomaly(f"clean shutdown: the file is there: {is_marked}, after {closing}")
+    offline = {tp: error for tp, error in offline.items() if not isinstance(error, PartitionUnavailable)}
+    if closing.clean and (offline or closing.errors):  # what was only unavailable has been opened now
+        raise Anomaly(f"clean shutdown: {closing}, although these failed: {offline}")
+    if not closing.clean:
+        return
+    points, starts = _read(world, names.RECOVERY_POINT_CHECKPOINT), _read(world, names.LOG_START_CHECKPOINT)
+    marks, cleaner = _read(world, names.REPLICATION_CHECKPOINT), _read(world, names.CLEANER_CHECKPOINT)
+    for log in owned.logs():
+        tp, end, first = log.tp, log.log_end_offset, min(map(int, _bases(world, log.tp)), default=0)
+        start = log.log_start_offset if log.log_start_offset > first else None
+        found = points.get(tp), marks.get(tp), starts.get(tp)
+        if found != (end, end, start):
+            raise Anomaly(f"checkpoints of {tp}: {found}, expected {(end, end, start)}")
+        if cleaner.get(tp, 0) > end:
+            raise Anomaly(f"cleaner checkpoint: {cleaner[tp]} of {tp}, which ends at {end}")
+
+
+def _bases(world: World, tp: TopicPartition) -> list[str]:
+    return [path.stem for path in (world.path / tp.dir_name).glob("*.log")]
+
+
+def _read(world: World, name: str) -> Lines:
+    try:
+        return checkpoints.read(world.path / name)
+    except CorruptCheckpoint as error:
+        raise Anomaly(f"{name} does not parse: {error}") from None

@@ -1,0 +1,189 @@
+"""What an open log knows and has written down, compared with what was done to it, while nobody works on it: the list of
+states is in the package. Recovery repairs most of what is wrong here, so that later nothing could be seen of it."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+
+from storage.append.partition_log import PartitionLog
+from storage.files import leader_epochs, names, producer_state
+from storage.files.leader_epochs import LeaderEpochs
+from storage.files.names import FileKind
+from storage.files.producer_state import ProducerEntry
+from storage.format.batches import BatchTable, scan
+from tests.simulation.copies import Copied, Copy, Producer, epochs_of, producers_of
+from tests.simulation.world import Anomaly, SimulatedDisk
+
+_OFFSET_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
+
+
+class ActiveIndexes:
+    """The index files of a segment that is being written, by Kafka's arithmetic (storage/DESIGN.md, "Index files")."""
+
+    def __init__(self, log: PartitionLog, known: int) -> None:
+        """A segment that was just opened, with what its files hold, or begun; `known`: its greatest timestamp."""
+        self.base = log._active.base_offset
+        self._interval = log._active._state._interval_bytes
+        self._offsets, self._times = self._contents(log)
+        self._bytes = 0
+        entry = self._last_time()
+        self._largest = max(entry[0], known), entry[1]
+
+    def appended(self, log: PartitionLog, batch: Copied) -> ActiveIndexes:
+        """The indexes after a batch, which may be the first of another segment."""
+        indexes = self
+        if log._active.base_offset != self.base:
+            indexes = ActiveIndexes(log, -1)
+            indexes._offsets, indexes._times = b"", b""
+        indexes._add(batch, log._active.size - batch.size)
+        return indexes
+
+    def _add(self, batch: Copied, position: int) -> None:
+        if batch.timestamp > self._largest[0]:
+            self._largest = batch.timestamp, batch.last
+        if self._bytes > self._interval:
+            self._offsets += _OFFSET_ENTRY.pack(batch.last - self.base, position)
+            if self._largest[0] > self._last_time()[0]:
+                self._times += self._final()
+            self._bytes = 0
+        self._bytes += batch.size
+
+    def check(self, log: PartitionLog, *, failed: bool) -> None:
+        """After each call. One that failed while it rolled the log may have written the final time entry, or a part of
+        it, which the next one overwrites. `failed`: one may have."""
+        offsets, times = self._contents(log)
+        if failed and times == self._times + self._final() and self._largest[0] > self._last_time()[0]:
+            self._times = times
+        if failed and len(times) < len(self._times) + _TIME_ENTRY.size:
+            times = times[: len(self._times)]
+        if (offsets, times) != (self._offsets, self._times):
+            raise Anomaly(
+                f"index of {log.tp} at {self.base}: entries {offsets.hex()} {times.hex()}, "
+                f"expected {self._offsets.hex()} {self._times.hex()}"
+            )
+
+    def _final(self) -> bytes:
+        return _TIME_ENTRY.pack(self._largest[0], self._largest[1] - self.base)
+
+    def _last_time(self) -> tuple[int, int]:
+        if not self._times:
+            return -1, self.base
+        timestamp, offset = _TIME_ENTRY.unpack(self._times[-_TIME_ENTRY.size :])
+        return timestamp, offset + self.base
+
+    @staticmethod
+    def _contents(log: PartitionLog) -> tuple[bytes, bytes]:
+        _, offsets, times = log._active.paths()
+        return offsets.read_bytes(), times.read_bytes()
+
+
+def check_log(log: PartitionLog, disk: SimulatedDisk) -> None:
+    """Of any log: its ends, and that what it counts as durable is."""
+    start, end = log.log_start_offset, log.log_end_offset
+    if not log._snapshot_locked().segments[0].base_offset <= start <= end:
+        raise Anomaly(f"log start: {log.tp} begins at {start} and ends at {end}")
+    check_durable(log.path, log.recovery_point, disk, "recovery point")
+
+
+def check_copy(log: PartitionLog, copy: Copy, disk: SimulatedDisk, *, failed: bool) -> None:
+    """Of a follower's log as well: start, leader epochs, producers. `failed`: a call may have failed."""
+    check_log(log, disk)
+    if log.log_start_offset != min(copy.start, log.log_end_offset):
+        raise Anomaly(f"log start: {log.tp} begins at {log.log_start_offset}, expected {copy.start}")
+    written = leader_epochs.read(log.path / names.LEADER_EPOCH_CHECKPOINT)
+    if written != log._epochs and not failed:
+        raise Anomaly(f"leader epochs: {log.tp} has {log._epochs}, and on disk {written}")
+    beyond = [entry for entry in written.entries if entry.start_offset >= log.log_end_offset]
+    if beyond and not failed:
+        raise Anomaly(f"leader epochs: {log.tp} ends at {log.log_end_offset}, and has {beyond}")
+    if copy.forgets:
+        return
+    check_epochs(str(log.tp), log._epochs, copy.batches, log.log_start_offset, log.log_end_offset)
+    check_producers(str(log.tp), log._producers.entries(), copy.batches, log.log_start_offset)
+
+
+def check_epochs(name: str, epochs: LeaderEpochs, batches: Sequence[Copied], start: int, end: int) -> None:
+    """Each batch is in its leader's epoch, and no other epoch begins among them."""
+    batches = [batch for batch in batches if batch.last >= start]
+    if not batches:
+        return
+    first = max(start, batches[0].base)
+    expected = [(batches[0].epoch, first), *(entry for entry in epochs_of(batches) if entry[1] > first)]
+    entries = epochs.entries
+    slot = bisect_right(entries, first, key=lambda entry: entry.start_offset) - 1
+    found = [] if slot < 0 else [(entries[slot].epoch, first)]
+    found += [(entry.epoch, entry.start_offset) for entry in entries[slot + 1 :] if entry.start_offset < end]
+    if found != expected:
+        raise Anomaly(f"leader epochs: {name} has {found}, expected {expected}")
+
+
+def check_producers(name: str, found: Sequence[ProducerEntry], batches: Sequence[Copied], start: int) -> None:
+    """What a log, or a snapshot, knows of its producers. What they wrote below the log start may be forgotten."""
+    expected = producers_of(batches)
+    known = {
+        one.producer_id: Producer(one.last_sequence, one.last_offset, one.current_txn_first_offset) for one in found
+    }
+    for producer in expected.keys() | known.keys():
+        wanted, is_now = expected.get(producer), known.get(producer)
+        if wanted == is_now or (is_now is None and wanted is not None and wanted.last_offset < start):
+            continue
+        raise Anomaly(f"producers: {name} has {is_now} of {producer}, expected {wanted}")
+
+
+def check_snapshot(log: PartitionLog, batches: Sequence[Copied], base: int) -> None:
+    """A roll has left the snapshot that belongs to its segment."""
+    path = log.path / names.segment_file(base, FileKind.PRODUCER_SNAPSHOT)
+    snapshot = producer_state.read(path)
+    if snapshot is None:
+        raise Anomaly(f"producers: {log.tp} was rolled at {base} without a snapshot")
+    before = [batch for batch in batches if batch.last < base]
+    check_producers(path.name, snapshot.entries(), before, log.log_start_offset)
+
+
+def check_durable(directory: Path, recovery_point: int, disk: SimulatedDisk, what: str) -> None:
+    """All messages below a recovery point are on the disk, whatever happens now. (While a cleaner's segment gets its
+    name, they are there under another one.)"""
+    if disk.has_unsynced_names(directory, ".swap"):
+        return
+    for path, next_base in _segments(directory):
+        base = int(path.stem)
+        if base >= recovery_point:
+            return
+        data = path.read_bytes()
+        end = len(data) if next_base is not None and next_base <= recovery_point else _end_below(data, recovery_point)
+        durable = disk.durable_file(path)
+        if durable is None or durable[:end] != data[:end]:
+            raise Anomaly(f"{what}: {recovery_point} of {directory.name}, and {path.name} is not on disk up to it")
+
+
+def check_reaches(directory: Path, recovery_point: int, what: str) -> None:
+    """The log that a loss of power has left goes up to a recovery point, without damage."""
+    end = 0
+    for path, next_base in _segments(directory):
+        base, data = int(path.stem), path.read_bytes()
+        table = BatchTable.empty(4096)
+        scan(memoryview(data), 0, table, 0, len(data))
+        whole = not data or (table.rows and int(table.end[table.rows - 1]) == len(data))
+        if next_base is not None and next_base <= recovery_point and not whole:
+            raise Anomaly(f"{what}: {recovery_point} of {directory.name}, and {path.name} is damaged")
+        end = int(table.last_offset[table.rows - 1]) + 1 if table.rows else max(end, base)
+    if end < recovery_point:
+        raise Anomaly(f"{what}: {recovery_point} of {directory.name}, which ends at {end}")
+
+
+def _segments(directory: Path) -> list[tuple[Path, int | None]]:
+    paths = sorted(directory.glob("*.log"))
+    bases = [int(path.stem) for path in paths]
+    return list(zip(paths, [*bases[1:], None], strict=True)) if paths else []
+
+
+def _end_below(data: bytes, offset: int) -> int:
+    """Where in a segment the last batch ends that is below an offset."""
+    table = BatchTable.empty(4096)
+    scan(memoryview(data), 0, table, 0, len(data))
+    rows = int(table.last_offset[: table.rows].searchsorted(offset))
+    return int(table.end[rows - 1]) if rows else 0

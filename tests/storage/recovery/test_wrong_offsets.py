@@ -1,0 +1,138 @@
+"""One wrong bit in a batch's header, and offsets that no log can have: no CRC covers the first 8 bytes of a batch."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from storage.config import LogConfig
+from storage.errors import PartitionOffline
+from storage.files import names
+from storage.files.disk import RealDisk
+from storage.files.names import FileKind
+from storage.format.compression import Codec
+from storage.format.message_set import encode
+from storage.format.record_batch import BatchFields, encode_batch
+from storage.format.record_columns import Record
+from storage.recovery.dry_run import rehearse
+from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
+from storage.types import TopicPartition
+from tests.support.owned_dirs import StandingClock
+
+TP = TopicPartition("t", 0)
+HEADER_BYTES = {0: 18, 1: 26, 2: 61}
+
+
+def batch(offset: int, magic: int = 2, codec: Codec = Codec.NONE, value: bytes = b"a value of ") -> bytes:
+    records = [Record(None, value + b"%d" % offset, (), 1_763_700_000_000)]
+    if magic == 2:
+        return encode_batch(records, base_offset=offset, fields=BatchFields(leader_epoch=0))
+    return encode(records, magic=magic, codec=codec, base_offset=offset)
+
+
+def made(path: Path, segments: dict[int, bytes]) -> Path:
+    directory = path / "t-0"
+    directory.mkdir(exist_ok=True)
+    for file in directory.iterdir():
+        file.unlink()
+    for base, data in segments.items():
+        (directory / names.segment_file(base, FileKind.LOG)).write_bytes(data)
+        for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
+            (directory / names.segment_file(base, kind)).touch()
+    return directory
+
+
+def recovered(directory: Path, *, gentle: bool, clean: bool = False, recovery_point: int = 0) -> RecoveryReport:
+    plan = RecoveryPlan(TP, directory, LogConfig(), clean, recovery_point=recovery_point, gentle=gentle)
+    recovery = Recovery(plan, disk=RealDisk(), clock=StandingClock(0))
+    recovery.run()
+    return recovery.report
+
+
+def left(directory: Path) -> bytes:
+    return b"|".join(file.read_bytes() for file in sorted(directory.glob("*.log")))
+
+
+@pytest.mark.parametrize(("flipped", "clean"), [(0, False), (2, False), (2, True), (4, False)])
+@pytest.mark.parametrize("magic", HEADER_BYTES)
+def test_a_gentle_recovery_removes_no_intact_batch(tmp_path: Path, magic: int, flipped: int, clean: bool) -> None:
+    batches = [batch(offset, magic) for offset in range(5)]
+    length = len(batches[0]) - 12
+    assert length.bit_count() > 1, "a length of 0 means that nothing was written"
+    for bit in range(HEADER_BYTES[magic] * 8):
+        hurt = bytearray(batches[flipped])
+        hurt[bit // 8] ^= 1 << bit % 8
+        directory = made(tmp_path, {0: b"".join([*batches[:flipped], hurt, *batches[flipped + 1 :]])})
+        with suppress(PartitionOffline):
+            recovered(directory, gentle=True, clean=clean)
+        kept = left(directory)
+        lost = [number for number, data in enumerate(batches) if number != flipped and data not in kept]
+        assert not lost, f"bit {bit} of the header"
+
+
+def test_a_length_of_zero_below_the_recovery_point_is_damage(tmp_path: Path) -> None:
+    """No append can have been left unfinished there."""
+    batches = [batch(offset) for offset in range(3)]
+    batches[1] = batches[1][:8] + bytes(4) + batches[1][12:]
+    directory = made(tmp_path, {0: b"".join(batches)})
+    with pytest.raises(PartitionOffline, match="an intact batch"):
+        recovered(directory, gentle=True, recovery_point=3)
+    assert batches[2] in left(directory)
+    assert recovered(directory, gentle=True, recovery_point=1).log_end_offset == 1
+
+
+def test_a_forced_recovery_tells_that_it_cuts_off_intact_messages(tmp_path: Path) -> None:
+    batches = [batch(offset) for offset in (0, 1, 2 + 2**12, 3, 4)]
+    directory = made(tmp_path, {0: b"".join(batches)})
+    position = sum(map(len, batches[:3]))
+    plan = RecoveryPlan(TP, directory, LogConfig(), clean=False)
+    for report in (rehearse(plan, clock=StandingClock(0)), recovered(directory, gentle=False)):
+        assert [change for change in report.changes if "cuts" in change] == [
+            f"cuts 00000000000000000000.log at position {position}, offset {3 + 2**12}: {2 * len(batches[0])} bytes "
+            f"are removed, with an intact batch at position {position}; `kafkafs salvage` keeps it"
+        ]
+
+
+SHAPES: list[dict[int, list[int]]] = [
+    {0: [2**40, 1]},
+    {0: [0, 2**40, 2]},
+    {0: [2**63 - 1, 1]},
+    {0: [0, 2**63 - 1, 2]},
+    {0: [0, 2**63 - 1]},
+    {0: [0, 2**62, 2**63 - 2]},
+    {0: [0, 2**32, 2, 3]},
+    {0: [2**32, 2**33, 2]},
+    {0: [0, 1, 2**31, 2**31 + 1]},
+    {2**63 - 1: [2**63 - 1]},
+    {2**63 - 9: [2**63 - 9, 2**63 - 8]},
+    *({0: [first], 10: [second]} for first in (0, 5, 2**32, 2**62, 2**63 - 1) for second in (0, 9, 2**40)),
+]
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_recovery_ends_whatever_the_offsets(tmp_path: Path, shape: dict[int, list[int]], magic: int) -> None:
+    for codec in [Codec.NONE] if magic == 2 else [Codec.NONE, Codec.GZIP]:
+        data = {base: b"".join(batch(offset, magic, codec) for offset in offsets) for base, offsets in shape.items()}
+        directory = made(tmp_path, data)
+        before = left(directory)
+        with suppress(PartitionOffline):
+            recovered(directory, gentle=True)
+        assert left(directory).replace(b"|", b"") == before.replace(b"|", b"")
+        told = rehearse(RecoveryPlan(TP, directory, LogConfig(), clean=False), clock=StandingClock(0))
+        done = recovered(directory, gentle=False)
+        assert told.log_end_offset == done.log_end_offset
+        assert told.changes == done.changes
+        assert not recovered(directory, gentle=True).changes
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_message_set_that_spans_more_than_a_segment_can_is_not_divided(tmp_path: Path, magic: int) -> None:
+    """Its own offset is wrong, those of its messages are not."""
+    hurt = bytearray(batch(1, magic, Codec.GZIP))
+    hurt[2] ^= 1
+    directory = made(tmp_path, {0: batch(0, magic) + hurt})
+    assert recovered(directory, gentle=True).log_end_offset == 2**40 + 2
+    assert bytes(hurt) in left(directory)
