@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 find_python
 need_packages fusermount=fuse3 lib:libfuse.so.2=libfuse2 kcat=kcat jq=jq rsync=rsync less=less \
-    fio=fio gcc=gcc /usr/include/stdlib.h=libc6-dev lsof=lsof java=default-jre-headless mvn=maven \
+    fio=fio gcc=gcc /usr/include/stdlib.h=libc6-dev lsof=lsof java=default-jre-headless javac=default-jdk-headless mvn=maven \
     || say "continuing without them"
 make_venv dev,spark,plot,schemas
 
@@ -34,6 +34,8 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/kafkafs
 fetch "${KAFKAFS_KAFKA:-$cache/kafka-4.3.0}" tests/interop/kafka-pom.xml kafka-clients-4.3.0.jar
 fetch "$cache/kafka-3.9.1" tests/interop/kafka-3.9-pom.xml kafka-clients-3.9.1.jar
 fetch "$cache/spark-kafka-4.0.0" tests/interop/spark-kafka-pom.xml spark-avro_2.13-4.0.0.jar
+# Avro in Java, which says what a schema reads of what another one wrote.
+fetch "$cache/avro-1.12.1" tests/interop/avro-pom.xml avro-1.12.1.jar
 older=$cache/pyspark-4.0.0
 if ! "$older/bin/python" -c 'import pyspark' 2>/dev/null; then
     say "installing pyspark 4.0.0 into an environment of its own"
