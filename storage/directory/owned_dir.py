@@ -141,11 +141,12 @@ class OwnedDir:
         offline, alone (`failures`). LogLocked when another process holds the directory; NotALogDir, BadDestination
         (see check_log_dir); FileNotFoundError or another OSError.
         """
-        path = real_place(Path(path))
+        path = Path(path)
         disk = RealDisk() if disk is None else disk
         if not opening.create and not path.exists():
             raise FileNotFoundError(errno.ENOENT, "no such log directory", str(path))
         check_log_dir(path, create=opening.create)
+        path = real_place(path)
         _make_dirs(disk, path)
         progress = progress or NoProgress()
         owned = OwnedDir(path, opening, config or BrokerConfig(), disk, clock or SystemClock(), progress)

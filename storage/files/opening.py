@@ -38,7 +38,8 @@ Place = str | os.PathLike[str]
 def real_place(path: Path) -> Path:
     """The directory or file that a person has named, with links resolved if the name or its directory is a link; else
     the path as it was given."""
-    return path.resolve() if path.is_symlink() or path.parent.is_symlink() else path
+    # Not Path.resolve, which raises RuntimeError for links in a circle.
+    return Path(os.path.realpath(path)) if path.is_symlink() or path.parent.is_symlink() else path
 
 
 def open_file(path: Place, flags: int, mode: int = 0o666) -> int:

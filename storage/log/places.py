@@ -38,9 +38,9 @@ def is_log_dir(path: Path) -> bool:
 def check_log_dir(path: Path, *, create: bool = False) -> None:
     """Raises NotALogDir for what is no log directory, with the one that is probably meant. With `create` a directory
     that is missing or empty will do, unless it lies in a log directory (BadDestination). OSError."""
-    path = real_place(path)
     if create:
         check_destination(path)
+    path = real_place(path)
     if is_marked(path):
         return  # usually; nothing needs to be listed
     try:
