@@ -271,14 +271,24 @@ def _begin(log: PartitionLog, snapshot: LogSnapshot, *, compacted: bool) -> bool
     if not snapshot.segments:
         return False
     last = _last_batch(ours)
-    same = None if last is None else _batch_ending_at(snapshot, int(last.last_offset[0]))
-    if last is not None and same is not None and not same_batches(last, same, compacted=compacted):
+    if last is None:
+        return False
+    offset, epoch = int(last.last_offset[0]), int(last.leader_epoch[0])
+    same = _batch_ending_at(snapshot, offset)
+    # Batches may end elsewhere after a truncation, but each offset of an epoch is written once: storage.log.lineage.
+    leader = snapshot.epochs.epoch_at(offset)
+    expected, found = None, None
+    if same is not None and not same_batches(last, same, compacted=compacted):
+        expected, found = f"checksum {int(same.crc[0]):#010x}", f"{int(last.crc[0]):#010x}"
+    elif leader is not None and 0 <= epoch != leader:
+        expected, found = f"leader epoch {leader}", f"{epoch}"
+    if expected is not None:
         raise InvalidRecord(
             "the copy holds other messages than the source",
             path=log.path,
-            offset=int(last.last_offset[0]),
-            expected=f"checksum {int(same.crc[0]):#010x}",
-            found=f"{int(last.crc[0]):#010x}",
+            offset=offset,
+            expected=expected,
+            found=found,
             advice="Mirror into another directory, or remove the topic there first",
         )
     return False

@@ -136,6 +136,21 @@ def test_another_log_of_that_name_is_refused(source: OwnedDir, target: OwnedDir)
     target.close()
 
 
+def test_a_source_that_was_truncated_and_whose_batches_end_elsewhere_is_refused(
+    tmp_path: Path, target: OwnedDir
+) -> None:
+    """The last batch of the copy has no counterpart; which leader wrote its offsets tells."""
+    built = build_log_dir(tmp_path / "source", {"t": [[Batch(many(10)), Batch(many(10))]]})
+    assert mirrored(built.path, target).results[TP].log_end_offset == 20
+    copied = read(target, "t")
+    items = [Batch(many(10)), Batch(many(7), leader_epoch=1), Batch(many(7), leader_epoch=1)]
+    result = mirrored(build_log_dir(tmp_path / "later", {"t": [items]}).path, target).results[TP]
+    assert isinstance(result.error, InvalidRecord)
+    assert "leader epoch 1" in str(result.error)
+    assert read(target, "t") == copied
+    target.close()
+
+
 @pytest.mark.parametrize("again", ["made again", "truncated"])
 def test_another_log_under_the_same_name_between_two_passes(tmp_path: Path, target: OwnedDir, again: str) -> None:
     built = build_log_dir(tmp_path / "source", {"t": [[Batch(many(10)), Batch(many(10))]]})
