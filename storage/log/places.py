@@ -10,6 +10,7 @@ from typing import Final
 from storage.errors import BadDestination, NotALogDir
 from storage.files import names
 from storage.files.listing import scan_quietly
+from storage.files.names import DirKind
 from storage.files.opening import real_place
 
 # A broker or kafkafs writes one of these files into every log directory that it has opened and closed.
@@ -26,6 +27,7 @@ _MARKS: Final = (
 _PARTITION_MARKS: Final = frozenset(
     (names.PARTITION_METADATA, names.LEADER_EPOCH_CHECKPOINT, names.TOPIC_PROPERTIES, names.QUORUM_STATE)
 )
+_SET_ASIDE: Final = (DirKind.DELETED, DirKind.STRAY, DirKind.FUTURE)
 _EXPECTED: Final = "meta.properties, a checkpoint file, or directories of partitions such as orders-0"
 _SHOWN: Final = 3
 
@@ -101,7 +103,8 @@ def _not_a_log_dir(path: Path, what: str = "not a log directory") -> NotALogDir:
 
 def is_marked(path: Path) -> bool:
     """Whether a broker or kafkafs has left its files. A lock alone may be that of any program."""
-    if any(os.path.lexists(path / name) for name in _MARKS):
+    # A crash may have left nothing but the form in which such a file is written.
+    if any(os.path.lexists(path / (name + end)) for name in _MARKS for end in ("", names.TEMPORARY_SUFFIX)):
         return True
     with suppress(OSError):
         return os.path.lexists(path / names.LOCK) and _has_partition(path)
@@ -116,9 +119,13 @@ def _has_partition(path: Path) -> bool:
 
 
 def _is_partition(path: Path) -> bool:
-    """Whether it is a partition's directory, by its name and its files: other programs have names such as dbus-1."""
-    if names.parse_dir(path.name).partition is None:
+    """Whether it is a partition's directory, by its name and its files: other programs have names such as dbus-1. Names
+    with a suffix of Kafka's are no other program's, and a crash may have left such a directory empty."""
+    parsed = names.parse_dir(path.name)
+    if parsed.partition is None:
         return False
+    if parsed.kind in _SET_ASIDE and path.is_dir():
+        return True
     with suppress(OSError), scan_quietly(path) as entries:
         return any(
             names.parse_segment_file(entry.name) is not None or entry.name in _PARTITION_MARKS for entry in entries

@@ -28,6 +28,7 @@ def check(world: World, tp: TopicPartition, copy: Copy, least: Sequence[Copied],
     copy.batches = [batch for batch in possible if batch.last < end]
     copy.appending, copy.cutting, copy.synced = [], None, copy.end
     copy.gone.clear()
+    copy.undone.clear()
     if not copy.forgets and copy.end < max((batch.last + 1 for batch in least), default=0):
         raise Anomaly(f"lost write: {tp} ends at {copy.end}, expected {least[-1].last + 1}")
     for isolation in (Isolation.READ_UNCOMMITTED,) if copy.forgets else Isolation:

@@ -53,6 +53,7 @@ class Copy:
     compacted: bool = False
     forgets: bool = False  # a message was cut off for which the cleaner may have removed an earlier one
     gone: list[Copied] = field(default_factory=list)  # cut off, and perhaps back after a power loss
+    undone: list[Copied] = field(default_factory=list)  # refused, and perhaps back after one: no flush syncs the undoing
     values: set[bytes] = field(default_factory=set)  # all that ever were there
 
     @property
@@ -72,7 +73,7 @@ class Copy:
 
     def refused(self) -> None:
         """After one that failed and left nothing, if the power stays: what undid it is not on disk yet."""
-        self.gone += self.appending
+        self.undone += self.appending
         self.appending = []
 
     def cut(self, offset: int) -> None:

@@ -262,7 +262,7 @@ def _check_copy(world: World, tp: TopicPartition, copy: Copy, messages: list[Mes
         if not copy.forgets:
             check_epochs(str(tp), epochs, copy.batches, start, copy.end)
         return
-    known = {(batch.base, batch.crc): batch for batch in [*(copy.gone if lost_power else ()), *possible]}
+    known = {(batch.base, batch.crc): batch for batch in [*((*copy.gone, *copy.undone) if lost_power else ()), *possible]}
     there = batches_in(world.path / tp.dir_name)
     # What is below the log start may be there and need not be; it counts as there.
     first = there[0][0] if there else start
@@ -284,3 +284,4 @@ def _check_copy(world: World, tp: TopicPartition, copy: Copy, messages: list[Mes
         raise Anomaly(f"inconsistent offsets: {tp} shows {messages}, expected {expected}")
     copy.appending, copy.cutting, copy.synced = [], None, copy.end
     copy.gone.clear()
+    copy.undone.clear()

@@ -241,9 +241,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "follower-misses-rewriting",
-        "storage/log/read_only_log.py",
-        "was_active, found) and not _written_over(before, found)",
-        "was_active, found)",
+        "storage/log/lineage.py",
+        "    if cut is None and now.segments is not before.segments:",
+        "    if False:",
         (
             "storage/log/segments.py",
             "old.log.is_as_fixed(status) if old.sealed else",

@@ -22,6 +22,7 @@ from kafkafs.spark.jobs.tasks import SparkFailed
 from storage.errors import StorageError
 
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit: its JVM is running
+_SAFE_PATH: Final = "PYTHONSAFEPATH"
 _PROGRESS: Final = re.compile(rb"\r(?:\[Stage [^\r\n]*\])? *")  # ConsoleProgressBar: drawn over the previous one
 
 
@@ -40,8 +41,6 @@ def spark_session(
         yield running
         return
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # Workers are started with -m, and would import from the working directory, which may be a stranger's.
-    os.environ["PYTHONSAFEPATH"] = "1"
     given = dict(settings or {}) if master is None else {**(settings or {}), "spark.master": master}
     if _SUBMITTED in os.environ or SparkContext._gateway is not None:
         with _stopped_afterwards(_in_running_jvm(name, given, _defaults(show_progress))) as spark:
@@ -87,13 +86,27 @@ def _in_new_jvm(name: str, settings: Mapping[str, str], descriptor: int, log: Pa
     """A session in a JVM of its own, which writes to `descriptor`, the open `log`, instead of stderr. StorageError."""
     conf = SparkConf().setAppName(name).setAll(list(settings.items()))
     try:
-        with _progress_shown(descriptor) as stderr:
+        with _progress_shown(descriptor) as stderr, _no_imports_from_here():
             gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
         return SparkSession(SparkContext(conf=conf, gateway=gateway))
     except (PySparkException, OSError) as error:
         lines = log.read_text(errors="replace").strip().splitlines() if SparkContext._gateway is None else []
         reasons = (line for line in lines if not line.startswith("WARNING:"))
         raise _does_not_start(next(reasons, _first_line(error))) from error
+
+
+@contextmanager
+def _no_imports_from_here() -> Iterator[None]:
+    """For the start of a JVM. It starts workers with `python -m`, which would import from the working directory, and
+    that may be a stranger's log directory."""
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_SAFE_PATH)
+        if before is not None:
+            os.environ[_SAFE_PATH] = before
 
 
 @contextmanager
