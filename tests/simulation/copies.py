@@ -53,7 +53,7 @@ class Copy:
     compacted: bool = False
     forgets: bool = False  # a message was cut off for which the cleaner may have removed an earlier one
     gone: list[Copied] = field(default_factory=list)  # cut off, and perhaps back after a power loss
-    undone: list[Copied] = field(default_factory=list)  # refused, and perhaps back after one: no flush syncs the undoing
+    undone: list[Copied] = field(default_factory=list)  # refused; as `gone`, also after a flush
     values: set[bytes] = field(default_factory=set)  # all that ever were there
 
     @property

@@ -262,7 +262,8 @@ def _check_copy(world: World, tp: TopicPartition, copy: Copy, messages: list[Mes
         if not copy.forgets:
             check_epochs(str(tp), epochs, copy.batches, start, copy.end)
         return
-    known = {(batch.base, batch.crc): batch for batch in [*((*copy.gone, *copy.undone) if lost_power else ()), *possible]}
+    back = [*copy.gone, *copy.undone] if lost_power else []
+    known = {(batch.base, batch.crc): batch for batch in [*back, *possible]}
     there = batches_in(world.path / tp.dir_name)
     # What is below the log start may be there and need not be; it counts as there.
     first = there[0][0] if there else start
