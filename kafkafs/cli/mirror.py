@@ -177,20 +177,18 @@ def _opened(path: Path, src: Path, dest: Path) -> _Manifest:
     """The manifest as it is now. Errors that would keep it from being written are raised before anything is copied."""
     from storage.client.manifest_recorder import ManifestRecorder
     from storage.files import manifest
-    from storage.files.opening import real_place
 
     if not path.parent.is_dir():
         raise click.UsageError(f"--manifest: there is no directory {path.parent}")
     check_destination(path, src, dest)
-    return _Manifest(path, ManifestRecorder(manifest.read(real_place(path))))
+    return _Manifest(path, ManifestRecorder(manifest.read(path)))
 
 
 def _write(manifest: _Manifest, until_ms: int | None, now_ms: int) -> None:
     from storage.files import manifest as manifests
     from storage.files.disk import RealDisk
-    from storage.files.opening import real_place
 
-    manifests.write(RealDisk(), real_place(manifest.path), manifest.recorder.manifest(until_ms, now_ms))
+    manifests.write(RealDisk(), manifest.path, manifest.recorder.manifest(until_ms, now_ms))
 
 
 def _was_interrupted(dest: Path) -> bool:

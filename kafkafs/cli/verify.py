@@ -72,9 +72,8 @@ def verify(
 
 def _read(path: Path) -> Manifest:
     from storage.files import manifest
-    from storage.files.opening import real_place
 
-    found = manifest.read(real_place(path))
+    found = manifest.read(path)
     if found is None:
         raise click.UsageError(f"--manifest: {path} does not exist")
     return found

@@ -15,6 +15,7 @@ from typing import Any, Final
 from storage.errors import CorruptCheckpoint, UnsupportedFormat
 from storage.files.disk import replace_file
 from storage.files.disk_protocol import Disk
+from storage.files.opening import real_place
 from storage.files.whole_file import read_whole
 from storage.format.batch_range import BatchRange
 from storage.types import TopicPartition
@@ -113,14 +114,15 @@ def parse(data: bytes, path: Path | None = None) -> Manifest:
 
 
 def read(path: Path) -> Manifest | None:
-    """Reads a manifest; None when there is none. CorruptCheckpoint, UnsupportedFormat, OSError."""
-    data = read_whole(path)
+    """Reads a manifest, a file that a person names; None when there is none. CorruptCheckpoint, UnsupportedFormat,
+    OSError."""
+    data = read_whole(real_place(path))
     return None if data is None else parse(data, path)
 
 
 def write(disk: Disk, path: Path, manifest: Manifest) -> None:
     """Replaces the file as a whole and durably (storage.files.disk.replace_file). OSError."""
-    replace_file(disk, path, encode(manifest))
+    replace_file(disk, real_place(path), encode(manifest))
 
 
 def _digest(content: Mapping[str, Any]) -> str:
