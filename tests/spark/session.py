@@ -37,6 +37,9 @@ def start_session(directory: Path, *, cores: int = 2, **settings: str) -> SparkS
     for name, value in {
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # Workers get disks of tests. The JVM may be one that a command has started: its workers do not import from the
+        # working directory.
+        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2]),
         "spark.local.dir": str(directory / "local"),
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
