@@ -20,7 +20,10 @@ from storage.client.time_cut import MixedBatch, cut_at
 from storage.config import NEW_TOPIC_OVERRIDES
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, InvalidTopic, StorageError, UnknownTopicOrPartition
-from storage.files import names
+from storage.files import metadata_checkpoint, names
+from storage.files.cluster_metadata import ClusterMetadata, read_bootstrap
+from storage.files.disk import replace_file
+from storage.files.metadata_checkpoint import cluster_records
 from storage.format.batches import BatchTable, Column
 from storage.log import reader
 from storage.log.log_dir import LogDir
@@ -126,6 +129,7 @@ class Mirror:
     # The log, and its generation, of which a partition is known to be a copy: between two passes a topic may be created
     # again, or lose messages and get others.
     _copied_of: dict[TopicPartition, tuple[TransactionOutcomes, int]] = field(default_factory=dict)
+    _cluster: ClusterMetadata | None = None  # as it was copied last
 
     def run(self) -> int:
         """One pass over all partitions; returns the bytes copied. Errors of a partition are in `results`; those of the
@@ -137,6 +141,7 @@ class Mirror:
             self.recorder.see_groups(self.source, self.until_ms)  # before the logs, so that no group is ahead of them
         whole = {tp: self.source.log(tp).snapshot() for tp in wanted}
         make_topics(self.source, self.target, whole, self.renamed)
+        self._copy_cluster()
         chosen = [self._chosen(tp, snapshot) for tp, snapshot in whole.items()]
         if self.recorder is not None:
             self.recorder.see_topics(self.source, whole, self.renamed)
@@ -150,6 +155,18 @@ class Mirror:
             return sum(self._copy(one) for one in chosen)
         finally:
             self.progress.end()
+
+    def _copy_cluster(self) -> None:
+        """Writes what the source's metadata say of its cluster besides topics to `bootstrap.checkpoint`, from which
+        `revive` takes it. Not into a broker's directory: it is the broker's own there. OSError."""
+        cluster = self.source.cluster_metadata() or read_bootstrap(self.source.path)
+        if cluster is None or cluster is self._cluster or self.target.log_dir.is_broker:
+            return
+        records = cluster_records(cluster)
+        if records:
+            content = metadata_checkpoint.bootstrap(records, self.source.clock.now_ms())
+            replace_file(self.target.disk, self.target.path / names.BOOTSTRAP_CHECKPOINT, content, mode=0o600)
+        self._cluster = cluster
 
     def _check_names(self, topics: Collection[str]) -> None:
         """InvalidTopic if two topics would have one name in the copy, or an internal topic another one."""
@@ -236,8 +253,9 @@ def make_topics(
 ) -> None:
     """Creates the topics of these logs of `source` where `target` lacks them, or lacks some of their partitions.
 
-    With the source's own configuration, without retention; partitions begin where the source's files begin. `renamed`:
-    other names in `target`, by topic of `source`. NotPermitted in a broker's directory.
+    With the source's own configuration, without retention, and its id, by which groups know it; partitions begin where
+    the source's files begin. `renamed`: other names in `target`, by topic of `source`; those are new topics.
+    NotPermitted in a broker's directory.
     """
     target.log_dir.refresh()
     for topic in dict.fromkeys(tp.topic for tp in snapshots):
@@ -255,7 +273,10 @@ def make_topics(
                 for key, value in info.overrides.items()
                 if key not in _NOT_COPIED and not key.startswith(TIERED_KEYS)
             }
-            target.create_topic(name, count, {**NEW_TOPIC_OVERRIDES, **overrides}, start_offsets=starts)
+            topic_id = info.topic_id if name == topic else None
+            target.create_topic(
+                name, count, {**NEW_TOPIC_OVERRIDES, **overrides}, start_offsets=starts, topic_id=topic_id
+            )
         elif not target.log_dir.is_broker and count > len(target.log_dir.partitions(name)):
             target.add_partitions(name, count)
 

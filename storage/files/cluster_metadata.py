@@ -231,8 +231,8 @@ class ClusterMetadataReader:
 
 
 def read_bootstrap(log_dir: Path) -> ClusterMetadata | None:
-    """What `bootstrap.checkpoint` describes, with which the cluster began: at least its features. None without the
-    file; OSError when it cannot be read."""
+    """What `bootstrap.checkpoint` describes: what a cluster began with, at least its features, or in a copy what it had
+    besides topics. None without the file; OSError when it cannot be read."""
     try:
         return ClusterMetadataReader(log_dir).bootstrap(log_dir / names.BOOTSTRAP_CHECKPOINT)
     except FileNotFoundError:

@@ -17,7 +17,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storage.clock import Clock, SystemClock
@@ -26,16 +26,19 @@ from storage.files import dir_lock, names, partition_metadata
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Disk
+from storage.files.metadata_replay import ClusterMetadata
 from storage.files.opening import real_place
 from storage.files.producer_state import ProducerEntry
 from storage.log.log_dir import LogDir
 from storage.log.places import check_destination
 from storage.progress import NoProgress, Progress
-from storage.revival import new_cluster, sources, topics
+from storage.revival import carrying, new_cluster, sources, topics
 from storage.revival.building import Building, BuildPlan, Built, check
+from storage.revival.carrying import carried
 from storage.revival.choosing import Choice
 from storage.revival.coordinators import COORDINATORS_TOPICS, Coordinated, read_coordinators
 from storage.revival.cuts import LogCut, cut_at_offset, cut_at_time
+from storage.revival.features import METADATA_VERSION, features
 from storage.revival.new_cluster import NewCluster, Node
 from storage.revival.sources import Found, Replica, Source
 from storage.revival.topics import ConfigRequest, TopicPlan
@@ -49,7 +52,8 @@ _SHOWN = 5
 class Request:
     """What to revive, and how. `until_ms`: each partition ends with the last batch that holds a message at or before
     it; `offsets`: each of these partitions with the batch that holds the offset before. `partition_counts`: of topics
-    whose number of partitions cannot be found. `host`, `port`: where the broker will listen."""
+    whose number of partitions cannot be found. `release`: see features. `host`, `port`: where the broker will
+    listen."""
 
     sources: Sequence[Path]
     target: Path
@@ -59,6 +63,8 @@ class Request:
     config: ConfigRequest = field(default_factory=ConfigRequest)
     partition_counts: Mapping[str, int] = field(default_factory=dict)
     without_transactions: bool = False
+    without_security: bool = False
+    release: str | None = None
     link: bool = False
     salvage: bool = False
     host: str = "localhost"
@@ -85,13 +91,16 @@ class PlannedPartition:
 
 @dataclass(slots=True)
 class Revival:
-    """The result, or what it would be. `built` is empty for a plan alone. `notes`: what a person should know, one
-    sentence or two each. `began_anew`: an earlier run had not finished."""
+    """The result, or what it would be. `cluster`: what the new cluster gets besides topics; its features may be more
+    once the data have been read. `known_features`: of the old one, empty if nobody knows. `built` is empty for a plan
+    alone. `notes`: what a person should know, one sentence or two each. `began_anew`: an earlier run had not finished.
+    """
 
     node: Node
-    features: Mapping[str, int]
+    cluster: ClusterMetadata
     topics: list[TopicPlan]
     partitions: list[PlannedPartition]
+    known_features: Mapping[str, int] = field(default_factory=dict)
     built: dict[TopicPartition, Built] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     began_anew: bool = False
@@ -107,7 +116,10 @@ def plan(request: Request) -> Revival:
     if not wanted:
         raise UnknownTopicOrPartition("no partition of the sources is wanted", advice="Check the names of the topics")
     planned = topics.plan_topics(found, wanted, request.config, request.partition_counts)
-    revival = Revival(_node(found, request), _features(found), planned, [])
+    node, cluster = _node(found, request), _cluster(found)
+    kept = carried(cluster, node.node_id, without_security=request.without_security)
+    kept = replace(kept, features=features(cluster.features, (), request.release))
+    revival = Revival(node, kept, planned, [], cluster.features)
     for topic in planned:
         for number, choice in sorted(topic.choices.items()):
             tp = TopicPartition(topic.name, number)
@@ -116,6 +128,7 @@ def plan(request: Request) -> Revival:
         if tp not in {one.tp for one in revival.partitions}:
             raise UnknownTopicOrPartition(f"an offset is given for {tp}, which is not among the partitions to revive")
     revival.notes += _notes_of_sources(found, revival, request)
+    revival.notes += carrying.notes(cluster, kept)
     return revival
 
 
@@ -149,10 +162,12 @@ def run(
         building = Building(disk, clock, progress)
         _build_all(revival, request, building, place)
         known = read_coordinators(LogDir.open_read_only(place))
+        needed = features(revival.known_features, known.features, request.release)
+        revival.cluster = replace(revival.cluster, features=needed)
         revival.notes += _notes_of_result(revival, known, request)
         cluster = NewCluster(
             revival.node,
-            revival.features,
+            revival.cluster,
             revival.topics,
             revival.built,
             _leader_epochs(revival, known),
@@ -193,12 +208,13 @@ def _node(found: Found, request: Request) -> Node:
     return Node(cluster_id, node_id, partition_metadata.random_id(), request.host, request.port)
 
 
-def _features(found: Found) -> Mapping[str, int]:
-    def rank(source: Source) -> tuple[int, int]:
-        return (-1 if source.metadata is None else source.metadata.end_offset, source.features["metadata.version"])
+def _cluster(found: Found) -> ClusterMetadata:
+    """What the source that knows most says of the cluster."""
 
-    knowing = [source for source in found.sources if "metadata.version" in source.features]
-    return max(knowing, key=rank).features if knowing else {}
+    def rank(source: Source) -> tuple[int, int]:
+        return source.cluster.end_offset, source.cluster.features.get(METADATA_VERSION, -1)
+
+    return max(found.sources, key=rank).cluster
 
 
 def _cut(request: Request, tp: TopicPartition, replica: Replica) -> LogCut:
@@ -223,11 +239,6 @@ def _notes_of_sources(found: Found, revival: Revival, request: Request) -> Itera
     for source in found.sources:
         for problem in source.problems:
             yield f"not used: {problem}"
-    if not revival.features:
-        yield (
-            f"no source tells the cluster's features: metadata.version is {new_cluster.LEAST_METADATA_VERSION} "
-            "(3.9-IV0); kafka-features.sh upgrade raises it"
-        )
     for one in revival.partitions:
         replica = one.replica
         if replica.snapshot.remote_note is not None:
@@ -374,14 +385,19 @@ def _greatest_producer_id(revival: Revival, known: Coordinated) -> int:
     ids = [known.greatest_producer_id]
     for one in revival.partitions:
         ids.append(revival.built[one.tp].greatest_producer_id)
-        metadata = one.replica.source.metadata
-        ids.append(-1 if metadata is None else metadata.next_producer_id - 1)
+        ids.append(one.replica.source.cluster.next_producer_id - 1)
     return max(ids)
 
 
 def _notes_of_result(revival: Revival, known: Coordinated, request: Request) -> Iterator[str]:
     for problem in known.problems:
         yield f"not used: {problem}"
+    if not revival.known_features and request.release is None:
+        levels = ", ".join(f"{name} {level}" for name, level in revival.cluster.features.items())
+        yield (
+            f"no source tells the cluster's features, ACLs, credentials, quotas and broker configurations: {levels}, "
+            "as the data need; --release takes those of a release, and so does kafka-features.sh upgrade later"
+        )
     for built in revival.built.values():
         if built.salvaged:
             lost = [one for one in built.lost if one.first_offset is not None]

@@ -44,12 +44,13 @@ _REPLICA_DIRS = (DirKind.PARTITION, DirKind.DELETED, DirKind.STRAY, DirKind.FUTU
 @dataclass(frozen=True, slots=True)
 class Source:
     """One log directory. `clean`: it was shut down cleanly. `metadata`: None where it has no metadata log that can be
-    read; `features`: of its cluster, by name. `problems`: what could not be read."""
+    read; `cluster`: what there is to know of its cluster besides topics, from that or from `bootstrap.checkpoint`.
+    `problems`: what could not be read."""
 
     path: Path
     meta: MetaProperties | None
     metadata: ClusterMetadata | None
-    features: Mapping[str, int]
+    cluster: ClusterMetadata
     clean: bool
     problems: tuple[StorageError, ...] = ()
 
@@ -139,7 +140,7 @@ def _refuse_if_held(path: Path) -> None:
 
 
 def _unknown(path: Path, found: Found) -> Source:
-    source = Source(path, None, None, {}, clean=False)
+    source = Source(path, None, None, ClusterMetadata(), clean=False)
     found.sources.append(source)
     return source
 
@@ -154,21 +155,19 @@ def _open(path: Path) -> tuple[Source, dict[TopicPartition, int] | None, dict[To
     except CorruptCheckpoint as error:
         problems.append(error)
     metadata = ClusterMetadataReader(path).refresh()
-    features: Mapping[str, int] = {}
     if metadata is not None:
-        features = metadata.features
         if metadata.problem is not None:
             problems.append(metadata.problem)
         if not metadata.topics and not metadata.end_offset:
             metadata = None  # a directory without anything that can be read
-    if not features:
-        began = cluster_metadata.read_bootstrap(path)
-        features = {} if began is None else began.features
+    cluster = metadata
+    if cluster is None or not cluster.features:
+        cluster = cluster_metadata.read_bootstrap(path) or ClusterMetadata()
     starts_path = path / names.LOG_START_CHECKPOINT
     starts = _readable(checkpoints.read, starts_path, problems) if starts_path.exists() else None
     points = _readable(checkpoints.read, path / names.RECOVERY_POINT_CHECKPOINT, problems) or {}
     clean = (path / names.CLEAN_SHUTDOWN).exists()
-    return Source(path, meta, metadata, features, clean, tuple(problems)), starts, points
+    return Source(path, meta, metadata, cluster, clean, tuple(problems)), starts, points
 
 
 def _readable(read: Callable[[Path], _T], path: Path, problems: list[StorageError]) -> _T | None:

@@ -76,7 +76,7 @@ def test_a_new_topic_has_the_sources_config_but_keeps_everything(source: OwnedDi
     found = target.topic_info("t").overrides
     assert found == {"segment.bytes": "500", "retention.ms": "-1", "compression.type": "lz4"}
     assert target.log_dir.partitions("t") == [0, 1]
-    assert target.topic_info("t").topic_id != source.topic_info("t").topic_id
+    assert target.topic_info("t").topic_id == source.topic_info("t").topic_id
     source.close()
     target.close()
 

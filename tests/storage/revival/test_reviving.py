@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 from pathlib import Path
 
@@ -15,7 +16,15 @@ from storage.files.cluster_metadata import ClusterMetadata, read_bootstrap
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.files.metadata_checkpoint import NewPartition
-from storage.files.metadata_records import ConfigRecord, FeatureLevelRecord, ProducerIdsRecord, TopicRecord
+from storage.files.metadata_records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    ProducerIdsRecord,
+    TopicRecord,
+    decode,
+)
+from storage.files.metadata_replay import MetadataReplay
 from storage.format.group_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
 from storage.format.hashing import group_partition
 from storage.format.record_columns import Record
@@ -23,12 +32,14 @@ from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.revival.cuts import cut_at_offset, cut_at_time
+from storage.revival.features import features
 from storage.revival.revive import Request, Revival, plan, run
 from storage.revival.topics import ConfigRequest
 from storage.types import TopicPartition
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
 from tests.support.builders import ROLL, START_MS, Batch, Partition, abort, build_log_dir, commit, many, topic_id
+from tests.support.commands import output_of
 from tests.support.faults import Crash, FaultyDisk
 from tests.support.owned_dirs import tree_of
 
@@ -395,3 +406,107 @@ def test_a_power_loss_takes_nothing_back(tmp_path: Path, link: bool) -> None:
         else:
             run(request)
         assert values(request.target, TP) == values(built.path, TP)
+
+
+def acl(number: int, principal: bytes) -> bytes:
+    """The value of an AccessControlEntryRecord: Read of topic t."""
+    texts = [bytes([len(text) + 1]) + text for text in (b"t", principal, b"*")]
+    return b"\x01\x12\x00" + bytes([number] * 16) + b"\x02" + texts[0] + b"\x03" + texts[1] + texts[2] + b"\x03\x03\x00"
+
+
+def scram(user: bytes) -> bytes:
+    """The value of a UserScramCredentialRecord."""
+    secrets = b"\x05salt\x07stored\x07server"
+    return b"\x01\x0b\x00" + bytes([len(user) + 1]) + user + b"\x01" + secrets + b"\x00\x00\x10\x00\x00"
+
+
+def quota(user: bytes, removed: bool) -> bytes:
+    """The value of a ClientQuotaRecord of one user's consumer_byte_rate."""
+    entity = b"\x02\x05user" + bytes([len(user) + 1]) + user + b"\x00"
+    return b"\x01\x0e\x00" + entity + b"\x13consumer_byte_rate" + b"\x40" + bytes(7) + bytes([removed]) + b"\x00"
+
+
+def old_cluster(directory: Path) -> Path:
+    """A broker's directory whose metadata, in `bootstrap.checkpoint`, have more than topics."""
+    records: list[MetadataRecord | None] = [
+        FeatureLevelRecord("metadata.version", 29),
+        FeatureLevelRecord("transaction.version", 2),
+        ConfigRecord(4, "", "log.cleaner.threads", "2"),
+        ConfigRecord(4, "", "log.retention.ms", "1000"),
+        ConfigRecord(4, "1", "ssl.keystore.location", "/k"),
+        ConfigRecord(4, "2", "log.cleaner.threads", "3"),
+        ConfigRecord(32, "g", "consumer.session.timeout.ms", "50000"),
+        ProducerIdsRecord(7000),
+        *map(decode, (acl(1, b"User:a"), acl(2, b"User:b"), scram(b"eve"), quota(b"a", False), quota(b"b", False))),
+        decode(b"\x01\x13\x00" + bytes([2] * 16) + b"\x00"),
+        decode(quota(b"b", True)),
+    ]
+    replay = MetadataReplay()
+    for record in records:
+        assert record is not None
+        replay.apply(record)
+    content = metadata_checkpoint.bootstrap(metadata_checkpoint.cluster_records(replay.show(0, None)), 1)
+    return build_log_dir(directory, {"t": [[b"zero"], [b"one"]]}, extra={"bootstrap.checkpoint": content}).path
+
+
+def test_what_stands_in_the_metadata_is_carried_over(tmp_path: Path) -> None:
+    target, result = revived(tmp_path, old_cluster(tmp_path / "old"))
+    metadata = described(target)
+    assert metadata.features == {"metadata.version": 29, "transaction.version": 2}
+    assert [one.value for one in metadata.verbatim] == [acl(1, b"User:a"), scram(b"eve"), quota(b"a", False)]
+    assert metadata.broker_defaults == {"log.cleaner.threads": "2"}
+    assert metadata.brokers == {}
+    assert metadata.other_configs == {(32, "g"): {"consumer.session.timeout.ms": "50000"}}
+    assert metadata.next_producer_id == 7000
+    for note in (
+        "ACLs: 1 of 1 carried over (User:a)",
+        "no broker enforces ACLs before its server.properties names an authorizer.class.name",
+        "SCRAM credentials: 1 of 1 carried over (eve)",
+        "quotas: 1 of 1 carried over (user a)",
+        "dynamic configuration of all brokers: carried over: log.cleaner.threads",
+        "dynamic configuration of all brokers: left out: log.retention.ms",
+        "dynamic configuration of broker 1: left out: ssl.keystore.location",
+        "dynamic configuration of broker 2: left out: log.cleaner.threads",
+        "dynamic configuration of group g: carried over: consumer.session.timeout.ms",
+    ):
+        assert note in result.notes
+    assert not [note for note in result.notes if "no source tells" in note]
+
+
+def test_security_is_left_out_on_request(tmp_path: Path) -> None:
+    target, result = revived(tmp_path, old_cluster(tmp_path / "old"), without_security=True)
+    assert [one.value for one in described(target).verbatim] == [quota(b"a", False)]
+    assert {"ACLs: 0 of 1 carried over (User:a)", "SCRAM credentials: 0 of 1 carried over (eve)"} <= set(result.notes)
+
+
+def test_a_release_decides_the_features(tmp_path: Path) -> None:
+    old = old_cluster(tmp_path / "old")
+    assert described(revived(tmp_path, old, release="3.9")[0]).features == {"metadata.version": 21}
+    assert features({}, ["group.version"], None) == {"metadata.version": 25, "group.version": 1}
+    assert features({"metadata.version": 7}, ["group.version"], None) == {"metadata.version": 21}
+    with pytest.raises(InvalidConfig, match=r"share\.version.*4\.1"):
+        features({}, ["share.version"], "4.1")
+
+
+def test_backups_of_two_directories_are_one_cluster(tmp_path: Path) -> None:
+    """Each has a part of the partitions. The topic keeps its id, by which groups know it, the cluster what it had."""
+    old = old_cluster(tmp_path / "old")
+    for number in range(2):
+        output_of("mirror", old, tmp_path / f"copy{number}", f"t/{number}")
+    target, result = revived(tmp_path, *(tmp_path / f"copy{number}" for number in range(2)))
+    assert [one.replica.path for one in result.partitions] == [tmp_path / f"copy{n}" / f"t-{n}" for n in range(2)]
+    metadata = described(target)
+    assert metadata.topics["t"].topic_id == topic_id("t")
+    assert [one.value for one in metadata.verbatim] == [acl(1, b"User:a"), scram(b"eve"), quota(b"a", False)]
+    assert values(target, TopicPartition("t", 1)) == values(old, TopicPartition("t", 1))
+
+
+def test_salvage_names_the_offsets_that_are_lost(tmp_path: Path) -> None:
+    built = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(10)), Batch(many(10)), Batch(many(10))])]})
+    log = built.path / "t-0" / f"{0:020}.log"
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    told = json.loads(output_of("revive", built.path, "--to", tmp_path / "new", "--salvage", "--json"))
+    (partition,) = told["partitions"]
+    assert (partition["salvaged"], partition["lost"]) == (True, [{"first_offset": 10, "last_offset": 19}])
