@@ -274,6 +274,14 @@ def _partition_json(revival: Revival, one: PlannedPartition) -> dict[str, Any]:
             for one in (() if built is None else built.lost)
             if one.first_offset is not None
         ],
+        "filled": [
+            {
+                "source": str(one.directory),
+                "first_offset": one.offsets.start,
+                "last_offset": one.offsets.end - 1,
+            }
+            for one in (() if built is None else built.filled)
+        ],
         "open_transactions": 0 if built is None else len(built.open_transactions),
         "aborted_transactions": 0 if built is None else len(built.aborted),
     }

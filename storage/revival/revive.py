@@ -33,7 +33,7 @@ from storage.log.log_dir import LogDir
 from storage.log.places import check_destination
 from storage.progress import NoProgress, Progress
 from storage.revival import carrying, new_cluster, sources, topics
-from storage.revival.building import Building, BuildPlan, Built, check
+from storage.revival.building import Building, BuildPlan, Built, check, readable_end
 from storage.revival.carrying import carried
 from storage.revival.choosing import Choice
 from storage.revival.coordinators import COORDINATORS_TOPICS, Coordinated, read_coordinators
@@ -123,7 +123,12 @@ def plan(request: Request) -> Revival:
     for topic in planned:
         for number, choice in sorted(topic.choices.items()):
             tp = TopicPartition(topic.name, number)
-            revival.partitions.append(PlannedPartition(tp, choice, _cut(request, tp, choice.replica), topic))
+            try:
+                cut = _cut(request, tp, choice.replica)
+            except CorruptData:
+                choice = choice.by_readable_end(readable_end)
+                cut = _cut(request, tp, choice.replica)
+            revival.partitions.append(PlannedPartition(tp, choice, cut, topic))
     for tp in request.offsets:
         if tp not in {one.tp for one in revival.partitions}:
             raise UnknownTopicOrPartition(f"an offset is given for {tp}, which is not among the partitions to revive")
@@ -136,12 +141,14 @@ def rehearse(request: Request) -> Revival:
     """`plan`, and a look at the logs: errors where `run` would refuse them. Nothing is changed."""
     revival = plan(request)
     errors: list[StorageError] = []
-    for one in () if request.salvage else revival.partitions:
+    for number, one in enumerate(revival.partitions):
         try:
-            check(_build_plan(one, request, request.target))
+            revival.partitions[number] = _tried(one, request, request.target, check)
         except StorageError as error:
             errors.append(error)
-    _raise_together(errors)
+    if not request.salvage:
+        _raise_together(errors)
+    revival.notes += _notes_of_partitions(revival)
     return revival
 
 
@@ -161,6 +168,7 @@ def run(
         _check_space(revival, request, place)
         building = Building(disk, clock, progress)
         _build_all(revival, request, building, place)
+        revival.notes += _notes_of_partitions(revival)
         known = read_coordinators(LogDir.open_read_only(place))
         needed = features(revival.known_features, known.features, request.release)
         revival.cluster = replace(revival.cluster, features=needed)
@@ -239,8 +247,25 @@ def _notes_of_sources(found: Found, revival: Revival, request: Request) -> Itera
     for source in found.sources:
         for problem in source.problems:
             yield f"not used: {problem}"
+    for topic in revival.topics:
+        yield from _notes_of_topic(topic)
+    if request.link:
+        yield "linked segments share their bytes with the sources and were not read: `kafkafs verify` checks them"
+    here = {topic.name for topic in revival.topics}
+    absent = {name for one in found.sources if one.metadata is not None for name in one.metadata.topics} - here
+    absent = {name for name in absent if _is_wanted(request, TopicPartition(name, 0))}
+    if absent:
+        listed = ", ".join(sorted(absent)[:_SHOWN]) + (" …" if len(absent) > _SHOWN else "")
+        yield f"{len(absent)} topics of the cluster have no partition in the sources, and are left out: {listed}"
+
+
+def _notes_of_partitions(revival: Revival) -> Iterator[str]:
+    """What there is to say of the replicas that were taken."""
     for one in revival.partitions:
         replica = one.replica
+        if one.choice.passed_over is not None:
+            damaged = one.choice.passed_over.path
+            yield f"{one.tp}: {damaged} is damaged; {replica.path} can be read further, and is taken"
         if replica.snapshot.remote_note is not None:
             yield f"{replica.snapshot.remote_note}: the new one does not have them"
         for problem in replica.problems:
@@ -258,16 +283,6 @@ def _notes_of_sources(found: Found, revival: Revival, request: Request) -> Itera
             yield f"{one.tp}: cut at offset {one.cut.end_offset} of {replica.log_end_offset}{more}"
             if one.topic.config.compact and one.tp.topic not in COORDINATORS_TOPICS:
                 yield f"{one.tp}: messages that compaction has removed since then are not in it"
-    for topic in revival.topics:
-        yield from _notes_of_topic(topic)
-    if request.link:
-        yield "linked segments share their bytes with the sources and were not read: `kafkafs verify` checks them"
-    here = {topic.name for topic in revival.topics}
-    absent = {name for one in found.sources if one.metadata is not None for name in one.metadata.topics} - here
-    absent = {name for name in absent if _is_wanted(request, TopicPartition(name, 0))}
-    if absent:
-        listed = ", ".join(sorted(absent)[:_SHOWN]) + (" …" if len(absent) > _SHOWN else "")
-        yield f"{len(absent)} topics of the cluster have no partition in the sources, and are left out: {listed}"
 
 
 def _notes_of_topic(topic: TopicPlan) -> Iterator[str]:
@@ -339,12 +354,15 @@ def _build_all(revival: Revival, request: Request, building: Building, place: Pa
     def aborts(_entry: ProducerEntry) -> bool:
         return request.without_transactions
 
+    def build(plan: BuildPlan) -> None:
+        revival.built[plan.replica.tp] = building.build(plan, aborts)
+
     total = sum(one.replica.snapshot.size_bytes for one in revival.partitions)
     building.progress.begin("revive", total)
     try:
-        for one in revival.partitions:
+        for number, one in enumerate(revival.partitions):
             try:
-                revival.built[one.tp] = building.build(_build_plan(one, request, place), aborts)
+                revival.partitions[number] = _tried(one, request, place, build)
             except StorageError as error:
                 errors.append(error)
     finally:
@@ -352,9 +370,33 @@ def _build_all(revival: Revival, request: Request, building: Building, place: Pa
     _raise_together(errors)
 
 
-def _build_plan(one: PlannedPartition, request: Request, place: Path) -> BuildPlan:
-    to = place / one.tp.dir_name
-    return BuildPlan(one.replica, to, one.topic.config, one.topic.topic_id, one.cut, request.link, request.salvage)
+def _tried(
+    one: PlannedPartition, request: Request, place: Path, attempt: Callable[[BuildPlan], None]
+) -> PlannedPartition:
+    """Attempts to build a partition; where its replica is damaged, from the one that can be read furthest. Returns it
+    as it was built. StorageError as `attempt`."""
+    choice = one.choice
+    try:
+        if request.link and choice.others:
+            check(replace(_build_plan(one, request, place, salvage=False), link=False))  # as it would not be read
+        attempt(_build_plan(one, request, place, salvage=request.salvage and not choice.others))
+        return one
+    except StorageError:
+        if choice.others:
+            choice = choice.by_readable_end(readable_end)
+        if choice.replica is one.replica and not (request.salvage and choice.others):
+            raise
+    one = replace(one, choice=choice, cut=_cut(request, one.tp, choice.replica))
+    again = _build_plan(one, request, place, salvage=request.salvage)
+    is_sound = readable_end(one.replica) == one.replica.log_end_offset
+    attempt(again if is_sound else replace(again, link=False))
+    return one
+
+
+def _build_plan(one: PlannedPartition, request: Request, place: Path, *, salvage: bool) -> BuildPlan:
+    to, topic = place / one.tp.dir_name, one.topic
+    others = one.choice.others
+    return BuildPlan(one.replica, to, topic.config, topic.topic_id, one.cut, request.link, salvage, others)
 
 
 def _raise_together(errors: list[StorageError]) -> None:
@@ -402,6 +444,9 @@ def _notes_of_result(revival: Revival, known: Coordinated, request: Request) -> 
         if built.salvaged:
             lost = [one for one in built.lost if one.first_offset is not None]
             yield f"{built.tp}: was damaged, and what is intact was copied; {len(lost)} ranges of offsets are lost"
+            for filled in built.filled:
+                first, last = filled.offsets.start, filled.offsets.end - 1
+                yield f"{built.tp}: offsets {first} to {last} are from {filled.directory}"
         if built.aborted:
             yield f"{built.tp}: {len(built.aborted)} open transactions were aborted"
         left = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,12 +34,12 @@ from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.revival.cuts import cut_at_offset, cut_at_time
 from storage.revival.features import features
-from storage.revival.revive import Request, Revival, plan, run
+from storage.revival.revive import Request, Revival, plan, rehearse, run
 from storage.revival.topics import ConfigRequest
 from storage.types import TopicPartition
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
-from tests.support.builders import ROLL, START_MS, Batch, Partition, abort, build_log_dir, commit, many, topic_id
+from tests.support.builders import ROLL, START_MS, Batch, Item, Partition, abort, build_log_dir, commit, many, topic_id
 from tests.support.commands import output_of
 from tests.support.faults import Crash, FaultyDisk
 from tests.support.owned_dirs import tree_of
@@ -510,3 +511,77 @@ def test_salvage_names_the_offsets_that_are_lost(tmp_path: Path) -> None:
     told = json.loads(output_of("revive", built.path, "--to", tmp_path / "new", "--salvage", "--json"))
     (partition,) = told["partitions"]
     assert (partition["salvaged"], partition["lost"]) == (True, [{"first_offset": 10, "last_offset": 19}])
+
+
+def replicas(tmp_path: Path, *damaged: tuple[int, ...], compacted: bool = False) -> list[Path]:
+    """Replicas of twelve batches of ten messages in three segments, with these batches damaged in each."""
+    items: list[Item] = []
+    for number in range(12):
+        items += [ROLL] * (number in (4, 8)) + [Batch(many(10), leader_epoch=number // 3)]
+    paths = []
+    for at, batches in enumerate(damaged):
+        built = build_log_dir(tmp_path / f"n{at}", {"t": [Partition(items)]}, broker=False)
+        for number in batches:
+            log = built.path / "t-0" / f"{number // 4 * 40:020}.log"
+            data = bytearray(log.read_bytes())
+            data[len(data) // 4 * (number % 4) + len(data) // 8] ^= 1
+            log.write_bytes(data)
+        paths.append(built.path)
+    return paths
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_sound_replica_is_taken_before_a_damaged_one(tmp_path: Path, link: bool) -> None:
+    """Whatever the order in which they are named, and also without --salvage."""
+    damaged, sound = replicas(tmp_path, (5,), ())
+    expected = values(sound, TP)
+    for order in ([damaged, sound], [sound, damaged]):
+        target, result = revived(tmp_path, *order, link=link)
+        assert values(target, TP) == expected
+        assert result.partitions[0].replica.path == sound / "t-0"
+        note = f"t/0: {damaged / 't-0'} is damaged; {sound / 't-0'} can be read further, and is taken"
+        assert (note in result.notes) == (order[0] == damaged)
+        shutil.rmtree(target)
+    assert rehearse(Request([damaged, sound], tmp_path / "new")).partitions[0].replica.path == sound / "t-0"
+
+
+def test_what_one_replica_lost_is_taken_from_the_others(tmp_path: Path) -> None:
+    sources = replicas(tmp_path, (2, 5, 11), (5, 6), (2, 3, 7))
+    whole = values(*replicas(tmp_path / "whole", ()), TP)
+    with pytest.raises(CorruptBatch):
+        run(Request(sources, tmp_path / "new"))
+    target, result = revived(tmp_path, *sources, salvage=True)
+    assert values(target, TP) == whole
+    built = result.built[TP]
+    assert (built.salvaged, built.lost) == (True, [])
+    taken = result.partitions[0].replica.path
+    assert taken == sources[1] / "t-0"  # the one that can be read furthest
+    assert {(one.directory, one.offsets.start, one.offsets.end) for one in built.filled} == {
+        (sources[0] / "t-0", 60, 70),
+        (sources[2] / "t-0", 50, 60),
+    }
+    assert f"t/0: offsets 50 to 59 are from {sources[2] / 't-0'}" in result.notes
+
+
+def test_what_no_replica_has_is_lost(tmp_path: Path) -> None:
+    sources = replicas(tmp_path, (2, 5, 6), (5, 7, 2))
+    target, result = revived(tmp_path, *sources, salvage=True)
+    built = result.built[TP]
+    assert [(one.first_offset, one.last_offset) for one in built.lost] == [(20, 29), (50, 59)]
+    assert [(one.offsets.start, one.offsets.end) for one in built.filled] in ([(60, 70)], [(70, 80)])
+    offsets = [row[0] for row in values(target, TP)]
+    assert offsets == [offset for offset in range(120) if not (20 <= offset < 30 or 50 <= offset < 60)]
+
+
+def test_other_messages_at_these_offsets_are_not_taken(tmp_path: Path) -> None:
+    """The other replica's leader at these offsets was another one: its messages were truncated in the first."""
+    first, other = replicas(tmp_path, (5,), ())
+    items: list[Item] = [Batch(many(10), leader_epoch=number // 3) for number in range(4)]
+    items += [Batch(many(10, 100), leader_epoch=1) for _ in range(2)]
+    items[3:] = [replace(item, leader_epoch=0) for item in items[3:] if isinstance(item, Batch)]
+    shutil.rmtree(other)
+    build_log_dir(other, {"t": [Partition(items)]}, broker=False)
+    target, result = revived(tmp_path, other, first, salvage=True)
+    assert result.built[TP].filled == []
+    assert [(one.first_offset, one.last_offset) for one in result.built[TP].lost] == [(50, 59)]
+    assert 50 not in [row[0] for row in values(target, TP)]
