@@ -25,6 +25,7 @@ from storage.files import (
 )
 from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
 from storage.files.leader_epochs import LeaderEpochs
+from storage.files.listing import paths_in
 from storage.files.meta_properties import MetaProperties
 from storage.files.names import DirKind, FileKind
 from storage.log.log_dir import LogDir
@@ -117,11 +118,23 @@ def find(paths: Sequence[Path]) -> Found:
         listed = LogDir.open_read_only(path)
         partitions = [tp for tp in listed.all_partitions() if tp.topic != names.CLUSTER_METADATA_TOPIC]
         source, starts, points = log_dir(path)
-        for tp in partitions:
-            if path / tp.dir_name not in seen:
-                seen.add(path / tp.dir_name)
-                found.replicas.append(_replica(tp, path / tp.dir_name, source, starts, points))
+        places = {tp: path / tp.dir_name for tp in partitions}
+        for tp, place in {**_future_logs(path), **places}.items():
+            if place not in seen:
+                seen.add(place)
+                found.replicas.append(_replica(tp, place, source, starts, points))
     return found
+
+
+def _future_logs(path: Path) -> dict[TopicPartition, Path]:
+    """The replicas that were being moved to this directory: where there is no other, a broker takes them for the
+    partition (LogManager.recoverAbandonedFutureLogs)."""
+    parsed = {place: names.parse_dir(place.name) for place in paths_in(path)}
+    return {
+        one.partition: place
+        for place, one in parsed.items()
+        if one.kind is DirKind.FUTURE and one.partition is not None and _logs_in(place)
+    }
 
 
 def _logs_in(path: Path) -> list[int]:

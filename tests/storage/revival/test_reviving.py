@@ -144,6 +144,17 @@ def test_single_directories_even_set_aside(tmp_path: Path) -> None:
     assert (target / "t-1" / "partition.metadata").read_bytes() == (target / "t-0" / "partition.metadata").read_bytes()
 
 
+def test_a_replica_that_was_being_moved_here(tmp_path: Path) -> None:
+    """As a broker, which promotes it where the partition has no other."""
+    built = build_log_dir(tmp_path / "old", {"t": [[b"zero"], [b"one"]]})
+    before = values(built.path, TP)
+    shutil.move(built.path / "t-0", built.path / f"t-0.{'c' * 32}-future")
+    shutil.copytree(built.path / "t-1", built.path / f"t-1.{'d' * 32}-future")
+    target, result = revived(tmp_path, built.path)
+    assert values(target, TP) == before
+    assert [one.replica.path.name for one in result.partitions] == [f"t-0.{'c' * 32}-future", "t-1"]
+
+
 def test_a_lost_log_start_is_known_from_the_epochs(tmp_path: Path) -> None:
     built = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(30), leader_epoch=3)], log_start_offset=12)]})
     (built.path / "log-start-offset-checkpoint").unlink()
