@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from kafkafs.tree.node import NodeKind
 from storage.errors import StorageError
-from storage.files.listing import scan_quietly
-from storage.files.names import FileKind
+from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 
 _READ, _WRITE, _SEARCH = 0o444, 0o222, 0o111
@@ -33,15 +32,14 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True)
 class ModesBelow:
-    """`partitions`: the numbers of a topic's partitions; StorageError when there is no such topic."""
+    """The permissions of a tree over a log directory."""
 
-    log_dir: Path
-    partitions: Callable[[str], Iterable[int]]
+    log_dir: LogDir
 
     def of(self, path: str, kind: NodeKind) -> Permissions:
         """What a path of the tree permits: nothing where what is below cannot be looked at."""
         try:
-            base = self.log_dir.stat()
+            base = self.log_dir.path.stat()
             directories, logs = base.st_mode, _READ | _WRITE
             for status in self._below(path):
                 if (status.st_uid, status.st_gid) != (base.st_uid, base.st_gid):
@@ -64,11 +62,10 @@ class ModesBelow:
         if not topic or topic.startswith("@"):
             return
         number = rest.partition("/")[0]
-        numbers = [int(number)] if number.isascii() and number.isdigit() else self.partitions(topic)
+        numbers = [int(number)] if number.isascii() and number.isdigit() else self.log_dir.partitions(topic)
         for partition in numbers:
-            directory = self.log_dir / TopicPartition(topic, partition).dir_name
-            yield directory.stat()
-            with scan_quietly(directory) as entries:
-                files = [entry for entry in entries if entry.name.endswith(FileKind.LOG.value)]
-                found = [entry.stat(follow_symlinks=False) for entry in files]
-            yield from found
+            tp = TopicPartition(topic, partition)
+            yield (self.log_dir.path / tp.dir_name).stat()
+            for segment in self.log_dir.log(tp).snapshot().segments:
+                with suppress(FileNotFoundError):  # retention has just removed it
+                    yield segment.log.path.lstat()

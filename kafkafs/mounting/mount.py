@@ -166,7 +166,7 @@ class _ServedTree:
             uid=os.getuid() if options.uid is None else options.uid,
             gid=os.getgid() if options.gid is None else options.gid,
             options=_libfuse_options(request),
-            modes=ModesBelow(request.log_dir, log_dir.partitions) if options.modes_below else None,
+            modes=ModesBelow(log_dir) if options.modes_below else None,
         )
         self._request = request
         self._log = log

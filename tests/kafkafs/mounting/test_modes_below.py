@@ -12,6 +12,7 @@ import pytest
 
 from kafkafs.mounting.modes_below import ModesBelow
 from kafkafs.tree.node import NodeKind
+from storage.log.log_dir import LogDir
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
 from tests.support.mounts import mounted, requires_fuse
 
@@ -69,7 +70,7 @@ def test_others_may_do_what_they_may_below(tmp_path: Path) -> None:
             assert tried(*member, (mnt / name).read_bytes) == errno.EACCES, name
         for name in ("u/0/messages.txt", "@status.json", ""):
             assert tried(*stranger, (mnt / name).stat) == (errno.EACCES if name else 0), name
-        assert tried(*stranger, lambda: os.listdir(mnt)) == errno.EACCES
+        assert tried(*stranger, lambda: list(mnt.iterdir())) == errno.EACCES
         # A change below counts at once.
         (log_dir / "u-0" / f"{0:020}.log").chmod(0o600)
         assert tried(*member, (mnt / "u" / "0" / "messages.txt").read_bytes) == errno.EACCES
@@ -102,7 +103,7 @@ def test_writing_takes_the_right_to_write_below(tmp_path: Path) -> None:
 @as_root
 def test_owners_that_differ_permit_nothing(tmp_path: Path) -> None:
     log_dir = owned_log_dir(tmp_path)
-    modes = ModesBelow(log_dir, lambda topic: [0, 1] if topic == "t" else [0])
+    modes = ModesBelow(LogDir.open_read_only(log_dir))
     assert modes.of("/t/0/messages.txt", NodeKind.FILE).mode == 0o640
     assert modes.of("/t/0", NodeKind.DIRECTORY).mode == 0o750
     assert modes.of("/t/latest.txt", NodeKind.FILE).mode == 0o600
