@@ -10,7 +10,8 @@ import pytest
 from storage.files.log_file import LogFile
 from storage.format.batches import BatchTable
 from storage.format.compression import Codec, compress
-from storage.log.intact import Break, Fault, Walk, intact_batch, walk
+from storage.log.batch_search import intact_batch
+from storage.log.intact import Break, Fault, Walk, walk
 from storage.log.segment import Segment
 from storage.types import MAX_OFFSET
 from tests.support.raw_batches import batch, message, record
