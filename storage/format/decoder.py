@@ -37,6 +37,9 @@ MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 BLOCK_BYTES = 1024 * 1024
 
 NO_RECORDS = 1 - 2**63  # instead of a timestamp
+# The most records of a batch, and the most headers of all of them (decode_kernel has the numbers too). Kafka has no
+# limits; librdkafka puts at most 1,000,000 messages into a batch, and Kafka's own producer fewer by default.
+MOST_RECORDS = MOST_HEADERS = 1 << 21
 LEAST_RECORD = 7  # bytes of a v2 record without key, value and headers
 LEAST_MESSAGE = 26  # bytes of a v0 message without key and value
 
@@ -384,7 +387,7 @@ def _record_bound(part: BatchTable, starts: Int64s, ends: Int64s) -> int:
     room = (ends - starts)[: part.rows]
     v2 = np.minimum(np.maximum(part.count, 0), room // LEAST_RECORD)
     legacy = np.where(part.count == 1, 1, room // LEAST_MESSAGE)
-    return int(np.where(part.magic == 2, v2, legacy).sum())
+    return int(np.minimum(np.where(part.magic == 2, v2, legacy), MOST_RECORDS).sum())
 
 
 def _wrapped(data: memoryview, start: int, end: int, magic: int) -> tuple[int, int]:
