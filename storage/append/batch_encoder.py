@@ -123,7 +123,7 @@ class BatchEncoder:
 
 
 def _readable_rows(columns: RecordColumns, row: int, stop: int) -> int:
-    """The end of the rows, at most `stop`, that one batch may hold for readers to take it (`storage.format.decoder`)."""
+    """The end of the rows, at most `stop`, that one batch may hold for readers to take it (`format/decoder.py`)."""
     headers = columns.headers_count[row : min(stop, row + MOST_RECORDS)]
     if int(headers.sum()) <= MOST_HEADERS:
         return row + len(headers)
