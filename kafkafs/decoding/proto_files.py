@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkafs.decoding.avro_schema import MAX_TEXT, BadSchema, referred_schema
+from kafkafs.decoding.does_not_fit import shortened
 from kafkafs.schemas.schema import PROTOBUF
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _descriptor_set(texts: tuple[tuple[str, str], ...]) -> bytes:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
             # -P, and a directory of its own: with -m Python imports from the working directory, which may be the log's.
-            with open(Path(folder, "said"), "w+b") as output:
+            with Path(folder, "said").open("w+b") as output:
                 code = subprocess.run(
                     [sys.executable, "-P", "-c", _COMPILER, f"-I{folder}/files", *_known_files(),
                      "--include_imports", f"--descriptor_set_out={made}", _MAIN],
@@ -146,9 +147,9 @@ def _descriptor_set(texts: tuple[tuple[str, str], ...]) -> bytes:
 
 def _said(output: bytes, folder: str) -> str:
     """The compiler's errors in one line, without what its libraries log."""
-    text = output.decode(errors="replace").replace(f"{folder}/files/", "")
+    text = output.decode(errors="replace").replace(f"{folder}/files/", "").replace(f"{folder}/", "")
     lines = text.replace(_MAIN, "the schema").splitlines()
-    return " ".join(" ".join(line for line in lines if not _LOGGED.match(line)).split())[:300]
+    return shortened(" ".join(" ".join(line for line in lines if not _LOGGED.match(line)).split()))
 
 
 def _known_files() -> list[str]:
