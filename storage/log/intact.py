@@ -115,6 +115,10 @@ def intact_batch(
     Its offset must be from `lowest` to `highest`, both included.
     """
     while position < end:
+        # A batch has no length of zero, so it begins at most this far within a hole.
+        position = max(position, segment.log.skip_hole(position) - LOG_OVERHEAD)
+        if position >= end:
+            return None
         data = segment.log.read(position, min(_STEP + BATCH_HEADER_SIZE, end - position))
         at = decode_kernel.search(data, 0, end - position, lowest, highest)
         while at >= 0:
