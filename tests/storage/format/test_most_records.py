@@ -4,13 +4,15 @@ With the built kernels: plain Python would take minutes."""
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
-from storage.format import decode_kernel, message_set
+from storage.format import decode_kernel, decoder, message_set
 from storage.format.batches import BatchTable, scan
 from storage.format.block import RecordBlock
-from storage.format.compression import Codec
+from storage.format.compression import Codec, compress
 from storage.format.decoder import MOST_HEADERS, MOST_RECORDS, Decoder
 from storage.format.record_columns import Record
 from tests.support.raw_batches import batch, body, sized, varint
@@ -79,3 +81,54 @@ def test_a_wrapper_of_more_messages_is_damage() -> None:
 def test_no_room_is_made_for_records_that_are_not_read() -> None:
     data, table = scanned(batch(RECORD * (MOST_RECORDS + 1), count=MOST_RECORDS + 1))
     assert decode_kernel.survey(table.data, 0, 1, 0, len(data), np.empty(0, np.uint8), True) == (MOST_RECORDS, 0, 0)
+
+
+def test_memory_of_a_large_batch_is_given_back() -> None:
+    small = batch([sized(body())])
+    payload = compress(Codec.ZSTD, sized(body(value=bytes(decoder._KEPT_BYTES))))
+    large = batch(payload, count=1, attributes=Codec.ZSTD)
+    damaged = batch(payload, count=2, attributes=Codec.ZSTD)
+    one = Decoder()
+    assert len(one.decode(*scanned(large), origin=0)) == 1
+    assert len(one._arena) > decoder._KEPT_BYTES
+    one.decode(*scanned(small), origin=0)
+    assert len(one._arena) == 0
+    assert one.decode(*scanned(damaged), origin=0).damage is not None
+    assert len(one._arena) == 0
+    one.audit(*scanned(large), origin=0)
+    assert len(one._arena) == 0
+    one.decode(*scanned(batch(RECORD * MOST_RECORDS, count=MOST_RECORDS)), origin=0)
+    assert one._columns.shape[1] >= MOST_RECORDS
+    one.decode(*scanned(small), origin=0)
+    assert one._columns.shape[1] <= 4096 | 8
+
+
+def test_few_decoders_have_large_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = scanned(batch(RECORD * (decoder._KEPT_RECORDS + 1), count=decoder._KEPT_RECORDS + 1))
+    small = scanned(batch([RECORD]))
+    monkeypatch.setattr(decoder, "_large", threading.BoundedSemaphore(2))
+    monkeypatch.setattr(decoder, "_PATIENCE_SECONDS", 0)
+    first, second, third = Decoder(), Decoder(), Decoder()
+    for one in (first, second, third):
+        assert one.decode(*large, origin=0).damage is None
+    assert (first._is_counted, second._is_counted, third._is_counted) == (True, True, False)
+    first.decode(*small, origin=0)
+    third.decode(*large, origin=0)
+    assert (first._is_counted, third._is_counted) == (False, True)
+    del one, second, third
+    assert decoder._large.acquire(blocking=False)
+    assert decoder._large.acquire(blocking=False)
+
+
+def test_a_decoder_waits_for_another_ones_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = scanned(batch(RECORD * (decoder._KEPT_RECORDS + 1), count=decoder._KEPT_RECORDS + 1))
+    waited: list[float] = []
+
+    class Taken:
+        def acquire(self, timeout: float) -> bool:
+            waited.append(timeout)
+            return False
+
+    monkeypatch.setattr(decoder, "_large", Taken())
+    assert Decoder().decode(*large, origin=0).damage is None
+    assert waited == [decoder._PATIENCE_SECONDS]
