@@ -44,7 +44,7 @@ CHANGES: Final[dict[str, tuple[str, ...]]] = {
     "topics delete": ("{log} {topic}",),
 }
 # What these print is the content of files, byte for byte.
-RAW: Final = ("cat", "fetch")
+RAW: Final = ("cat", "dump", "fetch")
 NOT_TRIED: Final = {
     "assign": "reads no log directory",
     "completion": "reads no log directory",
