@@ -17,7 +17,7 @@ from storage.files.disk import replace_file
 from storage.files.disk_protocol import Disk
 from storage.files.log_file import open_quietly
 from storage.files.opening import real_place
-from storage.files.whole_file import read_whole
+from storage.files.whole_file import MOST_ENTRIES_BYTES, read_whole
 from storage.format.batch_range import BatchRange
 from storage.types import TopicPartition
 
@@ -128,7 +128,7 @@ def parse(data: bytes, path: Path | None = None) -> Manifest:
 def read(path: Path) -> Manifest | None:
     """Reads a manifest, a file that a person names; None when there is none. CorruptCheckpoint, UnsupportedFormat,
     OSError."""
-    data = read_whole(real_place(path))
+    data = read_whole(real_place(path), MOST_ENTRIES_BYTES)
     return None if data is None else parse(data, path)
 
 

@@ -45,7 +45,7 @@ from storage.files.names import FileKind, FileState
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import MAX_RELATIVE_OFFSET, BatchTable
 from storage.log import tail
-from storage.log.intact import intact_batch
+from storage.log.batch_search import ROUNDS, Undecided, intact_batch
 from storage.log.segment import Segment
 from storage.log.segment_check import SegmentCheck, check_segment, ignore_batches, never_written
 from storage.log.segments import live_offsets
@@ -338,14 +338,14 @@ class Recovery:
         # No CRC covers an offset: what is intact counts, whatever its offset. No append can have been left unfinished
         # below the recovery point.
         unfinished = never_written(segment.log, position) and next_offset >= self._plan.recovery_point
-        behind = None if unfinished else intact_batch(segment, position, segment.size, _MIN_OFFSET, MAX_OFFSET)
-        if self._plan.gentle and (later or behind is not None):
+        intact = None if unfinished else _intact_behind(segment, position)
+        if self._plan.gentle and (later or intact is not None):
             raise PartitionOffline(
                 "damage before intact messages",
                 path=segment.log.path,
                 position=position,
                 offset=next_offset,
-                found=f"{len(later)} later segments" if later else f"an intact batch at position {behind}",
+                found=f"{len(later)} later segments" if later else intact,
                 advice="`kafkafs recover` cuts the log there as a broker would; "
                 "`kafkafs salvage` first copies what is intact",
             )
@@ -355,8 +355,8 @@ class Recovery:
             # Otherwise a power failure could leave the cut, which looks sound, with later segments after it.
             self._disk.sync_dir(self._directory)
         place = f"position {position}, offset {next_offset}"
-        intact = "" if behind is None else f", with an intact batch at position {behind}; `kafkafs salvage` keeps it"
-        self._note(f"cuts {segment.log.path.name} at {place}: {lost} bytes are removed{intact}")
+        behind = "" if intact is None else f", with {intact}; `kafkafs salvage` keeps it"
+        self._note(f"cuts {segment.log.path.name} at {place}: {lost} bytes are removed{behind}")
         self.report.cut = Cut(segment.base_offset, position, next_offset, lost)
         with opened(self._disk, segment.log.path) as file:
             file.truncate(position)
@@ -440,3 +440,12 @@ class Recovery:
 
     def _note(self, change: str) -> None:
         self.report.changes.append(change)
+
+
+def _intact_behind(segment: Segment, position: int) -> str | None:
+    """What is found of intact batches from `position` on; None where there is none."""
+    try:
+        found = intact_batch(segment, position, segment.size, _MIN_OFFSET, MAX_OFFSET, rounds=ROUNDS)
+    except Undecided:
+        return "more that looks like batches than can be checked"
+    return None if found is None else f"an intact batch at position {found}"

@@ -31,7 +31,7 @@ from storage.files.disk_protocol import Disk
 from storage.files.log_file import open_quietly
 from storage.files.names import FileKind
 from storage.files.producer_state import ProducerEntry
-from storage.files.whole_file import read_whole
+from storage.files.whole_file import MOST_ENTRIES_BYTES, read_whole
 from storage.format.control_records import ControlType
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record
@@ -268,7 +268,7 @@ class Building:
         self.progress.advance(size_bytes)
 
     def _copy_small(self, source: Path, target: Path, name: str) -> None:
-        content = read_whole(source / name)
+        content = read_whole(source / name, MOST_ENTRIES_BYTES)
         if content is not None:
             with opened(self.disk, target / name, create=True) as file:
                 file.write_at(0, content)

@@ -16,6 +16,7 @@ from storage.format.compression import Codec
 from storage.format.message_set import encode
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record
+from storage.log import batch_search
 from storage.recovery.dry_run import rehearse
 from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
 from storage.types import TopicPartition
@@ -93,6 +94,22 @@ def test_a_forced_recovery_tells_that_it_cuts_off_intact_messages(tmp_path: Path
             f"cuts 00000000000000000000.log at position {position}, offset {3 + 2**12}: {2 * len(batches[0])} bytes "
             f"are removed, with an intact batch at position {position}; `kafkafs salvage` keeps it"
         ]
+
+
+def test_what_cannot_be_told_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More bytes look like batches than are checked: the partition is damaged, and a forced recovery says so."""
+    monkeypatch.setattr(batch_search, "_MANY", 10)
+    lies = bytearray(batch(1)[:61] * 400)
+    for at in range(0, len(lies), 61):
+        lies[at + 8 : at + 12] = (len(lies) - at - 12).to_bytes(4, "big")
+    directory = made(tmp_path, {0: batch(0) + lies})
+    unknown = "more that looks like batches than can be checked"
+    for clean in (False, True):
+        with pytest.raises(PartitionOffline, match=unknown):
+            recovered(directory, gentle=True, clean=clean)
+        assert left(directory) == batch(0) + lies
+    assert recovered(directory, gentle=False).changes[-1].endswith(f"with {unknown}; `kafkafs salvage` keeps it")
+    assert left(directory) == batch(0)
 
 
 SHAPES: list[dict[int, list[int]]] = [
