@@ -344,7 +344,7 @@ def test_a_finding_says_where_and_what(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 4])
 def test_what_the_note_of_an_empty_snapshot_names_mends_it(tmp_path: Path, offset: int) -> None:
-    items: list[Batch | str] = [Batch(many(2)), ROLL, Batch(many(2))]
+    items: list[Item] = [Batch(many(2)), ROLL, Batch(many(2))]
     path = build_log_dir(tmp_path / "dir", {"t": [Partition(items)]}).path
     (path / "t-0" / f"{offset:020}.snapshot").write_bytes(b"")
     (finding,) = verify_log_dir(path)
