@@ -70,6 +70,10 @@ def _headers(
     """What looks like a batch, in order: its position, where its bytes that the CRC covers begin and end, that CRC, and
     whether it is CRC-32 (1) or CRC-32C (0)."""
     while position < end:
+        # A batch has no length of zero, so it begins at most this far within a hole.
+        position = max(position, segment.log.skip_hole(position) - LOG_OVERHEAD)
+        if position >= end:
+            return
         data = segment.log.read(position, min(_STEP + BATCH_HEADER_SIZE, end - position))
         at = decode_kernel.search(data, 0, end - position, lowest, highest)
         while 0 <= at < _STEP:
