@@ -43,7 +43,7 @@ from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import LeaderEpochs
 from storage.files.names import FileKind, FileState
 from storage.files.transaction_index import AbortedTxn
-from storage.format.batches import MAX_RELATIVE_OFFSET, BatchTable
+from storage.format.batches import LOG_OVERHEAD, MAX_RELATIVE_OFFSET, BatchTable
 from storage.log import tail
 from storage.log.batch_search import ROUNDS, Undecided, intact_batch
 from storage.log.segment import Segment
@@ -52,7 +52,7 @@ from storage.log.segments import live_offsets
 from storage.log.tiering import remote_offsets
 from storage.progress import NoProgress, Progress
 from storage.recovery import final_time_entry, overflow
-from storage.recovery.leftovers import plan_leftovers
+from storage.recovery.leftovers import LeftoverPlan, plan_leftovers
 from storage.recovery.overflow import OffsetOverflow
 from storage.types import MAX_OFFSET, TopicPartition
 
@@ -168,6 +168,8 @@ class Recovery:
         """`kept`: a file that stays although a replacement covers it."""
         files = [path.name for path in self._directory.iterdir() if path.is_file() and path.name != kept]
         leftovers = plan_leftovers(files, self._next_offset_of)
+        if self._plan.gentle:
+            self._check_replacements(leftovers)
         for name in leftovers.remove:
             self._note(f"removes {name}")
             self._disk.unlink(self._directory / name)
@@ -176,6 +178,36 @@ class Recovery:
             self._disk.rename(self._directory / source, self._directory / target)
         if leftovers.remove or leftovers.rename:
             self._disk.sync_dir(self._directory)
+
+    def _check_replacements(self, leftovers: LeftoverPlan) -> None:
+        """PartitionOffline where an offset in a finished replacement is wrong, as far as that shows: what it covers
+        follows from its offsets, and no CRC covers those."""
+        ends = []
+        for name, _ in leftovers.rename:
+            parsed = names.parse_segment_file(name)
+            if parsed is None or parsed.kind is not FileKind.LOG:
+                continue
+            segment = Segment.at(self._directory, parsed.offset, parsed.state)
+            check = check_segment(segment.log, parsed.offset, segment.size, ignore_batches)
+            if check.invalid_bytes:
+                raise self._damaged_replacement(segment, check.end, check.next_offset, f"{check.invalid_bytes} bytes")
+            ends.append((check.next_offset, check.end, segment))
+        live = self._offsets_of(FileKind.LOG)
+        if ends and live and names.segment_file(live[-1], FileKind.LOG) in leftovers.remove:
+            # The last segment is never compacted. One that was split ends where its last part does.
+            covered, position, segment = max(ends, key=lambda end: end[0])
+            if covered != overflow.next_offset(Segment.at(self._directory, live[-1])):
+                raise self._damaged_replacement(segment, position, covered, f"it covers the last segment {live[-1]}")
+
+    def _damaged_replacement(self, segment: Segment, position: int, offset: int, found: str) -> PartitionOffline:
+        return PartitionOffline(
+            "damage in a replacement that was not finished",
+            path=segment.log.path,
+            position=position,
+            offset=offset,
+            found=found,
+            advice="`kafkafs recover` finishes it as a broker would; `kafkafs salvage` first copies what is intact",
+        )
 
     def _next_offset_of(self, name: str) -> int:
         parsed = names.parse_segment_file(name)
@@ -338,7 +370,7 @@ class Recovery:
         # No CRC covers an offset: what is intact counts, whatever its offset. No append can have been left unfinished
         # below the recovery point.
         unfinished = never_written(segment.log, position) and next_offset >= self._plan.recovery_point
-        intact = None if unfinished else _intact_behind(segment, position)
+        intact = _without_length(segment, position) if unfinished else _intact_behind(segment, position)
         if self._plan.gentle and (later or intact is not None):
             raise PartitionOffline(
                 "damage before intact messages",
@@ -440,6 +472,15 @@ class Recovery:
 
     def _note(self, change: str) -> None:
         self.report.changes.append(change)
+
+
+def _without_length(segment: Segment, position: int) -> str | None:
+    """What is found where one wrong bit has made a batch's length 0: its CRC is right with a power of two. (So is that
+    of one in some thousands of appends that were not finished. Nothing tells them apart.)"""
+    left = segment.size - position - LOG_OVERHEAD
+    lengths = [1 << bit for bit in range(4, 31) if 1 << bit <= left]
+    wrong = any(segment.has_right_crc(position, LOG_OVERHEAD + length) for length in lengths)
+    return f"an intact batch at position {position}, but for its length" if wrong else None
 
 
 def _intact_behind(segment: Segment, position: int) -> str | None:
