@@ -525,7 +525,15 @@ FAULTS: tuple[Fault, ...] = (
     ),
     # Durable writes
     _fault("durable-write-is-not-synced", _LINES, "            if durable and (done", "            if False and (done"),
-    _fault("refused-durable-line-goes-on", _LINES, "            self._begun[:] = begun\n", ""),
+    _fault(
+        "refused-durable-line-goes-on",
+        _LINES,
+        "            self._refuse_locked(data, 0, error, told=again or not self._may_be_cut, again=again)\n"
+        "            self._begun[:] = begun\n            assert self._failure is not None\n"
+        "            self._failure.done = done\n            raise\n",
+        "            raise error\n",
+        (_LINES, '(done := bytes(data[:taken]).rfind(b"\\n") + 1)', "(done := taken)"),
+    ),
     # Queries
     _fault(
         "unfinished-write-forbids-nothing",
