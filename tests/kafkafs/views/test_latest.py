@@ -258,8 +258,8 @@ def test_two_opens_at_a_time(live: LiveLog) -> None:
         handle.close()
 
 
-def test_many_opens_at_once_share_one_scan(live: LiveLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the other formats wait for it: there is one map of keys at a time."""
+def test_many_opens_at_once_scan_one_after_the_other(live: LiveLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is one map of keys at a time."""
     scans, most, running = [], 0, 0
 
     def counted(*arguments: object) -> object:
@@ -283,7 +283,8 @@ def test_many_opens_at_once_share_one_scan(live: LiveLog, monkeypatch: pytest.Mo
     with ThreadPoolExecutor(50) as pool:
         texts = set(pool.map(open_one, range(50), timeout=120))
     assert len(texts) == 2
-    assert (len(scans), most) == (2, 1)
+    assert most == 1
+    assert len(scans) < 50
 
 
 def test_retention_takes_only_what_is_not_read_yet(live: LiveLog) -> None:
