@@ -152,12 +152,15 @@ def check_identity(
             )
         if meta.directory_id is not None:
             if not _is_id(meta.directory_id):
+                refuses = one is metadata_dir
                 yield Prediction(
                     "directory-id-corrupt",
-                    Reaction.REFUSES,
+                    Reaction.REFUSES if refuses else Reaction.OFFLINE,
                     path,
                     f"directory.id {meta.directory_id!r} is no id of 22 characters",
-                    "does not start: Unable to read directory.id as a Uuid",
+                    "does not start: Unable to read directory.id as a Uuid"
+                    if refuses
+                    else "takes this directory offline",
                     "Restore the line: under a new id, partitions that the metadata place here stay offline",
                 )
             if _is_reserved(meta.directory_id):
@@ -238,7 +241,7 @@ def check_names(dirs: Sequence[LogDirState]) -> Iterator[Prediction]:
     loaded = {tp for one in dirs for tp in one.partitions}
     for one in dirs:
         for entry in paths_in(one.path):
-            if not entry.is_dir():
+            if not entry.is_dir() or (entry.name == names.META_PROPERTIES and one.meta_problem is not None):
                 continue
             parsed = names.parse_dir(entry.name)
             if parsed.kind is DirKind.UNPARSABLE and not _is_taken(entry.name):

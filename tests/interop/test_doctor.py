@@ -240,6 +240,19 @@ def bad_second(logs: Path) -> list[Path]:
     return [logs, second]
 
 
+def bad_id_of_second(logs: Path) -> list[Path]:
+    second = second_dir(logs)
+    edit(second / "meta.properties", OTHER_ID, "nonsense")
+    return [logs, second]
+
+
+def meta_of_second_is_directory(logs: Path) -> list[Path]:
+    second = second_dir(logs)
+    (second / "meta.properties").unlink()
+    (second / "meta.properties").mkdir()
+    return [logs, second]
+
+
 def bad_points_of_second(logs: Path) -> list[Path]:
     second = second_dir(logs)
     (second / "recovery-point-offset-checkpoint").write_text("garbage\n")
@@ -337,6 +350,10 @@ WHOLE = {
     "the metadata log and bootstrap lost": (metadata_and_bootstrap_lost, "metadata-lost", "sets-aside", True, ""),
     "a second, unformatted directory": (unformatted_second, "meta-properties-missing", "refuses", False, ""),
     "a second directory of version 7": (bad_second, "meta-properties-corrupt", "takes-offline", True, ""),
+    "an id of a second directory that is none": (bad_id_of_second, "directory-id-corrupt", "takes-offline", True, ""),
+    "meta.properties of a second directory is one": (
+        meta_of_second_is_directory, "meta-properties-corrupt", "takes-offline", True, "",
+    ),
     "recovery points of a second directory": (bad_points_of_second, "checkpoint-corrupt", "takes-offline", True, ""),
     "a directory id that is none": (
         edited("meta.properties", "directory.id=.*", "directory.id=nonsense"),
