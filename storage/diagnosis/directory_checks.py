@@ -19,7 +19,7 @@ from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReade
 from storage.files.listing import paths_in
 from storage.files.meta_properties import MetaProperties
 from storage.files.names import DirKind
-from storage.files.opening import real_place
+from storage.files.opening import exists, real_place
 from storage.files.partition_metadata import id_bytes
 from storage.files.whole_file import read_whole
 from storage.types import TopicPartition
@@ -57,7 +57,7 @@ class LogDirState:
             problem = error
         parsed = [names.parse_dir(entry.name) for entry in paths_in(path) if entry.is_dir()]
         loaded = [one.partition for one in parsed if one.kind is DirKind.PARTITION and one.partition is not None]
-        return LogDirState(path, meta, problem, (path / names.CLEAN_SHUTDOWN).exists(), tuple(sorted(loaded)))
+        return LogDirState(path, meta, problem, exists(path / names.CLEAN_SHUTDOWN), tuple(sorted(loaded)))
 
     @property
     def metadata_log(self) -> Path:

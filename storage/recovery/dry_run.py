@@ -7,6 +7,7 @@ the real ones, which are read and never written: a cut is only noted. So the rep
 from __future__ import annotations
 
 import contextlib
+import stat
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Buffer, DiskFile
 from storage.files.listing import paths_in
 from storage.files.names import FileKind
-from storage.files.opening import links_of_ours
+from storage.files.opening import links_of_ours, status_of
 from storage.files.whole_file import read_whole
 from storage.progress import Progress
 from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
@@ -31,9 +32,10 @@ def rehearse(plan: RecoveryPlan, *, clock: Clock, progress: Progress | None = No
         links.enter_context(links_of_ours(shadow))
         for path in paths_in(plan.directory):
             parsed = names.parse_segment_file(path.name)
-            if parsed is not None and parsed.kind is FileKind.LOG:
+            mode = path.lstat().st_mode
+            if stat.S_ISLNK(mode) or (parsed is not None and parsed.kind is FileKind.LOG):
                 (shadow / path.name).symlink_to(path.absolute())
-            elif path.is_file() and (content := read_whole(path)) is not None:
+            elif stat.S_ISREG(mode) and (content := read_whole(path)) is not None:
                 (shadow / path.name).write_bytes(content)
         recovery = Recovery(replace(plan, directory=shadow), disk=_ShadowDisk(), clock=clock, progress=progress)
         recovery.run()
@@ -55,7 +57,7 @@ class _LinkedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._size = path.stat().st_size
+        self._size = status_of(path).st_size
 
     def fileno(self) -> int:
         raise OSError("a linked file has no descriptor")
