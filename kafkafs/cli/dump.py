@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import names
 from storage.files.listing import paths_in
 from storage.files.names import FileKind, FileState
-from storage.files.opening import real_place
+from storage.files.opening import is_directory, open_file, real_place
 from storage.files.whole_file import MOST_ENTRIES_BYTES, read_existing
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ _Reader = Callable[["Output", Path, bool], bool]
 
 def _files_of(path: Path) -> list[tuple[Path, _Reader]]:
     if path.is_dir():
-        known = [(file, _reader_of(file.name)) for file in paths_in(path) if file.is_file()]
+        known = [(file, _reader_of(file.name)) for file in paths_in(path) if not is_directory(file)]
         return [(file, reader) for file, reader in known if reader is not None]
     path = real_place(path)
     reader = _reader_of(path.name)
@@ -145,14 +146,14 @@ def _transaction_index(output: Output, path: Path, _: bool) -> bool:
             "lastStableOffset": entry.last_stable_offset,
         }
         put(output, path, "abortedTransaction", facts)
-    return _end_of_index(output, path, path.stat().st_size, index.problem)
+    return _end_of_index(output, path, path.lstat().st_size, index.problem)
 
 
 def _end_of_index(output: Output, path: Path, used: int, problem: StorageError | None) -> bool:
     if problem is not None:
         put_damage(output, path, problem)
         return False
-    size = path.stat().st_size
+    size = path.lstat().st_size
     if size > used:
         put(output, path, "preallocated", {"position": used, "bytes": size - used})
     return True
@@ -211,8 +212,8 @@ def _properties(output: Output, path: Path, _: bool) -> bool:
 
 def _existing(path: Path) -> Path:
     """The path. Raises OSError if it cannot be read, which the loader of an index would ignore."""
-    with path.open("rb"):
-        return path
+    os.close(open_file(path, os.O_RDONLY))
+    return path
 
 
 _SMALL_FILES: dict[str, _Reader] = {

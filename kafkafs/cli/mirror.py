@@ -194,11 +194,12 @@ def _write(manifest: _Manifest, until_ms: int | None, now_ms: int, dest: Path) -
 def _was_interrupted(dest: Path) -> bool:
     """Whether a log directory has partitions and was not closed in order, as a killed mirror leaves it."""
     from storage.files import names
+    from storage.files.opening import exists
 
     return (
         dest.is_dir()
         and any(dest.iterdir())
-        and not (dest / names.CLEAN_SHUTDOWN).exists()
+        and not exists(dest / names.CLEAN_SHUTDOWN)
         and bool(open_log_dir(dest).topics())
     )
 

@@ -178,7 +178,7 @@ def _sized(files: Sequence[Path]) -> list[tuple[Path, int]]:
     found = []
     for path in files:
         with suppress(FileNotFoundError):
-            found.append((path, path.stat().st_size))
+            found.append((path, path.lstat().st_size))
     return found
 
 

@@ -154,7 +154,8 @@ def _partition(log_dir: LogDir, tp: TopicPartition) -> dict[str, Any]:
         log = log_dir.log(tp)
         snapshot = log.snapshot()
         for segment in snapshot.segments:
-            if not os.access(segment.log.path, os.R_OK):  # otherwise only what lies in it would be left out
+            # Otherwise only what lies in it would be left out.
+            if not os.access(segment.log.path, os.R_OK, follow_symlinks=False):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(segment.log.path))
         oldest = retention_timestamp_ms(snapshot, snapshot.segments[0]) if snapshot.size_bytes else None
         gaps = None if is_cleaned(log_dir, tp) else len(segment_gaps(snapshot))
@@ -217,7 +218,7 @@ def _log_bytes(directory: Path, problems: list[OSError]) -> int | None:
     from storage.files.names import FileKind
 
     try:
-        return sum(path.stat().st_size for path in paths_in(directory) if path.suffix == FileKind.LOG.value)
+        return sum(path.lstat().st_size for path in paths_in(directory) if path.suffix == FileKind.LOG.value)
     except (FileNotFoundError, NotADirectoryError):
         return 0
     except OSError as error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Lock
@@ -21,6 +22,10 @@ from kafkafs.schemas.registry_replay import DEFAULT_LIMITS, MAX_ID, RegistryRepl
 from kafkafs.schemas.schema import AVRO, JSON, PROTOBUF, Reference, Schema
 from storage.errors import CorruptData, InvalidConfig, StorageError, UnknownTopicOrPartition
 from storage.files.file_mark import NEVER, FileMark
+from storage.files.listing import paths_in
+from storage.files.log_file import open_quietly
+from storage.files.opening import exists, is_directory, real_place
+from storage.files.whole_file import read_existing
 from storage.log.log_dir import LogDir
 from storage.log.replaying import Follower
 from storage.log.snapshot import Log
@@ -144,7 +149,7 @@ class FileSchemas(_Lookup):
         skipped = _Skipped(str(self._path))
         replay = RegistryReplay()
         path = self._path / IMPORT_FILE
-        if path.exists():
+        if exists(path):
             for number, line in enumerate(_lines(path, skipped.add), 1):
                 try:
                     _apply_import(replay, line, number)
@@ -159,18 +164,21 @@ class FileSchemas(_Lookup):
     def _loose(self, skipped: Callable[[StorageError], None]) -> Iterator[SubjectVersion]:
         """The schemas in files of their own: they belong to no subject."""
         for directory in (self._path, self._path / IDS_DIRECTORY):
-            paths = sorted(directory.iterdir()) if directory.is_dir() else []
+            paths = paths_in(directory) if is_directory(directory) else []
             for path in paths[: DEFAULT_LIMITS.versions]:
                 match = _FILE_NAME.fullmatch(path.name)
-                if match is None or int(match[1]) > MAX_ID or not path.is_file():
+                if match is None or int(match[1]) > MAX_ID:
                     continue
-                status = path.stat()
+                status = path.lstat()
+                if not stat.S_ISREG(status.st_mode):
+                    skipped(CorruptData("schema is not a regular file", path=path))
+                    continue
                 if status.st_size > DEFAULT_LIMITS.text_bytes:
                     limit = f"up to {DEFAULT_LIMITS.text_bytes} bytes"
                     skipped(CorruptData("schema is too large", path=path, expected=limit, found=status.st_size))
                     continue
                 try:
-                    text = path.read_bytes().decode()
+                    text = read_existing(path).decode()
                 except UnicodeDecodeError as error:
                     skipped(CorruptData(f"schema is not UTF-8: {error}", path=path))
                     continue
@@ -183,9 +191,10 @@ def schemas_at(path: Path) -> SchemaSource:
     """The source at a path that a person gave. InvalidConfig where there are no schemas; OSError."""
     if (path / SCHEMAS_LOG.dir_name).is_dir():
         return LogSchemas(LogDir.open_read_only(path))
-    names = {entry.name for entry in path.iterdir()}
-    if IDS_DIRECTORY in names and (path / IDS_DIRECTORY).is_dir():
-        names |= {entry.name for entry in (path / IDS_DIRECTORY).iterdir()}
+    path = real_place(path)
+    names = {entry.name for entry in paths_in(path)}
+    if is_directory(path / IDS_DIRECTORY):
+        names |= {entry.name for entry in paths_in(path / IDS_DIRECTORY)}
     if IMPORT_FILE not in names and not any(_FILE_NAME.fullmatch(name) for name in names):
         files = "files like 12.avsc, 13.proto or 14.json"
         expected = f"a log directory with {SCHEMAS_LOG.dir_name}, or a directory of {files}"
@@ -226,7 +235,7 @@ def import_line(entry: SubjectVersion) -> dict[str, Any]:
 
 def _mark(path: Path) -> FileMark:
     try:
-        return FileMark.of(path.stat())
+        return FileMark.of(path.lstat())
     except FileNotFoundError:
         return NEVER
 
@@ -246,7 +255,7 @@ def _apply_import(replay: RegistryReplay, line: bytes, number: int) -> None:
 
 
 def _lines(path: Path, skipped: Callable[[StorageError], None]) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_quietly) as file:
         while line := file.readline(_MAX_LINE_BYTES):
             if len(line) == _MAX_LINE_BYTES:
                 skipped(CorruptData("line is too long", path=path, expected=f"less than {_MAX_LINE_BYTES} bytes"))

@@ -291,7 +291,7 @@ def _opened(
 
 
 def _log_file(file: DiskFile) -> LogFile:
-    return LogFile(file.path, FileIdentity.of(file.path.stat()))
+    return LogFile(file.path, FileIdentity.of(file.path.lstat()))
 
 
 def _row_of(table: BatchTable, first: int, last: int, offset: int) -> int:

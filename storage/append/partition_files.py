@@ -16,7 +16,9 @@ from storage.files.descriptors import sync_path
 from storage.files.disk import opened, replace_file
 from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import LeaderEpochs
+from storage.files.listing import paths_in
 from storage.files.names import FileKind, FileState
+from storage.files.opening import exists
 from storage.files.transaction_index import AbortedTxn
 from storage.log.segment import Segment
 
@@ -68,7 +70,7 @@ class PartitionFiles:
                 self.wrote((self._path(segment.base_offset, kind) for kind in FileKind), new=True)
         self.wrote(
             path
-            for path in self._directory.iterdir()
+            for path in paths_in(self._directory)
             if (part := names.parse_segment_file(path.name)) is not None
             and part.kind is FileKind.PRODUCER_SNAPSHOT
             and part.offset >= recovery_point
@@ -117,7 +119,7 @@ class PartitionFiles:
         """Removes all live files with this offset in their names."""
         for kind in FileKind:
             path = self._path(base_offset, kind)
-            if path.exists():
+            if exists(path):
                 self._disk.unlink(path)
                 self.wrote((), new=True)
 
@@ -127,7 +129,7 @@ class PartitionFiles:
         for segment in segments:
             for kind in FileKind:
                 path = self._path(segment.base_offset, kind)
-                if path.exists():
+                if exists(path):
                     target = path.with_name(path.name + FileState.DELETED.value)
                     self._disk.rename(path, target)
                     renamed.append(target)
@@ -144,7 +146,7 @@ class PartitionFiles:
                 file.truncate(0)
                 file.write_at(0, content)
         except OSError:
-            if path.exists():
+            if exists(path):
                 self._disk.unlink(path)  # half a snapshot is worse than none
             raise
         self.wrote((path,), new=True)
@@ -152,7 +154,7 @@ class PartitionFiles:
     def append_aborted(self, base_offset: int, aborted: Sequence[AbortedTxn]) -> None:
         """Adds entries to a segment's .txnindex."""
         path = self._path(base_offset, FileKind.TRANSACTION_INDEX)
-        new = not path.exists()
+        new = not exists(path)
         with opened(self._disk, path, create=True) as file:
             file.write_at(file.size(), transaction_index.encode(list(aborted)))
         self.wrote((path,), new=new)

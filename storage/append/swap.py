@@ -40,7 +40,9 @@ from storage.files import names, transaction_index
 from storage.files.descriptors import sync_path
 from storage.files.disk import opened
 from storage.files.disk_protocol import Disk
+from storage.files.listing import paths_in
 from storage.files.names import FileKind, FileState
+from storage.files.opening import exists
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import BatchTable
 from storage.log import tail
@@ -124,13 +126,13 @@ def remove_cleaned(disk: Disk, directory: Path, base_offset: int, ending: str = 
     """Removes a segment that was being built under these names."""
     for kind in _KINDS:
         path = _named(directory, base_offset, kind, ending)
-        if path.exists():
+        if exists(path):
             disk.unlink(path)
 
 
 def remove_unfinished(disk: Disk, directory: Path, but: Collection[str] = ()) -> None:
     """Removes all files of segments being built, by any process; `but`: keeps those with these endings."""
-    for path in sorted(directory.iterdir()):
+    for path in paths_in(directory):
         unfinished = names.is_staged_segment(path.name) or path.name.endswith(_CLEANED)
         if unfinished and not path.name.endswith(tuple(but)):
             with suppress(FileNotFoundError):  # a builder that is still running may have removed it
@@ -147,7 +149,7 @@ def adopt(disk: Disk, directory: Path, built: Collection[tuple[int, str]]) -> No
     for base_offset, ending in built:
         for kind in reversed(_KINDS):
             path = _named(directory, base_offset, kind, ending)
-            if kind is not FileKind.TRANSACTION_INDEX or path.exists():
+            if kind is not FileKind.TRANSACTION_INDEX or exists(path):
                 disk.rename(path, _named(directory, base_offset, kind, _CLEANED))
 
 
@@ -155,7 +157,7 @@ def make_ready(disk: Disk, directory: Path, base_offset: int) -> None:
     """Step 2. Needs no lock, as long as nothing else removes the sources."""
     for kind in reversed(_KINDS):
         source = _named(directory, base_offset, kind, _CLEANED)
-        if source.exists():
+        if exists(source):
             disk.rename(source, _path(directory, base_offset, kind, FileState.SWAP))
     disk.sync_dir(directory)
 
@@ -200,7 +202,7 @@ def put_in_place(
         disk.sync_dir(directory)
     for kind in _KINDS:
         path = _path(directory, base_offset, kind, FileState.SWAP)
-        if path.exists():
+        if exists(path):
             disk.rename(path, _path(directory, base_offset, kind))
         if kind is FileKind.LOG:
             disk.sync_dir(directory)  # beside a `.log.swap` recovery would take the others for a source's
@@ -217,7 +219,7 @@ def _set_aside(disk: Disk, directory: Path, base_offset: int, kinds: Sequence[Fi
     renamed = []
     for kind in kinds:
         path = _path(directory, base_offset, kind)
-        if path.exists():
+        if exists(path):
             target = _path(directory, base_offset, kind, FileState.DELETED)
             disk.rename(path, target)
             renamed.append(target)

@@ -13,6 +13,7 @@ from storage.files import offset_index, time_index, transaction_index
 from storage.files.disk import opened
 from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind
+from storage.files.opening import exists
 from storage.log import tail
 from storage.log.reader import find_batch
 from storage.log.segment import Segment
@@ -53,7 +54,7 @@ def cut_segment(disk: Disk, segment: Segment, position: int, offset: int) -> Seg
     _cut(disk, segment.path_of(FileKind.OFFSET_INDEX), len(offsets) * OFFSET_ENTRY_SIZE)
     _cut(disk, segment.path_of(FileKind.TIME_INDEX), len(times) * TIME_ENTRY_SIZE)
     aborted = segment.path_of(FileKind.TRANSACTION_INDEX)
-    if aborted.exists():
+    if exists(aborted):
         entries = transaction_index.load(aborted, segment.base_offset).entries()
         kept = transaction_index.encode([entry for entry in entries if entry.last_offset < offset])
         _cut(disk, aborted, len(kept))

@@ -133,7 +133,7 @@ def group_by_size(segments: Sequence[Segment], config: LogConfig, first_uncleana
 
 def _size(segment: Segment, kind: FileKind) -> int:
     with suppress(FileNotFoundError):
-        return segment.path_of(kind).stat().st_size
+        return segment.path_of(kind).lstat().st_size
     return 0
 
 

@@ -43,6 +43,7 @@ from storage.errors import SegmentGone, StorageError
 from storage.files import names
 from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind
+from storage.files.opening import exists
 from storage.files.transaction_index import AbortedTxn
 from storage.latest.offset_map import Int64s, new_secret
 from storage.types import OffsetRange
@@ -227,7 +228,7 @@ class DividedPass:
         """Checks that files written by other processes are visible here."""
         for one in copied:
             path = directory / (names.segment_file(one.base_offset, FileKind.LOG) + one.ending)
-            found = path.stat().st_size if path.exists() else None
+            found = path.lstat().st_size if exists(path) else None
             if found != one.size:
                 raise StorageError(
                     "a copied segment is missing or has another size here",

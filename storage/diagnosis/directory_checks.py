@@ -21,7 +21,7 @@ from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReade
 from storage.files.listing import paths_in
 from storage.files.meta_properties import MetaProperties
 from storage.files.names import DirKind
-from storage.files.opening import real_place
+from storage.files.opening import exists, real_place
 from storage.files.partition_metadata import id_bytes
 from storage.files.whole_file import read_whole
 from storage.types import TopicPartition
@@ -65,7 +65,7 @@ class LogDirState:
             problem = not_a_file(path / names.META_PROPERTIES, error)
         parsed = [names.parse_dir(entry.name) for entry in paths_in(path) if entry.is_dir()]
         loaded = [one.partition for one in parsed if one.kind is DirKind.PARTITION and one.partition is not None]
-        return LogDirState(path, meta, problem, (path / names.CLEAN_SHUTDOWN).exists(), tuple(sorted(loaded)))
+        return LogDirState(path, meta, problem, exists(path / names.CLEAN_SHUTDOWN), tuple(sorted(loaded)))
 
     def loaded(self) -> list[tuple[TopicPartition, Path]]:
         """The partitions that a broker loads, and their directories: also where the number has zeros before it."""

@@ -38,7 +38,7 @@ from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Disk
 from storage.files.names import DirKind
-from storage.files.opening import real_place
+from storage.files.opening import exists, real_place
 from storage.log.log_dir import LogDir
 from storage.log.places import check_log_dir
 from storage.log.read_only_log import ReadOnlyLog
@@ -172,7 +172,7 @@ class OwnedDir:
     def _remove_unfinished(self) -> None:
         for name in (*CHECKPOINTS, names.CLEAN_SHUTDOWN, names.COMMITS):
             path = self.path / (name + names.TEMPORARY_SUFFIX)
-            if path.exists():
+            if exists(path):
                 self.disk.unlink(path)
 
     def _remove_set_aside(self) -> None:

@@ -21,6 +21,7 @@ from storage.errors import PartitionOffline, PartitionUnavailable, StorageError,
 from storage.files import names, topic_properties
 from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind
+from storage.files.opening import exists
 from storage.log.log_dir import LogDir
 from storage.log.reader import find_batch
 from storage.log.segment import Segment
@@ -443,11 +444,11 @@ class OwnedLogs:
         first = TopicPartition(tp.topic, self._log_dir.partitions(tp.topic)[0])
         directory = self._log_dir.path / tp.dir_name
         unfinished = directory / (names.TOPIC_PROPERTIES + names.TEMPORARY_SUFFIX)
-        is_copy = tp != first and (directory / names.TOPIC_PROPERTIES).exists()
-        if not is_copy and not unfinished.exists():
+        is_copy = tp != first and exists(directory / names.TOPIC_PROPERTIES)
+        if not is_copy and not exists(unfinished):
             return
         with self._describing:
-            if unfinished.exists():
+            if exists(unfinished):
                 self._disk.unlink(unfinished)
             if not is_copy:
                 return

@@ -16,7 +16,7 @@ from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import EpochEntry
 from storage.files.listing import paths_in
 from storage.files.names import FileKind
-from storage.files.opening import open_directory
+from storage.files.opening import exists, open_directory
 from storage.files.whole_file import read_whole
 from storage.types import TopicPartition
 
@@ -39,7 +39,7 @@ def create(
     FileExistsError when one exists already; OSError: those that had been renamed by then stay.
     """
     for tp in partitions:
-        if (log_dir / tp.dir_name).exists():
+        if exists(log_dir / tp.dir_name):
             raise FileExistsError(17, "partition exists already", str(log_dir / tp.dir_name))
     built: dict[TopicPartition, Path] = {}
     try:
@@ -57,7 +57,7 @@ def create(
             del built[tp]
     except OSError:
         for directory in built.values():
-            if directory.exists():
+            if exists(directory):
                 remove(disk, directory)
         raise
     disk.sync_dir(log_dir)

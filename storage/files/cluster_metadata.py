@@ -109,7 +109,7 @@ class ClusterMetadataReader:
                 snapshot = names.parse_metadata_snapshot(entry.name)
                 try:
                     if name is not None and name.kind is FileKind.LOG and name.state is FileState.LIVE:
-                        status = entry.stat()
+                        status = entry.stat(follow_symlinks=False)
                         file = LogFile(self._directory / entry.name, FileIdentity.of(status))
                         segments.append(_Segment(name.offset, file, status.st_size))
                     elif snapshot is not None:

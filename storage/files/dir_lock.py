@@ -130,7 +130,7 @@ def _holder_of(fd: int) -> int | None:
 
 def _same_file(fd: int, path: Path) -> bool:
     try:
-        named = path.stat()
+        named = path.lstat()
     except FileNotFoundError:
         return False
     ours = os.fstat(fd)

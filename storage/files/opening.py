@@ -104,6 +104,15 @@ def is_directory(path: Place) -> bool:
     return True
 
 
+def exists(path: Place) -> bool:
+    """Whether something has this name, if only a link. OSError where that cannot be found out."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def status_of(path: Place) -> os.stat_result:
     """The status of a file, which for a link is the link's own (lstat(2)), except for links of ours. OSError."""
     status = os.lstat(path)

@@ -23,7 +23,7 @@ from storage.files.file_mark import NEVER, FileMark
 from storage.files.leader_epochs import LeaderEpochs
 from storage.files.listing import scan_quietly
 from storage.files.names import DirKind
-from storage.files.opening import is_directory, real_place
+from storage.files.opening import exists, is_directory, real_place
 from storage.log.places import check_log_dir
 from storage.log.tiering import remote_offsets
 from storage.types import OffsetRange, TopicPartition
@@ -75,7 +75,7 @@ class LogDir:
         self._place = os.fspath(path)  # converting a Path to text takes longer than the system call
         self.clock = clock
         self._config = config
-        self.is_broker = (path / names.META_PROPERTIES).exists()
+        self.is_broker = exists(path / names.META_PROPERTIES)
         self.read_only = open_log is None
         self._open_log = self._follow if open_log is None else open_log
         # Has its own locking.
@@ -309,7 +309,7 @@ class CheckpointedOffsets:
         """
         with self._lock:
             try:
-                status = os.stat(self._place)  # noqa: PTH116
+                status = os.lstat(self._place)
             except (FileNotFoundError, NotADirectoryError):
                 status = None
             if status is not None and not self._mark.matches(status):

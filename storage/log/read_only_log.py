@@ -228,7 +228,7 @@ class ReadOnlyLog:
         """The epochs in the checkpoint; none where it is missing or cannot be read."""
         path = self.path / names.LEADER_EPOCH_CHECKPOINT
         try:
-            status = path.stat()
+            status = path.lstat()
             if not self._epochs_mark.matches(status):
                 self._epochs_mark = NEVER
                 self._epochs = leader_epochs.read(path)

@@ -193,7 +193,7 @@ class TopicInfos:
 def _mark(path: str) -> FileMark | None:
     """Identifies a state of a file; None where there is none, or its status cannot be read."""
     try:
-        return FileMark.of(os.stat(path))  # noqa: PTH116
+        return FileMark.of(os.lstat(path))
     except OSError:
         return None
 

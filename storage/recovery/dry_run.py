@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Buffer, DiskFile
 from storage.files.listing import paths_in
 from storage.files.names import FileKind
-from storage.files.opening import links_of_ours
+from storage.files.opening import links_of_ours, status_of
 from storage.files.whole_file import MOST_ENTRIES_BYTES, read_whole
 from storage.progress import Progress
 from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
@@ -36,9 +37,10 @@ def rehearse(plan: RecoveryPlan, *, clock: Clock, progress: Progress | None = No
         links.enter_context(links_of_ours(shadow))
         for path in paths_in(plan.directory):
             parsed = names.parse_segment_file(path.name)
-            if parsed is not None and parsed.kind is FileKind.LOG:
+            mode = path.lstat().st_mode
+            if stat.S_ISLNK(mode) or (parsed is not None and parsed.kind is FileKind.LOG):
                 (shadow / path.name).symlink_to(path.absolute())
-            elif path.is_file():
+            elif stat.S_ISREG(mode):
                 _copy(path, shadow / path.name)
         recovery = Recovery(replace(plan, directory=shadow), disk=_ShadowDisk(), clock=clock, progress=progress)
         recovery.run()
@@ -73,7 +75,7 @@ class _LinkedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._size = path.stat().st_size
+        self._size = status_of(path).st_size
 
     def fileno(self) -> int:
         raise OSError("a linked file has no descriptor")

@@ -41,8 +41,11 @@ from storage.files import leader_epochs, names, offset_index, time_index, transa
 from storage.files.disk import opened, replace_file
 from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import LeaderEpochs
+from storage.files.listing import scan_quietly
 from storage.files.names import FileKind, FileState
+from storage.files.opening import exists
 from storage.files.transaction_index import AbortedTxn
+from storage.files.whole_file import read_existing
 from storage.format.batches import LOG_OVERHEAD, MAX_RELATIVE_OFFSET, BatchTable
 from storage.log import tail
 from storage.log.batch_search import ROUNDS, Undecided, intact_batch
@@ -166,7 +169,8 @@ class Recovery:
 
     def _finish_leftovers(self, kept: str | None = None) -> None:
         """`kept`: a file that stays although a replacement covers it."""
-        files = [path.name for path in self._directory.iterdir() if path.is_file() and path.name != kept]
+        with scan_quietly(self._directory) as entries:
+            files = [one.name for one in entries if not one.is_dir(follow_symlinks=False) and one.name != kept]
         leftovers = plan_leftovers(files, self._next_offset_of)
         if self._plan.gentle:
             self._check_replacements(leftovers)
@@ -212,7 +216,7 @@ class Recovery:
     def _next_offset_of(self, name: str) -> int:
         parsed = names.parse_segment_file(name)
         assert parsed is not None
-        if not (self._directory / name).exists():
+        if not exists(self._directory / name):
             return parsed.offset
         segment = Segment.at(self._directory, parsed.offset, parsed.state)
         live = parsed.state is FileState.LIVE
@@ -238,7 +242,7 @@ class Recovery:
             segments.append(segment)
             index = transaction_index.load(self._path(base_offset, FileKind.TRANSACTION_INDEX), base_offset)
             wrong = index.problem is not None or bool((index.last_offset < base_offset).any())
-            if wrong or not self._path(base_offset, FileKind.OFFSET_INDEX).exists():
+            if wrong or not exists(self._path(base_offset, FileKind.OFFSET_INDEX)):
                 unsound.add(base_offset)
             times = self._path(base_offset, FileKind.TIME_INDEX)
             with opened(self._disk, times, create=True) as file:
@@ -361,7 +365,7 @@ class Recovery:
         self._rewrite(self._path(segment.base_offset, FileKind.TIME_INDEX), times, durably=below)
         self._rewrite(self._path(segment.base_offset, FileKind.OFFSET_INDEX), offsets, durably=below)
         transactions = self._path(segment.base_offset, FileKind.TRANSACTION_INDEX)
-        if aborted or transactions.exists():
+        if aborted or exists(transactions):
             self._rewrite(transactions, transaction_index.encode(aborted), durably=below)
         return check
 
@@ -425,7 +429,7 @@ class Recovery:
         # The .log last: while it exists, all of this is repeated.
         for kind in (*_INDEX_KINDS, FileKind.LOG):
             path = self._path(segment.base_offset, kind)
-            if path.exists():
+            if exists(path):
                 self._disk.unlink(path)
 
     def _load_epochs(self) -> None:
@@ -441,7 +445,7 @@ class Recovery:
         epochs = self._epochs.truncate_from_end(next_offset).truncate_from_start(self._log_start)
         self._epochs = epochs
         path = self._directory / names.LEADER_EPOCH_CHECKPOINT
-        if epochs != self._epochs_before or not path.exists():
+        if epochs != self._epochs_before or not exists(path):
             replace_file(self._disk, path, leader_epochs.encode(epochs.entries))
 
     def _snapshots(self) -> ProducerSnapshots:
@@ -459,7 +463,7 @@ class Recovery:
             replace_file(self._disk, path, content)
             return
         with opened(self._disk, path, create=True) as file:
-            if file.size() == len(content) and path.read_bytes() == content:
+            if file.size() == len(content) and read_existing(path) == content:
                 return
             file.truncate(0)
             file.write_at(0, content)

@@ -28,8 +28,10 @@ from storage.errors import CorruptBatch, CorruptCheckpoint, PartitionOffline, St
 from storage.files import leader_epochs, names, partition_metadata, producer_state
 from storage.files.disk import opened, replace_file
 from storage.files.disk_protocol import Disk
+from storage.files.listing import paths_in
 from storage.files.log_file import open_quietly
 from storage.files.names import FileKind
+from storage.files.opening import exists
 from storage.files.producer_state import ProducerEntry
 from storage.files.whole_file import MOST_ENTRIES_BYTES, read_whole
 from storage.format.control_records import ControlType
@@ -242,8 +244,8 @@ class Building:
             self._copy_file(segment.log.path, target, segment.size)
         for kind in _COPIED_INDEXES:
             path = segment.path_of(kind)
-            if path.exists():
-                self._copy_file(path, directory / names.segment_file(segment.base_offset, kind), path.stat().st_size)
+            if exists(path):
+                self._copy_file(path, directory / names.segment_file(segment.base_offset, kind), path.lstat().st_size)
         return segment.size if linked else 0
 
     def _linked(self, source: Path, target: Path) -> bool:
@@ -276,8 +278,8 @@ class Building:
 
     def _make(self, directory: Path) -> None:
         """Makes a partition's directory, anew after an attempt that failed."""
-        if directory.exists():
-            for path in sorted(directory.iterdir()):
+        if exists(directory):
+            for path in paths_in(directory):
                 self.disk.unlink(path)
         else:
             self.disk.mkdir(directory)

@@ -26,6 +26,7 @@ from storage.files import dir_lock, names, partition_metadata
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Disk
+from storage.files.listing import paths_in
 from storage.files.metadata_replay import ClusterMetadata
 from storage.files.opening import real_place
 from storage.files.producer_state import ProducerEntry
@@ -322,11 +323,11 @@ def _taken(disk: Disk, place: Path) -> Iterator[DirLock]:
 
 def _emptied(disk: Disk, place: Path) -> bool:
     """Removes everything in the unfinished directory but its lock; returns whether there was anything."""
-    left = [path for path in sorted(place.iterdir()) if path.name != dir_lock.NAME]
+    left = [path for path in paths_in(place) if path.name != dir_lock.NAME]
     # So that it looks unfinished from here on.
     for path in sorted(left, key=lambda path: path.name != names.META_PROPERTIES):
         if path.is_dir():
-            for inner in sorted(path.iterdir()):
+            for inner in paths_in(path):
                 disk.unlink(inner)
             disk.rmdir(path)
         else:

@@ -28,6 +28,7 @@ from storage.files.leader_epochs import LeaderEpochs
 from storage.files.listing import paths_in
 from storage.files.meta_properties import MetaProperties
 from storage.files.names import DirKind, FileKind
+from storage.files.opening import exists
 from storage.log.log_dir import LogDir
 from storage.log.places import is_marked
 from storage.log.read_only_log import ReadOnlyLog
@@ -177,9 +178,9 @@ def _open(path: Path) -> tuple[Source, dict[TopicPartition, int] | None, dict[To
     if cluster is None or not cluster.features:
         cluster = cluster_metadata.read_bootstrap(path) or ClusterMetadata()
     starts_path = path / names.LOG_START_CHECKPOINT
-    starts = _readable(checkpoints.read, starts_path, problems) if starts_path.exists() else None
+    starts = _readable(checkpoints.read, starts_path, problems) if exists(starts_path) else None
     points = _readable(checkpoints.read, path / names.RECOVERY_POINT_CHECKPOINT, problems) or {}
-    clean = (path / names.CLEAN_SHUTDOWN).exists()
+    clean = exists(path / names.CLEAN_SHUTDOWN)
     return Source(path, meta, metadata, cluster, clean, tuple(problems)), starts, points
 
 
@@ -203,7 +204,7 @@ def _replica(
     topic_id = _readable(partition_metadata.read, path / names.PARTITION_METADATA, problems)
     overrides = _readable(topic_properties.read, path / names.TOPIC_PROPERTIES, problems)
     epochs_path = path / names.LEADER_EPOCH_CHECKPOINT
-    epochs = _readable(leader_epochs.read, epochs_path, problems) if epochs_path.exists() else None
+    epochs = _readable(leader_epochs.read, epochs_path, problems) if exists(epochs_path) else None
     point = points.get(tp, 0)
     start = None if starts is None else starts.get(tp)
     described = None if source.metadata is None else source.metadata.topics.get(tp.topic)

@@ -68,7 +68,7 @@ class CommitLedger:
     def _inode(self) -> int | None:
         """Of the file; None without one."""
         try:
-            return self._path.stat().st_ino
+            return self._path.lstat().st_ino
         except FileNotFoundError:
             return None
 

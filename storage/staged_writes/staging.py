@@ -215,7 +215,7 @@ def remove_orphans(disk: Disk, directory: Path, ledger: Ledger, now_ms: int) -> 
         if staged is None or path.name in pending:
             continue
         with contextlib.suppress(OSError):
-            old = now_ms - path.stat().st_mtime_ns // 1_000_000 > KEPT_MS
+            old = now_ms - path.lstat().st_mtime_ns // 1_000_000 > KEPT_MS
             if old or ledger.is_done(WriteId(staged.write, staged.batch)):
                 disk.unlink(path)
                 removed.append(path.name)

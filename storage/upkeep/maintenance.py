@@ -193,7 +193,7 @@ class Maintenance:
         size = 0
         for path in chosen:
             with contextlib.suppress(OSError):
-                size += path.stat().st_size
+                size += path.lstat().st_size
         with self._lock:
             self._awaiting.append(_Awaiting(self._clock.now_ms() + delay_ms, chosen, size))
         self._waiter.wake()

@@ -143,7 +143,7 @@ class IndexAudit:
             kind, how = kinds.get(index.problem.fault, FaultKind.UNREADABLE), self._how._replace(note=not self._settled)
             self._findings.add(Finding.of_error(kind, index.problem, path, how))
         elif not index.missing:
-            size, used = path.stat().st_size, len(index) * entry_size
+            size, used = path.lstat().st_size, len(index) * entry_size
             if size != used:
                 how = Repair("trims it", REINDEX, note=not self._settled)
                 what, expected = "" if self._settled else "index is preallocated", f"{used} bytes"

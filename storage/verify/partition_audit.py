@@ -189,7 +189,7 @@ class PartitionAudit:
         for offset in sorted(self._files[FileKind.PRODUCER_SNAPSHOT]):
             path = self._path(offset, FileKind.PRODUCER_SNAPSHOT)
             # A full disk, or a crash before it was written, leaves an empty one: whoever loads it removes it.
-            empty = path.is_file() and path.stat().st_size == 0
+            empty = path.lstat().st_size == 0
             how = _SNAPSHOT_REBUILT._replace(note=empty)
             snapshot = read_small(self._findings, FaultKind.SNAPSHOT_CORRUPT, path, producer_state.read, None, how)
             if snapshot is not None:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from storage.files import checkpoints, dir_lock, meta_properties, names, partition_metadata, topic_properties
 from storage.files.listing import paths_in
 from storage.files.names import DirKind, FileKind
-from storage.files.opening import real_place
+from storage.files.opening import exists, real_place
 from storage.log.log_dir import LogDir
 from storage.log.places import check_log_dir
 from storage.progress import NoProgress, Progress
@@ -91,7 +91,7 @@ def verify_log_dir(
     path = real_place(path)
     check_log_dir(path)
     held = dir_lock.holder(path) is not None
-    directory = _Directory(path, clean=not held and (path / names.CLEAN_SHUTDOWN).exists(), held=held)
+    directory = _Directory(path, clean=not held and exists(path / names.CLEAN_SHUTDOWN), held=held)
     findings = directory.findings
     read_small(findings, FaultKind.META_PROPERTIES, path / names.META_PROPERTIES, meta_properties.read, None, LEFT)
     partitions = _check_names(directory)
@@ -167,7 +167,7 @@ class _SegmentThreads:
     def audit(self, plan: SegmentPlan, progress: Progress) -> Future[SegmentReport]:
         """One thread for a segment; more for one that is most of the work."""
         path = plan.directory / names.segment_file(plan.base_offset, FileKind.LOG)
-        size = path.stat().st_size if path.exists() else 0
+        size = path.lstat().st_size if exists(path) else 0
         share = round(self.count * size / self.total) if self.total else 0
         return self.pool.submit(PartitionAudit.audit, plan, progress, max(1, share))
 
@@ -348,7 +348,7 @@ def _check_absent(directory: _Directory) -> None:
 def _check_writes(directory: _Directory, chosen: Iterable[TopicPartition]) -> None:
     """Checks staged writes, if there are any."""
     staged = [file for tp in chosen for file in _ending(directory.path / tp.dir_name, names.STAGED_SUFFIX)]
-    if staged or (directory.path / names.COMMITS).exists():
+    if staged or exists(directory.path / names.COMMITS):
         # Imports what carrying them out needs: as much again as all the rest.
         from storage.verify.write_audit import check_writes
 
@@ -360,7 +360,7 @@ def _differs(findings: Findings, kind: FaultKind, path: Path, expected: object, 
 
 
 def _size(directory: Path) -> int:
-    return sum(entry.stat().st_size for entry in _ending(directory, FileKind.LOG.value))
+    return sum(entry.lstat().st_size for entry in _ending(directory, FileKind.LOG.value))
 
 
 def _ending(directory: Path, ending: str) -> list[Path]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Ledger, WriteId
+from storage.files.opening import exists
 from storage.log.log_dir import LogDir
 from storage.staged_writes.pending_writes import pending_writes
 from storage.verify.findings import DROP_LOST_WRITES, OPENING, RECOVER, FaultKind, Finding, Findings, Repair
@@ -35,7 +36,7 @@ def check_writes(findings: Findings, path: Path, staged: Iterable[Path], *, held
         findings.add(Finding(kind, path / names.COMMITS, how, found=str(write)))
     for file in staged:
         name = names.parse_staged(file.name)
-        if name is not None and file.name not in ledger.staged_names() and file.exists():
+        if name is not None and file.name not in ledger.staged_names() and exists(file):
             if ledger.is_done(WriteId(name.write, name.batch)):
                 how = Repair("removes it", OPENING, note=True)
             else:

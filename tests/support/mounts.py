@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -87,14 +87,16 @@ def mounted(
     *options: str,
     read_only: bool = True,
     cache_home: Path | None = None,
+    runner: Sequence[str] = (),
 ) -> Iterator[Mounted]:
     """`kafkafs mount -f` as a child; yields when it is mounted; unmounts at the end and requires exit code 0.
 
-    `cache_home` is where its view index goes (XDG_CACHE_HOME), by default next to the mountpoint.
+    `cache_home` is where its view index goes (XDG_CACHE_HOME), by default next to the mountpoint. `runner`: a command
+    that runs the one that follows it.
     """
     mountpoint.mkdir(parents=True, exist_ok=True)
     mode = ["--read-only"] if read_only else []
-    command = [*KAFKAFS, "mount", str(log_dir), str(mountpoint), "-f", *mode, *options]
+    command = [*runner, *KAFKAFS, "mount", str(log_dir), str(mountpoint), "-f", *mode, *options]
     messages = mountpoint.with_name(mountpoint.name + ".messages")
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache_home or mountpoint.with_name(mountpoint.name + ".cache"))}
     with messages.open("wb") as log:

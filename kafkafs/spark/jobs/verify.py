@@ -53,6 +53,6 @@ def _audit(plans: Sequence[SegmentPlan]) -> list[SegmentReport]:
 
 def _size(plan: SegmentPlan) -> int:
     try:
-        return (plan.directory / names.segment_file(plan.base_offset, FileKind.LOG)).stat().st_size
+        return (plan.directory / names.segment_file(plan.base_offset, FileKind.LOG)).lstat().st_size
     except OSError:
         return 0

@@ -1,0 +1,103 @@
+"""The files of a log directory that each command opens, according to the kernel: none is opened through a link."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.spark.session import HAVE_JAVA, REQUIRED
+from tests.support.every_command import EVERY_COMMAND, known_commands, placed, runs, sample_beside, sample_log_dir
+from tests.support.mounts import KAFKAFS
+from tests.support.system_calls import Call, Naming, calls, objection, objections, requires_strace, traced
+
+# A broker follows links, so these commands look whether an entry of the log directory leads to a directory, which only
+# stat(2) tells. Nothing of it is opened.
+_LOOKING: Final = ("doctor", "verify", "spark verify")
+_AT_AN_ENTRY: Final = re.compile(r'newfstatat\(AT_FDCWD<[^>]*>, "[^"]*/log/[^/"]+", .*, 0\)')
+
+# These do something else after a crash. Opening for writing recovers, whatever the command.
+_AFTER_A_CRASH: Final = ("append", "doctor", "recover", "verify")
+
+
+def _forbidden(words: list[str], tmp_path: Path, *, clean: bool) -> tuple[dict[str, str], str]:
+    """What a run calls that is forbidden, and what it says on stderr."""
+    place = tmp_path / f"{'clean' if clean else 'crashed'}-{len(list(tmp_path.iterdir()))}"
+    place.mkdir()
+    sample_beside(place)
+    log_dir = sample_log_dir(place / "log", clean=clean, broker=words[0] == "doctor")
+    command = traced([*KAFKAFS, *placed(words, log_dir, place)], place / "calls")
+    environment = {**os.environ, "XDG_CACHE_HOME": str(place / "cache"), "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(
+        command, input=b"key:one\nkey:two\n", capture_output=True, timeout=300, check=False, cwd=place, env=environment
+    )
+    assert list(calls(place / "calls", log_dir)), f"{words} opens nothing: {done.stderr.decode()}"
+    found = objections(place / "calls", log_dir)
+    if " ".join(words).startswith(_LOOKING):
+        found = {text: wrong for text, wrong in found.items() if not _AT_AN_ENTRY.fullmatch(text)}
+    return found, done.stderr.decode()
+
+
+def test_each_command_is_tried() -> None:
+    """A new one needs arguments in `every_command`."""
+    assert known_commands() == sorted(EVERY_COMMAND)
+
+
+@requires_strace
+@pytest.mark.parametrize("command", [name for name, tried in EVERY_COMMAND.items() if tried and " " not in name])
+def test_no_command_opens_anything_through_a_link(command: str, tmp_path: Path) -> None:
+    for words in (words for words in runs() if words[0] == command):
+        for clean in (True, False) if command in _AFTER_A_CRASH else (True,):
+            found, said = _forbidden(words, tmp_path, clean=clean)
+            assert not found, words
+            assert "Traceback" not in said, (words, said)
+
+
+@requires_strace
+@pytest.mark.parametrize("words", [words for words in runs() if words[0] == "topics"], ids=" ".join)
+def test_no_command_on_topics_opens_anything_through_a_link(words: list[str], tmp_path: Path) -> None:
+    assert not _forbidden(words, tmp_path, clean=True)[0]
+
+
+@requires_strace
+@pytest.mark.skipif(not HAVE_JAVA and not REQUIRED, reason="no Java: Spark does not run")
+@pytest.mark.parametrize("words", runs(spark=True), ids=" ".join)
+def test_no_job_opens_anything_through_a_link(words: list[str], tmp_path: Path) -> None:
+    assert not _forbidden(words, tmp_path, clean=True)[0]
+
+
+def test_what_is_forbidden() -> None:
+    """The referee itself."""
+    log_dir = Path("/log")
+
+    def judged(name: str, arguments: str, path: str, *, relative: bool) -> str | None:
+        return objection(Call(name, arguments, (Naming(path, relative),)), log_dir)
+
+    flags = "O_RDONLY|O_NONBLOCK|O_NOFOLLOW"
+    assert judged("openat", f'3</log/t-0>, "file", {flags}', "/log/t-0/file", relative=True) is None
+    for arguments, relative in (
+        (f'AT_FDCWD</>, "/log/t-0/file", {flags}', False),
+        ('3</log/t-0>, "file", O_RDONLY|O_NONBLOCK', True),
+        ('3</log/t-0>, "file", O_RDONLY|O_NOFOLLOW', True),
+    ):
+        assert judged("openat", arguments, "/log/t-0/file", relative=relative)
+    assert judged("unlinkat", '3</log/t-0>, "file", 0', "/log/t-0/file", relative=True) is None
+    assert judged("unlink", '"/log/t-0/file"', "/log/t-0/file", relative=False)
+    assert judged("fchownat", '3</log>, "file", 1, 1, 0', "/log/file", relative=True)
+    assert judged("execve", '"/log/grep"', "/log/grep", relative=False)
+    assert judged("newfstatat", 'AT_FDCWD</>, "/log/t-0/file", {}, 0', "/log/t-0/file", relative=False)
+
+
+@requires_strace
+def test_the_referee_sees_what_a_program_does(tmp_path: Path) -> None:
+    log_dir, file = tmp_path / "log", tmp_path / "log" / 'a "file" \n\xe9 <3>'
+    log_dir.mkdir()
+    file.write_bytes(b"")
+    subprocess.run(traced(["cat", file], tmp_path / "cat"), check=True, timeout=60)
+    assert list(objections(tmp_path / "cat", log_dir).values()) == ["follows a link"]
+    subprocess.run(traced(["rm", file], tmp_path / "rm"), check=True, timeout=60)
+    assert "changes something by its path" in objections(tmp_path / "rm", log_dir).values()
