@@ -24,6 +24,7 @@ from storage.client.same_batches import same_batches
 from storage.client.time_cut import cut_at
 from storage.errors import CorruptCheckpoint, InvalidRecord, StorageError
 from storage.files import meta_properties, names
+from storage.files.listing import paths_in
 from storage.files.manifest import (
     Manifest,
     ManifestFile,
@@ -32,6 +33,7 @@ from storage.files.manifest import (
     ManifestTopic,
     digest_file,
 )
+from storage.files.opening import exists
 from storage.format.batch_range import RANGE_BYTES, BatchRange, RangeDigest
 from storage.format.batches import BatchTable
 from storage.format.decoder import verify_crcs
@@ -157,7 +159,7 @@ class ManifestRecorder:
             {**({} if self.previous is None else self.previous.topics), **self._topics},
             partitions,
             tuple(self._offsets()),
-            {} if (copy / names.META_PROPERTIES).exists() else dict(self._files(copy)),
+            {} if exists(copy / names.META_PROPERTIES) else dict(self._files(copy)),
         )
 
     def _files(self, copy: Path) -> Iterator[tuple[str, ManifestFile]]:
@@ -169,7 +171,7 @@ class ManifestRecorder:
             directory = name.rpartition("/")[0]
             if directory and directory not in came_to:
                 yield name, file
-        listed = {directory: sorted(entry.name for entry in (copy / directory).iterdir()) for directory in came_to}
+        listed = {directory: [path.name for path in paths_in(copy / directory)] for directory in came_to}
         for name in (*_OF_THE_DIRECTORY, *(f"{place}/{name}" for place in sorted(listed) for name in listed[place])):
             found = None if name.endswith(".log") else digest_file(copy / name)
             if found is not None:

@@ -6,6 +6,7 @@ comes from `verify`. Sources: Kafka's LogManager.isStrayKraftReplica, LogLoader,
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from storage.files import names, partition_metadata
 from storage.files.cluster_metadata import ClusterMetadata
 from storage.files.listing import paths_in
 from storage.files.names import FileKind
+from storage.files.opening import is_directory
 from storage.files.transaction_index import ENTRY_SIZE, VERSION
 from storage.files.whole_file import MOST_ENTRIES_BYTES, read_whole
 from storage.format.batches import LOG_OVERHEAD
@@ -138,7 +140,8 @@ def check_absent(
 def check_files(directory: Path, tp: TopicPartition) -> Iterator[Prediction]:
     """Files on which loading fails."""
     for path in paths_in(directory):
-        if _is_read(path.name) and not path.is_file():
+        mode = path.lstat().st_mode
+        if _is_read(path.name) and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
             yield Prediction(
                 "no-regular-file", Reaction.OFFLINE, path, "is no regular file",
                 "takes the log directory offline; without another one it stops", "Move it elsewhere", tp,
@@ -165,7 +168,7 @@ def _is_read(name: str) -> bool:
 def check_end(tp: TopicPartition, directory: Path, flushed: int) -> Iterator[Prediction]:
     """A log that ends below its recovery point has lost segments: what is below was on the disk. OSError."""
     segments = [Segment.at(directory, base) for base in live_offsets(directory, FileKind.LOG)]
-    last = next((segment for segment in reversed(segments) if segment.log.path.is_file()), None)
+    last = next((segment for segment in reversed(segments) if not is_directory(segment.log.path)), None)
     end = 0 if last is None else tail.measure(last, last.size).next_offset
     if end < flushed:
         yield Prediction(

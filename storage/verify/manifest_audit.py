@@ -23,6 +23,7 @@ from typing import Final
 from storage.errors import StorageError
 from storage.files import names
 from storage.files.manifest import Manifest, ManifestPartition, digest_file
+from storage.files.opening import exists
 from storage.format.batch_range import BatchRange, RangeDigest, known_offset
 from storage.format.decoder import verify_crcs
 from storage.log.batch_spans import spans_between
@@ -52,7 +53,7 @@ def verify_manifest(
     log_dir = LogDir.open_read_only(path)
     chosen = {tp: listed for tp, listed in manifest.partitions.items() if only is None or tp in only}
     findings, report = Findings(), progress or NoProgress()
-    in_use = not (path / names.CLEAN_SHUTDOWN).exists()
+    in_use = not exists(path / names.CLEAN_SHUTDOWN)
     grown = in_use or log_dir.all_partitions() != sorted(manifest.partitions)
     report.begin("manifest", sum(found.size_bytes for listed in chosen.values() for found in listed.ranges))
     try:
