@@ -87,13 +87,15 @@ def write(disk: Disk, directory: Path, cluster: NewCluster, log_dir: Path, now_m
         names.RECOVERY_POINT_CHECKPOINT: checkpoints.encode(ends),
         names.REPLICATION_CHECKPOINT: checkpoints.encode(ends),
         names.LOG_START_CHECKPOINT: checkpoints.encode(starts),
-        names.BOOTSTRAP_CHECKPOINT: metadata_checkpoint.bootstrap(cluster.records(), now_ms),
         SERVER_PROPERTIES: server_properties(node, log_dir),
     }
     for name, content in contents.items():
         with opened(disk, directory / name, create=True) as file:
             file.write_at(0, content)
             file.sync()
+    # It may hold credentials. A broker's own snapshots are for its user alone, too.
+    bootstrap = metadata_checkpoint.bootstrap(cluster.records(), now_ms)
+    replace_file(disk, directory / names.BOOTSTRAP_CHECKPOINT, bootstrap, mode=0o600)
     quorum = directory / f"{names.CLUSTER_METADATA_TOPIC}-0"
     disk.mkdir(quorum)
     voter = Voter(node.node_id, node.directory_id, CONTROLLER_LISTENER, node.host, node.port + 1)

@@ -464,6 +464,7 @@ def old_cluster(directory: Path) -> Path:
 def test_what_stands_in_the_metadata_is_carried_over(tmp_path: Path) -> None:
     target, result = revived(tmp_path, old_cluster(tmp_path / "old"))
     metadata = described(target)
+    assert (target / "bootstrap.checkpoint").stat().st_mode & 0o777 == 0o600  # there are credentials in it
     assert metadata.features == {"metadata.version": 29, "transaction.version": 2}
     assert [one.value for one in metadata.verbatim] == [acl(1, b"User:a"), scram(b"eve"), quota(b"a", False)]
     assert metadata.broker_defaults == {"log.cleaner.threads": "2"}
