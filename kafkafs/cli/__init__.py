@@ -77,6 +77,7 @@ class _Main(click.Group):
         try:
             code = self.main(*args, **{"obj": "process", **kwargs, "standalone_mode": False})
         except click.ClickException as error:
+            error.message = printable(error.message, "\n")  # an argument may be a name in a log directory
             with suppress(OSError):
                 error.show()
             sys.exit(error.exit_code)

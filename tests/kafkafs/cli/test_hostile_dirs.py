@@ -11,7 +11,7 @@ import pytest
 
 from storage.format.record_columns import Record
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
-from tests.support.commands import run
+from tests.support.commands import process, run
 from tests.support.mounts import KAFKAFS
 from tests.support.schema_logs import GrowingLog, framed, schema_record
 
@@ -173,3 +173,14 @@ def test_links_that_lead_in_circles_hide_nothing(log_dir: Path) -> None:
     (log_dir / "b-0").symlink_to(".")
     assert run("count", log_dir).output.split()[-1] == "9"
     assert "is a symbolic link that is not followed" in run("topics", "list", log_dir).output
+
+
+def test_an_argument_is_printed_without_its_control_characters(tmp_path: Path) -> None:
+    """A shell may have taken it from the names in a directory."""
+    log_dir = build_log_dir(tmp_path / "log", {"t": [[b"a"]]}).path
+    for words in (["append", log_dir, "\x1b[2Jx/0"], ["cat", log_dir, "t/0", "--offsets", "\x1b[2J"], ["\x1b[2J"]):
+        found = process(*words, stdin=subprocess.DEVNULL)
+        stdout, stderr = found.communicate(timeout=60)
+        assert found.returncode == 2, stderr
+        assert b"\x1b" not in stdout + stderr
+        assert b"x1b[2J" in stderr
