@@ -77,7 +77,8 @@ class _Main(click.Group):
         try:
             code = self.main(*args, **{"obj": "process", **kwargs, "standalone_mode": False})
         except click.ClickException as error:
-            error.message = printable(error.message, "\n")  # an argument may be a name in a log directory
+            # An argument may be a name in a log directory.
+            error.message = printable(error.message, "\n")  # type: ignore[misc]  # final for subclasses
             with suppress(OSError):
                 error.show()
             sys.exit(error.exit_code)

@@ -35,6 +35,7 @@ EARLIEST: Final = -2  # KafkaOffsetRangeLimit
 LATEST: Final = -1
 # A key next to the topics in a stream's first offset (`stream`). It is not a valid topic name.
 INITIAL: Final = "@initial"
+READ: Final = "@read"
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 DECODED: Final = ("key_json", "value_json", "key_schema_id", "value_schema_id", "decode_error")
@@ -258,7 +259,7 @@ def _numbers_by_partition(name: str, text: str, example: str) -> dict[TopicParti
     topics = _json_object(text, wrong)
     found = {}
     for topic, numbers in topics.items():
-        if topic == INITIAL:
+        if topic in (INITIAL, READ):
             continue
         if not isinstance(numbers, dict):
             raise wrong
@@ -290,6 +291,6 @@ def decoded_offsets(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartit
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, partitions in topics.items()
-        if topic != INITIAL
+        if topic not in (INITIAL, READ)
         for partition, offset in partitions.items()
     }

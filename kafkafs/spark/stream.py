@@ -5,6 +5,9 @@ The end offset of the first batch also holds, under "@initial", where the query 
 it finishes that batch, Spark asks for the initial offset again, and "latest" would by then be a later one: messages
 that arrived before the stop would be skipped silently. Spark's Kafka source writes a file in the checkpoint for this; a
 Python source does not learn where the checkpoint is.
+
+Each end offset also identifies what was read up to there (`read_marks`): after a truncation, or in another topic of
+that name, other messages have the same offsets.
 """
 
 from __future__ import annotations
@@ -17,9 +20,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from kafkafs.spark.log_dirs import open_log_dirs
 from kafkafs.spark.option_values import InvalidOption
-from kafkafs.spark.options import INITIAL, SourceOptions, decoded_offsets
+from kafkafs.spark.options import INITIAL, READ, SourceOptions, decoded_offsets
 from kafkafs.spark.planning import LogRange
 from kafkafs.spark.ranges import chosen_partitions, report_loss, starting_offsets, within
+from kafkafs.spark.read_marks import end_of_what_was_read, read_marks
 from kafkafs.spark.source import checked, read_task, tasks_for
 from kafkafs.spark.worker_start import WorkerStart
 from storage.client.counting import visible_end
@@ -87,15 +91,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = self._limited(begins, ends, limit.max_rows)
         elif not isinstance(limit, ReadAllAvailable):
             raise NotImplementedError(f"read limit {limit}")
-        if ends == begins:
-            return start
         encoded = _encoded(ends)
+        marks = read_marks(open_log_dirs(self._options.paths), ends)
+        if ends == begins and start.get(READ, marks) == marks:
+            return start
+        encoded[READ] = marks
         if start == self._first:
             encoded[INITIAL] = start
         return encoded
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begins, ends = decoded_offsets(end.get(INITIAL, start)), decoded_offsets(end)
+        start = end.get(INITIAL, start)
+        begins, ends, marks = decoded_offsets(start), decoded_offsets(end), start.get(READ, {})
         report = report_loss(self._options.fail_on_data_loss)
         log_dirs = open_log_dirs(self._options.paths)
         if gone := sorted(begins.keys() - ends.keys()):
@@ -110,6 +117,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             # A new partition is read from its first message, which is at 0 if nothing was lost.
             first = begins.get(tp, 0)
+            kept = end_of_what_was_read(log_dirs, snapshot, first, marks)
+            if kept < first:
+                report(
+                    f"{tp} was read up to {first}, and its messages from {kept} on are others now: it was truncated or "
+                    "created again"
+                )
+                first = kept
             if first > last:
                 report(f"{tp} was read up to {first} but ends at {last}: it was truncated or created again")
                 continue

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,11 +15,12 @@ from kafkafs.spark import offsets_behind_latest
 from storage.append.appender import Appender
 from storage.clock import SystemClock
 from storage.directory.owned_dir import OwnedDir
+from storage.files import partition_metadata
 from storage.format.record_columns import Record
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
 from tests.spark.session import run_to_end
-from tests.support.builders import ROLL, Batch, BuiltLogDir, build_log_dir, commit, many
+from tests.support.builders import ROLL, Batch, BuiltLogDir, Item, build_log_dir, commit, many, topic_id
 from tests.support.owned_dirs import StandingClock
 
 StreamingQueryException = pytest.importorskip("pyspark.errors").StreamingQueryException
@@ -145,6 +147,12 @@ def test_a_batch_that_was_not_done_is_replayed_as_it_was(
     assert stream.rows == pairs(0, range(37)) + pairs(1, range(10))
 
 
+def bare(offset: dict[str, Any]) -> dict[str, Any]:
+    """Without what identifies the messages that were read."""
+    assert "@read" in offset
+    return {name: value for name, value in offset.items() if name != "@read"}
+
+
 def test_the_beginning_stays_where_it_was(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
     """A query from the latest offset that is stopped in its first batch: afterwards "latest" is another offset."""
     from kafkafs.spark import stream as source
@@ -165,7 +173,7 @@ def test_the_beginning_stays_where_it_was(spark: SparkSession, built: BuiltLogDi
     assert (split.tp, split.start_offset, split.end_offset) == (T0, 30, 33)
     # Only the end of the first batch has it; later offsets do not.
     following = restarted.latestOffset(end, restarted.getDefaultReadLimit())
-    assert following == {"t": {"0": 35, "1": 10}}
+    assert bare(following) == {"t": {"0": 35, "1": 10}}
     ((split,),) = (task.splits for task in restarted.partitions(end, following))
     assert (split.start_offset, split.end_offset) == (33, 35)
     assert restarted.latestOffset(following, restarted.getDefaultReadLimit()) == following
@@ -180,21 +188,21 @@ def test_too_few_messages_wait_for_more_but_not_for_ever(built: BuiltLogDir) -> 
     start = {"t": {"0": 29, "1": 10}}
     limit = reader.getDefaultReadLimit()
     first = reader.latestOffset(start, limit)
-    assert first == {"t": {"0": 30, "1": 10}}, "the first batch waits for nothing"
+    assert bare(first) == {"t": {"0": 30, "1": 10}}, "the first batch waits for nothing"
     append(built, T0, 4)
     clock.time_ms += 9_999
     assert reader.latestOffset(first, limit) == first
     append(built, T1, 1)
     second = reader.latestOffset(first, limit)
-    assert second == {"t": {"0": 34, "1": 11}}
+    assert bare(second) == {"t": {"0": 34, "1": 11}}
     append(built, T0, 1)
     assert reader.latestOffset(second, limit) == second
     clock.time_ms += 10_000
-    assert reader.latestOffset(second, limit) == {"t": {"0": 35, "1": 11}}
+    assert bare(reader.latestOffset(second, limit)) == {"t": {"0": 35, "1": 11}}
     # With Trigger.AvailableNow nothing more will arrive.
     append(built, T0, 1)
     reader.prepareForTriggerAvailableNow()
-    assert reader.latestOffset({"t": {"0": 35, "1": 11}}, limit) == {"t": {"0": 36, "1": 11}}
+    assert bare(reader.latestOffset({"t": {"0": 35, "1": 11}}, limit)) == {"t": {"0": 36, "1": 11}}
 
 
 def test_the_first_end_is_a_beginning_too(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
@@ -265,8 +273,68 @@ def test_the_checkpoint_holds_spark_kafka_offsets(spark: SparkSession, built: Bu
     stream = query(spark, built, tmp_path, maxOffsetsPerTrigger=20)
     stream.run()
     logged = [json.loads((tmp_path / f"checkpoint/offsets/{n}").read_text().splitlines()[2]) for n in (0, 1)]
+    read = [one.pop("@read") for one in logged]
+    assert read == [{"t": {"id": topic_id("t"), "epochs": {"0": 0, "1": 0}}}] * 2
     assert logged[0] == {"t": {"0": 15, "1": 5}, "@initial": {"t": {"0": 0, "1": 0}}}
     assert logged[1] == {"t": {"0": 30, "1": 10}}
+
+
+def led(tmp_path: Path, *epochs: int, name: str = "log", topic: str = "t") -> BuiltLogDir:
+    """A log of batches of ten messages, each of the leader with this epoch."""
+    batches: list[Item] = [Batch(many(10, 10 * epoch), leader_epoch=epoch) for epoch in epochs]
+    return build_log_dir(tmp_path / name, {topic: [batches]}, broker=False)
+
+
+@pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize("more", [0, 1])
+def test_what_was_read_is_truncated(spark: SparkSession, tmp_path: Path, fail: bool, more: int) -> None:
+    """Behind what was kept, another leader's messages have taken the offsets of those that were read, and `more`."""
+    built = led(tmp_path, 1, 2, 2)
+    stream = query(spark, built, tmp_path, failOnDataLoss=fail)
+    stream.run()
+    shutil.rmtree(built.path)
+    led(tmp_path, 1, 2, 3, *[3] * more)
+    if fail:
+        said = "t/0 was read up to 30, and its messages from 20 on are others"
+        with pytest.raises(StreamingQueryException, match=said):
+            stream.run()
+        return
+    stream.run()
+    assert stream.batches[1] == pairs(0, range(20, 30 + 10 * more))
+    stream.run()
+    assert list(stream.batches) == [0, 1]
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_another_topic_of_that_name(spark: SparkSession, tmp_path: Path, fail: bool) -> None:
+    built = led(tmp_path, 1)
+    stream = query(spark, built, tmp_path, failOnDataLoss=fail)
+    stream.run()
+    (built["t", 0].path / "partition.metadata").write_bytes(partition_metadata.encode(topic_id("another")))
+    if fail:
+        with pytest.raises(StreamingQueryException, match="its messages from 0 on are others"):
+            stream.run()
+        return
+    stream.run()
+    assert stream.batches[1] == pairs(0, range(10))
+
+
+def test_a_checkpoint_that_does_not_say_what_was_read(spark: SparkSession, tmp_path: Path) -> None:
+    """As earlier versions wrote it."""
+    built = led(tmp_path, 1, 2)
+    stream = query(spark, built, tmp_path)
+    stream.run()
+    offsets = tmp_path / "checkpoint/offsets/0"
+    lines = offsets.read_text().splitlines()
+    logged = json.loads(lines[2])
+    del logged["@read"]
+    offsets.write_text("\n".join([*lines[:2], json.dumps(logged)]))
+    (tmp_path / "checkpoint/offsets/.0.crc").unlink(missing_ok=True)
+    stream.run()
+    assert list(stream.batches) == [0]
+    append(built, T0, 1)
+    stream.run()
+    assert stream.batches[1] == pairs(0, [20])
 
 
 @pytest.mark.parametrize(
