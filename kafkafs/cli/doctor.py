@@ -70,16 +70,21 @@ def _print(diagnosis: Diagnosis) -> None:
         echo(f"  the broker: {one.broker}")
         if one.advice:
             echo(f"  what to do: {one.advice}")
+    reactions = {one.reaction for one in diagnosis.predictions if one.reaction.is_finding}
     if diagnosis.is_well and diagnosis.quick:
         echo("the broker starts; no log was read (--quick), so damage and what it would cut were not looked for")
     elif diagnosis.is_well and any(one.reaction is Reaction.FETCHES for one in diagnosis.predictions):
         echo("the broker starts, and loses nothing of what is here; tiered storage was not looked at")
     elif diagnosis.is_well:
         echo("the broker starts, and loses nothing")
-    elif diagnosis.starts:
-        echo("the broker would start all the same: do not start it before you have seen to the findings above")
-    else:
+    elif not diagnosis.starts:
         echo("the broker does not start")
+    elif reactions <= {Reaction.UNNOTICED}:
+        echo("the broker starts, and does not notice what the findings above say")
+    elif reactions <= {Reaction.UNNOTICED, Reaction.CUTS}:
+        echo("the broker starts, and removes what the findings above say: save what you need of it first")
+    else:
+        echo("the broker would start all the same: do not start it before you have seen to the findings above")
 
 
 def _json(diagnosis: Diagnosis) -> dict[str, Any]:

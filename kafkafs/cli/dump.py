@@ -18,7 +18,7 @@ from storage.files import names
 from storage.files.listing import paths_in
 from storage.files.names import FileKind, FileState
 from storage.files.opening import is_directory, open_file, real_place
-from storage.files.whole_file import read_existing
+from storage.files.whole_file import MOST_ENTRIES_BYTES, read_existing
 
 if TYPE_CHECKING:
     from kafkafs.cli.output import Output
@@ -162,7 +162,7 @@ def _end_of_index(output: Output, path: Path, used: int, problem: StorageError |
 def _producer_snapshot(output: Output, path: Path, _: bool) -> bool:
     from storage.files import producer_state
 
-    for entry in producer_state.parse(read_existing(path), path).entries():
+    for entry in producer_state.parse(read_existing(path, MOST_ENTRIES_BYTES), path).entries():
         facts = {
             "producerId": entry.producer_id,
             "producerEpoch": entry.epoch,

@@ -144,7 +144,7 @@ def mirror(
     errors += [error for found, error in closing.errors.items() if found not in copy.results]
     written = manifest is not None and not errors
     if manifest is not None and written:
-        _write(manifest, until_ms, source.clock.now_ms())
+        _write(manifest, until_ms, source.clock.now_ms(), dest)
     if as_json:
         made = {"manifest": None if manifest is None or not written else str(manifest.path)}
         unlisted = {} if manifest is None else manifest.recorder.found
@@ -184,11 +184,11 @@ def _opened(path: Path, src: Path, dest: Path) -> _Manifest:
     return _Manifest(path, ManifestRecorder(manifest.read(path)))
 
 
-def _write(manifest: _Manifest, until_ms: int | None, now_ms: int) -> None:
+def _write(manifest: _Manifest, until_ms: int | None, now_ms: int, dest: Path) -> None:
     from storage.files import manifest as manifests
     from storage.files.disk import RealDisk
 
-    manifests.write(RealDisk(), manifest.path, manifest.recorder.manifest(until_ms, now_ms))
+    manifests.write(RealDisk(), manifest.path, manifest.recorder.manifest(until_ms, now_ms, dest))
 
 
 def _was_interrupted(dest: Path) -> bool:

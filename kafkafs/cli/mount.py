@@ -55,6 +55,7 @@ def mount(
       schemas=PATH               the same as --schemas
       ro                         the same as --read-only
       uid=N, gid=N               the owner of the files (default: you)
+      modes=below                permit what the files below permit (default: modes=all)
       allow_other, allow_root    others may read and append too (needs user_allow_other in fuse.conf)
       noauto_unmount             a killed kafkafs leaves a dead mountpoint
       sync                       every write is on disk when it returns, as with O_SYNC

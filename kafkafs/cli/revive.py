@@ -89,6 +89,14 @@ class _Listener(click.ParamType[tuple[str, int]]):
     is_flag=True,
     help="Leave out __transaction_state, and abort the transactions that are open.",
 )
+@click.option(
+    "--without-security", is_flag=True, help="Leave out the cluster's ACLs, SCRAM credentials and delegation tokens."
+)
+@click.option(
+    "--release",
+    type=click.Choice(["3.9", "4.0", "4.1", "4.2", "4.3"]),
+    help="Give the cluster the features that are this Kafka release's defaults, instead of those it had.",
+)
 @click.option("--salvage", is_flag=True, help="Of damaged logs, copy what is intact.")
 @click.option("--link", is_flag=True, help="Share the segments that stay as they are with the sources (hard links).")
 @click.option(
@@ -108,6 +116,8 @@ def revive(
     config: tuple[tuple[str, str, str], ...],
     counts: tuple[tuple[str, int], ...],
     without_transactions: bool,
+    without_security: bool,
+    release: str | None,
     salvage: bool,
     link: bool,
     listener: tuple[str, int],
@@ -120,7 +130,8 @@ def revive(
     are only read. TP (topic, topic/partition or a glob) limits what is taken. Of several replicas of a partition the
     one with the highest leader epoch, then the highest end is taken, and it is told what the others have beyond it.
 
-    All messages keep their offsets, timestamps and bytes; topics keep their names and ids, groups their offsets. DEST
+    All messages keep their offsets, timestamps and bytes; topics keep their names and ids, groups their offsets, the
+    cluster its features, ACLs, credentials, quotas and dynamic configuration, as far as a source knows them. DEST
     appears when everything is complete; it holds a server.properties to start the broker with.
 
     \b
@@ -141,6 +152,8 @@ def revive(
         config=_config(config),
         partition_counts=dict(counts),
         without_transactions=without_transactions,
+        without_security=without_security,
+        release=release,
         link=link,
         salvage=salvage,
         host=listener[0],
@@ -222,6 +235,7 @@ def _json(request: Request, revival: Revival, *, dry_run: bool) -> dict[str, Any
         "began_anew": revival.began_anew,
         "cluster_id": revival.node.cluster_id,
         "node_id": revival.node.node_id,
+        "features": dict(revival.cluster.features),
         "topics": [
             {
                 "topic": topic.name,
@@ -255,6 +269,19 @@ def _partition_json(revival: Revival, one: PlannedPartition) -> dict[str, Any]:
         "bytes": one.replica.snapshot.size_bytes if built is None else built.size_bytes,
         "linked_bytes": 0 if built is None else built.linked_bytes,
         "salvaged": built is not None and built.salvaged,
+        "lost": [
+            {"first_offset": one.first_offset, "last_offset": one.last_offset}
+            for one in (() if built is None else built.lost)
+            if one.first_offset is not None
+        ],
+        "filled": [
+            {
+                "source": str(one.directory),
+                "first_offset": one.offsets.start,
+                "last_offset": one.offsets.end - 1,
+            }
+            for one in (() if built is None else built.filled)
+        ],
         "open_transactions": 0 if built is None else len(built.open_transactions),
         "aborted_transactions": 0 if built is None else len(built.aborted),
     }

@@ -68,7 +68,7 @@ _FRAME = cython.declare(cython.longlong, 4)
 _MAX_EMPTY_ITEMS = cython.declare(cython.longlong, 65536)
 _MAX_DECIMAL = cython.declare(cython.longlong, 8192)
 # A datum of n bytes may become a text of so many bytes, and 16 n.
-_MAX_TEXT = cython.declare(cython.longlong, 64 << 20)
+_MAX_TEXT = cython.declare(cython.longlong, 1 << 20)
 
 _ALL_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 _UINT32 = cython.declare(cython.longlong, 0xFFFFFFFF)
@@ -1125,7 +1125,7 @@ def _datum(
             if top >= deepest:
                 fault = _TOO_DEEP
                 break
-            # Only by these and by NEXT can a text grow beyond the size of the program.
+            # Only by these and by NEXT can a text grow beyond the size of the program. END looks at the rest.
             if position - first > most or 8 * (tape_at - tape_first) > most:
                 fault = _TOO_LONG
                 break
@@ -1179,6 +1179,9 @@ def _datum(
         elif code == 1:  # END
             if at != end:
                 fault = _LEFT_OVER
+                break
+            if position - first > most:
+                fault = _TOO_LONG
                 break
             stack[2] = tape_at
             return position

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kafkafs.decoding.avro_schema import AvroType, BadSchema
+from kafkafs.decoding.does_not_fit import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -26,7 +27,8 @@ WIDTH: Final = 6
 _LITERALS_SPARE: Final = 16
 # Records within records that are not called.
 _MAX_INLINED: Final = 16
-_MOST_STEPS: Final = 1 << 23
+_MOST_STEPS: Final = 1 << 22
+_MOST_TOGETHER: Final = 1 << 24  # numbers of all programs, and bytes of their literals
 
 
 class Code(IntEnum):
@@ -119,7 +121,7 @@ FAULT_TEXTS: Final = {
     Fault.NOT_INT: "an int has more than 32 bits",
     Fault.TOO_DEEP: "it is nested too deeply",
     Fault.EMPTY_ITEMS: "more than 65536 items take no bytes",
-    Fault.TOO_LONG: "the JSON text would be longer than 64 MiB and 16 times the data",
+    Fault.TOO_LONG: "the JSON text would be longer than 1 MiB and 16 times the data",
     Fault.LEFT_OVER: "bytes are left over behind the value",
     Fault.LARGE_DECIMAL: "a decimal has more than 8192 bytes",
     Fault.NOT_JSON: "it is not valid JSON",
@@ -182,8 +184,10 @@ class Programs:
         return self.add(lambda made: made.finish(made.emit(Code.JSON)))
 
     def add(self, assemble: Callable[[Assembler], None]) -> int:
-        """Adds the program that `assemble` makes; its first instruction."""
+        """Adds the program that `assemble` makes; its first instruction. BadSchema if there are too many together."""
         with self._lock:
+            if self._steps_used + self._literals_used > _MOST_TOGETHER:
+                raise BadSchema("the schemas in use before it are too large together")
             made = Assembler(self._steps_used, self._literals_used)
             assemble(made)
             return self._append(made)
@@ -285,7 +289,8 @@ class Assembler:
         start, length = self.literal(bytes(self.pending))
         self.pending.clear()
         self.steps += (code, start, length, first, second, self.here() + WIDTH)
-        self.paths.append(".".join(self.path))
+        # Cut first: a name may be megabytes, and each instruction has a path.
+        self.paths.append(shortened(".".join(map(shortened, self.path))))
         return at
 
     def table(self, argument: int, numbers: list[int]) -> None:

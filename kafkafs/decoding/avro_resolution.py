@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from kafkafs.decoding.avro_defaults import encode_default
 from kafkafs.decoding.avro_program import Assembler, Code, quoted
 from kafkafs.decoding.avro_schema import AvroType, BadSchema
+from kafkafs.decoding.does_not_fit import shortened
 
 if TYPE_CHECKING:
     from kafkafs.decoding.avro_program import Programs
@@ -195,8 +196,8 @@ class _Resolved:
     def _fail(self, why: str) -> None:
         made = self._made
         made.emit(Code.FAIL)
-        where = f"field {'.'.join(made.path)}: " if made.path else ""
-        made.paths[-1] = where + why
+        where = f"field {made.paths[-1]}: " if made.path else ""
+        made.paths[-1] = where + shortened(why)
 
     def _columns(self, writer: AvroType, reader: AvroType, column: ValueColumn) -> None:
         matched = _matched(writer, reader)

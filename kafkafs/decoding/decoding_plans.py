@@ -9,6 +9,7 @@ from uuid import UUID
 
 from kafkafs.decoding import avro_resolution, avro_schema, protobuf
 from kafkafs.decoding.avro_schema import BadSchema
+from kafkafs.decoding.does_not_fit import shortened
 from kafkafs.schemas.schema import AVRO, JSON, PROTOBUF
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ class Plans:
         try:
             if self._reader is not None:
                 if schema.schema_type != AVRO:
-                    return Plan(error=f"schema {schema.schema_id} is of the type {schema.schema_type}, not AVRO")
+                    kind = shortened(schema.schema_type)
+                    return Plan(error=f"schema {schema.schema_id} is of the type {kind}, not AVRO")
                 writer = avro_schema.parse(schema, self._schemas)
                 return Plan(avro_resolution.add(self._programs, writer, self._reader))
             if schema.schema_type == AVRO:
@@ -86,8 +88,8 @@ class Plans:
                 return Plan(self._programs.add_json())
             if schema.schema_type == PROTOBUF:
                 return Plan(rows=protobuf.decoder(schema, self._schemas))
-            return Plan(error=f"schema {schema.schema_id} is of the unknown type {schema.schema_type}")
+            return Plan(error=f"schema {schema.schema_id} is of the unknown type {shortened(schema.schema_type)}")
         except BadSchema as error:
-            return Plan(error=f"schema {schema.schema_id} cannot be used: {error}")
+            return Plan(error=f"schema {schema.schema_id} cannot be used: {shortened(str(error))}")
         except RecursionError:
             return Plan(error=f"schema {schema.schema_id} cannot be used: its types are nested too deeply")

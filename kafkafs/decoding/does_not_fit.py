@@ -1,9 +1,18 @@
-"""The error of a JSON value that cannot be written by its schema."""
+"""The error of a JSON value that cannot be written by its schema; and how long the texts of errors are."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Final
+
+_MOST_SHOWN: Final = 300
+
+
+def shortened(text: str) -> str:
+    """At most about 300 characters: the beginning and the end, which says what is wrong, of a long text. What a schema
+    names may be megabytes, and each message repeats it."""
+    return text if len(text) <= _MOST_SHOWN else f"{text[:100]}… {text[-200:]}"
 
 
 class DoesNotFit(ValueError):

@@ -1,6 +1,7 @@
 """The text of a Protobuf schema to the protobuf library's descriptors, compiled by grpcio-tools in its own process.
 
-A text that a log contains may crash the compiler, or keep it busy for long: this process goes on.
+A text that a log contains may crash the compiler, or make it take much time, memory or words: it has limits, and this
+process goes on.
 
 Registries know some files without references, and so does the compiler here: google/protobuf/*.proto, which comes with
 grpcio-tools, google/type/*.proto from googleapis-common-protos, and confluent/*.proto, which is below `protos/`. A
@@ -10,6 +11,7 @@ reference of the same name is preferred.
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkafs.decoding.avro_schema import MAX_TEXT, BadSchema, referred_schema
+from kafkafs.decoding.does_not_fit import shortened
 from kafkafs.schemas.schema import PROTOBUF
 
 if TYPE_CHECKING:
@@ -28,6 +31,18 @@ _MAIN: Final = "schema.kafkafs.proto"
 _OPTIONS: Final = "confluent/meta.proto"
 _MOST_FILES: Final = 1000
 _SECONDS: Final = 60
+# Of the compiler: the memory that it may ask for, and the most bytes of its result and of what it says.
+_MEMORY_BYTES: Final = 640 << 20
+_OUTPUT_BYTES: Final = 16 << 20
+_SAID_BYTES: Final = 1 << 16
+_COMPILER: Final = f"""
+import resource, sys
+for limit, most in ((resource.RLIMIT_AS, {_MEMORY_BYTES}), (resource.RLIMIT_FSIZE, {_OUTPUT_BYTES}),
+                    (resource.RLIMIT_CPU, {_SECONDS}), (resource.RLIMIT_CORE, 0)):
+    resource.setrlimit(limit, (most, most))
+from grpc_tools import protoc
+sys.exit(protoc.main(sys.argv))
+"""
 _LOGGED: Final = re.compile(r"WARNING: |[IWEF]\d{4} |\[libprotobuf ")
 _INSTALL: Final = "Protobuf needs the packages of an extra: pip install 'kafkafs[schemas]'"
 
@@ -109,26 +124,32 @@ def _descriptor_set(texts: tuple[tuple[str, str], ...]) -> bytes:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
             # -P, and a directory of its own: with -m Python imports from the working directory, which may be the log's.
-            done = subprocess.run(
-                [sys.executable, "-P", "-m", "grpc_tools.protoc", f"-I{folder}/files", *_known_files(),
-                 "--include_imports", f"--descriptor_set_out={made}", _MAIN],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=_SECONDS,
-                cwd=folder, check=False,
-            )  # fmt: skip
-            if done.returncode == 0:
+            with Path(folder, "said").open("w+b") as output:
+                code = subprocess.run(
+                    [sys.executable, "-P", "-c", _COMPILER, f"-I{folder}/files", *_known_files(),
+                     "--include_imports", f"--descriptor_set_out={made}", _MAIN],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output, timeout=_SECONDS,
+                    cwd=folder, check=False,
+                ).returncode  # fmt: skip
+                output.seek(0)
+                said = _said(output.read(_SAID_BYTES), folder)
+            if code == 0:
                 return made.read_bytes()
         except subprocess.TimeoutExpired:
             raise BadSchema(f"compiling it takes more than {_SECONDS} s") from None
         except (OSError, ValueError) as error:
             raise BadSchema(f"it cannot be compiled: {error}") from None
-        raise BadSchema(f"it does not compile: {_said(done.stderr, folder) or f'exit code {done.returncode}'}")
+        if code < 0:
+            most = f"at most {_MEMORY_BYTES >> 20} MiB, {_SECONDS} s and a result of {_OUTPUT_BYTES >> 20} MiB"
+            raise BadSchema(f"compiling it ended with {signal.Signals(-code).name}; the compiler may use {most}")
+        raise BadSchema(f"it does not compile: {said or f'exit code {code}'}")
 
 
 def _said(output: bytes, folder: str) -> str:
     """The compiler's errors in one line, without what its libraries log."""
-    text = output.decode(errors="replace").replace(f"{folder}/files/", "")
+    text = output.decode(errors="replace").replace(f"{folder}/files/", "").replace(f"{folder}/", "")
     lines = text.replace(_MAIN, "the schema").splitlines()
-    return " ".join(" ".join(line for line in lines if not _LOGGED.match(line)).split())[:300]
+    return shortened(" ".join(" ".join(line for line in lines if not _LOGGED.match(line)).split()))
 
 
 def _known_files() -> list[str]:

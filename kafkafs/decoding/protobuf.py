@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkafs.decoding.does_not_fit import DoesNotFit
+from kafkafs.decoding.does_not_fit import DoesNotFit, shortened
 from kafkafs.decoding.proto_files import compiled_files
 from kafkafs.decoding.proto_indexes import BadIndexes, indexes_of, read_indexes, write_indexes
 from kafkafs.decoding.proto_order import in_order
@@ -15,7 +16,11 @@ if TYPE_CHECKING:
     from kafkafs.schemas.schema import Schema, SchemaLookup
 
 # A message takes many times its size while it is an object of the library.
-_MOST_BYTES: Final = 16 << 20
+_MOST_BYTES: Final = 4 << 20
+# The text of n bytes of data is at most this long and 16 n, as for Avro. It is counted where the schema's names could
+# make it longer than the second number.
+_MOST_TEXT: Final = 1 << 20
+_NOT_COUNTED: Final = 64 << 20
 _MOST_WITHIN_EACH_OTHER: Final = 100  # messages below the outermost one: the limit of the library's decoding
 _FLOAT_MAX: Final = 3.4028234663852886e38
 
@@ -30,6 +35,7 @@ class ProtobufDecoder:
     def __init__(self, pool: Any, file: Any) -> None:
         self._pool, self._file = pool, file
         self._classes: dict[tuple[int, ...], Any] = {}  # by message indexes; there are as many as message types
+        self._longest_name = _longest_name(file)
 
     def decode(self, data: bytes) -> bytes:
         """The JSON text of message indexes and message: the proto3 mapping with the field names of the .proto, unset
@@ -43,7 +49,9 @@ class ProtobufDecoder:
             raise CannotDecode(str(error)) from None
         try:
             message.MergeFromString(data[at:])  # unlike a whole parse it does not ask for required fields
-            return json.dumps(self._fields(message), ensure_ascii=False, separators=(",", ":")).encode()
+            return self._text(self._fields(message), len(data)).encode()
+        except CannotDecode:
+            raise
         # What the library raises for bad data depends on the type, and on its version.
         except Exception as error:  # noqa: BLE001
             raise CannotDecode(_reason(error)) from None
@@ -65,6 +73,18 @@ class ProtobufDecoder:
                 name = self._class(indexes).DESCRIPTOR.full_name
                 refusals.append(f"as {name}: {_reason(error).partition(' Available Fields')[0]}")
         raise DoesNotFit("; ".join(refusals[:3]) or "the schema has no message type")
+
+    def _text(self, fields: Any, size: int) -> str:
+        encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+        if size * self._longest_name <= _NOT_COUNTED:
+            return encoder.encode(fields)
+        most, parts, length = _MOST_TEXT + 16 * size, [], 0
+        for part in encoder.iterencode(fields):
+            parts.append(part)
+            length += len(part)
+            if length > most:
+                raise CannotDecode("the JSON text would be longer than 1 MiB and 16 times the data")
+        return "".join(parts)
 
     def _message(self, indexes: tuple[int, ...], value: object) -> Any:
         from google.protobuf import json_format
@@ -122,6 +142,18 @@ def _message_type(file: Any, indexes: tuple[int, ...]) -> Any:
     raise BadIndexes(f"there is no message type {list(indexes)} in the schema")
 
 
+def _longest_name(file: Any) -> int:
+    """Of the fields and symbols that the file can name, in bytes, or more."""
+    files, waiting, longest = set(), [file], 0
+    while waiting:
+        found = waiting.pop()
+        if found.name not in files:
+            files.add(found.name)
+            waiting += found.dependencies
+            longest = max(longest, *map(len, re.findall(rb"[\w.]+", found.serialized_pb)))
+    return longest
+
+
 def decoder(schema: Schema, schemas: SchemaLookup) -> ProtobufDecoder:
     """The decoder for data of `schema`. Raises BadSchema, also where grpcio-tools is not installed."""
     return ProtobufDecoder(*compiled_files(schema, schemas))
@@ -138,6 +170,5 @@ def _with_largest_floats(value: Any) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """One line; of a long one the beginning and the end, which says what is wrong."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else f"{text[:100]}… {text[-200:]}"
+    """One line."""
+    return shortened(" ".join(str(error).split()) or type(error).__name__)

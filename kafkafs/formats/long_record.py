@@ -1,5 +1,6 @@
-"""One record's rendered bytes, part by part: a large key or value is rendered in chunks, wherever a reader is, so that
-no memory of its rendered size is needed. The bytes are those that the format renders."""
+"""One record's rendered bytes, part by part: a large key or value is rendered in chunks, and many headers are rendered
+some at a time, wherever a reader is, so that no memory of their rendered size is needed. The bytes are those that the
+format renders."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     Int64s = NDArray[np.int64]
 
-# Bytes of a key or value that are rendered at once; a multiple of 3, so that base64 can be put together.
+# Bytes of a key, a value or headers that are rendered at once; a multiple of 3, so that base64 can be put together.
 _CHUNK_BYTES: Final = 48 << 10
 _LONGEST_ESCAPE: Final = 6
 _NO_SIZES: Final = np.empty(0, np.int64)
@@ -32,12 +33,14 @@ _STRING: Final = Program.of([JSON_VALUE])
 
 
 class _Part(NamedTuple):
-    """Bytes of `source`, as they are, as a part of a JSON string, or in base64."""
+    """Bytes of `source`, as they are, as a part of a JSON string, or in base64; or the headers from `start` on, as
+    many as `headers` says, which `form` renders to `length` bytes."""
 
     source: memoryview
     start: int
     length: int
-    form: str = "plain"
+    form: str | Operation = "plain"
+    headers: int = 0
 
 
 class LongRecord:
@@ -45,6 +48,7 @@ class LongRecord:
 
     def __init__(self, form: Format, record: RecordBlock) -> None:
         """`record`: a block of one record. ValueError if it points outside its buffer."""
+        self._record = record
         self._prepared = form.prepared(record)
         self._types = np.ascontiguousarray(record.table.timestamp_type)
         self._buffer = record.buffer
@@ -76,10 +80,9 @@ class LongRecord:
     def _ends(self) -> Int64s:
         """Where each part ends."""
         sizes = np.array([part.length for part in self._parts], np.int64)
-        forms = np.array([part.form for part in self._parts])
-        based = forms == "base64"
+        based = np.array([part.form == "base64" for part in self._parts])
         sizes[based] = (sizes[based] + 2) // 3 * 4
-        strings = np.flatnonzero(forms == "string")
+        strings = np.flatnonzero([part.form == "string" for part in self._parts])
         if len(strings):
             starts = np.array([self._parts[row].start for row in strings], np.int64)
             measured = np.empty(len(strings), np.int64)
@@ -93,6 +96,8 @@ class LongRecord:
             return data
         if part.form == "base64":
             return memoryview(binascii.b2a_base64(data, newline=False))
+        if isinstance(part.form, Operation):
+            return self._whole(part.form, _header_cells(part.start, part.headers), part.length)
         end = self._run(_STRING, _spans(np.array([part.start]), np.array([part.length])), self._room, _NO_SIZES)
         return self._room[1 : end - 1]  # without quotes
 
@@ -127,17 +132,60 @@ class LongRecord:
             elif code in (Code.TEXT, Code.EXTRA, Code.EXTRA_OR_JSON):
                 _check(source, start, length)
                 yield _Part(source, start, max(length, 0))
+            elif code in (Code.HEADERS, Code.JSON_HEADERS):
+                yield from self._headers(Operation(code, column), start, length)
             else:
-                whole = self._whole(Operation(code, column))
+                operation, cells = Operation(code, column), self._prepared.columns
+                whole = self._whole(operation, cells, self._size(operation, cells))
                 yield _Part(whole, 0, len(whole))
 
-    def _whole(self, operation: Operation) -> memoryview:
-        """A number, or all headers."""
-        program, sizes = Program.of([operation]), np.empty(1, np.int64)
-        self._run(program, self._prepared.columns, _NO_OUT, sizes)
-        out = memoryview(bytearray(int(sizes[0])))
-        self._run(program, self._prepared.columns, out, _NO_SIZES)
+    def _headers(self, form: Operation, start: int, count: int) -> Iterator[_Part]:
+        """Headers that begin within a chunk together, a larger one by itself."""
+        if count <= 0:
+            return
+        spans = self._record.headers_spans()
+        ends = spans[2] + np.maximum(spans[3], 0)
+        row = 0
+        while row < count:
+            if row:
+                yield _plain(b",")
+            last = int(ends.searchsorted(start + _CHUNK_BYTES, side="right"))
+            if last > row:
+                size = self._size(form, _header_cells(start, last - row))
+                yield _Part(self._buffer, start, size, form, last - row)
+            else:
+                last = row + 1
+                yield from self._header(form.code is Code.JSON_HEADERS, *spans[:, row].tolist())
+            row, start = last, int(ends[last - 1])
+
+    def _header(self, json: bool, name: int, name_length: int, value: int, length: int) -> Iterator[_Part]:
+        if json:
+            yield _plain(b"[")
+            yield from _json(self._buffer, name, name_length)
+            yield _plain(b",")
+            yield from _json(self._buffer, value, length)
+            yield _plain(b"]")
+        else:
+            yield _Part(self._buffer, name, name_length)
+            yield _plain(b"=NULL" if length < 0 else b"=")
+            yield _Part(self._buffer, value, max(length, 0))
+
+    def _size(self, operation: Operation, cells: Int64s) -> int:
+        sizes = np.empty(1, np.int64)
+        self._run(Program.of([operation]), cells, _NO_OUT, sizes)
+        return int(sizes[0])
+
+    def _whole(self, operation: Operation, cells: Int64s, size: int) -> memoryview:
+        out = memoryview(bytearray(size))
+        self._run(Program.of([operation]), cells, out, _NO_SIZES)
         return out
+
+
+def _header_cells(start: int, count: int) -> Int64s:
+    """Columns of one record with these headers."""
+    cells = np.zeros((len(RecordColumn), 1), np.int64)
+    cells[RecordColumn.HEADERS_START], cells[RecordColumn.HEADERS_COUNT] = start, count
+    return cells
 
 
 def _check(source: memoryview, start: int, length: int) -> None:

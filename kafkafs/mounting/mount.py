@@ -152,6 +152,7 @@ class _ServedTree:
         log_dir: LogDir,
         owned: OwnedDir | None,
     ) -> None:
+        from kafkafs.mounting.modes_below import ModesBelow
         from kafkafs.mounting.operations import Serving, Traffic, asking_thread, libfuse_version
         from kafkafs.mounting.status import Report, Sources, help_text
         from kafkafs.tree.tree import Tree
@@ -165,6 +166,7 @@ class _ServedTree:
             uid=os.getuid() if options.uid is None else options.uid,
             gid=os.getgid() if options.gid is None else options.gid,
             options=_libfuse_options(request),
+            modes=ModesBelow(log_dir) if options.modes_below else None,
         )
         self._request = request
         self._log = log
@@ -345,7 +347,8 @@ def _libfuse_options(request: MountRequest) -> dict[str, str | bool]:
     options: dict[str, str | bool] = {
         "ro": request.options.read_only,
         # Without these the kernel gives access only to the user who mounted.
-        "default_permissions": not request.options.read_only and bool(request.options.libfuse & _OTHERS),
+        "default_permissions": request.options.modes_below
+        or (not request.options.read_only and bool(request.options.libfuse & _OTHERS)),
         "nosuid": True,
         "nodev": True,
         "fsname": escaped(os.fsencode(request.log_dir).decode(errors="replace")),

@@ -50,6 +50,7 @@ class MountOptions:
     schemas: Path | None = None
     uid: int | None = None
     gid: int | None = None
+    modes_below: bool = False
     auto_unmount: bool = True
     libfuse: frozenset[str] = frozenset()
 
@@ -60,6 +61,8 @@ def parse_options(texts: Iterable[str], start: MountOptions | None = None) -> Mo
     for text in texts:
         for word in _words(text):
             options = _apply(options, word)
+    if options.modes_below and (options.uid is not None or options.gid is not None):
+        raise BadOption("modes=below shows the owners of the files below: uid= and gid= contradict it")
     return options
 
 
@@ -112,6 +115,12 @@ def _keys(options: MountOptions, value: str) -> MountOptions:
     return replace(options, keys=value == "on")
 
 
+def _modes(options: MountOptions, value: str) -> MountOptions:
+    if value not in ("below", "all"):
+        raise BadOption(f"modes={value}: below or all")
+    return replace(options, modes_below=value == "below")
+
+
 def _size(name: str, value: str, least_bytes: int) -> int:
     digits, unit = (value[:-1], value[-1].lower()) if value[-1].isalpha() else (value, "")
     if not (digits.isascii() and digits.isdigit()) or unit not in _UNITS:
@@ -147,6 +156,7 @@ _OURS: dict[str, tuple[_Apply, str]] = {
     "latest_memory": (_latest_memory, "512M"),
     "config": (lambda options, value: replace(options, config=Path(value)), "server.properties"),
     "schemas": (lambda options, value: replace(options, schemas=Path(value)), "/var/kafka-of-the-registry"),
+    "modes": (_modes, "below"),
     "uid": (lambda options, value: replace(options, uid=_number("uid", value)), "1000"),
     "gid": (lambda options, value: replace(options, gid=_number("gid", value)), "1000"),
 }

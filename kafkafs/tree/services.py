@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from kafkafs.selection.latest_messages import DEFAULT_LATEST_BYTES
 from kafkafs.tree.decoded_views import DecodedViews
@@ -60,7 +61,7 @@ class StateTable:
                 state = self._states[node] = make(None)
             self._states.move_to_end(node)
             if len(self._states) > _KEPT_STATES:
-                self._forget_locked()
+                self._forget_locked(state)
             return state
 
     def _get_locked(self, node: StateNode, log: Log, make: MakeState) -> ViewState | None:
@@ -86,11 +87,16 @@ class StateTable:
                 "handles": sum(state.handles for state in self._states.values()),
             }
 
-    def _forget_locked(self) -> None:
-        for node, state in self._states.items():
-            if state.handles == 0 and not state.pages.is_in_use:
-                del self._states[node]
-                return
+    def _forget_locked(self, needed: ViewState) -> None:
+        """Forgets closed files until few enough are left, also if many were open until now; not the needed one."""
+        excess = len(self._states) - _KEPT_STATES
+        closed = (
+            node
+            for node, state in self._states.items()
+            if state.handles == 0 and not state.pages.is_in_use and state is not needed
+        )
+        for node in list(islice(closed, excess)):
+            del self._states[node]
 
 
 class LatestMemory:

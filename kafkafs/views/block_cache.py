@@ -7,7 +7,7 @@ the least recently used. A reader pins a block while it copies from it; a pinned
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -111,7 +111,7 @@ class BlockCache:
         self._blocks: OrderedDict[Hashable, Block] = OrderedDict()
         self._pending: dict[Hashable, _Pending] = {}
         self._free: dict[int, list[Buffer]] = {}
-        self._finished: deque[Block] = deque()
+        self._finished: OrderedDict[Block, None] = OrderedDict()  # some of the blocks
         self._finished_bytes = 0
         self._used_bytes = 0
         self._hits = 0
@@ -172,12 +172,14 @@ class BlockCache:
         with self._lock:
             block.pins -= 1
             if outdated and self._blocks.get(block.key) is block:
-                del self._blocks[block.key]
-            if finished and not block.finished:
+                self._remove_locked(block)
+            is_held = self._blocks.get(block.key) is block
+            if finished and not block.finished and is_held:
                 block.finished = True
-                self._finished.append(block)
+                self._unqueue_locked(block)
+                self._finished[block] = None
                 self._finished_bytes += block.buffer.capacity
-            if block.pins == 0 and self._blocks.get(block.key) is not block:
+            if block.pins == 0 and not is_held:
                 self._recycle_locked(block.buffer)  # was dropped meanwhile
 
     def status(self) -> CacheStatus:
@@ -215,9 +217,9 @@ class BlockCache:
                 buffers.pop()
                 self._used_bytes -= capacity
                 return True
-        for key, block in self._blocks.items():
+        for block in self._blocks.values():
             if block.pins == 0:
-                del self._blocks[key]
+                self._remove_locked(block)
                 if block.buffer.capacity == wanted:
                     self._free.setdefault(wanted, []).append(block.buffer)
                 else:
@@ -227,11 +229,20 @@ class BlockCache:
 
     def _drop_finished_locked(self) -> None:
         """Frees the block that was finished first, unless it has been requested since."""
-        block = self._finished.popleft()
-        self._finished_bytes -= block.buffer.capacity
-        if block.finished and block.pins == 0 and self._blocks.get(block.key) is block:
-            del self._blocks[block.key]
+        block = next(iter(self._finished))
+        self._unqueue_locked(block)
+        if block.finished and block.pins == 0:
+            self._remove_locked(block)
             self._recycle_locked(block.buffer)
+
+    def _remove_locked(self, block: Block) -> None:
+        del self._blocks[block.key]
+        self._unqueue_locked(block)
+
+    def _unqueue_locked(self, block: Block) -> None:
+        if block in self._finished:
+            del self._finished[block]
+            self._finished_bytes -= block.buffer.capacity
 
     def _recycle_locked(self, buffer: Buffer) -> None:
         if self._used_bytes > self.max_bytes:

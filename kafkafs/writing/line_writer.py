@@ -28,7 +28,7 @@ rest of the line or with another line.
 
 `sync` raises an error that has not been told yet, and a disk error as long as it prevents taken bytes from becoming a
 message. A durable write (O_SYNC) syncs the lines that it completes; it does not end a line as `sync` does, because one
-write(2) may arrive in several requests.
+write(2) may arrive in several requests. If that sync fails, all of the request is refused bytes.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ class _Failure:
     told: bool  # the caller has certainly got the error
     may_be_cut: bool  # the request that it ends may be the first of several
     synced: bool = False  # `sync` was called since: a line within which the caller had ended is over
+    done: int = 0  # so many bytes are lines that are in the log, though perhaps not on disk (a durable write)
 
     @property
     def ends_within_line(self) -> bool:
@@ -127,12 +128,13 @@ class LineWriter:
             if not len(data):
                 return 0
             self._durable = durable
-            again = self._failure is not None and self._after_failure_locked(self._failure, data)
+            failure, begun = self._failure, bytes(self._begun)
+            again = failure is not None and self._after_failure_locked(failure, data)
             if not self._may_be_cut:
                 self._lines = 0
-            taken, error = self._take_locked(data)
-            if durable and taken:
-                self._destination.sync()
+            taken, error = self._take_behind_locked(data, failure.done if again and failure is not None else 0)
+            if durable and (done := bytes(data[:taken]).rfind(b"\n") + 1):
+                self._sync_locked(data, done, begun, again=again)
             if error is None:
                 self._may_be_cut = len(data) >= _CUT_BYTES
                 if self._may_be_cut:
@@ -221,6 +223,26 @@ class LineWriter:
 
     def _parses(self, line: bytes) -> bool:
         return self._parse(line, np.zeros(1, np.int64), np.full(1, len(line), np.int64)).error is None
+
+    def _take_behind_locked(self, data: Buffer, done: int) -> _Outcome:
+        """As `_take_locked`, where the first `done` bytes are in the log already, if that many come again."""
+        if not 0 < done <= len(data):
+            return self._take_locked(data)
+        self._begun.clear()
+        taken, error = self._take_locked(data[done:]) if done < len(data) else (0, None)
+        return done + taken, error
+
+    def _sync_locked(self, data: Buffer, done: int, begun: bytes, *, again: bool) -> None:
+        """Makes the lines durable that the first `done` bytes complete. If that fails, nothing of `data` counts as
+        taken: the line that was `begun` before it still is. Lines that come again are not appended again."""
+        try:
+            self._destination.sync()
+        except Exception as error:
+            self._refuse_locked(data, 0, error, told=again or not self._may_be_cut, again=again)
+            self._begun[:] = begun
+            assert self._failure is not None
+            self._failure.done = done
+            raise
 
     def _refuse_locked(self, data: Buffer, taken: int, error: Exception, *, told: bool, again: bool) -> None:
         """Notes that of a request only the first `taken` bytes are taken."""

@@ -16,6 +16,7 @@ from storage.format import encoder_kernel
 from storage.format.batches import BATCH_HEADER_SIZE, TIMESTAMP_TYPE_MASK
 from storage.format.checksum import CRC32C_TABLES
 from storage.format.compression import Codec
+from storage.format.decoder import LEAST_RECORD, MOST_HEADERS, MOST_RECORDS
 from storage.format.record_batch import PLAIN, BatchFields, Encoded, NewBatch, encode_into, set_crc
 from storage.format.record_columns import RecordColumns
 from storage.types import NO_TIMESTAMP, TimestampType
@@ -28,6 +29,8 @@ _TABLES: Final = CRC32C_TABLES.data  # getting the buffer from numpy each time i
 # The most bytes of a record per byte of input, reached by an empty line, which is one newline: length, attributes,
 # timestamp, five for the offset, key, value, headers.
 _MOST_BYTES_A_BYTE: Final = 12
+# A batch of so many bytes, uncompressed, cannot have more records or headers than are read: a header has two bytes.
+_ALWAYS_READ: Final = min(LEAST_RECORD * MOST_RECORDS, 2 * MOST_HEADERS)
 
 CODECS: Final = {codec.config_name: codec for codec in Codec} | {"producer": Codec.NONE}
 
@@ -48,10 +51,12 @@ class BatchEncoder:
         """One batch of rows from `row` on, at most up to `stop`: the row after it, and the batch.
 
         It is valid until the next call. RecordTooLarge when not even one row fits max.message.bytes and segment.bytes,
-        as stored.
+        as stored, or has more headers than are read.
         """
         codec = CODECS[config.compression_type]
         limit = size_limit(config)
+        if limit > _ALWAYS_READ or codec is not Codec.NONE:
+            stop = _readable_rows(columns, row, stop)
         append_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
         fields = BatchFields(log_append_time_ms=now_ms) if append_time else PLAIN
         if codec is not Codec.NONE:
@@ -76,7 +81,7 @@ class BatchEncoder:
         """
         if config is not self._config:
             self._config = config
-            self._plain_limit = size_limit(config) if _takes_plain_lines(config) else 0
+            self._plain_limit = min(size_limit(config), _ALWAYS_READ) if _takes_plain_lines(config) else 0
             append_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
             self._attributes = TIMESTAMP_TYPE_MASK if append_time else 0
         room = BATCH_HEADER_SIZE + len(begun) + _MOST_BYTES_A_BYTE * len(data)
@@ -115,6 +120,17 @@ class BatchEncoder:
         if len(self._out) < size:
             self._out = memoryview(bytearray(size))
         return self._out[:size]
+
+
+def _readable_rows(columns: RecordColumns, row: int, stop: int) -> int:
+    """The end of the rows, at most `stop`, that one batch may hold for readers to take it (`format/decoder.py`)."""
+    headers = columns.headers_count[row : min(stop, row + MOST_RECORDS)]
+    if int(headers.sum()) <= MOST_HEADERS:
+        return row + len(headers)
+    rows = int(np.cumsum(headers).searchsorted(MOST_HEADERS, side="right"))
+    if not rows:
+        raise RecordTooLarge("headers of a message", expected=f"at most {MOST_HEADERS}", found=int(headers[0]))
+    return row + rows
 
 
 def _new(out: memoryview, row: int, encoded: Encoded) -> NewBatch:

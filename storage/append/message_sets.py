@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from storage.append.batch_encoder import CODECS, codec_level, size_limit, too_large
 from storage.config import LogConfig
 from storage.format import message_set
+from storage.format.decoder import MOST_RECORDS
 from storage.format.record_columns import Record, RecordColumns
 from storage.types import TimestampType
 
@@ -33,11 +34,12 @@ def encode(records: Sequence[Record], config: LogConfig, base_offset: int, now_m
 
 
 def records_of(columns: RecordColumns, first: int, last: int, config: LogConfig) -> list[Record]:
-    """Rows from `first` on, at least one, whose keys and values together are not larger than a set may be."""
+    """Rows from `first` on, at least one, whose keys and values together are not larger than a set may be, and not more
+    than are read of one."""
     limit = size_limit(config)
     found: list[Record] = []
     size = 0
-    for row in range(first, last):
+    for row in range(first, min(last, first + MOST_RECORDS)):
         key = columns.key(row)
         value = columns.value(row)
         size += len(key or b"") + len(value or b"")

@@ -4,7 +4,8 @@ A manifest never lists what is not on the disk, and is never partly there:
 
 1. batches are appended and digested, and flushed   → a stopped mirror leaves the manifest that was there before, if any
 2. the copy is closed, which syncs it               → as before; the copy is marked as cleanly shut down
-3. the manifest is replaced as a whole (`manifest`) → it lists all that was copied
+3. the copy's other files are digested, and the
+   manifest is replaced as a whole (`manifest`)     → it lists all that was copied
 
 So it may be behind the copy, if a mirror was stopped before step 3, or had no manifest to write. The next one reads
 what is not listed back from the copy, checks it, and compares it with the source as far as that still has it.
@@ -15,13 +16,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 
 from storage.client.group_offsets import ConsumerGroup, GroupOffsets, GroupReplay
 from storage.client.same_batches import same_batches
 from storage.client.time_cut import cut_at
 from storage.errors import CorruptCheckpoint, InvalidRecord, StorageError
 from storage.files import meta_properties, names
-from storage.files.manifest import Manifest, ManifestOffset, ManifestPartition, ManifestTopic
+from storage.files.listing import paths_in
+from storage.files.manifest import (
+    Manifest,
+    ManifestFile,
+    ManifestOffset,
+    ManifestPartition,
+    ManifestTopic,
+    digest_file,
+)
+from storage.files.opening import exists
 from storage.format.batch_range import RANGE_BYTES, BatchRange, RangeDigest
 from storage.format.batches import BatchTable
 from storage.format.decoder import verify_crcs
@@ -29,6 +41,15 @@ from storage.log.batch_spans import spans_between
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import OffsetRange, TopicPartition
+
+_OF_THE_DIRECTORY: Final = (
+    names.RECOVERY_POINT_CHECKPOINT,
+    names.LOG_START_CHECKPOINT,
+    names.REPLICATION_CHECKPOINT,
+    names.CLEANER_CHECKPOINT,
+    names.CLEAN_SHUTDOWN,
+    names.BOOTSTRAP_CHECKPOINT,
+)
 
 
 @dataclass(slots=True)
@@ -122,8 +143,9 @@ class ManifestRecorder:
         self._partitions[tp] = recorder
         return recorder
 
-    def manifest(self, until_ms: int | None, now_ms: int) -> Manifest:
-        """The manifest after this mirror: what was there before, and what was added."""
+    def manifest(self, until_ms: int | None, now_ms: int, copy: Path) -> Manifest:
+        """The manifest after this mirror, once the directory `copy` is closed: what was there before, and what was
+        added. OSError."""
         partitions = dict({} if self.previous is None else self.previous.partitions)
         for tp, recorder in self._partitions.items():
             recorder.finish()
@@ -137,7 +159,23 @@ class ManifestRecorder:
             {**({} if self.previous is None else self.previous.topics), **self._topics},
             partitions,
             tuple(self._offsets()),
+            {} if exists(copy / names.META_PROPERTIES) else dict(self._files(copy)),
         )
+
+    def _files(self, copy: Path) -> Iterator[tuple[str, ManifestFile]]:
+        """The files of the copy, but for its logs. Those of partitions that this mirror did not come to stay as the
+        previous manifest has them."""
+        before = {} if self.previous is None else self.previous.files
+        came_to = {tp.dir_name for tp in self._partitions}
+        for name, file in before.items():
+            directory = name.rpartition("/")[0]
+            if directory and directory not in came_to:
+                yield name, file
+        listed = {directory: [path.name for path in paths_in(copy / directory)] for directory in came_to}
+        for name in (*_OF_THE_DIRECTORY, *(f"{place}/{name}" for place in sorted(listed) for name in listed[place])):
+            found = None if name.endswith(".log") else digest_file(copy / name)
+            if found is not None:
+                yield name, found
 
     def _offsets(self) -> Iterator[ManifestOffset]:
         """The committed offsets of the topics that were copied. Those of other topics stay as the previous manifest has

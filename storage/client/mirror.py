@@ -19,11 +19,15 @@ from storage.client.same_batches import same_batches
 from storage.client.time_cut import MixedBatch, cut_at
 from storage.config import NEW_TOPIC_OVERRIDES
 from storage.directory.owned_dir import OwnedDir
-from storage.errors import InvalidRecord, InvalidTopic, StorageError, UnknownTopicOrPartition
-from storage.files import names
+from storage.errors import InvalidRecord, InvalidTopic, SegmentGone, StorageError, UnknownTopicOrPartition
+from storage.files import metadata_checkpoint, names
+from storage.files.cluster_metadata import ClusterMetadata, read_bootstrap
+from storage.files.disk import replace_file
+from storage.files.metadata_checkpoint import cluster_records
 from storage.format.batches import BatchTable, Column
 from storage.log import reader
 from storage.log.log_dir import LogDir
+from storage.log.rereading import Rereads
 from storage.log.scanning import scan_batches, scan_sound_batches
 from storage.log.snapshot import LogSnapshot, TransactionOutcomes
 from storage.log.tiering import TIERED_KEYS
@@ -54,9 +58,10 @@ class Mirrored:
 
 
 class _Chosen(NamedTuple):
-    """A partition to be copied: its name in the copy; its log, cut where a moment is given, or why that failed; and
-    whether its topic is compacted."""
+    """A partition to be copied: its name in the source, and in the copy; its log, cut where a moment is given, or why
+    that failed; and whether its topic is compacted."""
 
+    source_tp: TopicPartition
     tp: TopicPartition
     snapshot: LogSnapshot
     compacted: bool
@@ -126,6 +131,7 @@ class Mirror:
     # The log, and its generation, of which a partition is known to be a copy: between two passes a topic may be created
     # again, or lose messages and get others.
     _copied_of: dict[TopicPartition, tuple[TransactionOutcomes, int]] = field(default_factory=dict)
+    _cluster: ClusterMetadata | None = None  # as it was copied last
 
     def run(self) -> int:
         """One pass over all partitions; returns the bytes copied. Errors of a partition are in `results`; those of the
@@ -137,6 +143,7 @@ class Mirror:
             self.recorder.see_groups(self.source, self.until_ms)  # before the logs, so that no group is ahead of them
         whole = {tp: self.source.log(tp).snapshot() for tp in wanted}
         make_topics(self.source, self.target, whole, self.renamed)
+        self._copy_cluster()
         chosen = [self._chosen(tp, snapshot) for tp, snapshot in whole.items()]
         if self.recorder is not None:
             self.recorder.see_topics(self.source, whole, self.renamed)
@@ -150,6 +157,18 @@ class Mirror:
             return sum(self._copy(one) for one in chosen)
         finally:
             self.progress.end()
+
+    def _copy_cluster(self) -> None:
+        """Writes what the source's metadata say of its cluster besides topics to `bootstrap.checkpoint`, from which
+        `revive` takes it. Not into a broker's directory: it is the broker's own there. OSError."""
+        cluster = self.source.cluster_metadata() or read_bootstrap(self.source.path)
+        if cluster is None or cluster is self._cluster or self.target.log_dir.is_broker:
+            return
+        records = cluster_records(cluster)
+        if records:
+            content = metadata_checkpoint.bootstrap(records, self.source.clock.now_ms())
+            replace_file(self.target.disk, self.target.path / names.BOOTSTRAP_CHECKPOINT, content, mode=0o600)
+        self._cluster = cluster
 
     def _check_names(self, topics: Collection[str]) -> None:
         """InvalidTopic if two topics would have one name in the copy, or an internal topic another one."""
@@ -165,12 +184,12 @@ class Mirror:
         renamed = TopicPartition(self.renamed.get(tp.topic, tp.topic), tp.partition)
         compacted = "compact" in self.source.topic_info(tp.topic).config.cleanup_policy
         if self.until_ms is None:
-            return _Chosen(renamed, snapshot, compacted)
+            return _Chosen(tp, renamed, snapshot, compacted)
         try:
             cut = cut_at(snapshot, self.until_ms)
         except (StorageError, OSError) as error:
-            return _Chosen(renamed, snapshot, compacted, error=error)
-        return _Chosen(renamed, cut.snapshot, compacted, cut.mixed)
+            return _Chosen(tp, renamed, snapshot, compacted, error=error)
+        return _Chosen(tp, renamed, cut.snapshot, compacted, cut.mixed)
 
     def _known_end(self, tp: TopicPartition) -> int:
         try:
@@ -179,9 +198,27 @@ class Mirror:
             return 0
 
     def _copy(self, chosen: _Chosen) -> int:
+        """Copies one partition. Where compaction or retention of the source removes a segment meanwhile, it goes on
+        with a newer snapshot."""
+        copied, fresh, rereads = 0, False, Rereads()
+        while True:
+            more, fresh = self._copy_snapshot(chosen, fresh=fresh)
+            copied += more
+            result = self.results[chosen.tp]
+            if not isinstance(result.error, SegmentGone) or rereads.are_exhausted(result.log_end_offset):
+                return copied
+            try:
+                chosen = self._chosen(chosen.source_tp, self.source.log(chosen.source_tp).snapshot())
+            except (StorageError, OSError) as error:
+                result.error = error
+                return copied
+
+    def _copy_snapshot(self, chosen: _Chosen, *, fresh: bool) -> tuple[int, bool]:
+        """The bytes copied, and whether the copy was without messages. `fresh`: as an earlier attempt found it. Errors
+        are in `results`."""
         tp, snapshot = chosen.tp, chosen.snapshot
         result = self.results.get(tp)
-        fresh = False
+        before = 0 if result is None else result.size_bytes
         try:
             if chosen.error is not None:
                 raise chosen.error
@@ -194,7 +231,7 @@ class Mirror:
                 result = self.results[tp] = Mirrored(tp, log.log_end_offset, log.log_end_offset)
             result.mixed, result.remote_note = chosen.mixed, snapshot.remote_note
             if self._copied_of.get(tp) != source:
-                fresh = _begin(log, snapshot, compacted=chosen.compacted)
+                fresh |= _begin(log, snapshot, compacted=chosen.compacted)
                 self._copied_of[tp] = source
                 if not result.size_bytes:
                     result.first_offset = log.log_end_offset
@@ -203,7 +240,6 @@ class Mirror:
             recording = None
             if self.recorder is not None:
                 recording = self.recorder.partition(tp, snapshot, log.snapshot(), compacted=chosen.compacted)
-            before = result.size_bytes
             try:
                 with _Flushes(log) as flushes:
                     for size in copy_batches(snapshot, log, recording):
@@ -218,14 +254,13 @@ class Mirror:
             if recording is not None:
                 recording.log_start_offset = log.log_start_offset
             result.error = None
-            return result.size_bytes - before
         except (StorageError, OSError) as error:
             if isinstance(error, UnknownTopicOrPartition) and self.target.log_dir.is_broker:
                 error.advice = "Create the topic on the broker that owns the directory, stop it, then mirror"
             if result is None:
                 result = self.results[tp] = Mirrored(tp, 0, 0)
             result.error = error
-            return 0
+        return result.size_bytes - before, fresh
 
 
 def make_topics(
@@ -236,8 +271,9 @@ def make_topics(
 ) -> None:
     """Creates the topics of these logs of `source` where `target` lacks them, or lacks some of their partitions.
 
-    With the source's own configuration, without retention; partitions begin where the source's files begin. `renamed`:
-    other names in `target`, by topic of `source`. NotPermitted in a broker's directory.
+    With the source's own configuration, without retention, and its id, by which groups know it; partitions begin where
+    the source's files begin. `renamed`: other names in `target`, by topic of `source`; those are new topics.
+    NotPermitted in a broker's directory.
     """
     target.log_dir.refresh()
     for topic in dict.fromkeys(tp.topic for tp in snapshots):
@@ -255,7 +291,10 @@ def make_topics(
                 for key, value in info.overrides.items()
                 if key not in _NOT_COPIED and not key.startswith(TIERED_KEYS)
             }
-            target.create_topic(name, count, {**NEW_TOPIC_OVERRIDES, **overrides}, start_offsets=starts)
+            topic_id = info.topic_id if name == topic else None
+            target.create_topic(
+                name, count, {**NEW_TOPIC_OVERRIDES, **overrides}, start_offsets=starts, topic_id=topic_id
+            )
         elif not target.log_dir.is_broker and count > len(target.log_dir.partitions(name)):
             target.add_partitions(name, count)
 

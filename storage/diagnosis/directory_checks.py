@@ -5,8 +5,10 @@ Sources: Kafka's KafkaRaftServer.initializeLogDirs, MetaPropertiesEnsemble, LogM
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +31,11 @@ _RESERVED_IDS = 100
 _LEAST_METADATA_VERSION = 7  # 3.3-IV3: brokers from 4.0 on refuse older ones
 # The least metadata.version that a release introduced, and the release (MetadataVersion).
 _RELEASES = ((30, "4.3"), (28, "4.2"), (26, "4.1"), (22, "4.0"))
+_LATEST_METADATA_VERSION = 31  # 4.4-IV0, which 4.3 knows too
+_QUORUM_STATE_VERSIONS = (0, 1)
+_NOT_A_FILE = (errno.EISDIR, errno.EINVAL, errno.ELOOP)  # of opening
 _LITTLE_SPACE_BYTES = 64 << 20
+_ZEROS = re.compile(r"0[0-9]{1,9}")
 _CHECKPOINTS = {
     names.RECOVERY_POINT_CHECKPOINT: "checks all logs from their beginning",
     names.LOG_START_CHECKPOINT: "begins all logs with their first segment: deleted messages are back",
@@ -55,13 +61,32 @@ class LogDirState:
             meta = meta_properties.read(path / names.META_PROPERTIES)
         except CorruptCheckpoint as error:
             problem = error
+        except OSError as error:
+            problem = not_a_file(path / names.META_PROPERTIES, error)
         parsed = [names.parse_dir(entry.name) for entry in paths_in(path) if entry.is_dir()]
         loaded = [one.partition for one in parsed if one.kind is DirKind.PARTITION and one.partition is not None]
         return LogDirState(path, meta, problem, exists(path / names.CLEAN_SHUTDOWN), tuple(sorted(loaded)))
 
+    def loaded(self) -> list[tuple[TopicPartition, Path]]:
+        """The partitions that a broker loads, and their directories: also where the number has zeros before it."""
+        found = [(tp, self.path / tp.dir_name) for tp in self.partitions]
+        for entry in paths_in(self.path):
+            topic, dash, number = entry.name.rpartition("-")
+            is_taken = bool(topic and dash) and names.topic_name_problem(topic) is None and entry.is_dir()
+            if is_taken and _ZEROS.fullmatch(number):
+                found.append((TopicPartition(topic, int(number)), entry))
+        return found
+
     @property
     def metadata_log(self) -> Path:
         return self.path / f"{names.CLUSTER_METADATA_TOPIC}-0"
+
+
+def not_a_file(path: Path, error: OSError) -> CorruptCheckpoint:
+    """What is wrong with a path that should be a file and is a directory, say. Other errors are raised."""
+    if error.errno not in _NOT_A_FILE:
+        raise error
+    return CorruptCheckpoint(f"{path.name} is no regular file", path=path)
 
 
 def metadata_dir_of(dirs: Sequence[LogDirState], given: BrokerProperties | None) -> LogDirState:
@@ -126,6 +151,18 @@ def check_identity(
                 f"Give the broker the directories of one cluster. {REVIVE}",
             )
         if meta.directory_id is not None:
+            if not _is_id(meta.directory_id):
+                refuses = one is metadata_dir
+                yield Prediction(
+                    "directory-id-corrupt",
+                    Reaction.REFUSES if refuses else Reaction.OFFLINE,
+                    path,
+                    f"directory.id {meta.directory_id!r} is no id of 22 characters",
+                    "does not start: Unable to read directory.id as a Uuid"
+                    if refuses
+                    else "takes this directory offline",
+                    "Restore the line: under a new id, partitions that the metadata place here stay offline",
+                )
             if _is_reserved(meta.directory_id):
                 yield Prediction(
                     "directory-id-reserved",
@@ -146,6 +183,13 @@ def check_identity(
                 )
             ids.setdefault(meta.directory_id, one.path)
         first = meta if first is None else first
+
+
+def _is_id(text: str) -> bool:
+    try:
+        return bool(id_bytes(text))
+    except ValueError:
+        return False
 
 
 def _is_reserved(directory_id: str) -> bool:
@@ -194,9 +238,10 @@ def check_lock(one: LogDirState) -> Iterator[Prediction]:
 def check_names(dirs: Sequence[LogDirState]) -> Iterator[Prediction]:
     """Every directory is a partition's, or one that a broker knows."""
     places: dict[TopicPartition, Path] = {}
+    loaded = {tp for one in dirs for tp in one.partitions}
     for one in dirs:
         for entry in paths_in(one.path):
-            if not entry.is_dir():
+            if not entry.is_dir() or (entry.name == names.META_PROPERTIES and one.meta_problem is not None):
                 continue
             parsed = names.parse_dir(entry.name)
             if parsed.kind is DirKind.UNPARSABLE and not _is_taken(entry.name):
@@ -215,28 +260,40 @@ def check_names(dirs: Sequence[LogDirState]) -> Iterator[Prediction]:
                     parsed.partition,
                 )  # fmt: skip
             elif parsed.kind is DirKind.FUTURE:
+                moves = parsed.partition in loaded
                 yield Prediction(
                     "being-moved", Reaction.IGNORES, entry,
                     "a partition that was being moved here from another log directory",
-                    "goes on with the move", "", parsed.partition,
+                    "goes on with the move" if moves else "takes it for the partition, which is nowhere else",
+                    "", parsed.partition,
                 )  # fmt: skip
             elif parsed.kind is DirKind.STRAY:
                 yield Prediction(
                     "stray", Reaction.IGNORES, entry, "a partition that a broker has set aside", "leaves it unused",
                     "`kafkafs revive` takes such directories", parsed.partition,
                 )  # fmt: skip
-        for tp in one.partitions:
+        for tp, place in one.loaded():
+            if place.name != tp.dir_name and tp not in loaded:
+                yield Prediction(
+                    "name-not-canonical",
+                    Reaction.IGNORES,
+                    place,
+                    f"a directory of {tp} whose number has zeros before it",
+                    f"takes it for {tp}",
+                    f"Rename it to {tp.dir_name}: kafkafs does not show it under this name",
+                    tp,
+                )
             if tp in places:
                 yield Prediction(
                     "partition-twice",
                     Reaction.REFUSES,
-                    one.path / tp.dir_name,
+                    place,
                     f"{tp} is also in {places[tp]}",
                     "does not start: Duplicate log directories found",
                     "Move one of them elsewhere: the shorter one, by `kafkafs topics describe`",
                     tp,
                 )
-            places.setdefault(tp, one.path)
+            places.setdefault(tp, place)
 
 
 def _is_taken(name: str) -> bool:
@@ -267,11 +324,31 @@ def check_quorum(
             "quorum-state-corrupt",
             Reaction.REFUSES,
             quorum_state,
-            "the file does not parse",
-            "does not start: Error while reading the Quorum status",
+            "the file does not parse, or is of a version that is not known",
+            "does not start: Error while reading the Quorum status, or: data_version is not within the supported ones",
             "Remove the file, if this is the only controller",
         )
-    if metadata is not None and metadata.problem is not None:
+    bootstrap = metadata_dir.path / names.BOOTSTRAP_CHECKPOINT
+    began = cluster_metadata.read_bootstrap(metadata_dir.path)
+    if began is not None and "metadata.version" not in began.features:
+        yield Prediction(
+            "bootstrap-corrupt",
+            Reaction.REFUSES,
+            bootstrap,
+            "the file holds no metadata.version",
+            "does not start: No FeatureLevelRecord for metadata.version was found",
+            "Move the file elsewhere, if there is a metadata log: what it said is in it",
+        )
+    if metadata is not None and metadata.problem is not None and _is_snapshot(metadata.problem.path):
+        yield Prediction(
+            "metadata-snapshot-damaged",
+            Reaction.REFUSES,
+            metadata.problem.path or metadata_dir.metadata_log,
+            metadata.problem.what,
+            "does not start: it cannot load the snapshot",
+            f"Move the file elsewhere, if an older snapshot or the log from its beginning is there; or: {REVIVE}",
+        )
+    elif metadata is not None and metadata.problem is not None:
         yield Prediction(
             "metadata-log-damaged",
             Reaction.CUTS,
@@ -292,7 +369,15 @@ def check_quorum(
         )
 
     release = next((name for least, name in _RELEASES if version >= least), None)
-    if release is not None:
+    if version > _LATEST_METADATA_VERSION:
+        yield Prediction(
+            "metadata-version-new",
+            Reaction.IGNORES,
+            metadata_dir.metadata_log,
+            f"metadata.version is {version}, not known to this version of kafkafs",
+            "starts if it is Kafka 4.4 or later and knows that version; Kafka 4.3 does not start",
+        )
+    elif release is not None:
         yield Prediction(
             "metadata-version-new",
             Reaction.IGNORES,
@@ -304,23 +389,33 @@ def check_quorum(
 
 def _is_quorum_state(data: bytes) -> bool:
     try:
-        return isinstance(json.loads(data), dict)
+        state = json.loads(data)
+        return isinstance(state, dict) and state.get("data_version") in _QUORUM_STATE_VERSIONS
     except (ValueError, RecursionError):
         return False
+
+
+def _is_snapshot(path: Path | None) -> bool:
+    return path is not None and names.parse_metadata_snapshot(path.name) is not None
 
 
 def check_checkpoints(one: LogDirState) -> Iterator[Prediction]:
     """The offset checkpoints parse."""
     for name in (*_CHECKPOINTS, names.REPLICATION_CHECKPOINT, names.CLEANER_CHECKPOINT):
         path = one.path / name
+        problem: CorruptCheckpoint | None = None
         try:
             checkpoints.read(path)
         except CorruptCheckpoint as error:
+            problem = error
+        except OSError as error:
+            problem = not_a_file(path, error)
+        if problem is not None:
             yield Prediction(
                 "checkpoint-corrupt",
                 Reaction.OFFLINE,
                 path,
-                error.what,
+                problem.what,
                 "takes the directory offline; without another one it stops",
                 "Remove the file: the broker then " + _CHECKPOINTS.get(name, "begins it anew"),
             )

@@ -18,9 +18,11 @@ from storage.diagnosis.directory_checks import (
     check_space,
     metadata_dir_of,
     metadata_of,
+    not_a_file,
 )
 from storage.diagnosis.partition_checks import (
     check_absent,
+    check_end,
     check_files,
     check_log_start,
     check_remote,
@@ -80,14 +82,19 @@ def examine(
         for tp in one.partitions:
             own += check_files(one.path / tp.dir_name, tp)
         own += _recovery_work(one)
-        if one.partitions:
-            own += check_remote(LogDir.open_read_only(one.path), one.partitions, properties)
-        if not quick and one.partitions:
-            own += _damage(one, progress or NoProgress(), clock or SystemClock())
+        try:
+            if one.partitions:
+                own += check_remote(LogDir.open_read_only(one.path), one.partitions, properties)
+            if not quick and one.partitions:
+                own += _damage(one, progress or NoProgress(), clock or SystemClock())
+        except OSError as error:
+            not_a_file(one.path, error)  # it has been told which
         if any(prediction.reaction is Reaction.OFFLINE for prediction in own):
             offline.add(one.path)
         found += own
-    places = {tp: one.path for one in dirs for tp in one.partitions}
+    places = {tp: one.path for one in dirs for tp, _ in one.loaded()}
+    moved = {one.tp for one in found if one.name == "being-moved" and one.tp is not None}
+    places = {**dict.fromkeys(moved, metadata_dir.path), **places}
     found += check_absent(places, metadata, node_id, metadata_dir.path)
     stays = metadata_dir.path not in offline and len(offline) < len(dirs)
     worst_first = sorted(found, key=lambda one: (_WORST_FIRST[one.reaction], str(one.path)))
@@ -127,6 +134,7 @@ def _damage(one: LogDirState, progress: Progress, clock: Clock) -> Iterator[Pred
         known = DirectoryCheckpoints(RealDisk(), one.path)  # read, never written
         for tp in one.partitions if one.clean else ():
             yield from check_log_start(tp, one.path / tp.dir_name, known.of(tp).log_start or 0)
+            yield from check_end(tp, one.path / tp.dir_name, known.of(tp).recovery_point or 0)
         for tp, outcome in () if one.clean else _rehearsed(one, known, progress, clock):
             if isinstance(outcome, RecoveryReport):
                 reports[tp] = outcome

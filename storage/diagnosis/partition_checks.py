@@ -6,19 +6,21 @@ comes from `verify`. Sources: Kafka's LogManager.isStrayKraftReplica, LogLoader,
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from storage.diagnosis.broker_properties import BrokerProperties
-from storage.diagnosis.directory_checks import REVIVE, LogDirState
+from storage.diagnosis.directory_checks import REVIVE, LogDirState, not_a_file
 from storage.diagnosis.predictions import Prediction, Reaction
 from storage.errors import CorruptCheckpoint
 from storage.files import names, partition_metadata
 from storage.files.cluster_metadata import ClusterMetadata
 from storage.files.listing import paths_in
 from storage.files.names import FileKind
+from storage.files.opening import is_directory
 from storage.files.transaction_index import ENTRY_SIZE, VERSION
-from storage.files.whole_file import read_whole
+from storage.files.whole_file import MOST_ENTRIES_BYTES, read_whole
 from storage.format.batches import LOG_OVERHEAD
 from storage.log import tail
 from storage.log.log_dir import LogDir
@@ -79,6 +81,9 @@ def check_topics(one: LogDirState, metadata: ClusterMetadata | None, node_id: in
                 "topic-id-corrupt", Reaction.REFUSES, path, error.what, "does not start", _id_advice(described), tp
             )
             continue
+        except OSError as error:
+            not_a_file(path, error)  # check_files tells
+            continue
         if topic_id is None:
             what = "partition.metadata is missing"
             yield _stray("topic-id-missing", path, what, tp, described is not None, _id_advice(described))
@@ -135,7 +140,13 @@ def check_absent(
 def check_files(directory: Path, tp: TopicPartition) -> Iterator[Prediction]:
     """Files on which loading fails."""
     for path in paths_in(directory):
-        if names.is_misnamed(path.name):
+        mode = path.lstat().st_mode
+        if _is_read(path.name) and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+            yield Prediction(
+                "no-regular-file", Reaction.OFFLINE, path, "is no regular file",
+                "takes the log directory offline; without another one it stops", "Move it elsewhere", tp,
+            )  # fmt: skip
+        elif names.is_misnamed(path.name):
             yield Prediction(
                 "file-misnamed", Reaction.REFUSES, path, "a segment file's name without an offset",
                 "does not start: it cannot parse the name", "Move the file elsewhere", tp,
@@ -147,8 +158,36 @@ def check_files(directory: Path, tp: TopicPartition) -> Iterator[Prediction]:
             )  # fmt: skip
 
 
+def _is_read(name: str) -> bool:
+    """Whether a broker reads a file of this name. A directory with a segment's name is no segment to it."""
+    parsed = names.parse_segment_file(name)
+    of_partition = (names.PARTITION_METADATA, names.LEADER_EPOCH_CHECKPOINT)
+    return name in of_partition or (parsed is not None and parsed.kind is not FileKind.LOG)
+
+
+def check_end(tp: TopicPartition, directory: Path, flushed: int) -> Iterator[Prediction]:
+    """A log that ends below its recovery point has lost segments: what is below was on the disk. OSError."""
+    segments = [Segment.at(directory, base) for base in live_offsets(directory, FileKind.LOG)]
+    last = next((segment for segment in reversed(segments) if not is_directory(segment.log.path)), None)
+    end = 0 if last is None else tail.measure(last, last.size).next_offset
+    if end < flushed:
+        yield Prediction(
+            "log-end-lost",
+            Reaction.CUTS,
+            directory,
+            f"the log ends at offset {end}, and was on the disk up to {flushed} ({names.RECOVERY_POINT_CHECKPOINT})",
+            f"goes on at {end}: offsets {end} to {flushed - 1} are given to other messages",
+            "Put the segment files that are missing back; other replicas may have them",
+            tp,
+            end,
+        )
+
+
 def _has_later_version(path: Path) -> bool:
-    data = read_whole(path) or b""
+    try:
+        data = read_whole(path, MOST_ENTRIES_BYTES) or b""
+    except OSError:
+        return False  # which `verify` reports
     versions = [data[at : at + 2] for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE)]
     return any(int.from_bytes(version, "big", signed=True) > VERSION for version in versions)
 

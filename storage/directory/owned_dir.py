@@ -246,11 +246,13 @@ class OwnedDir:
         overrides: Mapping[str, str] | None = None,
         *,
         start_offsets: Mapping[int, int] | None = None,
+        topic_id: str | None = None,
     ) -> None:
         """Creates a topic: `num.partitions` partitions by default, keeping everything unless `overrides` says
         otherwise.
 
-        `start_offsets`: of partitions that another log is about to be replicated into. Crash-safe: the checkpoints
+        `start_offsets`: of partitions that another log is about to be replicated into; `topic_id`: of that log's topic,
+        a new one by default. Crash-safe: the checkpoints
         forget earlier topics of that name, then partition_dirs.create; a crash leaves all, none or the first of them.
         FileExistsError, InvalidTopic, InvalidConfig, OSError; NotPermitted in a broker's directory and for the
         cluster's metadata.
@@ -269,7 +271,8 @@ class OwnedDir:
                 raise ValueError("a topic has at least one partition")
             wanted = {**NEW_TOPIC_OVERRIDES, **(overrides or {})}
             LogConfig.from_overrides(config.topic_defaults, wanted)
-            self._create_partitions(topic, range(count), partition_metadata.random_id(), wanted, start_offsets or {})
+            topic_id = topic_id or partition_metadata.random_id()
+            self._create_partitions(topic, range(count), topic_id, wanted, start_offsets or {})
 
     def add_partitions(self, topic: str, count: int) -> None:
         """Extends the topic to `count` partitions; it cannot have fewer than before. Errors as `create_topic`."""

@@ -60,8 +60,7 @@ class OwnedLogs:
     3. `_noting`: held while a log's checkpoint lines are set, after checking that the log is still the partition's, and
        while a log is forgotten. So no line of a log is set after its topic was forgotten
     4. `_lock`: everything that is listed under it below. Nothing is read or written while it is held
-    `_describing` is taken without any of the others except turns.
-    """
+    `_describing` is taken without any of the others except turns."""
 
     def __init__(
         self,

@@ -59,6 +59,8 @@ class ClusterMetadataReader:
         # The position and header of the last batch read. The inode number alone does not prove that the batch is still
         # there: a quorum's log may be truncated and appended to again, and a directory may be formatted again.
         self._last_batch: tuple[int, bytes] | None = None
+        # Why the latest snapshot was not read. The log from its beginning tells as much, if it is still there.
+        self._unread: StorageError | None = None
         # The error of an intact batch with invalid records: reading it again would not help.
         self._stuck: StorageError | None = None
 
@@ -77,9 +79,11 @@ class ClusterMetadataReader:
         try:
             if not self._follows(segments):
                 self._forget()
-                problem = self._start(snapshots)
-            if problem is None:
+                problem, self._unread = None, self._start(snapshots)
+            is_whole = self._unread is None or (bool(segments) and segments[0].base_offset <= self._end_offset)
+            if problem is None and is_whole:
                 problem = self._read_log(segments)
+            problem = problem or self._unread
         except SegmentGone as gone:
             # A running broker removes segments and snapshots; the next refresh starts over with the files there are
             # then.
@@ -231,8 +235,8 @@ class ClusterMetadataReader:
 
 
 def read_bootstrap(log_dir: Path) -> ClusterMetadata | None:
-    """What `bootstrap.checkpoint` describes, with which the cluster began: at least its features. None without the
-    file; OSError when it cannot be read."""
+    """What `bootstrap.checkpoint` describes: what a cluster began with, at least its features, or in a copy what it had
+    besides topics. None without the file; OSError when it cannot be read."""
     try:
         return ClusterMetadataReader(log_dir).bootstrap(log_dir / names.BOOTSTRAP_CHECKPOINT)
     except FileNotFoundError:

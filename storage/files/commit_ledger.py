@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from storage.errors import CorruptCheckpoint
 from storage.files import names
-from storage.files.whole_file import read_whole
+from storage.files.whole_file import MOST_ENTRIES_BYTES, read_whole
 from storage.types import TopicPartition
 
 VERSION: Final = 1
@@ -255,5 +255,5 @@ def _staged(name: str) -> str:
 def read(directory: Path) -> Ledger:
     """The ledger of a log directory, empty when it has none. CorruptCheckpoint, or OSError when it cannot be read."""
     path = directory / names.COMMITS
-    data = read_whole(path)
+    data = read_whole(path, MOST_ENTRIES_BYTES)
     return Ledger() if data is None else parse(data, path)

@@ -141,8 +141,8 @@ def opened(disk: Disk, path: Path, *, create: bool = False) -> Iterator[DiskFile
         file.close()
 
 
-def replace_file(disk: Disk, path: Path, content: bytes) -> None:
-    """Replaces a small file as a whole (Kafka's CheckpointFile.write). Crash-safe:
+def replace_file(disk: Disk, path: Path, content: bytes, *, mode: int | None = None) -> None:
+    """Replaces a small file as a whole (Kafka's CheckpointFile.write), with these permissions if given. Crash-safe:
 
     1. write `<path>.tmp` and sync it → old content is in place; recovery ignores `.tmp`
     2. rename it over `path`          → old or new content is in place
@@ -152,6 +152,8 @@ def replace_file(disk: Disk, path: Path, content: bytes) -> None:
     if os.path.lexists(temporary):
         disk.unlink(temporary)  # a rest of ours, or a link to something that is not to be written
     with opened(disk, temporary, create=True) as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
         file.truncate(0)
         file.write_at(0, content)
         file.sync()

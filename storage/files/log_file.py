@@ -146,6 +146,19 @@ class LogFile:
         finally:
             os.close(fd)
 
+    def skip_hole(self, position: int) -> int:
+        """The first byte position from `position` on that is not in a hole, which reads as zeros and may be larger than
+        any disk; the end of the file if none is, and beyond it `position`. Raises as `read`."""
+        fd = self._open()
+        try:
+            return os.lseek(fd, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # a file system without holes
+                return position
+            return max(position, os.fstat(fd).st_size)
+        finally:
+            os.close(fd)
+
     def read_each(self, positions: Iterable[int], size: int) -> list[bytes]:
         """Reads `size` bytes from each of these byte positions, fewer where the file ends before. Raises as `read`."""
         fd = self._open()

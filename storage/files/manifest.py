@@ -15,8 +15,9 @@ from typing import Any, Final
 from storage.errors import CorruptCheckpoint, UnsupportedFormat
 from storage.files.disk import replace_file
 from storage.files.disk_protocol import Disk
+from storage.files.log_file import open_quietly
 from storage.files.opening import real_place
-from storage.files.whole_file import read_whole
+from storage.files.whole_file import MOST_ENTRIES_BYTES, read_whole
 from storage.format.batch_range import BatchRange
 from storage.types import TopicPartition
 
@@ -57,11 +58,20 @@ class ManifestOffset:
 
 
 @dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """A file of the copy that is no `.log`: its size, and its SHA-256 in hexadecimal."""
+
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What a backup has. Topics and partitions are by their names in the copy.
 
     `cluster_id`: of the source, None if it has none. `created_ms`, `updated_ms`: when the first and the last mirror
-    ended, epoch milliseconds. `until_ms`: where the last one cut, None if nowhere.
+    ended, epoch milliseconds. `until_ms`: where the last one cut, None if nowhere. `files`: by path below the copy;
+    none of a copy in a broker's directory, because the broker changes them.
     """
 
     cluster_id: str | None
@@ -71,6 +81,7 @@ class Manifest:
     topics: Mapping[str, ManifestTopic] = field(default_factory=dict)
     partitions: Mapping[TopicPartition, ManifestPartition] = field(default_factory=dict)
     groups: tuple[ManifestOffset, ...] = ()
+    files: Mapping[str, ManifestFile] = field(default_factory=dict)
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -89,6 +100,7 @@ def encode(manifest: Manifest) -> bytes:
         "topics": [{"topic": name, **_topic_json(topic)} for name, topic in sorted(manifest.topics.items())],
         "partitions": partitions,
         "groups": [asdict(committed) for committed in manifest.groups],
+        "files": [{"path": name, **asdict(file)} for name, file in sorted(manifest.files.items())],
     }
     return json.dumps({**content, "sha256": _digest(content)}, indent=1, ensure_ascii=False).encode() + b"\n"
 
@@ -116,8 +128,18 @@ def parse(data: bytes, path: Path | None = None) -> Manifest:
 def read(path: Path) -> Manifest | None:
     """Reads a manifest, a file that a person names; None when there is none. CorruptCheckpoint, UnsupportedFormat,
     OSError."""
-    data = read_whole(real_place(path))
+    data = read_whole(real_place(path), MOST_ENTRIES_BYTES)
     return None if data is None else parse(data, path)
+
+
+def digest_file(path: Path) -> ManifestFile | None:
+    """A file as a manifest lists it; None when there is none. OSError."""
+    try:
+        with open(path, "rb", buffering=0, opener=open_quietly) as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return ManifestFile(file.tell(), digest)
+    except FileNotFoundError:
+        return None
 
 
 def write(disk: Disk, path: Path, manifest: Manifest) -> None:
@@ -153,6 +175,8 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
         for found in content["partitions"]
     }
     groups = tuple(ManifestOffset(**committed) for committed in content["groups"])
+    # Manifests of earlier versions of kafkafs list no files.
+    files = {found["path"]: ManifestFile(found["size_bytes"], found["sha256"]) for found in content.get("files", ())}
     return Manifest(
         content["cluster_id"],
         content["created_ms"],
@@ -161,6 +185,7 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
         topics,
         partitions,
         groups,
+        files,
     )
 
 

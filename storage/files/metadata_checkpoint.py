@@ -13,7 +13,15 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from storage.files.metadata_records import ConfigRecord, FeatureLevelRecord, ProducerIdsRecord, TopicRecord
+from storage.files.metadata_records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    ProducerIdsRecord,
+    ResourceType,
+    TopicRecord,
+    VerbatimRecord,
+)
+from storage.files.metadata_replay import ClusterMetadata
 from storage.files.partition_metadata import id_bytes
 from storage.format.control_records import ControlType
 from storage.format.record_batch import BatchFields, encode_batch
@@ -50,7 +58,21 @@ class Voter:
     port: int
 
 
-NewRecord = FeatureLevelRecord | TopicRecord | ConfigRecord | NewPartition | ProducerIdsRecord
+NewRecord = FeatureLevelRecord | TopicRecord | ConfigRecord | NewPartition | ProducerIdsRecord | VerbatimRecord
+
+
+def cluster_records(cluster: ClusterMetadata) -> list[NewRecord]:
+    """What a cluster's metadata say apart from topics: features, with metadata.version first as a broker requires,
+    configurations, producer ids, and the records that stay as they are."""
+    levels = sorted(cluster.features.items(), key=lambda one: (one[0] != "metadata.version", one[0]))
+    records: list[NewRecord] = [FeatureLevelRecord(name, level) for name, level in levels]
+    broker_configs = {(int(ResourceType.BROKER), str(node)): values for node, values in cluster.brokers.items()}
+    configs = {(int(ResourceType.BROKER), ""): cluster.broker_defaults, **broker_configs, **cluster.other_configs}
+    for (kind, resource), values in configs.items():
+        records += [ConfigRecord(kind, resource, key, value) for key, value in values.items()]
+    if cluster.next_producer_id > 0:
+        records.append(ProducerIdsRecord(cluster.next_producer_id))
+    return [*records, *cluster.verbatim]
 
 
 def bootstrap(records: Sequence[NewRecord], now_ms: int) -> bytes:
@@ -97,6 +119,8 @@ def _encode(record: NewRecord) -> bytes:
             return _frame(4, 0, struct.pack(">b", kind) + _string(resource) + _string(name) + text)
         case ProducerIdsRecord(next_producer_id):
             return _frame(15, 0, struct.pack(">iqq", -1, -1, next_producer_id))
+        case VerbatimRecord():
+            return record.value or b""
         case NewPartition():
             node = _int32s([record.node_id])
             state = struct.pack(">iii", record.leader, record.leader_epoch, 0)

@@ -1,4 +1,5 @@
-"""Records of KRaft's metadata log that concern topics, partitions, configurations, features and producer ids.
+"""Records of KRaft's metadata log that concern topics, partitions, configurations, features and producer ids, and those
+that a new cluster takes over as they are: ACLs, SCRAM credentials, quotas and delegation tokens.
 
 Read here; `metadata_checkpoint` writes those that a new cluster begins with.
 
@@ -9,9 +10,9 @@ ByteBufferAccessor, and the schemas `common/metadata/*.json` of Kafka 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from enum import IntEnum, StrEnum
 
 from storage.errors import CorruptCheckpoint, UnsupportedFormat
 from storage.files.partition_metadata import id_text
@@ -27,6 +28,8 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,26 @@ class ProducerIdsRecord:
     next_producer_id: int
 
 
+class VerbatimKind(StrEnum):
+    """What a VerbatimRecord holds, in words."""
+
+    ACL = "ACLs"
+    SCRAM = "SCRAM credentials"
+    QUOTA = "quotas"
+    TOKEN = "delegation tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class VerbatimRecord:
+    """A record whose bytes stay as they are. A later one with the same `kind` and `key` replaces it, or removes it when
+    its `value` is None. `name`: whom it concerns, for a person; never a secret."""
+
+    kind: VerbatimKind
+    key: Hashable
+    name: str
+    value: bytes | None
+
+
 @dataclass(frozen=True, slots=True)
 class BeginTransactionRecord:
     """Records that follow count only once the transaction ends (KIP-868)."""
@@ -115,6 +138,7 @@ MetadataRecord = (
     | ConfigRecord
     | FeatureLevelRecord
     | ProducerIdsRecord
+    | VerbatimRecord
     | BeginTransactionRecord
     | EndTransactionRecord
     | AbortTransactionRecord
@@ -159,6 +183,62 @@ def _producer_ids(reader: FieldReader, version: int) -> ProducerIdsRecord:
     return ProducerIdsRecord(reader.int64())
 
 
+def _acl(reader: FieldReader, version: int) -> VerbatimRecord:
+    key = reader.uuid()
+    reader.int8()  # resource type
+    reader.string()  # resource
+    reader.int8()  # pattern type
+    principal = reader.string()
+    reader.string()  # host
+    reader.int8()  # operation
+    reader.int8()  # permission
+    return VerbatimRecord(VerbatimKind.ACL, key, principal, b"")
+
+
+def _removed_acl(reader: FieldReader, version: int) -> VerbatimRecord:
+    return VerbatimRecord(VerbatimKind.ACL, reader.uuid(), "", None)
+
+
+def _scram(reader: FieldReader, version: int) -> VerbatimRecord:
+    name, mechanism = reader.string(), reader.int8()
+    for _secret in ("salt", "stored key", "server key"):
+        reader.nullable_bytes()
+    reader.int32()  # iterations
+    return VerbatimRecord(VerbatimKind.SCRAM, (name, mechanism), name, b"")
+
+
+def _removed_scram(reader: FieldReader, version: int) -> VerbatimRecord:
+    name, mechanism = reader.string(), reader.int8()
+    return VerbatimRecord(VerbatimKind.SCRAM, (name, mechanism), name, None)
+
+
+def _quota(reader: FieldReader, version: int) -> VerbatimRecord:
+    entity = []
+    for _ in range(reader.count(least_bytes=3)):
+        entity.append((reader.string(), reader.nullable_string()))
+        reader.tagged()
+    limit = reader.string()
+    reader.int64()  # the value, a double
+    removed = reader.int8()
+    name = ", ".join(f"{kind} {'<default>' if one is None else one}" for kind, one in entity)
+    key = (tuple(sorted(entity, key=str)), limit)
+    return VerbatimRecord(VerbatimKind.QUOTA, key, name, None if removed else b"")
+
+
+def _token(reader: FieldReader, version: int) -> VerbatimRecord:
+    owner = reader.string()
+    reader.string()  # requester
+    for _ in range(reader.count(least_bytes=1)):
+        reader.string()  # a renewer
+    for _time in ("issued", "at most until", "expires"):
+        reader.int64()
+    return VerbatimRecord(VerbatimKind.TOKEN, reader.string(), owner, b"")
+
+
+def _removed_token(reader: FieldReader, version: int) -> VerbatimRecord:
+    return VerbatimRecord(VerbatimKind.TOKEN, reader.string(), "", None)
+
+
 @dataclass(frozen=True, slots=True)
 class _Schema:
     """How to read the message of an api key. `tags_read`: `read` reads the tagged fields itself."""
@@ -175,11 +255,18 @@ _SCHEMAS = {
     4: _Schema("ConfigRecord", 0, _config),
     5: _Schema("PartitionChangeRecord", 2, _partition_change, tags_read=True),
     9: _Schema("RemoveTopicRecord", 0, lambda reader, version: RemoveTopicRecord(id_text(reader.uuid()))),
+    10: _Schema("DelegationTokenRecord", 0, _token),
+    11: _Schema("UserScramCredentialRecord", 0, _scram),
     12: _Schema("FeatureLevelRecord", 0, lambda reader, version: FeatureLevelRecord(reader.string(), reader.int16())),
+    14: _Schema("ClientQuotaRecord", 0, _quota),
     15: _Schema("ProducerIdsRecord", 0, _producer_ids),
+    18: _Schema("AccessControlEntryRecord", 0, _acl),
+    19: _Schema("RemoveAccessControlEntryRecord", 0, _removed_acl),
+    22: _Schema("RemoveUserScramCredentialRecord", 0, _removed_scram),
     23: _Schema("BeginTransactionRecord", 0, lambda reader, version: BeginTransactionRecord()),
     24: _Schema("EndTransactionRecord", 0, lambda reader, version: EndTransactionRecord()),
     25: _Schema("AbortTransactionRecord", 0, lambda reader, version: AbortTransactionRecord()),
+    26: _Schema("RemoveDelegationTokenRecord", 0, _removed_token),
 }
 
 
@@ -205,4 +292,6 @@ def decode(data: bytes) -> MetadataRecord | None:
         reader.tagged()
     if reader.remaining():
         raise CorruptCheckpoint(f"{schema.name} is followed by {reader.remaining()} stray bytes")
+    if isinstance(record, VerbatimRecord) and record.value is not None:
+        return replace(record, value=data)
     return record

@@ -1,11 +1,12 @@
-"""The state that the records of KRaft's metadata log describe: topics, partitions, configurations.
+"""The state that the records of KRaft's metadata log describe: topics, partitions, configurations, and what is carried
+over to another cluster as it is.
 
 Sources: Kafka's TopicsDelta, TopicDelta, PartitionRegistration.merge, ConfigurationsDelta.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -24,6 +25,7 @@ from storage.files.metadata_records import (
     RemoveTopicRecord,
     ResourceType,
     TopicRecord,
+    VerbatimRecord,
 )
 
 
@@ -52,7 +54,9 @@ class ClusterMetadata:
     """The cluster's metadata before `end_offset`.
 
     `broker_defaults` and `brokers` (by node id) are dynamic broker configurations, which override server.properties.
-    `features`: levels by name, those that are off left out. Producer ids below `next_producer_id` were given out.
+    `other_configs`: by resource type and name, of what is neither a topic nor a broker. `verbatim`: ACLs, credentials,
+    quotas and tokens. `features`: levels by name, those that are off left out. Producer ids below `next_producer_id`
+    were given out.
     `problem`: why nothing beyond `end_offset` could be read; None when everything was read.
     """
 
@@ -63,6 +67,8 @@ class ClusterMetadata:
     problem: StorageError | None = None
     features: Mapping[str, int] = field(default_factory=dict)
     next_producer_id: int = 0
+    other_configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
+    verbatim: tuple[VerbatimRecord, ...] = ()
 
     def broker_values(self, node_id: int | None) -> dict[str, str]:
         """The dynamic configuration of one broker, the cluster's defaults included."""
@@ -85,6 +91,7 @@ class MetadataReplay:
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
         self._features: dict[str, int] = {}
         self._next_producer_id = 0
+        self._verbatim: dict[tuple[str, Hashable], VerbatimRecord] = {}
         self._transaction: list[MetadataRecord] | None = None
         # The topics returned last; those whose names are in _changed must be built again.
         self._shown: dict[str, TopicMetadata] = {}
@@ -139,6 +146,10 @@ class MetadataReplay:
                     self._features[name] = level
             case ProducerIdsRecord(next_producer_id):
                 self._next_producer_id = next_producer_id
+            case VerbatimRecord(kind, key, _, value):
+                self._verbatim.pop((kind, key), None)
+                if value is not None:
+                    self._verbatim[kind, key] = record
 
     def _change(self, record: PartitionChangeRecord) -> None:
         topic = self._topic(record.topic_id)
@@ -192,4 +203,12 @@ class MetadataReplay:
             problem,
             MappingProxyType(dict(self._features)),
             self._next_producer_id,
+            MappingProxyType(
+                {
+                    resource: MappingProxyType(dict(values))
+                    for resource, values in self._configs.items()
+                    if resource[0] not in (ResourceType.TOPIC, ResourceType.BROKER)
+                }
+            ),
+            tuple(self._verbatim.values()),
         )

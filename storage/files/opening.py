@@ -71,11 +71,12 @@ def open_file(path: Place, flags: int, mode: int = 0o666) -> int:
 
 
 def make_directory(path: Place) -> None:
-    """Makes a directory, which belongs to the owner of the one that it is in if we are root. OSError."""
+    """Makes a directory. As root: with the owner of the one that it is in, and no bits which that lacks. OSError."""
     with parent_of(path) as (parent, name):
-        os.mkdir(name, dir_fd=parent)
         owner = Path(path).parent.stat()
-        if os.geteuid() == 0 != owner.st_uid:
+        is_of_other = os.geteuid() == 0 != owner.st_uid
+        os.mkdir(name, stat.S_IMODE(owner.st_mode) & 0o777 if is_of_other else 0o777, dir_fd=parent)
+        if is_of_other:
             os.chown(name, owner.st_uid, owner.st_gid, dir_fd=parent, follow_symlinks=False)
 
 

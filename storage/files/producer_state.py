@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import CorruptCheckpoint
-from storage.files.whole_file import read_whole
+from storage.files.whole_file import MOST_ENTRIES_BYTES, read_whole
 from storage.format.checksum import crc32c
 
 VERSION = 1
@@ -107,5 +107,5 @@ def encode(entries: Iterable[ProducerEntry]) -> bytes:
 
 def read(path: Path) -> ProducerSnapshot | None:
     """Reads a snapshot; None when there is none. CorruptCheckpoint as `parse`; OSError when it cannot be read."""
-    data = read_whole(path)
+    data = read_whole(path, MOST_ENTRIES_BYTES)
     return None if data is None else parse(data, path)

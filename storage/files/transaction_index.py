@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from storage.errors import CorruptIndex, IndexFault
 from storage.files.sparse_index import broken_entry, first_failure
-from storage.files.whole_file import read_whole
+from storage.files.whole_file import MOST_ENTRIES_BYTES, read_whole
 
 ENTRY_SIZE = 34
 VERSION = 0
@@ -128,7 +128,7 @@ def parse(data: bytes, base_offset: int, *, growing: bool = False, path: Path | 
 def load(path: Path, base_offset: int, *, growing: bool = False) -> TransactionIndex:
     """Reads a .txnindex; see `parse`. Never raises: a missing or unreadable file gives an index without entries."""
     try:
-        data = read_whole(path)
+        data = read_whole(path, MOST_ENTRIES_BYTES)
     except OSError as error:
         problem = CorruptIndex(f"cannot be read: {error.strerror}", IndexFault.UNREADABLE, path=path)
         return TransactionIndex(np.empty((4, 0), dtype=np.int64), problem=problem)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 # A library call from Python takes as long as the compiled tables need for about this many bytes.
 SMALL_BYTES = 512
-_CASTAGNOLI = 0x82F63B78  # the polynomial, its bits reflected
+_CASTAGNOLI = 0x82F63B78  # the polynomials, their bits reflected
+_IEEE = 0xEDB88320
 
 
 def _slicing_tables(name: str) -> Tables:
@@ -38,11 +40,12 @@ def _slicing_tables(name: str) -> Tables:
     return np.concatenate(tables).astype(np.uint32)
 
 
-def _carrying_tables(size: int) -> Tables:
-    """Four tables of 256 entries, flat: the effect of `size` zero bytes on byte k of a CRC-32C."""
+@cache
+def _carrying_tables(size: int, polynomial: int = _CASTAGNOLI) -> Tables:
+    """Four tables of 256 entries, flat: the effect of `size` zero bytes, a power of two, on byte k of a CRC."""
     # The operator for one zero bit as a matrix over GF(2), squared until it is the operator for all of them.
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    operator = np.where(bits & 1, np.uint32(_CASTAGNOLI), bits >> np.uint32(1)).astype(np.uint32)
+    operator = np.where(bits & 1, np.uint32(polynomial), bits >> np.uint32(1)).astype(np.uint32)
     for _ in range((8 * size).bit_length() - 1):
         operator = _applied(operator, operator)
     return np.concatenate(
@@ -110,3 +113,15 @@ def small_limit() -> int:
     if not checksum_kernel.is_compiled():
         return -1
     return SMALL_BYTES if IMPLEMENTATION == "crc32c" else 1 << 62
+
+
+def without_prefix(whole: Tables, prefix: Tables, sizes: NDArray[np.int64], *, ieee: bool) -> Tables:
+    """The CRCs of strings of `sizes` bytes, below 2^31 each, from those of what is before them (`prefix`) and of both
+    together (`whole`). CRC-32 if `ieee`, otherwise CRC-32C."""
+    carried = prefix.copy()
+    for bit in range(31):
+        rows = (sizes >> bit & 1).nonzero()[0]
+        if rows.size:
+            tables, value = _carrying_tables(1 << bit, _IEEE if ieee else _CASTAGNOLI).reshape(4, 256), carried[rows]
+            carried[rows] = np.bitwise_xor.reduce([tables[k][value >> np.uint32(8 * k) & 0xFF] for k in range(4)])
+    return whole ^ carried

@@ -65,14 +65,16 @@ def load_u32be(data: Bytes, at: cython.longlong) -> cython.longlong:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def crc_of(data: Bytes, at: cython.longlong, end: cython.longlong, tables: Tables) -> cython.longlong:
-    """The reflected CRC of data[at:end]; `tables` flat, table k at 256 * k."""
-    crc: cython.uint = 0
+def crc_of(
+    data: Bytes, at: cython.longlong, end: cython.longlong, tables: Tables, value: cython.uint
+) -> cython.longlong:
+    """The reflected CRC of data[at:end], continuing from `value`; `tables` flat, table k at 256 * k."""
+    crc: cython.uint
     first: cython.uint
     second: cython.uint
     third: cython.uint
     fourth: cython.uint
-    crc = ~crc if cython.compiled else 0xFFFFFFFF
+    crc = ~value if cython.compiled else value ^ 0xFFFFFFFF
     while end - at >= 16:
         first = crc ^ load_u32le(data, at)
         second = load_u32le(data, at + 4)
@@ -192,7 +194,7 @@ def check_batches(
                 large[count, 4] = table[MAGIC, row]
                 count += 1
             else:
-                found = crc_of(data, at + skipped, at + length, crc32c_tables if skipped == 21 else crc32_tables)
+                found = crc_of(data, at + skipped, at + length, crc32c_tables if skipped == 21 else crc32_tables, 0)
                 if found != table[CRC_COLUMN, row]:
                     break
             row += 1
@@ -233,7 +235,7 @@ def check_messages(
             if size < 14 or size > end - at - 12:
                 break
             stored = load_u32be(data, at + 12)
-            found = crc_of(data, at + 16, at + 12 + size, tables)
+            found = crc_of(data, at + 16, at + 12 + size, tables, 0)
             if stored != found:
                 break
             stored = found = 0
@@ -242,3 +244,43 @@ def check_messages(
     if stored == found:
         index = -1
     return index, stored, found
+
+
+def crcs_up_to(
+    buffer: cython.const[cython.uchar][::1],
+    ends: cython.const[cython.longlong][::1],
+    value: cython.uint,
+    tables: cython.const[cython.uint][::1],
+    crcs: cython.longlong[::1],
+) -> None:
+    """The CRC of buffer[:end], continuing from `value`, for each of `ends`, which ascend, into `crcs`.
+
+    `tables` are those of the polynomial. ValueError if an end lies outside of the buffer or below the one before it.
+    """
+    size: cython.longlong = len(buffer)
+    at: cython.longlong = 0
+    row: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = ends.shape[0]
+    outside: cython.bint = False
+    data: Bytes
+    crc_tables: Tables
+    if crcs.shape[0] < count or len(tables) < TABLE_ENTRIES:
+        raise ValueError("no room for all CRCs, or no tables")
+    if cython.compiled:
+        if not size:
+            raise ValueError("the buffer is empty")
+        data = cython.address(buffer[0])
+        crc_tables = cython.address(tables[0])
+    else:
+        data, crc_tables = memoryview(buffer), memoryview(tables)
+    with cython.nogil:
+        while row < count:
+            if ends[row] < at or ends[row] > size:
+                outside = True
+                break
+            value = cython.cast(cython.uint, crc_of(data, at, ends[row], crc_tables, value))
+            crcs[row] = value
+            at = ends[row]
+            row += 1
+    if outside:
+        raise ValueError("ends do not ascend within the buffer")

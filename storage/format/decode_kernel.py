@@ -54,6 +54,10 @@ else:
     V2_SIZE = 61  # a batch header of format v2
     LEAST_RECORD = 7  # no key, no value, no header: one byte for each field
     LEAST_BODY = 6
+    # The most records of a batch, and the most headers of all of them. A header without name and value takes two bytes
+    # and compresses to almost nothing, but takes 32 where headers are looked up; a record 7 and 72.
+    MOST_RECORDS = 1 << 21
+    MOST_HEADERS = 1 << 21
     # Lengths and small fields of records are far apart, which the processor's own prefetching does not cover.
     # Prefetched this many bytes ahead, records are read from memory at 50 M/s instead of 35 (100-byte values).
     AHEAD = 4096
@@ -85,7 +89,9 @@ else:
     WRAPPER_OFFSET_FAULT = 22
     MESSAGE_OFFSET_FAULT = 23
     MESSAGE_CAPACITY_FAULT = 24
-    BOUNDS_FAULT = 25
+    MOST_RECORDS_FAULT = 25
+    MOST_HEADERS_FAULT = 26
+    BOUNDS_FAULT = 27
 
 # A byte buffer: a C pointer when compiled, a memoryview of bytes when not.
 Bytes = cython.typedef(cython.pointer(cython.const[cython.uchar]))
@@ -124,6 +130,8 @@ FAULTS = (
     ("wrapper offset is below its last message's relative offset", "0, or {} or more"),
     ("offset is negative or passes the 64-bit limit", "a sum with {} of 0 or more"),
     ("more messages than columns have room for", "at most {}"),
+    ("more records than are read of one batch", "at most {}"),
+    ("more headers than are read of one batch", "at most {}"),
     ("batch lies outside of the buffer", "an end within {}"),
 )
 
@@ -433,6 +441,8 @@ def survey(
                     count = length
                 if count > 0 and count * LEAST_RECORD > length - V2_SIZE:
                     count = (length - V2_SIZE) // LEAST_RECORD
+                if count > MOST_RECORDS:
+                    count = MOST_RECORDS
                 if count > 0:
                     records += count
             else:
@@ -610,6 +620,7 @@ def decode_batch(
     max_timestamp: cython.longlong = table[MAX_TIMESTAMP * rows + row]
     append_time: cython.bint = (table[ATTRIBUTES * rows + row] & LOG_APPEND_TIME_BIT) != 0
     count: cython.longlong = table[COUNT * rows + row]
+    headers: cython.longlong = 0
     record: cython.longlong
     slot: cython.Py_ssize_t
     length: cython.longlong
@@ -626,6 +637,8 @@ def decode_batch(
     # Dividing first would cost as much as decoding a record; the first comparison keeps the product in range.
     if count < 0 or count > end - at or count * LEAST_RECORD > end - at:
         return failed(fault, COUNT_FAULT, (end - at) // LEAST_RECORD, count)
+    if count > MOST_RECORDS:
+        return failed(fault, MOST_RECORDS_FAULT, MOST_RECORDS, count)
     if count > width - used:
         return failed(fault, CAPACITY_FAULT, width - used, count)
     for record in range(count):
@@ -694,6 +707,9 @@ def decode_batch(
         used += 1
         at = after
         if value > 0:
+            headers += value
+            if headers > MOST_HEADERS:
+                return failed(fault, MOST_HEADERS_FAULT, MOST_HEADERS, headers)
             at = walk_headers(data, at, body_end, value, fault, columns, width, 0, False)
             if at < 0:
                 return -1
@@ -791,6 +807,8 @@ def decode_wrapped(
             return failed(fault, MESSAGE_SIZE_FAULT, V1_SIZE - OVERHEAD, size)
         if data[at + 17] & CODEC_BITS != 0:
             return failed(fault, NESTED_FAULT, 0, data[at + 17] & CODEC_BITS)
+        if used - first >= MOST_RECORDS:
+            return failed(fault, MOST_RECORDS_FAULT, MOST_RECORDS, used - first + 1)
         if used >= width:
             return failed(fault, MESSAGE_CAPACITY_FAULT, width, used)
         if decode_message(data, at, at + OVERHEAD + size, row, columns, width, used, fault) < 0:
@@ -870,7 +888,9 @@ def audit_batch(
     count: cython.longlong = table[COUNT * rows + row]
     greatest: cython.longlong
     # No sum of timestamps may wrap, or the greatest delta would not be the greatest timestamp.
-    if base_offset < 0 or last < 0 or count <= 0 or base_timestamp < 0 or base_timestamp >= MAX_INT64 - SHORT:
+    if base_offset < 0 or last < 0 or base_timestamp < 0 or base_timestamp >= MAX_INT64 - SHORT:
+        return False
+    if count <= 0 or count > MOST_RECORDS:
         return False
     greatest = audit_plainly(data, at, end, last, count)
     if greatest < 0:

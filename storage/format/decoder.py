@@ -7,6 +7,7 @@ the range; only the codec libraries may need a call for each batch.
 from __future__ import annotations
 
 import struct
+import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -36,7 +37,17 @@ MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 # Decompressed bytes after which a block ends, so that it stays in the processor's cache.
 BLOCK_BYTES = 1024 * 1024
 
+# A batch that takes more is unusual: its memory is not kept for the next call, and of all decoders of the process two
+# have such memory at a time. One that waits goes on after some seconds: its thread may use another's block meanwhile.
+_KEPT_BYTES = 32 * 1024 * 1024
+_KEPT_RECORDS = 1 << 19
+_large = threading.BoundedSemaphore(2)
+_PATIENCE_SECONDS = 2
+
 NO_RECORDS = 1 - 2**63  # instead of a timestamp
+# The most records of a batch, and the most headers of all of them (decode_kernel has the numbers too). Kafka has no
+# limits; librdkafka puts at most 1,000,000 messages into a batch, and Kafka's own producer fewer by default.
+MOST_RECORDS = MOST_HEADERS = 1 << 21
 LEAST_RECORD = 7  # bytes of a v2 record without key, value and headers
 LEAST_MESSAGE = 26  # bytes of a v0 message without key and value
 
@@ -133,6 +144,10 @@ class Decoder:
         self._columns = np.empty((len(RecordColumn), 0), np.int64)
         self._fault = np.zeros(4, np.int64)
         self._library: CodecLibrary | None = None  # created for the first compressed batch
+        self._is_counted = False  # in _large
+
+    def __del__(self) -> None:
+        self._free_large()
 
     def decode(
         self,
@@ -173,6 +188,9 @@ class Decoder:
         )
         if self._fault[0]:
             damage = _damage_of_fault(table, row, self._fault)
+            if not used:  # a large batch is alone in the arena
+                payloads = payloads._replace(buffer=memoryview(b""))
+                self._free_large()
         return RecordBlock(payloads.buffer, table, columns[:, :used], row, damage)
 
     def audit(
@@ -200,6 +218,8 @@ class Decoder:
             self._fault,
             self._room(plan.records),
         )
+        del payloads
+        self._free_large()
         if self._fault[0]:
             damage = _damage_of_fault(table, row, self._fault)
         return RecordAudit(row, damage, *found[:, : row - first_row])
@@ -207,8 +227,9 @@ class Decoder:
     def _room(self, records: int) -> Int64s:
         """Columns for at least this many records."""
         if records > self._columns.shape[1]:
+            self._count_large(records > _KEPT_RECORDS)
             # An odd count of cache lines a column, so that columns do not fall into the same cache sets.
-            capacity = max(records, 2 * self._columns.shape[1], 4096)
+            capacity = max(records, min(2 * self._columns.shape[1], _KEPT_RECORDS), 4096)
             self._columns = np.empty((len(RecordColumn), capacity | 8), np.int64)
         return self._columns
 
@@ -225,6 +246,7 @@ class Decoder:
     ) -> tuple[_Payloads, _Plan]:
         """Check CRCs and decompress: where the records of the rows that can be decoded now are, and how many at
         most."""
+        self._free_large()
         data = memoryview(buffer).cast("B").toreadonly()
         last = table.rows if last_row is None else last_row
         if not 0 <= first_row <= last <= table.rows:
@@ -364,7 +386,22 @@ class Decoder:
 
     def _grow_arena(self, size: int) -> None:
         # Only called when this block needs nothing in the arena. Not a bytearray, which would be zeroed.
+        self._arena = memoryview(b"")
+        self._count_large(size > _KEPT_BYTES)
         self._arena = np.empty(max(size, 2 * self.block_bytes), np.uint8).data
+
+    def _count_large(self, is_large: bool) -> None:
+        if is_large and not self._is_counted:
+            self._is_counted = _large.acquire(timeout=_PATIENCE_SECONDS)
+
+    def _free_large(self) -> None:
+        if len(self._arena) > _KEPT_BYTES:
+            self._arena = memoryview(b"")
+        if self._columns.shape[1] > _KEPT_RECORDS + 8:
+            self._columns = np.empty((len(RecordColumn), 0), np.int64)
+        if self._is_counted:
+            self._is_counted = False
+            _large.release()
 
     def _check_inner(self, start: int, end: int) -> None:
         index, stored, found = checksum_kernel.check_messages(self._arena, start, end, checksum.CRC32_TABLES)
@@ -384,7 +421,7 @@ def _record_bound(part: BatchTable, starts: Int64s, ends: Int64s) -> int:
     room = (ends - starts)[: part.rows]
     v2 = np.minimum(np.maximum(part.count, 0), room // LEAST_RECORD)
     legacy = np.where(part.count == 1, 1, room // LEAST_MESSAGE)
-    return int(np.where(part.magic == 2, v2, legacy).sum())
+    return int(np.minimum(np.where(part.magic == 2, v2, legacy), MOST_RECORDS).sum())
 
 
 def _wrapped(data: memoryview, start: int, end: int, magic: int) -> tuple[int, int]:

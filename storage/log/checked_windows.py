@@ -8,10 +8,11 @@ would have found; any other is discarded, and that part is read in order. So the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Final
 
 import numpy as np
@@ -94,22 +95,35 @@ def _ahead(plan: WindowPlan, start: int) -> Generator[CheckedWindow, None, None]
     """Windows in order, checked by threads ahead of time, wherever batches seem to begin."""
     if plan.threads < 2 or plan.size - start < 2 * _WINDOW_BYTES:
         return
-    places = range(start, plan.size, _WINDOW_BYTES)
+    places = _places(plan, start)
     rooms = [_WindowBuffer() for _ in range(plan.threads + 1)]  # one of them is in use by the caller
     with ThreadPoolExecutor(plan.threads, "check") as pool:
         running: deque[Future[CheckedWindow | None]] = deque()
         try:
             for room, place in zip(rooms, places, strict=False):
                 running.append(pool.submit(room.found, plan, place))
-            for number in range(len(places)):
+            for room in cycle(rooms):
+                if not running:
+                    return
                 window = running.popleft().result()
                 if window is not None:
                     yield window
-                following = number + len(rooms)
-                if following < len(places):
-                    running.append(pool.submit(rooms[number % len(rooms)].found, plan, places[following]))
+                for place in islice(places, 1):
+                    running.append(pool.submit(room.found, plan, place))
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _places(plan: WindowPlan, start: int) -> Iterator[int]:
+    """Where windows begin, without those in holes: they may be larger than any disk."""
+    place = start
+    while place < plan.size:
+        behind = (plan.log.skip_hole(place) - place) // _WINDOW_BYTES
+        if behind:
+            place += behind * _WINDOW_BYTES
+            continue
+        yield place
+        place += _WINDOW_BYTES
 
 
 class _WindowBuffer:

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from storage.format import decode_kernel
 from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, MAX_MAGIC, MAX_RELATIVE_OFFSET, BatchTable, scan
 from storage.format.decoder import verify_crcs
+from storage.log.batch_search import intact_batch
 from storage.log.checked_windows import Visit
 from storage.log.segment import Segment
 from storage.log.segment_check import check_segment, never_written
 from storage.types import MAX_OFFSET
 
-_STEP: Final = 1 << 20
 _HEAD_BYTES: Final = 17  # up to the magic
 _LEAST_LENGTH: Final = 14
 
@@ -105,26 +104,6 @@ def walk(
         passed(broken, offset)
         position, expected = end, offset
     return Walk(tuple(breaks), greatest)
-
-
-def intact_batch(
-    segment: Segment, position: int, end: int, lowest: int = 0, highest: int = MAX_OFFSET - 1
-) -> int | None:
-    """The position of the first whole batch with a right CRC from `position` up to `end`; None where there is none.
-
-    Its offset must be from `lowest` to `highest`, both included.
-    """
-    while position < end:
-        data = segment.log.read(position, min(_STEP + BATCH_HEADER_SIZE, end - position))
-        at = decode_kernel.search(data, 0, end - position, lowest, highest)
-        while at >= 0:
-            if segment.batch_at(position + at, end, any_offset=True) is not None:
-                return position + at
-            at = decode_kernel.search(data, at + 1, end - position, lowest, highest)
-        if len(data) <= _STEP:
-            return None
-        position += _STEP
-    return None
 
 
 def _claimed_end(segment: Segment, position: int, lowest: int, highest: int) -> int | None:

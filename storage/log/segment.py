@@ -251,8 +251,11 @@ class Segment:
     def is_believable(self, position: int, size: int) -> bool:
         """False when the header at `position` claims a batch so large that memory should be allocated for it only if
         its CRC is right, and the CRC is wrong. The batch must be within the file."""
-        if size <= BELIEVED_BYTES:
-            return True
+        return size <= BELIEVED_BYTES or self.has_right_crc(position, size)
+
+    def has_right_crc(self, position: int, size: int) -> bool:
+        """Whether a batch of `size` bytes at `position` has a right CRC, whatever length its header claims. It must be
+        within the file."""
         head = self.log.read(position, BATCH_HEADER_SIZE)
         is_v2 = head[16] == 2
         at, covered, checksum = (17, 21, crc32c) if is_v2 else (12, 16, crc32)

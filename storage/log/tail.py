@@ -21,7 +21,7 @@ from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchTable, 
 from storage.format.checksum import crc32c
 from storage.format.decoder import verify_crcs
 from storage.log import buffers
-from storage.log.intact import intact_batch
+from storage.log.batch_search import ROUNDS, Undecided, intact_batch
 from storage.log.scanning import ascending_rows
 from storage.log.segment import Segment
 from storage.log.segment_check import never_written
@@ -143,7 +143,11 @@ def _at_intact_batch(segment: Segment, tail: Tail, size: int) -> Tail | None:
     """The tail at the next intact batch after bytes that are not one; None if there is none: then they are the tail."""
     if never_written(segment.log, tail.end):
         return None
-    position = intact_batch(segment, tail.end + 1, min(size, tail.end + _SEARCHED_BYTES), tail.next_offset)
+    end = min(size, tail.end + _SEARCHED_BYTES)
+    try:
+        position = intact_batch(segment, tail.end + 1, end, tail.next_offset, rounds=ROUNDS)
+    except Undecided:
+        return None
     found = None if position is None else segment.batch_at(position, size)
     if position is None or found is None or int(found.base_offset[0]) < tail.next_offset:
         return None

@@ -7,10 +7,13 @@ the real ones, which are read and never written: a cut is only noted. So the rep
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import stat
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from storage.clock import Clock
 from storage.files import names
@@ -19,9 +22,11 @@ from storage.files.disk_protocol import Buffer, DiskFile
 from storage.files.listing import paths_in
 from storage.files.names import FileKind
 from storage.files.opening import links_of_ours, status_of
-from storage.files.whole_file import read_whole
+from storage.files.whole_file import MOST_ENTRIES_BYTES, read_whole
 from storage.progress import Progress
 from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
+
+_REBUILT: Final = (FileKind.OFFSET_INDEX.value, FileKind.TIME_INDEX.value)  # whatever is in them
 
 
 def rehearse(plan: RecoveryPlan, *, clock: Clock, progress: Progress | None = None) -> RecoveryReport:
@@ -35,11 +40,24 @@ def rehearse(plan: RecoveryPlan, *, clock: Clock, progress: Progress | None = No
             mode = path.lstat().st_mode
             if stat.S_ISLNK(mode) or (parsed is not None and parsed.kind is FileKind.LOG):
                 (shadow / path.name).symlink_to(path.absolute())
-            elif stat.S_ISREG(mode) and (content := read_whole(path)) is not None:
-                (shadow / path.name).write_bytes(content)
+            elif stat.S_ISREG(mode):
+                _copy(path, shadow / path.name)
         recovery = Recovery(replace(plan, directory=shadow), disk=_ShadowDisk(), clock=clock, progress=progress)
         recovery.run()
         return recovery.report
+
+
+def _copy(path: Path, target: Path) -> None:
+    try:
+        content = read_whole(path, MOST_ENTRIES_BYTES)
+    except OSError as error:
+        if error.errno != errno.EFBIG or not path.name.endswith(_REBUILT):
+            raise
+        target.touch()
+        os.truncate(target, path.stat().st_size)
+        return
+    if content is not None:
+        target.write_bytes(content)
 
 
 class _ShadowDisk(RealDisk):

@@ -46,16 +46,16 @@ from storage.files.names import FileKind, FileState
 from storage.files.opening import exists
 from storage.files.transaction_index import AbortedTxn
 from storage.files.whole_file import read_existing
-from storage.format.batches import MAX_RELATIVE_OFFSET, BatchTable
+from storage.format.batches import LOG_OVERHEAD, MAX_RELATIVE_OFFSET, BatchTable
 from storage.log import tail
-from storage.log.intact import intact_batch
+from storage.log.batch_search import ROUNDS, Undecided, intact_batch
 from storage.log.segment import Segment
 from storage.log.segment_check import SegmentCheck, check_segment, ignore_batches, never_written
 from storage.log.segments import live_offsets
 from storage.log.tiering import remote_offsets
 from storage.progress import NoProgress, Progress
 from storage.recovery import final_time_entry, overflow
-from storage.recovery.leftovers import plan_leftovers
+from storage.recovery.leftovers import LeftoverPlan, plan_leftovers
 from storage.recovery.overflow import OffsetOverflow
 from storage.types import MAX_OFFSET, TopicPartition
 
@@ -172,6 +172,8 @@ class Recovery:
         with scan_quietly(self._directory) as entries:
             files = [one.name for one in entries if not one.is_dir(follow_symlinks=False) and one.name != kept]
         leftovers = plan_leftovers(files, self._next_offset_of)
+        if self._plan.gentle:
+            self._check_replacements(leftovers)
         for name in leftovers.remove:
             self._note(f"removes {name}")
             self._disk.unlink(self._directory / name)
@@ -180,6 +182,36 @@ class Recovery:
             self._disk.rename(self._directory / source, self._directory / target)
         if leftovers.remove or leftovers.rename:
             self._disk.sync_dir(self._directory)
+
+    def _check_replacements(self, leftovers: LeftoverPlan) -> None:
+        """PartitionOffline where an offset in a finished replacement is wrong, as far as that shows: what it covers
+        follows from its offsets, and no CRC covers those."""
+        ends = []
+        for name, _ in leftovers.rename:
+            parsed = names.parse_segment_file(name)
+            if parsed is None or parsed.kind is not FileKind.LOG:
+                continue
+            segment = Segment.at(self._directory, parsed.offset, parsed.state)
+            check = check_segment(segment.log, parsed.offset, segment.size, ignore_batches)
+            if check.invalid_bytes:
+                raise self._damaged_replacement(segment, check.end, check.next_offset, f"{check.invalid_bytes} bytes")
+            ends.append((check.next_offset, check.end, segment))
+        live = self._offsets_of(FileKind.LOG)
+        if ends and live and names.segment_file(live[-1], FileKind.LOG) in leftovers.remove:
+            # The last segment is never compacted. One that was split ends where its last part does.
+            covered, position, segment = max(ends, key=lambda end: end[0])
+            if covered != overflow.next_offset(Segment.at(self._directory, live[-1])):
+                raise self._damaged_replacement(segment, position, covered, f"it covers the last segment {live[-1]}")
+
+    def _damaged_replacement(self, segment: Segment, position: int, offset: int, found: str) -> PartitionOffline:
+        return PartitionOffline(
+            "damage in a replacement that was not finished",
+            path=segment.log.path,
+            position=position,
+            offset=offset,
+            found=found,
+            advice="`kafkafs recover` finishes it as a broker would; `kafkafs salvage` first copies what is intact",
+        )
 
     def _next_offset_of(self, name: str) -> int:
         parsed = names.parse_segment_file(name)
@@ -342,14 +374,14 @@ class Recovery:
         # No CRC covers an offset: what is intact counts, whatever its offset. No append can have been left unfinished
         # below the recovery point.
         unfinished = never_written(segment.log, position) and next_offset >= self._plan.recovery_point
-        behind = None if unfinished else intact_batch(segment, position, segment.size, _MIN_OFFSET, MAX_OFFSET)
-        if self._plan.gentle and (later or behind is not None):
+        intact = _without_length(segment, position) if unfinished else _intact_behind(segment, position)
+        if self._plan.gentle and (later or intact is not None):
             raise PartitionOffline(
                 "damage before intact messages",
                 path=segment.log.path,
                 position=position,
                 offset=next_offset,
-                found=f"{len(later)} later segments" if later else f"an intact batch at position {behind}",
+                found=f"{len(later)} later segments" if later else intact,
                 advice="`kafkafs recover` cuts the log there as a broker would; "
                 "`kafkafs salvage` first copies what is intact",
             )
@@ -359,8 +391,8 @@ class Recovery:
             # Otherwise a power failure could leave the cut, which looks sound, with later segments after it.
             self._disk.sync_dir(self._directory)
         place = f"position {position}, offset {next_offset}"
-        intact = "" if behind is None else f", with an intact batch at position {behind}; `kafkafs salvage` keeps it"
-        self._note(f"cuts {segment.log.path.name} at {place}: {lost} bytes are removed{intact}")
+        behind = "" if intact is None else f", with {intact}; `kafkafs salvage` keeps it"
+        self._note(f"cuts {segment.log.path.name} at {place}: {lost} bytes are removed{behind}")
         self.report.cut = Cut(segment.base_offset, position, next_offset, lost)
         with opened(self._disk, segment.log.path) as file:
             file.truncate(position)
@@ -444,3 +476,21 @@ class Recovery:
 
     def _note(self, change: str) -> None:
         self.report.changes.append(change)
+
+
+def _without_length(segment: Segment, position: int) -> str | None:
+    """What is found where one wrong bit has made a batch's length 0: its CRC is right with a power of two. (So is that
+    of one in some thousands of appends that were not finished. Nothing tells them apart.)"""
+    left = segment.size - position - LOG_OVERHEAD
+    lengths = [1 << bit for bit in range(4, 31) if 1 << bit <= left]
+    wrong = any(segment.has_right_crc(position, LOG_OVERHEAD + length) for length in lengths)
+    return f"an intact batch at position {position}, but for its length" if wrong else None
+
+
+def _intact_behind(segment: Segment, position: int) -> str | None:
+    """What is found of intact batches from `position` on; None where there is none."""
+    try:
+        found = intact_batch(segment, position, segment.size, _MIN_OFFSET, MAX_OFFSET, rounds=ROUNDS)
+    except Undecided:
+        return "more that looks like batches than can be checked"
+    return None if found is None else f"an intact batch at position {found}"

@@ -33,7 +33,7 @@ from storage.files.log_file import open_quietly
 from storage.files.names import FileKind
 from storage.files.opening import exists
 from storage.files.producer_state import ProducerEntry
-from storage.files.whole_file import read_whole
+from storage.files.whole_file import MOST_ENTRIES_BYTES, read_whole
 from storage.format.control_records import ControlType
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record
@@ -47,7 +47,7 @@ from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
 from storage.revival.cuts import LogCut
 from storage.revival.sources import Replica
 from storage.types import TopicPartition
-from storage.upkeep.salvage import LostOffsets, salvage
+from storage.upkeep.salvage import FilledOffsets, LostOffsets, Salvaged, salvage
 
 _COPIED_INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
 _CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
@@ -58,7 +58,7 @@ _MARKER = struct.Struct(">hi")  # version, coordinator epoch
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """How a partition is built: which replica, to where, up to where."""
+    """How a partition is built: which replica, to where, up to where. `others`: have what may be lost in it."""
 
     replica: Replica
     directory: Path
@@ -67,6 +67,7 @@ class BuildPlan:
     cut: LogCut
     link: bool = False
     salvage: bool = False
+    others: Sequence[Replica] = ()
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ class Built:
     """A partition that was built. `linked_bytes` are among `size_bytes`. `last_epoch`: the last leader's, -1 if none.
 
     `greatest_producer_id`: in its batches that were read and in its producer state. `open_transactions`: those without
-    a marker at its end; `aborted`: those of them that got an abort marker. `lost`: by salvaging it.
+    a marker at its end; `aborted`: those of them that got an abort marker. `lost`, `filled`: by salvaging it.
     """
 
     tp: TopicPartition
@@ -88,6 +89,7 @@ class Built:
     aborted: tuple[ProducerEntry, ...] = ()
     salvaged: bool = False
     lost: list[LostOffsets] = field(default_factory=list)
+    filled: list[FilledOffsets] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -108,10 +110,9 @@ class Building:
         except (StorageError, OSError) as error:
             if not plan.salvage or isinstance(error, OSError):
                 raise
-            self._clear(plan.directory)
-            log, lost = self._salvaged(plan)
+            log, salvaged = self._salvaged(plan)
             built = self._finish(plan, log, 0, aborts)
-            built.salvaged, built.lost = True, lost
+            built.salvaged, built.lost, built.filled = True, salvaged.lost, salvaged.filled
             return built
         return self._finish(plan, log, linked, aborts)
 
@@ -119,7 +120,7 @@ class Building:
         replica, directory = plan.replica, plan.directory
         snapshot, end_offset = replica.snapshot, plan.cut.end_offset
         kept = _kept(snapshot, end_offset)
-        self.disk.mkdir(directory)
+        self._make(directory)
         linked = 0
         for segment in kept[:-1]:
             linked += self._copy_segment(segment, directory, link=plan.link)
@@ -176,15 +177,19 @@ class Building:
         log = PartitionLog(plan.replica.tp, plan.directory, plan.config, loaded, disk=self.disk, clock=self.clock)
         return log, recovery.report
 
-    def _salvaged(self, plan: BuildPlan) -> tuple[PartitionLog, list[LostOffsets]]:
+    def _salvaged(self, plan: BuildPlan) -> tuple[PartitionLog, Salvaged]:
         snapshot = plan.replica.snapshot
-        self.disk.mkdir(plan.directory)
+        self._make(plan.directory)
         start = snapshot.segments[0].base_offset if snapshot.segments else snapshot.log_start_offset
         log, _ = self._recovered(plan, 0, start)
-        result = salvage(snapshot, log, compacted=plan.config.compact, progress=self.progress)
+        others = [other.snapshot for other in plan.others]
+        result = salvage(
+            snapshot, log, compacted=plan.config.compact, others=others, epochs=plan.replica.epochs,
+            progress=self.progress,
+        )  # fmt: skip
         if plan.cut.end_offset < log.log_end_offset:
             log.truncate_to(plan.cut.end_offset)
-        return log, result.lost
+        return log, result
 
     def _finish(
         self, plan: BuildPlan, log: PartitionLog, linked: int, aborts: Callable[[ProducerEntry], bool]
@@ -265,16 +270,31 @@ class Building:
         self.progress.advance(size_bytes)
 
     def _copy_small(self, source: Path, target: Path, name: str) -> None:
-        content = read_whole(source / name)
+        content = read_whole(source / name, MOST_ENTRIES_BYTES)
         if content is not None:
             with opened(self.disk, target / name, create=True) as file:
                 file.write_at(0, content)
                 file.sync()
 
-    def _clear(self, directory: Path) -> None:
-        for path in paths_in(directory):
-            self.disk.unlink(path)
-        self.disk.rmdir(directory)
+    def _make(self, directory: Path) -> None:
+        """Makes a partition's directory, anew after an attempt that failed."""
+        if exists(directory):
+            for path in paths_in(directory):
+                self.disk.unlink(path)
+        else:
+            self.disk.mkdir(directory)
+
+
+def readable_end(replica: Replica) -> int:
+    """The offset after the last batch before the first damage of a replica. OSError."""
+    end = replica.log_start_offset
+    for segment in replica.snapshot.segments:
+        size = replica.snapshot.end_position(segment)
+        checked = check_segment(segment.log, segment.base_offset, size, ignore_batches, any_span=True)
+        end = max(end, checked.next_offset)
+        if checked.invalid_bytes:
+            return end
+    return replica.log_end_offset
 
 
 def check(plan: BuildPlan) -> None:

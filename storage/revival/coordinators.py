@@ -21,6 +21,7 @@ from storage.format.transaction_records import parse_key
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.log.snapshot import LogSnapshot
+from storage.revival.features import GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION, TRANSACTION_VERSION
 from storage.types import TopicPartition
 
 COORDINATORS_TOPICS = (names.CONSUMER_OFFSETS_TOPIC, names.TRANSACTION_STATE_TOPIC)
@@ -39,10 +40,12 @@ class GroupCommit:
 
 @dataclass(slots=True)
 class Coordinated:
-    """What the coordinators know. `problems`: what was left out."""
+    """What the coordinators know. `features`: the names of those without which a broker refuses to go on with it, or
+    knows no such groups. `problems`: what was left out."""
 
     transactions: TransactionalIds
     commits: list[GroupCommit] = field(default_factory=list)
+    features: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -57,11 +60,17 @@ def read_coordinators(log_dir: LogDir) -> Coordinated:
     """Everything in the COORDINATORS_TOPICS of a directory. OSError; damage is in `problems`."""
     known = Coordinated(transactional_ids(log_dir))
     known.problems += known.transactions.problems
+    if any(one.client_version for one in known.transactions.by_id.values()):
+        known.features.add(TRANSACTION_VERSION)
     for tp in log_dir.all_partitions():
         if tp.topic == names.CONSUMER_OFFSETS_TOPIC:
             replay = GroupReplay(tp.partition)
             known.problems += map(str, replay.read(log_dir.log(tp).snapshot()))
+            if replay.share:
+                known.features.add(SHARE_VERSION)
             for group in replay.groups({}).values():
+                if group.records:
+                    known.features.add(STREAMS_VERSION if group.is_streams else GROUP_VERSION)
                 known.commits += [
                     GroupCommit(group.name, TopicPartition(topic, number), committed)
                     for topic, numbers in group.offsets.items()

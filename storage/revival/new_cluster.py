@@ -8,32 +8,24 @@ the topics; the checkpoint of `__cluster_metadata-0` that names the voter; the f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage.directory import clean_shutdown
 from storage.files import checkpoints, metadata_checkpoint, names
 from storage.files.disk import opened, replace_file
 from storage.files.disk_protocol import Disk
-from storage.files.metadata_checkpoint import NewPartition, NewRecord, Voter
-from storage.files.metadata_records import (
-    ConfigRecord,
-    FeatureLevelRecord,
-    ProducerIdsRecord,
-    ResourceType,
-    TopicRecord,
-)
+from storage.files.metadata_checkpoint import NewPartition, NewRecord, Voter, cluster_records
+from storage.files.metadata_records import ConfigRecord, ResourceType, TopicRecord
+from storage.files.metadata_replay import ClusterMetadata
 from storage.format import properties
 from storage.revival.building import Built
+from storage.revival.features import ELIGIBLE_LEADER_REPLICAS
 from storage.revival.topics import TopicPlan
 from storage.types import TopicPartition
 
-# 3.9-IV0: brokers 3.9 and 4.x start with it, and more than 10,000 records are appended in several batches.
-LEAST_METADATA_VERSION = 21
 SERVER_PROPERTIES = "server.properties"
 CONTROLLER_LISTENER = "CONTROLLER"
-_METADATA_VERSION = "metadata.version"
-_ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 _PRODUCER_ID_BLOCK = 1000  # ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE
 _NO_LEADER = -1
 _MAX_INT32 = 2**31 - 1
@@ -52,11 +44,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class NewCluster:
-    """What the files are made from. `leader_epochs`: the highest known of each partition, the missing ones included;
-    `producer_id`: the highest known."""
+    """What the files are made from. `cluster`: features and everything else but topics. `leader_epochs`: the highest
+    known of each partition, the missing ones included; `producer_id`: the highest known."""
 
     node: Node
-    features: Mapping[str, int]
+    cluster: ClusterMetadata
     topics: Sequence[TopicPlan]
     built: Mapping[TopicPartition, Built]
     leader_epochs: Mapping[TopicPartition, int]
@@ -64,12 +56,13 @@ class NewCluster:
 
     def records(self) -> list[NewRecord]:
         """The records of bootstrap.checkpoint."""
-        features = dict(self.features)
-        features[_METADATA_VERSION] = max(features.get(_METADATA_VERSION, 0), LEAST_METADATA_VERSION)
         # With eligible leader replicas, a partition without a leader stays offline.
-        leader = self.node.node_id if features.get(_ELIGIBLE_LEADER_REPLICAS) else _NO_LEADER
-        records: list[NewRecord] = [FeatureLevelRecord(_METADATA_VERSION, features.pop(_METADATA_VERSION))]
-        records += [FeatureLevelRecord(name, level) for name, level in sorted(features.items())]
+        leader = self.node.node_id if self.cluster.features.get(ELIGIBLE_LEADER_REPLICAS) else _NO_LEADER
+        next_producer_id = 0
+        if self.producer_id >= 0:
+            # Otherwise a new producer could get an id that a log knows, and its first batch be taken for a duplicate.
+            next_producer_id = (self.producer_id // _PRODUCER_ID_BLOCK + 1) * _PRODUCER_ID_BLOCK
+        records = cluster_records(replace(self.cluster, next_producer_id=next_producer_id))
         for topic in self.topics:
             records.append(TopicRecord(topic.name, topic.topic_id))
             records += [
@@ -81,10 +74,6 @@ class NewCluster:
                 records.append(
                     NewPartition(topic.topic_id, number, self.node.node_id, self.node.directory_id, leader, epoch)
                 )
-        if self.producer_id >= 0:
-            # Otherwise a new producer could get an id that a log knows, and its first batch be taken for a duplicate.
-            block = (self.producer_id // _PRODUCER_ID_BLOCK + 1) * _PRODUCER_ID_BLOCK
-            records.append(ProducerIdsRecord(block))
         return records
 
 
@@ -98,13 +87,15 @@ def write(disk: Disk, directory: Path, cluster: NewCluster, log_dir: Path, now_m
         names.RECOVERY_POINT_CHECKPOINT: checkpoints.encode(ends),
         names.REPLICATION_CHECKPOINT: checkpoints.encode(ends),
         names.LOG_START_CHECKPOINT: checkpoints.encode(starts),
-        names.BOOTSTRAP_CHECKPOINT: metadata_checkpoint.bootstrap(cluster.records(), now_ms),
         SERVER_PROPERTIES: server_properties(node, log_dir),
     }
     for name, content in contents.items():
         with opened(disk, directory / name, create=True) as file:
             file.write_at(0, content)
             file.sync()
+    # It may hold credentials. A broker's own snapshots are for its user alone, too.
+    bootstrap = metadata_checkpoint.bootstrap(cluster.records(), now_ms)
+    replace_file(disk, directory / names.BOOTSTRAP_CHECKPOINT, bootstrap, mode=0o600)
     quorum = directory / f"{names.CLUSTER_METADATA_TOPIC}-0"
     disk.mkdir(quorum)
     voter = Voter(node.node_id, node.directory_id, CONTROLLER_LISTENER, node.host, node.port + 1)
@@ -135,6 +126,9 @@ def server_properties(node: Node, log_dir: Path) -> bytes:
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "default.replication.factor": "1",
         "min.insync.replicas": "1",
         "log.retention.ms": "-1",
         "offsets.retention.minutes": str(_MAX_INT32),

@@ -17,7 +17,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storage.clock import Clock, SystemClock
@@ -27,16 +27,19 @@ from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Disk
 from storage.files.listing import paths_in
+from storage.files.metadata_replay import ClusterMetadata
 from storage.files.opening import real_place
 from storage.files.producer_state import ProducerEntry
 from storage.log.log_dir import LogDir
 from storage.log.places import check_destination
 from storage.progress import NoProgress, Progress
-from storage.revival import new_cluster, sources, topics
-from storage.revival.building import Building, BuildPlan, Built, check
+from storage.revival import carrying, new_cluster, sources, topics
+from storage.revival.building import Building, BuildPlan, Built, check, readable_end
+from storage.revival.carrying import carried
 from storage.revival.choosing import Choice
 from storage.revival.coordinators import COORDINATORS_TOPICS, Coordinated, read_coordinators
 from storage.revival.cuts import LogCut, cut_at_offset, cut_at_time
+from storage.revival.features import METADATA_VERSION, features
 from storage.revival.new_cluster import NewCluster, Node
 from storage.revival.sources import Found, Replica, Source
 from storage.revival.topics import ConfigRequest, TopicPlan
@@ -50,7 +53,8 @@ _SHOWN = 5
 class Request:
     """What to revive, and how. `until_ms`: each partition ends with the last batch that holds a message at or before
     it; `offsets`: each of these partitions with the batch that holds the offset before. `partition_counts`: of topics
-    whose number of partitions cannot be found. `host`, `port`: where the broker will listen."""
+    whose number of partitions cannot be found. `release`: see features. `host`, `port`: where the broker will
+    listen."""
 
     sources: Sequence[Path]
     target: Path
@@ -60,6 +64,8 @@ class Request:
     config: ConfigRequest = field(default_factory=ConfigRequest)
     partition_counts: Mapping[str, int] = field(default_factory=dict)
     without_transactions: bool = False
+    without_security: bool = False
+    release: str | None = None
     link: bool = False
     salvage: bool = False
     host: str = "localhost"
@@ -86,13 +92,16 @@ class PlannedPartition:
 
 @dataclass(slots=True)
 class Revival:
-    """The result, or what it would be. `built` is empty for a plan alone. `notes`: what a person should know, one
-    sentence or two each. `began_anew`: an earlier run had not finished."""
+    """The result, or what it would be. `cluster`: what the new cluster gets besides topics; its features may be more
+    once the data have been read. `known_features`: of the old one, empty if nobody knows. `built` is empty for a plan
+    alone. `notes`: what a person should know, one sentence or two each. `began_anew`: an earlier run had not finished.
+    """
 
     node: Node
-    features: Mapping[str, int]
+    cluster: ClusterMetadata
     topics: list[TopicPlan]
     partitions: list[PlannedPartition]
+    known_features: Mapping[str, int] = field(default_factory=dict)
     built: dict[TopicPartition, Built] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     began_anew: bool = False
@@ -108,15 +117,24 @@ def plan(request: Request) -> Revival:
     if not wanted:
         raise UnknownTopicOrPartition("no partition of the sources is wanted", advice="Check the names of the topics")
     planned = topics.plan_topics(found, wanted, request.config, request.partition_counts)
-    revival = Revival(_node(found, request), _features(found), planned, [])
+    node, cluster = _node(found, request), _cluster(found)
+    kept = carried(cluster, node.node_id, without_security=request.without_security)
+    kept = replace(kept, features=features(cluster.features, (), request.release))
+    revival = Revival(node, kept, planned, [], cluster.features)
     for topic in planned:
         for number, choice in sorted(topic.choices.items()):
             tp = TopicPartition(topic.name, number)
-            revival.partitions.append(PlannedPartition(tp, choice, _cut(request, tp, choice.replica), topic))
+            try:
+                cut = _cut(request, tp, choice.replica)
+            except CorruptData:
+                choice = choice.by_readable_end(readable_end)
+                cut = _cut(request, tp, choice.replica)
+            revival.partitions.append(PlannedPartition(tp, choice, cut, topic))
     for tp in request.offsets:
         if tp not in {one.tp for one in revival.partitions}:
             raise UnknownTopicOrPartition(f"an offset is given for {tp}, which is not among the partitions to revive")
     revival.notes += _notes_of_sources(found, revival, request)
+    revival.notes += carrying.notes(cluster, kept)
     return revival
 
 
@@ -124,12 +142,14 @@ def rehearse(request: Request) -> Revival:
     """`plan`, and a look at the logs: errors where `run` would refuse them. Nothing is changed."""
     revival = plan(request)
     errors: list[StorageError] = []
-    for one in () if request.salvage else revival.partitions:
+    for number, one in enumerate(revival.partitions):
         try:
-            check(_build_plan(one, request, request.target))
+            revival.partitions[number] = _tried(one, request, request.target, check)
         except StorageError as error:
             errors.append(error)
-    _raise_together(errors)
+    if not request.salvage:
+        _raise_together(errors)
+    revival.notes += _notes_of_partitions(revival)
     return revival
 
 
@@ -149,11 +169,14 @@ def run(
         _check_space(revival, request, place)
         building = Building(disk, clock, progress)
         _build_all(revival, request, building, place)
+        revival.notes += _notes_of_partitions(revival)
         known = read_coordinators(LogDir.open_read_only(place))
+        needed = features(revival.known_features, known.features, request.release)
+        revival.cluster = replace(revival.cluster, features=needed)
         revival.notes += _notes_of_result(revival, known, request)
         cluster = NewCluster(
             revival.node,
-            revival.features,
+            revival.cluster,
             revival.topics,
             revival.built,
             _leader_epochs(revival, known),
@@ -194,12 +217,13 @@ def _node(found: Found, request: Request) -> Node:
     return Node(cluster_id, node_id, partition_metadata.random_id(), request.host, request.port)
 
 
-def _features(found: Found) -> Mapping[str, int]:
-    def rank(source: Source) -> tuple[int, int]:
-        return (-1 if source.metadata is None else source.metadata.end_offset, source.features["metadata.version"])
+def _cluster(found: Found) -> ClusterMetadata:
+    """What the source that knows most says of the cluster."""
 
-    knowing = [source for source in found.sources if "metadata.version" in source.features]
-    return max(knowing, key=rank).features if knowing else {}
+    def rank(source: Source) -> tuple[int, int]:
+        return source.cluster.end_offset, source.cluster.features.get(METADATA_VERSION, -1)
+
+    return max(found.sources, key=rank).cluster
 
 
 def _cut(request: Request, tp: TopicPartition, replica: Replica) -> LogCut:
@@ -224,13 +248,25 @@ def _notes_of_sources(found: Found, revival: Revival, request: Request) -> Itera
     for source in found.sources:
         for problem in source.problems:
             yield f"not used: {problem}"
-    if not revival.features:
-        yield (
-            f"no source tells the cluster's features: metadata.version is {new_cluster.LEAST_METADATA_VERSION} "
-            "(3.9-IV0); kafka-features.sh upgrade raises it"
-        )
+    for topic in revival.topics:
+        yield from _notes_of_topic(topic)
+    if request.link:
+        yield "linked segments share their bytes with the sources and were not read: `kafkafs verify` checks them"
+    here = {topic.name for topic in revival.topics}
+    absent = {name for one in found.sources if one.metadata is not None for name in one.metadata.topics} - here
+    absent = {name for name in absent if _is_wanted(request, TopicPartition(name, 0))}
+    if absent:
+        listed = ", ".join(sorted(absent)[:_SHOWN]) + (" …" if len(absent) > _SHOWN else "")
+        yield f"{len(absent)} topics of the cluster have no partition in the sources, and are left out: {listed}"
+
+
+def _notes_of_partitions(revival: Revival) -> Iterator[str]:
+    """What there is to say of the replicas that were taken."""
     for one in revival.partitions:
         replica = one.replica
+        if one.choice.passed_over is not None:
+            damaged = one.choice.passed_over.path
+            yield f"{one.tp}: {damaged} is damaged; {replica.path} can be read further, and is taken"
         if replica.snapshot.remote_note is not None:
             yield f"{replica.snapshot.remote_note}: the new one does not have them"
         for problem in replica.problems:
@@ -248,16 +284,6 @@ def _notes_of_sources(found: Found, revival: Revival, request: Request) -> Itera
             yield f"{one.tp}: cut at offset {one.cut.end_offset} of {replica.log_end_offset}{more}"
             if one.topic.config.compact and one.tp.topic not in COORDINATORS_TOPICS:
                 yield f"{one.tp}: messages that compaction has removed since then are not in it"
-    for topic in revival.topics:
-        yield from _notes_of_topic(topic)
-    if request.link:
-        yield "linked segments share their bytes with the sources and were not read: `kafkafs verify` checks them"
-    here = {topic.name for topic in revival.topics}
-    absent = {name for one in found.sources if one.metadata is not None for name in one.metadata.topics} - here
-    absent = {name for name in absent if _is_wanted(request, TopicPartition(name, 0))}
-    if absent:
-        listed = ", ".join(sorted(absent)[:_SHOWN]) + (" …" if len(absent) > _SHOWN else "")
-        yield f"{len(absent)} topics of the cluster have no partition in the sources, and are left out: {listed}"
 
 
 def _notes_of_topic(topic: TopicPlan) -> Iterator[str]:
@@ -329,12 +355,15 @@ def _build_all(revival: Revival, request: Request, building: Building, place: Pa
     def aborts(_entry: ProducerEntry) -> bool:
         return request.without_transactions
 
+    def build(plan: BuildPlan) -> None:
+        revival.built[plan.replica.tp] = building.build(plan, aborts)
+
     total = sum(one.replica.snapshot.size_bytes for one in revival.partitions)
     building.progress.begin("revive", total)
     try:
-        for one in revival.partitions:
+        for number, one in enumerate(revival.partitions):
             try:
-                revival.built[one.tp] = building.build(_build_plan(one, request, place), aborts)
+                revival.partitions[number] = _tried(one, request, place, build)
             except StorageError as error:
                 errors.append(error)
     finally:
@@ -342,9 +371,33 @@ def _build_all(revival: Revival, request: Request, building: Building, place: Pa
     _raise_together(errors)
 
 
-def _build_plan(one: PlannedPartition, request: Request, place: Path) -> BuildPlan:
-    to = place / one.tp.dir_name
-    return BuildPlan(one.replica, to, one.topic.config, one.topic.topic_id, one.cut, request.link, request.salvage)
+def _tried(
+    one: PlannedPartition, request: Request, place: Path, attempt: Callable[[BuildPlan], None]
+) -> PlannedPartition:
+    """Attempts to build a partition; where its replica is damaged, from the one that can be read furthest. Returns it
+    as it was built. StorageError as `attempt`."""
+    choice = one.choice
+    try:
+        if request.link and choice.others:
+            check(replace(_build_plan(one, request, place, salvage=False), link=False))  # as it would not be read
+        attempt(_build_plan(one, request, place, salvage=request.salvage and not choice.others))
+        return one
+    except StorageError:
+        if choice.others:
+            choice = choice.by_readable_end(readable_end)
+        if choice.replica is one.replica and not (request.salvage and choice.others):
+            raise
+    one = replace(one, choice=choice, cut=_cut(request, one.tp, choice.replica))
+    again = _build_plan(one, request, place, salvage=request.salvage)
+    is_sound = readable_end(one.replica) == one.replica.log_end_offset
+    attempt(again if is_sound else replace(again, link=False))
+    return one
+
+
+def _build_plan(one: PlannedPartition, request: Request, place: Path, *, salvage: bool) -> BuildPlan:
+    to, topic = place / one.tp.dir_name, one.topic
+    others = one.choice.others
+    return BuildPlan(one.replica, to, topic.config, topic.topic_id, one.cut, request.link, salvage, others)
 
 
 def _raise_together(errors: list[StorageError]) -> None:
@@ -375,18 +428,26 @@ def _greatest_producer_id(revival: Revival, known: Coordinated) -> int:
     ids = [known.greatest_producer_id]
     for one in revival.partitions:
         ids.append(revival.built[one.tp].greatest_producer_id)
-        metadata = one.replica.source.metadata
-        ids.append(-1 if metadata is None else metadata.next_producer_id - 1)
+        ids.append(one.replica.source.cluster.next_producer_id - 1)
     return max(ids)
 
 
 def _notes_of_result(revival: Revival, known: Coordinated, request: Request) -> Iterator[str]:
     for problem in known.problems:
         yield f"not used: {problem}"
+    if not revival.known_features and request.release is None:
+        levels = ", ".join(f"{name} {level}" for name, level in revival.cluster.features.items())
+        yield (
+            f"no source tells the cluster's features, ACLs, credentials, quotas and broker configurations: {levels}, "
+            "as the data need; --release takes those of a release, and so does kafka-features.sh upgrade later"
+        )
     for built in revival.built.values():
         if built.salvaged:
             lost = [one for one in built.lost if one.first_offset is not None]
             yield f"{built.tp}: was damaged, and what is intact was copied; {len(lost)} ranges of offsets are lost"
+            for filled in built.filled:
+                first, last = filled.offsets.start, filled.offsets.end - 1
+                yield f"{built.tp}: offsets {first} to {last} are from {filled.directory}"
         if built.aborted:
             yield f"{built.tp}: {len(built.aborted)} open transactions were aborted"
         left = [

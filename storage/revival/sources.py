@@ -25,6 +25,7 @@ from storage.files import (
 )
 from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
 from storage.files.leader_epochs import LeaderEpochs
+from storage.files.listing import paths_in
 from storage.files.meta_properties import MetaProperties
 from storage.files.names import DirKind, FileKind
 from storage.files.opening import exists
@@ -45,12 +46,13 @@ _REPLICA_DIRS = (DirKind.PARTITION, DirKind.DELETED, DirKind.STRAY, DirKind.FUTU
 @dataclass(frozen=True, slots=True)
 class Source:
     """One log directory. `clean`: it was shut down cleanly. `metadata`: None where it has no metadata log that can be
-    read; `features`: of its cluster, by name. `problems`: what could not be read."""
+    read; `cluster`: what there is to know of its cluster besides topics, from that or from `bootstrap.checkpoint`.
+    `problems`: what could not be read."""
 
     path: Path
     meta: MetaProperties | None
     metadata: ClusterMetadata | None
-    features: Mapping[str, int]
+    cluster: ClusterMetadata
     clean: bool
     problems: tuple[StorageError, ...] = ()
 
@@ -117,11 +119,23 @@ def find(paths: Sequence[Path]) -> Found:
         listed = LogDir.open_read_only(path)
         partitions = [tp for tp in listed.all_partitions() if tp.topic != names.CLUSTER_METADATA_TOPIC]
         source, starts, points = log_dir(path)
-        for tp in partitions:
-            if path / tp.dir_name not in seen:
-                seen.add(path / tp.dir_name)
-                found.replicas.append(_replica(tp, path / tp.dir_name, source, starts, points))
+        places = {tp: path / tp.dir_name for tp in partitions}
+        for tp, place in {**_future_logs(path), **places}.items():
+            if place not in seen:
+                seen.add(place)
+                found.replicas.append(_replica(tp, place, source, starts, points))
     return found
+
+
+def _future_logs(path: Path) -> dict[TopicPartition, Path]:
+    """The replicas that were being moved to this directory: where there is no other, a broker takes them for the
+    partition (LogManager.recoverAbandonedFutureLogs)."""
+    parsed = {place: names.parse_dir(place.name) for place in paths_in(path)}
+    return {
+        one.partition: place
+        for place, one in parsed.items()
+        if one.kind is DirKind.FUTURE and one.partition is not None and _logs_in(place)
+    }
 
 
 def _logs_in(path: Path) -> list[int]:
@@ -140,7 +154,7 @@ def _refuse_if_held(path: Path) -> None:
 
 
 def _unknown(path: Path, found: Found) -> Source:
-    source = Source(path, None, None, {}, clean=False)
+    source = Source(path, None, None, ClusterMetadata(), clean=False)
     found.sources.append(source)
     return source
 
@@ -155,21 +169,19 @@ def _open(path: Path) -> tuple[Source, dict[TopicPartition, int] | None, dict[To
     except CorruptCheckpoint as error:
         problems.append(error)
     metadata = ClusterMetadataReader(path).refresh()
-    features: Mapping[str, int] = {}
     if metadata is not None:
-        features = metadata.features
         if metadata.problem is not None:
             problems.append(metadata.problem)
         if not metadata.topics and not metadata.end_offset:
             metadata = None  # a directory without anything that can be read
-    if not features:
-        began = cluster_metadata.read_bootstrap(path)
-        features = {} if began is None else began.features
+    cluster = metadata
+    if cluster is None or not cluster.features:
+        cluster = cluster_metadata.read_bootstrap(path) or ClusterMetadata()
     starts_path = path / names.LOG_START_CHECKPOINT
     starts = _readable(checkpoints.read, starts_path, problems) if exists(starts_path) else None
     points = _readable(checkpoints.read, path / names.RECOVERY_POINT_CHECKPOINT, problems) or {}
     clean = exists(path / names.CLEAN_SHUTDOWN)
-    return Source(path, meta, metadata, features, clean, tuple(problems)), starts, points
+    return Source(path, meta, metadata, cluster, clean, tuple(problems)), starts, points
 
 
 def _readable(read: Callable[[Path], _T], path: Path, problems: list[StorageError]) -> _T | None:

@@ -3,14 +3,17 @@
 A batch is intact if it is whole, has a right CRC and an offset of its segment. The CRC does not cover offsets: where
 those of intact batches contradict one another, as few batches as possible are left out. A batch of an unknown magic
 whose CRC is right was written as v2 (only the byte of the magic is wrong), and is copied as such.
+
+What is lost may be in other replicas of the partition: their batches at these offsets are copied, if the leaders of the
+same epochs wrote them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +21,14 @@ import numpy.typing as npt
 
 from storage.append.partition_log import PartitionLog
 from storage.errors import InvalidRecord
+from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.format.batches import MAGIC_AT, MAX_MAGIC, BatchTable
 from storage.format.decoder import Decoder
 from storage.log.intact import Break, Fault, walk
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.progress import NoProgress, Progress
-from storage.types import MAX_OFFSET, TopicPartition
+from storage.types import MAX_OFFSET, OffsetRange, TopicPartition
 
 _WINDOW = 1 << 20
 _COPIED_MAGIC = b"\x02"
@@ -54,6 +58,14 @@ class LostOffsets:
     damages: tuple[UncopiedBytes, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class FilledOffsets:
+    """Offsets that are from another replica, in `directory`."""
+
+    directory: Path
+    offsets: OffsetRange
+
+
 @dataclass(slots=True)
 class Salvaged:
     """What was copied, from `first_offset` to below `log_end_offset`; the magic of `repaired` batches was corrected."""
@@ -65,15 +77,23 @@ class Salvaged:
     size_bytes: int = 0
     repaired: int = 0
     lost: list[LostOffsets] = field(default_factory=list)
+    filled: list[FilledOffsets] = field(default_factory=list)
 
 
 def salvage(
-    snapshot: LogSnapshot, target: PartitionLog, *, compacted: bool, progress: Progress | None = None
+    snapshot: LogSnapshot,
+    target: PartitionLog,
+    *,
+    compacted: bool,
+    others: Sequence[LogSnapshot] = (),
+    epochs: LeaderEpochs | None = None,
+    progress: Progress | None = None,
 ) -> Salvaged:
     """Copies everything that is intact in the files of `snapshot` into `target`, which must hold no messages.
 
-    `compacted`: offsets may be missing between segments without being lost. InvalidRecord when `target` holds messages;
-    errors of its `append_batches`, including that for a batch above its segment.bytes.
+    `compacted`: offsets may be missing between segments without being lost. `others`: replicas that have what is lost,
+    the best first; `epochs`: of `snapshot`, by default as its intact batches tell them. InvalidRecord when `target`
+    holds messages; errors of its `append_batches`, including that for a batch above its segment.bytes.
     """
     before = target.snapshot()
     if before.size_bytes:
@@ -95,16 +115,18 @@ def salvage(
         if segments and target.log_end_offset < segments[0].base_offset:
             target.restart_at(segments[0].base_offset)
         result = Salvaged(snapshot.tp, target.log_end_offset, target.log_end_offset)
-        for find in finds:
-            for run in find.kept_runs():
-                target.append_batches(find.read(run))
-                report.advance(run.size_bytes)
-                result.batches += run.last - run.first
-                result.size_bytes += run.size_bytes
-            result.repaired += int((find.kept & find.repaired).sum())
+        result.lost = _lost(finds, compacted=compacted)
+        if others and result.lost:
+            finds += _fill(result, others, _epochs(finds) if epochs is None else epochs, compacted=compacted)
+        runs = ((find, run) for find in finds for run in find.kept_runs(split=bool(result.filled)))
+        for find, run in sorted(runs, key=lambda one: int(one[0].base[one[1].first])):
+            target.append_batches(find.read(run))
+            report.advance(run.size_bytes)
+            result.batches += run.last - run.first
+            result.size_bytes += run.size_bytes
+        result.repaired = sum(int((find.kept & find.repaired).sum()) for find in finds)
         result.log_end_offset = target.log_end_offset
         target.increment_log_start_offset(min(snapshot.log_start_offset, target.log_end_offset))
-        result.lost = _lost(finds, compacted=compacted)
     finally:
         report.end()
     return result
@@ -131,7 +153,7 @@ class _IntactBatches:
 
         def visit(data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
             nonlocal seen
-            wanted = table.position, table.size, table.base_offset, table.last_offset
+            wanted = table.position, table.size, table.base_offset, table.last_offset, table.leader_epoch
             columns = np.stack([column[:rows] for column in wanted])
             if (columns[2] < 0).any():
                 columns[2] = _first_offsets(data, table, rows, origin)
@@ -142,15 +164,15 @@ class _IntactBatches:
             progress.advance(int(columns[1].sum()))
 
         walked = walk(segment, visit, lambda broken, _: progress.advance(broken.end - broken.position), end_offset)
-        columns = np.concatenate(parts, axis=1) if parts else np.empty((4, 0), np.int64)
-        self.position, self.size, self.base, self.last = columns
+        columns = np.concatenate(parts, axis=1) if parts else np.empty((5, 0), np.int64)
+        self.position, self.size, self.base, self.last, self.epoch = columns
         self.breaks: tuple[Break, ...] = walked.breaks
         self.repaired = np.zeros(len(self.position), np.bool_)
         self.repaired[repaired] = True
         self.kept = np.ones(len(self.position), np.bool_)
 
-    def kept_runs(self) -> Iterator[_Run]:
-        """The batches to copy, in parts of about a megabyte."""
+    def kept_runs(self, *, split: bool = False) -> Iterator[_Run]:
+        """The batches to copy, in parts of about a megabyte. `split`: of each, the offsets have no gaps."""
         rows = np.flatnonzero(self.kept)
         ends = self.position + self.size
         first = 0
@@ -162,6 +184,7 @@ class _IntactBatches:
                 or ends[rows[at]] - self.position[start] > _WINDOW
                 or self.repaired[row]
                 or self.repaired[rows[at]]
+                or (split and self.base[rows[at]] > self.last[row] + 1)
             ):
                 begin = int(self.position[start])
                 yield _Run(int(start), int(row) + 1, begin, int(ends[row]) - begin)
@@ -184,6 +207,73 @@ class _IntactBatches:
             reason = f"offset {int(self.base[row])} contradicts those around it"
             found.append(UncopiedBytes(path, position, position + int(self.size[row]), reason))
         return sorted(found, key=lambda one: one.position)
+
+
+def _epochs(finds: list[_IntactBatches]) -> LeaderEpochs:
+    """The leader epochs of the batches that were kept."""
+    epochs = LeaderEpochs()
+    for find in finds:
+        for row in np.flatnonzero(find.kept & (find.epoch >= 0)).tolist():
+            epochs = epochs.assign(EpochEntry(int(find.epoch[row]), int(find.base[row])))
+    return epochs
+
+
+def _fill(
+    result: Salvaged, others: Sequence[LogSnapshot], epochs: LeaderEpochs, *, compacted: bool
+) -> list[_IntactBatches]:
+    """Finds what is lost in other replicas; what is found is in `filled`, and no longer in `lost`. Returns their
+    segments, of which the batches that are to be copied are kept."""
+    fills: list[_IntactBatches] = []
+    for other in others:
+        left: list[LostOffsets] = []
+        for lost in result.lost:
+            if lost.first_offset is None:
+                left.append(lost)
+                continue
+            gap = OffsetRange(lost.first_offset, MAX_OFFSET if lost.last_offset is None else lost.last_offset + 1)
+            filled, rest, found = _fill_gap(gap, other, epochs, compacted=compacted)
+            fills += found
+            result.filled += [FilledOffsets(other.segments[0].directory, one) for one in filled]
+            for one in rest:
+                last_offset = None if one.end == MAX_OFFSET else one.end - 1
+                left.append(replace(lost, first_offset=one.start, last_offset=last_offset))
+        result.lost = left
+    return fills
+
+
+def _fill_gap(
+    gap: OffsetRange, other: LogSnapshot, epochs: LeaderEpochs, *, compacted: bool
+) -> tuple[list[OffsetRange], list[OffsetRange], list[_IntactBatches]]:
+    """What another replica has of a gap, what is still missing, and the segments with the batches to copy."""
+    filled: list[OffsetRange] = []
+    rest: list[OffsetRange] = []
+    finds: list[_IntactBatches] = []
+    expected, may_lack = gap.start, False
+    ends = [segment.base_offset for segment in other.segments[1:]] + [MAX_OFFSET]
+    for segment, end in zip(other.segments, ends, strict=True):
+        if segment.base_offset >= gap.end or end <= gap.start:
+            continue
+        find = _IntactBatches(segment, end, NoProgress())
+        _choose([find])
+        # Where nothing is damaged, compaction has removed what is missing.
+        may_lack = compacted and not find.breaks and segment.base_offset <= expected
+        find.kept &= (find.base >= gap.start) & (find.last < gap.end)
+        for row in np.flatnonzero(find.kept).tolist():
+            first, last, epoch = int(find.base[row]), int(find.last[row]), int(find.epoch[row])
+            if {epochs.epoch_at(first), epochs.epoch_at(last)} != {None if epoch < 0 else epoch}:
+                find.kept[row] = False
+                continue
+            if first > expected and not may_lack:
+                rest.append(OffsetRange(expected, first))
+            if filled and (filled[-1].end == first or may_lack):
+                filled[-1] = OffsetRange(filled[-1].start, last + 1)
+            else:
+                filled.append(OffsetRange(first, last + 1))
+            expected, may_lack = last + 1, compacted and not find.breaks
+        finds.append(find)
+    if expected < gap.end and not (may_lack and other.log_end_offset >= gap.end):
+        rest.append(OffsetRange(expected, gap.end))
+    return filled, rest, finds
 
 
 def _first_offsets(data: memoryview, table: BatchTable, rows: int, origin: int) -> _Int64s:

@@ -1,5 +1,9 @@
 """Compares a log directory with the manifest of a backup: nothing that it lists is missing or changed. More is fine.
 
+The other files (indexes, snapshots, epochs, checkpoints) are compared in a directory that was closed in order, as long
+as nothing was added since: then each of them is as it was. Otherwise only those that no message changes are: ids,
+configurations, the cluster's metadata. The log start offset stays in any case: raised, it hides messages.
+
 Ranges of batches are compared, not files: the directory may have other segments than the source had, and grow. Each
 range is read from the batch with its first offset to the one with its last. Where its SHA-256 differs, checksums show
 which batch has changed; where all of them are right, a header field that no checksum covers has (base offset, leader
@@ -17,7 +21,9 @@ from pathlib import Path
 from typing import Final
 
 from storage.errors import StorageError
-from storage.files.manifest import Manifest, ManifestPartition
+from storage.files import names
+from storage.files.manifest import Manifest, ManifestPartition, digest_file
+from storage.files.opening import exists
 from storage.format.batch_range import BatchRange, RangeDigest, known_offset
 from storage.format.decoder import verify_crcs
 from storage.log.batch_spans import spans_between
@@ -28,6 +34,7 @@ from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind, Finding, Findings, Repair
 
+_NEVER_CHANGE: Final = (names.PARTITION_METADATA, names.TOPIC_PROPERTIES, names.BOOTSTRAP_CHECKPOINT)
 _RESTORE: Final = Repair(None, "restore it from the source, or from another copy")
 
 
@@ -46,21 +53,59 @@ def verify_manifest(
     log_dir = LogDir.open_read_only(path)
     chosen = {tp: listed for tp, listed in manifest.partitions.items() if only is None or tp in only}
     findings, report = Findings(), progress or NoProgress()
+    in_use = not exists(path / names.CLEAN_SHUTDOWN)
+    grown = in_use or log_dir.all_partitions() != sorted(manifest.partitions)
     report.begin("manifest", sum(found.size_bytes for listed in chosen.values() for found in listed.ranges))
     try:
         with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
             for tp, listed in sorted(chosen.items()):
                 snapshot = _snapshot(log_dir, tp, listed, findings)
                 if snapshot is not None:
+                    # A log start offset beyond the log would be its end, too.
+                    has_more = snapshot.log_end_offset > max(listed.log_end_offset, snapshot.log_start_offset)
+                    grown |= has_more
+                    _check_start(snapshot, listed, path / tp.dir_name, findings)
+                    _check_files(path, manifest, tp.dir_name, findings, grown=in_use or has_more)
                     check = partial(_check, snapshot, directory=path / tp.dir_name)
                     checks = pool.map(check, listed.ranges)
                     for found, wrong in zip(listed.ranges, checks, strict=True):
                         report.advance(found.size_bytes)
                         if wrong is not None:
                             findings.add(wrong)
+            if only is None:
+                _check_files(path, manifest, "", findings, grown=grown)
     finally:
         report.end()
     return findings.list()
+
+
+def _check_start(snapshot: LogSnapshot, listed: ManifestPartition, directory: Path, findings: Findings) -> None:
+    start, before = snapshot.log_start_offset, listed.log_start_offset
+    are_gone = bool(snapshot.segments) and snapshot.segments[0].base_offset > before  # so ranges are missing
+    if start != before and not are_gone:
+        what = f"the log start offset is not the one that the manifest lists: offsets {min(start, before)} to "
+        what += f"{max(start, before) - 1} are {'hidden' if start > before else 'shown again'}"
+        findings.add(Finding(FaultKind.MANIFEST_DIFFERS, directory, _RESTORE, what, expected=before, found=start))
+
+
+def _check_files(path: Path, manifest: Manifest, directory: str, findings: Findings, *, grown: bool) -> None:
+    """The files of one directory, "" for the log directory itself. `grown`: there is more in it than is listed."""
+    for name, listed in sorted(manifest.files.items()):
+        place, _, file = name.rpartition("/")
+        if place != directory or (grown and file not in _NEVER_CHANGE):
+            continue
+        try:
+            found = digest_file(path / name)
+        except OSError as error:
+            findings.add(Finding.of_error(FaultKind.MANIFEST_DIFFERS, error, path / name, _RESTORE))
+            continue
+        if found is None:
+            what = "file that the manifest lists is not here"
+            findings.add(Finding(FaultKind.MANIFEST_MISSING, path / name, _RESTORE, what))
+        elif found != listed:
+            what = "file is not as the manifest lists it"
+            expected, has = (f"{one.size_bytes} bytes with SHA-256 {one.sha256}" for one in (listed, found))
+            findings.add(Finding(FaultKind.MANIFEST_DIFFERS, path / name, _RESTORE, what, expected=expected, found=has))
 
 
 def _snapshot(log_dir: LogDir, tp: TopicPartition, listed: ManifestPartition, findings: Findings) -> LogSnapshot | None:

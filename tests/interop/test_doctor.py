@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -239,6 +240,19 @@ def bad_second(logs: Path) -> list[Path]:
     return [logs, second]
 
 
+def bad_id_of_second(logs: Path) -> list[Path]:
+    second = second_dir(logs)
+    edit(second / "meta.properties", OTHER_ID, "nonsense")
+    return [logs, second]
+
+
+def meta_of_second_is_directory(logs: Path) -> list[Path]:
+    second = second_dir(logs)
+    (second / "meta.properties").unlink()
+    (second / "meta.properties").mkdir()
+    return [logs, second]
+
+
 def bad_points_of_second(logs: Path) -> list[Path]:
     second = second_dir(logs)
     (second / "recovery-point-offset-checkpoint").write_text("garbage\n")
@@ -251,6 +265,64 @@ def metadata_damaged(logs: Path) -> list[Path]:
     return [logs]
 
 
+def edited(name: str, old: str, new: str) -> Callable[[Path], list[Path]]:
+    """A pattern in a file replaced."""
+
+    def damage(logs: Path) -> list[Path]:
+        text = (logs / name).read_text()
+        assert re.search(old, text)
+        (logs / name).write_text(re.sub(old, new, text))
+        return [logs]
+
+    return damage
+
+
+def as_directory(pattern: str) -> Callable[[Path], list[Path]]:
+    """The last file of a pattern replaced by a directory."""
+
+    def damage(logs: Path) -> list[Path]:
+        file = sorted(logs.glob(pattern))[-1]
+        file.unlink()
+        file.mkdir()
+        return [logs]
+
+    return damage
+
+
+def later_snapshot(content: bytes) -> Callable[[Path], list[Path]]:
+    def damage(logs: Path) -> list[Path]:
+        (logs / "__cluster_metadata-0" / f"{50:020}-{1:010}.checkpoint").write_bytes(content)
+        return [logs]
+
+    return damage
+
+
+def bad_bootstrap(logs: Path) -> list[Path]:
+    (logs / "bootstrap.checkpoint").write_bytes(b"")
+    return [logs]
+
+
+def last_segment_lost(logs: Path) -> list[Path]:
+    logs_of(logs / "p-3")[-1].unlink()
+    return [logs]
+
+
+def zeros_before_the_number(logs: Path) -> list[Path]:
+    (logs / "p-3").rename(logs / "p-003")
+    return [logs]
+
+
+def zeros_and_another(logs: Path) -> list[Path]:
+    shutil.copytree(logs / "p-3", logs / "p-003")
+    return [logs]
+
+
+def only_a_future_log(logs: Path) -> list[Path]:
+    (logs / "p-3").rename(logs / f"p-3.{'a' * 32}-future")
+    return [logs]
+
+
+QUORUM_STATE = "__cluster_metadata-0/quorum-state"
 WHOLE = {
     # name: (damage, the finding, its reaction, whether the broker starts, what its log says)
     "meta.properties missing": (meta_missing, "meta-properties-missing", "refuses", False, "meta.properties"),
@@ -278,7 +350,48 @@ WHOLE = {
     "the metadata log and bootstrap lost": (metadata_and_bootstrap_lost, "metadata-lost", "sets-aside", True, ""),
     "a second, unformatted directory": (unformatted_second, "meta-properties-missing", "refuses", False, ""),
     "a second directory of version 7": (bad_second, "meta-properties-corrupt", "takes-offline", True, ""),
+    "an id of a second directory that is none": (bad_id_of_second, "directory-id-corrupt", "takes-offline", True, ""),
+    "meta.properties of a second directory is one": (
+        meta_of_second_is_directory, "meta-properties-corrupt", "takes-offline", True, "",
+    ),
     "recovery points of a second directory": (bad_points_of_second, "checkpoint-corrupt", "takes-offline", True, ""),
+    "a directory id that is none": (
+        edited("meta.properties", "directory.id=.*", "directory.id=nonsense"),
+        "directory-id-corrupt", "refuses", False, "Unable to read directory.id as a Uuid",
+    ),
+    "quorum-state of version 7": (
+        edited(QUORUM_STATE, r'"data_version":\d', '"data_version":7'),
+        "quorum-state-corrupt", "refuses", False, "data_version (7)",
+    ),
+    "an empty snapshot": (later_snapshot(b""), "metadata-snapshot-damaged", "refuses", False, "handleLoadSnapshot"),
+    "a snapshot of garbage": (later_snapshot(b"x" * 100), "metadata-snapshot-damaged", "refuses", False, "magic"),
+    "bootstrap.checkpoint": (bad_bootstrap, "bootstrap-corrupt", "refuses", False, "No FeatureLevelRecord"),
+    "meta.properties is a directory": (
+        as_directory("meta.properties"), "meta-properties-corrupt", "refuses", False, "Is a directory",
+    ),
+    "a checkpoint is a directory": (
+        as_directory("recovery-point-offset-checkpoint"),
+        "checkpoint-corrupt", "takes-offline", False, "Is a directory",
+    ),
+    "leader epochs are a directory": (
+        as_directory("p-3/leader-epoch-checkpoint"), "no-regular-file", "takes-offline", False, "Is a directory",
+    ),
+    "a topic id is a directory": (
+        as_directory("p-3/partition.metadata"), "no-regular-file", "takes-offline", False, "Is a directory",
+    ),
+    "an index is a directory": (
+        as_directory("p-3/*.index"), "no-regular-file", "takes-offline", False, "Is a directory",
+    ),
+    "a snapshot is a directory": (
+        as_directory("p-3/*.snapshot"), "no-regular-file", "takes-offline", False, "Is a directory",
+    ),
+    "the last segment is a directory": (as_directory("p-3/*.log"), "log-end-lost", "cuts", True, ""),
+    "the last segment lost": (last_segment_lost, "log-end-lost", "cuts", True, "orphaned index file"),
+    "zeros before a number": (zeros_before_the_number, "name-not-canonical", "ignores", True, ""),
+    "one partition twice, once with zeros": (
+        zeros_and_another, "partition-twice", "refuses", False, "Duplicate log directories",
+    ),
+    "only a future log": (only_a_future_log, "being-moved", "ignores", True, ""),
     "a metadata log that is damaged": (metadata_damaged, "metadata-log-damaged", "cuts", True, "Corruption found"),
 }  # fmt: skip
 
@@ -292,6 +405,9 @@ def test_what_happens_to_the_directory(origin: Origin, tmp_path: Path, case: str
     told = examined(broker.dirs, "--server-properties", broker.properties)
     try:
         began = broker.begins()
+        if began and name in ("log-end-lost", "name-not-canonical", "being-moved"):
+            end = next((one["log_end_offset"] for one in told["findings"] if one["name"] == "log-end-lost"), 60)
+            assert Client(broker.address).offsets("p", 3) == (0, end)
     finally:
         broker.kill()
     assert began == starts
@@ -300,6 +416,8 @@ def test_what_happens_to_the_directory(origin: Origin, tmp_path: Path, case: str
     assert said in broker.log_text()
     if name == "metadata-lost":
         assert len(list(logs.glob("p-*-stray"))) == PARTITIONS
+    lost = [one for one in told["findings"] if one["name"] == "log-end-lost"]
+    assert (told["loses_nothing"], len(lost)) == (not told["findings"], int(name == "log-end-lost"))
 
 
 def test_a_held_directory(origin: Origin, tmp_path: Path) -> None:

@@ -20,16 +20,19 @@ Recovery repairs much, so a state is looked at before as well: while a process r
 | messages, their order and offsets; lines that were refused | `oracle` |
 | a follower's batches; what a cleaner must leave (last of a key, of a producer, markers) | `oracle`, `cleaned` |
 | `.index`, `.timeindex` | `states.ActiveIndexes` (to the byte, while a follower's segment is written), verify |
-| `.txnindex` | verify |
-| producers, `.snapshot` at a roll | `states.check_producers`, `check_snapshot`; verify |
+| `.txnindex` | verify; what is below the recovery point is on the disk: `states.check_durable` |
+| producers, `.snapshot` at a roll, at the end | `states.check_producers`, `check_snapshot`, `remains`; verify |
 | leader epochs: in memory, on disk before their batches, after recovery | `states.check_epochs`, `remains` |
 | log start: in memory, its checkpoint | `states.check_copy`, `remains`, `oracle` |
-| recovery point: in memory, its checkpoint; what is below it is on the disk | `states.check_durable`, `remains` |
+| recovery point, its checkpoint: below it all is on the disk, and nothing else | `states.check_durable`, `remains` |
 | high watermark's checkpoint | `remains.check_closed` |
 | cleaner's checkpoint | `cleaned.check_unique`, `remains.check_closed` |
 | `.kafka_cleanshutdown` | `remains.check_closed` |
 | `topic.properties`, configuration in force | `programs.Administrator`, `runs`, verify |
 | `partition.metadata` | verify |
+| partitions of a topic that is made or removed in part | `remains.check_killed` |
+| removed segments and topics (`.deleted`, `-delete`) | `remains.check_closed`, `runs` |
+| lines of a file that is open with O_SYNC | `writers`, `World.synced` |
 | `kafkafs-commits`, staged files | `programs.Driver` (a query goes on, and is resumed), `oracle` |
 | groups' offsets | `runs` (`_check_groups`) |
 | open views, positions, page cache, `latest` | `readers`, `last_looks` |

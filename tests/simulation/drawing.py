@@ -72,12 +72,14 @@ _LIMITS = (("retention.bytes", "900"), ("retention.ms", "200"), ("retention.byte
 
 def draw(seed: int) -> Plan:
     """The plan of a seed, always the same."""
-    return _Drawing(random.Random(seed)).plan(seed)
+    return _Drawing(random.Random(seed), random.Random(f"{seed} too")).plan(seed)
 
 
 class _Drawing:
-    def __init__(self, source: random.Random) -> None:
+    def __init__(self, source: random.Random, other: random.Random) -> None:
+        """`other`: of what came later, so that the rest of a seed's plan stays what it was."""
         self._random = source
+        self._too = lambda chance: other.random() < chance
         self._is = lambda chance: source.random() < chance
         self._of = source.choice
         self._upto = source.randrange
@@ -154,7 +156,7 @@ class _Drawing:
             jobs += [self._sharing(f"s{index}") for index in range(self._of((2, 3)))]
         for index in range(self._of(theme.writers)):
             jobs.append(self._writer(f"w{index}", self._of(theme.written), keyed=self._scatters))
-        if self._has_keys and self._is(0.7):
+        if self._has_keys and (self._is(0.7) or theme is RENAMED):
             jobs.append(self._writer("k", "keyed", keyed=True))
         if self._remakes:
             jobs.append(self._writer("g", "again"))
@@ -224,6 +226,7 @@ class _Drawing:
             path,
             policy,
             self._is(0.5 if theme is LINES else 0.75),
+            durable=self._too(0.15),
         )
 
     def _sharing(self, name: str) -> Job:
@@ -238,7 +241,7 @@ class _Drawing:
 
     def _writing(self, *, json: bool, keyed: bool, needs_key: bool) -> object:
         kind = self._random.random()
-        if kind < (0.03 if self._theme is FULL else 0.15):
+        if kind < {FULL: 0.03, RENAMED: 0.2}.get(self._theme, 0.15):
             return Sync()
         if kind < 0.25:
             return Close()
@@ -259,7 +262,8 @@ class _Drawing:
         return Write(tuple(lines), ended=self._is(0.8 if self._theme is LINES else 0.93), first=round(first, 3))
 
     def _line(self, *, json: bool, keyed: bool, kind: str = GOOD) -> LineOf:
-        key = self._upto(6 if self._theme is LINES else 3) if keyed else None
+        # What a replacement of the cleaner may lose are messages that have no later ones of their keys.
+        key = self._upto({LINES: 6, RENAMED: 12}.get(self._theme, 3)) if keyed else None
         age = None
         if json and self._has_times and self._is(0.7):
             age = self._of((0, 10, 1000, 3000, -1000))

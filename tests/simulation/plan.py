@@ -188,8 +188,8 @@ class Offset:
 @value
 class Job:
     """A program. `path`: the file that a writer writes, `after_error`: what it does then; `persists`: writes the rest
-    again after a short count; `shares`: one open file with all others that share it. A job of a follower runs on a
-    read-only mount of the same directory."""
+    again after a short count; `shares`: one open file with all others that share it; `durable`: with O_SYNC. A job of a
+    follower runs on a read-only mount of the same directory."""
 
     kind: str
     name: str
@@ -199,6 +199,7 @@ class Job:
     persists: bool = True
     shares: bool = False
     follows: bool = False
+    durable: bool = False
 
 
 @value

@@ -492,6 +492,48 @@ FAULTS: tuple[Fault, ...] = (
         "    for segment in reversed(built):\n",
         "    for segment in built:\n",
     ),
+    _fault(
+        "replacement-is-not-synced",
+        f"{_APPEND}/swap.py",
+        "_path(directory, base_offset, kind, FileState.SWAP))\n    disk.sync_dir(directory)\n",
+        "_path(directory, base_offset, kind, FileState.SWAP))\n",
+    ),
+    _fault(
+        "names-of-a-built-segment-are-not-synced",
+        f"{_APPEND}/swap.py",
+        "        self._disk.sync_dir(self._directory)\n        for path in paths[:3]:",
+        "        for path in paths[:3]:",
+    ),
+    # What is on the disk below a recovery point, and after an orderly end
+    _fault(
+        "cut-is-not-synced",
+        f"{_APPEND}/truncation.py",
+        "        file.truncate(position)\n        file.sync()\n",
+        "        file.truncate(position)\n",
+    ),
+    _fault(
+        "closed-without-snapshot",
+        f"{_APPEND}/partition_log.py",
+        "                    self._files.write_producer_snapshot(self._next_offset, self._producers.snapshot())\n",
+        "",
+    ),
+    _fault(
+        "removed-files-stay",
+        "storage/upkeep/maintenance.py",
+        "        for entry in awaiting:\n            self._unlink(entry, report)\n",
+        "",
+    ),
+    # Durable writes
+    _fault("durable-write-is-not-synced", _LINES, "            if durable and (done", "            if False and (done"),
+    _fault(
+        "refused-durable-line-goes-on",
+        _LINES,
+        "            self._refuse_locked(data, 0, error, told=again or not self._may_be_cut, again=again)\n"
+        "            self._begun[:] = begun\n            assert self._failure is not None\n"
+        "            self._failure.done = done\n            raise\n",
+        "            raise error\n",
+        (_LINES, '(done := bytes(data[:taken]).rfind(b"\\n") + 1)', "(done := taken)"),
+    ),
     # Queries
     _fault(
         "unfinished-write-forbids-nothing",

@@ -8,6 +8,7 @@ from storage.directory.owned_dir import Closing, OwnedDir
 from storage.errors import CorruptCheckpoint, PartitionUnavailable
 from storage.files import checkpoints, leader_epochs, names
 from storage.files.leader_epochs import LeaderEpochs
+from storage.files.names import FileKind
 from storage.types import TopicPartition
 from tests.simulation.states import check_durable, check_reaches
 from tests.simulation.world import Anomaly, World, batches_in
@@ -17,6 +18,8 @@ Lines = Mapping[TopicPartition, int]
 
 def check_killed(world: World, *, lost_power: bool) -> None:
     """After a kill or a loss of power."""
+    if not lost_power:
+        _check_partitions(world)
     points = _read(world, names.RECOVERY_POINT_CHECKPOINT)
     starts = _read(world, names.LOG_START_CHECKPOINT)
     for tp, point in points.items():
@@ -35,6 +38,18 @@ def check_killed(world: World, *, lost_power: bool) -> None:
         directory = world.path / tp.dir_name
         if directory.is_dir():
             _check_epochs(world, tp, leader_epochs.read(directory / names.LEADER_EPOCH_CHECKPOINT))
+
+
+def _check_partitions(world: World) -> None:
+    """A topic that was made or removed in part has its first partitions."""
+    there: dict[str, set[int]] = {}
+    for directory in world.path.iterdir():
+        topic, _, number = directory.name.rpartition("-")
+        if directory.is_dir() and number.isdecimal():
+            there.setdefault(topic, set()).add(int(number))
+    for topic, numbers in there.items():
+        if numbers != set(range(len(numbers))):
+            raise Anomaly(f"partitions of {topic} in part: {sorted(numbers)}")
 
 
 def _check_epochs(world: World, tp: TopicPartition, epochs: LeaderEpochs) -> None:
@@ -69,6 +84,11 @@ def check_closed(world: World, owned: OwnedDir, closing: Closing, offline: Mappi
             raise Anomaly(f"checkpoints of {tp}: {found}, expected {(end, end, start)}")
         if cleaner.get(tp, 0) > end:
             raise Anomaly(f"cleaner checkpoint: {cleaner[tp]} of {tp}, which ends at {end}")
+        directory = world.path / tp.dir_name
+        if end and not (directory / names.segment_file(end, FileKind.PRODUCER_SNAPSHOT)).exists():
+            raise Anomaly(f"producers: {tp} was closed at {end} without a snapshot")
+        if not world.faults and (left := [path.name for path in directory.glob("*.deleted")]):
+            raise Anomaly(f"removed files stay after an orderly end: {tp} has {left}")
 
 
 def _bases(world: World, tp: TopicPartition) -> list[str]:

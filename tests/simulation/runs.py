@@ -355,6 +355,8 @@ class _Run:
             world.path, Opening(create=True), config=mounts.CONFIG, disk=world.disk, clock=world.clock
         )
         offline, unfinished = owned.failures(), owned.unfinished
+        if left := [path.name for path in world.path.glob("*-delete")]:
+            raise Anomaly(f"removed topics stay: {left}")
         self._check_groups(owned)
         for (topic, key), to in world.altered.items():
             if str(getattr(owned.topic_info(topic).config, key.replace(".", "_"))) != to:

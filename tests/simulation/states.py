@@ -19,6 +19,7 @@ from tests.simulation.world import Anomaly, SimulatedDisk
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
+_ABORTED = struct.Struct(">18xq8x")  # of an entry of a .txnindex: the offset of its marker
 
 
 class ActiveIndexes:
@@ -158,6 +159,26 @@ def check_durable(directory: Path, recovery_point: int, disk: SimulatedDisk, wha
         durable = disk.durable_file(path)
         if durable is None or durable[:end] != data[:end]:
             raise Anomaly(f"{what}: {recovery_point} of {directory.name}, and {path.name} is not on disk up to it")
+        if next_base is not None and next_base <= recovery_point and durable != data:
+            raise Anomaly(f"{what}: {recovery_point} of {directory.name}, and {path.name} goes on behind its end")
+        _check_durable_transactions(path.with_suffix(".txnindex"), recovery_point, disk, what)
+
+
+def _check_durable_transactions(path: Path, recovery_point: int, disk: SimulatedDisk, what: str) -> None:
+    """The aborted transactions that end below a recovery point are on the disk, too, and no others."""
+    if not path.exists() and disk.durable_file(path) is None:
+        return
+    written, durable = path.read_bytes() if path.exists() else b"", disk.durable_file(path) or b""
+    below = sum(_ABORTED.unpack(entry)[0] < recovery_point for entry in _entries(written))
+    if durable[: below * _ABORTED.size] != written[: below * _ABORTED.size] or any(
+        _ABORTED.unpack(entry)[0] < recovery_point for entry in _entries(durable)[below:]
+    ):
+        raise Anomaly(f"{what}: {recovery_point} of {path.parent.name}, and {path.name} is not on disk up to it")
+
+
+def _entries(data: bytes) -> list[bytes]:
+    size = _ABORTED.size
+    return [data[at : at + size] for at in range(0, len(data) - size + 1, size)]
 
 
 def check_reaches(directory: Path, recovery_point: int, what: str) -> None:

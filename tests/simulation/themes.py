@@ -114,7 +114,7 @@ QUERIES = Theme(
     deletes=0.0, times=0.0,
 )  # fmt: skip
 RENAMED = Theme(
-    "losses of power among renames", topics=("plain",), written=("plain",), writers=(0,), processes=(1, 1, 2),
+    "losses of power among renames", topics=("plain",), written=("plain",), writers=(0,), processes=(2, 3, 3),
     readers=(0,), kills=0.95, power=1.0, commits=0.4, keys=1.0, upkeep=1.0, administrator=0.0, deletes=0.0, times=0.0,
 )  # fmt: skip
 
@@ -122,7 +122,7 @@ RENAMED = Theme(
 # that the seeds by which the planted faults are found are the worlds that they were.
 SHARES = (
     (EVERYTHING, 2), (DELETED, 4), (FULL, 4), (CUT, 1), (JUMBLED, 4), (FOLLOWED, 4),
-    (CLEANED, 4), (QUERIES, 3), (RENAMED, 5), (EVERYTHING, 3),
+    (CLEANED, 4), (QUERIES, 3), (RENAMED, 7), (EVERYTHING, 1),
     (MADE_AGAIN, 13), (RETENTION, 13), (TRUNCATION, 12), (ROT, 6), (OPENINGS, 10), (POWER, 8), (VIEWS, 4), (LINES, 12),
 )  # fmt: skip
 

@@ -130,7 +130,7 @@ class Writer:
         for sent in unended:
             if sent.line.fate is Fate.SENT:
                 if refused is None:
-                    self._world.acknowledge(sent.line)
+                    self._acknowledge(sent.line)
                 else:
                     sent.line.fate = Fate.UNKNOWN
 
@@ -270,7 +270,12 @@ class Writer:
                 if not sent.told:
                     raise Anomaly(f"a refused line vanished: {sent.line.value[:40]!r} was taken without an error")
             elif not sent.given_up:  # otherwise the rest of a line that was refused: it is passed over
-                self._world.acknowledge(sent.line)
+                self._acknowledge(sent.line)
+
+    def _acknowledge(self, line: Line) -> None:
+        self._world.acknowledge(line)
+        if self._job.durable:
+            self._world.synced(self._job.path, {line.value})
 
     def _was_told(self, error: Exception) -> None:
         self._pending = False
@@ -322,7 +327,9 @@ class Writer:
             part = data[done : done + size]
             self._refused = len(part)
             try:
-                count = self._process.operations.write_from(self._info.fh, memoryview(part), None)
+                count = self._process.operations.write_from(
+                    self._info.fh, memoryview(part), None, durable=self._job.durable
+                )
             except Problem as error:
                 return done, None if done else error
             done += count

@@ -225,13 +225,18 @@ class FaultyDisk:
         self._write_tree(self.root)
 
     def _survivors(self, count: int) -> list[_Name]:
-        """The changes of names that reached the disk: the first `count`, or about as many, here and there."""
+        """The changes of names that reached the disk: the first `count`; about as many, here and there; or all but one
+        (and what depends on it)."""
         apart = random.Random(f"{count} {len(self.operations)}")
-        if not self.any_order or apart.random() < 0.5:
+        kind = apart.random()
+        if not self.any_order or not self._pending or kind < 0.5:
             return self._pending[:count]
+        renames = [change for change in self._pending if isinstance(change, _Rename)]
+        left_out = apart.choice(renames or self._pending) if kind < 0.8 else None
         chosen, lost = [], set[Path]()
         for change in self._pending:
-            if lost.isdisjoint(change.paths()) and apart.randrange(len(self._pending)) < count:
+            survives = change is not left_out if left_out else apart.randrange(len(self._pending)) < count
+            if lost.isdisjoint(change.paths()) and survives:
                 chosen.append(change)
             else:
                 lost.update(change.paths())

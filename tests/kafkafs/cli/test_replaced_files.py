@@ -29,6 +29,7 @@ def work() -> Iterator[Path]:
         yield Path(path)
 
 
+@pytest.mark.timeout(0)  # the child has its own
 @pytest.mark.parametrize("uid", [0, pytest.param(STRANGER, marks=as_root)], ids=["as it is", "as another user"])
 def test_nothing_else_is_read_changed_or_waited_for(work: Path, uid: int) -> None:
     work.chmod(0o777)

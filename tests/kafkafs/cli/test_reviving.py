@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from storage.diagnosis import examination
+from storage.diagnosis.predictions import Diagnosis, Prediction, Reaction
 from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir, many
 from tests.support.commands import output_of, run
 
@@ -163,3 +165,34 @@ def test_the_summary_of_the_doctor_agrees_with_its_findings(old: Path, tmp_path:
     result = run("doctor", tmp_path / "new")
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1].endswith("do not start it before you have seen to the findings above")
+
+
+SUMMARIES = {
+    Reaction.REFUSES: "does not start",
+    Reaction.UNNOTICED: "starts, and does not notice",
+    Reaction.CUTS: "starts, and removes what the findings above say",
+}
+
+
+@pytest.mark.parametrize("first", Reaction, ids=lambda one: one.name)
+def test_the_summary_of_the_doctor_agrees_with_each_pair_of_findings(
+    old: Path, monkeypatch: pytest.MonkeyPatch, first: Reaction
+) -> None:
+    for second in Reaction:
+        pair = [Prediction("name", one, old, "what", "what it does") for one in (first, second)]
+        for stays in (True, False):
+            diagnosis = Diagnosis(tuple(pair), stays or Reaction.OFFLINE not in (first, second))
+            monkeypatch.setattr(examination, "examine", lambda *_, said=diagnosis, **__: said)
+            result = run("doctor", old)
+            summary = result.stdout.splitlines()[-1]
+            findings = {one for one in (first, second) if one.is_finding}
+            assert result.exit_code == (1 if findings else 0)
+            if not findings:
+                assert "starts, and loses nothing" in summary
+            elif not diagnosis.starts:
+                assert SUMMARIES[Reaction.REFUSES] in summary
+            elif findings <= {Reaction.UNNOTICED, Reaction.CUTS}:
+                worst = Reaction.CUTS if Reaction.CUTS in findings else Reaction.UNNOTICED
+                assert SUMMARIES[worst] in summary
+            else:
+                assert "do not start it before" in summary

@@ -278,7 +278,14 @@ def test_a_text_that_would_be_too_long() -> None:
     """Nothing of the data is needed for names of fields: 65,536 records of 20 nulls with long names."""
     fields = [{"name": "n" * 100 + str(i), "type": "null"} for i in range(20)]
     items = {"type": "record", "name": "R", "fields": fields}
-    assert "longer than 64 MiB" in fault({"type": "array", "items": items}, encode_varint(65_000) + b"\0")
+    assert "longer than 1 MiB" in fault({"type": "array", "items": items}, encode_varint(65_000) + b"\0")
+
+
+def test_a_name_of_megabytes_is_no_text_of_few_bytes() -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "a" * (1 << 20), "type": "null"}]}
+    assert "longer than 1 MiB" in fault(schema, b"")
+    schema["fields"] = [{"name": "a" * (1 << 20), "type": "bytes"}]
+    assert len(shown(schema, encode_varint(40) + b"x" * 40)) > 1 << 20
 
 
 @pytest.mark.parametrize("size", [3000, 600_000, 9_000_000])

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from kafkafs.decoding import BadSchema, TextDecoder, parse_avro
+from kafkafs.decoding import BadSchema, TextDecoder, avro_program, parse_avro
+from kafkafs.decoding.avro_program import Assembler
 from kafkafs.decoding.avro_schema import MAX_TEXT
 from kafkafs.schemas.schema import AVRO, PROTOBUF, Reference, Schema
 from tests.support.decoded_columns import SchemaTable, decoded_text, decoded_texts, framed, one_schema
@@ -145,13 +146,44 @@ def test_many_references() -> None:
     assert "refers to more than 1000 schemas" in errors[0]
 
 
+@pytest.mark.parametrize("name", ["f" * 1_000_000, "f"])
+@pytest.mark.parametrize("kind", ["int", "t" * 1_000_000, {"type": "fixed", "name": "F" * 1_000_000, "size": -1}])
+def test_an_error_does_not_repeat_a_long_name(name: str, kind: Any) -> None:
+    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": name, "type": kind}]})
+    _, errors = decoded_texts(TextDecoder(one_schema(text), "t-value"), [framed(b"")] * 2)
+    assert errors[0] == errors[1]
+    assert errors[0]
+    assert len(errors[0]) < 500
+    assert "…" in errors[0] or "fff" not in errors[0]
+
+
+def test_paths_of_long_names_are_short() -> None:
+    """Each of 1,000 fields would have its record's name of 100,000 characters in its path."""
+    inner = record("I", *["int"] * 1000)
+    schema = {"type": "record", "name": "R", "fields": [{"name": "a" * 100_000, "type": inner}]}
+    made = Assembler(0, 0)
+    made.assemble(parse_avro(Schema(7, AVRO, json.dumps(schema)), SchemaTable()))
+    assert sum(map(len, made.paths)) < 400 * len(made.paths)
+    assert any(path.endswith("a.f999") for path in made.paths)
+
+
+def test_programs_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(avro_program, "_MOST_TOGETHER", 10)
+    schemas = SchemaTable(*(Schema(i, AVRO, '"int"') for i in (1, 2)))
+    values = [framed(b"\2", 1), framed(b"\2", 2), framed(b"\4", 1)]
+    texts, errors = decoded_texts(TextDecoder(schemas, "t-value"), values)
+    assert (texts[0], texts[2]) == ("1", "2")
+    assert list(errors) == [1]
+    assert "too large together" in errors[1]
+
+
 def test_a_program_stays_as_small_as_its_schema() -> None:
     """Each record has the one before it twice: written out it would have 2**60 fields."""
     schema: Any = record("R0", "null")
     for i in range(1, 60):
         schema = record(f"R{i}", schema, f"R{i - 1}")
     _, errors = decoded_texts(TextDecoder(one_schema(json.dumps(schema)), "t-value"), [framed(b"")])
-    assert "longer than 64 MiB" in errors[0]
+    assert "longer than 1 MiB" in errors[0]
 
 
 def test_a_record_in_many_records() -> None:

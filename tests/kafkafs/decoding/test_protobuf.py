@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafkafs.decoding import DoesNotFit, TextDecoder, encode_json, proto_files, protobuf
+from kafkafs.decoding import BadSchema, DoesNotFit, TextDecoder, encode_json, proto_files, protobuf
 from kafkafs.decoding.proto_indexes import BadIndexes, read_indexes, write_indexes
 from kafkafs.schemas.schema import AVRO, PROTOBUF, Reference, Schema
 from tests.support.decoded_columns import SchemaTable, decoded_text, decoded_texts, framed, one_schema
@@ -106,7 +106,7 @@ def test_data_that_do_not_fit(data: bytes, why: str) -> None:
 
 
 def test_data_that_are_too_long() -> None:
-    assert "up to 16 MiB" in fault(b"\0" + b"\x08\x05" * (8 << 20) + b"\0")
+    assert "up to 4 MiB" in fault(b"\0" + b"\x08\x05" * (8 << 20) + b"\0")
 
 
 def test_indexes_with_and_without_the_types_of_maps() -> None:
@@ -127,6 +127,43 @@ def test_schemas_that_do_not_compile() -> None:
     assert "does not compile" in fault(b"\0", 'import "missing.proto"; message A {}')
     assert "4 MiB" in fault(b"\0", "/" * (5 << 20))
     assert "there is no message type [0]" in fault(b"\0", 'syntax = "proto3";')
+
+
+def test_the_compilers_words_are_not_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has an error for each of 100,000 beginnings of a comment within a comment."""
+    read: list[int] = []
+
+    def said(output: bytes, folder: str) -> str:
+        read.append(len(output))
+        return said_before(output, folder)
+
+    said_before = proto_files._said
+    monkeypatch.setattr(proto_files, "_said", said)
+    error = fault(b"\0", "/*" * 100_000)
+    assert "inside block comment" in error
+    assert "…" in error
+    assert len(error) < 500
+    assert read == [1 << 16]
+
+
+@pytest.mark.parametrize(
+    ("limit", "less"),
+    [("RLIMIT_AS, 671088640", "RLIMIT_AS, 268435456"), ("RLIMIT_FSIZE, 16777216", "RLIMIT_FSIZE, 99")],
+)
+def test_the_compiler_has_limits(limit: str, less: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages whose descriptors take half a gigabyte."""
+    assert limit in proto_files._COMPILER
+    monkeypatch.setattr(proto_files, "_COMPILER", proto_files._COMPILER.replace(limit, less))
+    fields = "".join(f"message M{i}{{M{i} a=1;M{i} b=2;M{i} c=3;}}" for i in range(50_000))
+    with pytest.raises(BadSchema, match=r"ended with SIGABRT; .* 640 MiB|made: File too large"):
+        proto_files._descriptor_set((("schema.kafkafs.proto", 'syntax="proto3";' + fields),))
+
+
+def test_names_do_not_make_few_bytes_a_text_of_gigabytes() -> None:
+    text = f'syntax="proto3"; message M {{ repeated N n=1; }} message N {{ int32 {"n" * 900}=1; }}'
+    data = b"\x0a\x02\x08\x01"
+    assert shown(b"\0" + data * 10, text)["n"] == [{"n" * 900: 1}] * 10
+    assert "longer than 1 MiB and 16 times" in fault(b"\0" + data * 25_000, text)
 
 
 @pytest.mark.parametrize(

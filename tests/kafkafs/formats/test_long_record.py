@@ -29,12 +29,20 @@ VALUES: dict[str, bytes | None] = {
     "binary": RANDOM.randbytes(2 * CHUNK + 1),
     "binary, thirds": RANDOM.randbytes(3 * CHUNK),
 }
+# Many small ones, nulls among them, large ones next to each other, and one that fills a chunk with what precedes it.
+HEADERS: list[tuple[bytes, bytes | None]] = [
+    *[(b"h%d" % i, (b"\1\xff", None, b"", b'"')[i % 4]) for i in range(CHUNK // 4)],
+    (b"\xff" * 2 * CHUNK, None),
+    (b"name", VALUES["cut off"]),
+    (b"", b"x" * (CHUNK - 4)),
+    (b"last", b"1"),
+]
 
 
 @pytest.mark.parametrize("form", ["jsonl", "txt", r"%o %T %k %K %s %S %R %h\n", "decoded"])
 @pytest.mark.parametrize("name", VALUES)
 def test_parts_equal_the_whole(name: str, form: str) -> None:
-    headers = ((b"one", b"1"), (b"none", None), (b"large", VALUES["escapes"]))
+    headers = ((b"one", b"1"), (b"none", None), (b"large", VALUES["escapes"]), *HEADERS)
     block = block_of([Row(7, 1_763_700_000_000, VALUES["at a cut"], VALUES[name], headers)])
     tp = TopicPartition("t", 3)
     chosen = DecodedJsonl(tp, Registry()) if form == "decoded" else by_name(form, tp)
@@ -52,3 +60,12 @@ def test_parts_equal_the_whole(name: str, form: str) -> None:
         assert out == whole[skip : skip + len(out)]
     with pytest.raises(ValueError, match="bytes"):
         record.render(memoryview(bytearray(2)), len(whole) - 1)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "%h"])
+def test_no_part_is_much_larger_than_a_chunk(form: str) -> None:
+    headers = ((b"large", b"\1" * 9 * CHUNK), *[(b"", None) for _ in range(3 * CHUNK)])
+    block = block_of([Row(7, 1_763_700_000_000, None, None, headers)])
+    record = LongRecord(by_name(form, TopicPartition("t", 3)), block)
+    assert record.size > 1_000_000
+    assert max(len(part) for part in record.parts()) <= 10 * CHUNK

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from kafkafs.formats import by_name
+from kafkafs.tree import services
 from kafkafs.tree.tree import Tree
-from kafkafs.view_index import parts
+from kafkafs.view_index import index, parts
 from kafkafs.view_index.cache_files import LEAST_BYTES, default_directory
 from kafkafs.view_index.extent import Extent
 from kafkafs.view_index.index import ViewIndex
@@ -24,7 +25,7 @@ from storage.log.log_dir import LogDir
 from storage.log.segment import Segment
 from storage.types import Isolation, TopicPartition
 from tests.support.live_log import LiveLog
-from tests.support.reference_views import content, tree_of
+from tests.support.reference_views import content, read_all, tree_of
 
 PATH = "/t/0/messages.txt"
 TP = TopicPartition("t", 0)
@@ -216,6 +217,57 @@ def test_cache_files_are_private(live: LiveLog, cache: Path) -> None:
     content(tree(live, cache), PATH)
     assert {path.stat().st_mode & 0o777 for path in files(cache)} == {0o600}
     assert cache.stat().st_mode & 0o777 == 0o700
+
+
+_OTHER_UID = 4001
+
+
+@pytest.mark.parametrize("how", ["group", "everybody", "above", "link", "owner"])
+def test_a_cache_that_others_can_write_is_not_used(live: LiveLog, cache: Path, how: str) -> None:
+    """A right checksum says nothing about who has written a file."""
+    if how == "owner" and os.geteuid() != 0:
+        pytest.skip("takes another user")
+    top = tree(live, cache / "views")
+    content(top, PATH)
+    again = tree(live, cache / "views")
+    content(again, PATH)
+    assert scanned(again) < scanned(top)
+    used = cache / "views"
+    if how == "group":
+        used.chmod(0o770)
+    elif how == "everybody":
+        used.chmod(0o777)
+    elif how == "above":
+        cache.chmod(0o777)
+    elif how == "link":
+        used = cache.parent / "link"
+        used.symlink_to(cache / "views")
+        (cache / "views").chmod(0o777)
+    else:
+        os.chown(used, _OTHER_UID, _OTHER_UID)
+    before = {path: path.stat().st_mtime_ns for path in files(cache / "views")}
+    unused = tree(live, used)
+    content(unused, PATH)
+    assert scanned(unused) == scanned(top)
+    assert {path: path.stat().st_mtime_ns for path in files(cache / "views")} == before
+
+
+def test_lookups_leave_a_bounded_number_of_entries(
+    live: LiveLog, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "_KEPT_STATES", 20)
+    monkeypatch.setattr(index, "_KEPT_STRETCHES", 10)
+    top = tree(live, cache)
+    handles = [top.lookup(f"/t/0/offsets/{n}-{n + 1}.txt").open() for n in range(50)]
+    for handle in handles:  # an open file keeps its state
+        assert read_all(handle)
+    assert top.status()["views"]["known"] == 50
+    for handle in handles:
+        handle.close()
+    for n in range(100):
+        content(top, f"/t/0/offsets/{n}-{n + 2}.txt")
+    assert top.status()["views"] == {"known": 20, "open": 0, "handles": 0}
+    assert len(top._services.index._stretches) == 10
 
 
 def test_what_is_kept_is_read_back(tmp_path: Path, live: LiveLog) -> None:

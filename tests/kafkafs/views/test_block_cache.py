@@ -179,3 +179,16 @@ def test_no_thread_before_start_and_none_after_stop() -> None:
     workers.stop()
     assert threading.active_count() == before
     assert not workers.submit(lambda: None)
+
+
+def test_reading_again_and_again_leaves_nothing_behind() -> None:
+    """A block that is read to its end over and over is noted once, and one that is rendered anew not at all."""
+    cache = BlockCache()
+    for _ in range(100):
+        cache.release(get(cache, 1), finished=True)
+    assert len(cache._finished) == 1
+    for _ in range(100):
+        cache.release(get(cache, 2), finished=True)
+        cache.release(get(cache, 2), outdated=True)
+    assert list(cache._finished) == list(cache._blocks.values())
+    assert cache._finished_bytes == SIZE

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from kafkafs.tree import latest_file
 from kafkafs.tree.paths import LatestPath, NoSuchPath, parse
 from kafkafs.tree.services import LatestMemory
 from kafkafs.tree.tree import Tree, TreeOptions
@@ -16,6 +19,7 @@ from storage.errors import CorruptBatch, SegmentGone, TooManyKeys
 from storage.format.compression import Codec
 from storage.format.record_batch import encode_batch
 from storage.format.record_columns import Record
+from storage.latest.latest_records import latest_offsets
 from storage.types import Isolation, TopicPartition
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
 from tests.support.commands import output_of, run
@@ -252,6 +256,35 @@ def test_two_opens_at_a_time(live: LiveLog) -> None:
     assert (first.size, second.size) == (9, 9)
     for handle in (first, second):
         handle.close()
+
+
+def test_many_opens_at_once_scan_one_after_the_other(live: LiveLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is one map of keys at a time."""
+    scans, most, running = [], 0, 0
+
+    def counted(*arguments: object) -> object:
+        nonlocal most, running
+        running += 1
+        most = max(most, running)
+        scans.append(arguments)
+        try:
+            return latest_offsets(*arguments)  # type: ignore[arg-type]
+        finally:
+            running -= 1
+
+    monkeypatch.setattr(latest_file, "latest_offsets", counted)
+    tree, together = tree_of(live.path.parent), threading.Barrier(50)
+
+    def open_one(number: int) -> bytes:
+        together.wait(60)
+        with closing(tree.lookup(f"/t/0/latest.{'txt' if number % 2 else 'jsonl'}").open()) as handle:
+            return read_all(handle)
+
+    with ThreadPoolExecutor(50) as pool:
+        texts = set(pool.map(open_one, range(50), timeout=120))
+    assert len(texts) == 2
+    assert most == 1
+    assert len(scans) < 50
 
 
 def test_retention_takes_only_what_is_not_read_yet(live: LiveLog) -> None:

@@ -90,6 +90,27 @@ def test_a_durable_write_fails_where_the_disk_fails(tmp_path: Path) -> None:
     assert TopicPartition("t", 0) in owned.close().errors
 
 
+@pytest.mark.parametrize("following", [b"two\nth", b"four\nfi"])
+def test_a_durable_write_whose_sync_failed_is_refused_as_a_whole(
+    kept: Kept, writer: LineWriter, monkeypatch: pytest.MonkeyPatch, following: bytes
+) -> None:
+    """What its caller writes next does not continue its last line; lines that come again are not there twice."""
+
+    def fail() -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    writer.write(b"one ", durable=True)
+    with monkeypatch.context() as failing_disk:
+        failing_disk.setattr(kept, "sync", fail)
+        for _ in range(2):
+            with pytest.raises(OSError, match="too many"):
+                writer.write(b"two\nth", durable=True)
+    assert writer.write(following, durable=True) == len(following)
+    writer.write(b"!\n", durable=True)
+    expected = [b"one two", b"th!"] if following == b"two\nth" else [b"one two", b"fi!"]
+    assert kept.values == expected
+
+
 def test_the_last_line_ends_with_sync_or_close(kept: Kept, writer: LineWriter) -> None:
     writer.write(b"one")
     writer.sync()

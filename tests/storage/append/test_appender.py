@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from storage.append import batch_encoder, message_sets
 from storage.append.appender import Appended, Appender
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, PartitionOffline, RecordTooLarge
@@ -69,6 +70,41 @@ def test_one_call_is_one_batch(owned: OwnedDir) -> None:
 
 def test_nothing_is_fine(owned: OwnedDir) -> None:
     assert appended(owned, []) == Appended(0, -1, -1, None)
+
+
+@pytest.mark.parametrize(
+    ("codec", "version"), [*((codec, "3.0") for codec in CODECS), *((codec, "0.10.0") for codec in CODECS[1:4])]
+)
+def test_no_batch_has_more_records_than_are_read(
+    owned: OwnedDir, codec: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (batch_encoder, message_sets):
+        monkeypatch.setattr(module, "MOST_RECORDS", 400)
+    monkeypatch.setattr(batch_encoder, "_ALWAYS_READ", 2800)
+    records = [Record(None, b"") for _ in range(1000)]
+    assert appended(owned, records, compression_type=codec, message_format_version=version).taken == 1000
+    assert headers_of(owned).last_offset.tolist() == [399, 799, 999]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_no_batch_has_more_headers_than_are_read(
+    owned: OwnedDir, codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_encoder, "MOST_HEADERS", 10)
+    monkeypatch.setattr(batch_encoder, "_ALWAYS_READ", 20)
+    records = [Record(None, b"v", ((b"", None),) * number) for number in (3, 3, 4, 1, 0, 10, 2, 11)]
+    result = appended(owned, records, compression_type=codec)
+    assert result.taken == 7
+    assert isinstance(result.error, RecordTooLarge)
+    assert (result.error.expected, result.error.found) == ("at most 10", 11)
+    assert headers_of(owned).count.tolist() == [3, 2, 1, 1]
+
+
+def test_plain_lines_are_bounded_too(owned: OwnedDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Appender(owned.log(TP), clock=StandingClock()).append_lines(b"", b"\n" * 50) == (50, 50)
+    monkeypatch.setattr(batch_encoder, "_ALWAYS_READ", 100)
+    owned.alter_config("t", {"flush.messages": "100"})  # another configuration
+    assert Appender(owned.log(TP), clock=StandingClock()).append_lines(b"", b"\n" * 50) is None
 
 
 def test_all_of_a_record_is_kept(owned: OwnedDir) -> None:

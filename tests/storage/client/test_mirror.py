@@ -8,14 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from storage.client.manifest_recorder import ManifestRecorder
 from storage.client.mirror import Mirror
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import CorruptBatch, InvalidRecord, NotPermitted, PartitionOffline
 from storage.files import checkpoints, names
+from storage.files import manifest as manifests
 from storage.files.disk import RealDisk, RealFile
 from storage.log.log_dir import LogDir
+from storage.log.reader import read_range
+from storage.progress import NoProgress, Progress
 from storage.types import TopicPartition
+from storage.verify.manifest_audit import verify_manifest
 from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, many
+from tests.support.commands import output_of
 from tests.support.fixtures import FIXTURES, requires_fixtures, topics_of
 from tests.support.owned_dirs import HastyDisk, append, close_clean, opened, read, tree_of, values_of
 from tests.support.readers import read_all
@@ -76,7 +82,7 @@ def test_a_new_topic_has_the_sources_config_but_keeps_everything(source: OwnedDi
     found = target.topic_info("t").overrides
     assert found == {"segment.bytes": "500", "retention.ms": "-1", "compression.type": "lz4"}
     assert target.log_dir.partitions("t") == [0, 1]
-    assert target.topic_info("t").topic_id != source.topic_info("t").topic_id
+    assert target.topic_info("t").topic_id == source.topic_info("t").topic_id
     source.close()
     target.close()
 
@@ -285,3 +291,53 @@ def test_every_record_of_the_fixtures(target: OwnedDir, fixture: str) -> None:
         assert result.error is None
         assert read_all(target.log(tp).snapshot()) == read_all(looked.log(tp).snapshot())
     close_clean(target)
+
+
+@pytest.mark.parametrize("change", ["retain", "compact"])
+def test_segments_that_disappear_during_the_copy(tmp_path: Path, change: str) -> None:
+    """The copy goes on with what the source has then; its manifest is written, and the next run finds no other
+    messages."""
+    source, dest, manifest = tmp_path / "built", tmp_path / "copy", tmp_path / "m.json"
+    items: list[Item] = [item for _ in range(6) for item in (Batch(many(20, keys=7)), ROLL)]
+    properties = b"cleanup.policy=compact\nmin.cleanable.dirty.ratio=0\n" if change == "compact" else b""
+    build_log_dir(source, {"t": [items]}, broker=False, extra={"t-0/topic.properties": properties})
+
+    class Changing(NoProgress):
+        """Changes the source once the first segment has been copied."""
+
+        def advance(self, size_bytes: int) -> None:
+            if not changed:
+                changed.append(len(list(source.glob("t-0/*.log"))))
+                more = ["--before", "90"] if change == "retain" else []
+                output_of(change, source, "t/0", *more)
+
+    def back_up(progress: Progress) -> Mirror:
+        owned = opened(dest)
+        recorder = ManifestRecorder(manifests.read(manifest))
+        mirror = Mirror(LogDir.open_read_only(source), owned, everything, progress, recorder=recorder)
+        mirror.run()
+        close_clean(owned)
+        assert mirror.results[TP].error is None
+        manifests.write(RealDisk(), manifest, recorder.manifest(None, 1, dest))
+        return mirror
+
+    changed: list[int] = []
+    mirror = back_up(Changing())
+    assert len(list(source.glob("t-0/*.log"))) < changed[0]
+    assert mirror.results[TP].log_end_offset == 120
+    for _ in range(2):
+        assert back_up(NoProgress()).results[TP].size_bytes == 0
+        found = manifests.read(manifest)
+        assert found is not None
+        assert verify_manifest(dest, found) == []
+    latest = {row[2]: row for row in rows(source)}
+    assert {row[2]: row for row in rows(dest)} == latest
+
+
+def rows(path: Path) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    snapshot = LogDir.open_read_only(path).log(TP).snapshot()
+    return [
+        (int(block.offset[row]), int(block.timestamp[row]), block.key(row), block.value(row))
+        for block in read_range(snapshot, snapshot.log_start_offset)
+        for row in range(len(block))
+    ]

@@ -56,7 +56,7 @@ def backed_up(
     assert (
         owned.close().clean
     )  # verified after the test; a crash may leave the manifest's temporary file, which is a note
-    manifests.write(disk or RealDisk(), file, recorder.manifest(until_ms, 1000))
+    manifests.write(disk or RealDisk(), file, recorder.manifest(until_ms, 1000, owned.path))
     return recorder
 
 

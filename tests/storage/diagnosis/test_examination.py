@@ -11,6 +11,8 @@ from storage.diagnosis import broker_properties
 from storage.diagnosis.examination import examine
 from storage.diagnosis.predictions import Diagnosis, Reaction
 from storage.errors import InvalidConfig
+from storage.files.cluster_metadata import ClusterMetadataReader
+from storage.format.record_columns import Record
 from storage.types import TopicPartition
 from tests.support.builders import Batch, Partition, build_log_dir, many, metadata_records
 from tests.support.builders import topic_id as id_of
@@ -53,6 +55,36 @@ def test_a_clean_directory_is_well(tmp_path: Path) -> None:
     assert found.is_well
     assert found.starts
     assert not found.predictions
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [(30, "Kafka 4.3 or later"), (31, "Kafka 4.3 or later"), (33, "Kafka 4.4 or later")]
+)
+def test_a_later_metadata_version(tmp_path: Path, version: int, said: str) -> None:
+    """33, which 4.4 introduced: 4.3.0 does not start ("Valid feature levels are from 7 to 31")."""
+    level = Record(None, b"\x01\x0c\x00\x11metadata.version" + bytes([0, version, 0]))
+    built = build_log_dir(
+        tmp_path, {"t": [[b"a"]], "__cluster_metadata": [[level, *metadata_records("t", 1, [1])]]}
+    )
+    (found,) = examine([built.path]).predictions
+    assert (found.name, found.reaction) == ("metadata-version-new", Reaction.IGNORES)
+    assert said in found.broker
+    assert ("not known to this version of kafkafs" in found.what) == (version > 31)
+
+
+def test_a_snapshot_that_cannot_be_read_hides_no_topics(tmp_path: Path) -> None:
+    """The log from its beginning tells as much."""
+    built = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 1, [1])]})
+    (built.path / "__cluster_metadata-0" / f"{2:020}-{1:010}.checkpoint").write_bytes(b"")
+    found = examine([built.path])
+    assert names_of(found) == {"metadata-snapshot-damaged"}
+    assert not found.starts
+    reader = ClusterMetadataReader(built.path)
+    for _ in range(2):  # the second time it goes on where the log ended
+        metadata = reader.refresh()
+        assert metadata is not None
+        assert list(metadata.topics) == ["t"]
+        assert metadata.problem is not None
 
 
 def test_strays_and_absent_partitions(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from storage.files.log_file import LogFile
 from storage.format.batches import BatchTable
 from storage.format.compression import Codec, compress
-from storage.log.intact import Break, Fault, Walk, intact_batch, walk
+from storage.log.batch_search import intact_batch
+from storage.log.intact import Break, Fault, Walk, walk
 from storage.log.segment import Segment
 from storage.types import MAX_OFFSET
 from tests.support.raw_batches import batch, message, record
@@ -136,3 +137,37 @@ def test_behind_a_length_of_zero_nothing_was_written_yet_at_the_end_of_a_log(tmp
     assert [base for _, base in seen] == [0, 3]
     assert (broken.fault, broken.end, broken.intact_behind) == (Fault.ZEROS, one.size, False)
     assert len(walked(one, end_offset=100)[0]) == 5
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("batches_behind", [0, 2])
+def test_a_hole_of_terabytes_is_not_read(
+    tmp_path: Path, threads: int, batches_behind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = segment(tmp_path, b"".join(BATCHES[:2]))
+    behind = (1 << 40) - 5  # the hole ends within a page: the batch's first bytes follow zeros of its page
+    with one.log.path.open("r+b") as file:
+        file.seek(behind)
+        file.write(b"".join(BATCHES[2 : 2 + batches_behind]) or b"x")
+    one = Segment(tmp_path, 0, LogFile(one.log.path), one.log.path.stat().st_size)
+    sizes: list[int] = []
+    read = LogFile.read
+
+    def counted(log: LogFile, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
+        sizes.append(size)
+        return read(log, position, size, into)
+
+    monkeypatch.setattr(LogFile, "read", counted)
+    seen: list[int] = []
+    result = walk(
+        one,
+        lambda _data, table, rows, _origin: seen.extend(table.base_offset[:rows].tolist()),
+        lambda _broken, _offset: None,
+        1 << 40,
+        threads=threads,
+    )
+    assert seen == [0, 3, *([6, 9] if batches_behind else [])]
+    assert [(broken.position, broken.end) for broken in result.breaks] == [
+        (2 * SIZE, behind if batches_behind else one.size)
+    ]
+    assert sum(sizes) < 64 << 20

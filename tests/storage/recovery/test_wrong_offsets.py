@@ -16,6 +16,7 @@ from storage.format.compression import Codec
 from storage.format.message_set import encode
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record
+from storage.log import batch_search
 from storage.recovery.dry_run import rehearse
 from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
 from storage.types import TopicPartition
@@ -83,6 +84,25 @@ def test_a_length_of_zero_below_the_recovery_point_is_damage(tmp_path: Path) -> 
     assert recovered(directory, gentle=True, recovery_point=1).log_end_offset == 1
 
 
+@pytest.mark.parametrize("magic", HEADER_BYTES)
+@pytest.mark.parametrize("last", [False, True])
+def test_a_length_that_one_bit_made_zero_is_damage(tmp_path: Path, magic: int, last: bool) -> None:
+    """A length that is a power of two: what follows is intact, or the batch itself is."""
+    sizes = (b"x" * size for size in range(140))
+    filled = next(value for value in sizes if len(batch(1, magic, value=value)) == 140)
+    flipped = bytearray(batch(1, magic, value=filled))
+    assert flipped[8:12] == b"\0\0\0\x80"
+    flipped[11] = 0
+    data = batch(0, magic) + flipped + (b"" if last else batch(2, magic))
+    for clean in (False, True):
+        directory = made(tmp_path, {0: data})
+        with pytest.raises(PartitionOffline, match="an intact batch at position"):
+            recovered(directory, gentle=True, clean=clean)
+        assert left(directory) == data
+    unfinished = batch(0, magic) + batch(1, magic)[:8] + bytes(4) + batch(1, magic)[12:] + batch(2, magic)
+    assert recovered(made(tmp_path, {0: unfinished}), gentle=True).log_end_offset == 1
+
+
 def test_a_forced_recovery_tells_that_it_cuts_off_intact_messages(tmp_path: Path) -> None:
     batches = [batch(offset) for offset in (0, 1, 2 + 2**12, 3, 4)]
     directory = made(tmp_path, {0: b"".join(batches)})
@@ -93,6 +113,22 @@ def test_a_forced_recovery_tells_that_it_cuts_off_intact_messages(tmp_path: Path
             f"cuts 00000000000000000000.log at position {position}, offset {3 + 2**12}: {2 * len(batches[0])} bytes "
             f"are removed, with an intact batch at position {position}; `kafkafs salvage` keeps it"
         ]
+
+
+def test_what_cannot_be_told_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More bytes look like batches than are checked: the partition is damaged, and a forced recovery says so."""
+    monkeypatch.setattr(batch_search, "_MANY", 10)
+    lies = bytearray(batch(1)[:61] * 400)
+    for at in range(0, len(lies), 61):
+        lies[at + 8 : at + 12] = (len(lies) - at - 12).to_bytes(4, "big")
+    directory = made(tmp_path, {0: batch(0) + lies})
+    unknown = "more that looks like batches than can be checked"
+    for clean in (False, True):
+        with pytest.raises(PartitionOffline, match=unknown):
+            recovered(directory, gentle=True, clean=clean)
+        assert left(directory) == batch(0) + lies
+    assert recovered(directory, gentle=False).changes[-1].endswith(f"with {unknown}; `kafkafs salvage` keeps it")
+    assert left(directory) == batch(0)
 
 
 SHAPES: list[dict[int, list[int]]] = [
@@ -136,3 +172,40 @@ def test_a_message_set_that_spans_more_than_a_segment_can_is_not_divided(tmp_pat
     directory = made(tmp_path, {0: batch(0, magic) + hurt})
     assert recovered(directory, gentle=True).log_end_offset == 2**40 + 2
     assert bytes(hurt) in left(directory)
+
+
+COMPACTED = {0: range(4), 4: range(4, 8), 8: range(8, 12)}  # the first two became the messages 1, 3, 5 and 7
+ENDINGS = {"swap": ("", ""), "first": (".deleted", ""), "all": (".deleted", ".deleted")}
+
+
+@pytest.mark.parametrize("step", ENDINGS)
+@pytest.mark.parametrize("hurt", [0, 2, 3])
+@pytest.mark.parametrize("magic", HEADER_BYTES)
+def test_a_wrong_offset_in_a_replacement_removes_nothing_else(
+    tmp_path: Path, magic: int, hurt: int, step: str
+) -> None:
+    """What the `.swap` covers is known by its offsets: a gentle recovery does not follow one that cannot be right."""
+    batches = [batch(offset, magic) for offset in range(12)]
+    segments = {base: b"".join(batches[offset] for offset in offsets) for base, offsets in COMPACTED.items()}
+    for bit in range(0, 64, 3):
+        kept = [bytearray(batches[offset]) for offset in (1, 3, 5, 7)]
+        kept[hurt][bit // 8] ^= 1 << bit % 8
+        directory = made(tmp_path, segments)
+        for base, ending in zip((0, 4), ENDINGS[step], strict=True):
+            name = names.segment_file(base, FileKind.LOG)
+            (directory / name).rename(directory / (name + ending))
+        (directory / (names.segment_file(0, FileKind.LOG) + ".swap")).write_bytes(b"".join(kept))
+        with suppress(PartitionOffline):
+            recovered(directory, gentle=True, recovery_point=8)
+        there = b"".join(file.read_bytes() for file in directory.glob("*.log*"))
+        expected = {1, 3, 5, 7, 8, 9, 10, 11} - {2 * hurt + 1}
+        assert not [offset for offset in expected if batches[offset] not in there], f"bit {bit}"
+
+
+def test_a_replacement_that_is_sound_is_finished(tmp_path: Path) -> None:
+    batches = [batch(offset) for offset in range(12)]
+    segments = {base: b"".join(batches[offset] for offset in offsets) for base, offsets in COMPACTED.items()}
+    directory = made(tmp_path, segments)
+    (directory / (names.segment_file(0, FileKind.LOG) + ".swap")).write_bytes(b"".join(batches[1:8:2]))
+    assert recovered(directory, gentle=True).log_end_offset == 12
+    assert left(directory) == b"".join(batches[1:8:2]) + b"|" + segments[8]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,15 @@ from storage.files.cluster_metadata import ClusterMetadata, read_bootstrap
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.files.metadata_checkpoint import NewPartition
-from storage.files.metadata_records import ConfigRecord, FeatureLevelRecord, ProducerIdsRecord, TopicRecord
+from storage.files.metadata_records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    ProducerIdsRecord,
+    TopicRecord,
+    decode,
+)
+from storage.files.metadata_replay import MetadataReplay
 from storage.format.group_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
 from storage.format.hashing import group_partition
 from storage.format.record_columns import Record
@@ -23,12 +33,14 @@ from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.revival.cuts import cut_at_offset, cut_at_time
-from storage.revival.revive import Request, Revival, plan, run
+from storage.revival.features import features
+from storage.revival.revive import Request, Revival, plan, rehearse, run
 from storage.revival.topics import ConfigRequest
 from storage.types import TopicPartition
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
-from tests.support.builders import ROLL, START_MS, Batch, Partition, abort, build_log_dir, commit, many, topic_id
+from tests.support.builders import ROLL, START_MS, Batch, Item, Partition, abort, build_log_dir, commit, many, topic_id
+from tests.support.commands import output_of
 from tests.support.faults import Crash, FaultyDisk
 from tests.support.owned_dirs import tree_of
 
@@ -130,6 +142,17 @@ def test_single_directories_even_set_aside(tmp_path: Path) -> None:
     assert [str(one.tp) for one in result.partitions] == ["deleted/0", "t/0", "t/1"]
     assert [row[3] for row in values(target, TopicPartition("deleted", 0))] == [b"gone"]
     assert (target / "t-1" / "partition.metadata").read_bytes() == (target / "t-0" / "partition.metadata").read_bytes()
+
+
+def test_a_replica_that_was_being_moved_here(tmp_path: Path) -> None:
+    """As a broker, which promotes it where the partition has no other."""
+    built = build_log_dir(tmp_path / "old", {"t": [[b"zero"], [b"one"]]})
+    before = values(built.path, TP)
+    shutil.move(built.path / "t-0", built.path / f"t-0.{'c' * 32}-future")
+    shutil.copytree(built.path / "t-1", built.path / f"t-1.{'d' * 32}-future")
+    target, result = revived(tmp_path, built.path)
+    assert values(target, TP) == before
+    assert [one.replica.path.name for one in result.partitions] == [f"t-0.{'c' * 32}-future", "t-1"]
 
 
 def test_a_lost_log_start_is_known_from_the_epochs(tmp_path: Path) -> None:
@@ -395,3 +418,182 @@ def test_a_power_loss_takes_nothing_back(tmp_path: Path, link: bool) -> None:
         else:
             run(request)
         assert values(request.target, TP) == values(built.path, TP)
+
+
+def acl(number: int, principal: bytes) -> bytes:
+    """The value of an AccessControlEntryRecord: Read of topic t."""
+    texts = [bytes([len(text) + 1]) + text for text in (b"t", principal, b"*")]
+    return b"\x01\x12\x00" + bytes([number] * 16) + b"\x02" + texts[0] + b"\x03" + texts[1] + texts[2] + b"\x03\x03\x00"
+
+
+def scram(user: bytes) -> bytes:
+    """The value of a UserScramCredentialRecord."""
+    secrets = b"\x05salt\x07stored\x07server"
+    return b"\x01\x0b\x00" + bytes([len(user) + 1]) + user + b"\x01" + secrets + b"\x00\x00\x10\x00\x00"
+
+
+def quota(user: bytes, removed: bool) -> bytes:
+    """The value of a ClientQuotaRecord of one user's consumer_byte_rate."""
+    entity = b"\x02\x05user" + bytes([len(user) + 1]) + user + b"\x00"
+    return b"\x01\x0e\x00" + entity + b"\x13consumer_byte_rate" + b"\x40" + bytes(7) + bytes([removed]) + b"\x00"
+
+
+def old_cluster(directory: Path) -> Path:
+    """A broker's directory whose metadata, in `bootstrap.checkpoint`, have more than topics."""
+    records: list[MetadataRecord | None] = [
+        FeatureLevelRecord("metadata.version", 29),
+        FeatureLevelRecord("transaction.version", 2),
+        ConfigRecord(4, "", "log.cleaner.threads", "2"),
+        ConfigRecord(4, "", "log.retention.ms", "1000"),
+        ConfigRecord(4, "1", "ssl.keystore.location", "/k"),
+        ConfigRecord(4, "2", "log.cleaner.threads", "3"),
+        ConfigRecord(32, "g", "consumer.session.timeout.ms", "50000"),
+        ProducerIdsRecord(7000),
+        *map(decode, (acl(1, b"User:a"), acl(2, b"User:b"), scram(b"eve"), quota(b"a", False), quota(b"b", False))),
+        decode(b"\x01\x13\x00" + bytes([2] * 16) + b"\x00"),
+        decode(quota(b"b", True)),
+    ]
+    replay = MetadataReplay()
+    for record in records:
+        assert record is not None
+        replay.apply(record)
+    content = metadata_checkpoint.bootstrap(metadata_checkpoint.cluster_records(replay.show(0, None)), 1)
+    return build_log_dir(directory, {"t": [[b"zero"], [b"one"]]}, extra={"bootstrap.checkpoint": content}).path
+
+
+def test_what_stands_in_the_metadata_is_carried_over(tmp_path: Path) -> None:
+    target, result = revived(tmp_path, old_cluster(tmp_path / "old"))
+    metadata = described(target)
+    assert (target / "bootstrap.checkpoint").stat().st_mode & 0o777 == 0o600  # there are credentials in it
+    assert metadata.features == {"metadata.version": 29, "transaction.version": 2}
+    assert [one.value for one in metadata.verbatim] == [acl(1, b"User:a"), scram(b"eve"), quota(b"a", False)]
+    assert metadata.broker_defaults == {"log.cleaner.threads": "2"}
+    assert metadata.brokers == {}
+    assert metadata.other_configs == {(32, "g"): {"consumer.session.timeout.ms": "50000"}}
+    assert metadata.next_producer_id == 7000
+    for note in (
+        "ACLs: 1 of 1 carried over (User:a)",
+        "no broker enforces ACLs before its server.properties names an authorizer.class.name",
+        "SCRAM credentials: 1 of 1 carried over (eve)",
+        "quotas: 1 of 1 carried over (user a)",
+        "dynamic configuration of all brokers: carried over: log.cleaner.threads",
+        "dynamic configuration of all brokers: left out: log.retention.ms",
+        "dynamic configuration of broker 1: left out: ssl.keystore.location",
+        "dynamic configuration of broker 2: left out: log.cleaner.threads",
+        "dynamic configuration of group g: carried over: consumer.session.timeout.ms",
+    ):
+        assert note in result.notes
+    assert not [note for note in result.notes if "no source tells" in note]
+
+
+def test_security_is_left_out_on_request(tmp_path: Path) -> None:
+    target, result = revived(tmp_path, old_cluster(tmp_path / "old"), without_security=True)
+    assert [one.value for one in described(target).verbatim] == [quota(b"a", False)]
+    assert {"ACLs: 0 of 1 carried over (User:a)", "SCRAM credentials: 0 of 1 carried over (eve)"} <= set(result.notes)
+
+
+def test_a_release_decides_the_features(tmp_path: Path) -> None:
+    old = old_cluster(tmp_path / "old")
+    assert described(revived(tmp_path, old, release="3.9")[0]).features == {"metadata.version": 21}
+    assert features({}, ["group.version"], None) == {"metadata.version": 25, "group.version": 1}
+    assert features({"metadata.version": 7}, ["group.version"], None) == {"metadata.version": 21}
+    with pytest.raises(InvalidConfig, match=r"share\.version.*4\.1"):
+        features({}, ["share.version"], "4.1")
+
+
+def test_backups_of_two_directories_are_one_cluster(tmp_path: Path) -> None:
+    """Each has a part of the partitions. The topic keeps its id, by which groups know it, the cluster what it had."""
+    old = old_cluster(tmp_path / "old")
+    for number in range(2):
+        output_of("mirror", old, tmp_path / f"copy{number}", f"t/{number}")
+    target, result = revived(tmp_path, *(tmp_path / f"copy{number}" for number in range(2)))
+    assert [one.replica.path for one in result.partitions] == [tmp_path / f"copy{n}" / f"t-{n}" for n in range(2)]
+    metadata = described(target)
+    assert metadata.topics["t"].topic_id == topic_id("t")
+    assert [one.value for one in metadata.verbatim] == [acl(1, b"User:a"), scram(b"eve"), quota(b"a", False)]
+    assert values(target, TopicPartition("t", 1)) == values(old, TopicPartition("t", 1))
+
+
+def test_salvage_names_the_offsets_that_are_lost(tmp_path: Path) -> None:
+    built = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(10)), Batch(many(10)), Batch(many(10))])]})
+    log = built.path / "t-0" / f"{0:020}.log"
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    told = json.loads(output_of("revive", built.path, "--to", tmp_path / "new", "--salvage", "--json"))
+    (partition,) = told["partitions"]
+    assert (partition["salvaged"], partition["lost"]) == (True, [{"first_offset": 10, "last_offset": 19}])
+
+
+def replicas(tmp_path: Path, *damaged: tuple[int, ...], compacted: bool = False) -> list[Path]:
+    """Replicas of twelve batches of ten messages in three segments, with these batches damaged in each."""
+    items: list[Item] = []
+    for number in range(12):
+        items += [ROLL] * (number in (4, 8)) + [Batch(many(10), leader_epoch=number // 3)]
+    paths = []
+    for at, batches in enumerate(damaged):
+        built = build_log_dir(tmp_path / f"n{at}", {"t": [Partition(items)]}, broker=False)
+        for number in batches:
+            log = built.path / "t-0" / f"{number // 4 * 40:020}.log"
+            data = bytearray(log.read_bytes())
+            data[len(data) // 4 * (number % 4) + len(data) // 8] ^= 1
+            log.write_bytes(data)
+        paths.append(built.path)
+    return paths
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_sound_replica_is_taken_before_a_damaged_one(tmp_path: Path, link: bool) -> None:
+    """Whatever the order in which they are named, and also without --salvage."""
+    damaged, sound = replicas(tmp_path, (5,), ())
+    expected = values(sound, TP)
+    for order in ([damaged, sound], [sound, damaged]):
+        target, result = revived(tmp_path, *order, link=link)
+        assert values(target, TP) == expected
+        assert result.partitions[0].replica.path == sound / "t-0"
+        note = f"t/0: {damaged / 't-0'} is damaged; {sound / 't-0'} can be read further, and is taken"
+        assert (note in result.notes) == (order[0] == damaged)
+        shutil.rmtree(target)
+    assert rehearse(Request([damaged, sound], tmp_path / "new")).partitions[0].replica.path == sound / "t-0"
+
+
+def test_what_one_replica_lost_is_taken_from_the_others(tmp_path: Path) -> None:
+    sources = replicas(tmp_path, (2, 5, 11), (5, 6), (2, 3, 7))
+    whole = values(*replicas(tmp_path / "whole", ()), TP)
+    with pytest.raises(CorruptBatch):
+        run(Request(sources, tmp_path / "new"))
+    target, result = revived(tmp_path, *sources, salvage=True)
+    assert values(target, TP) == whole
+    built = result.built[TP]
+    assert (built.salvaged, built.lost) == (True, [])
+    taken = result.partitions[0].replica.path
+    assert taken == sources[1] / "t-0"  # the one that can be read furthest
+    assert {(one.directory, one.offsets.start, one.offsets.end) for one in built.filled} == {
+        (sources[0] / "t-0", 60, 70),
+        (sources[2] / "t-0", 50, 60),
+    }
+    assert f"t/0: offsets 50 to 59 are from {sources[2] / 't-0'}" in result.notes
+
+
+def test_what_no_replica_has_is_lost(tmp_path: Path) -> None:
+    sources = replicas(tmp_path, (2, 5, 6), (5, 7, 2))
+    target, result = revived(tmp_path, *sources, salvage=True)
+    built = result.built[TP]
+    assert [(one.first_offset, one.last_offset) for one in built.lost] == [(20, 29), (50, 59)]
+    assert [(one.offsets.start, one.offsets.end) for one in built.filled] in ([(60, 70)], [(70, 80)])
+    offsets = [row[0] for row in values(target, TP)]
+    assert offsets == [offset for offset in range(120) if not (20 <= offset < 30 or 50 <= offset < 60)]
+
+
+def test_other_messages_at_these_offsets_are_not_taken(tmp_path: Path) -> None:
+    """The other replica's leader at these offsets was another one: its messages were truncated in the first."""
+    first, other = replicas(tmp_path, (5,), ())
+    items: list[Item] = [Batch(many(10), leader_epoch=number // 3) for number in range(4)]
+    items += [Batch(many(10, 100), leader_epoch=1) for _ in range(2)]
+    items[3:] = [replace(item, leader_epoch=0) for item in items[3:] if isinstance(item, Batch)]
+    shutil.rmtree(other)
+    build_log_dir(other, {"t": [Partition(items)]}, broker=False)
+    target, result = revived(tmp_path, other, first, salvage=True)
+    assert result.built[TP].filled == []
+    assert [(one.first_offset, one.last_offset) for one in result.built[TP].lost] == [(50, 59)]
+    assert 50 not in [row[0] for row in values(target, TP)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import shutil
 from dataclasses import replace
@@ -11,7 +13,7 @@ import pytest
 
 from storage.client.manifest_recorder import ManifestRecorder
 from storage.client.mirror import Mirror
-from storage.files.manifest import Manifest
+from storage.files.manifest import Manifest, encode, parse
 from storage.format.compression import Codec
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
@@ -36,7 +38,8 @@ STORY: list[Item] = [
 def backup(tmp_path: Path) -> tuple[Path, Manifest]:
     """A copy, rolled by its own configuration, and its manifest."""
     source = tmp_path / "source"
-    build_log_dir(source, {"t": [STORY, Partition([Batch(many(3))], start_offset=50)], "old": [_old()]})
+    later = Partition([Batch(many(3))], start_offset=50, log_start_offset=51)
+    build_log_dir(source, {"t": [STORY, later], "old": [_old()]})
     manifest = mirrored(source, tmp_path / "copy", ManifestRecorder())
     # The tests damage another copy: what was written through the engine is sound.
     shutil.copytree(tmp_path / "copy", tmp_path / "moved", ignore=shutil.ignore_patterns(".lock"))
@@ -55,7 +58,7 @@ def mirrored(source: Path, target: Path, recorder: ManifestRecorder) -> Manifest
     mirror.run()
     assert not [result.error for result in mirror.results.values() if result.error is not None]
     close_clean(owned)
-    return recorder.manifest(None, 5000)
+    return recorder.manifest(None, 5000, target)
 
 
 def test_a_copy_has_what_its_manifest_lists(backup: tuple[Path, Manifest]) -> None:
@@ -101,6 +104,51 @@ def test_every_changed_byte_is_found_and_named(backup: tuple[Path, Manifest]) ->
     assert verify_manifest(path, manifest) == []
 
 
+def test_every_changed_bit_of_the_other_files_is_found(backup: tuple[Path, Manifest]) -> None:
+    """Checkpoints, epochs, ids, configuration, indexes, snapshots, the mark of a clean shutdown."""
+    path, manifest = backup
+    assert {Path(name).name for name in manifest.files} > {
+        "log-start-offset-checkpoint", "recovery-point-offset-checkpoint", ".kafka_cleanshutdown", "topic.properties",
+        "leader-epoch-checkpoint", "partition.metadata",
+    }  # fmt: skip
+    dice = random.Random(5)
+    for name in manifest.files:
+        file = path / name
+        data = file.read_bytes()
+        for _ in range(8 if data else 0):
+            hurt = bytearray(data)
+            hurt[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+            file.write_bytes(hurt)
+            assert file in {one.path for one in verify_manifest(path, manifest, workers=1)}, name
+        file.write_bytes(data + b"\n")
+        assert file in {one.path for one in verify_manifest(path, manifest, workers=1)}, name
+        file.write_bytes(data)
+    assert verify_manifest(path, manifest) == []
+
+
+def test_a_raised_log_start_hides_messages(backup: tuple[Path, Manifest]) -> None:
+    """Also where the directory has grown since."""
+    path, manifest = backup
+    owned = opened(path)
+    append(owned.log(TP), [b"more"])
+    owned.log(TP).increment_log_start_offset(7)
+    close_clean(owned)
+    (found,) = verify_manifest(path, manifest)
+    assert (found.path, found.expected, found.found) == (path / "t-0", 0, 7)
+    assert found.what.endswith("offsets 0 to 6 are hidden")
+
+
+def test_a_manifest_without_files_is_read(backup: tuple[Path, Manifest]) -> None:
+    """As earlier versions wrote it."""
+    path, manifest = backup
+    content = json.loads(encode(manifest))
+    del content["files"], content["sha256"]
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    older = parse(json.dumps({**content, "sha256": hashlib.sha256(text.encode()).hexdigest()}).encode())
+    assert older == replace(manifest, files={})
+    assert verify_manifest(path, older) == []
+
+
 @pytest.mark.parametrize("lost", ["first segment", "middle segment", "last segment", "tail", "partition", "topic"])
 def test_what_is_missing_is_found(backup: tuple[Path, Manifest], lost: str) -> None:
     path, manifest = backup
@@ -128,7 +176,8 @@ def test_other_messages_at_these_offsets_are_found(backup: tuple[Path, Manifest]
     build_log_dir(tmp_path / "other", {"t": [[Batch(many(count, 30)) for count in (5, 3, 2, 1, 4, 1)]]})
     shutil.rmtree(path / "t-0")
     shutil.copytree(tmp_path / "other" / "t-0", path / "t-0")
-    assert {one.kind for one in verify_manifest(path, manifest)} == {FaultKind.MANIFEST_DIFFERS}
+    found = [one for one in verify_manifest(path, manifest) if one.path.suffix == ".log"]
+    assert {one.kind for one in found} == {FaultKind.MANIFEST_DIFFERS}
 
 
 def test_only_the_chosen_partitions_are_compared(backup: tuple[Path, Manifest]) -> None:

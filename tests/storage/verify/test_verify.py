@@ -342,6 +342,19 @@ def test_a_finding_says_where_and_what(tmp_path: Path) -> None:
     assert "Mended by: kafkafs salvage" in text
 
 
+@pytest.mark.parametrize("offset", [0, 1, 2, 4])
+def test_what_the_note_of_an_empty_snapshot_names_mends_it(tmp_path: Path, offset: int) -> None:
+    items: list[Item] = [Batch(many(2)), ROLL, Batch(many(2))]
+    path = build_log_dir(tmp_path / "dir", {"t": [Partition(items)]}).path
+    (path / "t-0" / f"{offset:020}.snapshot").write_bytes(b"")
+    (finding,) = verify_log_dir(path)
+    assert (finding.kind, finding.repair) == (FaultKind.SNAPSHOT_CORRUPT, "kafkafs reindex")
+    owned = opened(path, Opening(gentle=True, only=()))
+    owned.reindex(TopicPartition("t", 0))
+    close_clean(owned)
+    assert not list(verify_log_dir(path))
+
+
 def test_an_empty_snapshot_is_a_note(tmp_path: Path) -> None:
     """A full disk, or a crash, leaves one; whoever loads it removes it, a broker too."""
     path = tmp_path / "dir"

@@ -1,0 +1,58 @@
+"""How each command of the command line is called on a hostile directory."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# {log}: the directory; {tp}, {topic}: a partition and a topic that it had; {out}: a place that does not exist yet;
+# {file}: a file of a partition. A command with several calls is tried with each.
+READS: Final[dict[str, tuple[str, ...]]] = {
+    "cat": (
+        "{log} {tp}", "{log} {tp} --format jsonl", "{log} {tp} --format decoded", "{log} {topic} --latest",
+        "{log} {tp} --format log", "{log} {tp} --key k", "{log} {tp} --offsets 5-9 --isolation read_committed",
+        "{log} {tp} --time 2026-11-20",
+    ),
+    "count": ("{log}", "{log} --isolation read_committed --json"),
+    "diff": ("{log} {log} {tp}",),
+    "digest": ("{log} {tp}",),
+    "doctor": ("{log}", "{log} --json", "{log} --quick"),
+    "dump": ("{file}",),
+    "fetch": ("{log} {tp} --offset 0 --max-bytes 100000",),
+    "groups": ("{log}", "{log} g1"),
+    "histogram": ("{log} {tp}",),
+    "mirror": ("{log} {out}", "{log} {out} --manifest {out}.json"),
+    "recover": ("{log} --dry-run", "{log} --dry-run --json"),
+    "compact": ("{log} {tp} --dry-run",),
+    "retain": ("{log} --dry-run",),
+    "revive": ("{log} --to {out}", "{log} --to {out} --salvage", "{log} --to {out} --dry-run --json"),
+    "salvage": ("{log} {tp} --to {out}",),
+    "schemas": ("{log}", "{log} --to {out}"),
+    "topics list": ("{log}", "{log} --json"),
+    "topics describe": ("{log}", "{log} --json"),
+    "transactions": ("{log}",),
+    "verify": ("{log}", "{log} --notes --json"),
+}  # fmt: skip
+CHANGES: Final[dict[str, tuple[str, ...]]] = {
+    "append": ("{log} {tp}",),
+    "compact": ("{log} {tp}",),
+    "groups": ("{log} g1 --reset-to earliest --topic {topic}",),
+    "recover": ("{log}", "{log} {tp} --drop-lost-writes"),
+    "reindex": ("{log} {tp}",),
+    "retain": ("{log} --before end", "{log}"),
+    "topics alter": ("{log} {topic} --config retention.ms=1000", "{log} {topic} --partitions 9"),
+    "topics create": ("{log} new --partitions 2",),
+    "topics delete": ("{log} {topic}",),
+}
+# What these print is the content of files, byte for byte.
+RAW: Final = ("cat", "dump", "fetch")
+NOT_TRIED: Final = {
+    "assign": "reads no log directory",
+    "completion": "reads no log directory",
+    "mount": "tried apart, as a mount",
+    "umount": "tried apart, as a mount",
+    "spark compact": "Spark takes seconds to start; its tasks read as these commands do",
+    "spark export": "as spark compact",
+    "spark latest": "as spark compact",
+    "spark stats": "as spark compact",
+    "spark verify": "as spark compact",
+}

@@ -1,0 +1,192 @@
+"""What somebody may do to a log directory: links, devices, damage, names, modes, giants."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_GIANT_BYTES: Final = 1 << 40
+_ESCAPE: Final = "\x1b]0;evil\x07\x1b[2J"
+_NUMBERS: Final = (0, 1, -1, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 10**30)
+_CHECKPOINTS: Final = (
+    "recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint",
+    "cleaner-offset-checkpoint",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A log directory that is mutated, the tree outside of it that must stay as it is, and the dice."""
+
+    log_dir: Path
+    outside: Path
+    dice: random.Random
+
+    def file(self) -> Path:
+        """Any file, of the directory itself or of a partition."""
+        return self.dice.choice(sorted(path for path in self.log_dir.rglob("*") if stat.S_ISREG(path.lstat().st_mode)))
+
+    def partition(self) -> Path:
+        """Any partition's directory."""
+        found = sorted(path for path in self.log_dir.iterdir() if stat.S_ISDIR(path.lstat().st_mode))
+        return self.dice.choice(found or [self.log_dir])
+
+
+def _bit(place: Place) -> None:
+    path = place.file()
+    data = bytearray(path.read_bytes())
+    if data:
+        data[place.dice.randrange(len(data))] ^= 1 << place.dice.randrange(8)
+        path.write_bytes(data)
+
+
+def _garbage(place: Place) -> None:
+    path, size = place.file(), place.dice.choice((0, 1, 13, 61, 5000))
+    path.write_bytes(place.dice.randbytes(size))
+
+
+def _cut(place: Place) -> None:
+    path = place.file()
+    os.truncate(path, place.dice.randrange(path.stat().st_size + 1))
+
+
+def _overwritten(place: Place) -> None:
+    """Random bytes within a file."""
+    path = place.file()
+    data = bytearray(path.read_bytes())
+    at = place.dice.randrange(len(data) + 1)
+    data[at : at + 8] = place.dice.choice((bytes(8), b"\xff" * 8, b"\x7f" + b"\xff" * 7, place.dice.randbytes(8)))
+    path.write_bytes(data)
+
+
+def _giant(place: Place) -> None:
+    os.truncate(place.file(), _GIANT_BYTES)
+
+
+def _linked_file(place: Place) -> None:
+    path = place.file()
+    target = place.dice.choice(
+        (place.outside / "secret", place.outside, Path("/dev/zero"), path, Path("/nowhere"), place.file())
+    )
+    path.unlink()
+    path.symlink_to(target)
+
+
+def _linked_directory(place: Place) -> None:
+    path = place.partition()
+    if path != place.log_dir:
+        shutil.rmtree(path)
+        path.symlink_to(place.dice.choice((place.outside, place.outside / path.name, path, place.log_dir)))
+
+
+def _fifo(place: Place) -> None:
+    path = place.file()
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _socket(place: Place) -> None:
+    path = place.file()
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as one:
+        here = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            one.bind(f"/proc/self/fd/{here}/{path.name}")  # a socket's path is short
+        finally:
+            os.close(here)
+
+
+def _directory(place: Place) -> None:
+    path = place.file()
+    path.unlink()
+    path.mkdir()
+
+
+def _mode(place: Place) -> None:
+    place.dice.choice((place.file(), place.partition())).chmod(place.dice.choice((0, 0o200, 0o400, 0o444)))
+
+
+def _owner(place: Place) -> None:
+    os.chown(place.file(), place.dice.choice((0, 1, 65533)), 0)
+
+
+def _added(place: Place) -> None:
+    """A name that no broker would give."""
+    name: bytes = place.dice.choice(
+        (
+            b"\xff\xfe-0", _ESCAPE.encode() + b"-0", b"x" * 249 + b"-0", b"t-2147483647", b"t-99999999999", b"-0",
+            b"t-",
+            b"t-0." + b"a" * 32 + b"-delete", b"t-0." + b"b" * 32 + b"-future", b"t-00", b"..-0", b"t-0\n",
+        )
+    )  # fmt: skip
+    path = place.log_dir / os.fsdecode(name)
+    if os.path.lexists(path):
+        return
+    if place.dice.random() < 0.3:
+        path.symlink_to(place.outside)
+    else:
+        shutil.copytree(place.partition(), path, symlinks=True, copy_function=_copied)
+
+
+def _copied(source: str, target: str) -> None:
+    if stat.S_ISREG(os.lstat(source).st_mode) and os.lstat(source).st_size < _GIANT_BYTES:
+        shutil.copyfile(source, target)
+
+
+def _temporary(place: Place) -> None:
+    """A link where something is written first, or cleaned up later."""
+    path, suffix = place.file(), place.dice.choice((".tmp", ".deleted", ".cleaned", ".swap"))
+    link = path.with_name(path.name + suffix)
+    if not os.path.lexists(link):
+        link.symlink_to(place.dice.choice((place.outside / "secret", place.outside / "new")))
+
+
+def _set_aside(place: Place) -> None:
+    link = place.log_dir / f"t-0.{'c' * 32}{place.dice.choice(('-delete', '-stray', '-future'))}"
+    if not os.path.lexists(link):
+        link.symlink_to(place.outside)
+
+
+def _numbers(place: Place) -> None:
+    """A checkpoint with a number that cannot be."""
+    path = place.log_dir / place.dice.choice(_CHECKPOINTS)
+    topic, _, number = place.partition().name.rpartition("-")
+    value = place.dice.choice((*map(str, _NUMBERS), "9" * 5000))
+    path.unlink(missing_ok=True)
+    path.write_text(f"0\n1\n{topic or 't'} {number or 0} {value}\n")
+
+
+def _text(place: Place) -> None:
+    """A small file with escapes, or with text that does not end."""
+    path = place.dice.choice((place.log_dir / "meta.properties", place.partition() / "topic.properties"))
+    if path.is_symlink() or path.is_dir():
+        return
+    path.unlink(missing_ok=True)
+    lines = [f"cluster.id={_ESCAPE}", f"{_ESCAPE}=x", f"retention.ms={'1' * 6000}", "node.id=-1", "version=1", "\\u1"]
+    path.write_text("\n".join(place.dice.sample(lines, 3)) + "\n")
+
+
+MUTATIONS: Final[tuple[Callable[[Place], None], ...]] = (
+    _bit, _bit, _bit, _garbage, _cut, _overwritten, _overwritten, _giant, _linked_file, _linked_directory, _fifo,
+    _socket, _directory, _mode, _owner, _added, _temporary, _set_aside, _numbers, _text,
+)  # fmt: skip
+
+
+def mutate(place: Place) -> list[str]:
+    """Makes one to four mutations; returns their names."""
+    made = []
+    for _ in range(place.dice.choice((1, 1, 2, 3, 4))):
+        mutation = place.dice.choice(MUTATIONS)
+        try:
+            mutation(place)
+        except (IndexError, OSError):
+            continue  # nothing of that kind is left, or what is there has been made something else
+        made.append(mutation.__name__.lstrip("_"))
+    return made

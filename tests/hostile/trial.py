@@ -1,0 +1,289 @@
+"""One seed: a hostile directory, and what commands and a mount do with it."""
+
+from __future__ import annotations
+
+import codecs
+import importlib
+import json
+import os
+import pkgutil
+import random
+import re
+import resource
+import shutil
+import signal
+import stat
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import kafkafs
+import storage
+from kafkafs.cli import main
+from tests.hostile import commands, mutations
+from tests.support.fixtures import FIXTURES
+from tests.support.mounts import mounted
+
+SECRET: Final = b"what-is-outside-stays-outside"
+_HANG_S: Final = 60
+_MOST_RSS_BYTES: Final = 1 << 30
+_MOST_FILE_BYTES: Final = 1 << 30  # of what a command writes
+_NOBODY: Final = 65534
+_LOGS: Final = ("groups", "tiered", "schemas", "transactions", "compaction-after")
+_MOST_PARTITIONS: Final = 4
+_EXIT_CODES: Final = (0, 1, 2, 3, 4)
+# For a terminal: C0 without tab and newline, DEL, and C1 in UTF-8.
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
+_CALLS_A_SEED: Final = 8
+_NOT_LOADED: Final = ("kafkafs.__main__", "kafkafs.spark", "kafkafs.mounting", "kafkafs.cli.spark")
+
+
+@dataclass(slots=True)
+class Result:
+    """What a seed came to. `faults`: in words, with the command; `calls`: how many commands ran."""
+
+    seed: int
+    made: list[str] = field(default_factory=list)
+    calls: int = 0
+    faults: list[str] = field(default_factory=list)
+    most_rss_bytes: int = 0
+
+
+def load_modules() -> None:
+    """Imports what commands import later: another user may not be able to read this Python's files."""
+    for package in (kafkafs, storage):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.startswith(_NOT_LOADED):
+                importlib.import_module(module.name)
+    for encoding in ("utf-8-sig", "utf-16-le", "utf-16-be", "latin-1", "ascii", "idna", "unicode_escape"):
+        codecs.lookup(encoding)
+
+
+def run_seed(seed: int, scratch: Path, *, mounts: bool = False) -> Result:
+    """Makes the directory of a seed below `scratch`, tries commands, or with `mounts` a mount, and removes it."""
+    dice, result = random.Random(seed), Result(seed)
+    place = _made(dice, scratch)
+    try:
+        result.made = mutations.mutate(place)
+        before = _state(place.outside)
+        if mounts:
+            _mount(place, scratch, result)
+        else:
+            for call in _calls(dice):
+                _call(call, place, scratch, result)
+        if _state(place.outside) != before:
+            result.faults.append("something outside was changed")
+    finally:
+        for path in (place.log_dir, *place.log_dir.rglob("*")):
+            if stat.S_ISDIR(path.lstat().st_mode):
+                path.chmod(0o755)
+        shutil.rmtree(scratch)
+    return result
+
+
+def _made(dice: random.Random, scratch: Path) -> mutations.Place:
+    """A small copy of a fixture, and a tree outside with a secret."""
+    source = FIXTURES / dice.choice(_LOGS) / "log"
+    log_dir, outside = scratch / "log", scratch / "outside"
+    scratch.chmod(0o755)
+    log_dir.mkdir()
+    partitions = sorted(path for path in source.iterdir() if path.is_dir())
+    for path in dice.sample(partitions, min(len(partitions), _MOST_PARTITIONS)):
+        shutil.copytree(path, log_dir / path.name)
+    for path in source.iterdir():
+        if path.is_file():
+            shutil.copyfile(path, log_dir / path.name)
+    outside.mkdir()
+    (outside / "secret").write_bytes(SECRET + b"\n")
+    shutil.copytree(dice.choice(partitions), outside / "t-0")
+    owner = dice.choice((0, _NOBODY))
+    for path in (scratch, *scratch.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+        if outside not in (path, *path.parents) and os.geteuid() == 0:
+            os.chown(path, owner, owner)
+    (outside / "secret").chmod(0o600)
+    return mutations.Place(log_dir, outside, dice)
+
+
+def _state(tree: Path) -> list[tuple[object, ...]]:
+    """Everything about the files of a tree but access times."""
+    found: list[tuple[object, ...]] = []
+    for path in sorted(os.walk(os.fsencode(tree))):
+        for name in (b".", *path[1], *path[2]):
+            at = path[0] + b"/" + name
+            one = os.lstat(at)
+            found.append((at, one.st_mode, one.st_uid, one.st_size, one.st_mtime_ns, one.st_ino))
+    return sorted(found, key=str)
+
+
+def _calls(dice: random.Random) -> Iterator[tuple[str, str]]:
+    """Commands with their arguments, those that change something last."""
+    reads = [(name, text) for name, texts in commands.READS.items() for text in texts]
+    changes = [(name, text) for name, texts in commands.CHANGES.items() for text in texts]
+    yield from dice.sample(reads, _CALLS_A_SEED)
+    yield dice.choice(changes)
+
+
+def _call(call: tuple[str, str], place: mutations.Place, scratch: Path, result: Result) -> None:
+    name, text = call
+    topics = [path.name for path in sorted(place.log_dir.iterdir()) if re.fullmatch(r".*-[0-9]{1,5}", path.name)]
+    topic, _, number = place.dice.choice(topics or ["t-0"]).rpartition("-")
+    files = sorted(path for path in place.log_dir.rglob("*") if path.suffix) or [place.log_dir / "x.log"]
+    out = scratch / "out"
+    values = {
+        "log": place.log_dir, "tp": f"{topic}/{number}", "topic": topic, "out": out, "file": place.dice.choice(files),
+    }  # fmt: skip
+    arguments = [*name.split(), *(word.format_map(values) for word in text.split())]
+    uid = place.dice.choice((0, _NOBODY)) if os.geteuid() == 0 else None
+    reads = text in commands.READS.get(name, ())
+    before = _state(place.log_dir) if reads else []
+    ended = _forked(arguments, scratch, uid)
+    result.calls += 1
+    result.most_rss_bytes = max(result.most_rss_bytes, ended.rss_bytes)
+    shown = f"kafkafs {' '.join(map(repr, arguments))} as {'this user' if uid is None else uid}"
+    result.faults += [f"{shown}: {fault}" for fault in _judged(name, ended)]
+    if reads and _state(place.log_dir) != before:
+        result.faults.append(f"{shown}: changed the directory")
+    if out.exists():
+        shutil.rmtree(out)
+    out.with_name("out.json").unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """How a process ended: `code` None when it was killed for taking too long, negative for a signal."""
+
+    code: int | None
+    stdout: bytes
+    stderr: bytes
+    rss_bytes: int
+
+
+def _judged(name: str, ended: _Ended) -> Iterator[str]:
+    if ended.code is None:
+        yield f"did not end within {_HANG_S} s"
+    elif ended.code not in _EXIT_CODES:
+        yield f"exit code {ended.code}: {ended.stderr[-300:]!r}"
+    if b"Traceback" in ended.stderr:
+        yield f"a traceback: {ended.stderr[-500:]!r}"
+    if ended.rss_bytes > _MOST_RSS_BYTES:
+        yield f"took {ended.rss_bytes} bytes of memory"
+    if SECRET in ended.stdout + ended.stderr:
+        yield "showed what is outside"
+    raw = name.split()[0] in commands.RAW
+    found = _CONTROL.search(ended.stderr if raw else ended.stdout + ended.stderr)
+    if found is not None:
+        yield f"control characters: {found[0]!r}"
+
+
+def _forked(arguments: list[str], scratch: Path, uid: int | None) -> _Ended:
+    """Runs a command in a child of this process, whose modules are loaded already."""
+    stdout, stderr = scratch / "stdout", scratch / "stderr"
+
+    def command() -> None:
+        main(arguments, prog_name="kafkafs")
+
+    with stdout.open("wb") as out, stderr.open("wb") as err:
+        pid = os.fork()
+        if not pid:
+            _child(command, out.fileno(), err.fileno(), uid)
+    deadline = time.monotonic() + _HANG_S
+    while True:
+        ended, status, usage = os.wait4(pid, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            return _Ended(code, stdout.read_bytes(), stderr.read_bytes(), usage.ru_maxrss * 1024)
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return _Ended(None, stdout.read_bytes(), stderr.read_bytes(), 0)
+        time.sleep(0.002)
+
+
+def _child(command: Callable[[], None], stdout: int, stderr: int, uid: int | None) -> None:
+    code = 70
+    try:
+        null = os.open(os.devnull, os.O_RDONLY)
+        for number, fd in enumerate((null, stdout, stderr)):
+            os.dup2(fd, number)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_FILE_BYTES, _MOST_FILE_BYTES))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if uid is not None and uid:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+        os.environ["XDG_CACHE_HOME"] = "/nonexistent"
+        command()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:  # noqa: BLE001 - the fault that is looked for
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _mount(place: mutations.Place, scratch: Path, result: Result) -> None:
+    """A mount, read-only or writable: everything in it is listed and its beginning read."""
+    read_only, mnt = place.dice.random() < 0.5, scratch / "mnt"
+    before = _state(place.log_dir) if read_only else []
+    try:
+        with mounted(place.log_dir, mnt, read_only=read_only) as tree:
+            status = json.loads((mnt / "@status.json").read_bytes())
+            assert status["mode"]
+            pid = os.fork()
+            if not pid:
+                _child(lambda: _walk(mnt), 2, 2, None)
+            deadline = time.monotonic() + _HANG_S
+            while os.waitpid(pid, os.WNOHANG) == (0, 0):
+                if time.monotonic() > deadline:
+                    result.faults.append("reading a mount did not end")
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+                    break
+                time.sleep(0.01)
+            memory = Path(f"/proc/{tree.pid}/status").read_text()
+            peak = int(re.findall(r"VmHWM:\s+(\d+) kB", memory)[0]) * 1024
+            result.most_rss_bytes = max(result.most_rss_bytes, peak)
+            if peak > _MOST_RSS_BYTES:
+                result.faults.append(f"a mount took {peak} bytes of memory")
+    except AssertionError as error:
+        # Refused with a message is an answer; what it says is judged below.
+        if "exit 4" not in str(error) and "exit 3" not in str(error):
+            result.faults.append(f"a mount failed: {error}")
+    result.calls += 1
+    said = mnt.with_name("mnt.messages").read_bytes()
+    if b"Traceback" in said:
+        result.faults.append(f"a traceback of a mount: {said[-800:]!r}")
+    if SECRET in said:
+        result.faults.append("a mount's log showed what is outside")
+    if _CONTROL.search(said):
+        result.faults.append("control characters in a mount's log")
+    if read_only and _state(place.log_dir) != before:
+        result.faults.append("a read-only mount changed the directory")
+
+
+def _walk(mnt: Path) -> None:
+    """Opens everything; errors are answers."""
+    secrets = 0
+    for folder, _, names in os.walk(os.fsencode(mnt)):
+        for name in names[:200]:
+            try:
+                with open(folder + b"/" + name, "rb") as file:  # noqa: PTH123 - names are bytes
+                    secrets += SECRET in file.read(1 << 16)
+                os.listxattr(folder + b"/" + name)
+            except OSError:
+                continue
+        for more in (b"keys/k.txt", b"offsets/0-3.jsonl", b"time/2026-11-20.txt"):
+            try:
+                with open(folder + b"/" + more, "rb") as file:  # noqa: PTH123
+                    secrets += SECRET in file.read(1 << 16)
+            except OSError:
+                continue
+    if secrets:
+        raise RuntimeError("a mount shows what is outside")
