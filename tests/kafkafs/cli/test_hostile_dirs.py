@@ -184,3 +184,27 @@ def test_an_argument_is_printed_without_its_control_characters(tmp_path: Path) -
         assert found.returncode == 2, stderr
         assert b"\x1b" not in stdout + stderr
         assert b"x1b[2J" in stderr
+
+
+@pytest.mark.parametrize("name", ["00000000000000000000.index", "00000000000000000000.timeindex", "x.txnindex"])
+def test_dump_waits_for_no_fifo_and_follows_no_link(tmp_path: Path, name: str) -> None:
+    place = tmp_path / name
+    os.mkfifo(place)
+    assert "not a regular file" in run("dump", place).output
+    place.unlink()
+    (tmp_path / "victim").write_bytes(b"x" * 24)
+    place.symlink_to("victim")
+    assert "symbolic link" in run("dump", tmp_path).output
+
+
+@pytest.mark.parametrize("name", ["import.jsonl", "ids/1.avsc"])
+def test_a_directory_of_schemas_is_opened_as_a_log_directory_is(tmp_path: Path, name: str) -> None:
+    log_dir, place = tmp_path / "log", tmp_path / "log" / name
+    place.parent.mkdir(parents=True)
+    (log_dir / "2.avsc").write_text('"string"')
+    os.mkfifo(place)
+    assert "secret" not in run("schemas", log_dir, "--json").output
+    place.unlink()
+    (tmp_path / "victim").write_text('{"subject":"secret","body":{"version":1,"id":1,"schema":"secret"}}')
+    place.symlink_to(tmp_path / "victim")
+    assert "secret" not in run("schemas", log_dir, "--json").output
