@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+from unicodedata import category
 from urllib.parse import quote, unquote_to_bytes
 
+_OBEYED: Final = ("Cc", "Cf")
 EMPTY_NAME = "%"
 
 
 def encoded_name(name: str) -> str:
-    """`/`, `%`, NUL and a leading `.` are percent-encoded; the empty name is a single `%`."""
+    """`/`, `%`, a leading `.`, and characters that a terminal obeys (control and format characters) are
+    percent-encoded; the empty name is a single `%`."""
     if not name:
         return EMPTY_NAME
-    encoded = "".join(quote(char, safe="") if char in "/%\0" else char for char in name)
+    encoded = "".join(quote(char, safe="") if char in "/%" or category(char) in _OBEYED else char for char in name)
     return "%2E" + encoded[1:] if encoded.startswith(".") else encoded
 
 
