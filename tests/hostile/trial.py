@@ -39,6 +39,9 @@ _EXIT_CODES: Final = (0, 1, 2, 3, 4)
 # For a terminal: C0 without tab and newline, DEL, and C1 in UTF-8.
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 _CALLS_A_SEED: Final = 8
+_ENCODINGS: Final = (
+    "utf-8-sig", "utf-16-le", "utf-16-be", "latin-1", "ascii", "idna", "unicode_escape", "raw_unicode_escape",
+)  # fmt: skip
 _NOT_LOADED: Final = ("kafkafs.__main__", "kafkafs.spark", "kafkafs.mounting", "kafkafs.cli.spark")
 
 
@@ -59,7 +62,9 @@ def load_modules() -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.startswith(_NOT_LOADED):
                 importlib.import_module(module.name)
-    for encoding in ("utf-8-sig", "utf-16-le", "utf-16-be", "latin-1", "ascii", "idna", "unicode_escape"):
+    for name in ("descriptor_pb2", "descriptor_pool", "json_format", "message_factory", "text_format", "unknown_fields"):
+        importlib.import_module(f"google.protobuf.{name}")
+    for encoding in _ENCODINGS:
         codecs.lookup(encoding)
 
 
