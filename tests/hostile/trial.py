@@ -62,7 +62,7 @@ def load_modules() -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.startswith(_NOT_LOADED):
                 importlib.import_module(module.name)
-    for name in ("descriptor_pb2", "descriptor_pool", "json_format", "message_factory", "text_format", "unknown_fields"):
+    for name in ("descriptor_pb2", "descriptor_pool", "json_format", "message_factory", "text_format"):
         importlib.import_module(f"google.protobuf.{name}")
     for encoding in _ENCODINGS:
         codecs.lookup(encoding)
