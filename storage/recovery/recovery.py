@@ -198,9 +198,11 @@ class Recovery:
             ends.append((check.next_offset, check.end, segment))
         live = self._offsets_of(FileKind.LOG)
         if ends and live and names.segment_file(live[-1], FileKind.LOG) in leftovers.remove:
-            # The last segment is never compacted. One that was split ends where its last part does.
+            # The last segment is never compacted. One that was split ends where its last part does, and an empty one is
+            # replaced by what a staged write appends.
             covered, position, segment = max(ends, key=lambda end: end[0])
-            if covered != overflow.next_offset(Segment.at(self._directory, live[-1])):
+            last = Segment.at(self._directory, live[-1])
+            if last.size and covered != overflow.next_offset(last):
                 raise self._damaged_replacement(segment, position, covered, f"it covers the last segment {live[-1]}")
 
     def _damaged_replacement(self, segment: Segment, position: int, offset: int, found: str) -> PartitionOffline:

@@ -1,8 +1,9 @@
 """Compares a log directory with the manifest of a backup: nothing that it lists is missing or changed. More is fine.
 
 The other files (indexes, snapshots, epochs, checkpoints) are compared in a directory that was closed in order, as long
-as nothing was added since: then each of them is as it was. Otherwise only those that no message changes are: ids,
-configurations, the cluster's metadata. The log start offset stays in any case: raised, it hides messages.
+as nothing was added since and segments begin where they did: then each of them is as it was. Otherwise only those that
+no message changes are: ids, configurations, the cluster's metadata. None are in a broker's directory, to which the
+backup was restored. The log start offset stays in any case: raised, it hides messages.
 
 Ranges of batches are compared, not files: the directory may have other segments than the source had, and grow. Each
 range is read from the batch with its first offset to the one with its last. Where its SHA-256 differs, checksums show
@@ -23,6 +24,7 @@ from typing import Final
 from storage.errors import StorageError
 from storage.files import names
 from storage.files.manifest import Manifest, ManifestPartition, digest_file
+from storage.files.names import FileKind
 from storage.files.opening import exists
 from storage.format.batch_range import BatchRange, RangeDigest, known_offset
 from storage.format.decoder import verify_crcs
@@ -53,6 +55,8 @@ def verify_manifest(
     log_dir = LogDir.open_read_only(path)
     chosen = {tp: listed for tp, listed in manifest.partitions.items() if only is None or tp in only}
     findings, report = Findings(), progress or NoProgress()
+    if exists(path / names.META_PROPERTIES):
+        manifest = replace(manifest, files={})
     in_use = not exists(path / names.CLEAN_SHUTDOWN)
     grown = in_use or log_dir.all_partitions() != sorted(manifest.partitions)
     report.begin("manifest", sum(found.size_bytes for listed in chosen.values() for found in listed.ranges))
@@ -65,7 +69,9 @@ def verify_manifest(
                     has_more = snapshot.log_end_offset > max(listed.log_end_offset, snapshot.log_start_offset)
                     grown |= has_more
                     _check_start(snapshot, listed, path / tp.dir_name, findings)
-                    _check_files(path, manifest, tp.dir_name, findings, grown=in_use or has_more)
+                    bases = {segment.base_offset for segment in snapshot.segments}
+                    is_other = in_use or has_more or bases != _bases(manifest, tp)
+                    _check_files(path, manifest, tp.dir_name, findings, grown=is_other)
                     check = partial(_check, snapshot, directory=path / tp.dir_name)
                     checks = pool.map(check, listed.ranges)
                     for found, wrong in zip(listed.ranges, checks, strict=True):
@@ -77,6 +83,13 @@ def verify_manifest(
     finally:
         report.end()
     return findings.list()
+
+
+def _bases(manifest: Manifest, tp: TopicPartition) -> set[int]:
+    """The base offsets of the segments whose indexes are listed."""
+    listed = [Path(name) for name in manifest.files]
+    parsed = [names.parse_segment_file(path.name) for path in listed if path.parent.name == tp.dir_name]
+    return {one.offset for one in parsed if one is not None and one.kind is FileKind.OFFSET_INDEX}
 
 
 def _check_start(snapshot: LogSnapshot, listed: ManifestPartition, directory: Path, findings: Findings) -> None:

@@ -249,6 +249,7 @@ def test_after_a_kill_nobody_writes_into_the_directory_below(tmp_path: Path) -> 
         return subprocess.run(command, cwd=mnt, check=False).returncode
 
     with writable(tmp_path) as process:
+        (mnt / "@help").read_bytes()  # it is mounted before it serves
         process.kill()
         process.wait()
         detach(mnt)
