@@ -349,6 +349,8 @@ def _libfuse_options(request: MountRequest) -> dict[str, str | bool]:
         # Without these the kernel gives access only to the user who mounted.
         "default_permissions": request.options.modes_below
         or (not request.options.read_only and bool(request.options.libfuse & _OTHERS)),
+        # Otherwise libfuse renames a file that is removed while it is open, and after a close(2) it is for a moment.
+        "hard_remove": True,
         "nosuid": True,
         "nodev": True,
         "fsname": escaped(os.fsencode(request.log_dir).decode(errors="replace")),

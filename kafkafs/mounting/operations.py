@@ -291,6 +291,10 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         return self.open(path, info)
 
     def unlink(self, path: str) -> int:
+        # Otherwise a close(2) of which the kernel has not told us yet would write it again.
+        for number, writer in list(self._writing.items()):
+            if self._paths.get(number) == path and isinstance(writer, Syncs):
+                writer.sync()
         self._writable().remove_file(path)
         return 0
 
