@@ -12,6 +12,7 @@ from storage.diagnosis.examination import examine
 from storage.diagnosis.predictions import Diagnosis, Reaction
 from storage.errors import InvalidConfig
 from storage.files.cluster_metadata import ClusterMetadataReader
+from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record
 from storage.types import TopicPartition
 from tests.support.builders import Batch, Partition, build_log_dir, many, metadata_records
@@ -112,6 +113,30 @@ def test_what_is_expected_of_an_unclean_directory(tmp_path: Path) -> None:
         ("None", "unclean", None), ("t/0", "torn-tail", 30), ("t/1", "preallocated-tail", None),
     }  # fmt: skip
     assert names_of(examine([built.path], quick=True)) == {"unclean"}
+
+
+def test_an_intact_batch_behind_the_cut_is_no_torn_tail(tmp_path: Path) -> None:
+    """Nor one whose length one wrong bit has made 0, as if it had never been written."""
+    filled = next(value for value in (b"x" * size for size in range(140)) if len(_encoded(1, value)) == 140)
+    flipped = bytearray(_encoded(1, filled))
+    flipped[8:12] = bytes(4)
+    damaged = bytearray(_encoded(1, b"b"))
+    damaged[-2] ^= 1
+    partitions = [
+        Partition([Batch([Record(b"k", b"a", (), 1)])], recovery_point=0, tail=tail)
+        for tail in (bytes(flipped), bytes(damaged) + _encoded(2, b"c"))
+    ]
+    records = metadata_records("t", 2, [1])
+    built = build_log_dir(tmp_path, {"t": partitions, "__cluster_metadata": [records]}, clean=False)
+    cuts = [one for one in examine([built.path]).predictions if one.reaction is Reaction.CUTS]
+    assert {(str(one.tp), one.name) for one in cuts} == {("t/0", "damage"), ("t/1", "damage")}
+    for one in cuts:
+        assert "with an intact batch at position" in one.what
+        assert "salvage" in one.advice
+
+
+def _encoded(offset: int, value: bytes) -> bytes:
+    return encode_batch([Record(b"k", value, (), 1)], base_offset=offset, fields=BatchFields(leader_epoch=0))
 
 
 def test_server_properties(tmp_path: Path) -> None:
