@@ -224,8 +224,8 @@ def of_recovery(report: RecoveryReport, directory: Path, known_end: int | None) 
         later = f", and removes {len(report.removed_segments)} later segments" if report.removed_segments else ""
         whole_head = cut.lost_bytes >= LOG_OVERHEAD  # otherwise there is no length that could be zero
         log = Segment.at(directory, cut.base_offset).log
-        torn = not report.removed_segments and cut.intact is None
-        if torn and whole_head and never_written(log, cut.position):
+        nothing_behind = not report.removed_segments and cut.intact is None
+        if nothing_behind and whole_head and never_written(log, cut.position):
             yield Prediction(
                 "preallocated-tail",
                 Reaction.REPAIRS,
@@ -236,7 +236,7 @@ def of_recovery(report: RecoveryReport, directory: Path, known_end: int | None) 
                 report.tp,
             )
             return
-        torn = torn and (known_end is None or cut.next_offset >= known_end)
+        torn = nothing_behind and (known_end is None or cut.next_offset >= known_end)
         behind = "" if cut.intact is None else f", with {cut.intact}"
         what = f"no sound batch from position {cut.position} on: {cut.lost_bytes} bytes{behind}"
         yield Prediction(

@@ -12,12 +12,12 @@ from storage.diagnosis.examination import examine
 from storage.diagnosis.predictions import Diagnosis, Reaction
 from storage.errors import InvalidConfig
 from storage.files.cluster_metadata import ClusterMetadataReader
-from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record
 from storage.types import TopicPartition
 from tests.support.builders import Batch, Partition, build_log_dir, many, metadata_records
 from tests.support.builders import topic_id as id_of
 from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.raw_batches import batch, record
 
 RECOVERY = FIXTURES / "recovery"
 # A broker serves them, and consumers then fail at the damage, or may be led past messages by an index.
@@ -117,15 +117,10 @@ def test_what_is_expected_of_an_unclean_directory(tmp_path: Path) -> None:
 
 def test_an_intact_batch_behind_the_cut_is_no_torn_tail(tmp_path: Path) -> None:
     """Nor one whose length one wrong bit has made 0, as if it had never been written."""
-    filled = next(value for value in (b"x" * size for size in range(140)) if len(_encoded(1, value)) == 140)
-    flipped = bytearray(_encoded(1, filled))
-    flipped[8:12] = bytes(4)
-    damaged = bytearray(_encoded(1, b"b"))
-    damaged[-2] ^= 1
-    partitions = [
-        Partition([Batch([Record(b"k", b"a", (), 1)])], recovery_point=0, tail=tail)
-        for tail in (bytes(flipped), bytes(damaged) + _encoded(2, b"c"))
-    ]
+    zeroed = batch([record(0, None, b"x" * 70)], 1, length=0)
+    assert len(zeroed) - 12 == 128, "one wrong bit makes only a power of two 0"
+    tails = zeroed, batch([record()], 1, crc=0) + batch([record()], 2)
+    partitions = [Partition([Batch(many(1))], recovery_point=0, tail=tail) for tail in tails]
     records = metadata_records("t", 2, [1])
     built = build_log_dir(tmp_path, {"t": partitions, "__cluster_metadata": [records]}, clean=False)
     cuts = [one for one in examine([built.path]).predictions if one.reaction is Reaction.CUTS]
@@ -133,10 +128,6 @@ def test_an_intact_batch_behind_the_cut_is_no_torn_tail(tmp_path: Path) -> None:
     for one in cuts:
         assert "with an intact batch at position" in one.what
         assert "salvage" in one.advice
-
-
-def _encoded(offset: int, value: bytes) -> bytes:
-    return encode_batch([Record(b"k", value, (), 1)], base_offset=offset, fields=BatchFields(leader_epoch=0))
 
 
 def test_server_properties(tmp_path: Path) -> None:
