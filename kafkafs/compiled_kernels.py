@@ -17,6 +17,7 @@ KERNELS: Final = (
     "storage.format.digest_kernel",
     "storage.format.index_kernel",
     "storage.format.inflate_kernel",
+    "storage.format.message_kernel",
     "storage.latest.offset_map_kernel",
     "storage.latest.key_table_kernel",
     "kafkafs.formats.render_kernel",

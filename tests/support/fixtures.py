@@ -192,7 +192,8 @@ def topics_of(fixture: str) -> dict[str, Any]:
 def golden_cases() -> tuple[GoldenCase, ...]:
     """Every (fixture, topic, partition, isolation) that has a golden file."""
     cases = []
-    for fixture in sorted(path.name for path in FIXTURES.iterdir() if (path / "golden").is_dir()):
+    described = [path for path in FIXTURES.iterdir() if (path / "topics.json").is_file() and (path / "golden").is_dir()]
+    for fixture in sorted(path.name for path in described):
         for golden in sorted((FIXTURES / fixture / "golden").glob("*.jsonl.gz")):
             name = golden.name.removesuffix(".jsonl.gz")
             if name.endswith(".decoded"):
