@@ -139,7 +139,7 @@ def cat(
         raise click.UsageError(f"--format log takes one partition; {tp} means {len(targets)}")
     memory = DEFAULT_LATEST_BYTES if latest else None
     wanted = Wanted(offsets, times, Isolation(isolation), None if key is None else os.fsencode(key), headers, memory)
-    make_format = _decoded(log_dir, schemas_path) if form == DECODED else _plain(form)
+    make_format = _decoded(log_dir, schemas_path, targets) if form == DECODED else _plain(form)
     if wanted.key is not None:
         targets = _in_order_for(wanted.key, log_dir, targets)
     added = partial(_added, log_dir, tp, set(targets)) if form != "log" else list[TopicPartition]
@@ -194,16 +194,16 @@ def _plain(form: str) -> MakeFormat:
     return lambda tp: None if form == "log" else by_name(form, tp)
 
 
-def _decoded(log_dir: LogDir, path: Path | None) -> MakeFormat:
-    """By the schemas of the log directory, or those at a path. A format is used until schemas appear that it lacks."""
+def _decoded(log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) -> MakeFormat:
+    """By the schemas of the log directory, or those at a path; Kafka's own topics need none. A format is used until
+    schemas appear that it lacks."""
     from kafkafs.decoding import DecodedJsonl
-    from kafkafs.formats.jsonl import Jsonl
     from kafkafs.schemas.sources import schemas_of
     from kafkafs.schemas.steady import SteadySchemas
-    from storage.files import names
+    from storage.format.messages import GROUPS
 
     source = schemas_of(log_dir, path)
-    if not source.registry():
+    if any(tp.topic not in GROUPS for tp in targets) and not source.registry():
         raise click.UsageError(
             f"there are no schemas in {path or log_dir.path}: --format decoded needs the topic _schemas there, or"
             " --schemas PATH"
@@ -211,8 +211,6 @@ def _decoded(log_dir: LogDir, path: Path | None) -> MakeFormat:
     made: dict[TopicPartition, tuple[Format, SteadySchemas]] = {}
 
     def make(tp: TopicPartition) -> Format:
-        if tp.topic in names.KAFKAS_OWN_TOPICS:
-            return Jsonl(tp)
         if tp not in made or made[tp][1].is_outdated():
             schemas = SteadySchemas(source)
             made[tp] = DecodedJsonl(tp, schemas), schemas

@@ -6,7 +6,7 @@ In: columns of keys and values, and where schemas are found (`kafkafs.schemas.sc
 
 from kafkafs.decoding.avro_schema import AvroType, BadSchema
 from kafkafs.decoding.avro_schema import parse as parse_avro
-from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder
+from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder, own_texts
 from kafkafs.decoding.does_not_fit import DoesNotFit
 from kafkafs.decoding.encoding import encode_json
 from kafkafs.decoding.schema_guids import find_guids
@@ -19,5 +19,6 @@ __all__ = [
     "TextDecoder",
     "encode_json",
     "find_guids",
+    "own_texts",
     "parse_avro",
 ]

@@ -1,4 +1,5 @@
-"""`decoded.jsonl`: jsonl with keys and values decoded by their schemas (kafkafs/CONTRACT.md, "Formats")."""
+"""`decoded.jsonl`: jsonl with keys and values decoded by their schemas, or by Kafka's definitions in its own topics
+(kafkafs/CONTRACT.md, "Formats")."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from kafkafs.decoding.avro_program import Programs
 from kafkafs.decoding.columns import ColumnDecoder, Decoded, Room, Rooms
+from kafkafs.decoding.own_topics import OwnTopicDecoder, own_topic_decoder
 from kafkafs.decoding.schema_guids import find_guids
 from kafkafs.formats import program, render_kernel
 from kafkafs.formats.base import Format, Prepared
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from storage.types import TopicPartition
 
     Int64s = NDArray[np.int64]
+    Texts = tuple[NDArray[np.uint8], Int64s, Int64s, dict[int, str]]
 
 # Columns behind a block's own, as EXTRA_OR_JSON reads them: start and length of the text, then of the bytes.
 _KEY: Final = len(RecordColumn)
@@ -53,6 +56,7 @@ class DecodedJsonl(Format):
 
     def __init__(self, tp: TopicPartition, schemas: SchemaLookup) -> None:
         programs = Programs()
+        self._own = own_topic_decoder(tp.topic)
         self._keys = ColumnDecoder(schemas, f"{tp.topic}-key", programs)
         self._values = ColumnDecoder(schemas, f"{tp.topic}-value", programs)
         self._program = _line(tp)
@@ -121,19 +125,10 @@ class DecodedJsonl(Format):
     def _decoded(self, block: RecordBlock, row: int, step: int, room: Room) -> Int64s | None:
         """None if not even one row fits into the room."""
         original = block.columns[:, row : row + step]
-        key_guids, value_guids = find_guids(RecordBlock(block.buffer, block.table, original, block.next_row))
-        keys, position = self._keys.decode(
-            block.buffer, original[RecordColumn.KEY_START], original[RecordColumn.KEY_LENGTH], room, 0, key_guids
-        )
-        original = original[:, : keys.rows]
-        values, position = self._values.decode(
-            block.buffer,
-            original[RecordColumn.VALUE_START],
-            original[RecordColumn.VALUE_LENGTH],
-            room,
-            position,
-            value_guids,
-        )
+        if self._own is not None:
+            keys, values, position = self._own.decode(block.buffer, original, room)
+        else:
+            keys, values, position = self._by_schemas(block, original, room)
         rows = values.rows
         columns = np.empty((_COLUMNS, rows), np.int64)
         columns[:_KEY] = original[:, :rows]
@@ -146,6 +141,23 @@ class DecodedJsonl(Format):
         columns[_ERROR + 1] = 0
         rows = _put_errors(columns, keys, values, room, position)
         return columns[:, :rows] if rows else None
+
+    def _by_schemas(self, block: RecordBlock, columns: Int64s, room: Room) -> tuple[Decoded, Decoded, int]:
+        """Keys and values of the first rows, as many as fit, and the position after their texts."""
+        key_guids, value_guids = find_guids(RecordBlock(block.buffer, block.table, columns, block.next_row))
+        keys, position = self._keys.decode(
+            block.buffer, columns[RecordColumn.KEY_START], columns[RecordColumn.KEY_LENGTH], room, 0, key_guids
+        )
+        columns = columns[:, : keys.rows]
+        values, position = self._values.decode(
+            block.buffer,
+            columns[RecordColumn.VALUE_START],
+            columns[RecordColumn.VALUE_LENGTH],
+            room,
+            position,
+            value_guids,
+        )
+        return keys, values, position
 
 
 def _put_errors(columns: Int64s, keys: Decoded, values: Decoded, room: Room, position: int) -> int:
@@ -199,7 +211,7 @@ class TextDecoder:
 
     def decode(
         self, data: Buffer, starts: Int64s, lengths: Int64s, guids: Mapping[int, bytes] | None = None
-    ) -> tuple[NDArray[np.uint8], Int64s, Int64s, dict[int, str]]:
+    ) -> Texts:
         """(texts one after another, where each ends, schema ids, errors by row).
 
         A text is what decoded.jsonl shows: the decoded value, else the bytes as jsonl shows them; null, whose length is
@@ -222,7 +234,7 @@ class TextDecoder:
             if found.in_order:
                 part, part_ends = room.texts[:end].copy(), found.texts[:, : found.rows].sum(0)
             else:
-                part, part_ends = self._texts(data, starts[window], lengths[window], found, room)
+                part, part_ends = _texts(data, starts[window], lengths[window], found, room)
             parts.append(part)
             ends[window] = part_ends + total
             ids[window] = found.ids[: found.rows]
@@ -233,31 +245,47 @@ class TextDecoder:
         texts = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.uint8), *parts])
         return texts, ends, ids, errors
 
-    def _texts(
-        self, data: Buffer, starts: Int64s, lengths: Int64s, found: Decoded, room: Room
-    ) -> tuple[NDArray[np.uint8], Int64s]:
-        """The texts of the rows that were found, copied out of the room, and where they end."""
-        rows = found.rows
-        columns = np.zeros((_VALUE, rows), np.int64)
-        columns[_KEY : _KEY + 2] = found.texts[:, :rows]
-        columns[_KEY + 2], columns[_KEY + 3] = starts, lengths
-        steps, literals = _TEXT.steps, _TEXT.literals
-        sizes = np.empty(rows, np.int64)
-        plain = memoryview(data).cast("B")
-        arguments = (steps, literals, plain, columns, _NO_TYPE, 0, rows)
-        _, _, outside = render_kernel.run(*arguments, _NO_OUT, 0, sizes, room.texts)
-        if outside:
-            raise ValueError("a row points outside the data")
-        sizes[lengths < 0] = 0
-        out = np.empty(int(sizes.sum()), np.uint8)
-        ends = np.cumsum(sizes)
-        if (lengths >= 0).all():
-            render_kernel.run(*arguments, out.data, 0, _NO_SIZES, room.texts)
-            return out, ends
-        there = np.flatnonzero(lengths >= 0)
-        kept = np.ascontiguousarray(columns[:, there])
-        render_kernel.run(steps, literals, plain, kept, _NO_TYPE, 0, len(there), out.data, 0, _NO_SIZES, room.texts)
+
+def own_texts(topic: str, block: RecordBlock) -> list[Texts]:
+    """Keys and values of a block of one of Kafka's own topics, as `TextDecoder.decode` gives them; KeyError for other
+    topics."""
+    decoder, room = OwnTopicDecoder(topic), Room(_ROOM)
+    *sides, _ = decoder.decode(block.buffer, block.columns, room)
+    while sides[0].rows < len(block):
+        room.grow()
+        *sides, _ = decoder.decode(block.buffer, block.columns, room)
+    made = []
+    for first, side in zip((RecordColumn.KEY_START, RecordColumn.VALUE_START), sides, strict=True):
+        texts, ends = _texts(block.buffer, block.columns[first], block.columns[first + 1], side, room)
+        made.append((texts, ends, side.ids, side.errors))
+    return made
+
+
+def _texts(
+    data: Buffer, starts: Int64s, lengths: Int64s, found: Decoded, room: Room
+) -> tuple[NDArray[np.uint8], Int64s]:
+    """The texts of the rows that were found, copied out of the room, and where they end."""
+    rows = found.rows
+    columns = np.zeros((_VALUE, rows), np.int64)
+    columns[_KEY : _KEY + 2] = found.texts[:, :rows]
+    columns[_KEY + 2], columns[_KEY + 3] = starts, lengths
+    steps, literals = _TEXT.steps, _TEXT.literals
+    sizes = np.empty(rows, np.int64)
+    plain = memoryview(data).cast("B")
+    arguments = (steps, literals, plain, columns, _NO_TYPE, 0, rows)
+    _, _, outside = render_kernel.run(*arguments, _NO_OUT, 0, sizes, room.texts)
+    if outside:
+        raise ValueError("a row points outside the data")
+    sizes[lengths < 0] = 0
+    out = np.empty(int(sizes.sum()), np.uint8)
+    ends = np.cumsum(sizes)
+    if (lengths >= 0).all():
+        render_kernel.run(*arguments, out.data, 0, _NO_SIZES, room.texts)
         return out, ends
+    there = np.flatnonzero(lengths >= 0)
+    kept = np.ascontiguousarray(columns[:, there])
+    render_kernel.run(steps, literals, plain, kept, _NO_TYPE, 0, len(there), out.data, 0, _NO_SIZES, room.texts)
+    return out, ends
 
 
 _TEXT: Final = program.Program.of([Operation(Code.EXTRA_OR_JSON, _KEY)])

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from kafkafs.decoding import TextDecoder, find_guids
-from kafkafs.schemas.registry import Registry
+from kafkafs.decoding import TextDecoder, find_guids, own_texts
 from kafkafs.schemas.sources import SCHEMAS_LOG, LogSchemas, SchemaSource, schemas_at
 from kafkafs.spark.log_dirs import open_log_dirs
 from kafkafs.spark.option_values import InvalidOption
 from storage.errors import UnknownTopicOrPartition
-from storage.files import names
 from storage.format.block import RecordColumn
+from storage.format.messages import GROUPS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,8 +63,15 @@ class Decoding:
 
     def take(self, tp: TopicPartition, block: RecordBlock) -> None:
         """Decodes a block."""
-        guids = dict(zip(SIDES, find_guids(block), strict=True))
-        self._texts = {side: self._decoded(tp, block, side, guids[side]) for side in SIDES}
+        if tp.topic in GROUPS:
+            sides = zip(SIDES, own_texts(tp.topic, block), (block.key_length, block.value_length), strict=True)
+            self._texts = {
+                side: Texts(data, ends, lengths >= 0, ids, errors)
+                for side, (data, ends, ids, errors), lengths in sides
+            }
+        else:
+            guids = dict(zip(SIDES, find_guids(block), strict=True))
+            self._texts = {side: self._decoded(tp, block, side, guids[side]) for side in SIDES}
         size = sum(len(texts.data) for texts in self._texts.values())
         self.step = min(2 * self.step, _MOST_STEP) if size < _LARGE_BYTES else max(1, self.step // 8)
 
@@ -77,8 +83,7 @@ class Decoding:
         subject = f"{tp.topic}-{side}"
         decoder = self._decoders.get(subject)
         if decoder is None:
-            schemas: SchemaLookup = Registry() if tp.topic in names.KAFKAS_OWN_TOPICS else self._schemas
-            decoder = self._decoders[subject] = TextDecoder(schemas, subject)
+            decoder = self._decoders[subject] = TextDecoder(self._schemas, subject)
         first = RecordColumn.KEY_START if side == "key" else RecordColumn.VALUE_START
         starts, lengths = block.columns[first], block.columns[first + 1]
         data, ends, ids, errors = decoder.decode(block.buffer, starts, lengths, guids)

@@ -29,6 +29,7 @@ from kafkafs.spark.option_values import (
     positive,
     table_options,
 )
+from storage.format.messages import GROUPS
 from storage.types import Isolation, TopicPartition
 
 EARLIEST: Final = -2  # KafkaOffsetRangeLimit
@@ -132,6 +133,17 @@ class SourceOptions:
     def decodes(self) -> bool:
         """Whether keys and values are decoded by their schemas: those at `schemas`, or in the log directories."""
         return any(column in DECODED for column in self.columns)
+
+    @property
+    def needs_schemas(self) -> bool:
+        """Whether some of what is decoded is not in Kafka's own topics, whose definitions are known."""
+        match self.chosen:
+            case TopicNames(topics):
+                return self.decodes and not GROUPS.issuperset(topics)
+            case Partitions(partitions):
+                return self.decodes and not GROUPS.issuperset(tp.topic for tp in partitions)
+            case _:
+                return self.decodes
 
 
 def parse(options: Mapping[str, str]) -> SourceOptions:

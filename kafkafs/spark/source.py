@@ -97,7 +97,7 @@ def checked(options: Mapping[str, str], schema: StructType) -> SourceOptions:
             f"{', '.join(schema.fieldNames())}; option columns chooses columns"
         )
     require_compiled(parsed.allow_uncompiled)
-    if parsed.decodes:
+    if parsed.needs_schemas:
         from kafkafs.spark.decoded_columns import schemas_for
 
         schemas_for(parsed.paths, parsed.schemas)
@@ -151,9 +151,11 @@ def read_task(task: InputPartition, options: SourceOptions, advice: str = "") ->
     require_compiled(options.allow_uncompiled)
     decoding = None
     if options.decodes:
+        from kafkafs.schemas.registry import Registry
         from kafkafs.spark.decoded_columns import Decoding, schemas_for
 
-        decoding = Decoding(schemas_for(options.paths, options.schemas))
+        schemas = schemas_for(options.paths, options.schemas) if options.needs_schemas else Registry()
+        decoding = Decoding(schemas)
     blocks = _blocks(task if isinstance(task, ReadTask) else ReadTask((), ()), options, advice)
     return arrow_batches(blocks, options.columns, decoding)
 

@@ -1,4 +1,4 @@
-"""`decoded.jsonl`: which topics have it, and by which schemas it is rendered.
+"""`decoded.jsonl`: which topics have it, and by which schemas or definitions it is rendered.
 
 A rendition belongs to one partition and to the schemas as `SteadySchemas` gives them: what has been measured or served
 is not changed by a schema that appears later. Then the rendition is outdated: what is open keeps it, and the next open
@@ -16,7 +16,7 @@ from kafkafs.decoding import DecodedJsonl
 from kafkafs.schemas.sources import SchemaSource
 from kafkafs.schemas.steady import SteadySchemas
 from kafkafs.view_index.workbench import Rendition
-from storage.files import names
+from storage.format.messages import GROUPS, definitions_digest
 from storage.types import Isolation, TopicPartition
 
 _KEPT: Final = 1024
@@ -43,6 +43,18 @@ class SchemaBasis:
         return None if fingerprint is None else f"@{fingerprint}"
 
 
+class DefinedBasis:
+    """The definitions of the messages in Kafka's own topics. See Basis."""
+
+    name = "definitions"
+
+    def is_outdated(self) -> bool:
+        return False
+
+    def lasting_name(self) -> str:
+        return f"@{definitions_digest()}"
+
+
 class DecodedViews:
     """The renditions of a tree's decoded views. Thread-safe."""
 
@@ -55,8 +67,8 @@ class DecodedViews:
         self._renditions: OrderedDict[TopicPartition, Rendition] = OrderedDict()
 
     def has(self, topic: str) -> bool:
-        """Whether the topic's partitions have decoded views: where there are schemas, all but internal topics."""
-        return topic not in names.KAFKAS_OWN_TOPICS and bool(self.source.registry())
+        """Whether the topic's partitions have decoded views: Kafka's own always, others where there are schemas."""
+        return topic in GROUPS or bool(self.source.registry())
 
     def rendition(self, tp: TopicPartition) -> Rendition:
         """By the schemas as of now; the same until it is outdated."""
@@ -64,7 +76,8 @@ class DecodedViews:
             rendition = self._renditions.get(tp)
             if rendition is None or rendition.is_outdated():
                 schemas = SteadySchemas(self.source)
-                rendition = Rendition(DecodedJsonl(tp, schemas), self._isolation, SchemaBasis(schemas))
+                basis = DefinedBasis() if tp.topic in GROUPS else SchemaBasis(schemas)
+                rendition = Rendition(DecodedJsonl(tp, schemas), self._isolation, basis)
                 self._renditions[tp] = rendition
             self._renditions.move_to_end(tp)
             if len(self._renditions) > _KEPT:

@@ -14,6 +14,7 @@ int16 version and an int16 type.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from enum import IntEnum
@@ -275,11 +276,21 @@ def _versions(text: str) -> range:
     return range(int(first), int(last if dash else first) + 1)
 
 
+def _definitions() -> str:
+    return Path(__file__).with_name("message_definitions.txt").read_text()
+
+
+@cache
+def definitions_digest() -> str:
+    """What tells these definitions from others: the same ones give the same texts."""
+    return hashlib.sha256(_definitions().encode()).hexdigest()[:16]
+
+
 @cache
 def _program(group: str) -> _Program:
     framing = _FRAMINGS.get(group, Framing.PLAIN)
     made = _Builder()
-    for line in Path(__file__).with_name("message_definitions.txt").read_text().splitlines():
+    for line in _definitions().splitlines():
         found, role, *words = line.split()
         if found == group:
             made.add(framing, role, int(words[0]), words[1], words[2:])

@@ -22,6 +22,7 @@ from storage.types import TopicPartition
 from tests.support.builders import Batch, build_log_dir
 from tests.support.decoded_golden import agrees, golden_lines, partitions
 from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.own_topics import PARTITIONS, tp_of
 from tests.support.reference_views import content, parsed, tree_of
 from tests.support.schema_logs import START_MS, avro_string, framed, schema_record
 
@@ -43,6 +44,17 @@ def decoded_rows(path: Path, tp: TopicPartition) -> list[dict[str, Any]]:
         batch.validate(full=True)
     found: list[dict[str, Any]] = pa.Table.from_batches(batches, arrow_schema(("offset", *DECODED))).to_pylist()
     return found
+
+
+@requires_fixtures
+@pytest.mark.parametrize(("fixture", "partition"), PARTITIONS)
+def test_kafkas_own_topics_need_no_schemas(fixture: str, partition: str) -> None:
+    logs, tp = FIXTURES / fixture / "log", tp_of(partition)
+    shown: list[Any] = parsed(content(tree_of(logs), f"/{tp.topic}/{tp.partition}/messages.decoded.jsonl"))
+    assert [
+        {"offset": row["offset"], **{side: json.loads(row[f"{side}_json"] or "null") for side in ("key", "value")}}
+        for row in decoded_rows(logs, tp)
+    ] == [{name: line[name] for name in ("offset", "key", "value")} for line in shown]
 
 
 @requires_fixtures
@@ -102,6 +114,11 @@ def test_options() -> None:
     assert parse({**base, "decode": "true", "includeHeaders": "true"}).columns == (*COLUMNS, *DECODED)
     assert parse({**base, "decode": "true"}).decodes
     assert not parse({**base, "schemas": "/y"}).decodes
+    assert parse({**base, "decode": "true"}).needs_schemas
+    own = {"path": "/x", "decode": "true"}
+    assert not parse({**own, "subscribe": "__consumer_offsets,__transaction_state"}).needs_schemas
+    assert not parse({**own, "assign": '{"__consumer_offsets":[0]}'}).needs_schemas
+    assert parse({**own, "subscribe": "__consumer_offsets,orders"}).needs_schemas
     assert parse({**base, "columns": "value_JSON"}).columns == ("value_json",)
     assert parse({**base, "columns": "value_json"}).decodes
     assert parse({**base, "schemas": "file:/y"}).schemas == Path("/y")

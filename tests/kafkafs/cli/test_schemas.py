@@ -173,7 +173,7 @@ def test_a_schema_that_is_registered_while_cat_follows(tmp_path: Path) -> None:
     schemas.append([schema_record("other", 1, 9)])
     topic.append([Record(None, framed(1, avro_string("a")))])
     log_dir, tp = LogDir.open_read_only(tmp_path), TopicPartition("t", 0)
-    make = _decoded(log_dir, None)
+    make = _decoded(log_dir, None, [tp])
 
     def shown() -> dict[str, Any]:
         form = make(tp)
@@ -189,10 +189,3 @@ def test_a_schema_that_is_registered_while_cat_follows(tmp_path: Path) -> None:
     assert make(tp) is first  # nothing that was unknown is known now
     schemas.append([schema_record("t-value", 1, 1)])
     assert shown()["value"] == "a"
-
-
-def test_kafkas_own_topics_are_as_in_jsonl(logs: Path, tmp_path: Path) -> None:
-    groups = FIXTURES / "groups" / "log"
-    lines = output_of("cat", groups, "__consumer_offsets", "--format", "decoded", "--schemas", logs)
-    assert lines == output_of("cat", groups, "__consumer_offsets", "--format", "jsonl")
-    assert lines

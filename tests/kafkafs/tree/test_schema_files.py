@@ -120,9 +120,6 @@ def test_where_decoded_views_are(tmp_path: Path) -> None:
             tree, f"/{topic}/0/messages.decoded.jsonl"
         )
         assert names(tree, f"/{topic}/0/offsets") == ["0-.txt"]
-    assert "messages.decoded.jsonl" not in names(tree, "/__consumer_offsets/0")
-    with pytest.raises(NoSuchPath):
-        tree.lookup("/__consumer_offsets/0/messages.decoded.jsonl")
     with pytest.raises(StorageError):
         tree.lookup("/t/1/messages.decoded.jsonl")
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 import random
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,32 +12,11 @@ from storage.errors import CorruptData
 from storage.format.messages import GROUPS, Messages, messages
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
-from storage.types import TopicPartition
 from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.own_topics import INTERNAL, PARTITIONS, golden, lines, raw, tp_of, without_name
 from tests.support.uncompiled import plain_kernels
 
 pytestmark = requires_fixtures
-INTERNAL = ["internal", "internal-4.4"]
-PARTITIONS = [
-    (fixture, path.name.removesuffix(".jsonl.gz"))
-    for fixture in INTERNAL
-    for path in sorted((FIXTURES / fixture / "golden").glob("__*-?.jsonl.gz"))
-]
-
-
-def lines(path: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(path, "rt") as file:
-        yield from map(json.loads, file)
-
-
-def raw(line: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
-    key, value = (line[side] for side in ("rawKey", "rawValue"))
-    return None if key is None else base64.b64decode(key), None if value is None else base64.b64decode(value)
-
-
-def without_name(key: Any) -> Any:
-    """The names of types are ours."""
-    return {part: key[part] for part in key if part != "name"} if isinstance(key, dict) else key
 
 
 @pytest.mark.parametrize("fixture", INTERNAL)
@@ -76,7 +50,7 @@ def test_odd_and_broken_records_are_read_or_refused_as_kafka_does_it(fixture: st
 
 @pytest.mark.parametrize(("fixture", "partition"), PARTITIONS)
 def test_logs_of_brokers_read_as_kafkas_classes_print_them(fixture: str, partition: str) -> None:
-    tp = TopicPartition(partition[:-2], int(partition[-1]))
+    tp = tp_of(partition)
     log_dir = LogDir.open_read_only(FIXTURES / fixture / "log")
     found = []
     for block in read_range(log_dir.log(tp).snapshot(), 0, control=True):
@@ -91,7 +65,7 @@ def test_logs_of_brokers_read_as_kafkas_classes_print_them(fixture: str, partiti
                 key, value, error = plain[row]
                 found.append({"offset": offset, "key": without_name(key), "value": value})
             assert error is None
-    assert found == list(lines(FIXTURES / fixture / "golden" / f"{partition}.jsonl.gz"))
+    assert found == golden(fixture, partition)
 
 
 def test_the_key_tells_the_name_of_its_type() -> None:
