@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import echo, say
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import AS_JSON, ENDS, dated, whole_number
 from kafkafs.cli.signals import use_default_signals
@@ -66,7 +66,7 @@ def groups(
 ) -> None:
     """Show the consumer groups of LOGDIR, or what GROUP has committed and how many messages it lags behind.
 
-    Members are shown for groups of the classic protocol, as of their last rebalance.
+    Members and what they are assigned are as recorded: of the classic protocol as of the last rebalance.
 
     With --reset-to, GROUP continues elsewhere in the partitions that --topic names (a topic, topic/partition or a
     glob): at the earliest or latest message, at an offset, or at the first message at or after a time such as
@@ -101,13 +101,16 @@ def _show_all(logdir: Path, as_json: bool) -> list[str]:
     log_dir = open_log_dir(logdir)
     offsets = GroupOffsets(log_dir)
     ends = _ends_in(log_dir)
-    found = [_summary(group, ends) for _, group in sorted(offsets.groups().items())]
+    topics_by_id = cache(log_dir.topics_by_id)
+    found = [_summary(group, ends, topics_by_id) for _, group in sorted(offsets.groups().items())]
     if as_json:
         print_json({"groups": found})
     else:
-        columns = ("topics", "partitions", "lag", "last_commit")
-        rows = [[row["group"], _count(row["members"]), *(row[name] for name in columns)] for row in found]
-        print_table(("GROUP", "MEMBERS", "TOPICS", "PARTITIONS", "LAG", "LAST COMMIT"), rows)
+        before, behind = ("group", "type", "state"), ("topics", "partitions", "lag", "last_commit")
+        rows = [
+            [*(row[name] for name in before), len(row["members"]), *(row[name] for name in behind)] for row in found
+        ]
+        print_table(("GROUP", "TYPE", "STATE", "MEMBERS", "TOPICS", "PARTITIONS", "LAG", "LAST COMMIT"), rows)
     return offsets.problems()
 
 
@@ -122,13 +125,34 @@ def _show_one(logdir: Path, name: str, as_json: bool) -> list[str]:
         raise UnknownTopicOrPartition(f"there is no group {name!r} here", path=logdir)
     ends = _ends_in(log_dir)
     rows = list(_rows(group, ends))
+    summary = _summary(group, ends, log_dir.topics_by_id)
     if as_json:
-        print_json({**_summary(group, ends), "offsets": rows})
+        print_json({**summary, "offsets": rows})
     else:
         columns = ("topic", "partition", "offset", "log_end_offset", "lag", "committed", "metadata")
         headings = ("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "COMMITTED", "METADATA")
         print_table(headings, [[row[name] for name in columns] for row in rows])
+        if summary["members"]:
+            echo()
+            names = ("member_id", "group_instance_id", "client_id", "client_host", "member_epoch")
+            members = [
+                [*(member.get(name) for name in names), *_assigned(member["assignment"])]
+                for member in summary["members"]
+            ]
+            print_table(("MEMBER", "INSTANCE", "CLIENT", "HOST", "EPOCH", "PARTITIONS", "ASSIGNMENT"), members)
     return offsets.problems()
+
+
+def _assigned(assignment: Any) -> tuple[int | None, str | None]:
+    """How many partitions, and which; None for what another protocol than the consumers' has assigned."""
+    if isinstance(assignment, str):
+        return None, None
+    topics = assignment if isinstance(assignment, list) else [one for tasks in assignment.values() for one in tasks]
+    named = [
+        f"{one.get('topic') or one.get('topic_id') or one['subtopology']}({','.join(map(str, one['partitions']))})"
+        for one in topics
+    ]
+    return sum(len(one["partitions"]) for one in topics), " ".join(named)
 
 
 _Ends = Callable[[TopicPartition], int | None]
@@ -166,18 +190,14 @@ def _rows(group: ConsumerGroup, ends: _Ends) -> Iterator[dict[str, Any]]:
             }
 
 
-def _count(members: list[Any] | None) -> int | None:
-    return None if members is None else len(members)
+def _summary(group: ConsumerGroup, ends: _Ends, topics_by_id: Callable[[], Mapping[str, str]]) -> dict[str, Any]:
+    from storage.client.group_state import state_of
 
-
-def _summary(group: ConsumerGroup, ends: _Ends) -> dict[str, Any]:
     rows = list(_rows(group, ends))
-    known = group.metadata
     return {
-        "group": group.name,
-        "protocol_type": known.protocol_type if known is not None else None,
-        "protocol": known.protocol if known is not None else None,
-        "members": None if known is None else [member._asdict() for member in known.members],
+        "protocol_type": None,
+        "protocol": None,
+        **state_of(group, topics_by_id),
         "topics": len(group.offsets),
         "partitions": len(rows),
         "lag": None if any(row["lag"] is None for row in rows) else sum(row["lag"] for row in rows),

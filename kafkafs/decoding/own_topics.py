@@ -30,7 +30,7 @@ class OwnTopicDecoder:
         found = self._messages.read(buffer, sides, room.texts)
         ids = np.full(found.rows, -1, np.int64)
         errors: dict[str, dict[int, str]] = {"key": {}, "value": {}}
-        for row, (side, error) in found.errors.items():
+        for row, (side, error, _) in found.errors.items():
             errors[side][row] = error
         keys, values = (
             Decoded(found.rows, found.places[at : at + 2], ids, errors[side]) for at, side in ((0, "key"), (2, "value"))

@@ -7,20 +7,23 @@ offset is committed, it is removed, or the mount ends. Removing a file deletes t
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Final
 
 from kafkafs.file_names import encoded_name
+from kafkafs.tree.generated import Make
 from kafkafs.tree.info import attributes_of
 from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind, View
-from kafkafs.tree.paths import GroupDir, GroupOffset, Groups, GroupTopic, NoSuchPath
+from kafkafs.tree.paths import STATE_FILE, GroupDir, GroupOffset, Groups, GroupTopic, NoSuchPath
 from kafkafs.views.handle import BytesHandle, Handle, SyncHandle, WriteHandle
 from kafkafs.writing.refused_lines import Refused, RefusedLines
 from storage.client import group_offsets
 from storage.client.group_commits import GroupCommitter
 from storage.client.group_offsets import GroupOffsets
+from storage.client.group_state import state_of
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLogDir
 from storage.files.names import topic_name_problem
@@ -137,6 +140,14 @@ class GroupTree:
         group = self.offsets.group(node.group)
         return None if group is None else group.offsets.get(node.tp.topic, {}).get(node.tp.partition)
 
+    def state_text(self, name: str) -> Make:
+        """Makes the content of a group's `@state.json`. NoSuchPath without such a group; errors as `view`."""
+        group = self.offsets.group(name)
+        if group is None:
+            raise NoSuchPath(name)
+        text = json.dumps(state_of(group, self._log_dir.topics_by_id), indent=2).encode() + b"\n"
+        return lambda: (text, self.mtime_ns(group.commit_timestamp))
+
     def entries(
         self, node: Groups | GroupDir | GroupTopic, group: group_offsets.ConsumerGroup | None
     ) -> Iterator[Entry]:
@@ -145,7 +156,7 @@ class GroupTree:
             made = set(self._made)
         match node:
             case Groups():
-                names = self.offsets.groups().keys() | self.offsets.share_groups()
+                names = set(self.offsets.groups())
                 names |= {other.group for other in made if isinstance(other, GroupDir)}
                 for name in sorted(map(encoded_name, names)):
                     if len(name.encode()) <= _MAX_NAME_BYTES:  # system calls refuse longer names
@@ -154,6 +165,7 @@ class GroupTree:
                 topics = {other.topic for other in made if isinstance(other, GroupTopic) and other.group == node.group}
                 topics |= set() if group is None else group.offsets.keys()
                 valid = (topic for topic in sorted(topics) if topic_name_problem(topic) is None)
+                yield from () if group is None else (Entry(STATE_FILE, NodeKind.FILE),)
                 yield from (Entry(topic, NodeKind.DIRECTORY) for topic in valid)
             case GroupTopic():
                 numbers = {
@@ -175,9 +187,7 @@ class GroupTree:
     def _exists(self, node: Groups | GroupDir | GroupTopic, group: group_offsets.ConsumerGroup | None) -> bool:
         if isinstance(node, Groups) or self._is_made(node):
             return True
-        if group is None:
-            return isinstance(node, GroupDir) and self.offsets.is_share_group(node.group)
-        return isinstance(node, GroupDir) or node.topic in group.offsets
+        return group is not None and (isinstance(node, GroupDir) or node.topic in group.offsets)
 
     def _check_above(self, node: GroupNode) -> None:
         above: Groups | GroupDir | GroupTopic = Groups()
@@ -233,11 +243,11 @@ class GroupDirectory(Directory):
         known = group.metadata
         return attributes_of(
             {
-                "protocol_type": known.protocol_type,
-                "protocol": known.protocol,
-                "generation": known.generation,
-                "leader": known.leader,
-                "members": len(known.members),
+                "protocol_type": known["protocolType"],
+                "protocol": known["protocol"],
+                "generation": known["generation"],
+                "leader": known["leader"],
+                "members": len(known["members"]),
             }
         )
 

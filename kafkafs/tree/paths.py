@@ -22,6 +22,7 @@ from storage.types import TopicPartition
 _Spec = TypeVar("_Spec")
 
 DECODED = "decoded.jsonl"
+STATE_FILE = "@state.json"
 EXTENSIONS = ("txt", DECODED, "jsonl", "log")  # a longer one before those that it ends in
 MAX_NAME_BYTES = 255  # NAME_MAX, as statfs reports it
 RENDERED = tuple(ext for ext in EXTENSIONS if ext != "log")  # those that are made from messages one by one
@@ -78,6 +79,13 @@ class GroupOffset:
 
     group: str
     tp: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """`@groups/<group>/@state.json`"""
+
+    group: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +198,7 @@ Node = (
     | GroupDir
     | GroupTopic
     | GroupOffset
+    | GroupState
     | Schemas
     | SchemaSubject
     | SchemaFile
@@ -299,6 +308,8 @@ def _parse_group(path: str, names: list[str]) -> Node:
             return Groups()
         case [group]:
             return GroupDir(_name(group))
+        case [group, name] if name == STATE_FILE:
+            return GroupState(_name(group))
         case [group, topic]:
             return GroupTopic(_name(group), _topic(path, topic))
         case [group, topic, partition]:

@@ -141,6 +141,7 @@ class Tree:
         # A dict is faster than a chain of comparisons, and each stat comes here.
         self._makers: dict[type, Callable[[Any], View]] = {
             **dict.fromkeys((paths.Groups, paths.GroupDir, paths.GroupTopic, paths.GroupOffset), self._groups.view),
+            paths.GroupState: self._group_state,
             **dict.fromkeys((paths.Schemas, paths.SchemaSubject, paths.SchemaFile), SchemaTree(log_dir, schemas).view),
             paths.RangePath: self._range_file,
             paths.TopicKey: self._topic_key,
@@ -244,6 +245,9 @@ class Tree:
         }
 
     # The longer makers of views, for one type of node each. The directory has just been refreshed.
+
+    def _group_state(self, node: paths.GroupState) -> View:
+        return GeneratedFile(self._texts, f"@groups/{node.group}", self._groups.state_text(node.group))
 
     def _range_file(self, node: paths.RangePath) -> View:
         self._check_decoded(node.tp.topic, node.ext)

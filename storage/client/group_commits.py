@@ -17,7 +17,7 @@ from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC
-from storage.format.group_records import CommittedOffset, OffsetKey, encode_commit, encode_group_key, encode_offset_key
+from storage.format.group_records import CommittedOffset, GroupType, OffsetKey, encode_commit, encode_offset_key
 from storage.format.record_columns import Record
 from storage.types import MAX_OFFSET, TopicPartition
 
@@ -68,9 +68,8 @@ class GroupCommitter:
         elif self._owned.log_dir.is_broker:
             raise _no_topic(self._owned)
         known = self._groups.group(group)
-        if known is None:
-            self._check_not_share(group, "it commits no offsets")
-        elif known.is_streams:
+        _check_not_share(known, "it commits no offsets")
+        if known is not None and known.type is GroupType.STREAMS:
             raise NotPermitted(
                 f"{group!r} is a streams group: its offsets belong together with its state stores and internal topics",
                 advice="With the broker running, kafka-streams-groups.sh resets them together",
@@ -82,13 +81,6 @@ class GroupCommitter:
                     path=self._owned.path,
                     advice="With an offset of it a broker could no longer describe its groups",
                 )
-
-    def _check_not_share(self, group: str, why: str) -> None:
-        if self._groups.is_share_group(group):
-            raise NotPermitted(
-                f"{group!r} is a share group: {why}, and where it reads is in __share_group_state",
-                advice="With the broker running, kafka-share-groups.sh changes it",
-            )
 
     def _exists(self, tp: TopicPartition, known: ConsumerGroup | None) -> bool:
         """Whether there is such a partition: here or, in a broker's directory, elsewhere in its cluster."""
@@ -126,16 +118,14 @@ class GroupCommitter:
         """
         known = self._groups.group(group)
         if known is None:
-            self._check_not_share(group, "what it has read cannot be deleted with it here")
             return
+        _check_not_share(known, "what it has read cannot be deleted with it here")
         keys = [
             encode_offset_key(OffsetKey(group, topic, partition))
             for topic, partitions in known.offsets.items()
             for partition in partitions
         ]
-        if known.metadata is not None:
-            keys.append(encode_group_key(group))
-        keys += known.records
+        keys += [record.raw_key for record in known.records]
         self._append(group, [Record(key, None) for key in keys])
 
     def sync(self, group: str) -> None:
@@ -186,6 +176,14 @@ class GroupCommitter:
     def _written_to(self, partition: int) -> bool:
         log = self._owned.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, partition))
         return log.log_end_offset > 0
+
+
+def _check_not_share(known: ConsumerGroup | None, why: str) -> None:
+    if known is not None and known.type is GroupType.SHARE:
+        raise NotPermitted(
+            f"{known.name!r} is a share group: {why}, and where it reads is in __share_group_state",
+            advice="With the broker running, kafka-share-groups.sh changes it",
+        )
 
 
 def _no_topic(owned: OwnedDir) -> NotPermitted:

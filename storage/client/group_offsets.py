@@ -12,25 +12,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from storage.errors import CorruptData, StorageError, UnknownTopicOrPartition
+from storage.errors import StorageError, UnknownTopicOrPartition, UnsupportedFormat
 from storage.files.names import CONSUMER_OFFSETS_TOPIC
 from storage.format.block import RecordBlock
 from storage.format.control_records import ControlType, parse_marker
 from storage.format.group_records import (
+    DELETION_ORDER,
+    METADATA_KIND,
+    OFFSET_KINDS,
     CommittedOffset,
-    CoordinatorKey,
-    GroupKey,
-    GroupMetadata,
+    GroupType,
     OffsetKey,
-    is_of_streams,
-    parse_commit,
-    parse_group,
-    parse_key,
-    share_group_of,
+    group_type,
 )
 from storage.format.hashing import group_partition
+from storage.format.messages import messages
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.log.replaying import Follower
@@ -39,30 +37,42 @@ from storage.types import TopicPartition
 
 _NO_PRODUCER: Final = -1
 _PROBLEMS_KEPT: Final = 20
-_SPARE_KEYS: Final = 10_000
+_RANKS: Final = {kind: rank for rank, kind in enumerate(DELETION_ORDER)}
 
 Offsets = Mapping[str, Mapping[int, CommittedOffset]]
 _NO_OFFSETS: Final[Offsets] = MappingProxyType({})
 
 
+class GroupRecord(NamedTuple):
+    """A record that a coordinator stores for a group besides its offsets: type, key's bytes, data of key and value."""
+
+    kind: int
+    raw_key: bytes
+    key: Mapping[str, Any]
+    data: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """A group at one moment. `offsets`: by topic, then partition. `metadata`: None for those without classic members.
+    """A group at one moment. `offsets`: by topic, then partition. Share groups have none here.
 
-    `log`: the partition of `__consumer_offsets` that has it. `records`: the keys of other records that the coordinator
-    stores for a group of a newer protocol, in the order in which they are deleted.
+    `log`: the partition of `__consumer_offsets` that has it. `records`: in the order in which they are deleted.
     """
 
     name: str
     log: int
     offsets: Offsets = field(default_factory=lambda: _NO_OFFSETS)
-    metadata: GroupMetadata | None = None
-    records: tuple[bytes, ...] = ()
+    records: tuple[GroupRecord, ...] = ()
 
     @property
-    def is_streams(self) -> bool:
-        """Whether it is a group of Kafka Streams, of the protocol of KIP-1071."""
-        return any(map(is_of_streams, self.records))
+    def type(self) -> GroupType:
+        """Of a group that has only committed offsets: classic."""
+        return group_type(max((record.kind for record in self.records), default=METADATA_KIND))
+
+    @property
+    def metadata(self) -> Mapping[str, Any] | None:
+        """A GroupMetadataValue's data; None for groups without classic members, and if it cannot be read."""
+        return next((record.data for record in self.records if record.kind == METADATA_KIND), None) or None
 
     @property
     def commit_timestamp(self) -> int:
@@ -92,21 +102,6 @@ class GroupOffsets:
             except (StorageError, OSError) as error:
                 follower.add_problem(error)
         return found
-
-    def share_groups(self) -> set[str]:
-        """The names of all share groups. They commit no offsets. Errors as `groups`."""
-        found: set[str] = set()
-        for partition in self.partitions():
-            follower = self._follower(partition)
-            try:
-                found |= follower.share_groups()
-            except (StorageError, OSError) as error:
-                follower.add_problem(error)
-        return found
-
-    def is_share_group(self, name: str) -> bool:
-        """Whether there is a share group of this name. Errors as `group`."""
-        return any(name in self._follower(partition).share_groups() for partition in self._places(name))
 
     def group(self, name: str) -> ConsumerGroup | None:
         """One group; None if there is none. StorageError or OSError when its partition cannot be read."""
@@ -183,12 +178,6 @@ class _Follower:
                 self._groups = replay, replay.groups(groups if replay is before else {})
             return self._groups[1]
 
-    def share_groups(self) -> set[str]:
-        """The share groups as of now. StorageError, OSError."""
-        self.refreshed()
-        with self._lock:
-            return set(self._follower.replay.share)
-
     def add_problem(self, error: object) -> None:
         """Adds an error to `problems`."""
         text = str(error)
@@ -203,13 +192,9 @@ class GroupReplay:
         self._partition = partition
         self.next_offset = -1  # of the first record that was not read; -1: at the log start
         self._offsets: dict[str, dict[OffsetKey, tuple[int, CommittedOffset]]] = {}
-        self._metadata: dict[str, GroupMetadata] = {}
         # Offsets committed in transactions that have not ended, by producer.
         self._pending: dict[int, dict[OffsetKey, tuple[int, CommittedOffset]]] = {}
-        # For groups of newer protocols: the keys of their records, and in which order these are deleted.
-        self._records: dict[str, dict[bytes, int]] = {}
-        self.share: dict[str, set[bytes]] = {}  # share groups, with the keys of their records
-        self._keys: dict[bytes, OffsetKey | GroupKey | CoordinatorKey | None] = {}
+        self._records: dict[str, dict[bytes, GroupRecord]] = {}
         self._touched: set[str] = set()
 
     def read(self, snapshot: LogSnapshot) -> Iterator[StorageError]:
@@ -223,17 +208,14 @@ class GroupReplay:
 
     def groups(self, before: Mapping[str, ConsumerGroup]) -> Mapping[str, ConsumerGroup]:
         """All groups as of now; `before` is the result of the last call."""
-        if len(self._keys) > _SPARE_KEYS and len(self._keys) > 2 * sum(map(len, self._offsets.values())):
-            self._keys.clear()
         if not self._touched:
             return before
         groups = {name: group for name, group in before.items() if name not in self._touched}
         for name in self._touched:
-            if name in self._offsets or name in self._metadata or name in self._records:
-                known = self._records.get(name, {})
-                records = tuple(sorted(known, key=lambda key: (known[key], key)))
-                offsets, metadata = self._by_topic(name), self._metadata.get(name)
-                groups[name] = ConsumerGroup(name, self._partition, offsets, metadata, records)
+            if name in self._offsets or name in self._records:
+                known = self._records.get(name, {}).values()
+                records = tuple(sorted(known, key=lambda one: (_RANKS[one.kind], one.raw_key)))
+                groups[name] = ConsumerGroup(name, self._partition, self._by_topic(name), records)
         self._touched.clear()
         return groups
 
@@ -250,11 +232,11 @@ class GroupReplay:
         plain = not (transactional | control).any()
         batches = None if plain else block.batch.tolist()
         columns = (block.offset, block.key_start, block.key_length, block.value_start, block.value_length)
-        for row, (offset, key_start, key_length, start, length) in enumerate(
-            zip(*(column.tolist() for column in columns), strict=True)
+        read = messages(CONSUMER_OFFSETS_TOPIC).objects(block)
+        for row, ((offset, key_start, key_length, start, length), (key, value, error)) in enumerate(
+            zip(zip(*(column.tolist() for column in columns), strict=True), read, strict=True)
         ):
-            raw = data[key_start : key_start + key_length] if key_length >= 0 else None
-            value = data[start : start + length] if length >= 0 else None
+            raw = data[key_start : key_start + key_length]
             producer = _NO_PRODUCER
             try:
                 if batches is not None:
@@ -262,55 +244,41 @@ class GroupReplay:
                     if transactional[batch]:
                         producer = int(table.producer_id[batch])
                     if control[batch]:
-                        self._end_transaction(producer, raw, value)
+                        self._end_transaction(producer, raw, data[start : start + length])
                         continue
-                self._apply_one(offset, producer, raw, value)
+                if key is None and isinstance(error, UnsupportedFormat):
+                    continue  # a type that a coordinator passes over, too
+                if key is not None and (error is None or key["type"] not in OFFSET_KINDS):
+                    # A record whose value cannot be read is one nevertheless: it is deleted with its group.
+                    self._apply_one(offset, producer, raw, key, value if error is None else {"data": {}})
+                if error is not None:
+                    raise error
             except StorageError as error:
                 error.path, error.offset = error.path or snapshot.segments[-1].directory, offset
                 yield error
 
-    def _apply_one(self, offset: int, producer: int, raw: bytes | None, value: bytes | None) -> None:
-        if raw is None:
-            raise CorruptData("group's record has no key")
-        if raw in self._keys:
-            key = self._keys[raw]
-        else:
-            key = self._keys[raw] = parse_key(raw)
-        if isinstance(key, OffsetKey):
+    def _apply_one(self, offset: int, producer: int, raw: bytes, key: Any, value: Any) -> None:
+        kind, named = key["type"], key["data"]
+        if kind in OFFSET_KINDS:
+            place = OffsetKey(**named)
             if value is None:
-                self._forget(key)
-            elif producer != _NO_PRODUCER:
-                self._pending.setdefault(producer, {})[key] = offset, parse_commit(value)
-            else:
-                self._offsets.setdefault(key.group, {})[key] = offset, parse_commit(value)
-                self._touched.add(key.group)
-        elif isinstance(key, CoordinatorKey):
-            if value is not None:
-                self._records.setdefault(key.group, {})[raw] = key.rank
-            elif key.group in self._records:
-                self._records[key.group].pop(raw, None)
-                if not self._records[key.group]:
-                    del self._records[key.group]
-            self._touched.add(key.group)
-        elif key is None:
-            self._apply_share(raw, value)
-        else:
-            if value is None:
-                self._metadata.pop(key.group, None)
-            else:
-                self._metadata[key.group] = parse_group(value)
-            self._touched.add(key.group)
-
-    def _apply_share(self, raw: bytes, value: bytes | None) -> None:
-        group = share_group_of(raw)
-        if group is None:
+                self._forget(place)
+                return
+            committed = offset, CommittedOffset.of(value["data"])
+            if producer != _NO_PRODUCER:
+                self._pending.setdefault(producer, {})[place] = committed
+                return
+            self._offsets.setdefault(place.group, {})[place] = committed
+            self._touched.add(place.group)
             return
+        group = named["group" if kind == METADATA_KIND else "groupId"]
         if value is not None:
-            self.share.setdefault(group, set()).add(raw)
-        elif group in self.share:
-            self.share[group].discard(raw)
-            if not self.share[group]:
-                del self.share[group]
+            self._records.setdefault(group, {})[raw] = GroupRecord(kind, raw, named, value["data"])
+        elif group in self._records:
+            self._records[group].pop(raw, None)
+            if not self._records[group]:
+                del self._records[group]
+        self._touched.add(group)
 
     def _forget(self, key: OffsetKey) -> None:
         committed = self._offsets.get(key.group)
@@ -322,7 +290,7 @@ class GroupReplay:
             pending.pop(key, None)
         self._touched.add(key.group)
 
-    def _end_transaction(self, producer: int, raw: bytes | None, value: bytes | None) -> None:
+    def _end_transaction(self, producer: int, raw: bytes, value: bytes) -> None:
         marker = parse_marker(raw, value)
         if marker is None:
             return

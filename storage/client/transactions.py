@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from storage.append.producer_table import ProducerTable
-from storage.errors import SegmentGone, StorageError, UnknownTopicOrPartition
+from storage.errors import SegmentGone, StorageError, UnknownTopicOrPartition, UnsupportedFormat
 from storage.files.names import TRANSACTION_STATE_TOPIC
 from storage.files.producer_state import ProducerEntry
 from storage.format.batches import times_of
-from storage.format.transaction_records import TransactionMetadata, TransactionState, parse_key, parse_value
+from storage.format.messages import messages
+from storage.format.transaction_records import TransactionMetadata, TransactionState
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.producers import newest_snapshot
@@ -166,16 +167,18 @@ def _replayed(snapshot: LogSnapshot) -> tuple[dict[str, TransactionMetadata], li
     states: dict[str, TransactionMetadata] = {}
     problems: list[str] = []
     for block in read_range(snapshot, snapshot.log_start_offset):
-        for row in range(len(block)):
-            key, value = block.key(row), block.value(row)
+        read = messages(TRANSACTION_STATE_TOPIC).objects(block)
+        for row, (key, value, unread) in enumerate(read):
+            if key is None and isinstance(unread, UnsupportedFormat):
+                continue  # a type that a coordinator passes over, too
             try:
-                name = None if key is None else parse_key(key)
-                if name is None:
-                    continue
+                if unread is not None:
+                    raise unread
+                name = key["data"]["transactionalId"]
                 if value is None:
                     states.pop(name, None)
                 else:
-                    states[name] = parse_value(value)
+                    states[name] = TransactionMetadata.of(value["data"])
             except StorageError as error:
                 error.path, error.offset = snapshot.segments[-1].directory, int(block.offset[row])
                 problems.append(str(error))

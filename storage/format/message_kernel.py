@@ -610,7 +610,7 @@ def _key(text: Bytes, end: Long, cells: Cells, framing: Long, keys: Longs) -> Lo
     """The type of a record by its key; or a fault."""
     kind: Long
     if framing == _PLAIN:
-        return 0
+        return 0 if keys[0] >= 0 else _UNKNOWN_TYPE
     if framing == _CONTROL:
         cells[_AT] += 2  # the key's version
     if end - cells[_AT] < 2:
@@ -713,7 +713,7 @@ def run(
             for side in range(2):
                 start = columns[2 * side, row]
                 length = columns[2 * side + 1, row]
-                if length < 0 and (side == 1 or framing == _FRAMED) and framing != _CONTROL:
+                if length < 0 and (side == 1 or framing in (_FRAMED, _PLAIN)) and framing != _CONTROL:
                     continue
                 if length < 0:
                     start = 0

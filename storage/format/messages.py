@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from storage.errors import CorruptData
+from storage.errors import CorruptData, StorageError, UnsupportedFormat
 from storage.format import message_kernel
 from storage.format.block import RecordColumn
 
@@ -97,12 +97,12 @@ _TEXTS: Final = {
 
 class Texts(NamedTuple):
     """JSON texts of the first `rows` records: places[0] and [1] start and length of those of keys, [2] and [3] of
-    values, the length -1 where there is none. `errors` by row: ("key" or "value", why it cannot be read)."""
+    values, the length -1 where there is none. `errors` by row: ("key" or "value", why it cannot be read, the fault)."""
 
     rows: int
     end: int
     places: Int64s
-    errors: dict[int, tuple[str, str]]
+    errors: dict[int, tuple[str, str, Fault]]
 
 
 class _Program(NamedTuple):
@@ -140,11 +140,12 @@ class Messages:
                 raise ValueError(f"record {row} points outside the buffer")
             field = f" in field {names[step // 2 // _STEP_NUMBERS]}" if step >= 0 else ""
             side = "value" if step % 2 else "key"
-            errors[row] = side, f"{_TEXTS[Fault(fault)].format(number)}{field}, at byte {at}"
+            errors[row] = side, f"{_TEXTS[Fault(fault)].format(number)}{field}, at byte {at}", Fault(fault)
         return Texts(rows, end, results[:4], errors)
 
-    def objects(self, block: RecordBlock) -> Iterator[tuple[Any, Any, CorruptData | None]]:
-        """Key and value of each record of a block as `json` reads their texts: None where there is none; its error."""
+    def objects(self, block: RecordBlock) -> Iterator[tuple[Any, Any, StorageError | None]]:
+        """Key and value of each record of a block as `json` reads their texts: None where there is none; its error:
+        CorruptData, or UnsupportedFormat for types, versions and frames that are not known here."""
         row, room = 0, np.empty(_ROOM, np.uint8)
         while row < len(block):
             found = self.read(block.buffer, block.columns[_SIDES, row : row + _MOST_ROWS], room)
@@ -157,12 +158,13 @@ class Messages:
                 yield (
                     json.loads(text[key : key + key_length]) if key_length >= 0 else None,
                     json.loads(text[value : value + length]) if length >= 0 else None,
-                    None if error is None else CorruptData(": ".join(error)),
+                    None if error is None else _error(error),
                 )
             row += found.rows
 
     def one(self, key: bytes | None, value: bytes | None) -> tuple[Any, Any]:
-        """Key and value of one record. CorruptData."""
+        """Key and value of one record. CorruptData; UnsupportedFormat for types, versions and frames that are not known
+        here."""
         data = np.frombuffer((key or b"") + (value or b""), np.uint8)
         sizes = [-1 if side is None else len(side) for side in (key, value)]
         columns = np.array([[0], [sizes[0]], [max(sizes[0], 0)], [sizes[1]]], np.int64)
@@ -170,13 +172,19 @@ class Messages:
         while not (found := self.read(data.data, columns, room)).rows:
             room = np.empty(4 * len(room), np.uint8)
         if found.errors:
-            raise CorruptData(": ".join(found.errors[0]))
+            raise _error(found.errors[0])
         text = room[: found.end].tobytes()
         starts, lengths = found.places[::2, 0].tolist(), found.places[1::2, 0].tolist()
         first, second = (
             json.loads(text[at : at + size]) if size >= 0 else None for at, size in zip(starts, lengths, strict=True)
         )
         return first, second
+
+
+def _error(found: tuple[str, str, Fault]) -> StorageError:
+    side, text, fault = found
+    unknown = fault in (Fault.UNKNOWN_TYPE, Fault.UNKNOWN_VERSION, Fault.FRAME)
+    return (UnsupportedFormat if unknown else CorruptData)(f"record's {side} cannot be read: {text}")
 
 
 @cache

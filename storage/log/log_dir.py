@@ -252,6 +252,15 @@ class LogDir:
         """A topic's id, partition count and configuration. UnknownTopicOrPartition; OSError."""
         return self._topic_infos.of(topic, self.partitions(topic))
 
+    def topics_by_id(self) -> dict[str, str]:
+        """The names of the topics that have an id here, by it. OSError."""
+        metadata = self.cluster_metadata()
+        known = {} if metadata is None else {topic.topic_id: name for name, topic in metadata.topics.items()}
+        for name in self.topics():
+            with suppress(UnknownTopicOrPartition):  # it has just been removed
+                known[self.topic_info(name).topic_id or ""] = name
+        return known
+
     def recovery_point(self, tp: TopicPartition) -> int | None:
         """A partition's checkpointed recovery point; None where no checkpoint has one. OSError."""
         return self._recovery_points.find(tp)

@@ -5,19 +5,17 @@ Read from the new directory once its logs are built; the numbers of partitions f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
 from storage.client.group_offsets import GroupReplay
 from storage.client.transactions import TransactionalIds, transactional_ids
-from storage.errors import CorruptData, InvalidConfig
+from storage.errors import InvalidConfig
 from storage.files import names
-from storage.format.group_records import CommittedOffset, CoordinatorKey, GroupKey, OffsetKey
-from storage.format.group_records import parse_key as parse_group_key
+from storage.format.group_records import CommittedOffset, GroupType
 from storage.format.hashing import group_partition
-from storage.format.transaction_records import parse_key
+from storage.format.messages import messages
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.log.snapshot import LogSnapshot
@@ -25,6 +23,12 @@ from storage.revival.features import GROUP_VERSION, SHARE_VERSION, STREAMS_VERSI
 from storage.types import TopicPartition
 
 COORDINATORS_TOPICS = (names.CONSUMER_OFFSETS_TOPIC, names.TRANSACTION_STATE_TOPIC)
+_FEATURES = {
+    GroupType.CONSUMER: GROUP_VERSION,
+    GroupType.SHARE: SHARE_VERSION,
+    GroupType.STREAMS: STREAMS_VERSION,
+}
+_NAMES = ("group", "groupId", "transactionalId")  # the field of a key that decides where the record is
 _DEFAULT_COUNT = 50  # offsets.topic.num.partitions, transaction.state.log.num.partitions
 _MOST = 1000  # partitions that are tried
 
@@ -66,11 +70,8 @@ def read_coordinators(log_dir: LogDir) -> Coordinated:
         if tp.topic == names.CONSUMER_OFFSETS_TOPIC:
             replay = GroupReplay(tp.partition)
             known.problems += map(str, replay.read(log_dir.log(tp).snapshot()))
-            if replay.share:
-                known.features.add(SHARE_VERSION)
             for group in replay.groups({}).values():
-                if group.records:
-                    known.features.add(STREAMS_VERSION if group.is_streams else GROUP_VERSION)
+                known.features |= {_FEATURES[group.type]} if group.type in _FEATURES else set()
                 known.commits += [
                     GroupCommit(group.name, TopicPartition(topic, number), committed)
                     for topic, numbers in group.offsets.items()
@@ -86,8 +87,7 @@ def partition_count(topic: str, snapshots: Mapping[int, LogSnapshot]) -> int:
     fits. InvalidConfig when none fits. Source: GroupMetadataManager.partitionFor, TransactionStateManager.partitionFor.
     """
     here = max(snapshots) + 1
-    parse = _group_of if topic == names.CONSUMER_OFFSETS_TOPIC else parse_key
-    keys = {number: set(_keys(snapshot, parse)) for number, snapshot in snapshots.items()}
+    keys = {number: set(_keys(topic, snapshot)) for number, snapshot in snapshots.items()}
 
     def fits(count: int) -> bool:
         return all(group_partition(key, count) == number for number, own in keys.items() for key in own)
@@ -102,17 +102,8 @@ def partition_count(topic: str, snapshots: Mapping[int, LogSnapshot]) -> int:
     )
 
 
-def _group_of(key: bytes) -> str | None:
-    parsed = parse_group_key(key)
-    return parsed.group if isinstance(parsed, OffsetKey | GroupKey | CoordinatorKey) else None
-
-
-def _keys(snapshot: LogSnapshot, parse: Callable[[bytes], str | None]) -> Iterable[str]:
+def _keys(topic: str, snapshot: LogSnapshot) -> Iterable[str]:
     for block in read_range(snapshot, snapshot.log_start_offset):
-        for row in range(len(block)):
-            raw = block.key(row)
-            if raw is not None:
-                with suppress(CorruptData):
-                    key = parse(raw)
-                    if key is not None:
-                        yield key
+        for key, _, _ in messages(topic).objects(block):
+            if key is not None:
+                yield next(key["data"][name] for name in _NAMES if name in key["data"])

@@ -59,16 +59,16 @@ def as_json(*args: object) -> Any:
 def test_the_fixtures_groups() -> None:
     logdir = FIXTURES / "groups" / "log"
     lines = output_of("groups", logdir).decode().splitlines()
-    assert lines[0].split() == ["GROUP", "MEMBERS", "TOPICS", "PARTITIONS", "LAG", "LAST", "COMMIT"]
+    assert lines[0].split() == ["GROUP", "TYPE", "STATE", "MEMBERS", "TOPICS", "PARTITIONS", "LAG", "LAST", "COMMIT"]
     assert [line.split()[:-1] for line in lines[1:]] == [
-        ["billing", "0", "2", "5"],
-        ["größe-групп", "1", "2", "5"],
-        ["shipping", "0", "1", "1"],
-        ["simple-committer", "2", "2"],  # members are unknown
+        ["billing", "classic", "Empty", "0", "2", "5"],
+        ["größe-групп", "classic", "Stable", "1", "2", "5"],
+        ["shipping", "classic", "Empty", "0", "1", "1"],
+        ["simple-committer", "classic", "Empty", "0", "2", "2"],
     ]
     found = as_json("groups", logdir)["groups"]
     assert [group["lag"] for group in found] == [None] * 4  # the topics are not here
-    assert found[3]["members"] is None
+    assert found[3]["members"] == []
     assert found[1]["members"][0]["client_host"] == "/127.0.0.1"
     billing = as_json("groups", logdir, "billing")
     expected = json.loads((FIXTURES / "groups" / "golden" / "expected-group-offsets.json").read_text())

@@ -130,10 +130,11 @@ def test_a_group_of_a_newer_protocol_goes_with_all_that_is_known_of_it(
     assert Appender(log, clock=owned.clock).append([*records, Record(gone, None)]).error is None
     if commits:
         committer.commit("g", {T0: 5})
-    assert plain(offsets.groups()) == {"g": {"t": {0: 5}} if commits else {}, "other": {"t": {0: 1}}}
+    others = {"other": {"t": {0: 1}}, "shared": {}}
+    assert plain(offsets.groups()) == {"g": {"t": {0: 5}} if commits else {}, **others}
     end = log.log_end_offset
     committer.delete("g")
-    assert plain(offsets.groups()) == {"other": {"t": {0: 1}}}
+    assert plain(offsets.groups()) == others
     written = [
         (block.key(row), block.value(row)) for block in read_range(log.snapshot(), end) for row in range(len(block))
     ]
@@ -187,15 +188,13 @@ def test_a_share_group_is_known_and_takes_no_offset(tmp_path: Path) -> None:
     committer.commit("g", {T0: 5})
     keys = [coordinator_key(version, "shared", *rest) for version, *rest in [(11,), (12,), (10, "m"), (14, "m"), (15,)]]
     with_records(owned, *keys)
-    assert offsets.share_groups() == {"shared"}
-    assert offsets.is_share_group("shared")
-    assert not offsets.is_share_group("g")
+    assert {name: group.type for name, group in offsets.groups().items()} == {"g": "classic", "shared": "share"}
     for attempt in (lambda: committer.check("shared", [T0]), lambda: committer.delete("shared")):
         with pytest.raises(NotPermitted, match="share group"):
             attempt()
-    assert plain(offsets.groups()) == {"g": {"t": {0: 5}}}
+    assert plain(offsets.groups()) == {"g": {"t": {0: 5}}, "shared": {}}
     with_records(owned, *keys, value=None)
-    assert offsets.share_groups() == set()
+    assert plain(offsets.groups()) == {"g": {"t": {0: 5}}}
     committer.check("shared", [T0])
     close_clean(owned)
 

@@ -14,7 +14,7 @@ from storage.client.group_commits import GroupCommitter
 from storage.client.group_offsets import ConsumerGroup, GroupOffsets, GroupReplay
 from storage.errors import PartitionOffline, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC, FileKind, segment_file
-from storage.format.group_records import CommittedOffset, OffsetKey, encode_commit, encode_group_key, encode_offset_key
+from storage.format.group_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
 from storage.format.record_batch import encode_batch
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
@@ -73,7 +73,7 @@ def test_the_fixtures_groups() -> None:
     member, simple = offsets.group("größe-групп"), offsets.group("simple-committer")
     assert member is not None
     assert member.metadata is not None
-    assert [one.client_host for one in member.metadata.members] == ["/127.0.0.1"]
+    assert [one["clientHost"] for one in member.metadata["members"]] == ["/127.0.0.1"]
     assert simple is not None
     assert simple.metadata is None
     assert offsets.group("to-be-deleted") is None
@@ -96,7 +96,7 @@ def test_the_latest_commit_counts_and_tombstones_take_away(tmp_path: Path) -> No
 
 def test_groups_without_commits_are_groups_while_they_have_metadata(tmp_path: Path) -> None:
     metadata = b"\0\3" + b"\0\0" + b"\0\0\0\1" + b"\xff\xff" * 2 + bytes(8) + b"\0\0\0\0"
-    joined = Record(encode_group_key("a"), metadata)
+    joined = Record(b"\0\2\0\1a", metadata)
     log_dir = built(tmp_path / "1", Batch([joined, committed("a", 1)]), Batch([committed("a", None)]))
     offsets = GroupOffsets(log_dir)
     assert plain(offsets.groups()) == {"a": {}}
@@ -143,17 +143,18 @@ def test_what_does_not_parse_is_passed_over_and_told(tmp_path: Path) -> None:
                 Record(key, b"\0\7" + bytes(30)),  # a version of the future
                 Record(None, b"x"),
                 Record(b"\0", b"x"),
-                Record(b"\0\3\0\1a", b"\0\0"),  # a kind that is none of ours
+                Record(b"\0\3\0\1c", b"\0\0"),  # of another kind, and cut off
+                Record(b"\0\x63\0\1a", b"\0\0"),  # a kind that nobody knows
                 Record(b"\0\1\xff", b"x"),
             ]
         ),
         Batch([committed("b", 2)]),
     )
     offsets = GroupOffsets(log_dir)
-    assert plain(offsets.groups()) == {"a": {"t": {0: 1}}, "b": {"t": {0: 2}}}
+    assert plain(offsets.groups()) == {"a": {"t": {0: 1}}, "b": {"t": {0: 2}}, "c": {}}
     problems = "\n".join(offsets.problems())
-    assert len(offsets.problems()) == 5
-    for offset in (1, 2, 3, 4, 6):
+    assert len(offsets.problems()) == 6
+    for offset in (1, 2, 3, 4, 5, 7):
         assert f"offset {offset}" in problems
     assert CONSUMER_OFFSETS_TOPIC in problems
 
