@@ -34,13 +34,17 @@ _CHECKPOINTS = (
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option("--no-records", is_flag=True, help="Print only the batches of a .log.")
+@click.option("--raw", is_flag=True, help="Print the records of Kafka's own topics as any others, not decoded.")
 @click.pass_context
-def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool) -> None:
+def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool, raw: bool) -> None:
     """Print the content of Kafka's files.
 
     One JSON object per line, for damaged parts too. Files: .log, .index, .timeindex, .txnindex, .snapshot (also
     .cleaned, .swap, .deleted), .checkpoint of the metadata log, the checkpoint files, partition.metadata,
     meta.properties, topic.properties; a directory means its files.
+
+    Records of Kafka's own topics are decoded, as in decoded.jsonl, and those of MirrorMaker's checkpoints and
+    heartbeats. Of a .log that is in no partition's directory, the first records tell whether they are such.
 
     \b
     kafkafs dump /var/kafka/orders-0/*.log | jq 'select(.kind == "batch") | .codec'
@@ -59,7 +63,7 @@ def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool) -> None:
         nonlocal failed
         for path, read in wanted:
             try:
-                sound = read(output, path, not no_records)
+                sound = read(output, path, None if no_records else raw)
             except (StorageError, OSError) as error:
                 put(output, path, "damage", damage_facts(error))
                 sound = False
@@ -70,8 +74,8 @@ def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool) -> None:
         ctx.exit(DATA_ERROR)
 
 
-_Reader = Callable[["Output", Path, bool], bool]
-"""Prints a file; False if something in it is damaged. The last argument: whether to print records."""
+_Reader = Callable[["Output", Path, "bool | None"], bool]
+"""Prints a file; False if something in it is damaged. The last argument: whether records stay raw; None: no records."""
 
 
 def _files_of(path: Path) -> list[tuple[Path, _Reader]]:
@@ -98,10 +102,10 @@ def _reader_of(name: str) -> _Reader | None:
     return None
 
 
-def _log(output: Output, path: Path, records: bool) -> bool:
+def _log(output: Output, path: Path, raw: bool | None) -> bool:
     from kafkafs.cli.dump_log import dump_log
 
-    return dump_log(output, path, records=records)
+    return dump_log(output, path, raw=raw)
 
 
 def _lines(output: Output, path: Path, kind: str, lines: Iterator[Facts]) -> bool:
@@ -116,7 +120,7 @@ def _base_offset(path: Path) -> int:
     return int(digits) if digits.isdecimal() and digits.isascii() and len(digits) <= 20 else 0
 
 
-def _offset_index(output: Output, path: Path, _: bool) -> bool:
+def _offset_index(output: Output, path: Path, _: bool | None) -> bool:
     from storage.files import offset_index
 
     index = offset_index.load(_existing(path), _base_offset(path))
@@ -125,7 +129,7 @@ def _offset_index(output: Output, path: Path, _: bool) -> bool:
     return _end_of_index(output, path, len(index) * offset_index.ENTRY_SIZE, index.problem)
 
 
-def _time_index(output: Output, path: Path, _: bool) -> bool:
+def _time_index(output: Output, path: Path, _: bool | None) -> bool:
     from storage.files import time_index
 
     index = time_index.load(_existing(path), _base_offset(path))
@@ -134,7 +138,7 @@ def _time_index(output: Output, path: Path, _: bool) -> bool:
     return _end_of_index(output, path, len(index) * time_index.ENTRY_SIZE, index.problem)
 
 
-def _transaction_index(output: Output, path: Path, _: bool) -> bool:
+def _transaction_index(output: Output, path: Path, _: bool | None) -> bool:
     from storage.files import transaction_index
 
     index = transaction_index.load(_existing(path), _base_offset(path))
@@ -159,7 +163,7 @@ def _end_of_index(output: Output, path: Path, used: int, problem: StorageError |
     return True
 
 
-def _producer_snapshot(output: Output, path: Path, _: bool) -> bool:
+def _producer_snapshot(output: Output, path: Path, _: bool | None) -> bool:
     from storage.files import producer_state
 
     for entry in producer_state.parse(read_existing(path, MOST_ENTRIES_BYTES), path).entries():
@@ -177,7 +181,7 @@ def _producer_snapshot(output: Output, path: Path, _: bool) -> bool:
     return True
 
 
-def _checkpoint(output: Output, path: Path, _: bool) -> bool:
+def _checkpoint(output: Output, path: Path, _: bool | None) -> bool:
     from storage.files import checkpoints
 
     offsets = checkpoints.parse(read_existing(path), path)
@@ -185,21 +189,21 @@ def _checkpoint(output: Output, path: Path, _: bool) -> bool:
     return _lines(output, path, "checkpoint", lines)
 
 
-def _leader_epochs(output: Output, path: Path, _: bool) -> bool:
+def _leader_epochs(output: Output, path: Path, _: bool | None) -> bool:
     from storage.files import leader_epochs
 
     entries = leader_epochs.parse(read_existing(path), path).entries
     return _lines(output, path, "leaderEpoch", ({"epoch": e.epoch, "startOffset": e.start_offset} for e in entries))
 
 
-def _partition_metadata(output: Output, path: Path, _: bool) -> bool:
+def _partition_metadata(output: Output, path: Path, _: bool | None) -> bool:
     from storage.files import partition_metadata
 
     put(output, path, "partitionMetadata", {"topicId": partition_metadata.parse(read_existing(path), path)})
     return True
 
 
-def _properties(output: Output, path: Path, _: bool) -> bool:
+def _properties(output: Output, path: Path, _: bool | None) -> bool:
     from storage.format import properties
 
     try:

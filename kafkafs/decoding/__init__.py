@@ -9,6 +9,7 @@ from kafkafs.decoding.avro_schema import parse as parse_avro
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder, own_texts
 from kafkafs.decoding.does_not_fit import DoesNotFit
 from kafkafs.decoding.encoding import encode_json
+from kafkafs.decoding.own_topics import OwnTopicDecoder
 from kafkafs.decoding.schema_guids import find_guids
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "BadSchema",
     "DecodedJsonl",
     "DoesNotFit",
+    "OwnTopicDecoder",
     "TextDecoder",
     "encode_json",
     "find_guids",

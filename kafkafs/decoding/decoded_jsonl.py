@@ -54,12 +54,15 @@ class DecodedJsonl(Format):
 
     name = "decoded.jsonl"
 
-    def __init__(self, tp: TopicPartition, schemas: SchemaLookup) -> None:
+    def __init__(
+        self, tp: TopicPartition, schemas: SchemaLookup, own: OwnTopicDecoder | None = None, before: bytes | None = None
+    ) -> None:
+        """`own`: for records of Kafka's own wherever they are; `before`: begins a line in place of the partition."""
         programs = Programs()
-        self._own = own_topic_decoder(tp.topic)
+        self._own = own or own_topic_decoder(tp.topic)
         self._keys = ColumnDecoder(schemas, f"{tp.topic}-key", programs)
         self._values = ColumnDecoder(schemas, f"{tp.topic}-value", programs)
-        self._program = _line(tp)
+        self._program = _line(before or f'{{"topic":"{tp.topic}","partition":{tp.partition}'.encode())
         self._rooms = Rooms(_ROOM, _MOST_KEPT)
 
     def measure(self, block: RecordBlock, sizes: Int64s) -> None:
@@ -176,10 +179,10 @@ def _put_errors(columns: Int64s, keys: Decoded, values: Decoded, room: Room, pos
     return rows
 
 
-def _line(tp: TopicPartition) -> program.Program:
+def _line(before: bytes) -> program.Program:
     return program.Program.of(
         [
-            f'{{"topic":"{tp.topic}","partition":{tp.partition},"offset":'.encode(),
+            before + b',"offset":',
             program.OFFSET,
             b',"timestamp":',
             program.TIMESTAMP,

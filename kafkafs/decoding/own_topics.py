@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 class OwnTopicDecoder:
-    """Decodes the records of one of Kafka's own topics. Threads can share it, each with a Room of its own."""
+    """Decodes records of Kafka's own. Threads can share it, each with a Room of its own."""
 
-    def __init__(self, topic: str) -> None:
-        self._messages = messages(topic)
+    def __init__(self, group: str) -> None:
+        """`group`: of messages, mostly a topic (storage.format.messages). KeyError."""
+        self._messages = messages(group)
 
     def decode(self, buffer: Buffer, columns: NDArray[np.int64], room: Room) -> tuple[Decoded, Decoded, int]:
         """Keys and values of the first rows, as many as fit into `room`, and the position after their texts. `columns`:

@@ -14,7 +14,7 @@ from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from storage.errors import StorageError, UnknownTopicOrPartition, UnsupportedFormat
+from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC
 from storage.format.block import RecordBlock
 from storage.format.control_records import ControlType, parse_marker
@@ -28,7 +28,7 @@ from storage.format.group_records import (
     group_type,
 )
 from storage.format.hashing import group_partition
-from storage.format.messages import messages
+from storage.format.messages import UnknownRecordType, messages
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.log.replaying import Follower
@@ -246,7 +246,7 @@ class GroupReplay:
                     if control[batch]:
                         self._end_transaction(producer, raw, data[start : start + length])
                         continue
-                if key is None and isinstance(error, UnsupportedFormat):
+                if isinstance(error, UnknownRecordType):
                     continue  # a type that a coordinator passes over, too
                 if key is not None and (error is None or key["type"] not in OFFSET_KINDS):
                     # A record whose value cannot be read is one nevertheless: it is deleted with its group.

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from storage.append.producer_table import ProducerTable
-from storage.errors import SegmentGone, StorageError, UnknownTopicOrPartition, UnsupportedFormat
+from storage.errors import SegmentGone, StorageError, UnknownTopicOrPartition
 from storage.files.names import TRANSACTION_STATE_TOPIC
 from storage.files.producer_state import ProducerEntry
 from storage.format.batches import times_of
-from storage.format.messages import messages
+from storage.format.messages import UnknownRecordType, messages
 from storage.format.transaction_records import TransactionMetadata, TransactionState
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
@@ -169,7 +169,7 @@ def _replayed(snapshot: LogSnapshot) -> tuple[dict[str, TransactionMetadata], li
     for block in read_range(snapshot, snapshot.log_start_offset):
         read = messages(TRANSACTION_STATE_TOPIC).objects(block)
         for row, (key, value, unread) in enumerate(read):
-            if key is None and isinstance(unread, UnsupportedFormat):
+            if isinstance(unread, UnknownRecordType):
                 continue  # a type that a coordinator passes over, too
             try:
                 if unread is not None:

@@ -18,7 +18,7 @@ from storage.errors import CorruptBatch, CorruptCheckpoint, SegmentGone, Storage
 from storage.files import names
 from storage.files.listing import scan_quietly
 from storage.files.log_file import FileIdentity, LogFile
-from storage.files.metadata_records import decode
+from storage.files.metadata_records import decode_block
 from storage.files.metadata_replay import ClusterMetadata, MetadataReplay, PartitionMetadata, TopicMetadata
 from storage.files.names import FileKind, FileState
 from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, scan
@@ -220,13 +220,13 @@ class ClusterMetadataReader:
                 return
 
     def _take(self, block: RecordBlock, first_offset: int, file: LogFile) -> StorageError | None:
-        for row, offset in enumerate(block.offset.tolist()):
-            if offset < first_offset:
+        for offset, record in zip(block.offset.tolist(), decode_block(block), strict=True):
+            if offset < first_offset or record is None:
                 continue
             try:
-                record = decode(block.value(row) or b"")
-                if record is not None:
-                    self._replay.apply(record)
+                if isinstance(record, StorageError):
+                    raise record
+                self._replay.apply(record)
             except StorageError as error:
                 error.path, error.offset = file.path, offset
                 self._stuck = error

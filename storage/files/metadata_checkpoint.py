@@ -77,7 +77,7 @@ def cluster_records(cluster: ClusterMetadata) -> list[NewRecord]:
 
 def bootstrap(records: Sequence[NewRecord], now_ms: int) -> bytes:
     """The bytes of a `bootstrap.checkpoint`."""
-    values = [Record(None, _encode(record), (), now_ms) for record in records]
+    values = [Record(None, encode(record), (), now_ms) for record in records]
     parts = [values[first : first + _RECORDS_A_BATCH] for first in range(0, len(values), _RECORDS_A_BATCH)]
     return _checkpoint(parts, (), now_ms)
 
@@ -108,7 +108,8 @@ def _key(kind: ControlType) -> bytes:
     return _KEY.pack(0, kind)
 
 
-def _encode(record: NewRecord) -> bytes:
+def encode(record: NewRecord) -> bytes:
+    """The value of a record."""
     match record:
         case FeatureLevelRecord(name, level):
             return _frame(12, 0, _string(name) + struct.pack(">h", level))
@@ -120,7 +121,7 @@ def _encode(record: NewRecord) -> bytes:
         case ProducerIdsRecord(next_producer_id):
             return _frame(15, 0, struct.pack(">iqq", -1, -1, next_producer_id))
         case VerbatimRecord():
-            return record.value or b""
+            return record.value
         case NewPartition():
             node = _int32s([record.node_id])
             state = struct.pack(">iii", record.leader, record.leader_epoch, 0)

@@ -1,42 +1,69 @@
-"""The state that the records of KRaft's metadata log describe: topics, partitions, configurations, and what is carried
-over to another cluster as it is.
+"""The state that the records of KRaft's metadata log describe: topics, partitions, configurations, brokers, and what is
+carried over to another cluster as it is.
 
-Sources: Kafka's TopicsDelta, TopicDelta, PartitionRegistration.merge, ConfigurationsDelta.
+Sources: Kafka's TopicsDelta, TopicDelta, PartitionRegistration.merge, ConfigurationsDelta, ClusterDelta.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from storage.errors import CorruptCheckpoint, StorageError
-from storage.files.metadata_records import (
-    NO_LEADER_CHANGE,
-    AbortTransactionRecord,
-    BeginTransactionRecord,
-    ConfigRecord,
-    EndTransactionRecord,
-    FeatureLevelRecord,
-    MetadataRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    ProducerIdsRecord,
-    RemoveTopicRecord,
-    ResourceType,
-    TopicRecord,
-    VerbatimRecord,
-)
+from storage.files.metadata_records import MetadataRecord, ResourceType, VerbatimKind, VerbatimRecord
+
+Data = Mapping[str, Any]
+Key = tuple[Hashable, ...]
+
+BROKER, CONTROLLER, FEATURE, PRODUCER_IDS = "broker", "controller", "feature", "producer ids"
+TOPIC, PARTITION, CONFIG = "topic", "partition", "configuration"
+# What the records of a type describe, and the fields that identify it.
+_SET: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "REGISTER_BROKER_RECORD": (BROKER, ("brokerId",)),
+    "REGISTER_CONTROLLER_RECORD": (CONTROLLER, ("controllerId",)),
+    "FEATURE_LEVEL_RECORD": (FEATURE, ("name",)),
+    "PRODUCER_IDS_RECORD": (PRODUCER_IDS, ()),
+    "ACCESS_CONTROL_ENTRY_RECORD": (VerbatimKind.ACL, ("id",)),
+    "USER_SCRAM_CREDENTIAL_RECORD": (VerbatimKind.SCRAM, ("name", "mechanism")),
+    "DELEGATION_TOKEN_RECORD": (VerbatimKind.TOKEN, ("tokenId",)),
+}
+_REMOVED: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "UNREGISTER_BROKER_RECORD": (BROKER, ("brokerId",)),
+    "UNREGISTER_CONTROLLER_RECORD": (CONTROLLER, ("controllerId",)),
+    "REMOVE_ACCESS_CONTROL_ENTRY_RECORD": (VerbatimKind.ACL, ("id",)),
+    "REMOVE_USER_SCRAM_CREDENTIAL_RECORD": (VerbatimKind.SCRAM, ("name", "mechanism")),
+    "REMOVE_DELEGATION_TOKEN_RECORD": (VerbatimKind.TOKEN, ("tokenId",)),
+}
+# Whom a record of this kind concerns.
+_NAMED: Final[dict[str, Callable[[Data], str]]] = {
+    VerbatimKind.ACL: lambda data: str(data["principal"]),
+    VerbatimKind.SCRAM: lambda data: str(data["name"]),
+    VerbatimKind.TOKEN: lambda data: str(data["owner"]),
+    VerbatimKind.QUOTA: lambda data: ", ".join(
+        f"{one['entityType']} {'<default>' if one['entityName'] is None else one['entityName']}"
+        for one in data["entity"]
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """The nodes of a partition, as node ids. Leader -1: none at the moment."""
+    """The nodes of a partition, as node ids. Leader -1: none at the moment. `directories`: the log directories' ids, in
+    the order of the replicas."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     leader: int
     leader_epoch: int
+    directories: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, data: Data) -> PartitionMetadata:
+        """From a PartitionRecord's data."""
+        replicas, isr = tuple(data["replicas"]), tuple(data["isr"])
+        return cls(replicas, isr, data["leader"], data["leaderEpoch"], tuple(data.get("directories", ())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,100 +103,142 @@ class ClusterMetadata:
         return {**self.broker_defaults, **own}
 
 
-@dataclass(slots=True)
-class _TopicState:
-    name: str
-    topic_id: str
-    partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
+class Change(NamedTuple):
+    """What a record has changed: the state of something before and after it, None while it is not there."""
+
+    kind: str
+    key: Key
+    before: Data | None
+    after: Data | None
 
 
 class MetadataReplay:
-    """Applies metadata records one after the other."""
+    """Applies metadata records one after the other. States are the data of the records that set them, and are never
+    changed once they are there."""
 
     def __init__(self) -> None:
-        self._topics: dict[str, _TopicState] = {}  # by topic id
-        self._configs: dict[tuple[int, str], dict[str, str]] = {}
-        self._features: dict[str, int] = {}
-        self._next_producer_id = 0
-        self._verbatim: dict[tuple[str, Hashable], VerbatimRecord] = {}
+        self.topics: dict[str, Data] = {}  # by topic id
+        self.partitions: dict[str, dict[int, Data]] = {}  # by topic id
+        self.configs: dict[tuple[int, str], dict[str, str]] = {}
+        self.others: dict[tuple[str, Key], Data] = {}
+        self._raw: dict[tuple[str, Key], bytes] = {}
         self._transaction: list[MetadataRecord] | None = None
         # The topics returned last; those whose names are in _changed must be built again.
         self._shown: dict[str, TopicMetadata] = {}
         self._changed: set[str] = set()
 
-    def apply(self, record: MetadataRecord) -> None:
-        """Applies one record. CorruptCheckpoint when it contradicts earlier ones."""
-        match record:
-            case BeginTransactionRecord():
+    def apply(self, record: MetadataRecord) -> list[Change]:
+        """Applies one record; what that has changed, which is nothing within a transaction, and all of it at its end.
+        CorruptCheckpoint when it contradicts earlier ones."""
+        match record.kind:
+            case "BEGIN_TRANSACTION_RECORD":
                 self._transaction = []
-            case AbortTransactionRecord():
+            case "ABORT_TRANSACTION_RECORD":
                 self._transaction = None
-            case EndTransactionRecord():
+            case "END_TRANSACTION_RECORD":
                 held, self._transaction = self._transaction or [], None
-                for each in held:
-                    self._apply(each)
+                return [change for each in held for change in self._apply(each)]
             case _ if self._transaction is not None:
                 self._transaction.append(record)
             case _:
-                self._apply(record)
+                return self._apply(record)
+        return []
 
-    def _apply(self, record: MetadataRecord) -> None:
-        match record:
-            case TopicRecord(name, topic_id):
-                self._topics[topic_id] = _TopicState(name, topic_id)
-                self._changed.add(name)
-            case RemoveTopicRecord(topic_id):
-                name = self._topic(topic_id).name
-                del self._topics[topic_id]
-                self._configs.pop((ResourceType.TOPIC, name), None)
-                self._changed.add(name)
-            case PartitionRecord():
-                topic = self._topic(record.topic_id)
-                topic.partitions[record.partition] = PartitionMetadata(
-                    record.replicas, record.isr, record.leader, record.leader_epoch
-                )
-                self._changed.add(topic.name)
-            case PartitionChangeRecord():
-                self._change(record)
-            case ConfigRecord():
-                values = self._configs.setdefault((record.resource_type, record.resource_name), {})
-                if record.value is None:
-                    values.pop(record.name, None)
-                else:
-                    values[record.name] = record.value
-                if record.resource_type == ResourceType.TOPIC:
-                    self._changed.add(record.resource_name)
+    def _apply(self, record: MetadataRecord) -> list[Change]:
+        kind, data, raw = record
+        match kind:
+            case "TOPIC_RECORD":
+                self._changed.add(data["name"])
+                self.topics[data["topicId"]] = data
+                return [Change(TOPIC, (data["topicId"],), None, data)]
+            case "REMOVE_TOPIC_RECORD":
+                topic = self._topic(data["topicId"])
+                del self.topics[data["topicId"]]
+                self.partitions.pop(data["topicId"], None)
+                self.configs.pop((ResourceType.TOPIC, topic["name"]), None)
+                self._changed.add(topic["name"])
+                return [Change(TOPIC, (data["topicId"],), topic, None)]
+            case "PARTITION_RECORD":
+                return [self._partition(data, data)]
+            case "PARTITION_CHANGE_RECORD":
+                return [self._partition_change(data)]
+            case "CONFIG_RECORD":
+                return [self._config(data)]
+            case "BROKER_REGISTRATION_CHANGE_RECORD" | "FENCE_BROKER_RECORD" | "UNFENCE_BROKER_RECORD":
+                return self._broker_change(kind, data)
+            case "CLIENT_QUOTA_RECORD":
+                entity = tuple(sorted(((one["entityType"], one["entityName"]) for one in data["entity"]), key=str))
+                return [self._other(VerbatimKind.QUOTA, (entity, data["key"]), None if data["remove"] else data, raw)]
+        if kind in _SET:
+            name, fields = _SET[kind]
+            after = None if kind == "FEATURE_LEVEL_RECORD" and data["featureLevel"] == 0 else data
+            return [self._other(name, tuple(data[each] for each in fields), after, raw)]
+        if kind in _REMOVED:
+            name, fields = _REMOVED[kind]
+            return [self._other(name, tuple(data[each] for each in fields), None, raw)]
+        return []
 
-            case FeatureLevelRecord(name, level):
-                self._features.pop(name, None)
-                if level > 0:
-                    self._features[name] = level
-            case ProducerIdsRecord(next_producer_id):
-                self._next_producer_id = next_producer_id
-            case VerbatimRecord(kind, key, _, value):
-                self._verbatim.pop((kind, key), None)
-                if value is not None:
-                    self._verbatim[kind, key] = record
+    def _other(self, kind: str, key: Key, after: Data | None, raw: bytes = b"") -> Change:
+        before = self.others.pop((kind, key), None)
+        self._raw.pop((kind, key), None)
+        if after is not None:
+            self.others[kind, key] = after
+            if kind in _NAMED:
+                self._raw[kind, key] = raw
+        return Change(kind, key, before, after)
 
-    def _change(self, record: PartitionChangeRecord) -> None:
-        topic = self._topic(record.topic_id)
-        before = topic.partitions.get(record.partition)
+    def _config(self, data: Data) -> Change:
+        resource = data["resourceType"], data["resourceName"]
+        values = self.configs.setdefault(resource, {})
+        before = values.pop(data["name"], None)
+        if data["value"] is not None:
+            values[data["name"]] = data["value"]
+        if resource[0] == ResourceType.TOPIC:
+            self._changed.add(resource[1])
+        return Change(
+            CONFIG,
+            (*resource, data["name"]),
+            None if before is None else {**data, "value": before},
+            None if data["value"] is None else data,
+        )
+
+    def _partition(self, data: Data, after: Data) -> Change:
+        topic = self._topic(data["topicId"])
+        partitions = self.partitions.setdefault(data["topicId"], {})
+        before = partitions.get(data["partitionId"])
+        partitions[data["partitionId"]] = after
+        self._changed.add(topic["name"])
+        return Change(PARTITION, (data["topicId"], data["partitionId"]), before, after)
+
+    def _partition_change(self, data: Data) -> Change:
+        topic = self._topic(data["topicId"])
+        before = self.partitions.get(data["topicId"], {}).get(data["partitionId"])
         if before is None:
             raise CorruptCheckpoint(
-                f"metadata changes partition {record.partition} of {topic.name}, which is not there"
+                f"metadata changes partition {data['partitionId']} of {topic['name']}, which is not there"
             )
-        after = replace(
-            before,
-            replicas=before.replicas if record.replicas is None else record.replicas,
-            isr=before.isr if record.isr is None else record.isr,
-        )
-        if record.leader != NO_LEADER_CHANGE:
-            after = replace(after, leader=record.leader, leader_epoch=before.leader_epoch + 1)
-        topic.partitions[record.partition] = after
-        self._changed.add(topic.name)
+        # What a change leaves as it is, is not in it or null.
+        after = {**before, **{name: value for name, value in data.items() if value is not None}}
+        after["leaderEpoch"] = before["leaderEpoch"] + ("leader" in data)
+        after["partitionEpoch"] = before["partitionEpoch"] + 1
+        return self._partition(data, after)
 
-    def _topic(self, topic_id: str) -> _TopicState:
-        topic = self._topics.get(topic_id)
+    def _broker_change(self, kind: str, data: Data) -> list[Change]:
+        number = data["brokerId" if "brokerId" in data else "id"]
+        before = self.others.get((BROKER, (number,)))
+        if before is None:  # its registration was passed over
+            return []
+        after = dict(before)
+        if kind != "BROKER_REGISTRATION_CHANGE_RECORD":
+            after["fenced"] = kind == "FENCE_BROKER_RECORD"
+        for name in ("fenced", "inControlledShutdown"):
+            if data.get(name, 0):  # 1: set, -1: cleared
+                after[name] = data[name] > 0
+        after |= {name: data[name] for name in ("logDirs", "cordonedLogDirs") if data.get(name) is not None}
+        return [self._other(BROKER, (number,), after)]
+
+    def _topic(self, topic_id: str) -> Data:
+        topic = self.topics.get(topic_id)
         if topic is None:
             raise CorruptCheckpoint(f"metadata changes the topic with id {topic_id}, which is not there")
         return topic
@@ -178,37 +247,43 @@ class MetadataReplay:
         """The state as an immutable value; it shares unchanged topics with the value before."""
         if self._changed:
             shown = {name: topic for name, topic in self._shown.items() if name not in self._changed}
-            for topic in self._topics.values():
-                if topic.name in self._changed:
-                    configs = self._configs.get((ResourceType.TOPIC, topic.name), {})
-                    shown[topic.name] = TopicMetadata(
-                        topic.name,
-                        topic.topic_id,
-                        MappingProxyType(dict(sorted(topic.partitions.items()))),
-                        MappingProxyType(dict(configs)),
+            for topic_id, topic in self.topics.items():
+                name = topic["name"]
+                if name in self._changed:
+                    partitions = sorted(self.partitions.get(topic_id, {}).items())
+                    shown[name] = TopicMetadata(
+                        name,
+                        topic_id,
+                        MappingProxyType({number: PartitionMetadata.of(data) for number, data in partitions}),
+                        MappingProxyType(dict(self.configs.get((ResourceType.TOPIC, name), {}))),
                     )
             self._shown = shown
             self._changed = set()
         brokers = {
             int(name): MappingProxyType(dict(values))
-            for (kind, name), values in self._configs.items()
+            for (kind, name), values in self.configs.items()
             if kind == ResourceType.BROKER and name.isascii() and name.isdigit()
         }
-        defaults = self._configs.get((ResourceType.BROKER, ""), {})
+        defaults = self.configs.get((ResourceType.BROKER, ""), {})
+        others = self.others.items()
         return ClusterMetadata(
             MappingProxyType(self._shown),
             MappingProxyType(dict(defaults)),
             MappingProxyType(brokers),
             end_offset,
             problem,
-            MappingProxyType(dict(self._features)),
-            self._next_producer_id,
+            MappingProxyType({data["name"]: data["featureLevel"] for (kind, _), data in others if kind == FEATURE}),
+            self.others.get((PRODUCER_IDS, ()), {}).get("nextProducerId", 0),
             MappingProxyType(
                 {
                     resource: MappingProxyType(dict(values))
-                    for resource, values in self._configs.items()
+                    for resource, values in self.configs.items()
                     if resource[0] not in (ResourceType.TOPIC, ResourceType.BROKER)
                 }
             ),
-            tuple(self._verbatim.values()),
+            tuple(
+                VerbatimRecord(VerbatimKind(kind), _NAMED[kind](data), self._raw[kind, key])
+                for (kind, key), data in others
+                if kind in _NAMED
+            ),
         )

@@ -657,6 +657,7 @@ def run(
     keys: cython.const[cython.longlong][::1],
     values: cython.const[cython.longlong][::1],
     framing: Long,
+    exact: cython.bint,
     buffer: cython.const[cython.uchar][::1],
     columns: cython.const[cython.longlong][:, ::1],
     row: cython.Py_ssize_t,
@@ -668,11 +669,11 @@ def run(
     """Reads the records from `row` on into `out` from `position` on, until one does not fit: (first row not done,
     position after the last text). What comes after that in `out` may have changed.
 
-    `columns`: start and length of each key and each value in `buffer`; a length of -1 is null. `keys`, `values`: the
-    entry of each type, and of each type and version; -1: unknown. `results`, of eight columns: start and length of the
-    text of the key, and of the value, -1 where there is none; then the fault (messages.Fault; 0: none), where in the
-    key or value it is, twice the step (-1: none), plus 1 if it is the value's, and the number found. `cells`: memory of
-    the caller's.
+    `columns`: start and length of each key and each value in `buffer`; a length of -1 is null. `exact`: no bytes may
+    follow a message. `keys`, `values`: the entry of each type, and of each type and version; -1: unknown. `results`, of
+    eight columns: start and length of the text of the key, and of the value, -1 where there is none; then the fault
+    (messages.Fault; 0: none), where in the key or value it is, twice the step (-1: none), plus 1 if it is the value's,
+    and the number found. `cells`: memory of the caller's.
     """
     size: Long = buffer.shape[0] if cython.compiled else len(buffer)
     limit: Long = (out.shape[0] if cython.compiled else len(out)) - _SPARE
@@ -737,7 +738,7 @@ def run(
                 fault = entry
                 if entry >= 0:
                     fault = _message(program, fixed, places, text, end, target, limit, state, entry)
-                    if fault == 0 and framing == _FRAMED and state[_AT] < end:
+                    if fault == 0 and (exact or framing == _FRAMED) and state[_AT] < end:
                         fault = _LEFT_OVER
                 if fault < 0:
                     results[5, row] = state[_AT] - start

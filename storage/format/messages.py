@@ -123,15 +123,16 @@ class Messages:
     def __init__(self, group: str) -> None:
         self._program = _program(group)
 
-    def read(self, buffer: Buffer, columns: Int64s, out: NDArray[np.uint8], position: int = 0) -> Texts:
-        """The texts of as many records as fit into `out` from `position` on. `columns`: start and length of keys in
-        `buffer`, then of values. ValueError if one is outside of it."""
+    def read(self, buffer: Buffer, columns: Int64s, out: NDArray[np.uint8], *, exact: bool = False) -> Texts:
+        """The texts of as many records as fit into `out`. `columns`: start and length of keys in `buffer`, then of
+        values. `exact`: whether bytes behind a message are an error in every framing. ValueError if one is outside of
+        `buffer`."""
         count = columns.shape[1]
         results = np.empty((_RESULTS, count), np.int64)
         program, names = self._program, self._program.names
         rows, end = message_kernel.run(
-            program.steps, program.literals, program.entries, program.keys, program.values, program.framing,
-            buffer, np.ascontiguousarray(columns), 0, out, position, results, np.empty(_CELLS, np.int64),
+            program.steps, program.literals, program.entries, program.keys, program.values, program.framing, exact,
+            buffer, np.ascontiguousarray(columns), 0, out, 0, results, np.empty(_CELLS, np.int64),
         )  # fmt: skip
         errors = {}
         for row in np.flatnonzero(results[4, :rows]).tolist():
@@ -143,12 +144,12 @@ class Messages:
             errors[row] = side, f"{_TEXTS[Fault(fault)].format(number)}{field}, at byte {at}", Fault(fault)
         return Texts(rows, end, results[:4], errors)
 
-    def objects(self, block: RecordBlock) -> Iterator[tuple[Any, Any, StorageError | None]]:
+    def objects(self, block: RecordBlock, *, exact: bool = False) -> Iterator[tuple[Any, Any, StorageError | None]]:
         """Key and value of each record of a block as `json` reads their texts: None where there is none; its error:
         CorruptData, or UnsupportedFormat for types, versions and frames that are not known here."""
         row, room = 0, np.empty(_ROOM, np.uint8)
         while row < len(block):
-            found = self.read(block.buffer, block.columns[_SIDES, row : row + _MOST_ROWS], room)
+            found = self.read(block.buffer, block.columns[_SIDES, row : row + _MOST_ROWS], room, exact=exact)
             if not found.rows:
                 room = np.empty(4 * len(room), np.uint8)
                 continue
@@ -181,10 +182,15 @@ class Messages:
         return first, second
 
 
+class UnknownRecordType(UnsupportedFormat):
+    """A record of a type that is not defined here; Kafka's coordinators pass over such ones."""
+
+
 def _error(found: tuple[str, str, Fault]) -> StorageError:
     side, text, fault = found
-    unknown = fault in (Fault.UNKNOWN_TYPE, Fault.UNKNOWN_VERSION, Fault.FRAME)
-    return (UnsupportedFormat if unknown else CorruptData)(f"record's {side} cannot be read: {text}")
+    kinds = {Fault.UNKNOWN_TYPE: UnknownRecordType, Fault.UNKNOWN_VERSION: UnsupportedFormat,
+             Fault.FRAME: UnsupportedFormat}  # fmt: skip
+    return kinds.get(fault, CorruptData)(f"record's {side} cannot be read: {text}")
 
 
 @cache

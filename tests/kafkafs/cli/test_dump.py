@@ -33,7 +33,7 @@ def data(text: Any) -> bytes | None:
 def test_records_of_fixtures(case: GoldenCase) -> None:
     """Every record that a consumer saw is in the dump of the segments, after the right batch."""
     logs = sorted(case.partition_dir.glob("*.log"))
-    result = run("dump", *logs)
+    result = run("dump", "--raw", *logs)
     lines = lines_of(result.stdout_bytes)
     assert (result.exit_code == 0) == (not [line for line in lines if line["kind"] == "damage"])
     assert {line["kind"] for line in lines} <= {"batch", "record", "controlRecord", "damage"}

@@ -17,19 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptBatch, CorruptCheckpoint, StorageError, UnsupportedFormat
-from storage.files import cluster_metadata
 from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
-from storage.files.metadata_records import (
-    ConfigRecord,
-    FeatureLevelRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    ProducerIdsRecord,
-    RemoveTopicRecord,
-    TopicRecord,
-    decode,
-)
-from storage.files.metadata_replay import MetadataReplay
+from storage.files.metadata_records import MetadataRecord, decode
+from storage.files.metadata_replay import Change, MetadataReplay
 from storage.format.batches import BatchTable, scan
 from storage.format.decoder import Decoder
 from storage.format.record_batch import encode_batch
@@ -110,38 +100,7 @@ def test_records_are_those_that_kafka_reads(directory: str, file: str) -> None:
         shown = expected.pop(offset)
         data: dict[str, Any] = shown["data"]
         kinds.add(shown["type"])
-        match shown["type"]:
-            case "TOPIC_RECORD":
-                assert record == TopicRecord(data["name"], data["topicId"])
-            case "PARTITION_RECORD":
-                assert record == PartitionRecord(
-                    data["topicId"],
-                    data["partitionId"],
-                    tuple(data["replicas"]),
-                    tuple(data["isr"]),
-                    data["leader"],
-                    data["leaderEpoch"],
-                )
-            case "PARTITION_CHANGE_RECORD":
-                assert record == PartitionChangeRecord(
-                    data["topicId"],
-                    data["partitionId"],
-                    None if data.get("replicas") is None else tuple(data["replicas"]),
-                    None if data.get("isr") is None else tuple(data["isr"]),
-                    data.get("leader", -2),
-                )
-            case "REMOVE_TOPIC_RECORD":
-                assert record == RemoveTopicRecord(data["topicId"])
-            case "CONFIG_RECORD":
-                assert record == ConfigRecord(data["resourceType"], data["resourceName"], data["name"], data["value"])
-            case "FEATURE_LEVEL_RECORD":
-                assert record == FeatureLevelRecord(data["name"], data["featureLevel"])
-            case "PRODUCER_IDS_RECORD":
-                assert record == ProducerIdsRecord(data["nextProducerId"])
-            case "BEGIN_TRANSACTION_RECORD" | "END_TRANSACTION_RECORD":
-                assert type(record).__name__.upper() == shown["type"].replace("_", "")
-            case _:
-                assert record is None
+        assert record == (shown["type"], data, value)
     assert not expected
     assert {"TOPIC_RECORD", "PARTITION_RECORD", "CONFIG_RECORD"} <= kinds
 
@@ -149,7 +108,7 @@ def test_records_are_those_that_kafka_reads(directory: str, file: str) -> None:
 def partitions_of(metadata: ClusterMetadata | None) -> dict[str, dict[int, Any]]:
     assert metadata is not None
     return {
-        name: {number: dataclasses.astuple(partition) for number, partition in topic.partitions.items()}
+        name: {number: dataclasses.astuple(partition)[:4] for number, partition in topic.partitions.items()}
         for name, topic in metadata.topics.items()
     }
 
@@ -482,14 +441,13 @@ def test_contradictions(values: tuple[bytes, ...]) -> None:
     ("value", "error", "what"),
     [
         (b"", CorruptCheckpoint, "cut off"),
-        (b"\x02\x02\x00", UnsupportedFormat, "unknown frame"),
-        (frame(2, text("a") + ID_A, version=1), UnsupportedFormat, "unknown version of TopicRecord"),
+        (b"\x02\x02\x00", UnsupportedFormat, "frame 2 is not known"),
+        (frame(2, text("a") + ID_A, version=1), UnsupportedFormat, "version 1 is not known"),
         (TOPIC_A[:-1], CorruptCheckpoint, "cut off"),
-        (TOPIC_A + b"x", CorruptCheckpoint, "TopicRecord is followed by 1 stray bytes"),
-        (frame(2, b"\x00" + ID_A), CorruptCheckpoint, "must not be null"),
+        (TOPIC_A + b"x", CorruptCheckpoint, "bytes are left over"),
+        (frame(2, b"\x00" + ID_A), CorruptCheckpoint, "null where it must not be"),
         (frame(2, b"\xff\xff\xff\xff\x0f" + ID_A), CorruptCheckpoint, "cut off"),
         (frame(2, b"\xff\xff\xff\xff\x7f" + ID_A), CorruptCheckpoint, "overlong varint"),
-        (frame(2, b"\x02\xff" + ID_A), CorruptCheckpoint, "not UTF-8"),
     ],
 )
 def test_broken_records(value: bytes, error: type[StorageError], what: str) -> None:
@@ -500,15 +458,16 @@ def test_broken_records(value: bytes, error: type[StorageError], what: str) -> N
 def test_a_record_without_sense_ends_the_replay_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = copy_of("log-only", tmp_path)
     calls = 0
+    apply = MetadataReplay.apply
 
-    def failing(value: bytes) -> object:
+    def failing(self: MetadataReplay, record: MetadataRecord) -> list[Change]:
         nonlocal calls
         calls += 1
         if calls == 20:
-            raise UnsupportedFormat("unknown version of TopicRecord")
-        return decode(value)
+            raise UnsupportedFormat("unknown version")
+        return apply(self, record)
 
-    monkeypatch.setattr(cluster_metadata, "decode", failing)
+    monkeypatch.setattr(MetadataReplay, "apply", failing)
     reader = ClusterMetadataReader(directory)
     metadata = reader.refresh()
     assert metadata is not None

@@ -175,7 +175,8 @@ def test_every_name_that_a_broker_wrote() -> None:
         for path in log_dir.rglob("*"):
             if path.is_file():
                 parsed = names.parse_segment_file(path.name)
-                assert path.name in ours or parsed is not None, path
+                snapshot = names.parse_metadata_snapshot(path.name)
+                assert path.name in ours or parsed is not None or snapshot is not None, path
                 if parsed is not None:
                     assert names.segment_file(parsed.offset, parsed.kind, parsed.state) == path.name
                 files += 1

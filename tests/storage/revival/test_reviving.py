@@ -20,7 +20,6 @@ from storage.files.metadata_checkpoint import NewPartition
 from storage.files.metadata_records import (
     ConfigRecord,
     FeatureLevelRecord,
-    MetadataRecord,
     ProducerIdsRecord,
     TopicRecord,
     decode,
@@ -440,7 +439,7 @@ def quota(user: bytes, removed: bool) -> bytes:
 
 def old_cluster(directory: Path) -> Path:
     """A broker's directory whose metadata, in `bootstrap.checkpoint`, have more than topics."""
-    records: list[MetadataRecord | None] = [
+    written = [
         FeatureLevelRecord("metadata.version", 29),
         FeatureLevelRecord("transaction.version", 2),
         ConfigRecord(4, "", "log.cleaner.threads", "2"),
@@ -449,12 +448,16 @@ def old_cluster(directory: Path) -> Path:
         ConfigRecord(4, "2", "log.cleaner.threads", "3"),
         ConfigRecord(32, "g", "consumer.session.timeout.ms", "50000"),
         ProducerIdsRecord(7000),
-        *map(decode, (acl(1, b"User:a"), acl(2, b"User:b"), scram(b"eve"), quota(b"a", False), quota(b"b", False))),
-        decode(b"\x01\x13\x00" + bytes([2] * 16) + b"\x00"),
-        decode(quota(b"b", True)),
+    ]
+    values = [
+        *map(metadata_checkpoint.encode, written),
+        *(acl(1, b"User:a"), acl(2, b"User:b"), scram(b"eve"), quota(b"a", False), quota(b"b", False)),
+        b"\x01\x13\x00" + bytes([2] * 16) + b"\x00",
+        quota(b"b", True),
     ]
     replay = MetadataReplay()
-    for record in records:
+    for value in values:
+        record = decode(value)
         assert record is not None
         replay.apply(record)
     content = metadata_checkpoint.bootstrap(metadata_checkpoint.cluster_records(replay.show(0, None)), 1)

@@ -1,0 +1,116 @@
+"""`kafkafs dump` of the logs and snapshots of Kafka's own topics, and of MirrorMaker's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.format.record_columns import Record
+from tests.support.builders import Batch, build_log_dir
+from tests.support.commands import output_of
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.own_topics import INTERNAL, PARTITIONS, golden, lines, without_name
+
+Lines = list[dict[str, Any]]
+SNAPSHOTS = [
+    (fixture, path.name.removesuffix(".jsonl.gz"))
+    for fixture in INTERNAL
+    for path in sorted((FIXTURES / fixture / "golden").glob("*.checkpoint.jsonl.gz"))
+]
+
+
+def dumped(*args: object) -> Lines:
+    return [line for line in map(json.loads, output_of("dump", *args).splitlines()) if "ecord" in line["kind"]]
+
+
+def as_golden(shown: Lines) -> Lines:
+    """Lines of the dump in the form of the golden files."""
+    found = []
+    for line in shown:
+        if line["kind"] == "record":
+            assert "error" not in line
+            found.append({"offset": line["offset"], "key": without_name(line["key"]), "value": line["value"]})
+        else:
+            control = {name: line[name] for name in ("type", "version", "data")}
+            found.append({"offset": line["offset"], "control": {**control, "keyVersion": 0}})
+    return found
+
+
+@requires_fixtures
+@pytest.mark.parametrize(("fixture", "partition"), PARTITIONS)
+def test_logs(fixture: str, partition: str, tmp_path: Path) -> None:
+    logs = sorted((FIXTURES / fixture / "log" / partition).glob("*.log"))
+    wanted = golden(fixture, partition)
+    shown = dumped(*logs)
+    assert as_golden(shown) == wanted
+    raw = dumped("--raw", *logs)
+    assert [line["offset"] for line in raw] == [line["offset"] for line in shown]
+    assert not [line for line in raw if isinstance(line.get("value"), dict) and "data" in line["value"]]
+    # The same file where nothing but its records tells what it is.
+    lone = tmp_path / logs[0].name
+    shutil.copy(logs[0], lone)
+    assert as_golden(dumped(lone)) == as_golden(dumped(logs[0]))
+
+
+@requires_fixtures
+@pytest.mark.parametrize(("fixture", "name"), SNAPSHOTS)
+def test_snapshots_of_the_metadata_log(fixture: str, name: str) -> None:
+    partition, _, file = name.partition(".")
+    shown = dumped(FIXTURES / fixture / "log" / partition / file)
+    assert as_golden(shown) == list(lines(FIXTURES / fixture / "golden" / f"{name}.jsonl.gz"))
+
+
+@requires_fixtures
+def test_the_bootstrap_checkpoint() -> None:
+    shown = dumped(FIXTURES / "internal" / "log" / "bootstrap.checkpoint")
+    assert {line["value"]["type"] for line in shown if line["kind"] == "record"} == {"FEATURE_LEVEL_RECORD"}
+
+
+def text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+def test_records_of_mirror_maker(tmp_path: Path) -> None:
+    checkpoint = Record(
+        text("group") + text("a.orders") + b"\0\0\0\2", b"\0\0" + struct.pack(">qq", 7, 5) + text("m"), (), 5
+    )
+    heartbeat = Record(text("a") + text("b"), b"\0\0" + struct.pack(">q", 9), (), 5)
+    topics = {"a.checkpoints.internal": checkpoint, "heartbeats": heartbeat, "a.heartbeats": heartbeat}
+    built = build_log_dir(tmp_path, {topic: [[Batch([record])]] for topic, record in topics.items()})
+    data = {}
+    for topic in topics:
+        (line,) = dumped(built[topic, 0].path / f"{0:020d}.log")
+        data[topic] = line["key"]["name"], line["key"]["data"], line["value"]["data"]
+    beat = ("Heartbeat", {"sourceClusterAlias": "a", "targetClusterAlias": "b"}, {"timestamp": 9})
+    assert data == {
+        "a.checkpoints.internal": (
+            "Checkpoint",
+            {"consumerGroupId": "group", "topic": "a.orders", "partition": 2},
+            {"upstreamOffset": 7, "offset": 5, "metadata": "m"},
+        ),
+        "heartbeats": beat,
+        "a.heartbeats": beat,
+    }
+
+
+def test_what_others_call_so_is_shown_as_it_is(tmp_path: Path) -> None:
+    built = build_log_dir(tmp_path, {"heartbeats": [[Batch([Record(b"k", b"up", (), 5)])]]})
+    (line,) = dumped(built["heartbeats", 0].path / f"{0:020d}.log")
+    assert (line["key"], line["value"]) == ("k", "up")
+    assert line["error"].startswith("key: cut off")
+
+
+@pytest.mark.parametrize("value", [b"v", b"\0\0", b"{}", None, b"\1\2\0"])
+def test_records_of_clients_outside_of_any_directory_are_not_taken_for_kafkas(
+    tmp_path: Path, value: bytes | None
+) -> None:
+    built = build_log_dir(tmp_path / "log", {"t": [[Batch([Record(b"\0\0\0\1", value, (), 5)])]]})
+    lone = tmp_path / f"{0:020d}.log"
+    shutil.copy(built["t", 0].path / lone.name, lone)
+    (line,) = dumped(lone)
+    assert (line["key"], "keySchema" in line) == ("\0\0\0\1", False)
