@@ -34,8 +34,8 @@ _COMMANDS = {
         name: name
         for name in (
             "append", "assign", "cat", "compact", "completion", "count", "digest", "doctor", "dump", "fetch", "groups",
-            "histogram", "mirror", "mount", "recover", "retain", "revive", "salvage", "schemas", "spark", "topics",
-            "transactions", "verify",
+            "histogram", "metadata", "mirror", "mount", "recover", "retain", "revive", "salvage", "schemas", "spark",
+            "topics", "transactions", "verify",
         )
     },
     "diff": "digest",

@@ -56,7 +56,7 @@ def state_of(group: ConsumerGroup, topics_by_id: Callable[[], _Names]) -> dict[s
     if _TOPOLOGY in whole:
         state["topology"] = whole[_TOPOLOGY]
     if _SHARE_PARTITIONS in whole:
-        state["partitions"] = [
+        state["initialized_partitions"] = [
             {"topic": one["topicName"], "topic_id": one["topicId"], "partitions": one["partitions"]}
             for one in whole[_SHARE_PARTITIONS]["initializedTopics"]
         ]

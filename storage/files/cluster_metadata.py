@@ -48,6 +48,7 @@ class ClusterMetadataReader:
         self._table = BatchTable.empty(_WINDOW_ROWS)
         self._forget()
         self._shown: ClusterMetadata | None = None
+        self._limit = MAX_OFFSET
 
     def _forget(self) -> None:
         self._replay = MetadataReplay()
@@ -93,6 +94,17 @@ class ClusterMetadataReader:
         if before is None or before.end_offset != self._end_offset or str(before.problem) != str(problem):
             self._shown = self._replay.show(self._end_offset, problem)
         return self._shown
+
+    def state_before(self, end_offset: int) -> tuple[MetadataReplay, int, StorageError | None]:
+        """The state that the records below an offset describe, from the newest snapshot that ends there or earlier; the
+        offset that it ends before, and why it ends below the one that was asked for. This reader does not refresh any
+        more. FileNotFoundError, OSError."""
+        segments, snapshots = self._list()
+        self._forget()
+        self._limit = end_offset
+        problem = self._start([one for one in snapshots if one[0].end_offset <= end_offset])
+        problem = self._read_log(segments) or problem
+        return self._replay, min(self._end_offset, end_offset), problem
 
     def bootstrap(self, path: Path) -> ClusterMetadata:
         """What the records of a checkpoint file outside of `__cluster_metadata-0` describe. OSError."""
@@ -221,7 +233,7 @@ class ClusterMetadataReader:
 
     def _take(self, block: RecordBlock, first_offset: int, file: LogFile) -> StorageError | None:
         for offset, record in zip(block.offset.tolist(), decode_block(block), strict=True):
-            if offset < first_offset or record is None:
+            if not first_offset <= offset < self._limit or record is None:
                 continue
             try:
                 if isinstance(record, StorageError):

@@ -36,6 +36,7 @@ _REMOVED: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "REMOVE_USER_SCRAM_CREDENTIAL_RECORD": (VerbatimKind.SCRAM, ("name", "mechanism")),
     "REMOVE_DELEGATION_TOKEN_RECORD": (VerbatimKind.TOKEN, ("tokenId",)),
 }
+_ELR: Final = {"eligibleLeaderReplicas", "lastKnownElr"}
 # Whom a record of this kind concerns.
 _NAMED: Final[dict[str, Callable[[Data], str]]] = {
     VerbatimKind.ACL: lambda data: str(data["principal"]),
@@ -166,6 +167,8 @@ class MetadataReplay:
                 return [self._config(data)]
             case "BROKER_REGISTRATION_CHANGE_RECORD" | "FENCE_BROKER_RECORD" | "UNFENCE_BROKER_RECORD":
                 return self._broker_change(kind, data)
+            case "CLEAR_ELR_RECORD":
+                return self._clear_elr(data["topicName"])
             case "CLIENT_QUOTA_RECORD":
                 entity = tuple(sorted(((one["entityType"], one["entityName"]) for one in data["entity"]), key=str))
                 return [self._other(VerbatimKind.QUOTA, (entity, data["key"]), None if data["remove"] else data, raw)]
@@ -222,6 +225,16 @@ class MetadataReplay:
         after["leaderEpoch"] = before["leaderEpoch"] + ("leader" in data)
         after["partitionEpoch"] = before["partitionEpoch"] + 1
         return self._partition(data, after)
+
+    def _clear_elr(self, name: str) -> list[Change]:
+        """Of a topic, or of all."""
+        chosen = [number for number, topic in self.topics.items() if name in ("", topic["name"])]
+        return [
+            self._partition(data, {name: value for name, value in data.items() if name not in _ELR})
+            for topic_id in chosen
+            for data in list(self.partitions.get(topic_id, {}).values())
+            if not _ELR.isdisjoint(data)
+        ]
 
     def _broker_change(self, kind: str, data: Data) -> list[Change]:
         number = data["brokerId" if "brokerId" in data else "id"]

@@ -61,6 +61,7 @@ EVERY_COMMAND: Final[dict[str, list[list[str]] | None]] = {
         ["LOGS", "--to", "OUT", "--link"],
         ["LOGS/orders-0", "--to", "OUT", "--until", "2024-01-01", "--dry-run"],
     ],
+    "metadata": [["LOGS"], ["LOGS", "--diff", "2024-01-01"]],
     "salvage": [["LOGS", "orders/0", "--to", "OUT"]],
     "schemas": [["LOGS"], ["LOGS", "--to", "OUT"]],
     "spark compact": [["LOGS", "orders", *_SPARK]],

@@ -1,0 +1,286 @@
+"""`kafkafs metadata`: what a KRaft cluster's metadata log says, at its end or earlier, and what has changed when."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from kafkafs.cli import echo, say
+from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.shared_options import AS_JSON, Moment
+from kafkafs.cli.signals import use_default_signals
+from kafkafs.cli.tables import moment, print_json, print_table
+from kafkafs.cli.targets import LOGDIR, open_log_dir
+
+if TYPE_CHECKING:
+    from storage.files.metadata_replay import Change, Data, MetadataReplay
+    from storage.log.snapshot import LogSnapshot
+
+# Numbers in records, as Kafka's own tools name them (AclOperation, ScramMechanism, SecurityProtocol and others).
+_NAMES: Final[dict[str, dict[int, str]]] = {
+    "operation": dict(enumerate((
+        "ALL", "READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "CLUSTER_ACTION", "DESCRIBE_CONFIGS",
+        "ALTER_CONFIGS", "IDEMPOTENT_WRITE", "CREATE_TOKENS", "DESCRIBE_TOKENS", "TWO_PHASE_COMMIT",
+    ), 2)),
+    "permissionType": {2: "DENY", 3: "ALLOW"},
+    "patternType": {3: "LITERAL", 4: "PREFIXED"},
+    "mechanism": {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"},
+    "securityProtocol": {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"},
+}  # fmt: skip
+_ACL_RESOURCES: Final = {
+    2: "TOPIC", 3: "GROUP", 4: "CLUSTER", 5: "TRANSACTIONAL_ID", 6: "DELEGATION_TOKEN", 7: "USER",
+}  # fmt: skip
+_CONFIG_RESOURCES: Final = {2: "topic", 4: "broker", 16: "client-metrics", 32: "group"}
+_SECRETS: Final = {"salt", "storedKey", "serverKey"}
+_SECRET_CONFIG: Final = re.compile(r"password|secret|jaas|keystore\.key|token", re.IGNORECASE)
+_HIDDEN: Final = "(hidden)"
+
+
+@click.command()
+@LOGDIR
+@click.argument("until", required=False, type=Moment(), metavar="[UNTIL]")
+@click.option("--offset", type=click.IntRange(min=0), metavar="N", help="The state before the record with this offset.")
+@click.option("--time", "time_ms", type=Moment(), help="The state at this time.")
+@click.option("--diff", "since_ms", type=Moment(), help="What has changed since this time, until UNTIL or the end.")
+@click.option("--secrets", is_flag=True, help="Show salted keys of SCRAM users, and passwords in configurations.")
+@AS_JSON
+@click.pass_context
+def metadata(
+    ctx: click.Context,
+    logdir: Path,
+    until: int | None,
+    offset: int | None,
+    time_ms: int | None,
+    since_ms: int | None,
+    secrets: bool,
+    as_json: bool,
+) -> None:
+    """Show the metadata of the cluster that LOGDIR belongs to.
+
+    Brokers, controllers, features, topics with their partitions, configurations, ACLs, quotas, SCRAM users and
+    delegation tokens, as the records in __cluster_metadata describe them: at the end of the log, before a record or
+    at a time. How far back that is possible depends on the oldest snapshot that is still there.
+
+    With --diff one line is printed for each change; with --json as JSON lines.
+
+    \b
+    kafkafs metadata /var/kafka --time 2026-11-20T10:15
+    kafkafs metadata /var/kafka --diff 2026-11-20 2026-11-21T12:00
+    kafkafs metadata /var/kafka --json | jq '.topics[] | select(.topic == "orders")'
+    """
+    from storage.errors import UnknownTopicOrPartition
+    from storage.files.cluster_metadata import ClusterMetadataReader
+    from storage.files.names import CLUSTER_METADATA_TOPIC
+    from storage.types import TopicPartition
+
+    use_default_signals(ctx)
+    if until is not None and since_ms is None:
+        raise click.UsageError("UNTIL is for --diff; --time shows the state at a time")
+    if sum(one is not None for one in (until, offset, time_ms)) > 1:
+        raise click.UsageError("--offset, --time and UNTIL exclude each other")
+    log_dir = open_log_dir(logdir)
+    tp = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+    try:
+        snapshot = log_dir.log(tp).snapshot()
+    except UnknownTopicOrPartition:
+        raise UnknownTopicOrPartition(
+            "there is no metadata log here", path=logdir,
+            advice="It is where metadata.log.dir says, or in the first directory of log.dirs",
+        ) from None  # fmt: skip
+    at_ms = until if time_ms is None else time_ms
+    end = snapshot.log_end_offset if offset is None else min(offset, snapshot.log_end_offset)
+    end = end if at_ms is None else min(end, _offset_after(snapshot, at_ms))
+    first = end if since_ms is None else min(end, _offset_after(snapshot, since_ms))
+    state, reached, problem = ClusterMetadataReader(log_dir.path).state_before(first)
+    if problem is None and reached == first and since_ms is not None:
+        _print_changes(state, snapshot, first, end, secrets, as_json)
+    elif since_ms is None and (problem is None or reached > 0):
+        facts = _facts(state, secrets)
+        if as_json:
+            print_json({"end_offset": reached, **facts})
+        else:
+            _print_state(reached, facts)
+    if problem is not None:
+        say(f"{logdir}: the metadata cannot be read up to offset {first}: {problem}")
+        ctx.exit(DATA_ERROR)
+
+
+def _offset_after(snapshot: LogSnapshot, time_ms: int) -> int:
+    """The offset behind the last record up to a time."""
+    from storage.client.offset_lookup import offset_for_timestamp
+
+    found = offset_for_timestamp(snapshot, time_ms + 1)
+    return snapshot.log_end_offset if found is None else found.offset
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
+
+
+def _shown(data: Any, secrets: bool) -> Any:
+    """A record's data, its numbers by name and without what is secret."""
+    if isinstance(data, list):
+        return [_shown(one, secrets) for one in data]
+    if not isinstance(data, Mapping):
+        return data
+    shown = {}
+    for name, value in data.items():
+        if name in _SECRETS and not secrets:
+            continue
+        named = _NAMES.get(name, {}).get(value, value) if isinstance(value, int) else _shown(value, secrets)
+        shown[_snake(name)] = named
+    return shown
+
+
+def _config_value(key: str, value: str, secrets: bool) -> str:
+    return value if secrets or not _SECRET_CONFIG.search(key) else _HIDDEN
+
+
+def _acl(data: Data, secrets: bool) -> dict[str, Any]:
+    return {**_shown(data, secrets), "resource_type": _ACL_RESOURCES.get(data["resourceType"], data["resourceType"])}
+
+
+def _facts(state: MetadataReplay, secrets: bool) -> dict[str, Any]:
+    from storage.files import metadata_replay as kinds
+    from storage.files.metadata_records import ResourceType, VerbatimKind
+
+    def of(kind: str) -> list[Any]:
+        return [data for (one, _), data in sorted(state.others.items(), key=str) if one == kind]
+
+    configs = {
+        resource: {key: _config_value(key, value, secrets) for key, value in sorted(values.items())}
+        for resource, values in sorted(state.configs.items())
+        if values
+    }
+    topics = [
+        {
+            "topic": data["name"],
+            "topic_id": topic_id,
+            "partitions": [
+                {_snake(name).removesuffix("_id"): value for name, value in one.items() if name != "topicId"}
+                for _, one in sorted(state.partitions.get(topic_id, {}).items())
+            ],
+            "configs": configs.pop((ResourceType.TOPIC, data["name"]), {}),
+        }
+        for topic_id, data in sorted(state.topics.items(), key=lambda item: item[1]["name"])
+    ]
+    ids = of(kinds.PRODUCER_IDS)
+    return {
+        "features": {data["name"]: data["featureLevel"] for data in of(kinds.FEATURE)},
+        "next_producer_id": ids[0]["nextProducerId"] if ids else None,
+        "brokers": _shown(of(kinds.BROKER), secrets),
+        "controllers": _shown(of(kinds.CONTROLLER), secrets),
+        "topics": topics,
+        "configs": [
+            {"type": _CONFIG_RESOURCES.get(kind, kind), "name": name, "configs": values}
+            for (kind, name), values in configs.items()
+        ],
+        "acls": [_acl(data, secrets) for data in of(VerbatimKind.ACL)],
+        "quotas": _shown([{**data, "remove": False} for data in of(VerbatimKind.QUOTA)], secrets),
+        "scram_users": _shown(of(VerbatimKind.SCRAM), secrets),
+        "delegation_tokens": _shown(of(VerbatimKind.TOKEN), secrets),
+    }
+
+
+def _print_state(end_offset: int, facts: Mapping[str, Any]) -> None:
+    features = ", ".join(f"{name} {level}" for name, level in sorted(facts["features"].items()))
+    echo(f"Before offset {end_offset}; features: {features or 'none'}; next producer id: {facts['next_producer_id']}")
+    nodes = [
+        (kind, one[f"{kind}_id"], one.get("broker_epoch"), one.get("fenced"), one.get("rack"),
+         " ".join(f"{end['name']}://{end['host']}:{end['port']}" for end in one["end_points"]),
+         " ".join(one.get("log_dirs", ())))
+        for kind in ("controller", "broker") for one in facts[f"{kind}s"]
+    ]  # fmt: skip
+    _section(("NODE", "ID", "EPOCH", "FENCED", "RACK", "LISTENERS", "LOG DIRECTORIES"), nodes)
+    partitions = [
+        (topic["topic"], topic["topic_id"], one["partition"], one["leader"], one["leader_epoch"],
+         _list(one["replicas"]), _list(one["isr"]), " ".join(one.get("directories", ())))
+        for topic in facts["topics"] for one in topic["partitions"]
+    ]  # fmt: skip
+    _section(("TOPIC", "ID", "PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "DIRECTORIES"), partitions)
+    configs = [("topic", one["topic"], one["configs"]) for one in facts["topics"]]
+    configs += [(one["type"], one["name"] or "<default>", one["configs"]) for one in facts["configs"]]
+    lines = [(kind, name, key, value) for kind, name, values in configs for key, value in values.items()]
+    _section(("CONFIGURED", "NAME", "KEY", "VALUE"), lines)
+    names = ("principal", "permission_type", "operation", "resource_type", "pattern_type", "resource_name", "host")
+    columns = ("PRINCIPAL", "PERMISSION", "OPERATION", "RESOURCE", "PATTERN", "NAME", "HOST")
+    _section(columns, [[one[name] for name in names] for one in facts["acls"]])
+    quotas = [
+        (" ".join(f"{part['entity_type']} {part['entity_name'] or '<default>'}" for part in one["entity"]),
+         one["key"], one["value"])
+        for one in facts["quotas"]
+    ]  # fmt: skip
+    _section(("QUOTA OF", "KEY", "VALUE"), quotas)
+    users = [list(one.values()) for one in facts["scram_users"]]
+    _section([name.upper() for name in facts["scram_users"][0]] if users else (), users)
+    tokens = facts["delegation_tokens"]
+    tokens = [(one["token_id"], one["owner"], moment(one["expiration_timestamp"])) for one in tokens]
+    _section(("DELEGATION TOKEN", "OWNER", "EXPIRES"), tokens)
+
+
+def _section(columns: Iterable[str], rows: list[Any]) -> None:
+    if rows:
+        echo()
+        print_table(list(columns), rows)
+
+
+def _list(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def _print_changes(
+    state: MetadataReplay, snapshot: LogSnapshot, first: int, end: int, secrets: bool, as_json: bool
+) -> None:
+    """One line for each change that records with offsets in [first, end) make."""
+    import json
+
+    from kafkafs.printable import printable
+    from storage.errors import StorageError
+    from storage.files.metadata_records import decode_block
+    from storage.log.reader import read_range
+
+    names = {topic_id: data["name"] for topic_id, data in state.topics.items()}
+    for block in read_range(snapshot, first, end):
+        for offset, time_ms, record in zip(
+            block.offset.tolist(), block.timestamp.tolist(), decode_block(block), strict=True
+        ):
+            if isinstance(record, StorageError):
+                raise record
+            for change in [] if record is None else state.apply(record):
+                if change.before == change.after:
+                    continue
+                if change.kind == "topic" and change.after is not None:
+                    names[change.after["topicId"]] = change.after["name"]
+                facts = _change(change, names, secrets)
+                if as_json:
+                    echo(json.dumps({"offset": offset, "timestamp": time_ms, "time": moment(time_ms), **facts}))
+                else:
+                    text = " ".join((facts["kind"], facts["name"], _difference(facts["before"], facts["after"])))
+                    echo(printable(f"{moment(time_ms)}  {offset:>8}  {text}"))
+        if block.damage is not None:
+            raise block.damage.error
+
+
+def _change(change: Change, names: Mapping[str, str], secrets: bool) -> dict[str, Any]:
+    kind, key, *sides = change
+    name = "/".join(str(names.get(str(part), part)) for part in key)
+    before, after = (None if side is None else _shown(side, secrets) for side in sides)
+    if kind == "configuration":
+        name = f"{_CONFIG_RESOURCES.get(int(str(key[0])), key[0])} {key[1] or '<default>'} {key[2]}"
+        values = (None if side is None else _config_value(str(key[2]), side["value"], secrets) for side in sides)
+        before, after = (None if value is None else {"value": value} for value in values)
+    return {"kind": kind, "name": name, "before": before, "after": after}
+
+
+def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
+    if after is None:
+        return "removed"
+    if before is None:
+        return f"set to {after['value']}" if set(after) == {"value"} else "made"
+    changed = [name for name in after if after[name] != before.get(name) and name != "partition_epoch"]
+    changed += [name for name in before if name not in after]
+    return ", ".join(f"{name} from {before.get(name)} to {after.get(name)}" for name in changed) or "unchanged"
