@@ -220,8 +220,12 @@ class Tree:
         self._groups.make_file(_group_file(path))
 
     def remove_file(self, path: str) -> None:
-        """Removes a group's committed offset. NotPermitted elsewhere; see GroupTree."""
-        self._groups.remove_file(_group_file(path))
+        """Removes a group's committed offset. NotPermitted elsewhere; see GroupTree. The file of a group's state stays
+        as long as the group; `rm -r` removes all files before the directory, and goes on only if that succeeds."""
+        if self.owned is None or not path.endswith(f"/{paths.STATE_FILE}"):
+            self._groups.remove_file(_group_file(path))
+        else:
+            self.lookup(path)
 
     def _topic_of(self, path: str) -> tuple[OwnedDir, str]:
         if self.owned is None:
@@ -326,7 +330,8 @@ def _group_node(path: str) -> GroupNode | None:
         node = paths.parse(path)
     except NoSuchPath:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
-    assert isinstance(node, GroupNode)
+    if not isinstance(node, GroupNode):
+        raise NotPermitted(f"{paths.STATE_FILE} is there as long as the group")
     return node
 
 

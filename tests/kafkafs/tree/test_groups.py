@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.support.builders import START_MS, Batch, build_log_dir
 from tests.support.owned_dirs import NOW_MS, close_clean, opened
+from tests.support.reference_views import content
 
 OFFSETS = "__consumer_offsets"
 NO_CACHE = TreeOptions(index_bytes=0)
@@ -289,3 +291,23 @@ def test_a_share_group_is_listed(tree: Tree, owned: OwnedDir) -> None:
     with pytest.raises(NotPermitted, match="share group"):
         tree.remove_directory("/@groups/shared")
     assert names(tree, "/@groups") == ["g", "shared"]
+
+
+def test_the_state_is_there_as_long_as_the_group(tree: Tree) -> None:
+    path, state = made(tree), "/@groups/g/@state.json"
+    with pytest.raises(NoSuchPath):
+        tree.lookup(state)
+    write(tree, path, b"5")
+    assert json.loads(content(tree, state))["group"] == "g"
+    assert tree.lookup(state).attributes().size == len(content(tree, state))
+    for attempt in (tree.make_file, tree.make_directory):
+        with pytest.raises(NotPermitted):
+            attempt(state)
+    tree.remove_file(state)
+    assert names(tree, "/@groups/g") == ["@state.json", "t"]
+    tree.remove_file(path)
+    tree.remove_directory("/@groups/g/t")
+    tree.remove_directory("/@groups/g")
+    for attempt in (tree.lookup, tree.remove_file):
+        with pytest.raises(NoSuchPath):
+            attempt(state)
