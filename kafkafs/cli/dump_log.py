@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from kafkafs.cli.dump_lines import put, put_damage
 from kafkafs.formats import program
@@ -29,11 +32,15 @@ if TYPE_CHECKING:
     from storage.format.block import RecordBlock
 
 _OFFSET: Final = struct.Struct(">q")
-_TYPE_NAMES: Final = {
+_TYPE_NAMES: Final[dict[int, str]] = {
     TimestampType.NO_TIMESTAMP_TYPE: "NoTimestampType",
     TimestampType.CREATE_TIME: "CreateTime",
     TimestampType.LOG_APPEND_TIME: "LogAppendTime",
 }
+_CODECS: Final[dict[int, str]] = {codec: f'"{codec.name.lower()}"' for codec in Codec}
+_BOOLS: Final = {False: "false", True: "true"}
+# Records of a block that are rendered at once: those of a batch one after another cost more than the batch.
+_AT_ONCE: Final = 4 << 20
 
 
 def dump_log(output: Output, path: Path, *, raw: bool | None) -> bool:
@@ -82,51 +89,82 @@ class _Dumped:
         while row < table.rows:
             block = self._decoder.decode(window.buffer, table, row, origin=window.origin, control=True)
             bounds = block.batch.searchsorted(range(row, block.next_row + 1)).tolist()
-            for index, batch in enumerate(range(row, block.next_row)):
-                self._batch(table, batch, valid=True)
-                if self._raw is not None and bounds[index] < bounds[index + 1]:
-                    self._records_of(block.select(slice(bounds[index], bounds[index + 1])), batch)
+            lines, ends = self._rendered(block)
+            for index, line in enumerate(self._batches(table, row, block.next_row, valid=True)):
+                self._output.put(memoryview(line))
+                first, last = bounds[index : index + 2]
+                if self._raw is None or first == last:
+                    continue
+                if lines is not None:
+                    self._output.put(lines[ends[first] : ends[last]])
+                else:
+                    self._records_of(block.select(slice(first, last)), row + index)
             row = block.next_row
             if block.damage is not None:
                 self.sound = False
-                self._batch(table, block.damage.row, valid=False)
+                for line in self._batches(table, block.damage.row, block.damage.row + 1, valid=False):
+                    self._output.put(memoryview(line))
                 put_damage(self._output, self._path, block.damage.error)
                 row = block.damage.row + 1
 
-    def _batch(self, table: BatchTable, row: int, *, valid: bool) -> None:
-        magic = int(table.magic[row])
-        facts: dict[str, Any] = {
-            "position": int(table.position[row]),
-            "size": int(table.size[row]),
-            "baseOffset": _known(table.base_offset[row]),
-            "lastOffset": int(table.last_offset[row]),
-            "count": _known(table.count[row]),
-            "magic": magic,
-            "codec": _codec(int(table.codec[row])),
-            "timestampType": _TYPE_NAMES[TimestampType(int(table.timestamp_type[row]))],
-            "maxTimestamp": int(table.max_timestamp[row]),
-            "crc": int(table.crc[row]),
-            "valid": valid,
-        }
-        if magic == 2:
-            delete_horizon = bool(table.has_delete_horizon[row])
-            facts |= {
-                "deleteHorizon" if delete_horizon else "baseTimestamp": int(table.base_timestamp[row]),
-                "leaderEpoch": int(table.leader_epoch[row]),
-                "producerId": int(table.producer_id[row]),
-                "producerEpoch": int(table.producer_epoch[row]),
-                "baseSequence": int(table.base_sequence[row]),
-                "isTransactional": bool(table.is_transactional[row]),
-                "isControl": bool(table.is_control[row]),
-            }
-        put(self._output, self._path, "batch", facts)
+    def _rendered(self, block: RecordBlock) -> tuple[memoryview | None, list[int]]:
+        """The lines of a block's records, and where each ends; None for one with control records or large ones."""
+        size = int(np.maximum(block.key_length, 0).sum() + np.maximum(block.value_length, 0).sum())
+        if not len(block) or self._raw is None or size > _AT_ONCE or block.headers_count.any():
+            return None, []
+        if block.table.is_control[block.batch].any():
+            return None, []
+        form, room = self._format(block), 16 * size + 512 * len(block)
+        while True:
+            out = np.empty(room, np.uint8)
+            row, end = form.render_rows(block, out.data)
+            if row == len(block):
+                # A line ends with the only newline that is in it.
+                return out[:end].data, [0, *(np.flatnonzero(out[:end] == ord("\n")) + 1).tolist()]
+            room *= 4
+
+    def _format(self, block: RecordBlock) -> Format:
+        if self._line is None:
+            group = _group_of(self._path, block)
+            self._line = _record_format(self._path) if group is None else _own_format(self._path, group)
+        return self._line
+
+    def _batches(self, table: BatchTable, first: int, last: int, *, valid: bool) -> Iterator[bytes]:
+        """The lines of batches, written as texts: there may be one for every few records."""
+        rows = slice(first, last)
+        before = b'{"file":%b,"kind":"batch",' % json.dumps(str(self._path), ensure_ascii=False).encode(
+            errors="backslashreplace"
+        )
+        known = (
+            table.position, table.size, table.base_offset, table.last_offset, table.count, table.magic, table.codec,
+            table.timestamp_type, table.max_timestamp, table.crc,
+        )  # fmt: skip
+        newer = (
+            table.has_delete_horizon, table.base_timestamp, table.leader_epoch, table.producer_id,
+            table.producer_epoch, table.base_sequence, table.is_transactional, table.is_control,
+        )  # fmt: skip
+        columns = [column[rows].tolist() for column in (*known, *newer)]
+        for position, size, base, last_offset, count, magic, codec, kind, greatest, crc, *more in zip(
+            *columns, strict=True
+        ):
+            text = (
+                f'"position":{position},"size":{size},"baseOffset":{"null" if base < 0 else base},'
+                f'"lastOffset":{last_offset},"count":{"null" if count < 0 else count},"magic":{magic},'
+                f'"codec":{_CODECS.get(codec, codec)},"timestampType":"{_TYPE_NAMES[kind]}",'
+                f'"maxTimestamp":{greatest},"crc":{crc},"valid":{_BOOLS[valid]}'
+            )
+            if magic == 2:
+                horizon, timestamp, epoch, producer, producer_epoch, sequence, transactional, control = more
+                text += (
+                    f',"{"deleteHorizon" if horizon else "baseTimestamp"}":{timestamp},"leaderEpoch":{epoch},'
+                    f'"producerId":{producer},"producerEpoch":{producer_epoch},"baseSequence":{sequence},'
+                    f'"isTransactional":{_BOOLS[transactional]},"isControl":{_BOOLS[control]}'
+                )
+            yield b"%b%b}\n" % (before, text.encode())
 
     def _records_of(self, block: RecordBlock, row: int) -> None:
         if not block.table.is_control[row]:
-            if self._line is None:
-                group = _group_of(self._path, block)
-                self._line = _record_format(self._path) if group is None else _own_format(self._path, group)
-            self._output.render(self._line, block)
+            self._output.render(self._format(block), block)
             return
         for index in range(len(block)):
             facts = {"offset": int(block.offset[index]), "timestamp": int(block.timestamp[index])}
@@ -220,14 +258,3 @@ def _segment(path: Path) -> Segment:
 def _is_zero(log: LogFile, start: int, end: int) -> bool:
     step = 1 << 20
     return not any(any(log.read(at, min(step, end - at))) for at in range(start, end, step))
-
-
-def _known(value: Any) -> int | None:
-    return None if value < 0 else int(value)
-
-
-def _codec(number: int) -> str | int:
-    try:
-        return Codec(number).name.lower()
-    except ValueError:
-        return number

@@ -153,14 +153,14 @@ class Messages:
             if not found.rows:
                 room = np.empty(4 * len(room), np.uint8)
                 continue
+            places = found.places[:, : found.rows].T.ravel().tolist()
             text = room[: found.end].tobytes()
-            for at, (key, key_length, value, length) in enumerate(found.places[:, : found.rows].T.tolist()):
+            sides = zip(places[::2], places[1::2], strict=True)
+            parts = [text[at : at + size] if size >= 0 else b"null" for at, size in sides]
+            read = json.loads(b"[%b]" % b",".join(parts))  # all at once: a call costs as much as a small text
+            for at in range(found.rows):
                 error = found.errors.get(at)
-                yield (
-                    json.loads(text[key : key + key_length]) if key_length >= 0 else None,
-                    json.loads(text[value : value + length]) if length >= 0 else None,
-                    None if error is None else _error(error),
-                )
+                yield read[2 * at], read[2 * at + 1], None if error is None else _error(error)
             row += found.rows
 
     def one(self, key: bytes | None, value: bytes | None) -> tuple[Any, Any]:

@@ -25,6 +25,7 @@ from tests.bench import (
     keys,
     latest,
     listings,
+    own_topics,
     paced,
     recovering,
     scale,
@@ -56,6 +57,7 @@ CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
     "spark-export": ("export on Spark", spark.measure_export),
     "spark-sink": ("writing with Spark", spark.measure_sink),
     "large": ("a large partition", scale.large_partition),
+    "own": ("Kafka's own topics, beside its own tool", own_topics.measure),
     "verify": ("verify, beside Kafka's own tool", checking.verify),
     "histogram": ("a histogram of a large partition", checking.histogram),
 }
