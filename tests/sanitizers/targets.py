@@ -35,17 +35,22 @@ from storage.format.block import RecordBlock, RecordColumn
 from storage.format.checksum import CRC32C_TABLES
 from storage.format.compression import decompress
 from storage.format.decoder import Decoder, verify_crcs
+from storage.format.messages import GROUPS, messages
 from storage.latest import key_table_kernel, offset_map_kernel
 from storage.types import TopicPartition
 from tests.sanitizers.avro_inputs import AvroInputs, Decodable
 from tests.sanitizers.inputs import Logs, any_record, column, exact, index, number, tolerant
 from tests.support.decoded_columns import one_schema
+from tests.support.fixtures import FIXTURES
+from tests.support.own_topics import lines as golden_lines
+from tests.support.own_topics import raw
 
 Target = Callable[[random.Random], None]
 
 LOGS = Logs()
 AVRO = AvroInputs()
 DECODED = DecodedJsonl(TopicPartition("topic", 3), one_schema('"string"', schema_id=0))
+OWN_RECORDS = [raw(line) for line in golden_lines(FIXTURES / "internal" / "golden" / "vectors.jsonl.gz")]
 NO_SKIP = np.empty(0, np.uint8)
 NO_SPANS = np.empty(0, np.int64)
 TP = TopicPartition("topic", 3)
@@ -527,6 +532,33 @@ def find_schema_ids(dice: random.Random) -> None:
     tolerant(avro_kernel.shortest, bits, dice.random() < 0.5, POWERS, out, np.zeros(dice.choice((rows, 1)), np.int64))
 
 
+def read_messages(dice: random.Random) -> None:
+    """Records of Kafka's own, whole, damaged and of another topic, into any room; every text is JSON."""
+    group = dice.choice(sorted(GROUPS | {"control", "subscription", "assignment", "checkpoints", "heartbeats"}))
+    data, cells = b"", []
+    for _ in range(dice.randrange(1, 6)):
+        for side in dice.choice(OWN_RECORDS):
+            part = bytearray(side or b"")
+            for _ in range(dice.choice((0, 0, 1, 3))):
+                if part:
+                    part[dice.randrange(len(part))] = dice.choice((0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256)))
+            part = part[: dice.choice((len(part), len(part), index(dice, len(part))))]
+            cells += [len(data), -1 if side is None else len(part)]
+            data += part
+    columns = np.array(cells, np.int64).reshape(-1, 4).T
+    if dice.random() < 0.1:
+        columns[dice.randrange(4), dice.randrange(columns.shape[1])] = number(dice, len(data))
+    out = np.full(dice.choice((0, 1, 64, 65, 100, 400, 5000, 1 << 16)), 0x5A, np.uint8)
+    found = tolerant(messages(group).read, exact(data).data, columns, out)
+    if found is None:
+        return
+    assert 0 <= found.rows <= columns.shape[1]
+    assert 0 <= found.end <= len(out)
+    for start, length in found.places[:, : found.rows].T.reshape(-1, 2).tolist():
+        if length >= 0:
+            json.loads(out[start : start + length].tobytes())
+
+
 TARGETS: dict[str, Target] = {
     "scan_and_decode": scan_and_decode,
     "decode_directly": decode_directly,
@@ -545,6 +577,7 @@ TARGETS: dict[str, Target] = {
     "rewrite_batches": rewrite_batches,
     "decode_avro": decode_avro,
     "find_schema_ids": find_schema_ids,
+    "read_messages": read_messages,
 }
 
 # Which of them run a kernel; the driver refuses to start when pyproject.toml names one that is not here.
@@ -563,6 +596,7 @@ KERNEL_TARGETS = {
     "storage.format.index_kernel": ("index_entries",),
     "storage.format.digest_kernel": ("canonical_records",),
     "storage.format.inflate_kernel": ("scan_and_decode",),
+    "storage.format.message_kernel": ("read_messages",),
     "storage.latest.offset_map_kernel": ("map_offsets",),
     "storage.latest.key_table_kernel": ("table_keys",),
     "kafkafs.formats.render_kernel": ("scan_and_decode", "render_any_columns"),
