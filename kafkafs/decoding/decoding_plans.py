@@ -87,7 +87,9 @@ class Plans:
             if schema.schema_type == JSON:
                 return Plan(self._programs.add_json())
             if schema.schema_type == PROTOBUF:
-                return Plan(rows=protobuf.decoder(schema, self._schemas))
+                decoder = protobuf.decoder(schema, self._schemas)
+                self._programs.count_descriptors(decoder.descriptors)
+                return Plan(rows=decoder)
             return Plan(error=f"schema {schema.schema_id} is of the unknown type {shortened(schema.schema_type)}")
         except BadSchema as error:
             return Plan(error=f"schema {schema.schema_id} cannot be used: {shortened(str(error))}")
