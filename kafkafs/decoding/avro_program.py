@@ -16,7 +16,6 @@ import numpy as np
 
 from kafkafs.decoding.avro_schema import AvroType, BadSchema
 from kafkafs.decoding.does_not_fit import shortened
-from kafkafs.decoding.proto_files import MOST_DESCRIPTORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -173,7 +172,6 @@ class Programs:
         self._literals = np.zeros(4096, np.uint8)
         self._steps_used = 0
         self._literals_used = 0
-        self._descriptors = 0
         self._paths: list[str] = []  # for each instruction which field it reads; tables have ""
         self.arrays = self._steps, self._literals  # what the kernel runs, replaced when they are too small
 
@@ -193,13 +191,6 @@ class Programs:
             made = Assembler(self._steps_used, self._literals_used)
             assemble(made)
             return self._append(made)
-
-    def count_descriptors(self, count: int) -> None:
-        """Notes what decoders without a program keep, by the protobuf library. BadSchema if it is too much together."""
-        with self._lock:
-            if self._descriptors + count > MOST_DESCRIPTORS:
-                raise BadSchema("the schemas in use before it are too large together")
-            self._descriptors += count
 
     def path(self, instruction: int) -> str:
         """Which field an instruction reads: names with dots between them, "" for the value itself. Of FAIL: why."""

@@ -44,8 +44,8 @@ for limit, most in ((resource.RLIMIT_AS, {_MEMORY_BYTES}), (resource.RLIMIT_FSIZ
 from grpc_tools import protoc
 sys.exit(protoc.main(sys.argv))
 """
-# Descriptors of all schemas that are in use together, by `_weight`: about 1 KiB of memory each.
-MOST_DESCRIPTORS: Final = 1 << 18
+# Descriptors of a schema, by `_weight`, and of those that are kept: about 1 KiB of memory each.
+MOST_DESCRIPTORS: Final = 1 << 17
 _MOST_KEPT: Final = 256
 _PARTS: Final = {
     "FileDescriptorProto": ("message_type", "enum_type", "service", "extension"),
@@ -118,35 +118,35 @@ class _Kept:
             if found is not None:
                 self._kept.move_to_end(texts)
                 return found
-        made = _compiled(texts)
+        try:
+            made = self._made(texts)
+        # What the library raises for a bad descriptor depends on its version.
+        except Exception as error:
+            if isinstance(error, BadSchema):
+                raise
+            raise BadSchema(f"the protobuf library refuses it: {error}") from None
         with self._lock:
             self._kept[texts] = made
-            excess = sum(one.descriptors for one in self._kept.values()) - MOST_DESCRIPTORS
-            while excess > 0 or len(self._kept) > _MOST_KEPT:
-                excess -= self._kept.popitem(last=False)[1].descriptors
         return made
 
+    def _made(self, texts: tuple[tuple[str, str], ...]) -> Compiled:
+        from google.protobuf import descriptor_pb2, descriptor_pool
 
-_KEPT: Final = _Kept()
-
-
-def _compiled(texts: tuple[tuple[str, str], ...]) -> Compiled:
-    from google.protobuf import descriptor_pb2, descriptor_pool
-
-    pool = descriptor_pool.DescriptorPool()
-    try:
         files = descriptor_pb2.FileDescriptorSet.FromString(_with_options(texts)).file
         descriptors = sum(_weight(file, len(file.package)) for file in files)
         if descriptors > MOST_DESCRIPTORS:
             raise BadSchema(f"it has more than {MOST_DESCRIPTORS} descriptors, as kafkafs counts them")
+        with self._lock:  # before it takes its memory
+            excess = descriptors + sum(one.descriptors for one in self._kept.values()) - MOST_DESCRIPTORS
+            while self._kept and (excess > 0 or len(self._kept) >= _MOST_KEPT):
+                excess -= self._kept.popitem(last=False)[1].descriptors
+        pool = descriptor_pool.DescriptorPool()
         for file in files:
             pool.Add(file)
         return Compiled(pool, pool.FindFileByName(_MAIN), descriptors)
-    # What the library raises for a bad descriptor depends on its version.
-    except Exception as error:
-        if isinstance(error, BadSchema):
-            raise
-        raise BadSchema(f"the protobuf library refuses it: {error}") from None
+
+
+_KEPT: Final = _Kept()
 
 
 def _weight(found: Any, scope: int) -> int:

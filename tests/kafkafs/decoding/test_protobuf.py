@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafkafs.decoding import BadSchema, DoesNotFit, TextDecoder, avro_program, encode_json, proto_files, protobuf
+from kafkafs.decoding import BadSchema, DoesNotFit, TextDecoder, decoding_plans, encode_json, proto_files, protobuf
 from kafkafs.decoding.proto_indexes import BadIndexes, read_indexes, write_indexes
 from kafkafs.schemas.schema import AVRO, PROTOBUF, Reference, Schema
 from tests.support.decoded_columns import SchemaTable, decoded_text, decoded_texts, framed, one_schema
@@ -331,14 +331,14 @@ def test_messages_within_each_other() -> None:
 
 def test_descriptors_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library takes about 1 KiB for each: 24 schemas of 4 MiB took 4 GB."""
-    monkeypatch.setattr(avro_program, "MOST_DESCRIPTORS", 5)
-    texts = [f'syntax="proto3"; message A{number} {{ int32 a = 1; int32 b = 2; }}' for number in range(2)]
+    monkeypatch.setattr(decoding_plans, "MOST_DESCRIPTORS", 5)
+    texts = [f'syntax="proto3"; message A{number} {{ int32 a = 1; int32 b = 2; }}' for number in range(3)]
     schemas = SchemaTable(*(Schema(number, PROTOBUF, text) for number, text in enumerate(texts, 1)))
-    values = [framed(b"\0\x08\x05", 1), framed(b"\0\x08\x05", 2), framed(b"\0\x10\x05", 1)]
-    shown, errors = decoded_texts(TextDecoder(schemas, "t-value"), values)
-    assert (shown[0], shown[2]) == ('{"a":5}', '{"b":5}')
-    assert list(errors) == [1]
-    assert "too large together" in errors[1]
+    values = [framed(b"\0\x08\x05", number) for number in (1, 2, 3)] + [framed(b"\0\x10\x05", 1)]
+    texts, errors = decoded_texts(TextDecoder(schemas, "t-value"), values)
+    assert (texts[0], texts[1], texts[3]) == ('{"a":5}', '{"a":5}', '{"b":5}')
+    assert list(errors) == [2]
+    assert "too large together" in errors[2]
 
 
 def test_long_names_count(monkeypatch: pytest.MonkeyPatch) -> None:
