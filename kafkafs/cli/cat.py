@@ -200,9 +200,12 @@ def _decoded(log_dir: LogDir, path: Path | None) -> MakeFormat:
     from kafkafs.formats.jsonl import Jsonl
     from kafkafs.schemas.sources import schemas_of
     from kafkafs.schemas.steady import SteadySchemas
+    from storage.errors import StorageError
     from storage.files import names
 
     source = schemas_of(log_dir, path)
+    if not source.registry() and source.problem:
+        raise StorageError(f"the schemas cannot be read: {source.problem}")
     if not source.registry():
         raise click.UsageError(
             f"there are no schemas in {path or log_dir.path}: --format decoded needs the topic _schemas there, or"

@@ -196,3 +196,39 @@ def test_kafkas_own_topics_are_as_in_jsonl(logs: Path, tmp_path: Path) -> None:
     lines = output_of("cat", groups, "__consumer_offsets", "--format", "decoded", "--schemas", logs)
     assert lines == output_of("cat", groups, "__consumer_offsets", "--format", "jsonl")
     assert lines
+
+
+@pytest.mark.parametrize("broken", ["link", "directory", "gone"])
+def test_schemas_that_cannot_be_read_are_no_wrong_usage(logs: Path, broken: str) -> None:
+    (log,) = (logs / "_schemas-0").glob("*.log")
+    log.unlink()
+    if broken == "link":
+        log.symlink_to("elsewhere")
+    elif broken == "directory":
+        log.mkdir()
+    else:
+        log.parent.rename(log.parent.with_name("other-0"))
+    result = run("cat", logs, "t", "--format", "decoded")
+    assert result.exit_code == (2 if broken == "gone" else 4), result.output
+    assert ("there are no schemas in" if broken == "gone" else "the schemas cannot be read: ") in result.stderr
+
+
+def test_the_links_of_a_config_map_are_followed(logs: Path, tmp_path: Path) -> None:
+    """Kubernetes replaces `..data`. No link out of the directory is followed."""
+    place = tmp_path / "schemas"
+    (place / "..2026_11_24").mkdir(parents=True)
+    (place / "..2026_11_24" / "7.avsc").write_text('"string"')
+    (place / "..data").symlink_to("..2026_11_24")
+    (place / "7.avsc").symlink_to("..data/7.avsc")
+    (tmp_path / "9.avsc").write_text('"bytes"')
+    (place / "9.avsc").symlink_to("../9.avsc")
+    (place / "10.avsc").symlink_to("10.avsc")
+    source = schemas_at(place)
+    assert set(source.registry().ids()) == {7}
+    assert decoded(logs, "t", "--schemas", place)[0]["value"] == "first"
+    os.truncate(place / "7.avsc", 0)
+    (place / "..2026_11_25").mkdir()
+    (place / "..2026_11_25" / "7.avsc").write_text('"long"')
+    (place / "..new").symlink_to("..2026_11_25")
+    (place / "..new").rename(place / "..data")
+    assert source.registry().ids()[7].schema.text == '"long"'
