@@ -73,6 +73,8 @@ class _Main(click.Group):
         # and how many descriptors it may have. Any command may open a directory of thousands of partitions.
         standard_streams.open_closed()
         descriptors.raise_limit()
+        # fusermount and Java are looked for there. What is not absolute may lead into a stranger's log directory.
+        os.environ["PATH"] = os.pathsep.join(path for path in os.get_exec_path() if Path(path).is_absolute())
         ends = kwargs.get("standalone_mode", True)
         try:
             code = self.main(*args, **{"obj": "process", **kwargs, "standalone_mode": False})

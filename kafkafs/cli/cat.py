@@ -200,10 +200,14 @@ def _decoded(log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) 
     from kafkafs.decoding import DecodedJsonl
     from kafkafs.schemas.sources import schemas_of
     from kafkafs.schemas.steady import SteadySchemas
+    from storage.errors import StorageError
     from storage.format.messages import GROUPS
 
     source = schemas_of(log_dir, path)
-    if any(tp.topic not in GROUPS for tp in targets) and not source.registry():
+    needed = any(tp.topic not in GROUPS for tp in targets)
+    if needed and not source.registry() and source.problem:
+        raise StorageError(f"the schemas cannot be read: {source.problem}")
+    if needed and not source.registry():
         raise click.UsageError(
             f"there are no schemas in {path or log_dir.path}: --format decoded needs the topic _schemas there, or"
             " --schemas PATH"

@@ -20,12 +20,14 @@ import errno
 import json
 import os
 import shutil
-import tempfile
 from pathlib import Path
+from uuid import uuid4
 
 from kafkafs.file_names import encoded_name
 from kafkafs.schemas.registry import Registry
 from kafkafs.schemas.sources import IDS_DIRECTORY, IMPORT_FILE, import_line, suffix_of
+from storage.files.disk import RealDisk
+from storage.files.opening import make_directory, open_file, real_place
 
 _MAX_NAME_BYTES = 255
 
@@ -35,62 +37,49 @@ def export_schemas(registry: Registry, target: Path) -> list[str]:
     the import file alone. FileExistsError if `target` is there and not an empty directory; OSError."""
     if os.path.lexists(target) and not (target.is_dir() and not target.is_symlink() and not any(target.iterdir())):
         raise FileExistsError(errno.EEXIST, "is there already; name a new or an empty directory", str(target))
-    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    target, disk = real_place(target), RealDisk()
+    partial = target.with_name(f".{target.name}.{uuid4().hex}")
+    make_directory(partial)
     try:
-        long = _write(registry, partial)
-        partial.chmod(0o777 & ~_umask())
-        _sync(partial)
-        partial.rename(target)
+        long = _write(registry, partial, disk)
+        disk.sync_dir(partial)
+        disk.rename(partial, target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    _sync(target.parent)
+    disk.sync_dir(target.parent)
     return long
 
 
-def _write(registry: Registry, directory: Path) -> list[str]:
+def _write(registry: Registry, directory: Path, disk: RealDisk) -> list[str]:
     ids = directory / IDS_DIRECTORY
-    ids.mkdir()
+    make_directory(ids)
     for schema_id, entry in registry.ids().items():
         _write_file(ids / f"{schema_id}.{suffix_of(entry.schema)}", entry.schema.text, entry.timestamp)
-    _sync(ids)
+    disk.sync_dir(ids)
     subjects = directory / "subjects"
-    subjects.mkdir()
+    make_directory(subjects)
     long = []
     for subject in registry.subjects():
         name = encoded_name(subject)
         if len(os.fsencode(name)) > _MAX_NAME_BYTES:
             long.append(subject)
             continue
-        (subjects / name).mkdir()
+        make_directory(subjects / name)
         for entry in registry.of_subject(subject):
             path = subjects / name / f"{entry.version}.{suffix_of(entry.schema)}"
             _write_file(path, entry.schema.text, entry.timestamp)
-        _sync(subjects / name)
-    _sync(subjects)
+        disk.sync_dir(subjects / name)
+    disk.sync_dir(subjects)
     entries = sorted(registry.versions.values(), key=lambda entry: entry.offset)
     _write_file(directory / IMPORT_FILE, "".join(json.dumps(import_line(entry)) + "\n" for entry in entries), -1)
     return long
 
 
 def _write_file(path: Path, text: str, timestamp: int) -> None:
-    with path.open("xb") as file:
+    with os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
         file.write(text.encode("utf-8", "surrogatepass"))
         file.flush()
         if timestamp >= 0:
             os.utime(file.fileno(), ns=(timestamp * 1_000_000,) * 2)
         os.fsync(file.fileno())
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -10,6 +10,7 @@ from uuid import UUID
 from kafkafs.decoding import avro_resolution, avro_schema, protobuf
 from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.does_not_fit import shortened
+from kafkafs.decoding.proto_files import MOST_DESCRIPTORS
 from kafkafs.schemas.schema import AVRO, JSON, PROTOBUF
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Plans:
         self._lock = threading.Lock()
         self._plans: dict[int | bytes, Plan] = {}  # by id or GUID
         self._unknown: set[int | bytes] = set()
+        self._descriptors = 0
 
     def plan(self, which: int | bytes) -> Plan:
         """The plan for this id or GUID (16 bytes)."""
@@ -69,6 +71,13 @@ class Plans:
             self._plans[which] = made = replace(self._made(schema), schema_id=schema.schema_id)
             return made
 
+    def _of_protobuf(self, schema: Schema) -> RowDecoder:
+        if self._descriptors > MOST_DESCRIPTORS:
+            raise BadSchema("the schemas in use before it are too large together")
+        decoder = protobuf.decoder(schema, self._schemas)
+        self._descriptors += decoder.descriptors
+        return decoder
+
     def _schema(self, which: int | bytes) -> Schema | None:
         if isinstance(which, int):
             return self._schemas.by_id(which, self._subject)
@@ -87,7 +96,7 @@ class Plans:
             if schema.schema_type == JSON:
                 return Plan(self._programs.add_json())
             if schema.schema_type == PROTOBUF:
-                return Plan(rows=protobuf.decoder(schema, self._schemas))
+                return Plan(rows=self._of_protobuf(schema))
             return Plan(error=f"schema {schema.schema_id} is of the unknown type {shortened(schema.schema_type)}")
         except BadSchema as error:
             return Plan(error=f"schema {schema.schema_id} cannot be used: {shortened(str(error))}")

@@ -15,10 +15,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from functools import lru_cache
+import threading
+from collections import OrderedDict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkafs.decoding.avro_schema import MAX_TEXT, BadSchema, referred_schema
 from kafkafs.decoding.does_not_fit import shortened
@@ -43,15 +44,32 @@ for limit, most in ((resource.RLIMIT_AS, {_MEMORY_BYTES}), (resource.RLIMIT_FSIZ
 from grpc_tools import protoc
 sys.exit(protoc.main(sys.argv))
 """
+# Descriptors of a schema, by `_weight`, and of those that are kept: about 1 KiB of memory each.
+MOST_DESCRIPTORS: Final = 1 << 17
+_MOST_KEPT: Final = 256
+_PARTS: Final = {
+    "FileDescriptorProto": ("message_type", "enum_type", "service", "extension"),
+    "DescriptorProto": ("field", "nested_type", "enum_type", "extension", "oneof_decl"),
+    "EnumDescriptorProto": ("value",),
+    "ServiceDescriptorProto": ("method",),
+}
 _LOGGED: Final = re.compile(r"WARNING: |[IWEF]\d{4} |\[libprotobuf ")
 _INSTALL: Final = "Protobuf needs the packages of an extra: pip install 'kafkafs[schemas]'"
 
 
-def compiled_files(schema: Schema, schemas: SchemaLookup) -> tuple[Any, Any]:
-    """(descriptor pool, descriptor of the schema's own file). Raises BadSchema."""
+class Compiled(NamedTuple):
+    """A descriptor pool, in it the descriptor of the schema's own file, and how many descriptors the pool has."""
+
+    pool: Any
+    file: Any
+    descriptors: int
+
+
+def compiled_files(schema: Schema, schemas: SchemaLookup) -> Compiled:
+    """Raises BadSchema."""
     if find_spec("google.protobuf") is None or find_spec("grpc_tools") is None:
         raise BadSchema(_INSTALL)
-    return _compiled(_texts(schema, schemas))
+    return _KEPT.compiled(_texts(schema, schemas))
 
 
 def _texts(schema: Schema, schemas: SchemaLookup) -> tuple[tuple[str, str], ...]:
@@ -84,21 +102,62 @@ def _check_name(name: str) -> None:
         raise BadSchema(f"refers to {name!r}, which is no file name")
 
 
-@lru_cache(maxsize=256)
-def _compiled(texts: tuple[tuple[str, str], ...]) -> tuple[Any, Any]:
-    """As `compiled_files`, of texts whose first is the schema's own. All partitions of a topic share it."""
-    from google.protobuf import descriptor_pb2, descriptor_pool
+class _Kept:
+    """What was compiled last, by texts whose first is the schema's own. All partitions of a
+    topic share it. Thread-safe."""
 
-    pool = descriptor_pool.DescriptorPool()
-    try:
-        for file in descriptor_pb2.FileDescriptorSet.FromString(_with_options(texts)).file:
+    def __init__(self) -> None:
+        # guarded by the lock
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[tuple[str, str], ...], Compiled] = OrderedDict()
+
+    def compiled(self, texts: tuple[tuple[str, str], ...]) -> Compiled:
+        """As `compiled_files`."""
+        with self._lock:
+            found = self._kept.get(texts)
+            if found is not None:
+                self._kept.move_to_end(texts)
+                return found
+        try:
+            made = self._made(texts)
+        # What the library raises for a bad descriptor depends on its version.
+        except Exception as error:
+            if isinstance(error, BadSchema):
+                raise
+            raise BadSchema(f"the protobuf library refuses it: {error}") from None
+        with self._lock:
+            self._kept[texts] = made
+        return made
+
+    def _made(self, texts: tuple[tuple[str, str], ...]) -> Compiled:
+        from google.protobuf import descriptor_pb2, descriptor_pool
+
+        files = descriptor_pb2.FileDescriptorSet.FromString(_with_options(texts)).file
+        descriptors = sum(_weight(file, len(file.package)) for file in files)
+        if descriptors > MOST_DESCRIPTORS:
+            raise BadSchema(f"it has more than {MOST_DESCRIPTORS} descriptors, as kafkafs counts them")
+        with self._lock:  # before it takes its memory
+            excess = descriptors + sum(one.descriptors for one in self._kept.values()) - MOST_DESCRIPTORS
+            while self._kept and (excess > 0 or len(self._kept) >= _MOST_KEPT):
+                excess -= self._kept.popitem(last=False)[1].descriptors
+        pool = descriptor_pool.DescriptorPool()
+        for file in files:
             pool.Add(file)
-        return pool, pool.FindFileByName(_MAIN)
-    # What the library raises for a bad descriptor depends on its version.
-    except Exception as error:
-        if isinstance(error, BadSchema):
-            raise
-        raise BadSchema(f"the protobuf library refuses it: {error}") from None
+        return Compiled(pool, pool.FindFileByName(_MAIN), descriptors)
+
+
+_KEPT: Final = _Kept()
+
+
+def _weight(found: Any, scope: int) -> int:
+    """How many descriptors the library makes of what is in a file or type; one whose full name is long counts as
+    several. `scope`: the length of the name around it."""
+    total = 0
+    for part in _PARTS.get(type(found).__name__, ()):
+        for one in getattr(found, part):
+            length = scope + 1 + len(one.name)
+            total += 1 + length // 512 + _weight(one, length)
+    return total
 
 
 def _with_options(texts: tuple[tuple[str, str], ...]) -> bytes:

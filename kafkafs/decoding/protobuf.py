@@ -13,6 +13,7 @@ from kafkafs.decoding.proto_indexes import BadIndexes, indexes_of, read_indexes,
 from kafkafs.decoding.proto_order import in_order
 
 if TYPE_CHECKING:
+    from kafkafs.decoding.proto_files import Compiled
     from kafkafs.schemas.schema import Schema, SchemaLookup
 
 # A message takes many times its size while it is an object of the library.
@@ -32,10 +33,10 @@ class CannotDecode(Exception):
 class ProtobufDecoder:
     """For the data of one schema. Threads can share it: the library's descriptors do not change."""
 
-    def __init__(self, pool: Any, file: Any) -> None:
-        self._pool, self._file = pool, file
+    def __init__(self, compiled: Compiled) -> None:
+        self._pool, self._file, self.descriptors = compiled
         self._classes: dict[tuple[int, ...], Any] = {}  # by message indexes; there are as many as message types
-        self._longest_name = _longest_name(file)
+        self._longest_name = _longest_name(self._file)
 
     def decode(self, data: bytes) -> bytes:
         """The JSON text of message indexes and message: the proto3 mapping with the field names of the .proto, unset
@@ -156,7 +157,7 @@ def _longest_name(file: Any) -> int:
 
 def decoder(schema: Schema, schemas: SchemaLookup) -> ProtobufDecoder:
     """The decoder for data of `schema`. Raises BadSchema, also where grpcio-tools is not installed."""
-    return ProtobufDecoder(*compiled_files(schema, schemas))
+    return ProtobufDecoder(compiled_files(schema, schemas))
 
 
 def _with_largest_floats(value: Any) -> Any:

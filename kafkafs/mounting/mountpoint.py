@@ -292,7 +292,9 @@ def _fusermount(mountpoint: Path, *, lazy: bool = False) -> str | None:
     else:
         command = [shutil.which("umount") or "/bin/umount", *(["-l"] if lazy else [])]
     try:
-        result = subprocess.run([*command, str(mountpoint)], capture_output=True, text=True, check=False)
+        result = subprocess.run(
+            [*command, str(mountpoint.absolute())], cwd="/", capture_output=True, text=True, check=False
+        )
     except FileNotFoundError:
         return "neither fusermount nor umount is installed"
     return None if result.returncode == 0 else " ".join(result.stderr.split()) or f"exit code {result.returncode}"

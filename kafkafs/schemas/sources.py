@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import stat
 from collections.abc import Callable, Iterator
@@ -45,7 +46,12 @@ _MAX_LINE_BYTES: Final = 4 * DEFAULT_LIMITS.text_bytes
 
 
 class SchemaSource(Protocol):
-    """A place of schemas that may change. Thread-safe. Also a SchemaLookup, as of each call."""
+    """A place of schemas that may change. Thread-safe. Also a SchemaLookup, as of each call.
+
+    `problem`: the last thing that could not be read; "" if there was none.
+    """
+
+    problem: str
 
     def registry(self) -> Registry:
         """All schemas as of now; the same object until something changes. Never raises."""
@@ -89,6 +95,7 @@ class LogSchemas(_Lookup):
         self._read = Registry()
         self._registry = self._read
         self._complaint = ""
+        self.problem = ""
 
     def registry(self) -> Registry:
         with self._lock:
@@ -106,7 +113,7 @@ class LogSchemas(_Lookup):
                 if str(error) != self._complaint:
                     self._complaint = str(error)
                     _log.warning("schemas cannot be read: %s", error)
-            skipped.close()
+            self.problem = skipped.close() or self._complaint or self.problem
             return self._registry
 
     def _take_locked(self, log: Log, read: Registry) -> None:
@@ -133,6 +140,7 @@ class FileSchemas(_Lookup):
         self._lock = Lock()
         self._marks: tuple[FileMark, ...] = ()
         self._registry = Registry()
+        self.problem = ""
 
     def registry(self) -> Registry:
         with self._lock:
@@ -142,6 +150,7 @@ class FileSchemas(_Lookup):
                     self._registry = self._read()
                     self._marks = marks
             except OSError as error:
+                self.problem = str(error)
                 _log.warning("schemas cannot be read: %s", error)
             return self._registry
 
@@ -150,7 +159,7 @@ class FileSchemas(_Lookup):
         replay = RegistryReplay()
         path = self._path / IMPORT_FILE
         if exists(path):
-            for number, line in enumerate(_lines(path, skipped.add), 1):
+            for number, line in enumerate(_lines(self._within(path), skipped.add), 1):
                 try:
                     _apply_import(replay, line, number)
                 except StorageError as error:
@@ -158,8 +167,17 @@ class FileSchemas(_Lookup):
                     skipped.add(error)
         known = replay.registry()
         loose = list(self._loose(skipped.add))
-        skipped.close()
+        self.problem = skipped.close()
         return Registry(known.versions.values(), known.compatibility, [*known.replaced, *loose])
+
+    def _within(self, path: Path) -> Path:
+        """Where a link leads that stays in this directory, otherwise the path, at which no link is followed. Files of a
+        Kubernetes ConfigMap are such links: 12.avsc to ..data/12.avsc, and ..data to another directory here."""
+        if not path.is_symlink():
+            return path
+        target, here = Path(os.path.realpath(path)), Path(os.path.realpath(self._path))
+        # No deeper: of a path that is opened, only the last two names are sure not to have become links meanwhile.
+        return target if here in (target.parent, target.parent.parent) else path
 
     def _loose(self, skipped: Callable[[StorageError], None]) -> Iterator[SubjectVersion]:
         """The schemas in files of their own: they belong to no subject."""
@@ -169,6 +187,7 @@ class FileSchemas(_Lookup):
                 match = _FILE_NAME.fullmatch(path.name)
                 if match is None or int(match[1]) > MAX_ID:
                     continue
+                path = self._within(path)
                 status = path.lstat()
                 if not stat.S_ISREG(status.st_mode):
                     skipped(CorruptData("schema is not a regular file", path=path))
@@ -269,12 +288,16 @@ class _Skipped:
     def __init__(self, place: str) -> None:
         self._place = place
         self._count = 0
+        self._first = ""
 
     def add(self, error: StorageError) -> None:
         self._count += 1
+        self._first = self._first or str(error)
         if self._count <= _MOST_LINES_LOGGED:
             _log.warning("skipped among the schemas: %s", error)
 
-    def close(self) -> None:
+    def close(self) -> str:
+        """Returns the first, "" if there was none."""
         if self._count > _MOST_LINES_LOGGED:
             _log.warning("%s: %d more were skipped among the schemas", self._place, self._count - _MOST_LINES_LOGGED)
+        return self._first

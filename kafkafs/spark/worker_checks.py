@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ def check_python(spark: SparkSession) -> None:
         return
     if found is None:
         raise WrongWorkerPython(f"Spark's workers would run {python}, which does not exist here. {mending(python)}")
-    answer = subprocess.run([found, "-P", "-c", _ASK], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    answer = subprocess.run(
+        [Path(found).absolute(), "-P", "-c", _ASK],
+        cwd="/", capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+    )  # fmt: skip
     version, _, has_all = answer.stdout.strip().partition(" ")
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     if has_all != "True":

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from types import UnionType
+from typing import Any, Final, TypeVar, cast, get_origin, get_type_hints
 
 from storage.errors import CorruptCheckpoint, UnsupportedFormat
 from storage.files.disk import replace_file
@@ -24,6 +26,8 @@ from storage.types import TopicPartition
 FORMAT: Final = "kafkafs-manifest"
 VERSION: Final = 1
 _ADVICE: Final = "Restore the file from a copy, or have `kafkafs mirror --manifest` make another one"
+
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,31 +167,41 @@ def _range_json(found: BatchRange) -> dict[str, Any]:
 
 def _manifest(content: Mapping[str, Any]) -> Manifest:
     topics = {
-        topic["topic"]: ManifestTopic(
-            topic["source_topic"], topic["topic_id"], topic["partition_count"], dict(topic["configs"])
+        topic["topic"]: _typed(
+            ManifestTopic, topic["source_topic"], topic["topic_id"], topic["partition_count"], dict(topic["configs"])
         )
         for topic in content["topics"]
     }
     partitions = {
-        TopicPartition(found["topic"], found["partition"]): ManifestPartition(
-            found["log_start_offset"], found["log_end_offset"], tuple(map(_range, found["ranges"]))
+        _typed(TopicPartition, found["topic"], found["partition"]): _typed(
+            ManifestPartition, found["log_start_offset"], found["log_end_offset"], tuple(map(_range, found["ranges"]))
         )
         for found in content["partitions"]
     }
-    groups = tuple(ManifestOffset(**committed) for committed in content["groups"])
+    groups = tuple(_typed(ManifestOffset, **committed) for committed in content["groups"])
     # Manifests of earlier versions of kafkafs list no files.
-    files = {found["path"]: ManifestFile(found["size_bytes"], found["sha256"]) for found in content.get("files", ())}
-    return Manifest(
-        content["cluster_id"],
-        content["created_ms"],
-        content["updated_ms"],
-        content["until_ms"],
-        topics,
-        partitions,
-        groups,
-        files,
-    )
+    files = {
+        found["path"]: _typed(ManifestFile, found["size_bytes"], found["sha256"]) for found in content.get("files", ())
+    }
+    times = content["created_ms"], content["updated_ms"], content["until_ms"]
+    return _typed(Manifest, content["cluster_id"], *times, topics, partitions, groups, files)
 
 
 def _range(found: dict[str, Any]) -> BatchRange:
-    return BatchRange(**{**found, "crc_of_crcs": int(found["crc_of_crcs"], 16)})
+    return _typed(BatchRange, **{**found, "crc_of_crcs": int(found["crc_of_crcs"], 16)})
+
+
+def _typed(kind: type[_Made], *values: Any, **named: Any) -> _Made:
+    """Makes one of these. TypeError if a text, number or None is of another type than it says."""
+    made = kind(*values, **named)
+    for name, expected in _simple_types(cast("Hashable", kind)):
+        value = getattr(made, name)
+        if not isinstance(value, expected):
+            raise TypeError(f"{name} is {value!r}")
+    return made
+
+
+@cache
+def _simple_types(kind: Hashable) -> list[tuple[str, Any]]:
+    hints = get_type_hints(kind).items()
+    return [(name, expected) for name, expected in hints if get_origin(expected) in (None, UnionType)]

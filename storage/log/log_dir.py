@@ -194,6 +194,9 @@ class LogDir:
                 return log
             if tp.partition not in self._topics.get(tp.topic, ()):
                 raise UnknownTopicOrPartition(f"no partition {tp} here", path=self.path)
+            if self.read_only:
+                # It notes the place, and looks there later. So nobody gets another object for the same log.
+                return self._logs.setdefault(tp, self._open_log(tp))
             forgotten = self._forgotten
         # Not under the lock: the owner may have to recover it first.
         log = self._open_log(tp)

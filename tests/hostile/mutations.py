@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 _GIANT_BYTES: Final = 1 << 40
+_MOST_COPIED_BYTES: Final = 64 << 20  # a giant that was cut is still one
 _ESCAPE: Final = "\x1b]0;evil\x07\x1b[2J"
 _NUMBERS: Final = (0, 1, -1, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 10**30)
 _CHECKPOINTS: Final = (
@@ -39,9 +41,15 @@ class Place:
         return self.dice.choice(found or [self.log_dir])
 
 
+def _content(path: Path) -> bytearray:
+    if path.stat().st_size > _MOST_COPIED_BYTES:
+        raise OSError(errno.EFBIG, "an earlier mutation has made it a giant", os.fspath(path))
+    return bytearray(path.read_bytes())
+
+
 def _bit(place: Place) -> None:
     path = place.file()
-    data = bytearray(path.read_bytes())
+    data = _content(path)
     if data:
         data[place.dice.randrange(len(data))] ^= 1 << place.dice.randrange(8)
         path.write_bytes(data)
@@ -60,7 +68,7 @@ def _cut(place: Place) -> None:
 def _overwritten(place: Place) -> None:
     """Random bytes within a file."""
     path = place.file()
-    data = bytearray(path.read_bytes())
+    data = _content(path)
     at = place.dice.randrange(len(data) + 1)
     data[at : at + 8] = place.dice.choice((bytes(8), b"\xff" * 8, b"\x7f" + b"\xff" * 7, place.dice.randbytes(8)))
     path.write_bytes(data)
@@ -136,7 +144,7 @@ def _added(place: Place) -> None:
 
 
 def _copied(source: str, target: str) -> None:
-    if stat.S_ISREG(os.lstat(source).st_mode) and os.lstat(source).st_size < _GIANT_BYTES:
+    if stat.S_ISREG(os.lstat(source).st_mode) and os.lstat(source).st_size <= _MOST_COPIED_BYTES:
         shutil.copyfile(source, target)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from storage.files.log_file import LogFile
 from storage.format.compression import Codec
 from tests.support.builders import Batch, Partition, abort, build_log_dir, commit, many
 from tests.support.commands import output_of, run
@@ -167,12 +169,30 @@ def test_a_damaged_batch(partition: Path) -> None:
     assert [line["offset"] for line in lines if line["kind"] == "record"] == [0, 1, 2, 6, 8, 9, 10, 11]
 
 
+def test_a_hole_is_not_read(partition: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file may claim more bytes than any disk has."""
+    log = partition / f"{0:020d}.log"
+    end, giant = log.stat().st_size, 1 << 40
+    read = LogFile.read
+
+    def near(file: LogFile, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
+        assert position < 1 << 30
+        return read(file, position, size, into)
+
+    monkeypatch.setattr(LogFile, "read", near)
+    os.truncate(log, giant)
+    lines = lines_of(output_of("dump", "--no-records", log))
+    assert lines[-1] == {"file": str(log), "kind": "preallocated", "position": end, "bytes": giant - end}
+
+
 def test_a_torn_and_a_preallocated_tail(partition: Path) -> None:
     log = partition / f"{0:020d}.log"
     content = log.read_bytes()
     log.write_bytes(content + bytes(3_000_000))
     lines = lines_of(output_of("dump", "--no-records", log))
     assert lines[-1] == {"file": str(log), "kind": "preallocated", "position": len(content), "bytes": 3_000_000}
+    log.write_bytes(content + bytes(3_000_000) + b"x")
+    assert lines_of(run("dump", "--no-records", log).stdout)[-1]["kind"] == "damage"
     log.write_bytes(content[:-1])
     result = run("dump", "--no-records", log)
     assert result.exit_code == 4

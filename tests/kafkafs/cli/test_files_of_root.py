@@ -14,7 +14,9 @@ import pytest
 from storage.files import names
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
-from tests.support.commands import output_of, process
+from tests.support.commands import output_of, process, run
+from tests.support.every_command import sample_log_dir
+from tests.support.mounts import mounted, requires_fuse
 from tests.support.owned_dirs import append, opened
 
 OWNER = 4001
@@ -46,10 +48,10 @@ def log_dir(tmp_path: Path) -> Path:
     for above in (tmp_path, *tmp_path.parents[:-1]):
         if not above.stat().st_mode & 0o001:
             above.chmod(0o711)
-    path = build_log_dir(
-        tmp_path / "logs", {"t": [Partition([Batch(many(30, keys=3)), ROLL, Batch(many(5))]), [b"x"]], "u": [[b"y"]]},
-        broker=False,
-    ).path  # fmt: skip
+    messages = [Batch(many(30, keys=3)), ROLL, Batch(many(5))]
+    compacted = Partition(messages, extra={"topic.properties": b"cleanup.policy=compact\n"})
+    topics = {"t": [Partition(messages), [b"x"]], "u": [[b"y"]], "c": [compacted]}
+    path = build_log_dir(tmp_path / "logs", topics, broker=False).path
     for name in (names.CLEAN_SHUTDOWN, names.RECOVERY_POINT_CHECKPOINT):
         (path / name).unlink(missing_ok=True)
     for made in path.rglob("*.*index"):
@@ -65,6 +67,7 @@ COMMANDS = [
     ["append", "{}", "t/0"],
     ["reindex", "{}", "t"],
     ["retain", "{}"],
+    ["compact", "{}", "c"],
     ["topics", "create", "{}", "new", "--partitions", "2"],
     ["topics", "alter", "{}", "t", "--config", "segment.bytes=5000"],
     ["topics", "delete", "{}", "u"],
@@ -79,7 +82,7 @@ def test_the_owner_goes_on(log_dir: Path, command: list[str]) -> None:
         _, told = running.communicate(b"more\n", timeout=120)
     assert running.returncode == 0, told
     made = [log_dir, *log_dir.rglob("*")]
-    assert [path for path in made if path.stat().st_uid != OWNER] == []
+    assert [path for path in made if (path.stat().st_uid, path.stat().st_gid) != (OWNER, OWNER)] == []
     assert [path for path in made if path.stat().st_mode & 0o077] == []
     (log_dir / names.CLEAN_SHUTDOWN).unlink(missing_ok=True)
 
@@ -93,3 +96,39 @@ def test_the_owner_goes_on(log_dir: Path, command: list[str]) -> None:
     go_on(Path(shutil.copytree(log_dir, log_dir.parent / "copy")))
     assert succeeds_as(OWNER, lambda: go_on(log_dir))
     assert output_of("cat", log_dir, "t/0").endswith(b"\nagain\n")
+
+
+DESTINATIONS = [
+    ["salvage", "{}", "orders", "--to", "{}/../homes/new"],
+    ["revive", "{}", "--to", "{}/../homes/new"],
+    ["mirror", "{}", "{}/../homes/new"],
+    ["schemas", "{}", "--to", "{}/../homes/new"],
+]
+
+
+@pytest.mark.parametrize("command", DESTINATIONS, ids=lambda command: command[0])
+def test_a_destination_belongs_to_whom_it_is_below(tmp_path: Path, command: list[str]) -> None:
+    log_dir, homes = sample_log_dir(tmp_path / "logs", clean=True), tmp_path / "homes"
+    homes.mkdir(mode=0o700)
+    os.chown(homes, OWNER, OWNER)
+    result = run(*(word.format(log_dir) for word in command))
+    assert result.exit_code == 0, result.output
+    made = list((homes / "new").rglob("*"))
+    assert made
+    assert [path for path in (homes / "new", *made) if (path.stat().st_uid, path.stat().st_gid) != (OWNER, OWNER)] == []
+    assert [path for path in (homes / "new", *made) if path.stat().st_mode & 0o077] == []
+
+
+@requires_fuse
+def test_a_writable_mount_of_root(log_dir: Path, tmp_path: Path) -> None:
+    with mounted(log_dir, tmp_path / "mnt", read_only=False) as tree:
+        (tree.path / "t" / "0" / "@append").write_bytes(b"more\n")
+        (tree.path / "made").mkdir()
+        (tree.path / "made" / "0" / "@append").write_bytes(b"first\n")
+        (tree.path / "made" / "@config").write_bytes(b"retention.ms=-1\n")
+        (tree.path / "@groups" / "g" / "t").mkdir(parents=True)
+        (tree.path / "@groups" / "g" / "t" / "0").write_bytes(b"1\n")
+    made = [log_dir, *log_dir.rglob("*")]
+    assert (log_dir / "__consumer_offsets-0").is_dir() or list(log_dir.glob("__consumer_offsets-*"))
+    assert [path for path in made if (path.stat().st_uid, path.stat().st_gid) != (OWNER, OWNER)] == []
+    assert [path for path in made if path.stat().st_mode & 0o077] == []

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kafkafs.cli import schema_export
 from kafkafs.cli.cat import _decoded
 from kafkafs.schemas.sources import schemas_at
 from storage.format.record_columns import Record
@@ -80,7 +78,9 @@ def test_written_out_and_read_again(tmp_path: Path) -> None:
         assert path.read_text() == entry.schema.text
         assert path.stat().st_mtime_ns == entry.timestamp * 1_000_000
     assert (target / "subjects" / "common%2Ftypes.proto" / "1.proto").read_text().startswith("syntax")
-    assert stat.S_IMODE(target.stat().st_mode) == 0o777 & ~schema_export._umask()
+    (tmp_path / "as-usual").mkdir()
+    assert target.stat().st_mode == (tmp_path / "as-usual").stat().st_mode
+    (tmp_path / "as-usual").rmdir()
     read = schemas_at(target).registry()
     assert {place: (entry.schema, entry.state) for place, entry in read.versions.items()} == {
         place: (entry.schema, entry.state) for place, entry in source.versions.items()
@@ -111,7 +111,7 @@ def test_nothing_is_overwritten(logs: Path, tmp_path: Path) -> None:
 def test_a_failure_leaves_nothing(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
     """A disk that fails at each of the syncs, and at the rename: either all of it is there, or nothing."""
     target, calls = tmp_path / "out", 0
-    sync, rename = os.fsync, Path.rename
+    sync, rename = os.fsync, os.rename
 
     def count() -> None:
         nonlocal calls
@@ -120,7 +120,7 @@ def test_a_failure_leaves_nothing(logs: Path, tmp_path: Path, monkeypatch: pytes
             raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", lambda descriptor: (count(), sync(descriptor))[1])
-    monkeypatch.setattr(Path, "rename", lambda self, other: (count(), rename(self, other))[1])
+    monkeypatch.setattr(os, "rename", lambda *names, **within: (count(), rename(*names, **within))[1])
     result = run("schemas", logs, "--to", target)
     assert result.exit_code == 4
     # 2 ids, ids, 2 versions, 2 subjects, subjects, import.jsonl, DIR are synced; then the rename; then what is above.
@@ -189,3 +189,39 @@ def test_a_schema_that_is_registered_while_cat_follows(tmp_path: Path) -> None:
     assert make(tp) is first  # nothing that was unknown is known now
     schemas.append([schema_record("t-value", 1, 1)])
     assert shown()["value"] == "a"
+
+
+@pytest.mark.parametrize("broken", ["link", "directory", "gone"])
+def test_schemas_that_cannot_be_read_are_no_wrong_usage(logs: Path, broken: str) -> None:
+    (log,) = (logs / "_schemas-0").glob("*.log")
+    log.unlink()
+    if broken == "link":
+        log.symlink_to("elsewhere")
+    elif broken == "directory":
+        log.mkdir()
+    else:
+        log.parent.rename(log.parent.with_name("other-0"))
+    result = run("cat", logs, "t", "--format", "decoded")
+    assert result.exit_code == (2 if broken == "gone" else 4), result.output
+    assert ("there are no schemas in" if broken == "gone" else "the schemas cannot be read: ") in result.stderr
+
+
+def test_the_links_of_a_config_map_are_followed(logs: Path, tmp_path: Path) -> None:
+    """Kubernetes replaces `..data`. No link out of the directory is followed."""
+    place = tmp_path / "schemas"
+    (place / "..2026_11_24").mkdir(parents=True)
+    (place / "..2026_11_24" / "7.avsc").write_text('"string"')
+    (place / "..data").symlink_to("..2026_11_24")
+    (place / "7.avsc").symlink_to("..data/7.avsc")
+    (tmp_path / "9.avsc").write_text('"bytes"')
+    (place / "9.avsc").symlink_to("../9.avsc")
+    (place / "10.avsc").symlink_to("10.avsc")
+    source = schemas_at(place)
+    assert set(source.registry().ids()) == {7}
+    assert decoded(logs, "t", "--schemas", place)[0]["value"] == "first"
+    os.truncate(place / "7.avsc", 0)
+    (place / "..2026_11_25").mkdir()
+    (place / "..2026_11_25" / "7.avsc").write_text('"long"')
+    (place / "..new").symlink_to("..2026_11_25")
+    (place / "..new").rename(place / "..data")
+    assert source.registry().ids()[7].schema.text == '"long"'

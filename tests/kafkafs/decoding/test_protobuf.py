@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafkafs.decoding import BadSchema, DoesNotFit, TextDecoder, encode_json, proto_files, protobuf
+from kafkafs.decoding import BadSchema, DoesNotFit, TextDecoder, decoding_plans, encode_json, proto_files, protobuf
 from kafkafs.decoding.proto_indexes import BadIndexes, read_indexes, write_indexes
 from kafkafs.schemas.schema import AVRO, PROTOBUF, Reference, Schema
 from tests.support.decoded_columns import SchemaTable, decoded_text, decoded_texts, framed, one_schema
@@ -222,7 +222,7 @@ def test_every_file_that_registries_know() -> None:
     fields = "".join(f"{kind} f{number} = {number};" for number, kind in enumerate(names.values(), 1))
     text = f'syntax = "proto3"; {imports} message A {{ {fields} string last = 99; }}'
     assert shown(b"\0\x9a\x06\x01x", text) == {"last": "x"}
-    _, file = proto_files.compiled_files(Schema(7, PROTOBUF, text), SchemaTable())
+    file = proto_files.compiled_files(Schema(7, PROTOBUF, text), SchemaTable()).file
     shapes = {kind.full_name: {field.name: (field.number, field.type) for field in kind.fields}
               for known in file.dependencies for kind in known.message_types_by_name.values()}  # fmt: skip
     for name in TYPES:
@@ -327,6 +327,37 @@ def test_messages_within_each_other() -> None:
         value = {"inner": value}
         with pytest.raises(DoesNotFit, match="Message too deep"):
             encode_json(schema, table, value)
+
+
+def test_descriptors_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library takes about 1 KiB for each: 24 schemas of 4 MiB took 4 GB."""
+    monkeypatch.setattr(decoding_plans, "MOST_DESCRIPTORS", 5)
+    texts = [f'syntax="proto3"; message A{number} {{ int32 a = 1; int32 b = 2; }}' for number in range(3)]
+    schemas = SchemaTable(*(Schema(number, PROTOBUF, text) for number, text in enumerate(texts, 1)))
+    values = [framed(b"\0\x08\x05", number) for number in (1, 2, 3)] + [framed(b"\0\x10\x05", 1)]
+    texts, errors = decoded_texts(TextDecoder(schemas, "t-value"), values)
+    assert (texts[0], texts[1], texts[3]) == ('{"a":5}', '{"a":5}', '{"b":5}')
+    assert list(errors) == [2]
+    assert "too large together" in errors[2]
+
+
+def test_long_names_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 KiB of text, in which each of 20,000 full names has 10,000 characters, took 400 MB."""
+    monkeypatch.setattr(proto_files, "MOST_DESCRIPTORS", 50)
+    inner = "".join(f"message A{number} {{}} " for number in range(5))
+    assert shown(b"\0", f'syntax="proto3"; message N {{ {inner} }}') == {}
+    with pytest.raises(BadSchema, match="more than 50 descriptors"):
+        protobuf.decoder(Schema(7, PROTOBUF, f'syntax="proto3"; message {"n" * 10_000} {{ {inner} }}'), SchemaTable())
+
+
+def test_closed_views_keep_few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = proto_files._Kept()
+    monkeypatch.setattr(proto_files, "_KEPT", kept)
+    monkeypatch.setattr(proto_files, "MOST_DESCRIPTORS", 5)
+    for number in range(3):
+        text = f'syntax="proto3"; message B{number} {{ int32 a = 1; }}'
+        protobuf.decoder(Schema(7, PROTOBUF, text), SchemaTable())
+    assert [one.file.message_types_by_name.keys() for one in kept._kept.values()] == [["B1"], ["B2"]]
 
 
 def test_a_number_that_could_not_be_shown() -> None:

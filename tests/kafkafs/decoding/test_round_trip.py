@@ -128,7 +128,7 @@ def test_random_protobuf_is_the_same_bytes_again(messages: list[dict[str, Any]])
     schemas = one_schema(SCALARS, PROTOBUF)
     schema = schemas.by_id(7)
     assert schema is not None
-    _, file = compiled_files(schema, schemas)
+    file = compiled_files(schema, schemas).file
     made = message_factory.GetMessageClass(file.message_types_by_name["A"])
     rows = [Row(1, 5, None, framed(b"\0" + made(**message).SerializeToString())) for message in messages]
     shown = lines(DecodedJsonl(TP, schemas), rows)

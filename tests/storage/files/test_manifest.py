@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,6 +63,24 @@ def test_a_part_of_it_is_no_manifest(size: int) -> None:
 def test_other_files_are_refused(text: str) -> None:
     with pytest.raises(CorruptCheckpoint, match="does not parse"):
         manifest.parse(text.encode(), Path("m.json"))
+
+
+@pytest.mark.parametrize("value", ["x", 1.5, None, [], {"a": 1}])
+@pytest.mark.parametrize(
+    "place", [("created_ms",), ("partitions", 1, "log_end_offset"), ("partitions", 1, "ranges", 0, "size_bytes"),
+              ("groups", 0, "offset"), ("partitions", 0, "partition")],
+)  # fmt: skip
+def test_numbers_are_numbers(place: tuple[str | int, ...], value: object) -> None:
+    """Also with a digest that is right: somebody else may have made it."""
+    content: Any = json.loads(manifest.encode(SAMPLE))
+    inner = content
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = value
+    content.pop("sha256")
+    content["sha256"] = manifest._digest(content)
+    with pytest.raises(CorruptCheckpoint, match="does not parse"):
+        manifest.parse(json.dumps(content).encode())
 
 
 def test_a_later_version_is_named() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from storage.config.broker_config import BrokerConfig
 from storage.errors import NotALogDir, UnknownTopicOrPartition
 from storage.files.log_file import open_quietly
 from storage.files.names import DirKind
+from storage.log import read_only_log
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.read_only_log import ReadOnlyLog
@@ -93,6 +95,30 @@ def test_refresh_sees_partitions_come_and_go(tmp_path: Path) -> None:
     with pytest.raises(UnknownTopicOrPartition):
         log.snapshot()
     assert log_dir.log(TopicPartition("u", 0)).snapshot().log_end_offset == 1
+
+
+def test_a_log_is_one_object_while_the_directory_is_listed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory that has just changed is listed at each look. What is known of a log must not be lost by that."""
+    build_log_dir(tmp_path, {"t": [[Batch(many(1))]]})
+    log_dir = LogDir.open_read_only(tmp_path)
+
+    threads = []
+
+    class Disturbed(ReadOnlyLog):
+        def __init__(self, *arguments: Any) -> None:
+            os.utime(tmp_path)
+            thread = threading.Thread(target=log_dir.refresh)
+            threads.append(thread)
+            thread.start()
+            thread.join(0.1)  # it ends, or waits
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(read_only_log, "ReadOnlyLog", Disturbed)
+    assert log_dir.log(TopicPartition("t", 0)) is log_dir.log(TopicPartition("t", 0))
+    for thread in threads:
+        thread.join(60)
 
 
 def test_not_a_directory(tmp_path: Path) -> None:
