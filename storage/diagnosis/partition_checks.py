@@ -25,7 +25,6 @@ from storage.format.batches import LOG_OVERHEAD
 from storage.log import tail
 from storage.log.log_dir import LogDir
 from storage.log.segment import Segment
-from storage.log.segment_check import never_written
 from storage.log.segments import live_offsets
 from storage.recovery.recovery import RecoveryReport
 from storage.types import TopicPartition
@@ -223,9 +222,8 @@ def of_recovery(report: RecoveryReport, directory: Path, known_end: int | None) 
         path = directory / names.segment_file(cut.base_offset, FileKind.LOG)
         later = f", and removes {len(report.removed_segments)} later segments" if report.removed_segments else ""
         whole_head = cut.lost_bytes >= LOG_OVERHEAD  # otherwise there is no length that could be zero
-        log = Segment.at(directory, cut.base_offset).log
         nothing_behind = not report.removed_segments and cut.intact is None
-        if nothing_behind and whole_head and never_written(log, cut.position):
+        if nothing_behind and whole_head and cut.unfinished:
             yield Prediction(
                 "preallocated-tail",
                 Reaction.REPAIRS,

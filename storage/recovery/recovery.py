@@ -65,13 +65,14 @@ _INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A segment was cut at a position: the `lost_bytes` after it were not sound batches; `intact`: what of them is."""
+    """A segment was cut: what follows is no sound batch. `intact`: what of it is. `unfinished`: never written."""
 
     base_offset: int
     position: int
     next_offset: int
     lost_bytes: int
     intact: str | None
+    unfinished: bool
 
 
 @dataclass(slots=True)
@@ -396,7 +397,7 @@ class Recovery:
         place = f"position {position}, offset {next_offset}"
         behind = "" if intact is None else f", with {intact}; `kafkafs salvage` keeps it"
         self._note(f"cuts {segment.log.path.name} at {place}: {lost} bytes are removed{behind}")
-        self.report.cut = Cut(segment.base_offset, position, next_offset, lost, intact)
+        self.report.cut = Cut(segment.base_offset, position, next_offset, lost, intact, unfinished)
         with opened(self._disk, segment.log.path) as file:
             file.truncate(position)
             # The recovery point may be here already: once another segment follows, nobody looks for what came back.

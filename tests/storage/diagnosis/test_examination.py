@@ -115,6 +115,19 @@ def test_what_is_expected_of_an_unclean_directory(tmp_path: Path) -> None:
     assert names_of(examine([built.path], quick=True)) == {"unclean"}
 
 
+def test_zeros_where_messages_were_flushed_are_damage(tmp_path: Path) -> None:
+    """The same zeros at or behind the recovery point are preallocated space that nobody has written to."""
+    partitions = [
+        Partition([Batch(many(1)), Batch(many(1))], recovery_point=point, tail=bytes(500)) for point in (2, 5)
+    ]
+    records = metadata_records("t", 2, [1])
+    built = build_log_dir(tmp_path, {"t": partitions, "__cluster_metadata": [records]}, clean=False)
+    found = {str(one.tp): one for one in examine([built.path]).predictions if one.tp is not None}
+    assert (found["t/0"].name, found["t/0"].reaction) == ("preallocated-tail", Reaction.REPAIRS)
+    assert (found["t/1"].name, found["t/1"].reaction) == ("damage", Reaction.CUTS)
+    assert "salvage" in found["t/1"].advice
+
+
 def test_an_intact_batch_behind_the_cut_is_no_torn_tail(tmp_path: Path) -> None:
     """Nor one whose length one wrong bit has made 0, as if it had never been written."""
     zeroed = batch([record(0, None, b"x" * 70)], 1, length=0)
