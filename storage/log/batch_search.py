@@ -25,11 +25,24 @@ if TYPE_CHECKING:
 _STEP: Final = 1 << 20
 _FEW: Final = 16
 _MANY: Final = 1 << 18
-ROUNDS: Final = 32
+_ROUNDS: Final = 32
 
 
 class Undecided(Exception):
     """The search was given up: too much looks like batches for all of it to be checked."""
+
+
+class Budget:
+    """How many bytes searches may read to check what looks like batches: all of `size` bytes some 32 times."""
+
+    def __init__(self, size: int) -> None:
+        self._left = _ROUNDS * (size + _STEP)
+
+    def spend(self, count: int) -> None:
+        """Undecided when it is used up."""
+        self._left -= count
+        if self._left < 0:
+            raise Undecided
 
 
 def intact_batch(
@@ -39,28 +52,25 @@ def intact_batch(
     lowest: int = 0,
     highest: int = MAX_OFFSET - 1,
     *,
-    rounds: int | None = None,
+    budget: Budget | None = None,
 ) -> int | None:
     """The position of the first whole batch with a right CRC from `position` up to `end`; None where there is none.
 
-    Its offset must be from `lowest` to `highest`, both included. `rounds`: after so many passes over the bytes the
-    search is Undecided.
+    Its offset must be from `lowest` to `highest`, both included. Undecided when the budget is used up.
     """
+    budget = budget or Budget(MAX_OFFSET)
     headers = _headers(segment, position, end, lowest, highest)
-    for at, *_ in islice(headers, _FEW):
+    for at, _, stop, *_ in islice(headers, _FEW):
+        budget.spend(stop - at)
         if segment.batch_at(at, end, any_offset=True) is not None:
             return at
-    passes = 0
     while group := list(islice(headers, _MANY)):
-        passes += 1
-        for at in _of_right_crc(segment, np.array(group, np.int64)):
-            if segment.batch_at(at, end, any_offset=True) is not None:
-                return at
-            passes += 1
-            if rounds is not None and passes > rounds:
-                raise Undecided
-        if rounds is not None and passes > rounds:
-            raise Undecided
+        found = np.array(group, np.int64)
+        budget.spend(int(found[:, 2].max() - found[0, 0]))
+        for row in _of_right_crc(segment, found):
+            budget.spend(int(found[row, 2] - found[row, 0]))
+            if segment.batch_at(int(found[row, 0]), end, any_offset=True) is not None:
+                return int(found[row, 0])
     return None
 
 
@@ -89,15 +99,16 @@ def _headers(
 
 
 def _of_right_crc(segment: Segment, headers: NDArray[np.int64]) -> list[int]:
-    """The positions of those headers whose CRC is right."""
+    """The rows of those headers whose CRC is right."""
     right: list[int] = []
     for ieee, tables in ((0, CRC32C_TABLES), (1, CRC32_TABLES)):
-        position, start, stop, stored, _ = headers[headers[:, 4] == ieee].T
-        if position.size:
+        own = np.flatnonzero(headers[:, 4] == ieee)
+        _, start, stop, stored, _ = headers[own].T
+        if own.size:
             places, rows = np.unique(np.concatenate([start, stop]), return_inverse=True)
             crcs = _crcs_up_to(segment, places, tables)[rows].astype(np.uint32)
             found = without_prefix(crcs[start.size :], crcs[: start.size], stop - start, ieee=bool(ieee))
-            right += position[found == stored].tolist()
+            right += own[found == stored].tolist()
     return sorted(right)
 
 

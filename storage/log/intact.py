@@ -13,7 +13,7 @@ from typing import Final
 
 from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, MAX_MAGIC, MAX_RELATIVE_OFFSET, BatchTable, scan
 from storage.format.decoder import verify_crcs
-from storage.log.batch_search import intact_batch
+from storage.log.batch_search import Budget, Undecided, intact_batch
 from storage.log.checked_windows import Visit
 from storage.log.segment import Segment
 from storage.log.segment_check import check_segment, never_written
@@ -40,7 +40,8 @@ class Break:
     """Bytes from `position` to `end` that are not sound batches; `offset` was expected there.
 
     ORDER: the batch at `position` is whole and counts (`end` is `position`), but its offset, or that of the one before
-    it, is wrong. `intact_behind`: whole batches follow at `end`.
+    it, is wrong. `intact_behind`: whole batches follow at `end`. `undecided`: nobody has looked at all that is behind
+    it, because too much of that looks like batches.
     """
 
     fault: Fault
@@ -50,6 +51,14 @@ class Break:
     expected: object
     found: object
     intact_behind: bool
+    undecided: bool = False
+
+    @property
+    def behind(self) -> str:
+        """What is known of the bytes behind, for a person; "" where there is nothing to tell."""
+        if self.undecided:
+            return "; too much behind it looks like batches for all of it to be checked, and nothing of it is taken"
+        return f"; intact again from position {self.end}" if self.intact_behind else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,7 @@ def walk(
     breaks: list[Break] = []
     highest = min(base_offset + MAX_RELATIVE_OFFSET, end_offset - 1)
     position, expected, greatest = 0, base_offset, base_offset
+    budget, undecided = Budget(size), False
     while position < size:
         check = check_segment(
             segment.log, base_offset, size, visit, start=position, next_offset=expected, look=look, threads=threads
@@ -92,14 +102,18 @@ def walk(
             behind = None  # an unfinished append follows, which was never part of the log
         elif found.fault is not Fault.ORDER:
             behind = _claimed_end(segment, check.end, base_offset, highest)
-            if behind is None:
-                behind = intact_batch(segment, check.end + 1, size, base_offset, highest)
+            try:
+                if behind is None:
+                    behind = intact_batch(segment, check.end + 1, size, base_offset, highest, budget=budget)
+            except Undecided:
+                undecided = True
         batch = None if behind is None or behind >= size else segment.batch_at(behind, size, any_offset=True)
         end, offset = size, check.next_offset
         if behind is not None and batch is not None:
             base, last = int(batch.base_offset[0]), int(batch.last_offset[0])
             end, offset = behind, last if base < 0 else min(base, last)
-        broken = Break(found.fault, check.end, end, check.next_offset, found.expected, found.found, batch is not None)
+        there = batch is not None
+        broken = Break(found.fault, check.end, end, check.next_offset, found.expected, found.found, there, undecided)
         breaks.append(broken)
         passed(broken, offset)
         position, expected = end, offset

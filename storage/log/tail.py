@@ -21,7 +21,7 @@ from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchTable, 
 from storage.format.checksum import crc32c
 from storage.format.decoder import verify_crcs
 from storage.log import buffers
-from storage.log.batch_search import ROUNDS, Undecided, intact_batch
+from storage.log.batch_search import Budget, Undecided, intact_batch
 from storage.log.scanning import ascending_rows
 from storage.log.segment import Segment
 from storage.log.segment_check import never_written
@@ -145,7 +145,7 @@ def _at_intact_batch(segment: Segment, tail: Tail, size: int) -> Tail | None:
         return None
     end = min(size, tail.end + _SEARCHED_BYTES)
     try:
-        position = intact_batch(segment, tail.end + 1, end, tail.next_offset, rounds=ROUNDS)
+        position = intact_batch(segment, tail.end + 1, end, tail.next_offset, budget=Budget(end - tail.end))
     except Undecided:
         return None
     found = None if position is None else segment.batch_at(position, size)

@@ -48,7 +48,7 @@ from storage.files.transaction_index import AbortedTxn
 from storage.files.whole_file import read_existing
 from storage.format.batches import LOG_OVERHEAD, MAX_RELATIVE_OFFSET, BatchTable
 from storage.log import tail
-from storage.log.batch_search import ROUNDS, Undecided, intact_batch
+from storage.log.batch_search import Budget, Undecided, intact_batch
 from storage.log.segment import Segment
 from storage.log.segment_check import SegmentCheck, check_segment, ignore_batches, never_written
 from storage.log.segments import live_offsets
@@ -494,7 +494,7 @@ def _without_length(segment: Segment, position: int) -> str | None:
 def _intact_behind(segment: Segment, position: int) -> str | None:
     """What is found of intact batches from `position` on; None where there is none."""
     try:
-        found = intact_batch(segment, position, segment.size, _MIN_OFFSET, MAX_OFFSET, rounds=ROUNDS)
+        found = intact_batch(segment, position, segment.size, _MIN_OFFSET, MAX_OFFSET, budget=Budget(segment.size))
     except Undecided:
         return "more that looks like batches than can be checked"
     return None if found is None else f"an intact batch at position {found}"

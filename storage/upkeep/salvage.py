@@ -201,7 +201,10 @@ class _IntactBatches:
         """Breaks, and intact batches that are left out, in file order."""
         path = self.segment.log.path
         breaks = (one for one in self.breaks if one.fault is not Fault.ORDER)
-        found = [UncopiedBytes(path, one.position, one.end, one.fault.value) for one in breaks]
+        found = [
+            UncopiedBytes(path, one.position, one.end, one.fault.value + (one.behind if one.undecided else ""))
+            for one in breaks
+        ]
         for row in np.flatnonzero(~self.kept).tolist():
             position = int(self.position[row])
             reason = f"offset {int(self.base[row])} contradicts those around it"

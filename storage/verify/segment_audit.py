@@ -111,13 +111,13 @@ def audit_segment(plan: SegmentPlan, progress: Progress, threads: int = 1) -> Se
 def _report_break(plan: SegmentPlan, path: Path, broken: Break, findings: Findings) -> None:
     """Reports damage; or, at the end of a log that was not closed, a torn tail."""
     size = broken.end - broken.position
-    torn = not plan.sealed and not plan.settled and not broken.intact_behind and broken.fault is not Fault.ORDER
+    torn = not (plan.sealed or plan.settled or broken.behind or broken.fault is Fault.ORDER)
     if not plan.checked:
         recovery = "leaves it: it is below the recovery point; readers fail there"
     else:
         recovery = "cuts the log here, removing " + (f"{size} bytes" if torn else "everything after it")
         recovery += f" and {plan.later_segments} later segments" if plan.later_segments else ""
-    behind = f", {size} bytes; intact again from position {broken.end}" if size and broken.intact_behind else ""
+    behind = f", {size} bytes{broken.behind}" if size and broken.behind else ""
     kind, how = _KINDS[broken.fault], Repair(recovery, SALVAGE)
     if torn:
         kind, how = FaultKind.LOG_CUT_OFF, Repair(recovery, RECOVER, note=True)

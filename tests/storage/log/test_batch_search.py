@@ -10,7 +10,7 @@ import pytest
 from storage.files.log_file import LogFile
 from storage.format import decode_kernel
 from storage.log import batch_search
-from storage.log.batch_search import Undecided, intact_batch
+from storage.log.batch_search import Budget, Undecided, intact_batch
 from storage.log.segment import Segment
 from tests.support.raw_batches import batch, message, record
 
@@ -82,26 +82,31 @@ def test_its_work_is_linear_in_the_bytes(tmp_path: Path, monkeypatch: pytest.Mon
         return original(log, position, size, into)
 
     monkeypatch.setattr(LogFile, "read", counted)
-    assert intact_batch(one, 0, one.size, rounds=1) == len(data)
+    assert intact_batch(one, 0, one.size, budget=Budget(one.size)) == len(data)
     assert read[0] < 25 * len(data)
     read[0] = 0
-    assert intact_batch(segment(tmp_path, data), 0, len(data), rounds=1) is None
+    assert intact_batch(segment(tmp_path, data), 0, len(data), budget=Budget(len(data))) is None
     assert read[0] < 25 * len(data)
 
 
 def test_it_gives_up_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_search, "_MANY", 100)
+    monkeypatch.setattr(batch_search, "_STEP", 1 << 12)
+    monkeypatch.setattr(batch_search, "_ROUNDS", 5)
     data = hostile(1 << 16) + GOOD[0]
     one = segment(tmp_path, data)
     assert intact_batch(one, 0, len(data)) == len(data) - len(GOOD[0])
     with pytest.raises(Undecided):
-        intact_batch(one, 0, len(data), rounds=3)
+        intact_batch(one, 0, len(data), budget=Budget(len(data)))
 
 
-def test_right_checksums_of_what_is_no_batch_are_rounds_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_right_checksums_of_what_is_no_batch_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_search, "_FEW", 0)
     monkeypatch.setattr(Segment, "batch_at", lambda *_, **__: None)
+    monkeypatch.setattr(batch_search, "_STEP", 100)
+    monkeypatch.setattr(batch_search, "_ROUNDS", 1)
     one = segment(tmp_path, GOOD[0] * 9)
     assert intact_batch(one, 0, one.size) is None
+    Budget(one.size).spend(one.size)  # the one pass over all bytes
     with pytest.raises(Undecided):
-        intact_batch(one, 0, one.size, rounds=3)
+        intact_batch(one, 0, one.size, budget=Budget(one.size))

@@ -118,6 +118,8 @@ def test_a_forced_recovery_tells_that_it_cuts_off_intact_messages(tmp_path: Path
 def test_what_cannot_be_told_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More bytes look like batches than are checked: the partition is damaged, and a forced recovery says so."""
     monkeypatch.setattr(batch_search, "_MANY", 10)
+    monkeypatch.setattr(batch_search, "_STEP", 1 << 10)
+    monkeypatch.setattr(batch_search, "_ROUNDS", 20)
     lies = bytearray(batch(1)[:61] * 400)
     for at in range(0, len(lies), 61):
         lies[at + 8 : at + 12] = (len(lies) - at - 12).to_bytes(4, "big")
