@@ -29,7 +29,7 @@ from kafkafs.spark.option_values import (
     positive,
     table_options,
 )
-from storage.format.messages import GROUPS
+from storage.files.names import KAFKAS_OWN_TOPICS
 from storage.types import Isolation, TopicPartition
 
 EARLIEST: Final = -2  # KafkaOffsetRangeLimit
@@ -139,9 +139,9 @@ class SourceOptions:
         """Whether some of what is decoded is not in Kafka's own topics, whose definitions are known."""
         match self.chosen:
             case TopicNames(topics):
-                return self.decodes and not GROUPS.issuperset(topics)
+                return self.decodes and not KAFKAS_OWN_TOPICS.issuperset(topics)
             case Partitions(partitions):
-                return self.decodes and not GROUPS.issuperset(tp.topic for tp in partitions)
+                return self.decodes and not KAFKAS_OWN_TOPICS.issuperset(tp.topic for tp in partitions)
             case _:
                 return self.decodes
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from storage.errors import StorageError
+from storage.files.names import KAFKAS_OWN_TOPICS
 from storage.format.messages import GROUPS, Messages, messages
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
@@ -67,6 +68,10 @@ def test_logs_of_brokers_read_as_kafkas_classes_print_them(fixture: str, partiti
                 found.append({"offset": offset, "key": without_name(key), "value": value})
             assert error is None
     assert found == golden(fixture, partition)
+
+
+def test_the_groups_that_are_topics_are_kafkas_own() -> None:
+    assert GROUPS == KAFKAS_OWN_TOPICS
 
 
 def test_the_key_tells_the_name_of_its_type() -> None:
