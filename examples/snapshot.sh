@@ -26,7 +26,7 @@ for day in [!_@]*/0/time/*.txt; do
     printf '%6d  %s\n' "$(wc -l <"$day")" "$day"
 done
 say "the committed offsets of consumer groups"
-find @groups -type f | while read -r file; do
+find @groups -type f -name '[0-9]*' | while read -r file; do
     echo "$file: $(cat "$file")"
 done
 cd /

@@ -94,7 +94,7 @@ def test_reading_a_crashed_brokers_disk(tmp_path: Path) -> None:
     said = example("crashed-broker.sh")
     assert "  cuts 00000000000000000480.log at position 1919, offset 500: 150 bytes are removed" in said
     assert ["orders/0", "500"] in [line.split() for line in said]
-    assert any(line.split()[:4] == ["billing", "1", "2", "80"] for line in said)
+    assert any(line.split()[:6] == ["billing", "classic", "Empty", "0", "1", "2"] for line in said)
     assert ["total", "1349"] in [line.split() for line in said]
     assert any("batch-crc" in line for line in said)
     assert "  offsets 60 to 99 lost" in said
@@ -164,7 +164,7 @@ def test_a_local_log_for_shell_scripts(tmp_path: Path) -> None:
         *(f"fast does job {n}" for n in (5, 6)),
         "slow does job 3",
     ]
-    assert [line.split()[:4] for line in said[-2:]] == [["fast", "1", "1", "0"], ["slow", "1", "1", "3"]]
+    assert [line.split()[:7:2] for line in said[-2:]] == [["fast", "Empty", "1", "0"], ["slow", "Empty", "1", "3"]]
 
 
 @requires_fuse

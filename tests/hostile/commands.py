@@ -20,6 +20,7 @@ READS: Final[dict[str, tuple[str, ...]]] = {
     "fetch": ("{log} {tp} --offset 0 --max-bytes 100000",),
     "groups": ("{log}", "{log} g1"),
     "histogram": ("{log} {tp}",),
+    "metadata": ("{log}", "{log} --json", "{log} --diff 2024-01-01"),
     "mirror": ("{log} {out}", "{log} {out} --manifest {out}.json"),
     "recover": ("{log} --dry-run", "{log} --dry-run --json"),
     "compact": ("{log} {tp} --dry-run",),

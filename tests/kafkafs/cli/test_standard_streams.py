@@ -11,7 +11,7 @@ import pytest
 
 from storage.format.record_columns import Record
 from tests.kafkafs.cli.test_main import all_commands
-from tests.support.builders import build_log_dir
+from tests.support.builders import build_log_dir, metadata_records
 from tests.support.commands import output_of
 from tests.support.owned_dirs import tree_of
 
@@ -34,6 +34,7 @@ PRINTING = (
     "fetch LOGS t/0 --offset 0 --max-bytes 1000",
     "groups LOGS",
     "histogram LOGS t",
+    "metadata BROKER",
     "mirror LOGS NEW",
     "recover LOGS --dry-run",
     "reindex LOGS t",
@@ -55,11 +56,12 @@ SILENT = {"append", "mount", "umount"}
 def logs(tmp_path: Path) -> Path:
     (tmp_path / "schemas").mkdir()
     (tmp_path / "schemas" / "1.avsc").write_text('"string"')
+    build_log_dir(tmp_path / "broker", {"__cluster_metadata": [metadata_records("t", 1, [1])]})
     return build_log_dir(tmp_path / "logs", {"t": [[Record(b"key", b"one"), Record(None, b"two")]]}, broker=False).path
 
 
 def shell(command: str, redirections: str, logs: Path) -> subprocess.CompletedProcess[bytes]:
-    for name in ("LOGS", "NEW", "SCHEMAS"):
+    for name in ("LOGS", "NEW", "SCHEMAS", "BROKER"):
         command = command.replace(name, shlex.quote(str(logs.parent / name.lower())))
     line = f"{sys.executable} -m kafkafs {command} {redirections}"
     return subprocess.run(["bash", "-c", line], capture_output=True, timeout=120, check=False)
