@@ -144,7 +144,9 @@ class GroupTree:
         """Makes the content of a group's `@state.json`. NoSuchPath without such a group; errors as `view`."""
         group = self.offsets.group(name)
         if group is None:
-            raise NoSuchPath(name)
+            if not self._is_made(GroupDir(name)):
+                raise NoSuchPath(name)
+            group = group_offsets.ConsumerGroup(name, -1)
         text = json.dumps(state_of(group, self._log_dir.topics_by_id), indent=2).encode() + b"\n"
         return lambda: (text, self.mtime_ns(group.commit_timestamp))
 
@@ -165,7 +167,7 @@ class GroupTree:
                 topics = {other.topic for other in made if isinstance(other, GroupTopic) and other.group == node.group}
                 topics |= set() if group is None else group.offsets.keys()
                 valid = (topic for topic in sorted(topics) if topic_name_problem(topic) is None)
-                yield from () if group is None else (Entry(STATE_FILE, NodeKind.FILE),)
+                yield Entry(STATE_FILE, NodeKind.FILE)
                 yield from (Entry(topic, NodeKind.DIRECTORY) for topic in valid)
             case GroupTopic():
                 numbers = {

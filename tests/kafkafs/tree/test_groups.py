@@ -249,7 +249,7 @@ def test_a_group_is_removed_once_it_has_no_offset(tree: Tree) -> None:
     path = made(tree)
     write(tree, path, b"5")
     tree.remove_file(path)
-    assert names(tree, "/@groups/g") == ["t"]
+    assert names(tree, "/@groups/g") == ["@state.json", "t"]
     tree.remove_directory("/@groups/g")
     assert names(tree, "/@groups") == []
     for gone in (path, "/@groups/g/t", "/@groups/g"):
@@ -295,8 +295,7 @@ def test_a_share_group_is_listed(tree: Tree, owned: OwnedDir) -> None:
 
 def test_the_state_is_there_as_long_as_the_group(tree: Tree) -> None:
     path, state = made(tree), "/@groups/g/@state.json"
-    with pytest.raises(NoSuchPath):
-        tree.lookup(state)
+    assert json.loads(content(tree, state))["state"] == "Empty"
     write(tree, path, b"5")
     assert json.loads(content(tree, state))["group"] == "g"
     assert tree.lookup(state).attributes().size == len(content(tree, state))
@@ -307,6 +306,7 @@ def test_the_state_is_there_as_long_as_the_group(tree: Tree) -> None:
     assert names(tree, "/@groups/g") == ["@state.json", "t"]
     tree.remove_file(path)
     tree.remove_directory("/@groups/g/t")
+    tree.remove_file(state)
     tree.remove_directory("/@groups/g")
     for attempt in (tree.lookup, tree.remove_file):
         with pytest.raises(NoSuchPath):
