@@ -136,7 +136,7 @@ def write_protected(mountpoint: Path) -> Iterator[Callable[[], None]]:
     """What it yields, called once something is mounted there, makes the directory below unwritable until the end.
 
     For a killed server it does not end: whoever goes on writing finds a directory that is not writable, and not one in
-    which files arise that no topic ever gets. A mode does not stop root, see README.md, "Writing".
+    which files arise that no topic ever gets. A mode does not stop root, see CONTRACT.md, "Mount options".
     """
     try:
         # Opened before the mount, it remains the directory below.
