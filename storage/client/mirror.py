@@ -371,24 +371,31 @@ def _check_cut(log: PartitionLog, snapshot: LogSnapshot) -> None:
 def copy_batches(snapshot: LogSnapshot, log: PartitionLog, recorder: PartitionRecorder | None = None) -> Iterator[int]:
     """Appends the batches after the log's end, a window of them at a time; yields the bytes of each.
 
-    `recorder` is given what was appended. CorruptBatch and the like at damage in the source: everything before it was
-    copied.
+    `recorder` is given what was appended, by another thread, and has all of it when this ends or is closed.
+    CorruptBatch and the like at damage in the source: everything before it was copied.
     """
     place = _first_batch(snapshot, log.log_end_offset)
     if place is None:
         return
     position = place.position
-    for segment in snapshot.segments[place.segment_index :]:
-        for window in scan_sound_batches(snapshot, segment, position, window=_WINDOW):
-            first = int(window.table.position[0]) - window.origin
-            last = int(window.table.end[-1]) - window.origin
-            data, headers = window.buffer[first:last], window.table.copy()
-            headers.data[Column.POSITION] -= window.table.position[0]
-            log.append_batches(data, headers)
-            if recorder is not None:
-                recorder.add(segment.base_offset, data, window.table)
-            yield last - first
-        position = 0
+    with ThreadPoolExecutor(1, "mirror-digest") as pool:  # starts a thread when it gets something to do
+        digesting: Future[None] | None = None
+        for segment in snapshot.segments[place.segment_index :]:
+            for window in scan_sound_batches(snapshot, segment, position, window=_WINDOW):
+                first = int(window.table.position[0]) - window.origin
+                last = int(window.table.end[-1]) - window.origin
+                data, headers = window.buffer[first:last], window.table.copy()
+                headers.data[Column.POSITION] -= window.table.position[0]
+                log.append_batches(data, headers)
+                if recorder is not None:
+                    if digesting is not None:
+                        digesting.result()
+                    # The next window is read into the same buffer.
+                    digesting = pool.submit(recorder.add, segment.base_offset, memoryview(bytes(data)), headers)
+                yield last - first
+            position = 0
+        if digesting is not None:
+            digesting.result()
 
 
 def _first_batch(snapshot: LogSnapshot, offset: int) -> reader.BatchPosition | None:
