@@ -24,6 +24,7 @@ KERNELS: Final = (
     "kafkafs.selection.key_kernel",
     "kafkafs.view_index.measure_kernel",
     "kafkafs.decoding.avro_kernel",
+    "kafkafs.decoding.proto_kernel",
 )
 
 

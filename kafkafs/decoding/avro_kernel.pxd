@@ -21,3 +21,13 @@ cdef extern from *:
     unsigned long long high_product "kafkafs_high_product"(unsigned long long a, unsigned long long b) noexcept nogil
     const char* PAIRS "kafkafs_pairs"
     bint LITTLE_ENDIAN "(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)"
+
+# What writes values, for `proto_kernel.py` too.
+cdef long long _digits(unsigned char* out, long long position, unsigned long long rest, long long count) noexcept nogil
+cdef long long _digit_count(unsigned long long rest) noexcept nogil
+cdef long long _number(unsigned char* out, long long position, long long value) noexcept nogil
+cdef long long _float(unsigned char* out, long long position, unsigned long long bits, long long fraction_bits, long long top, const unsigned long long* powers) noexcept nogil
+cdef long long _escaped(unsigned char* out, long long position, const unsigned char* text, long long start, long long length, long long size) noexcept nogil
+cdef long long _escaped_size(const unsigned char* text, long long start, long long length) noexcept nogil
+cdef long long _base64(unsigned char* out, long long position, const unsigned char* text, long long start, long long length) noexcept nogil
+cdef long long _date(unsigned char* out, long long position, long long days) noexcept nogil

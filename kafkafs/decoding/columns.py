@@ -136,8 +136,10 @@ class ColumnDecoder:
                 raise ValueError(f"record {found} of the block points outside its buffer")
             errors[found] = self._fault(int(ids[found]), fault, at - int(starts[found]), instruction)
         if others:
+            rows, position = self._of_protobuf(buffer, columns, ids, guids, room, position, texts, rows)
             data = memoryview(buffer).cast("B")
-            for found in np.flatnonzero((ids[:rows] >= 0) & (columns[2, :rows] < 0)).tolist():
+            left = (ids[:rows] >= 0) & (columns[2, :rows] < 0) & (texts[1, :rows] < 0)
+            for found in np.flatnonzero(left).tolist():
                 start, length = columns[:2, found].tolist()
                 text = self._row(int(ids[found]), data[start : start + length], guids.get(found))
                 if isinstance(text, str):
@@ -146,12 +148,39 @@ class ColumnDecoder:
                 end = room.append(position, text)
                 if end < 0:
                     rows = found
-                    errors = {row: error for row, error in errors.items() if row < rows}
                     break
                 texts[:, found] = position, end - position
                 position = end
-        in_order = not others and rows > 0 and int(texts[1, :rows].min()) >= 0
+            errors = {row: error for row, error in errors.items() if row < rows}
+        in_order = rows > 0 and int(texts[1, :rows].min()) >= 0
+        if in_order and others:
+            in_order = bool((texts[0, 1:rows] == texts[:, : rows - 1].sum(0)).all())
         return Decoded(rows, texts, ids, errors, in_order), position
+
+    def _of_protobuf(
+        self,
+        buffer: Buffer,
+        columns: Int64s,
+        ids: Int64s,
+        guids: Mapping[int, bytes],
+        room: Room,
+        position: int,
+        texts: Int64s,
+        rows: int,
+    ) -> tuple[int, int]:
+        """Puts what the Protobuf kernel makes of the first rows into `texts`; how many of them fit, and the position
+        after their texts."""
+        left = (ids[:rows] >= 0) & (columns[2, :rows] < 0)
+        left[[row for row in guids if row < rows]] = False  # their message indexes are elsewhere
+        for one in np.unique(ids[:rows][left]).tolist():
+            decoder = self._plans.plan(one).rows
+            if decoder is None:
+                continue
+            chosen = np.flatnonzero(left[:rows] & (ids[:rows] == one))
+            done, position = decoder.decode_rows(buffer, columns, chosen, room.texts, position, texts)
+            if done < len(chosen):
+                rows = int(chosen[done])
+        return rows, position
 
     def _find_entries(self, ids: Int64s, entries: Int64s) -> bool:
         """Puts each row's first instruction into `entries`, -1 if there is none; whether rows with an id are among

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from kafkafs.decoding import avro_resolution, avro_schema, protobuf
@@ -16,16 +16,11 @@ from kafkafs.schemas.schema import AVRO, JSON, PROTOBUF
 if TYPE_CHECKING:
     from kafkafs.decoding.avro_program import Programs
     from kafkafs.decoding.avro_resolution import ValueColumn
+    from kafkafs.decoding.protobuf import ProtobufDecoder
     from kafkafs.schemas.schema import Schema, SchemaLookup
 
 # Ids that no schema has, of which it is remembered: keys and values that are no Avro can look like any id.
 _MOST_UNKNOWN: Final = 1_000_000
-
-
-class RowDecoder(Protocol):
-    """Decodes one datum (without magic byte and id) to a JSON text. Raises `protobuf.CannotDecode`."""
-
-    def decode(self, data: bytes) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +29,7 @@ class Plan:
     -1 if it is unknown."""
 
     entry: int = -1
-    rows: RowDecoder | None = None
+    rows: ProtobufDecoder | None = None
     error: str = ""
     schema_id: int = -1
 
@@ -71,7 +66,7 @@ class Plans:
             self._plans[which] = made = replace(self._made(schema), schema_id=schema.schema_id)
             return made
 
-    def _of_protobuf(self, schema: Schema) -> RowDecoder:
+    def _of_protobuf(self, schema: Schema) -> ProtobufDecoder:
         if self._descriptors > MOST_DESCRIPTORS:
             raise BadSchema("the schemas in use before it are too large together")
         decoder = protobuf.decoder(schema, self._schemas)

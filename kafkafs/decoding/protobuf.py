@@ -7,14 +7,24 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from kafkafs.decoding import proto_kernel
+from kafkafs.decoding.avro_program import POWERS
 from kafkafs.decoding.does_not_fit import DoesNotFit, shortened
 from kafkafs.decoding.proto_files import compiled_files
 from kafkafs.decoding.proto_indexes import BadIndexes, indexes_of, read_indexes, write_indexes
 from kafkafs.decoding.proto_order import in_order
+from kafkafs.decoding.proto_program import ProtoProgram
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
     from kafkafs.decoding.proto_files import Compiled
     from kafkafs.schemas.schema import Schema, SchemaLookup
+
+    Int64s = NDArray[np.int64]
 
 # A message takes many times its size while it is an object of the library.
 _MOST_BYTES: Final = 4 << 20
@@ -23,6 +33,8 @@ _MOST_BYTES: Final = 4 << 20
 _MOST_TEXT: Final = 1 << 20
 _NOT_COUNTED: Final = 64 << 20
 _MOST_WITHIN_EACH_OTHER: Final = 100  # messages below the outermost one: the limit of the library's decoding
+_MOST_OF_INDEXES: Final = 64  # longer ones are for the library alone
+_SLOTS: Final = 1 << 14  # of the kernel: three numbers for each field of the messages that are within each other
 _FLOAT_MAX: Final = 3.4028234663852886e38
 
 
@@ -36,7 +48,10 @@ class ProtobufDecoder:
     def __init__(self, compiled: Compiled) -> None:
         self._pool, self._file, self.descriptors = compiled
         self._classes: dict[tuple[int, ...], Any] = {}  # by message indexes; there are as many as message types
-        self._longest_name = _longest_name(self._file)
+        longest = _longest_name(self._file)
+        self._longest_name = longest
+        self._most_of_kernel = min(_MOST_BYTES, _NOT_COUNTED // max(longest, 1))
+        self._program = ProtoProgram()
 
     def decode(self, data: bytes) -> bytes:
         """The JSON text of message indexes and message: the proto3 mapping with the field names of the .proto, unset
@@ -56,6 +71,29 @@ class ProtobufDecoder:
         # What the library raises for bad data depends on the type, and on its version.
         except Exception as error:  # noqa: BLE001
             raise CannotDecode(_reason(error)) from None
+
+    def decode_rows(
+        self, buffer: Buffer, columns: Int64s, rows: Int64s, out: NDArray[np.uint8], position: int, texts: Int64s
+    ) -> tuple[int, int]:
+        """Decodes what is ordinary of these rows, as `proto_kernel.run` does, with the same results. Nothing without a
+        compiled kernel, since the library is faster then."""
+        if not len(rows) or not proto_kernel.is_compiled():
+            return len(rows), position
+        self._learn(buffer, columns, int(rows[0]))
+        slots = np.empty(_SLOTS, np.int64)
+        return proto_kernel.run(
+            *self._program.arrays, POWERS, buffer, columns, rows, self._most_of_kernel, out, position, texts, slots
+        )
+
+    def _learn(self, buffer: Buffer, columns: Int64s, row: int) -> None:
+        """Has the kernel know the message type of this row's data, and so that of most others."""
+        start, length = columns[:2, row].tolist()
+        begin = bytes(memoryview(buffer).cast("B")[start : start + min(length, _MOST_OF_INDEXES)])
+        try:
+            indexes, at = read_indexes(begin)
+            self._program.add(begin[:at], self._class(indexes).DESCRIPTOR)
+        except (BadIndexes, TypeError):  # the library's if the type is no good, for `decode` to tell
+            return
 
     def encode(self, value: object) -> bytes:
         """Message indexes and message of the first message type that `value` fits: outer types come first. Raises
