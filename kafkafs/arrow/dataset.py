@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 
 from kafkafs.arrow.rows import MILLISECONDS, TYPES
-from storage.types import OffsetRange, TimeRange
+from storage.types import NO_TIMESTAMP, OffsetRange, TimeRange
 
 
 class Scan(Protocol):
@@ -194,7 +194,8 @@ def _times(may_be: _Possible) -> TimeRange | None:
         return may_be(_SIDES[side]("timestamp", pa.scalar(ms, MILLISECONDS)))
 
     try:
-        if may_be(pc.field("timestamp").is_null()):
+        # Without a timestamp, which is -1, a message is in no range of times.
+        if may_be(pc.field("timestamp") == pa.scalar(NO_TIMESTAMP, MILLISECONDS)):
             return None
         start, end = _hull(least, most, at)
     except pa.ArrowInvalid:  # a unit so fine that it cannot express these years

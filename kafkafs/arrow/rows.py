@@ -17,7 +17,6 @@ from kafkafs.arrow.header_columns import HeaderColumn
 from storage.errors import InvalidRecord
 from storage.format import decode_kernel
 from storage.format.block import RecordColumn
-from storage.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,7 +57,7 @@ DECODED_TYPES: Final[dict[str, pa.DataType]] = {
 }
 
 
-# Scans have the log's own milliseconds, and null where a message has no timestamp.
+# Scans have the log's own unit.
 MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
 
 
@@ -183,6 +182,9 @@ class _BytesColumn:
             if self._valid is None:
                 self._valid = np.ones(MOST_ROWS, np.bool_)
             np.greater_equal(lengths, 0, out=self._valid[row : row + count])
+            if int(lengths.max()) <= 0:  # as the keys of a topic without keys
+                self._offsets[row + 1 : row + 1 + count] = used
+                return
             total = int(np.maximum(lengths, 0).sum())
         else:
             total = int(lengths.sum())
@@ -317,27 +319,14 @@ def _timestamps(tp: TopicPartition, block: RecordBlock, out: _Numbers) -> None:
     np.multiply(milliseconds, 1000, out=out)
 
 
-class _MillisecondsColumn(_NumberColumn):
-    """Timestamps as the log has them, null where there is none."""
-
-    def __init__(self) -> None:
-        super().__init__(MILLISECONDS, _milliseconds)
-
-    def finish(self, rows: int) -> pa.Array:
-        there = self._values[:rows] != NO_TIMESTAMP
-        whole = super().finish(rows)
-        if there.all():
-            return whole
-        validity = pa.py_buffer(np.packbits(there, bitorder="little"))
-        return pa.Array.from_buffers(MILLISECONDS, rows, [validity, whole.buffers()[1]])
-
-
 def _milliseconds(tp: TopicPartition, block: RecordBlock, out: _Numbers) -> None:
     out[:] = block.timestamp
 
 
 def _timestamp_types(tp: TopicPartition, block: RecordBlock, out: _Numbers) -> None:
-    out[:] = block.table.timestamp_type[block.batch]
+    of_batches = block.table.timestamp_type[int(block.batch[0]) : int(block.batch[-1]) + 1]
+    first = of_batches[0]
+    out[:] = first if (of_batches == first).all() else block.table.timestamp_type[block.batch]
 
 
 def _column(field: pa.Field, decoding: Decoding | None, replace_errors: bool) -> _Column:
@@ -354,7 +343,7 @@ def _column(field: pa.Field, decoding: Decoding | None, replace_errors: bool) ->
         start: _Start = RecordColumn.KEY_START if name == "key" else RecordColumn.VALUE_START
         return _BytesColumn(start) if field.type == pa.binary() else _StringColumn(start, replace_errors)
     if field.type == MILLISECONDS:
-        return _MillisecondsColumn()
+        return _NumberColumn(MILLISECONDS, _milliseconds)
     if name == "topic":
         return _TopicColumn()
     if name == "headers":

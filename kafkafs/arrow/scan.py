@@ -179,8 +179,8 @@ class Scan:
         return _batches(self)
 
     def count(self) -> int:
-        """The number of messages: from the headers of batches, where all between two offsets are wanted. Errors as of
-        iteration."""
+        """The number of messages: from the headers of batches, where all between two offsets are wanted and nothing is
+        skipped; records are not checked then. Errors as of iteration."""
         return sum(self._count(part) for part in self._parts)
 
     __len__ = count
@@ -263,8 +263,8 @@ class Scan:
 
     def _count(self, part: Part) -> int:
         split = part.split
-        if part.is_whole and self._key is None:
-            # What is wrong is told, or skipped, by reading.
+        if part.is_whole and self._key is None and self._fail:
+            # What is wrong is told by reading.
             with suppress(StorageError):
                 log = part.log_dir.log(split.tp).snapshot()
                 planned, found = split.identity, log.identity
