@@ -323,7 +323,7 @@ def _batches(scan: Scan) -> Iterator[pa.RecordBatch]:
     from kafkafs.arrow.rows import arrow_batches, arrow_schema
 
     columns, typed = list(scan.columns), None
-    if scan._form is not None and not {"value", TYPED}.isdisjoint(columns):
+    if scan._form is not None and not {"value", TYPED, "decode_error"}.isdisjoint(columns):
         typed = _typed(scan._form)
         columns = list(dict.fromkeys(("value", "headers", *(name for name in columns if name != TYPED))))
     read = arrow_schema(columns, {name: schema.field(name).type for name in columns if name in scan.columns})

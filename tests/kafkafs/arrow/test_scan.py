@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import subprocess
@@ -12,13 +13,12 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kafkafs
-from kafkafs.arrow import COLUMNS
+from kafkafs.arrow import COLUMNS, DECODED
 from kafkafs.arrow.log_dirs import InvalidOption
 from kafkafs.arrow.opened_log import Message, NotHere
 from kafkafs.arrow.scan import Scan
@@ -37,18 +37,29 @@ from tests.support.builders import (
     BuiltLogDir,
     BuiltRecord,
     Item,
-    Partition,
     abort,
     build_log_dir,
     many,
 )
+from tests.support.decoded_golden import golden_lines, partitions
 from tests.support.fixtures import FIXTURES, READ_UNCOMMITTED, Golden, GoldenCase, case_params, golden_cases
+from tests.support.schema_logs import framed, schema_record
 
+fastavro = pytest.importorskip("fastavro")
 pa = pytest.importorskip("pyarrow")
 
 KINDS = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 DAMAGED = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}  # the consumer fails there, and so do we
+V1 = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}, {"name": "old", "type": "string"}]}
+MORE = {"name": "more", "type": ["null", "string"], "default": None}
+V2 = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}, MORE]}
 INTACT = [case for case in golden_cases() if case.topic not in DAMAGED]
+
+
+def encoded(schema_id: int, schema: dict[str, Any], value: dict[str, Any]) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return framed(schema_id, out.getvalue())
 
 
 def records(table: Any) -> list[Golden]:
@@ -292,7 +303,7 @@ def test_text(tmp_path: Path) -> None:
     scan = log.scan(text=True, offsets=(0, 3), columns=("key", "value"))
     assert scan.schema.types == [pa.string(), pa.string()]
     assert scan.to_arrow().to_pydict() == {"key": ["ключ", None, ""], "value": ["one", None, "é"]}
-    with pytest.raises(InvalidRecord, match="value of t/0 is not UTF-8: .* at offset 3"):
+    with pytest.raises(InvalidRecord, match=r"value of t/0 is not UTF-8: .* at offset 3"):
         log.scan(text=True).to_arrow()
     assert log.scan(text="replace", columns="value").to_arrow().column(0).to_pylist()[-2:] == ["\ufffd", "\ufffd"]
     assert log.scan(text=True, columns="key").to_arrow().num_rows == 5
@@ -355,7 +366,7 @@ def test_several_directories_and_partitions_that_none_has(tmp_path: Path) -> Non
         parts.append(tmp_path / name)
     assert offsets(kafkafs.open(parts)["t"].scan()) == offsets(kafkafs.open(whole)["t"].scan())
     alone = kafkafs.open(parts[0])["t"]
-    with pytest.raises(OffsetOutOfRange, match="t/1 .*not in .*partitions="):
+    with pytest.raises(OffsetOutOfRange, match=r"t/1 .*not in .*partitions="):
         alone.scan()
     assert offsets(alone.scan(partitions=[0, 2])).keys() == {0, 2}
     scan = alone.scan(on_damage="skip")
@@ -394,23 +405,111 @@ def test_two_passes_at_once(built: BuiltLogDir) -> None:
 
 
 @pytest.mark.golden
-def test_decoding(tmp_path: Path) -> None:
-    log = kafkafs.open(FIXTURES / "schemas" / "log")
-    from tests.support.decoded_golden import agrees, golden_lines, partitions
+@pytest.mark.parametrize("name", partitions())
+def test_decoded_texts_and_messages(name: str) -> None:
+    topic, _, number = name.rpartition("-")
+    partition = kafkafs.open(FIXTURES / "schemas" / "log")[topic][int(number)]
+    rows = partition.scan(decode=True).to_arrow().to_pylist()
+    assert [row["offset"] for row in rows] == [line["offset"] for line in golden_lines(name)]
+    for row, message in zip(rows, partition.messages(), strict=True):
+        if row["decode_error"] is None:
+            found = [json.loads(row[f"{side}_json"] or "null") for side in ("key", "value")]
+            assert [message.decoded_key, message.decoded] == found
+        elif row["decode_error"].startswith("value: "):
+            with pytest.raises(InvalidRecord, match=f"value of {topic}/{number} cannot be decoded.* at offset"):
+                _ = message.decoded
 
-    assert partitions()
-    for name in partitions():
-        topic, _, number = name.rpartition("-")
-        columns = ("offset", "key_json", "value_json", "decode_error", "key_schema_id", "value_schema_id")
-        scan = log[topic][int(number)].scan(decode=True, columns=columns)
-        rows = scan.to_arrow().to_pylist()
-        lines = list(golden_lines(name))
-        assert [row["offset"] for row in rows] == [line["offset"] for line in lines]
-        for row, line, message in zip(rows, lines, log[topic][int(number)].messages(), strict=True):
-            shown = {side: None if row[f"{side}_json"] is None else json.loads(row[f"{side}_json"]) for side in ("key", "value")}
-            if row["decode_error"] is None:
-                assert (message.decoded_key, message.decoded) == (shown["key"], shown["value"])
-            elif "value:" in row["decode_error"]:
-                with pytest.raises(InvalidRecord, match="cannot be decoded"):
-                    _ = message.decoded
-        del agrees
+
+def test_typed_values(tmp_path: Path) -> None:
+    """As columns where the newest schema is an Avro record, whichever version wrote them."""
+    records = [
+        Record(b"k", encoded(1, V1, {"id": 7, "old": "x"})),
+        Record(None, encoded(2, V2, {"id": 2**40, "more": "m"})),
+        Record(None, None),
+        Record(None, b"plain"),
+    ]
+    schemas = [
+        schema_record("t-value", number, number, json.dumps(schema)) for number, schema in enumerate((V1, V2), 1)
+    ]
+    path = build_log_dir(tmp_path, {"_schemas": [schemas], "t": [[Batch(records)]], "other": [[b"x"]]}).path
+    log = kafkafs.open(path)
+    scan = log["t"].scan(decode=True)
+    assert tuple(scan.schema.names) == (*COLUMNS, *DECODED, "value_bytes")
+    assert scan.schema.field("value").type == pa.struct([("id", pa.int64()), ("more", pa.string())])
+    found = scan.to_arrow().to_pydict()
+    assert found["value"] == [{"id": 7, "more": None}, {"id": 2**40, "more": "m"}, None, None]
+    assert found["value_json"] == ['{"id":7,"old":"x"}', f'{{"id":{2**40},"more":"m"}}', None, '"plain"']
+    assert found["value_bytes"] == [None, None, None, b"plain"]
+    assert found["value_schema_id"] == [1, 2, None, None]
+    assert found["decode_error"] == [None, None, None, "it is not in the wire format"]
+    for columns in ("value", "value_bytes", ("offset", "value"), ("value_json", "key"), "decode_error"):
+        names = [columns] if isinstance(columns, str) else list(columns)
+        chosen = log["t"].scan(decode=True, columns=columns)
+        assert chosen.to_arrow().schema == chosen.schema
+        assert chosen.to_arrow().select(names).to_pydict() == {name: found[name] for name in names}
+    assert "value_bytes" not in log["other"].scan(decode=True).schema.names
+    assert log["other"].scan(decode=True).to_arrow().column("value_json").to_pylist() == ['"x"']
+    assert [message.decoded for message in log["t"].messages(offsets=(0, 2))] == [
+        {"id": 7, "old": "x"},
+        {"id": 2**40, "more": "m"},
+    ]
+    assert log["t"].scan(decode=True, text=True, columns=("key", "value")).to_arrow().column(0).to_pylist()[0] == "k"
+
+
+@pytest.mark.golden
+def test_kafkas_own_topics_need_no_schemas() -> None:
+    topic = kafkafs.open(FIXTURES / "groups" / "log")["__consumer_offsets"]
+    texts = topic.scan(decode=True, columns=("key_json", "value_json")).to_arrow().to_pylist()
+    shown = [json.loads(row["key_json"])["name"] for row in texts]
+    assert {"GroupMetadata", "OffsetCommit"} <= set(shown)
+    assert [message.decoded_key["name"] for message in topic.messages()] == shown
+
+
+def test_frames(built: BuiltLogDir) -> None:
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    scan = kafkafs.open(built.path)["t"].scan()
+    frame = scan.to_pandas()
+    assert frame["offset"].tolist() == scan.to_arrow().column("offset").to_pylist()
+    assert frame["value"].tolist() == scan.to_arrow().column("value").to_pylist()
+    assert str(frame["timestamp"].dtype) == "datetime64[ms, UTC]"
+    assert isinstance(frame, pandas.DataFrame)
+    table = scan.to_polars()
+    assert table["headers"].to_list() == scan.to_arrow().column("headers").to_pylist()
+    assert polars.DataFrame(scan).equals(table), "the C stream interface"
+
+
+def test_what_is_not_used_is_not_imported(built: BuiltLogDir) -> None:
+    """pyarrow only for batches; numpy not even for `import kafkafs`."""
+    code = f"""
+import sys
+def there(): return sorted({{"numpy", "pyarrow", "pandas", "polars", "duckdb", "pyspark"}} & set(sys.modules))
+import kafkafs
+print(there())
+topic = kafkafs.open({str(built.path)!r})["t"]
+topic.scan().count(), sum(1 for _ in topic.messages())
+print(there())
+topic.scan().schema
+print(there())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "['numpy']", "['numpy', 'pyarrow']"]
+
+
+def test_without_pyarrow(built: BuiltLogDir) -> None:
+    """Messages and their number can be had; for batches the error names the extra."""
+    code = f"""
+import importlib.util, sys
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "pyarrow" else found(name, *more)
+import kafkafs
+topic = kafkafs.open({str(built.path)!r})["t"]
+print(topic.scan().count() == sum(1 for _ in topic.messages()))
+for read in (lambda: topic.scan().schema, lambda: topic.scan().to_dataset()):
+    try:
+        read()
+    except ImportError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    why = "batches and typed columns need pyarrow: pip install 'kafkafs[arrow]'"
+    assert done.stdout.splitlines() == ["True", why, why]
