@@ -91,8 +91,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "kafkafs.tree", "kafkafs.views", "kafkafs.selection", "storage.config", "storage.log",
         "storage.directory", "storage.upkeep",
     ),
+    # What Python programs and Spark's source have in common: no pyspark here.
+    "kafkafs.arrow": (
+        "kafkafs.schemas", "kafkafs.decoding", "kafkafs.selection",
+        "storage.format", "storage.files", "storage.log", "storage.client", "storage.latest",
+    ),
     "kafkafs.spark": (
-        KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding",
+        KAFKAFS_GROUND, "kafkafs.arrow", "kafkafs.schemas",
         "storage.format", "storage.files", "storage.log", "storage.client", "storage.directory",
         "storage.staged_writes", "storage.latest", "storage.compaction", "storage.verify",
     ),
@@ -109,7 +114,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "fuse": ("kafkafs.mounting.operations",),
     "pyspark": ("kafkafs.spark*",),
-    "pyarrow": ("kafkafs.spark*",),
+    "pyarrow": ("kafkafs.arrow*", "kafkafs.spark*"),
     "matplotlib": ("kafkafs.spark.jobs.stats_plot", "kafkafs.cli.histogram_plot"),
     "rich": ("kafkafs.cli*",),
     "click": ("kafkafs.cli*",),

@@ -65,6 +65,20 @@ def test_quickstart_of_a_directory_stays_mounted(tmp_path: Path) -> None:
     assert point not in kafkafs_mounts()
 
 
+def test_the_notebook(tmp_path: Path) -> None:
+    """pandas, polars and DuckDB agree with `kafkafs count`, and the plot is a picture."""
+    plot = tmp_path / "orders.png"
+    command = [sys.executable, str(ROOT / "examples" / "notebook.py"), str(SAMPLE), "orders", str(plot)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert "orders: {0: (0, 500), 1: (0, 200)}" in done.stdout
+    assert "0 0 b'c-36' b'{\"order\":10000," in done.stdout
+    assert "2026-11-20 23:00:00+00:00  10  4" in done.stdout
+    assert re.search(r"b\"c-32\" +┆ 31 +┆ 2361", done.stdout)
+    assert re.search(r"0 │ +100 │ 2026-11-19 09:36:02.667", done.stdout)
+    assert plot.read_bytes().startswith(b"\x89PNG\r\n")
+
+
 def test_quickstart_with_wrong_arguments(tmp_path: Path) -> None:
     assert quickstart("only-one").returncode == 2
     assert quickstart(tmp_path / "nowhere", tmp_path / "mnt").returncode != 0

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, TypeVar
 
+from kafkafs.arrow.log_dirs import InvalidOption
 from storage.files.opening import real_place
 
 # As documented; Spark ignores the case of names.
@@ -91,10 +92,6 @@ _UNITS_MS: Final = {
 _URI: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<host>[^/]*))?(?P<path>/.*)")
 
 _T = TypeVar("_T")
-
-
-class InvalidOption(ValueError):
-    """An option that is unknown, missing, malformed, or excluded by another one."""
 
 
 def by_lower_name(options: Mapping[str, str], own: tuple[str, ...], refused: Mapping[str, str]) -> dict[str, str]:

@@ -15,11 +15,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from kafkafs.arrow import COLUMNS, DECODED
+from kafkafs.arrow.log_dirs import InvalidOption
 from kafkafs.spark import java_pattern
 from kafkafs.spark.option_values import (
     REFUSED_BY_SOURCE,
     SOURCE,
-    InvalidOption,
     by_lower_name,
     directories,
     directory,
@@ -37,9 +38,6 @@ LATEST: Final = -1
 # A key next to the topics in a stream's first offset (`stream`). It is not a valid topic name.
 INITIAL: Final = "@initial"
 READ: Final = "@read"
-
-COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-DECODED: Final = ("key_json", "value_json", "key_schema_id", "value_schema_id", "decode_error")
 
 _CHOICES: Final = ("subscribe", "subscribePattern", "assign")
 

@@ -7,14 +7,14 @@ offset index names. A wrong index makes tasks unequal, never wrong: a log may be
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kafkafs.arrow.split_reader import Split
+
 if TYPE_CHECKING:
-    from storage.files.dir_identity import DirIdentity
     from storage.log.segment import Segment
     from storage.log.snapshot import LogSnapshot
-    from storage.types import TopicPartition
 
 # A task costs Spark about 27 ms, most of the time of a task of a few MiB; several per core even out slower ones.
 TASKS_PER_CORE: Final = 4
@@ -28,21 +28,6 @@ class LogRange:
     snapshot: LogSnapshot
     start_offset: int
     end_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Offsets of a partition from `start_offset` (included) to `end_offset` (excluded).
-
-    `size_bytes`: approximately, in the log's files. `identity`: of the log; in a topic that was deleted and created
-    again, the same offsets are other messages.
-    """
-
-    tp: TopicPartition
-    start_offset: int
-    end_offset: int
-    size_bytes: int
-    identity: DirIdentity | None = field(default=None, compare=False)
 
 
 class _Piece(NamedTuple):

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from kafkafs.spark.log_dirs import LogDirs
-from kafkafs.spark.option_values import InvalidOption
+from kafkafs.arrow.log_dirs import InvalidOption, LogDirs
 from kafkafs.spark.options import (
     EARLIEST,
     LATEST,

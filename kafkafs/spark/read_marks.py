@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from kafkafs.spark.log_dirs import LogDirs
+from kafkafs.arrow.log_dirs import LogDirs
 from storage.errors import UnknownTopicOrPartition
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition

@@ -26,13 +26,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kafkafs.arrow.log_dirs import InvalidOption, LogDirs, open_log_dirs
+from kafkafs.arrow.split_reader import Split, read_split
 from kafkafs.spark.kernels import require_compiled
-from kafkafs.spark.log_dirs import LogDirs, open_log_dirs
-from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.options import OnCorruptBatch, SourceOptions, columns_of, parse
-from kafkafs.spark.planning import LogRange, Split, plan
+from kafkafs.spark.planning import LogRange, plan
 from kafkafs.spark.ranges import batch_ranges, logger, report_loss
-from kafkafs.spark.split_reader import read_split
 from kafkafs.spark.worker_start import WorkerStart
 from storage.format.decoder import Decoder
 
@@ -98,7 +97,7 @@ def checked(options: Mapping[str, str], schema: StructType) -> SourceOptions:
         )
     require_compiled(parsed.allow_uncompiled)
     if parsed.needs_schemas:
-        from kafkafs.spark.decoded_columns import schemas_for
+        from kafkafs.arrow.block_texts import schemas_for
 
         schemas_for(parsed.paths, parsed.schemas)
     return parsed
@@ -146,13 +145,13 @@ def tasks_for(
 def read_task(task: InputPartition, options: SourceOptions, advice: str = "") -> Iterator[pa.RecordBatch]:
     """What a task reads; nothing for a task that is not one of ours (Spark makes one up for an empty plan). `advice`:
     added to the message about lost messages."""
-    from kafkafs.spark.rows import arrow_batches
+    from kafkafs.arrow.rows import arrow_batches
 
     require_compiled(options.allow_uncompiled)
     decoding = None
     if options.decodes:
+        from kafkafs.arrow.block_texts import Decoding, schemas_for
         from kafkafs.schemas.registry import Registry
-        from kafkafs.spark.decoded_columns import Decoding, schemas_for
 
         schemas = schemas_for(options.paths, options.schemas) if options.needs_schemas else Registry()
         decoding = Decoding(schemas)

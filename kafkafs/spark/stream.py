@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from kafkafs.spark.log_dirs import open_log_dirs
-from kafkafs.spark.option_values import InvalidOption
+from kafkafs.arrow.log_dirs import InvalidOption, open_log_dirs
 from kafkafs.spark.options import INITIAL, READ, SourceOptions, decoded_offsets
 from kafkafs.spark.planning import LogRange
 from kafkafs.spark.ranges import chosen_partitions, report_loss, starting_offsets, within

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 
 from tests.bench import (
+    arrow,
     backing_up,
     broker,
     checking,
@@ -40,6 +41,7 @@ from tests.bench.measure import Report, machine
 # Name on the command line → what is said when it begins, and the case. In the order in which they run.
 CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
     "process": ("decoding in process", in_process.measure),
+    "arrow": ("Arrow batches in Python, and DuckDB over them", arrow.measure),
     "decoded": ("decoding by schemas", decoding.measure),
     "decoded-mount": ("decoded by schemas through a mount", decoded_mount.measure),
     "mount": ("through a mount", through_mount.measure),

@@ -105,7 +105,7 @@ def ready_scan(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
     import pyarrow as pa
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-    from kafkafs.spark.rows import TYPES
+    from kafkafs.arrow.rows import TYPES
 
     columns, messages, tasks, rows = given["columns"], given["messages"], 8, 10_000
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kafkafs.arrow import block_texts, rows
+from kafkafs.arrow.block_texts import Decoding
+from kafkafs.arrow.log_dirs import InvalidOption
+from kafkafs.arrow.rows import arrow_batches, arrow_schema
 from kafkafs.schemas.sources import LogSchemas, schemas_at
-from kafkafs.spark import decoded_columns, rows
-from kafkafs.spark.decoded_columns import Decoding
-from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.options import COLUMNS, DECODED, parse
-from kafkafs.spark.rows import arrow_batches, arrow_schema
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
@@ -81,7 +81,7 @@ def test_every_golden_line(partition: str) -> None:
 def test_large_texts_make_short_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few bytes may decode to a text a thousand times as long."""
     monkeypatch.setattr(rows, "LEAST_BYTES", 100_000)
-    monkeypatch.setattr(decoded_columns, "_LARGE_BYTES", 10_000)
+    monkeypatch.setattr(block_texts, "_LARGE_BYTES", 10_000)
     zeros = b"\xd0\x0f" + bytes(1000) + b"\0"  # a block of 1,000 longs, which are 0
     many = [Record(None, framed(1, zeros)) for _ in range(500)]
     build_log_dir(tmp_path, {"_schemas": [[schema_record("t-value", 1, 1, LONGS)]], "t": [[Batch(many)]]})
@@ -170,10 +170,10 @@ def test_schemas_of_another_place(spark: SparkSession, logs: Path, tmp_path: Pat
 def test_several_directories(logs: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     build_log_dir(other, {"u": [[b"v"]]})
-    assert list(decoded_columns.schemas_for((other, logs), None).registry().ids()) == [1]
+    assert list(block_texts.schemas_for((other, logs), None).registry().ids()) == [1]
     assert schemas_at(logs).registry()
     with pytest.raises(InvalidOption, match="decode needs the topic _schemas there"):
-        decoded_columns.schemas_for((other,), None)
+        block_texts.schemas_for((other,), None)
 
 
 def test_in_a_stream(spark: SparkSession, logs: Path, tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.arrow.split_reader import Split
 from kafkafs.spark import planning
-from kafkafs.spark.planning import LogRange, Split, plan
+from kafkafs.spark.planning import LogRange, plan
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition

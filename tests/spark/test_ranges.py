@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkafs.spark.log_dirs import open_log_dirs
+from kafkafs.arrow.log_dirs import open_log_dirs
 from kafkafs.spark.options import parse
 from kafkafs.spark.ranges import DataLoss, batch_ranges
 from tests.support.fixtures import FIXTURES, requires_fixtures

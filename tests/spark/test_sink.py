@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from kafkafs.spark.options import InvalidOption
+from kafkafs.arrow.log_dirs import InvalidOption
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import commit_ledger, names
 from storage.log.log_dir import LogDir

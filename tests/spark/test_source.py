@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafkafs.spark import rows
+from kafkafs.arrow import rows
 from kafkafs.spark.options import COLUMNS
 from storage.append.appender import Appender
 from storage.clock import SystemClock

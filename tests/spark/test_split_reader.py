@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.spark.planning import LogRange, Split, plan
-from kafkafs.spark.split_reader import read_split
+from kafkafs.arrow.split_reader import Split, read_split
+from kafkafs.spark.planning import LogRange, plan
 from storage.errors import CorruptBatch, SegmentGone
 from storage.files import partition_metadata
 from storage.files.log_file import LogFile

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kafkafs.arrow.split_reader import Split, read_split
 from kafkafs.spark.jobs import quarantine
 from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportFile, ExportSet, Form, Position
 from kafkafs.spark.jobs.export_layout import QUARANTINE
 from kafkafs.spark.jobs.parquet_files import COMPRESSIONS, DayFiles
 from kafkafs.spark.jobs.quarantine import BadBytes
 from kafkafs.spark.jobs.tasks import run_tasks
-from kafkafs.spark.planning import LogRange, Split, plan_by_size
-from kafkafs.spark.split_reader import read_split
+from kafkafs.spark.planning import LogRange, plan_by_size
 from storage.client.counting import visible_end
 from storage.errors import NotPermitted, OffsetOutOfRange, StorageError, UnknownTopicOrPartition
 from storage.files.disk import RealDisk
@@ -35,7 +35,7 @@ from storage.types import Isolation, OffsetRange, TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kafkafs.spark.jobs.typed_values import TypedForm
+    from kafkafs.arrow.typed_values import TypedForm
     from storage.files.disk_protocol import Disk
     from storage.format.block import BatchDamage, RecordBlock
 
@@ -204,7 +204,7 @@ def export_splits(task: ExportTask) -> Outcome:
     options = task.options
     transform = None
     if task.typed is not None:
-        from kafkafs.spark.jobs.typed_values import TypedValues
+        from kafkafs.arrow.typed_values import TypedValues
 
         transform = TypedValues(task.typed, keep_headers=options.headers)
     for split in task.splits:
@@ -236,11 +236,11 @@ def _typed(
     source: Path, target: Path, chosen: Sequence[TopicPartition], before: Form | None, options: ExportOptions
 ) -> TypedForm:
     """As which schema the values are read: the one of the files that are there, otherwise the newest."""
-    from kafkafs.spark.jobs.typed_values import typed_form
+    from kafkafs.arrow.typed_values import typed_form
 
     if before is not None and before.value_schema is None:
         raise _other_form(before, "values decoded", target)
-    return typed_form(source, options.schemas, chosen, None if before is None else before.value_schema)
+    return typed_form((source,), options.schemas, chosen, None if before is None else before.value_schema)
 
 
 class _SplitProblems:

@@ -24,12 +24,12 @@ from uuid import uuid4
 
 import numpy as np
 
+from kafkafs.arrow.split_reader import Split, read_split
 from kafkafs.spark.jobs.compact import KEYS_PER_BUCKET, KEYS_PER_SCAN, bucket_count
 from kafkafs.spark.jobs.export_layout import table_file
 from kafkafs.spark.jobs.parquet_files import DayFiles
 from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, scatter
-from kafkafs.spark.planning import LogRange, Split, plan_by_size
-from kafkafs.spark.split_reader import read_split
+from kafkafs.spark.planning import LogRange, plan_by_size
 from storage.client.counting import visible_end
 from storage.compaction.key_scan import KeyChunk, spread
 from storage.errors import NotPermitted, OffsetOutOfRange, SegmentGone, StorageError

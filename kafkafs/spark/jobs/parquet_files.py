@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from kafkafs.arrow.rows import MOST_MILLISECONDS, arrow_batches
 from kafkafs.spark.jobs.commits import ExportFile
 from kafkafs.spark.jobs.export_layout import NO_DAY, data_file, days_of, table_file
-from kafkafs.spark.rows import MOST_MILLISECONDS, arrow_batches
 from storage.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:

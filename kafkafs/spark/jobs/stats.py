@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from kafkafs.arrow.split_reader import Split, read_split
 from kafkafs.spark.jobs.sketches import distinct, least_hashes, quantile, size_counts
 from kafkafs.spark.jobs.tasks import reduce_tasks
-from kafkafs.spark.planning import LogRange, Split, plan
-from kafkafs.spark.split_reader import read_split
+from kafkafs.spark.planning import LogRange, plan
 from storage.client.counting import visible_end
 from storage.files.opening import real_place
 from storage.format.batches import BATCH_HEADER_SIZE

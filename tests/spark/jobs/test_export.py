@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset, parquet
 
+from kafkafs.arrow.split_reader import Split
 from kafkafs.spark.jobs.commits import CommitList, committed_sets
 from kafkafs.spark.jobs.export import ExportOptions, ExportTask, export, export_splits
-from kafkafs.spark.planning import Split
 from storage.append.appender import Appender
 from storage.errors import CorruptBatch, LogLocked, NotPermitted, OffsetOutOfRange, StorageError
 from storage.files.disk import RealDisk

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset
 
+from kafkafs.arrow.rows import HEADERS
+from kafkafs.arrow.typed_values import TypedValues, typed_form
 from kafkafs.cli import main
 from kafkafs.decoding import BadSchema, parse_avro
 from kafkafs.decoding.avro_resolution import ValueColumn
@@ -21,8 +23,6 @@ from kafkafs.schemas.registry import Registry
 from kafkafs.schemas.schema import AVRO, Schema
 from kafkafs.spark.jobs.commits import Form, committed_sets
 from kafkafs.spark.jobs.export import ExportOptions, export
-from kafkafs.spark.jobs.typed_values import TypedValues, typed_form
-from kafkafs.spark.rows import HEADERS
 from storage.errors import InvalidConfig, NotPermitted
 from storage.format.record_columns import Record, encode_varint
 from storage.types import TopicPartition
@@ -85,7 +85,7 @@ def typed(
     ]
     columns = [pa.array(values, pa.binary()), pa.array(pairs, HEADERS)]
     batch = pa.RecordBatch.from_arrays(columns, names=["value", "headers"])
-    found: list[dict[str, Any]] = TypedValues(typed_form(path, None, [TP], None))(batch).to_pylist()
+    found: list[dict[str, Any]] = TypedValues(typed_form((path,), None, [TP], None))(batch).to_pylist()
     return found
 
 
@@ -125,7 +125,7 @@ def test_schemas_that_headers_name(tmp_path: Path) -> None:
     assert [row["value_schema_id"] for row in rows] == [1, 1, None, None]
     assert "there is no schema with the GUID 00000000-" in rows[2]["decode_error"]
     assert rows[3]["decode_error"] == "it is not in the wire format"
-    (only,) = TypedValues(typed_form(path, None, [TP], None), keep_headers=False)(
+    (only,) = TypedValues(typed_form((path,), None, [TP], None), keep_headers=False)(
         pa.RecordBatch.from_arrays(
             [pa.array([None], pa.binary()), pa.array([None], HEADERS)], names=["value", "headers"]
         )
@@ -304,7 +304,7 @@ def test_schemas_that_would_be_too_large(tmp_path: Path) -> None:
         kinds = record_schema(("a", kinds), ("b", other), a=default, b=default) | {"name": f"L{level}"}
     path = a_log(tmp_path / "columns", [None], record_schema(("x", kinds)))
     with pytest.raises(InvalidConfig, match="it has more than 20000 columns"):
-        typed_form(path, None, [TP], None)
+        typed_form((path,), None, [TP], None)
     new = record_schema(("i", "int"), ("x", ["int", "string", kinds]), x={})
     path = a_log(tmp_path / "default", [None], record_schema(("i", "int")), new)
     (row,) = typed(path, [framed(1, b"\x02")])
@@ -322,13 +322,13 @@ def test_a_schema_that_is_no_columns(tmp_path: Path) -> None:
         path = tmp_path / str(number)
         build_log_dir(path, {"_schemas": [[schema_record("t-value", 1, 1, text)]], "t": [[b"v"]], "u": [[]]})
         with pytest.raises(InvalidConfig, match="the values of t cannot be columns: schema 1: "):
-            typed_form(path, None, [TP], None)
+            typed_form((path,), None, [TP], None)
     with pytest.raises(InvalidConfig, match="the subject u-value has no schema"):
-        typed_form(tmp_path / "0", None, [TopicPartition("u", 0)], None)
+        typed_form((tmp_path / "0",), None, [TopicPartition("u", 0)], None)
     with pytest.raises(InvalidConfig, match="expected one topic, found t, u"):
-        typed_form(tmp_path / "0", None, [TP, TopicPartition("u", 0)], None)
+        typed_form((tmp_path / "0",), None, [TP, TopicPartition("u", 0)], None)
     with pytest.raises(InvalidConfig, match="the schema 5, as which this directory's files have their values"):
-        typed_form(tmp_path / "0", None, [TP], 5)
+        typed_form((tmp_path / "0",), None, [TP], 5)
 
 
 def test_export(spark: SparkSession, tmp_path: Path) -> None:

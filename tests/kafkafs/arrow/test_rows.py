@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kafkafs.spark import rows
-from kafkafs.spark.rows import TYPES, arrow_batches, arrow_schema
+from kafkafs.arrow import rows
+from kafkafs.arrow.rows import TYPES, arrow_batches, arrow_schema
 from storage.format.block import RecordBlock
 from storage.format.compression import Codec
 from storage.format.record_columns import Record

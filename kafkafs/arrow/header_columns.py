@@ -44,9 +44,9 @@ class HeaderColumn:
     def add(self, tp: TopicPartition, block: RecordBlock, row: int) -> None:
         """Adds the headers of the block's records as the rows from `row` on."""
         self._counts[row : row + len(block)] = block.headers_count
-        spans = header_spans(block)
-        if not len(spans.key_start):
+        if not block.headers_count.any():
             return
+        spans = header_spans(block)
         keys, key_ends = _gathered(block, spans.key_start, spans.key_length)
         values, value_ends = _gathered(block, spans.value_start, spans.value_length)
         self.size_bytes += len(keys) + len(values)
@@ -55,13 +55,12 @@ class HeaderColumn:
     def finish(self, rows: int) -> pa.Array:
         """The first `rows` rows; the next `add` begins a new array."""
         counts = self._counts[:rows]
+        if not self._parts:
+            return pa.nulls(rows, self._type)
         offsets = np.zeros(rows + 1, np.int32)
         np.cumsum(counts, out=offsets[1:])
         fields = self._type.value_type
-        if self._parts:
-            keys, values = (pa.concat_arrays(column) for column in zip(*self._parts, strict=True))
-        else:
-            keys, values = pa.array([], fields[0].type), pa.array([], fields[1].type)
+        keys, values = (pa.concat_arrays(column) for column in zip(*self._parts, strict=True))
         self._parts = []
         self.size_bytes = 0
         headers = pa.StructArray.from_arrays([keys, values], fields=[fields[0], fields[1]])

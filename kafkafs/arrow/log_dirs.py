@@ -1,4 +1,4 @@
-"""The log directories that a query reads as if they were one: those of one broker, or of several brokers of a cluster.
+"""The log directories that a scan reads as if they were one: those of one broker, or of several brokers of a cluster.
 
 A partition that is in several of them (its replicas) is read once: from the replica with the highest last leader epoch,
 then the longest, then the first. The choice is made during planning and sent to the tasks with their splits, because
@@ -12,7 +12,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kafkafs.spark.option_values import InvalidOption
 from storage.errors import CorruptCheckpoint, StorageError, UnknownTopicOrPartition
 from storage.files import leader_epochs, meta_properties, names
 from storage.log.log_dir import LogDir
@@ -20,6 +19,10 @@ from storage.types import TopicPartition
 
 if TYPE_CHECKING:
     from storage.log.snapshot import Log
+
+
+class InvalidOption(ValueError):
+    """An option that is unknown, missing, malformed, or excluded by another one."""
 
 
 class LogDirs:

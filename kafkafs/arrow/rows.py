@@ -5,14 +5,16 @@ Keys and values are copied from a block directly into the memory of the Arrow ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from kafkafs.spark.decoded_columns import Decoding, ErrorColumn, IdColumn, TextColumn
-from kafkafs.spark.header_columns import HeaderColumn
+from kafkafs.arrow.block_texts import Decoding
+from kafkafs.arrow.decoded_columns import ErrorColumn, IdColumn, TextColumn
+from kafkafs.arrow.header_columns import HeaderColumn
+from storage.errors import InvalidRecord
 from storage.format import decode_kernel
 from storage.format.block import RecordColumn
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from storage.types import TopicPartition
 
     _Numbers = NDArray[np.signedinteger]
+    _Start = Literal[RecordColumn.KEY_START, RecordColumn.VALUE_START]
     _Fill = Callable[[TopicPartition, RecordBlock, _Numbers], None]
 
 # A batch ends when it reaches one of the lower limits, and never exceeds an upper one: of rows, and of bytes of keys,
@@ -54,23 +57,33 @@ DECODED_TYPES: Final[dict[str, pa.DataType]] = {
 }
 
 
-def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """The Arrow schema of these columns, which are keys of TYPES or DECODED_TYPES."""
-    types = TYPES | DECODED_TYPES
+# Scans have the log's own unit.
+MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
+
+
+def arrow_schema(columns: Sequence[str], other_types: Mapping[str, pa.DataType] | None = None) -> pa.Schema:
+    """The Arrow schema of these columns, which are keys of TYPES or DECODED_TYPES. `other_types`: instead of those."""
+    types = TYPES | DECODED_TYPES | dict(other_types or {})
     return pa.schema([(name, types[name]) for name in columns])
 
 
 def arrow_batches(
-    parts: Iterable[tuple[TopicPartition, RecordBlock]], columns: Sequence[str], decoding: Decoding | None = None
+    parts: Iterable[tuple[TopicPartition, RecordBlock]],
+    columns: Sequence[str] | pa.Schema,
+    decoding: Decoding | None = None,
+    *,
+    replace_errors: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The records of blocks as batches of 10,000 to 20,000 rows; fewer at the end, and if rows are large, so that only
     a batch of a single row exceeds 64 MiB. Each batch owns its memory. `decoding`: for columns of decoded values, which
     may make a batch larger.
 
-    OverflowError for a timestamp that microseconds cannot express, as from Spark's Kafka source.
+    A schema, instead of names, may have timestamps in MILLISECONDS, and keys and values as strings. OverflowError for a
+    timestamp that microseconds cannot express, as from Spark's Kafka source; InvalidRecord for bytes of a string that
+    are not UTF-8, unless `replace_errors`: then U+FFFD stands for them.
     """
-    schema = arrow_schema(columns)
-    builder = _Builder(schema, decoding)
+    schema = columns if isinstance(columns, pa.Schema) else arrow_schema(columns)
+    builder = _Builder(schema, decoding, replace_errors)
     for tp, block in parts:
         at = 0
         while at < len(block):
@@ -101,11 +114,11 @@ class _Column(Protocol):
 class _Builder:
     """Builds batches of one schema, one after another."""
 
-    def __init__(self, schema: pa.Schema, decoding: Decoding | None) -> None:
+    def __init__(self, schema: pa.Schema, decoding: Decoding | None, replace_errors: bool) -> None:
         self.rows = 0
         self._schema = schema
         self._decoding = decoding
-        self._columns: list[_Column] = [_column(name, decoding) for name in schema.names]
+        self._columns: list[_Column] = [_column(field, decoding, replace_errors) for field in schema]
 
     @property
     def size_bytes(self) -> int:
@@ -148,7 +161,7 @@ def _record_bytes(block: RecordBlock, start: int, end: int) -> NDArray[np.int64]
 class _BytesColumn:
     """Keys or values."""
 
-    def __init__(self, start_column: Literal[RecordColumn.KEY_START, RecordColumn.VALUE_START]) -> None:
+    def __init__(self, start_column: _Start) -> None:
         self.size_bytes = 0
         self._start_column = start_column
         self._expected_bytes = 1 << 20
@@ -169,6 +182,9 @@ class _BytesColumn:
             if self._valid is None:
                 self._valid = np.ones(MOST_ROWS, np.bool_)
             np.greater_equal(lengths, 0, out=self._valid[row : row + count])
+            if int(lengths.max()) <= 0:  # as the keys of a topic without keys
+                self._offsets[row + 1 : row + 1 + count] = used
+                return
             total = int(np.maximum(lengths, 0).sum())
         else:
             total = int(lengths.sum())
@@ -199,6 +215,45 @@ class _BytesColumn:
         self._data = np.empty(0, np.uint8)
         self._begin()
         return pa.Array.from_buffers(pa.binary(), rows, [validity, offsets, data], nulls)
+
+
+class _StringColumn(_BytesColumn):
+    """Keys or values as text."""
+
+    def __init__(self, start_column: _Start, replace_errors: bool) -> None:
+        super().__init__(start_column)
+        self._replace_errors = replace_errors
+        self._places: list[tuple[TopicPartition, NDArray[np.int64]]] = []  # of the rows
+
+    def add(self, tp: TopicPartition, block: RecordBlock, row: int) -> None:
+        super().add(tp, block, row)
+        self._places.append((tp, block.offset.copy()))
+
+    def finish(self, rows: int) -> pa.Array:
+        raw = super().finish(rows)
+        places, self._places = self._places, []
+        text = pa.Array.from_buffers(pa.string(), rows, raw.buffers(), raw.null_count)
+        try:
+            text.validate(full=True)
+        except pa.ArrowInvalid:
+            values = raw.to_pylist()
+            if not self._replace_errors:
+                raise self._first_error(values, places) from None
+            text = pa.array([value and value.decode(errors="replace") for value in values], pa.string())
+        return text
+
+    def _first_error(
+        self, values: Sequence[bytes | None], places: Sequence[tuple[TopicPartition, NDArray[np.int64]]]
+    ) -> InvalidRecord:
+        side = "key" if self._start_column is RecordColumn.KEY_START else "value"
+        of_rows = ((tp, int(offset)) for tp, offsets in places for offset in offsets)
+        for (tp, offset), value in zip(of_rows, values, strict=True):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError as error:
+                advice = "text='replace' reads it with U+FFFD instead, text=False as bytes"
+                return InvalidRecord(f"{side} of {tp} is not UTF-8: {error.reason}", offset=offset, advice=advice)
+        raise AssertionError("Arrow and Python disagree about UTF-8")
 
 
 class _TopicColumn:
@@ -264,11 +319,18 @@ def _timestamps(tp: TopicPartition, block: RecordBlock, out: _Numbers) -> None:
     np.multiply(milliseconds, 1000, out=out)
 
 
+def _milliseconds(tp: TopicPartition, block: RecordBlock, out: _Numbers) -> None:
+    out[:] = block.timestamp
+
+
 def _timestamp_types(tp: TopicPartition, block: RecordBlock, out: _Numbers) -> None:
-    out[:] = block.table.timestamp_type[block.batch]
+    of_batches = block.table.timestamp_type[int(block.batch[0]) : int(block.batch[-1]) + 1]
+    first = of_batches[0]
+    out[:] = first if (of_batches == first).all() else block.table.timestamp_type[block.batch]
 
 
-def _column(name: str, decoding: Decoding | None) -> _Column:
+def _column(field: pa.Field, decoding: Decoding | None, replace_errors: bool) -> _Column:
+    name = field.name
     if decoding is not None:
         match name:
             case "key_json" | "value_json":
@@ -277,10 +339,11 @@ def _column(name: str, decoding: Decoding | None) -> _Column:
                 return IdColumn(decoding, "key" if name == "key_schema_id" else "value", MOST_ROWS)
             case "decode_error":
                 return ErrorColumn(decoding)
-    if name == "key":
-        return _BytesColumn(RecordColumn.KEY_START)
-    if name == "value":
-        return _BytesColumn(RecordColumn.VALUE_START)
+    if name in ("key", "value"):
+        start: _Start = RecordColumn.KEY_START if name == "key" else RecordColumn.VALUE_START
+        return _BytesColumn(start) if field.type == pa.binary() else _StringColumn(start, replace_errors)
+    if field.type == MILLISECONDS:
+        return _NumberColumn(MILLISECONDS, _milliseconds)
     if name == "topic":
         return _TopicColumn()
     if name == "headers":

@@ -21,11 +21,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafkafs.arrow.block_texts import schemas_for
+from kafkafs.arrow.typed_columns import TypedColumn
 from kafkafs.decoding import AvroType, BadSchema, parse_avro
 from kafkafs.decoding.schema_guids import VALUE_HEADER, is_guid_header
 from kafkafs.schemas.schema import AVRO
-from kafkafs.spark.decoded_columns import schemas_for
-from kafkafs.spark.jobs.typed_columns import TypedColumn
 from storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class TypedForm:
 
     topic: str
     schema_id: int
-    log_dir: Path
+    paths: tuple[Path, ...]
     schemas: Path | None
 
     @property
@@ -50,17 +50,19 @@ class TypedForm:
 
     def reader(self) -> Schema:
         """The schema. InvalidConfig if it is not there any longer."""
-        found = schemas_for((self.log_dir,), self.schemas).by_id(self.schema_id, self.subject)
+        found = schemas_for(self.paths, self.schemas).by_id(self.schema_id, self.subject)
         if found is None:
             raise InvalidConfig(
                 f"the schema {self.schema_id}, as which this directory's files have their values, is not here",
-                path=self.log_dir,
+                path=self.schemas or self.paths[0],
                 advice="Name the place that has it with --schemas, or export to another directory",
             )
         return found
 
 
-def typed_form(log_dir: Path, schemas: Path | None, chosen: Iterable[TopicPartition], before: int | None) -> TypedForm:
+def typed_form(
+    paths: tuple[Path, ...], schemas: Path | None, chosen: Iterable[TopicPartition], before: int | None
+) -> TypedForm:
     """The form of an export of these partitions. `before`: the schema of the directory's files; None: it has none yet.
 
     InvalidConfig unless they are of one topic whose newest schema is an Avro record that columns can express.
@@ -72,13 +74,13 @@ def typed_form(log_dir: Path, schemas: Path | None, chosen: Iterable[TopicPartit
             expected="one topic",
             found=", ".join(topics[:5]) or "none",
         )
-    source = schemas_for((log_dir,), schemas)
-    form = TypedForm(topics[0], -1 if before is None else before, log_dir, schemas)
+    source = schemas_for(paths, schemas)
+    form = TypedForm(topics[0], -1 if before is None else before, paths, schemas)
     if before is None:
         newest = source.registry().newest(form.subject)
         if newest is None:
-            raise InvalidConfig(f"the subject {form.subject} has no schema", path=schemas or log_dir)
-        form = TypedForm(form.topic, newest.schema.schema_id, log_dir, schemas)
+            raise InvalidConfig(f"the subject {form.subject} has no schema", path=schemas or paths[0])
+        form = TypedForm(form.topic, newest.schema.schema_id, paths, schemas)
     try:
         TypedColumn(source, form.subject, _record(form.reader(), source))
     except BadSchema as error:
@@ -94,10 +96,11 @@ class TypedValues:
 
     def __init__(self, form: TypedForm, *, keep_headers: bool = True) -> None:
         """The batches have a column of headers, which name the schemas of some values; `keep_headers`: they keep it."""
-        source = schemas_for((form.log_dir,), form.schemas)
+        source = schemas_for(form.paths, form.schemas)
         self._column = TypedColumn(source, form.subject, _record(form.reader(), source))
         self._keep_headers = keep_headers
         self.undecoded = 0  # values so far that are null because of an error
+        self.type: pa.DataType = self._column.type  # of the column `value`
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch with the columns of the module's description in place of `value`."""
@@ -113,7 +116,11 @@ class TypedValues:
             ("value_schema_id", pa.array(ids, mask=ids < 0)),
             ("decode_error", pa.array([errors.get(row) for row in range(len(column))], pa.string())),
         ):
-            batch = batch.append_column(name, added)
+            here = batch.schema.get_field_index(name)
+            if here < 0:
+                batch = batch.append_column(name, added)
+            elif name == "decode_error":  # what is wrong with its text comes first
+                batch = batch.set_column(here, name, pc.coalesce(batch.column(here), added))
         return batch if self._keep_headers else batch.drop_columns(["headers"])
 
 

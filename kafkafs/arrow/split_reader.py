@@ -7,6 +7,7 @@ damage are reported to the caller, which decides whether they are errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from storage.errors import SegmentGone, UnknownTopicOrPartition
@@ -15,11 +16,27 @@ from storage.log.rereading import Rereads
 from storage.types import Isolation, OffsetRange
 
 if TYPE_CHECKING:
-    from kafkafs.spark.planning import Split
+    from storage.files.dir_identity import DirIdentity
     from storage.format.block import BatchDamage, RecordBlock
     from storage.format.decoder import Decoder
     from storage.log.log_dir import LogDir
     from storage.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Offsets of a partition from `start_offset` (included) to `end_offset` (excluded).
+
+    `size_bytes`: approximately, in the log's files. `identity`: of the log; in a topic that was deleted and created
+    again, the same offsets are other messages.
+    """
+
+    tp: TopicPartition
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    identity: DirIdentity | None = field(default=None, compare=False)
+
 
 OnLoss = Callable[["TopicPartition", OffsetRange, str], None]
 OnDamage = Callable[["TopicPartition", "BatchDamage"], None]

@@ -1,0 +1,240 @@
+"""A scan as a `pyarrow.dataset.Dataset`: readers name the columns and the filter, and only those messages are read.
+
+DuckDB and polars take an instance of a subclass as they take pyarrow's own: they call `scanner` with names of columns
+and an expression. pyarrow shows nothing of an expression, but it can tell whether one may be true where something else
+is known ("may it be, with an offset below 100?"). So the offsets and times between which a filter may hold are found by
+bisection, and they bound what is read; the filter itself is then applied to the batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Protocol, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyarrow import fs
+
+from kafkafs.arrow.rows import MILLISECONDS, TYPES
+from storage.types import NO_TIMESTAMP, OffsetRange, TimeRange
+
+
+class Scan(Protocol):
+    """What is needed of a scan (`kafkafs.arrow.scan`)."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def offsets(self) -> Mapping[int, tuple[int, int]]: ...
+
+    def narrowed(
+        self, columns: Sequence[str], partitions: Mapping[int, tuple[OffsetRange, TimeRange | None]]
+    ) -> Self: ...
+
+    def count(self) -> int: ...
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]: ...
+
+
+_FORMAT: Final = ds.ParquetFileFormat()
+_NOWHERE: Final = fs.LocalFileSystem()  # nothing is read from it
+_YEARS_MS: Final = -62_135_596_800_000, 253_402_300_800_000  # the years 1 to 9999: microseconds can express them too
+_SIDES: Final[dict[str, Callable[[str, Any], pc.Expression]]] = {
+    "below": lambda name, bound: pc.field(name) < bound,
+    "from": lambda name, bound: pc.field(name) >= bound,
+}
+
+
+class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
+    """The messages of a scan. Whatever else a Dataset can do (fragments, joins) is not possible here."""
+
+    def __init__(self, scan: Scan) -> None:
+        # Dataset's own __init__ refuses to be called, and the C++ object behind it does not exist: every method that
+        # would use it is overridden here.
+        self._scan = scan
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the scan."""
+        return self._scan.schema
+
+    def scanner(
+        self, columns: Sequence[str] | dict[str, pc.Expression] | None = None, filter: Any = None, **_: object
+    ) -> Scanner:
+        """What reads these columns (None: all) of the messages for which the filter is true. ArrowInvalid."""
+        return Scanner(self._scan, columns, filter)
+
+    def to_batches(self, **options: Any) -> Iterator[pa.RecordBatch]:
+        """See `scanner`."""
+        return self.scanner(**options).to_batches()
+
+    def to_table(self, **options: Any) -> pa.Table:
+        """See `scanner`."""
+        return self.scanner(**options).to_table()
+
+    def count_rows(self, **options: Any) -> int:
+        """The number of messages for which the filter is true."""
+        return self.scanner(**options).count_rows()
+
+    def head(self, num_rows: int, **options: Any) -> pa.Table:
+        """The first messages."""
+        return self.scanner(**options).head(num_rows)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("_") or name in _THERE:
+            return super().__getattribute__(name)
+        raise AttributeError(f"a scan as a Dataset has no {name!r}; to_table() has it all")
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a scan cannot be pickled: open the log directory again in the other process")
+
+
+_THERE: Final = frozenset({"schema", "scanner", "to_batches", "to_table", "count_rows", "head"})
+
+
+class Scanner:
+    """Reads the columns of the messages for which a filter is true. What DuckDB and polars use of pyarrow's Scanner."""
+
+    def __init__(self, scan: Scan, columns: Any, wanted: pc.Expression | None) -> None:
+        schema = scan.schema
+        names = schema.names if columns is None else list(columns)
+        self.dataset_schema = schema
+        self._columns: Any = names if columns is None or not isinstance(columns, dict) else columns
+        self._filter = wanted
+        projected = _scanned(schema.empty_table(), self._columns, wanted)  # ArrowInvalid for what is not there
+        self.projected_schema: pa.Schema = projected.schema
+        expressions = [] if wanted is None else [wanted]
+        if isinstance(columns, dict):
+            expressions += columns.values()
+            names = []
+        needed = [name for name in schema.names if name in names or any(_uses(e, name, schema) for e in expressions)]
+        self._scan = scan.narrowed(needed or schema.names[:1], _bounds(scan, wanted))
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Record batches, without empty ones."""
+        for batch in self._scan:
+            table = _scanned(pa.Table.from_batches([batch]), self._columns, self._filter)
+            if table.num_rows:
+                yield from table.to_batches()
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """A stream of them."""
+        return pa.RecordBatchReader.from_batches(self.projected_schema, self.to_batches())
+
+    def to_table(self) -> pa.Table:
+        """All of it."""
+        return self.to_reader().read_all()
+
+    def count_rows(self) -> int:
+        """The number of messages."""
+        return self._scan.count() if self._filter is None else sum(batch.num_rows for batch in self.to_batches())
+
+    def head(self, num_rows: int) -> pa.Table:
+        """The first messages."""
+        found, rows = [], 0
+        for batch in self.to_batches():
+            found.append(batch.slice(0, num_rows - rows))
+            rows += found[-1].num_rows
+            if rows == num_rows:
+                break
+        return pa.Table.from_batches(found, self.projected_schema)
+
+
+def _scanned(table: pa.Table, columns: list[str] | dict[str, pc.Expression], wanted: pc.Expression | None) -> pa.Table:
+    if wanted is not None and isinstance(columns, list):
+        return table.filter(wanted).select(columns)
+    if isinstance(columns, list):
+        return table.select(columns)
+    return ds.dataset(table).to_table(columns=columns, filter=wanted, use_threads=False)
+
+
+def _uses(expression: pc.Expression, name: str, schema: pa.Schema) -> bool:
+    """Whether an expression refers to a column: without it, it cannot be evaluated."""
+    others = schema.remove(schema.get_field_index(name)).empty_table()
+    try:
+        others.filter(pc.is_valid(expression))
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
+def _bounds(scan: Scan, wanted: pc.Expression | None) -> dict[int, tuple[OffsetRange, TimeRange | None]]:
+    """By partition: between which offsets and times the filter may be true."""
+    schema = scan.schema
+    used = {
+        name
+        for name in ("partition", "offset", "timestamp")
+        if wanted is not None and name in schema.names and _uses(wanted, name, schema)
+    }
+    may_be = _Possible(wanted, schema)
+    times = _times(may_be) if "timestamp" in used else None
+    found = {}
+    for partition, (first, end) in scan.offsets.items():
+        here = pc.field("partition") == pa.scalar(partition, pa.int32()) if "partition" in used else pc.scalar(True)
+        if "partition" in used and not may_be(here):
+            continue
+        if "offset" in used:
+            first, end = _hull(first, end, partial(_may_be_at, may_be, here))
+        found[partition] = OffsetRange(first, end), times
+    return found
+
+
+def _may_be_at(may_be: _Possible, here: pc.Expression, offset: int, side: str) -> bool:
+    return may_be(here & _SIDES[side]("offset", offset))
+
+
+def _times(may_be: _Possible) -> TimeRange | None:
+    """Between which times the filter may be true; None: at any, or without one."""
+    least, most = _YEARS_MS
+
+    def at(ms: int, side: str) -> bool:
+        return may_be(_SIDES[side]("timestamp", pa.scalar(ms, MILLISECONDS)))
+
+    try:
+        # Without a timestamp, which is -1, a message is in no range of times.
+        if may_be(pc.field("timestamp") == pa.scalar(NO_TIMESTAMP, MILLISECONDS)):
+            return None
+        start, end = _hull(least, most, at)
+    except pa.ArrowInvalid:  # a unit so fine that it cannot express these years
+        return None
+    return TimeRange(None if start == least else start, None if end == most else end)
+
+
+def _hull(least: int, most: int, may_be: Callable[[int, str], bool]) -> tuple[int, int]:
+    """The numbers from `least` (included) to `most` (excluded), without those at both ends for which the filter cannot
+    be true. `may_be`: whether it can be true "below" a number, or "from" it on."""
+    start, end = least, most
+    while start < end:
+        middle = (start + end + 1) // 2
+        if may_be(middle, "below"):
+            end = middle - 1
+        else:
+            start = middle
+    low, high = start, most
+    while low < high:
+        middle = (low + high) // 2
+        if may_be(middle, "from"):
+            low = middle + 1
+        else:
+            high = middle
+    return start, high
+
+
+class _Possible:
+    """Whether a filter may be true where a condition is: a dataset would have to read a fragment of which that is
+    known."""
+
+    def __init__(self, wanted: pc.Expression | None, schema: pa.Schema) -> None:
+        self._wanted = wanted
+        for name in ("partition", "offset", "timestamp"):
+            if name not in schema.names:
+                schema = schema.append(pa.field(name, TYPES[name]))
+        self._schema = schema
+
+    def __call__(self, condition: pc.Expression) -> bool:
+        fragment = _FORMAT.make_fragment("", _NOWHERE, partition_expression=condition)
+        dataset = ds.FileSystemDataset([fragment], self._schema, _FORMAT, _NOWHERE)
+        return any(True for _ in dataset.get_fragments(filter=self._wanted))

@@ -1,0 +1,367 @@
+"""A scan: the messages that a Python program asked for, as record batches, as often as it likes.
+
+What is read is decided when the scan is made: of each partition the offsets from where to where. So what is appended
+later does not belong to it, and messages that are removed before they are read are an error.
+
+pyarrow is imported when a schema or batches are wanted: messages one by one, and their number, need none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from kafkafs.arrow.log_dirs import LogDirs
+from kafkafs.arrow.split_reader import Split, read_split
+from kafkafs.selection.latest_messages import ChosenOffsets
+from kafkafs.selection.range_names import TimeBetween
+from kafkafs.selection.record_filters import key_rows
+from kafkafs.selection.select import resolve, time_mask
+from storage.client.counting import count_messages
+from storage.errors import OffsetOutOfRange, StorageError
+from storage.files.names import KAFKAS_OWN_TOPICS
+from storage.format.decoder import Decoder
+from storage.types import Isolation, OffsetRange, TimeRange, TopicPartition
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow as pa
+
+    from kafkafs.arrow.block_texts import Decoding, Side
+    from kafkafs.arrow.dataset import ScanDataset
+    from kafkafs.arrow.typed_values import TypedForm, TypedValues
+    from kafkafs.schemas.schema import SchemaLookup
+    from storage.format.block import BatchDamage, RecordBlock
+    from storage.log.log_dir import LogDir
+    from storage.log.snapshot import LogSnapshot
+
+Text = bool | Literal["strict", "replace"]
+
+TYPED: Final = "value_bytes"  # a column that only typed values have: what could not be decoded
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something was skipped, and why. `offsets`: those that are lost, as far as they are known; `position`: of
+    damage, in the file that `why` names."""
+
+    partition: TopicPartition
+    why: str
+    offsets: OffsetRange | None = None
+    position: int | None = None
+
+
+class Progress:
+    """What all passes of a scan have read and skipped. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._bytes_read = 0
+        self._skipped: dict[Place, None] = {}  # in order, each once
+
+    def add(self, size_bytes: int) -> None:
+        with self._lock:
+            self._bytes_read += size_bytes
+
+    def skip(self, place: Place) -> None:
+        with self._lock:
+            self._skipped[place] = None
+
+    @property
+    def bytes_read(self) -> int:
+        return self._bytes_read
+
+    @property
+    def skipped(self) -> list[Place]:
+        with self._lock:
+            return list(self._skipped)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where scans read: what `kafkafs.open` was told."""
+
+    log_dirs: LogDirs
+    paths: tuple[Path, ...]
+    isolation: Isolation
+    schemas: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a scan reads of one partition. `times`: those of the messages from `split` that belong to it (None: all);
+    `latest`: their offsets, for the last messages of keys."""
+
+    split: Split
+    log_dir: LogDir
+    snapshot: LogSnapshot
+    times: TimeRange | None = None
+    latest: ChosenOffsets | None = None
+
+    def within(self, offsets: OffsetRange, times: TimeRange | None) -> Part:
+        """The part of it between these offsets and times."""
+        start = max(self.split.start_offset, offsets.start)
+        end = max(start, min(self.split.end_offset, offsets.end))
+        if times is not None:
+            own = self.times or TimeRange(None, None)
+            bounds = [_latest_of(own.start_ms, times.start_ms), _earliest_of(own.end_ms, times.end_ms)]
+            times = TimeRange(*bounds)
+            if self.latest is None and times.start_ms is not None and start < end:
+                selection = resolve(self.snapshot, TimeBetween(times.start_ms, None), Isolation.READ_UNCOMMITTED, 0)
+                start = min(max(start, selection.start_offset), end)
+        split = replace(self.split, start_offset=start, end_offset=end)
+        return replace(self, split=split, times=self.times if times is None else times)
+
+    def splits(self) -> Iterator[Split]:
+        """What is read: one stretch, or for the last messages of keys one for each segment."""
+        split = self.split
+        if self.latest is None:
+            yield split
+            return
+        for start, end in self.latest.spans(self.snapshot, split.start_offset):
+            if start < split.end_offset:
+                yield replace(split, start_offset=start, end_offset=min(end, split.end_offset))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all messages between its offsets belong to it."""
+        return self.times is None and self.latest is None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scan:
+    """Messages of one topic. Made by `scan` of a topic or partition; it never changes, threads may share it.
+
+    Rows come partition by partition, in the order of offsets. `bytes_read` and `skipped` tell about all passes so far.
+    """
+
+    _source: Source = field(repr=False)
+    topic: str
+    _parts: tuple[Part, ...] = field(repr=False)
+    columns: tuple[str, ...]
+    _key: bytes | None = field(default=None, repr=False)
+    _form: TypedForm | None = field(default=None, repr=False)
+    _text: Text = field(default=False, repr=False)
+    _fail: bool = field(default=True, repr=False)
+    _progress: Progress = field(default_factory=Progress, repr=False, compare=False)
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the log's batches that were read, by all passes of this scan and its datasets together."""
+        return self._progress.bytes_read
+
+    @property
+    def skipped(self) -> list[Place]:
+        """What was skipped so far with `on_damage="skip"`, each place once: damage, and messages that are gone."""
+        return self._progress.skipped
+
+    @property
+    def offsets(self) -> dict[int, tuple[int, int]]:
+        """Of each partition the first offset that is read, and the one after the last."""
+        return {part.split.tp.partition: (part.split.start_offset, part.split.end_offset) for part in self._parts}
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as batches have them. ImportError without pyarrow."""
+        return _schema(self)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Record batches of 10,000 to 20,000 messages, fewer where messages are large; each owns its memory.
+
+        StorageError for damage and for messages that are gone, with their place, unless they are skipped; OSError.
+        """
+        return _batches(self)
+
+    def count(self) -> int:
+        """The number of messages: from the headers of batches, where all between two offsets are wanted and nothing is
+        skipped; records are not checked then. Errors as of iteration."""
+        return sum(self._count(part) for part in self._parts)
+
+    __len__ = count
+
+    def to_arrow(self) -> pa.Table:
+        """All of it in memory."""
+        schema = self.schema
+        import pyarrow as pa
+
+        return pa.Table.from_batches(iter(self), schema)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """A stream of its batches, read as they are taken."""
+        schema = self.schema
+        import pyarrow as pa
+
+        return pa.RecordBatchReader.from_batches(schema, iter(self))
+
+    def to_pandas(self, **options: Any) -> pandas.DataFrame:
+        """All of it as a DataFrame; `options` are those of `pyarrow.Table.to_pandas`."""
+        return self.to_arrow().to_pandas(**options)
+
+    def to_polars(self) -> polars.DataFrame:
+        """All of it as a DataFrame of polars."""
+        import polars
+
+        frame = polars.from_arrow(self.to_arrow())
+        assert isinstance(frame, polars.DataFrame)
+        return frame
+
+    def to_dataset(self) -> ScanDataset:
+        """A `pyarrow.dataset.Dataset` of which DuckDB and polars read only the columns and messages that they need."""
+        require_pyarrow()
+        from kafkafs.arrow.dataset import ScanDataset
+
+        return ScanDataset(self)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The Arrow PyCapsule interface: whatever takes Arrow streams takes a scan."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def blocks(self) -> Iterator[tuple[TopicPartition, RecordBlock]]:
+        """The wanted records; a block is valid until the next is taken. Errors as of iteration."""
+        decoder = Decoder()
+        for part in self._parts:
+            found = 0
+            for split in part.splits():
+                for block in read_split(
+                    part.log_dir,
+                    split,
+                    decoder,
+                    on_loss=self._on_loss,
+                    on_damage=self._on_damage,
+                    isolation=self._source.isolation,
+                ):
+                    self._progress.add(_file_bytes(block))
+                    if part.latest is not None:
+                        block = part.latest.apply(block)
+                        found += len(block)
+                    block = self._wanted(part, block)
+                    if len(block):
+                        yield split.tp, block
+
+    def narrowed(
+        self,
+        columns: Sequence[str],
+        partitions: Mapping[int, tuple[OffsetRange, TimeRange | None]],
+    ) -> Scan:
+        """Of these partitions what lies between these offsets and times, with these columns."""
+        parts = [part.within(*partitions[at]) for part in self._parts if (at := part.split.tp.partition) in partitions]
+        return replace(self, columns=tuple(columns), _parts=tuple(parts))
+
+    def _wanted(self, part: Part, block: RecordBlock) -> RecordBlock:
+        if part.times is not None and len(block):
+            mask = time_mask(block.timestamp, part.times)
+            block = block if mask.all() else block.select(mask)
+        if self._key is not None and len(block):
+            block = block.select(key_rows(block, self._key))
+        return block
+
+    def _count(self, part: Part) -> int:
+        split = part.split
+        if part.is_whole and self._key is None and self._fail:
+            # What is wrong is told by reading.
+            with suppress(StorageError):
+                log = part.log_dir.log(split.tp).snapshot()
+                planned, found = split.identity, log.identity
+                same = planned is None or found is None or planned.may_be_seen_elsewhere_as(found)
+                if same and log.log_start_offset <= split.start_offset and log.log_end_offset >= split.end_offset:
+                    return count_messages(log, split.start_offset, split.end_offset, self._source.isolation)
+        return sum(len(block) for _, block in replace(self, _parts=(part,)).blocks())
+
+    def _on_loss(self, tp: TopicPartition, offsets: OffsetRange, why: str) -> None:
+        lose(self._progress, tp, offsets, why, fail=self._fail)
+
+    def _on_damage(self, tp: TopicPartition, damage: BatchDamage) -> None:
+        if self._fail:
+            raise damage.error
+        self._progress.skip(Place(tp, str(damage.error), position=damage.position))
+
+
+def lose(progress: Progress, tp: TopicPartition, offsets: OffsetRange, why: str, *, fail: bool) -> None:
+    """Reports messages that cannot be read: OffsetOutOfRange if `fail`, otherwise a skipped place."""
+    text = f"messages {offsets.start} to {offsets.end - 1} of {tp} are missing: {why}"
+    if fail:
+        raise OffsetOutOfRange(text, advice="on_damage='skip' reads what is left")
+    progress.skip(Place(tp, text, offsets))
+
+
+def require_pyarrow() -> None:
+    """ImportError, which names the extra, where pyarrow is not installed."""
+    if find_spec("pyarrow") is None:
+        raise ImportError("batches and typed columns need pyarrow: pip install 'kafkafs[arrow]'")
+
+
+def _schema(scan: Scan) -> pa.Schema:
+    require_pyarrow()
+    import pyarrow as pa
+
+    from kafkafs.arrow.rows import MILLISECONDS, arrow_schema
+
+    types = {"timestamp": MILLISECONDS}
+    if scan._text:
+        types |= {"key": pa.string(), "value": pa.string()}
+    if scan._form is not None:
+        types |= {"value": _typed(scan._form).type, TYPED: pa.binary()}
+    return arrow_schema(scan.columns, types)
+
+
+def _typed(form: TypedForm) -> TypedValues:
+    from kafkafs.arrow.typed_values import TypedValues
+
+    return TypedValues(form)
+
+
+def _batches(scan: Scan) -> Iterator[pa.RecordBatch]:
+    schema = scan.schema
+    import pyarrow as pa
+
+    from kafkafs.arrow.rows import arrow_batches, arrow_schema
+
+    columns, typed = list(scan.columns), None
+    if scan._form is not None and not {"value", TYPED, "decode_error"}.isdisjoint(columns):
+        typed = _typed(scan._form)
+        columns = list(dict.fromkeys(("value", "headers", *(name for name in columns if name != TYPED))))
+    read = arrow_schema(columns, {name: schema.field(name).type for name in columns if name in scan.columns})
+    if typed is not None:
+        read = read.set(0, pa.field("value", pa.binary()))
+    for batch in arrow_batches(scan.blocks(), read, _decoding(scan), replace_errors=scan._text == "replace"):
+        yield batch if typed is None else typed(batch).select(schema.names)
+
+
+def _decoding(scan: Scan) -> Decoding | None:
+    """What decodes the columns of texts that are wanted."""
+    from kafkafs.arrow.block_texts import SIDES, Decoding
+
+    sides: list[Side] = [side for side in SIDES if {f"{side}_json", f"{side}_schema_id"} & set(scan.columns)]
+    if "decode_error" in scan.columns:
+        sides = list(SIDES)
+    return Decoding(_schemas(scan), sides) if sides else None
+
+
+def _schemas(scan: Scan) -> SchemaLookup:
+    from kafkafs.arrow.block_texts import schemas_for
+    from kafkafs.schemas.registry import Registry
+
+    if scan.topic in KAFKAS_OWN_TOPICS:
+        return Registry()
+    return schemas_for(scan._source.paths, scan._source.schemas)
+
+
+def _file_bytes(block: RecordBlock) -> int:
+    """Bytes of the batches that the block's records are in."""
+    if not len(block):
+        return 0
+    return int(block.table.size[int(block.batch[0]) : int(block.batch[-1]) + 1].sum())
+
+
+def _latest_of(first: int | None, second: int | None) -> int | None:
+    return max((bound for bound in (first, second) if bound is not None), default=None)
+
+
+def _earliest_of(first: int | None, second: int | None) -> int | None:
+    return min((bound for bound in (first, second) if bound is not None), default=None)

@@ -1,0 +1,185 @@
+"""A scan as a Dataset: DuckDB and polars get what the filter says, and only what they need is read."""
+
+from __future__ import annotations
+
+import operator
+import pickle
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kafkafs
+from kafkafs.arrow.scan import Scan
+from storage.format.record_columns import Record
+from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, BuiltLogDir, Item, build_log_dir, many
+
+pa = pytest.importorskip("pyarrow")
+pc = pytest.importorskip("pyarrow.compute")
+ds = pytest.importorskip("pyarrow.dataset")
+
+ROWS = 2000
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
+    """Three partitions: 2,000 messages in segments of 500 and batches of 10; 2,000 in one segment; some odd ones."""
+    segments: list[Item] = []
+    for number in range(ROWS // 10):
+        segments += [ROLL] * (number > 0 and number % 50 == 0) + [Batch(many(10, 200, keys=7))]
+    one: list[Item] = [Batch(many(10, 200, keys=7)) for _ in range(ROWS // 10)]
+    odd = [Record(None, None, (), -1), Record(b"k", None), Record(None, b"x", (), START_MS - 5), Record(b"k", b"")]
+    return build_log_dir(tmp_path_factory.mktemp("log"), {"t": [segments, one, [Batch(odd)]]}, broker=False)
+
+
+def scan_of(built: BuiltLogDir, **arguments: Any) -> Scan:
+    return kafkafs.open(built.path)["t"].scan(**arguments)
+
+
+def ms(value: int) -> Any:
+    return pa.scalar(value, pa.timestamp("ms", "UTC"))
+
+
+COMPARED = st.sampled_from([operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne])
+NUMBERS = st.integers(-3, ROWS + 3)
+LEAVES = st.one_of(
+    st.builds(lambda op, n: op(pc.field("offset"), n), COMPARED, NUMBERS),
+    st.builds(lambda op, n: op(pc.field("partition"), n), COMPARED, st.integers(-1, 3)),
+    st.builds(lambda op, n: op(pc.field("timestamp"), ms(START_MS + n * STEP_MS)), COMPARED, NUMBERS),
+    st.builds(lambda op, n: op(pc.field("timestamp"), ms(n)), COMPARED, st.integers(-2, 0)),
+    st.builds(lambda values: pc.field("offset").isin(pa.array(values, pa.int64())), st.lists(NUMBERS)),
+    st.sampled_from([b"key-00003", b"k", b""]).map(lambda key: pc.field("key") == key),
+    st.sampled_from(["key", "value", "timestamp", "headers"]).map(lambda name: pc.field(name).is_null()),
+)
+FILTERS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.builds(operator.and_, inner, inner), st.builds(operator.or_, inner, inner), inner.map(operator.invert)
+    ),
+    max_leaves=5,
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    wanted=FILTERS,
+    columns=st.none() | st.lists(st.sampled_from(["offset", "key", "timestamp"]), min_size=1, unique=True),
+)
+def test_a_filter_chooses_what_it_chooses_of_all_rows(
+    built: BuiltLogDir, wanted: Any, columns: list[str] | None
+) -> None:
+    scan = scan_of(built)
+    expected = ALL.setdefault(built.path, scan.to_arrow()).filter(wanted)
+    found = scan.to_dataset().to_table(filter=wanted, columns=columns)
+    assert found.equals(expected if columns is None else expected.select(columns))
+
+
+ALL: dict[Path, Any] = {}
+
+
+def share_read(built: BuiltLogDir, use: Any) -> float:
+    """How much of the log's bytes reading `use(dataset)` takes."""
+    scan = scan_of(built)
+    whole = scan_of(built)
+    whole.to_arrow()
+    use(scan.to_dataset())
+    return scan.bytes_read / whole.bytes_read
+
+
+def duck(dataset: Any, query: str) -> list[tuple[Any, ...]]:
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone='UTC'")
+        connection.register("t", dataset)
+        rows: list[tuple[Any, ...]] = connection.execute(query).fetchall()
+        return rows
+
+
+START = datetime.fromtimestamp(START_MS / 1000, UTC)
+
+
+@pytest.mark.parametrize(
+    ("where", "rows", "share"),
+    [
+        ("true", 2 * ROWS + 4, 1.0),
+        ("partition = 1", ROWS, 0.5),
+        ('"offset" BETWEEN 700 AND 719', 40, 0.02),
+        ('"offset" IN (3, 7) AND partition = 0', 2, 0.01),
+        ('"offset" = 1999 OR "offset" = 1990', 4, 0.02),
+        (f"\"timestamp\" >= '{START + timedelta(seconds=1990)}'", 20, 0.15),
+        (f'"timestamp" >= \'{START + timedelta(seconds=990)}\' AND partition = 0 AND "offset" < 1000', 10, 0.02),
+        ("key = 'key-00003'::BLOB AND partition = 0 AND \"offset\" < 10", 1, 0.01),
+        ("partition = 9", 0, 0.0),
+    ],
+)
+def test_duckdb_reads_only_what_the_filter_needs(built: BuiltLogDir, where: str, rows: int, share: float) -> None:
+    found = []
+    read = share_read(built, lambda dataset: found.extend(duck(dataset, f"SELECT count(*) FROM t WHERE {where}")))
+    assert found == [(rows,)]
+    assert read <= share
+
+
+def test_duckdb_over_all_ways(built: BuiltLogDir) -> None:
+    scan = scan_of(built)
+    query = 'SELECT partition, count(*), sum("offset"), max(timestamp) FROM t GROUP BY partition ORDER BY partition'
+    assert duck(scan, query) == duck(scan.to_arrow(), query) == duck(scan.to_dataset(), query)
+    joined = 'SELECT count(*) FROM t a JOIN t b ON a."offset" = b."offset" WHERE a.partition = 0 AND b.partition = 1'
+    assert duck(scan.to_dataset(), joined) == [(ROWS,)]
+
+
+def test_only_the_columns_that_are_needed_are_made(built: BuiltLogDir) -> None:
+    dataset = scan_of(built).to_dataset()
+    scanner = dataset.scanner(columns=["value"], filter=(pc.field("key") == b"k") & (pc.field("offset") > 3))
+    assert scanner._scan.columns == ("key", "value", "offset")
+    assert scanner.projected_schema.names == ["value"]
+    assert dataset.scanner(columns={"twice": pc.field("offset") * 2})._scan.columns == ("offset",)
+    assert dataset.to_table(columns={"twice": pc.field("offset") * 2}).column(0).to_pylist()[:3] == [0, 2, 4]
+    with pytest.raises(pa.ArrowInvalid, match="nothing"):
+        dataset.to_table(filter=pc.field("nothing") == 1)
+    with pytest.raises(KeyError, match="nothing"):
+        dataset.scanner(columns=["nothing"])
+
+
+def test_ways_to_read_a_dataset(built: BuiltLogDir) -> None:
+    dataset, first = scan_of(built).to_dataset(), pc.field("offset") < 5
+    assert isinstance(dataset, ds.Dataset)
+    assert dataset.schema == scan_of(built).schema
+    assert dataset.count_rows() == 2 * ROWS + 4
+    assert dataset.count_rows(filter=first) == 14
+    assert dataset.head(3).column("offset").to_pylist() == [0, 1, 2]
+    assert sum(batch.num_rows for batch in dataset.to_batches(filter=first)) == 14
+    assert dataset.scanner(filter=first).to_reader().read_all().num_rows == 14
+    for use in (lambda: dataset.get_fragments(), lambda: dataset.join, lambda: dataset.filter(first)):
+        with pytest.raises(AttributeError, match="a scan as a Dataset has no"):
+            use()
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(dataset)
+
+
+def test_polars_reads_lazily(built: BuiltLogDir) -> None:
+    polars = pytest.importorskip("polars")
+    scan = scan_of(built)
+    frame = polars.scan_pyarrow_dataset(scan.to_dataset())
+    found = frame.filter((polars.col("offset") >= 10) & (polars.col("offset") < 20)).select("value").collect()
+    assert found.shape == (20, 1)
+    assert scan.bytes_read < 20_000
+
+
+def test_a_narrowed_scan_stays_within_the_scan(built: BuiltLogDir) -> None:
+    scan = scan_of(
+        built, offsets=(100, 200), time=(START_MS + 150 * STEP_MS, None), partitions=[0, 1], key=b"key-00003"
+    )
+    wanted = (
+        (pc.field("offset") >= 50) & (pc.field("offset") < 160) & (pc.field("timestamp") < ms(START_MS + 158 * STEP_MS))
+    )
+    assert scan.to_dataset().to_table(filter=wanted).equals(scan.to_arrow().filter(wanted))
+    latest = scan_of(built, latest=True)
+    assert latest.to_dataset().to_table(filter=wanted).num_rows == 0
+    assert (
+        latest.to_dataset()
+        .to_table(filter=pc.field("offset") > 1995)
+        .equals(latest.to_arrow().filter(pc.field("offset") > 1995))
+    )

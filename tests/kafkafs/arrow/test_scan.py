@@ -1,0 +1,515 @@
+"""`kafkafs.open`: a scan has what real consumers read, and exactly the messages that its arguments choose."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kafkafs
+from kafkafs.arrow import COLUMNS, DECODED
+from kafkafs.arrow.log_dirs import InvalidOption
+from kafkafs.arrow.opened_log import Message, NotHere
+from kafkafs.arrow.scan import Scan
+from storage.append.appender import Appender
+from storage.clock import SystemClock
+from storage.directory.owned_dir import OwnedDir
+from storage.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, StorageError, UnsupportedFormat
+from storage.format.compression import Codec
+from storage.format.record_columns import Record
+from storage.types import TimestampType, TopicPartition
+from tests.support.builders import (
+    ROLL,
+    START_MS,
+    STEP_MS,
+    Batch,
+    BuiltLogDir,
+    BuiltRecord,
+    Item,
+    abort,
+    build_log_dir,
+    many,
+)
+from tests.support.decoded_golden import golden_lines, partitions
+from tests.support.fixtures import FIXTURES, READ_UNCOMMITTED, Golden, GoldenCase, case_params, golden_cases
+from tests.support.schema_logs import framed, schema_record
+
+fastavro = pytest.importorskip("fastavro")
+pa = pytest.importorskip("pyarrow")
+
+KINDS = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
+DAMAGED = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}  # the consumer fails there, and so do we
+V1 = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}, {"name": "old", "type": "string"}]}
+MORE = {"name": "more", "type": ["null", "string"], "default": None}
+V2 = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}, MORE]}
+INTACT = [case for case in golden_cases() if case.topic not in DAMAGED]
+
+
+def encoded(schema_id: int, schema: dict[str, Any], value: dict[str, Any]) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return framed(schema_id, out.getvalue())
+
+
+def records(table: Any) -> list[Golden]:
+    """The rows of a scan of all columns."""
+    columns = table.set_column(5, "timestamp", table.column("timestamp").cast("int64")).to_pydict()
+    headers = columns.pop("headers")
+    found = []
+    for row, (key, value, _, _, offset, timestamp, kind) in enumerate(zip(*columns.values(), strict=True)):
+        pairs = tuple((header["key"].encode(), header["value"]) for header in headers[row] or ())
+        found.append(Golden(offset, timestamp, KINDS[kind], key, value, pairs))
+    return found
+
+
+def of_messages(messages: Iterable[Message]) -> list[Golden]:
+    return [
+        Golden(
+            message.offset,
+            message.timestamp,
+            KINDS[message.timestamp_type],
+            message.key,
+            message.value,
+            tuple((name.encode(), value) for name, value in message.headers),
+        )
+        for message in messages
+    ]
+
+
+def offsets(scan: Scan) -> dict[int, list[int]]:
+    """The offsets by partition, in the order of the rows; all ways to read a scan must agree."""
+    table = scan.to_arrow()
+    assert table.num_rows == scan.count() == len(scan)
+    found: dict[int, list[int]] = {}
+    for row in table.select(["partition", "offset"]).to_pylist():
+        found.setdefault(row["partition"], []).append(row["offset"])
+    return found
+
+
+@pytest.mark.parametrize("case", case_params(INTACT))
+def test_every_fixture_reads_as_its_golden_file(case: GoldenCase) -> None:
+    partition = kafkafs.open(case.log_dir, isolation=case.isolation)[case.topic][case.partition]
+    scan = partition.scan()
+    table = scan.to_arrow()
+    table.validate(full=True)
+    wanted = case.records()
+    assert records(table) == wanted
+    assert len(scan) == len(wanted)
+    assert of_messages(partition.messages()) == wanted
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("topic", sorted(DAMAGED))
+def test_damage_is_an_error_with_its_place_or_is_counted(topic: str) -> None:
+    (case,) = (case for case in golden_cases() if case.topic == topic and case.isolation == READ_UNCOMMITTED)
+    partition = kafkafs.open(case.log_dir)[case.topic][case.partition]
+    for read in (partition.scan().to_arrow, partition.scan(key=b"k").count, lambda: list(partition.messages())):
+        with pytest.raises((CorruptBatch, UnsupportedFormat), match=r"\.log: .* at position"):
+            read()
+    scan = partition.scan(on_damage="skip")
+    table, seen = scan.to_arrow(), case.records()
+    assert records(table)[: len(seen)] == seen
+    assert len(scan) == table.num_rows > len(seen)
+    (place,) = scan.skipped
+    assert place.partition == TopicPartition(topic, case.partition)
+    assert place.position is not None
+    assert f"position {place.position}" in place.why
+
+
+def log_of(path: Path) -> BuiltLogDir:
+    """Segments, gaps, late messages, messages without a timestamp, keys, tombstones, transactions."""
+    late = [Record(b"k%d" % (n % 3), b"%d" % n, (), START_MS + (40 - n) * STEP_MS) for n in range(12)]
+    odd = [Record(None, None, (), -1), Record(b"k1", None), Record(b"", b"", ((b"h", None),)), Record(b"k2", b"\xff")]
+    items: list[Item] = [
+        Batch(many(10, keys=3)), ROLL, Batch(late, codec=Codec.LZ4), Batch(odd), ROLL, Batch(many(5), base_offset=40),
+        Batch(many(3, keys=2), producer_id=7, transactional=True), abort(7), Batch(many(4, keys=2), codec=Codec.ZSTD),
+    ]  # fmt: skip
+    appended = Batch(many(6, keys=2), log_append_time_ms=START_MS + 20 * STEP_MS)
+    return build_log_dir(path, {"t": [items, [], [appended, Batch(many(20))]]}, broker=False)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
+    return log_of(tmp_path_factory.mktemp("log"))
+
+
+def seen(built: BuiltLogDir, isolation: str) -> dict[int, list[BuiltRecord]]:
+    return {
+        number: log.records if isolation == "read_uncommitted" else log.read_committed
+        for (_, number), log in built.partitions.items()
+    }
+
+
+OFFSET = st.integers(0, 60) | st.none()
+MOMENT = st.integers(-5, 70).map(lambda n: START_MS + n * STEP_MS // 2) | st.none()
+KEYS = st.sampled_from([b"k1", b"k2", b"key-00001", b"", b"none"])
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    isolation=st.sampled_from(["read_uncommitted", "read_committed"]),
+    partitions=st.none() | st.sets(st.integers(0, 2)),
+    span=st.none() | st.tuples(OFFSET, OFFSET),
+    times=st.none() | st.tuples(MOMENT, MOMENT),
+    key=st.none() | KEYS,
+)
+def test_a_scan_has_what_a_plain_list_has(
+    built: BuiltLogDir, isolation: str, partitions: set[int] | None, span: Any, times: Any, key: bytes | None
+) -> None:
+    wanted = {
+        number: [
+            record.offset
+            for record in log
+            if (span is None or (span[0] or 0) <= record.offset < (99 if span[1] is None else span[1]))
+            and (
+                times is None
+                or times == (None, None)
+                or (
+                    record.timestamp != -1
+                    and (times[0] is None or times[0] <= record.timestamp)
+                    and (times[1] is None or record.timestamp < times[1])
+                )
+            )
+            and (key is None or record.key == key)
+        ]
+        for number, log in seen(built, isolation).items()
+        if partitions is None or number in partitions
+    }
+    topic = kafkafs.open(built.path, isolation=isolation)["t"]
+    scan = topic.scan(partitions=partitions, offsets=span, time=times, key=key)
+    assert offsets(scan) == {number: found for number, found in wanted.items() if found}
+    assert scan.to_arrow().equals(scan.to_arrow()), "a scan can be read again"
+    assert not scan.skipped
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_the_last_message_of_each_key(built: BuiltLogDir, isolation: str) -> None:
+    topic = kafkafs.open(built.path, isolation=isolation)["t"]
+    wanted = {}
+    for number, log in seen(built, isolation).items():
+        last = {record.key: record for record in log if record.key is not None}
+        wanted[number] = sorted(record.offset for record in last.values() if record.value is not None)
+    assert offsets(topic.scan(latest=True)) == {number: found for number, found in wanted.items() if found}
+    one = topic.scan(latest=True, key=b"k2").to_arrow()
+    assert one.column("key").to_pylist() == [b"k2"]
+    with pytest.raises(InvalidOption, match="latest means the whole log"):
+        topic.scan(latest=True, offsets=(0, 5))
+
+
+def test_ranges_as_texts_and_moments(built: BuiltLogDir) -> None:
+    log = kafkafs.open(built.path)["t"][0]
+    assert offsets(log.scan(offsets="5-7")) == {0: [5, 6, 7]}
+    assert offsets(log.scan(offsets="last-2")) == {0: [51, 52]}
+    assert offsets(log.scan(offsets="8+3")) == {0: [8, 9, 10]}
+    start = datetime.fromtimestamp(START_MS / 1000, UTC)
+    wanted = offsets(log.scan(time=(START_MS, START_MS + 3000)))
+    assert wanted == {0: [0, 1, 2]}
+    east = timezone(timedelta(hours=3))
+    for first, last in (
+        (start, start + timedelta(seconds=3)),
+        (start.astimezone(east), (start + timedelta(seconds=2, microseconds=1)).replace(tzinfo=None)),
+        (start.isoformat().replace("+00:00", "Z"), START_MS + 3000),
+    ):
+        assert offsets(log.scan(time=(first, last))) == wanted
+    with pytest.raises(OffsetOutOfRange, match="out of the range of t/0 at offset 99"):
+        log.scan(offsets="99-")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"offsets": (1,)}, "offsets takes a pair"),
+        ({"offsets": (-1, None)}, "offsets takes two numbers"),
+        ({"offsets": "x"}, "is not an offset range"),
+        ({"time": ("yesterday", None)}, "time: .* is not a time range"),
+        ({"partitions": [0, 9]}, "t has no partition 9 in .*: it has 0, 1, 2"),
+        ({"columns": ("value", "values")}, "'values' is not one of key, value, topic"),
+        ({"columns": ()}, "at least one name"),
+        ({"columns": "value_json"}, "with decode=True"),
+        ({"on_damage": "ignore"}, "on_damage must be"),
+        ({"text": "ignore"}, "text must be"),
+        ({"decode": True}, "there are no schemas in"),
+    ],
+)
+def test_arguments_that_cannot_be(built: BuiltLogDir, arguments: Any, why: str) -> None:
+    with pytest.raises(InvalidOption, match=why):
+        kafkafs.open(built.path)["t"].scan(**arguments)
+
+
+def test_topics_and_partitions(built: BuiltLogDir, tmp_path: Path) -> None:
+    log = kafkafs.open(built.path)
+    assert list(log) == list(log.topics) == ["t"]
+    assert "t" in log
+    assert "u" not in log
+    assert log["t"].offsets == {0: (0, 53), 1: (0, 0), 2: (0, 26)}
+    assert [partition.tp.partition for partition in log["t"]] == [0, 1, 2]
+    assert log["t"].config == {}
+    for missing in (lambda: log["u"], lambda: log["t"][5]):
+        with pytest.raises(KeyError) as found:
+            missing()
+        assert isinstance(found.value, NotHere | StorageError)
+    with pytest.raises(StorageError, match="not a log directory"):
+        kafkafs.open(tmp_path)
+    with pytest.raises(InvalidOption, match="isolation must be"):
+        kafkafs.open(built.path, isolation="none")
+    with pytest.raises(InvalidOption, match="no log directory is named"):
+        kafkafs.open([])
+
+
+def test_messages(built: BuiltLogDir) -> None:
+    topic = kafkafs.open(built.path)["t"]
+    first, *_ = topic[0].messages()
+    assert (first.topic, first.partition, first.offset, first.key) == ("t", 0, 0, b"key-00000")
+    assert first.time == datetime.fromtimestamp(START_MS / 1000, UTC)
+    assert first.timestamp_type is TimestampType.CREATE_TIME
+    nothing, _, empty, _ = topic[0].messages(offsets=(22, 26))
+    assert (nothing.key, nothing.value, nothing.time, nothing.headers) == (None, None, None, ())
+    assert (empty.key, empty.value, empty.headers) == (b"", b"", (("h", None),))
+    assert [message.offset for message in topic[0].messages(key="k1", offsets=(0, 20))] == [11, 14, 17]
+
+
+def test_columns_and_types(built: BuiltLogDir) -> None:
+    topic = kafkafs.open(built.path)["t"]
+    scan = topic.scan()
+    assert tuple(scan.schema.names) == COLUMNS
+    assert scan.schema.field("timestamp").type == pa.timestamp("ms", tz="UTC")
+    assert scan.schema.field("headers").type == pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    assert (scan.schema.field("key").type, scan.schema.field("value").type) == (pa.binary(), pa.binary())
+    for columns in (("offset",), ("timestamp", "key"), "value"):
+        chosen = topic.scan(columns=columns)
+        names = [columns] if isinstance(columns, str) else list(columns)
+        assert chosen.schema == scan.to_arrow().select(names).schema
+        assert chosen.to_arrow().equals(scan.to_arrow().select(names))
+    assert scan.to_reader().read_all().equals(scan.to_arrow())
+    assert pa.table(scan).equals(scan.to_arrow()), "the C stream interface"
+    assert topic.scan(partitions=1).to_arrow().num_rows == 0
+
+
+def test_text(tmp_path: Path) -> None:
+    texts = [Record("ключ".encode(), b"one"), Record(None, None), Record(b"", "é".encode())]
+    split = [Record(b"k", "é".encode()[:1]), Record(b"k", "é".encode()[1:])]
+    log = kafkafs.open(build_log_dir(tmp_path, {"t": [[Batch(texts), Batch(split)]]}).path)["t"]
+    scan = log.scan(text=True, offsets=(0, 3), columns=("key", "value"))
+    assert scan.schema.types == [pa.string(), pa.string()]
+    assert scan.to_arrow().to_pydict() == {"key": ["ключ", None, ""], "value": ["one", None, "é"]}
+    with pytest.raises(InvalidRecord, match=r"value of t/0 is not UTF-8: .* at offset 3"):
+        log.scan(text=True).to_arrow()
+    assert log.scan(text="replace", columns="value").to_arrow().column(0).to_pylist()[-2:] == ["\ufffd", "\ufffd"]
+    assert log.scan(text=True, columns="key").to_arrow().num_rows == 5
+
+
+def test_a_growing_log(tmp_path: Path) -> None:
+    path = build_log_dir(tmp_path, {"t": [[Batch(many(10))]]}, broker=False).path
+    log = kafkafs.open(path)
+    scan, dataset = log["t"].scan(), log["t"].scan().to_dataset()
+    owned = OwnedDir.open(path)
+    Appender(owned.log(TopicPartition("t", 0)), clock=SystemClock()).append([Record(None, b"more")] * 5)
+    owned.close()
+    assert offsets(scan) == {0: list(range(10))}
+    assert dataset.count_rows() == dataset.to_table().num_rows == 10
+    assert len(log["t"].scan()) == 15
+
+
+def test_messages_that_are_gone_are_an_error_or_counted(tmp_path: Path) -> None:
+    items = [Batch(many(10)), ROLL, Batch(many(10)), ROLL, Batch(many(10))]
+    built = build_log_dir(tmp_path, {"t": [items]}, broker=False)
+    topic = kafkafs.open(built.path)["t"]
+    scan, lenient = topic.scan(), topic.scan(on_damage="skip")
+    for path in (built.path / "t-0").glob("00000000000000000000.*"):
+        path.unlink()
+    for read in (scan.to_arrow, scan.count):
+        with pytest.raises(OffsetOutOfRange, match="messages 0 to 9 of t/0 are missing: the log begins at 10"):
+            read()
+    assert offsets(lenient) == {0: list(range(10, 30))}
+    (place,) = lenient.skipped
+    assert place.offsets is not None
+    assert (place.offsets.start, place.offsets.end) == (0, 10)
+    with pytest.raises(OffsetOutOfRange, match="messages 5 to 9 of t/0 are missing"):
+        topic.scan(offsets=(5, 12))
+    assert offsets(topic.scan(offsets=(None, 12))) == {0: [10, 11]}
+    assert offsets(topic.scan(offsets=(5, 12), on_damage="skip")) == {0: [10, 11]}
+    shutil.rmtree(built.path / "t-0")
+    with pytest.raises(OffsetOutOfRange, match="the partition was removed"):
+        scan.to_arrow()
+
+
+def test_a_topic_that_was_made_again_is_another(tmp_path: Path) -> None:
+    path = build_log_dir(tmp_path / "log", {"t": [[Batch(many(10))]]}).path
+    scan = kafkafs.open(path)["t"].scan()
+    other = build_log_dir(tmp_path / "other", {"t": [[Batch(many(10))]]}).path
+    (other / "t-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+    shutil.rmtree(path / "t-0")
+    shutil.copytree(other / "t-0", path / "t-0")
+    for read in (scan.to_arrow, scan.count):
+        with pytest.raises(OffsetOutOfRange, match="deleted and created again"):
+            read()
+
+
+def test_several_directories_and_partitions_that_none_has(tmp_path: Path) -> None:
+    whole = build_log_dir(tmp_path / "whole", {"t": [[Batch(many(n))] for n in (5, 7, 9)]}).path
+    parts = []
+    for name, numbers in (("a", (0, 2)), ("b", (0, 1))):
+        shutil.copytree(whole, tmp_path / name)
+        for number in {0, 1, 2} - set(numbers):
+            shutil.rmtree(tmp_path / name / f"t-{number}")
+        parts.append(tmp_path / name)
+    assert offsets(kafkafs.open(parts)["t"].scan()) == offsets(kafkafs.open(whole)["t"].scan())
+    alone = kafkafs.open(parts[0])["t"]
+    with pytest.raises(OffsetOutOfRange, match=r"t/1 .*not in .*partitions="):
+        alone.scan()
+    assert offsets(alone.scan(partitions=[0, 2])).keys() == {0, 2}
+    scan = alone.scan(on_damage="skip")
+    assert offsets(scan).keys() == {0, 2}
+    assert [place.partition for place in scan.skipped] == [TopicPartition("t", 1)]
+
+
+def test_messages_in_tiered_storage() -> None:
+    log = kafkafs.open(FIXTURES / "tiered" / "log")
+    snapshots = [(topic, part) for topic in log for part in log[topic] if part._snapshot().remote_offsets is not None]
+    assert snapshots
+    for topic, part in snapshots:
+        with pytest.raises(OffsetOutOfRange, match="in tiered storage"):
+            part.scan()
+        scan = part.scan(on_damage="skip")
+        scan.to_arrow()
+        assert scan.skipped[0].partition.topic == topic
+        assert part.scan(offsets=(part.offsets[0], None)).to_arrow().num_rows == len(scan)
+
+
+def test_threads_share_a_scan(built: BuiltLogDir) -> None:
+    scan = kafkafs.open(built.path)["t"].scan()
+    wanted = scan.to_arrow()
+    with ThreadPoolExecutor(4) as pool:
+        tables = list(pool.map(lambda _: scan.to_arrow(), range(24)))
+        counts = set(pool.map(lambda _: scan.count(), range(24)))
+    assert all(table.equals(wanted) for table in tables)
+    assert counts == {wanted.num_rows}
+
+
+def test_two_passes_at_once(built: BuiltLogDir) -> None:
+    scan = kafkafs.open(built.path)["t"].scan(columns="offset")
+    one, other = iter(scan), iter(scan)
+    pairs = list(zip(one, other, strict=True))
+    assert all(first.equals(second) for first, second in pairs)
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", partitions())
+def test_decoded_texts_and_messages(name: str) -> None:
+    topic, _, number = name.rpartition("-")
+    partition = kafkafs.open(FIXTURES / "schemas" / "log")[topic][int(number)]
+    rows = partition.scan(decode=True).to_arrow().to_pylist()
+    assert [row["offset"] for row in rows] == [line["offset"] for line in golden_lines(name)]
+    for row, message in zip(rows, partition.messages(), strict=True):
+        if row["decode_error"] is None:
+            found = [json.loads(row[f"{side}_json"] or "null") for side in ("key", "value")]
+            assert [message.decoded_key, message.decoded] == found
+        elif row["decode_error"].startswith("value: "):
+            with pytest.raises(InvalidRecord, match=f"value of {topic}/{number} cannot be decoded.* at offset"):
+                _ = message.decoded
+
+
+def test_typed_values(tmp_path: Path) -> None:
+    """As columns where the newest schema is an Avro record, whichever version wrote them."""
+    records = [
+        Record(b"k", encoded(1, V1, {"id": 7, "old": "x"})),
+        Record(None, encoded(2, V2, {"id": 2**40, "more": "m"})),
+        Record(None, None),
+        Record(None, b"plain"),
+    ]
+    schemas = [
+        schema_record("t-value", number, number, json.dumps(schema)) for number, schema in enumerate((V1, V2), 1)
+    ]
+    path = build_log_dir(tmp_path, {"_schemas": [schemas], "t": [[Batch(records)]], "other": [[b"x"]]}).path
+    log = kafkafs.open(path)
+    scan = log["t"].scan(decode=True)
+    assert tuple(scan.schema.names) == (*COLUMNS, *DECODED, "value_bytes")
+    assert scan.schema.field("value").type == pa.struct([("id", pa.int64()), ("more", pa.string())])
+    found = scan.to_arrow().to_pydict()
+    assert found["value"] == [{"id": 7, "more": None}, {"id": 2**40, "more": "m"}, None, None]
+    assert found["value_json"] == ['{"id":7,"old":"x"}', f'{{"id":{2**40},"more":"m"}}', None, '"plain"']
+    assert found["value_bytes"] == [None, None, None, b"plain"]
+    assert found["value_schema_id"] == [1, 2, None, None]
+    assert found["decode_error"] == [None, None, None, "it is not in the wire format"]
+    for columns in ("value", "value_bytes", ("offset", "value"), ("value_json", "key"), "decode_error"):
+        names = [columns] if isinstance(columns, str) else list(columns)
+        chosen = log["t"].scan(decode=True, columns=columns)
+        assert chosen.to_arrow().schema == chosen.schema
+        assert chosen.to_arrow().select(names).to_pydict() == {name: found[name] for name in names}
+    assert "value_bytes" not in log["other"].scan(decode=True).schema.names
+    assert log["other"].scan(decode=True).to_arrow().column("value_json").to_pylist() == ['"x"']
+    assert [message.decoded for message in log["t"].messages(offsets=(0, 2))] == [
+        {"id": 7, "old": "x"},
+        {"id": 2**40, "more": "m"},
+    ]
+    assert log["t"].scan(decode=True, text=True, columns=("key", "value")).to_arrow().column(0).to_pylist()[0] == "k"
+
+
+@pytest.mark.golden
+def test_kafkas_own_topics_need_no_schemas() -> None:
+    topic = kafkafs.open(FIXTURES / "groups" / "log")["__consumer_offsets"]
+    texts = topic.scan(decode=True, columns=("key_json", "value_json")).to_arrow().to_pylist()
+    shown = [json.loads(row["key_json"])["name"] for row in texts]
+    assert {"GroupMetadata", "OffsetCommit"} <= set(shown)
+    assert [message.decoded_key["name"] for message in topic.messages()] == shown
+
+
+def test_frames(built: BuiltLogDir) -> None:
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    scan = kafkafs.open(built.path)["t"].scan()
+    frame = scan.to_pandas()
+    assert frame["offset"].tolist() == scan.to_arrow().column("offset").to_pylist()
+    assert frame["value"].tolist() == scan.to_arrow().column("value").to_pylist()
+    assert str(frame["timestamp"].dtype) == "datetime64[ms, UTC]"
+    assert isinstance(frame, pandas.DataFrame)
+    table = scan.to_polars()
+    assert table["headers"].to_list() == scan.to_arrow().column("headers").to_pylist()
+    assert polars.DataFrame(scan).equals(table), "the C stream interface"
+
+
+def test_what_is_not_used_is_not_imported(built: BuiltLogDir) -> None:
+    """pyarrow only for batches; numpy not even for `import kafkafs`."""
+    code = f"""
+import sys
+def there(): return sorted({{"numpy", "pyarrow", "pandas", "polars", "duckdb", "pyspark"}} & set(sys.modules))
+import kafkafs
+print(there())
+topic = kafkafs.open({str(built.path)!r})["t"]
+topic.scan().count(), sum(1 for _ in topic.messages())
+print(there())
+topic.scan().schema
+print(there())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "['numpy']", "['numpy', 'pyarrow']"]
+
+
+def test_without_pyarrow(built: BuiltLogDir) -> None:
+    """Messages and their number can be had; for batches the error names the extra."""
+    code = f"""
+import importlib.util, sys
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "pyarrow" else found(name, *more)
+import kafkafs
+topic = kafkafs.open({str(built.path)!r})["t"]
+print(topic.scan().count() == sum(1 for _ in topic.messages()))
+for read in (lambda: topic.scan().schema, lambda: topic.scan().to_dataset()):
+    try:
+        read()
+    except ImportError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    why = "batches and typed columns need pyarrow: pip install 'kafkafs[arrow]'"
+    assert done.stdout.splitlines() == ["True", why, why]
