@@ -42,6 +42,7 @@ Moment = str | int | datetime | None
 Offsets = tuple[int | None, int | None] | str | None
 Times = tuple[Moment, Moment] | str | None
 OnDamage = Literal["fail", "skip"]
+Decode = bool | Literal["json"]
 
 
 class Arguments(TypedDict, total=False):
@@ -53,7 +54,7 @@ class Arguments(TypedDict, total=False):
     key: bytes | str | None
     latest: bool
     columns: str | Sequence[str] | None
-    decode: bool
+    decode: Decode
     text: Text
     on_damage: OnDamage
 
@@ -71,7 +72,7 @@ def make_scan(
     key: bytes | str | None = None,
     latest: bool = False,
     columns: str | Sequence[str] | None = None,
-    decode: bool = False,
+    decode: Decode = False,
     text: Text = False,
     on_damage: OnDamage = "fail",
 ) -> Scan:
@@ -85,9 +86,11 @@ def make_scan(
         raise InvalidOption(f"text must be True, False, 'strict' or 'replace', not {text!r}")
     if latest and (offsets is not None or time is not None):
         raise InvalidOption("latest means the whole log as it is now: it cannot be combined with offsets or time")
+    if decode not in (True, False, "json"):
+        raise InvalidOption(f"decode must be True, False or 'json', not {decode!r}")
     progress, fail = Progress(), on_damage == "fail"
     numbers = _partitions(source.log_dirs, topic, partitions, progress, fail=fail)
-    form = _typed_form(source, topic) if decode else None
+    form = _typed_form(source, topic, decode) if decode else None
     known = (*COLUMNS, *((*DECODED, *((TYPED,) if form is not None else ())) if decode else ()))
     wanted = known if columns is None else _columns(columns, known)
     spec, times = _offsets(offsets), _times(time)
@@ -243,7 +246,7 @@ def _pair(name: str, given: object) -> tuple[Any, Any]:
     return given[0], given[1]
 
 
-def _typed_form(source: Source, topic: str) -> TypedForm | None:
+def _typed_form(source: Source, topic: str, decode: Decode) -> TypedForm | None:
     """As what typed columns the values of a topic are read; None: as JSON. InvalidOption where there are no schemas."""
     require_pyarrow()
     from kafkafs.arrow.block_texts import schemas_for
@@ -252,6 +255,8 @@ def _typed_form(source: Source, topic: str) -> TypedForm | None:
     if topic in KAFKAS_OWN_TOPICS:
         return None
     schemas_for(source.paths, source.schemas)
+    if decode == "json":
+        return None
     try:
         return typed_form(source.paths, source.schemas, [TopicPartition(topic, 0)], None)
     except InvalidConfig:

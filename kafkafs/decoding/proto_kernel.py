@@ -497,12 +497,12 @@ def _text_order(a: ULong, b: ULong) -> Long:
     shorter: Long = _digit_count(a)
     longer: Long = _digit_count(b)
     sign: Long = 1
-    i: Long
+    _i: Long
     if shorter > longer:
         a, b, shorter, longer, sign = b, a, longer, shorter, -1
     if shorter < longer and longer > 19:
         return 2
-    for i in range(longer - shorter):
+    for _i in range(longer - shorter):
         a = a * 10
     if a == b:
         return 0 if shorter == longer else -sign
@@ -823,7 +823,8 @@ def run(
     type that may be there, where its indexes are in `literals`, how many bytes they have, and its place in `numbers`.
     `texts`: where a row's text is in `out`, and how long; untouched where the library must do it. Data of more than
     `most_bytes` are the library's. `slots`: memory of the caller's. `powers`: avro_program.POWERS.
-    Returns (how many of `rows` are done, position after the last text). What comes after that in `out` may have changed.
+    Returns (how many of `rows` are done, position after the last text). What comes after that in `out` may have
+    changed.
     """
     size: Long = buffer.shape[0]
     limit: Long = out.shape[0] - _SPARE

@@ -1,10 +1,10 @@
 """Protobuf descriptors as numbers for the kernel.
 
-A type is its kind, how many fields it has, and 1 if fields that it does not know are not passed over; then its fields by ascending number, of
-eight numbers each: the number; FieldDescriptorProto.Type; flags; start and length of `,"name":` in the literals; the
-place of the type or enum below; the value of a map's entry that lacks one; and the next member of its oneof, by its
-index (itself where there is no other). An enum is how many values it has (-1: NullValue), 1 if it is closed, and by
-ascending number: the number, start and length of its name in quotes.
+A type is its kind, how many fields it has, and 1 if fields that it does not know are not passed over; then its fields
+by ascending number, of eight numbers each: the number; FieldDescriptorProto.Type; flags; start and length of `,"name":`
+in the literals; the place of the type or enum below; the value of a map's entry that lacks one; and the next member of
+its oneof, by its index (itself where there is no other). An enum is how many values it has (-1: NullValue), 1 if it is
+closed, and by ascending number: the number, start and length of its name in quotes.
 """
 
 from __future__ import annotations
