@@ -235,9 +235,7 @@ class Transactions:
                     offsets.append(found[1])
                     aborts.append(found[2])
         if not whole:
-            index = transaction_index.load(
-                segment.path_of(FileKind.TRANSACTION_INDEX), segment.base_offset, growing=not segment.sealed
-            )
+            index = segment.transaction_index()
             lost = ~np.isin(index.last_offset, np.concatenate(offsets))
             producers.append(index.producer_id[lost])
             offsets.append(index.last_offset[lost])
