@@ -34,6 +34,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "storage.format": (),
     "storage.config": ("storage.format",),
     "storage.files": ("storage.format",),
+    "storage.tier": ("storage.format", "storage.files"),
     "storage.log": ("storage.format", "storage.config", "storage.files"),
     "storage.append": ("storage.format", "storage.config", "storage.files", "storage.log"),
     "storage.recovery": ("storage.format", "storage.config", "storage.files", "storage.log", "storage.append"),
@@ -119,6 +120,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "crc32c": ("storage.format.checksum",),
     "cramjam": ("storage.format.compression",),
     "xxhash": ("storage.format.record_digest",),
+    "fsspec": ("storage.tier.places",),
     "psutil": (
         "storage.files.dir_lock",
         "storage.upkeep.retention",

@@ -1,0 +1,83 @@
+"""All the tiers that a person has named, as one: which partitions and segments they hold."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from storage.errors import UnsupportedFormat
+from storage.tier.layouts import PartitionDirectory, StoredObject, Wanted, find, segments
+from storage.tier.places import Entry, Place, open_place
+from storage.tier.segments import Content, ObjectFile, RemoteFile, RemoteSegment, TopicIdPartition
+
+_STALE_SECONDS: Final = 15.0  # what is above the partitions' directories is listed again after this
+_MOST_LISTINGS: Final = 10_000
+
+
+class Tier:
+    """Places to read remote segments from. Thread-safe; nothing is opened or listed until it is asked for, and nothing
+    is ever written.
+
+    `places`: what a person has named (see `open_place`). `keys`: PEM files of private keys by their id in the tier.
+    """
+
+    def __init__(self, places: Sequence[str], keys: Mapping[str, Path] | None = None) -> None:
+        self.places: Final[tuple[Place, ...]] = tuple(map(open_place, places))
+        self._keys: Final = dict(keys or {})
+        self._lock: Final = threading.Lock()
+        self._listed: dict[tuple[Place, str], tuple[float, list[Entry]]] = {}  # guarded by the lock
+
+    def segments(self, topic: str, partition: int, topic_id: str | None = None) -> list[RemoteSegment]:
+        """A partition's segments, ascending by base offset and segment id, as they are now: every upload, finished or
+        not. Those of one id in several places are one, the first that is complete.
+
+        With `topic_id` only those of the topic with this id, and those whose layout has no ids. TierUnavailable.
+        """
+        found: list[RemoteSegment] = []
+        for of, directories in self._directories(Wanted(topic, topic_id, partition)).items():
+            found += segments(of, directories, self._opened, self._manifested)
+        return _each_once(found)
+
+    def partitions(self) -> list[TopicIdPartition]:
+        """All partitions of which something is in the places, ascending. Lists every directory. TierUnavailable."""
+        return sorted(self._directories(Wanted()), key=lambda of: (of.topic, of.partition, of.topic_id or ""))
+
+    def _directories(self, wanted: Wanted) -> dict[TopicIdPartition, list[PartitionDirectory]]:
+        found: dict[TopicIdPartition, list[PartitionDirectory]] = defaultdict(list)
+        for place in self.places:
+            for directory in find(place, wanted, lambda key, place=place: self._entries(place, key)):  # type: ignore[misc]
+                found[directory.of].append(directory)
+        return found
+
+    def _entries(self, place: Place, key: str) -> list[Entry]:
+        now = time.monotonic()
+        with self._lock:
+            listed = self._listed.get((place, key))
+        if listed is not None and now - listed[0] < _STALE_SECONDS:
+            return listed[1]
+        entries = place.entries(key)
+        with self._lock:
+            if len(self._listed) >= _MOST_LISTINGS:
+                self._listed.clear()
+            self._listed[place, key] = (now, entries)
+        return entries
+
+    def _opened(self, stored: StoredObject) -> RemoteFile:
+        return ObjectFile(stored.place, stored.key, stored.size)
+
+    def _manifested(self, name: str, objects: Mapping[str, StoredObject]) -> Content:
+        raise UnsupportedFormat("Aiven's layout cannot be read yet", path=name)
+
+
+def _each_once(found: Sequence[RemoteSegment]) -> list[RemoteSegment]:
+    """Without repeated ids. Segments without an id are all kept."""
+    chosen: dict[tuple[int, str], RemoteSegment] = {}
+    for segment in found:
+        key = (segment.base_offset, segment.segment_id or segment.name)
+        if key not in chosen or (segment.is_complete and not chosen[key].is_complete):
+            chosen[key] = segment
+    return [chosen[key] for key in sorted(chosen)]
