@@ -46,7 +46,7 @@ _FOLLOWING: Final = {
 class KnownSegment:
     """A remote segment as the events have it. Its offsets go from `base_offset` to `end_offset` (excluded); `epochs`:
     (leader epoch, its first offset here), ascending. `order`: of two that have the same offsets, the one with the
-    greater was finished later. `custom_metadata`: what the uploading plugin wrote for itself, base64."""
+    greater was finished later."""
 
     segment_id: str
     base_offset: int
@@ -55,7 +55,6 @@ class KnownSegment:
     epochs: tuple[tuple[int, int], ...]
     state: RemoteState
     order: int
-    custom_metadata: str | None = None
 
 
 Partition = tuple[str, int]
@@ -133,9 +132,7 @@ class RemoteMetadata:
             if state is RemoteState.DELETE_FINISHED:
                 # Kept, without what nobody asks for: those that were removed are the offsets that the log has lost.
                 before = replace(before, epochs=())
-            segments[segment_id] = replace(
-                before, state=state, order=self._events, custom_metadata=data["customMetadata"]
-            )
+            segments[segment_id] = replace(before, state=state, order=self._events)
 
 
 def _segment(segment_id: str, data: dict[str, Any], order: int) -> KnownSegment | None:
@@ -143,7 +140,7 @@ def _segment(segment_id: str, data: dict[str, Any], order: int) -> KnownSegment 
     epochs = ascending_epochs((entry["leaderEpoch"], entry["offset"]) for entry in data["segmentLeaderEpochs"])
     if not (0 <= start < end <= MAX_OFFSET and size >= 0) or epochs is None:
         return None
-    return KnownSegment(segment_id, start, end, size, epochs, RemoteState.STARTED, order, data["customMetadata"])
+    return KnownSegment(segment_id, start, end, size, epochs, RemoteState.STARTED, order)
 
 
 def ascending_epochs(entries: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...] | None:

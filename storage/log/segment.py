@@ -207,6 +207,11 @@ class Segment:
         """Whether it is read in tiered storage."""
         return isinstance(self.log, TieredFile) and not self.log.is_here
 
+    def remote_producers(self) -> tuple[int, bytes] | None:
+        """For a whole remote segment the offset at its end, and its producer snapshot of there; None without one."""
+        data = self._remote_part(FileKind.PRODUCER_SNAPSHOT)
+        return None if data is None or not isinstance(self.log, TieredFile) else (self.log.spans[-1].end_offset, data)
+
     def _remote_part(self, kind: FileKind) -> bytes | None:
         return self.log.part(kind) if isinstance(self.log, TieredFile) else None
 

@@ -53,7 +53,7 @@ class TieredFile(LogFile):
     `spans`: where it is in the tier; empty as long as that is not known.
     """
 
-    __slots__ = ("_failures", "_here", "_look", "_look_later", "_noted", "_size", "spans")
+    __slots__ = ("_failures", "_has_moved", "_here", "_look", "_look_later", "_noted", "_size", "spans")
 
     def __init__(
         self,
@@ -65,13 +65,13 @@ class TieredFile(LogFile):
     ) -> None:
         """`here`: the file in the log directory. `path`: what errors name. `look`: has the log look where its files are
         now, and move this one; `look_later`: at its next use."""
-        ids = ";".join(f"{span.base_offset} {span.remote.name if span.remote else ''}" for span in spans)
-        number = int.from_bytes(blake2b(f"{path} {ids}".encode(), digest_size=7).digest())
+        number = int.from_bytes(blake2b(f"{path} {spans}".encode("utf-8", "surrogateescape"), digest_size=7).digest())
         super().__init__(path, FileIdentity(0, number) if here is None else here.identity)
         self._here = here
         self._look = look
         self._look_later = look_later
         self._failures = 0
+        self._has_moved = False
         self._noted: os.stat_result | None = None
         self._size = sum(span.end - span.start for span in spans)
         self.spans = spans
@@ -79,6 +79,11 @@ class TieredFile(LogFile):
     @property
     def path(self) -> Path:
         return super().path if self._here is None else self._here.path
+
+    @property
+    def was_here(self) -> bool:
+        """Whether it was in the log directory, and is read in the tier now."""
+        return self._has_moved
 
     @property
     def is_here(self) -> bool:
@@ -89,6 +94,7 @@ class TieredFile(LogFile):
         """From now on it is read in the tier, where these spans have all its bytes."""
         self._size = sum(span.end - span.start for span in spans)
         self.spans = spans
+        self._has_moved = True
         self._here = None
 
     def part(self, kind: FileKind) -> bytes | None:
