@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Final
 
-from storage.errors import StorageError, TierUnavailable
+from storage.errors import StorageError
 from storage.files.leader_epochs import LeaderEpochs
 from storage.files.names import FileKind, segment_file
 from storage.log.isolation import Transactions
@@ -185,7 +185,11 @@ class TieredLog:
         spans = tuple(self._span(cut, whole_start=False) for cut in cover(counted, segment.base_offset, end))
         assert isinstance(segment.log, TieredFile)
         size = sum(span.end - span.start for span in spans)
-        if any(span.remote is None for span in spans) or size < segment.size or (segment.sealed and size > segment.size):
+        if (
+            any(span.remote is None for span in spans)
+            or size < segment.size
+            or (segment.sealed and size > segment.size)
+        ):
             return False
         segment.log.move(spans)
         segment.size, segment.sealed = size, True
