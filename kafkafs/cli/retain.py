@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo, passes
-from kafkafs.cli.shared_options import AS_JSON, whole_number
+from kafkafs.cli.shared_options import AS_JSON, TIER, whole_number
 from kafkafs.cli.tables import moment
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import MAX_OFFSET, TopicPartition
@@ -39,6 +39,7 @@ class _BeforeOffset(click.ParamType[int]):
 @click.option("--before", type=_BeforeOffset(), help="First delete the records below OFFSET ('end': all records).")
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed, and why the rest stays.")
 @AS_JSON
+@TIER
 @click.pass_context
 def retain(ctx: click.Context, logdir: Path, tp: str | None, before: int | None, dry_run: bool, as_json: bool) -> None:
     """Remove the oldest segments that exceed the limits of retention, from all of LOGDIR or from TP (topic,
@@ -94,9 +95,7 @@ def _print_result(result: RetentionResult) -> None:
         return
     verb = "would be removed" if result.dry_run else "removed"
     count, size = len(result.segments), result.size_bytes
-    echo(
-        f"{result.tp}: {result.log_start_offset} to {result.log_end_offset}, {count} segment(s) {verb}, {size} bytes"
-    )
+    echo(f"{result.tp}: {result.log_start_offset} to {result.log_end_offset}, {count} segment(s) {verb}, {size} bytes")
     for segment in result.segments:
         offsets = f"{segment.base_offset}-{segment.next_offset - 1}"
         echo(f"  offsets {offsets}, {segment.size_bytes} bytes: {segment.reason}")

@@ -17,7 +17,7 @@ import psutil
 from kafkafs.cli import echo, passes, say
 from kafkafs.cli.exit_codes import DATA_ERROR, FOUND
 from kafkafs.cli.histogram import drawing
-from kafkafs.cli.shared_options import AS_JSON, ISOLATION, SCHEMAS
+from kafkafs.cli.shared_options import AS_JSON, ISOLATION, SCHEMAS, TIER
 from kafkafs.cli.signals import interrupt_quietly, interrupts_kept, logging_disabled
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import (
@@ -102,6 +102,7 @@ _COMPRESSION = click.option(
 @_COMPRESSION
 @ISOLATION
 @_job_options
+@TIER
 @click.pass_context
 def export(
     ctx: click.Context,
@@ -193,6 +194,7 @@ def export(
 )
 @ISOLATION
 @_job_options
+@TIER
 @click.pass_context
 def stats(
     ctx: click.Context,
@@ -373,6 +375,7 @@ def compact(
 @_COMPRESSION
 @ISOLATION
 @_job_options
+@TIER
 @click.pass_context
 def latest(
     ctx: click.Context,

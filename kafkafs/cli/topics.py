@@ -12,7 +12,7 @@ import click
 
 from kafkafs.cli import echo, say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import AS_JSON
+from kafkafs.cli.shared_options import AS_JSON, TIER
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import moment, print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicName, expand_topics, open_log_dir
@@ -46,6 +46,7 @@ topics.add_command(delete)
 @topics.command("list")
 @LOGDIR
 @AS_JSON
+@TIER
 @click.pass_context
 def list_topics(ctx: click.Context, logdir: Path, as_json: bool) -> None:
     """List the topics of LOGDIR.
@@ -93,6 +94,7 @@ def _print_list(found: list[dict[str, Any]], hidden: list[dict[str, Any]]) -> No
 @LOGDIR
 @click.argument("patterns", nargs=-1, type=TopicName(), metavar="[TOPIC]...")
 @AS_JSON
+@TIER
 @click.pass_context
 def describe(ctx: click.Context, logdir: Path, patterns: tuple[str, ...], as_json: bool) -> None:
     """Describe TOPICs, by default all: partitions with their offsets, bytes and times, and the configuration.
