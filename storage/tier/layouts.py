@@ -66,7 +66,7 @@ class StoredObject:
 
 
 Opener = Callable[[StoredObject], RemoteFile]
-Loader = Callable[[str, Mapping[str, StoredObject]], Content]
+Loader = Callable[[TopicIdPartition, str, int, Mapping[str, StoredObject]], Content]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,16 @@ class Wanted:
     topic_id: str | None = None
     partition: int | None = None
 
-    def has(self, found: TopicIdPartition) -> bool:
+    def has(self, found: TopicIdPartition, layout: Layout) -> bool:
         """Whether a partition is what is looked for. Its id decides if both have one: a key prefix may be in front of
         the topic that its directory seems to have."""
         if self.partition not in (None, found.partition):
             return False
         if self.topic_id is not None and found.topic_id is not None:
             return self.topic_id == found.topic_id
-        return self.topic in (None, found.topic)
+        if self.topic is None or self.topic == found.topic:
+            return True
+        return layout is Layout.AIVEN and found.topic.endswith(self.topic)
 
     def may_be_below(self, name: str) -> bool:
         """Whether it is worth listing a directory, by its name."""
@@ -116,7 +118,7 @@ def find(place: Place, wanted: Wanted, listed: Callable[[str], Sequence[Entry]])
         parent, name = (*place.path, *key.split("/"))[-2:] if key else (("", "", *place.path)[-2:])
         kind = _recognised(parent, name, entries)
         if kind is not None:
-            if wanted.has(kind[0]):
+            if wanted.has(*kind):
                 yield PartitionDirectory(kind[0], place, key, kind[1])
             continue
         with_id = _with_id(name)
@@ -127,7 +129,7 @@ def find(place: Place, wanted: Wanted, listed: Callable[[str], Sequence[Entry]])
             number = names.partition_number(entry.name)
             if with_id is not None and number is not None:
                 found = TopicIdPartition(*with_id, number)
-                if wanted.has(found):
+                if wanted.has(found, Layout.AIVEN):
                     yield PartitionDirectory(found, place, inner, Layout.AIVEN)
             elif level < _MOST_LEVELS and wanted.may_be_below(entry.name):
                 to_list.append((inner, level + 1))
@@ -161,7 +163,8 @@ def segments(
     of: TopicIdPartition, directories: Sequence[PartitionDirectory], opened: Opener, manifested: Loader
 ) -> list[RemoteSegment]:
     """The segments of a partition in these directories, ascending. `opened` makes the file that an object is;
-    `manifested` reads a manifest, given the segment's name and its objects by suffix. TierUnavailable."""
+    `manifested` says what a segment with a manifest has, by its id, base offset and objects by suffix.
+    TierUnavailable."""
     found: list[RemoteSegment] = []
     # An upload's objects may be in several directories: a key prefix may have been changed.
     uploads: dict[tuple[Layout, int, str], dict[str, StoredObject]] = defaultdict(dict)
@@ -180,7 +183,7 @@ def segments(
     for (layout, base, segment_id), objects in uploads.items():
         name = next(iter(objects.values())).name.rpartition(".")[0]
         if layout is Layout.AIVEN:
-            load = partial(manifested, name, objects)
+            load = partial(manifested, of, segment_id, base, objects)
         else:
             load = partial(_local_content, objects, opened)
         found.append(_segment(of, segment_id, base, name, load, layout, objects))

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from storage.errors import UnsupportedFormat
-from storage.tier.layouts import PartitionDirectory, StoredObject, Wanted, find, segments
+from storage.errors import StorageError
+from storage.tier import manifests
+from storage.tier.blocks import RANGE_BYTES, BlockCache, BlockFile
+from storage.tier.data_keys import DataKeys
+from storage.tier.layouts import Layout, PartitionDirectory, StoredObject, Wanted, find, segments
 from storage.tier.places import Entry, Place, open_place
-from storage.tier.segments import Content, ObjectFile, RemoteFile, RemoteSegment, TopicIdPartition
+from storage.tier.segments import ObjectFile, RemoteFile, RemoteSegment, TopicIdPartition
 
 _STALE_SECONDS: Final = 15.0  # what is above the partitions' directories is listed again after this
 _MOST_LISTINGS: Final = 10_000
@@ -25,9 +31,12 @@ class Tier:
     `places`: what a person has named (see `open_place`). `keys`: PEM files of private keys by their id in the tier.
     """
 
-    def __init__(self, places: Sequence[str], keys: Mapping[str, Path] | None = None) -> None:
+    def __init__(
+        self, places: Sequence[str], keys: Mapping[str, Path] | None = None, cache: BlockCache | None = None
+    ) -> None:
         self.places: Final[tuple[Place, ...]] = tuple(map(open_place, places))
-        self._keys: Final = dict(keys or {})
+        self._keys: Final = DataKeys(keys or {})
+        self._cache: Final = cache or BlockCache()
         self._lock: Final = threading.Lock()
         self._listed: dict[tuple[Place, str], tuple[float, list[Entry]]] = {}  # guarded by the lock
 
@@ -39,7 +48,8 @@ class Tier:
         """
         found: list[RemoteSegment] = []
         for of, directories in self._directories(Wanted(topic, topic_id, partition)).items():
-            found += segments(of, directories, self._opened, self._manifested)
+            load = partial(manifests.content, opened=self._opened, keys=self._keys, cache=self._cache)
+            found += segments(of, directories, self._opened, load)
         return _each_once(found)
 
     def partitions(self) -> list[TopicIdPartition]:
@@ -49,9 +59,24 @@ class Tier:
     def _directories(self, wanted: Wanted) -> dict[TopicIdPartition, list[PartitionDirectory]]:
         found: dict[TopicIdPartition, list[PartitionDirectory]] = defaultdict(list)
         for place in self.places:
-            for directory in find(place, wanted, lambda key, place=place: self._entries(place, key)):  # type: ignore[misc]
-                found[directory.of].append(directory)
+            for directory in find(place, wanted, partial(self._entries, place)):
+                of = directory.of
+                if wanted.topic_id == of.topic_id and wanted.topic is not None:
+                    of = replace(of, topic=wanted.topic)
+                elif directory.layout is Layout.AIVEN:
+                    of = replace(of, topic=self._topic_of(directory))
+                if wanted.topic in (None, of.topic):
+                    found[of].append(directory)
         return found
+
+    def _topic_of(self, directory: PartitionDirectory) -> str:
+        """The topic of a partition in Aiven's layout: its directory's name may have a key prefix in front."""
+        for entry in self._entries(directory.place, directory.key):
+            if entry.size is not None and entry.name.endswith(manifests.MANIFEST):
+                stored = StoredObject(directory.place, f"{directory.key}/{entry.name}".lstrip("/"), entry.size, "")
+                with contextlib.suppress(StorageError):  # who reads the segment gets the error
+                    return manifests.topic_of(stored) or directory.of.topic
+        return directory.of.topic
 
     def _entries(self, place: Place, key: str) -> list[Entry]:
         now = time.monotonic()
@@ -67,10 +92,13 @@ class Tier:
         return entries
 
     def _opened(self, stored: StoredObject) -> RemoteFile:
-        return ObjectFile(stored.place, stored.key, stored.size)
+        if stored.place.is_local:
+            return ObjectFile(stored.place, stored.key, stored.size)
 
-    def _manifested(self, name: str, objects: Mapping[str, StoredObject]) -> Content:
-        raise UnsupportedFormat("Aiven's layout cannot be read yet", path=name)
+        def range_of(number: int) -> tuple[int, int]:
+            return number * RANGE_BYTES, min(RANGE_BYTES, stored.size - number * RANGE_BYTES)
+
+        return BlockFile(stored, stored.size, RANGE_BYTES, range_of, None, self._cache)
 
 
 def _each_once(found: Sequence[RemoteSegment]) -> list[RemoteSegment]:
