@@ -17,7 +17,7 @@ import psutil
 from kafkafs.cli import echo, passes, say
 from kafkafs.cli.exit_codes import DATA_ERROR, FOUND
 from kafkafs.cli.histogram import drawing
-from kafkafs.cli.shared_options import AS_JSON, ISOLATION, SCHEMAS, TIER
+from kafkafs.cli.shared_options import AS_JSON, ISOLATION, SCHEMAS, TIER, tier
 from kafkafs.cli.signals import interrupt_quietly, interrupts_kept, logging_disabled
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import (
