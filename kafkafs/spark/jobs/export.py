@@ -34,11 +34,11 @@ from storage.types import Isolation, OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from storage.tier.tier import Tier
 
     from kafkafs.spark.jobs.typed_values import TypedForm
     from storage.files.disk_protocol import Disk
     from storage.format.block import BatchDamage, RecordBlock
+    from storage.tier.tier import Tier
 
 # The largest share of a log for a task, in file bytes: it is repeated if a worker dies, and is about a file's size.
 _TASK_BYTES: Final = 256 << 20

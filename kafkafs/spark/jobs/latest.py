@@ -44,12 +44,12 @@ from storage.types import Isolation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from storage.tier.tier import Tier
 
     from kafkafs.spark.jobs.commits import ExportFile
     from storage.files.disk_protocol import Disk
     from storage.format.block import BatchDamage, RecordBlock
     from storage.latest.offset_map import Int64s, Secret
+    from storage.tier.tier import Tier
     from storage.types import OffsetRange, TopicPartition
 
 _TASK_BYTES: Final = 256 << 20

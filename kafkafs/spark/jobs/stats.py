@@ -24,9 +24,9 @@ from storage.types import NO_TIMESTAMP, Isolation, OffsetRange, TopicPartition
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import SparkSession
-    from storage.tier.tier import Tier
 
     from storage.format.block import BatchDamage, RecordBlock
+    from storage.tier.tier import Tier
 
 HOUR_MS: Final = 3_600_000
 # The timestamps, in milliseconds, whose year has four digits.
