@@ -21,6 +21,7 @@ from typing import Final
 
 from storage.errors import StorageError
 from storage.files.leader_epochs import LeaderEpochs
+from storage.files.log_file import FileIdentity
 from storage.files.names import FileKind, segment_file
 from storage.log.isolation import Transactions
 from storage.log.remote_choice import Candidate, Slice, behind_deleted, counted_slices, cover, lineage_of
@@ -196,7 +197,7 @@ class TieredLog:
         return True
 
     def _segment(
-        self, cut: Slice, *, whole_start: bool, reason: str, made: Mapping[tuple[int, object], Segment]
+        self, cut: Slice, *, whole_start: bool, reason: str, made: Mapping[tuple[int, FileIdentity], Segment]
     ) -> Segment:
         """The segment for a slice; `whole_start`: it may begin before it, as the log does. One that was `made` before
         and is the same is kept."""
