@@ -60,15 +60,21 @@ def TIER(command: Callable[..., Any]) -> Callable[..., Any]:  # noqa: N802 - one
     return command
 
 
+def tier_options() -> tuple[tuple[str, ...], dict[str, Path]]:
+    """The places and the keys that the command in progress was given."""
+    context = click.get_current_context(silent=True)
+    meta = {} if context is None else context.meta
+    return meta.get("kafkafs.tier", ()), meta.get("kafkafs.tier_keys", {})
+
+
 def tier() -> Tier | None:
     """The tier that the command in progress was given; None without one."""
-    context = click.get_current_context(silent=True)
-    places = () if context is None else context.meta.get("kafkafs.tier", ())
-    if context is None or not places:
+    places, keys = tier_options()
+    if not places:
         return None
     from storage.tier.tier import Tier
 
-    return Tier(places, context.meta["kafkafs.tier_keys"])
+    return Tier(places, keys)
 
 
 # The ends of a log, as Kafka's tools and as kcat call them.

@@ -155,7 +155,7 @@ def _partition(log_dir: LogDir, tp: TopicPartition) -> dict[str, Any]:
     try:
         log = log_dir.log(tp)
         snapshot = log.snapshot()
-        for segment in snapshot.segments:
+        for segment in snapshot.segments[len(snapshot.remote) :]:
             # Otherwise only what lies in it would be left out.
             if not os.access(segment.log.path, os.R_OK, follow_symlinks=False):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(segment.log.path))
@@ -204,8 +204,11 @@ def _print_topic(topic: dict[str, Any]) -> None:
     print_table(headings, rows)
     for part in topic["partitions"]:
         first, local = part.get("log_start_offset"), part.get("local_log_start_offset")
-        if first != local:
-            place = f"{topic['topic']}/{part['partition']}"
+        place = f"{topic['topic']}/{part['partition']}"
+        if "remote_segments" in part:
+            count, size, there = part["remote_segments"], part["remote_bytes"], ", ".join(part["remote_places"])
+            echo(f"{place}: {first} to {local - 1} are {count} remote segment(s), {size} bytes in {there}")
+        elif first != local:
             say(f"note: {place}: messages {first} to {local - 1} are in tiered storage, not in this directory")
 
 

@@ -212,6 +212,12 @@ class Segment:
         data = self._remote_part(FileKind.PRODUCER_SNAPSHOT)
         return None if data is None or not isinstance(self.log, TieredFile) else (self.log.spans[-1].end_offset, data)
 
+    def remote_places(self) -> list[str]:
+        """Where its objects are in tiered storage, without their names; empty where it is here, or they are nowhere."""
+        if not isinstance(self.log, TieredFile) or self.log.is_here:
+            return []
+        return [span.remote.name.rpartition("/")[0] for span in self.log.spans if span.remote is not None]
+
     def _remote_part(self, kind: FileKind) -> bytes | None:
         return self.log.part(kind) if isinstance(self.log, TieredFile) else None
 

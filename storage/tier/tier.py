@@ -35,10 +35,21 @@ class Tier:
         self, places: Sequence[str], keys: Mapping[str, Path] | None = None, cache: BlockCache | None = None
     ) -> None:
         self.places: Final[tuple[Place, ...]] = tuple(map(open_place, places))
+        self._named: Final = (tuple(places), tuple(sorted((keys or {}).items())))
         self._keys: Final = DataKeys(keys or {})
         self._cache: Final = cache or BlockCache()
         self._lock: Final = threading.Lock()
         self._listed: dict[tuple[Place, str], tuple[float, list[Entry]]] = {}  # guarded by the lock
+
+    # Tasks of other processes are sent it, and open the places anew.
+    def __reduce__(self) -> tuple[type[Tier], tuple[tuple[str, ...], dict[str, Path]]]:
+        return Tier, (self._named[0], dict(self._named[1]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tier) and self._named == other._named
+
+    def __hash__(self) -> int:
+        return hash(self._named)
 
     def segments(self, topic: str, partition: int, topic_id: str | None = None) -> list[RemoteSegment]:
         """A partition's segments, ascending by base offset and segment id, as they are now: every upload, finished or
