@@ -311,4 +311,5 @@ class _Printer:
             self.failed = True
             self._output.report(text_of(error))
             return False
+        self.failed |= source.reader.failed
         return True

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import CorruptData, SegmentGone, StorageError, TierUnavailable
+from storage.errors import SegmentGone, StorageError, TierUnavailable
 from storage.files import offset_index
 from storage.files.descriptors import wait_for_room
 from storage.files.log_file import FileIdentity, LogFile
@@ -159,7 +159,7 @@ class TieredFile(LogFile):
             if len(data) < size:
                 raise TierUnavailable(f"{file.name} has {position + len(data)} of {span.end} bytes")
             return data
-        except (CorruptData, TierUnavailable) as error:
+        except (StorageError, OSError) as error:
             self._failures += 1
             self._look_later()
             raise unavailable(span.base_offset, span.end_offset, str(error), self.path) from error
