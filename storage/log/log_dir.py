@@ -251,7 +251,7 @@ class LogDir:
 
         def known() -> Mapping[str, KnownSegment] | None:
             topic = topic_id()
-            return None if topic is None else self._remote_metadata.segments(topic, tp.partition)
+            return None if topic is None else self.remote_metadata.segments(topic, tp.partition)
 
         def segments() -> list[RemoteSegment]:
             return tier.segments(tp.topic, tp.partition, topic_id())
@@ -259,7 +259,7 @@ class LogDir:
         return TieredLog(log, RemotePart(segments, known, lambda: self._log_starts.find(tp)))
 
     @cached_property
-    def _remote_metadata(self) -> RemoteMetadata:
+    def remote_metadata(self) -> RemoteMetadata:
         from storage.log.remote_metadata import RemoteMetadata
 
         topic = names.REMOTE_LOG_METADATA_TOPIC

@@ -169,7 +169,7 @@ class TieredLog:
             if one is not None and (one.is_remote or self._move(one, end, counted)):
                 front.append(one)
                 at = end
-        if any(_is_missing(segment) for segment in front):
+        if any(is_missing(segment) for segment in front):
             self._look_later()
         return tuple(front)
 
@@ -178,7 +178,7 @@ class TieredLog:
         return [
             (one, _end_of(one))
             for one in self._front
-            if isinstance(one.log, TieredFile) and one.log.was_here and not _is_missing(one)
+            if isinstance(one.log, TieredFile) and one.log.was_here and not is_missing(one)
         ]
 
     def _move(self, segment: Segment, end: int, counted: Sequence[Slice]) -> bool:
@@ -297,5 +297,6 @@ def _end_of(segment: Segment) -> int:
     return segment.log.spans[-1].end_offset
 
 
-def _is_missing(segment: Segment) -> bool:
+def is_missing(segment: Segment) -> bool:
+    """Whether messages of a tiered log's segment are neither here nor in the tier."""
     return isinstance(segment.log, TieredFile) and any(span.remote is None for span in segment.log.spans)

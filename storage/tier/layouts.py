@@ -43,7 +43,12 @@ class Layout(Enum):
     PLAIN = "plain segments"
 
 
-# The suffixes of the objects without which an upload is not finished.
+# The suffixes of the objects that every segment has, and of those without which its upload was not finished.
+_EXPECTED: Final = {
+    Layout.LOCAL: (".log", ".index", ".timeindex", ".snapshot", _LOCAL_EPOCHS),
+    Layout.AIVEN: (".log", ".indexes", ".rsm-manifest"),
+    Layout.PLAIN: (".log", ".index", ".timeindex"),
+}
 _COMPLETE: Final = {
     Layout.LOCAL: (".log", ".snapshot"),
     Layout.AIVEN: (".log", ".rsm-manifest"),
@@ -206,6 +211,7 @@ def _segment(
         name,
         load,
         is_complete=all(suffix in objects for suffix in _COMPLETE[layout]),
+        missing=tuple(suffix for suffix in _EXPECTED[layout] if suffix not in objects),
         stored_bytes=sum(stored.size for stored in objects.values()),
     )
 

@@ -83,9 +83,9 @@ class RemoteSegment:
     """One upload of a segment.
 
     `of`: its partition; `segment_id`: of this upload, None where the layout has none; `name`: its objects without their
-    suffixes, for people; `is_complete`: whether the layout says that the upload was finished; `stored_bytes`: the sizes
-    of its objects together. What else there is to know may have to be read from an object, which is done once, when it
-    is first asked for: it raises TierUnavailable and CorruptData.
+    suffixes, for people; `is_complete`: whether the layout says that the upload was finished; `missing`: the suffixes
+    of objects that are not there; `stored_bytes`: the sizes of those that are. What else there is to know may have to
+    be read from an object, which is done once, when it is first asked for: it raises TierUnavailable and CorruptData.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class RemoteSegment:
         load: Callable[[], Content],
         *,
         is_complete: bool,
+        missing: tuple[str, ...],
         stored_bytes: int,
     ) -> None:
         self.of: Final = of
@@ -104,6 +105,7 @@ class RemoteSegment:
         self.base_offset: Final = base_offset
         self.name: Final = name
         self.is_complete: Final = is_complete
+        self.missing: Final = missing
         self.stored_bytes: Final = stored_bytes
         self._load: Final = load
 
