@@ -253,7 +253,9 @@ class LogDir:
             topic = topic_id()
             return None if topic is None else self.remote_metadata.segments(topic, tp.partition)
 
-        def segments() -> list[RemoteSegment]:
+        def segments(anew: bool) -> list[RemoteSegment]:
+            if anew:
+                tier.forget_listings()
             return tier.segments(tp.topic, tp.partition, topic_id())
 
         return TieredLog(log, RemotePart(segments, known, lambda: self._log_starts.find(tp)))

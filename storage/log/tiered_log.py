@@ -21,6 +21,7 @@ from typing import Final
 
 from storage.errors import StorageError
 from storage.files.leader_epochs import LeaderEpochs
+from storage.files.log_file import FileIdentity
 from storage.files.names import FileKind, segment_file
 from storage.log.isolation import Transactions
 from storage.log.remote_choice import Candidate, Slice, behind_deleted, counted_slices, cover, lineage_of
@@ -40,11 +41,11 @@ _LOOKUP_WINDOW: Final = 64 << 10
 class RemotePart:
     """Where a log's remote segments are looked up, each time they are needed.
 
-    `segments`: those in the tier (TierUnavailable); `known`: what the broker's metadata say of them, None without any.
+    `segments`: those in the tier (TierUnavailable), listed anew if it is called with True; `known`: what the broker's metadata say of them, None without any.
     `start`: where the log begins, None if that is told nowhere.
     """
 
-    segments: Callable[[], Sequence[RemoteSegment]]
+    segments: Callable[[bool], Sequence[RemoteSegment]]
     known: Callable[[], Mapping[str, KnownSegment] | None]
     start: Callable[[], int | None]
 
@@ -122,7 +123,7 @@ class TieredLog:
             return here.remote_offsets.start, first
         if self._remote.start() is None and not here.epochs.entries:
             try:
-                bases = [remote.base_offset for remote in self._remote.segments() if remote.is_complete]
+                bases = [remote.base_offset for remote in self._remote.segments(False) if remote.is_complete]
             except StorageError:
                 bases = []
             return min((*bases, first)), first
@@ -196,7 +197,7 @@ class TieredLog:
         return True
 
     def _segment(
-        self, cut: Slice, *, whole_start: bool, reason: str, made: Mapping[tuple[int, object], Segment]
+        self, cut: Slice, *, whole_start: bool, reason: str, made: Mapping[tuple[int, FileIdentity], Segment]
     ) -> Segment:
         """The segment for a slice; `whole_start`: it may begin before it, as the log does. One that was `made` before
         and is the same is kept."""
@@ -248,12 +249,15 @@ class TieredLog:
         ), segment
 
     def _candidates_locked(self) -> list[Candidate]:
-        there = self._remote.segments()
-        known = self._remote.known()
+        there = self._remote.segments(False)
+        known = self._remote.known()  # after it: so they can only know more
         if known is None:
             found = [self._unknown_locked(remote, order) for order, remote in enumerate(there)]
             return [one for one in found if one is not None]
         by_id = {remote.segment_id: remote for remote in there}
+        finished = {one.segment_id for one in known.values() if one.state is RemoteState.FINISHED}
+        if not finished <= by_id.keys():
+            by_id = {remote.segment_id: remote for remote in self._remote.segments(True)}
         return [
             Candidate(
                 one.segment_id, one.base_offset, one.end_offset, one.size_bytes, one.epochs, one.order,

@@ -51,6 +51,11 @@ class Tier:
     def __hash__(self) -> int:
         return hash(self._named)
 
+    def forget_listings(self) -> None:
+        """Has everything listed again, because something that is there was not found."""
+        with self._lock:
+            self._listed.clear()
+
     def segments(self, topic: str, partition: int, topic_id: str | None = None) -> list[RemoteSegment]:
         """A partition's segments, ascending by base offset and segment id, as they are now: every upload, finished or
         not. Those of one id in several places are one, the first that is complete.
