@@ -66,7 +66,8 @@ class Decoding:
         if tp.topic in GROUPS:
             sides = zip(SIDES, own_texts(tp.topic, block), (block.key_length, block.value_length), strict=True)
             self._texts = {
-                side: Texts(data, ends, lengths >= 0, ids, errors) for side, (data, ends, ids, errors), lengths in sides
+                side: Texts(data, ends, lengths >= 0, ids, errors)
+                for side, (data, ends, ids, errors), lengths in sides
             }
         else:
             guids = dict(zip(SIDES, find_guids(block), strict=True))

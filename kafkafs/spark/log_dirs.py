@@ -112,8 +112,8 @@ def _opened(paths: tuple[Path, ...], tier: Tier | None) -> LogDirs:
 
 
 def open_log_dirs(paths: tuple[Path, ...], tier: Tier | None = None) -> LogDirs:
-    """The log directories as they are now, with the remote segments in `tier`. The process keeps them, so that its next task finds the logs already open.
-    InvalidOption, OSError."""
+    """The log directories as they are now, with the remote segments in `tier`. The process keeps them, so that its next
+    task finds the logs already open. InvalidOption, OSError."""
     log_dirs = _opened(paths, tier)
     log_dirs.refresh()
     return log_dirs

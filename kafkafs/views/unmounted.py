@@ -81,9 +81,9 @@ class PartitionReader:
     """Reads the wanted messages of one log. Not thread-safe.
 
     `follow`: messages that are appended later belong to the range too, a range above the log end is waited for, and a
-    loss is reported to `note` instead of raised. Messages that a tier does not give are reported to `note` too, `failed`
-    is set, and those behind them are read. `decoder` may be shared with readers that are not used at the same
-    time. `keys`: where to look for a wanted key. `done`: no more messages can come.
+    loss is reported to `note` instead of raised. What a tier does not give is always reported to it: then `failed` is
+    set, and reading goes on behind it. `decoder` may be shared with readers that are not used at the same time. `keys`:
+    where to look for a wanted key. `done`: no more messages can come.
     """
 
     def __init__(

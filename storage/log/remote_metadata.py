@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import pairwise
 from threading import Lock
 from typing import Any, Final
 
@@ -144,9 +145,9 @@ def _segment(segment_id: str, data: dict[str, Any], order: int) -> KnownSegment 
 
 
 def ascending_epochs(entries: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...] | None:
-    """Leader epochs and their first offsets, sorted; None where both do not ascend: then nobody knows who wrote what."""
+    """Leader epochs and their first offsets, sorted; None where not both ascend: then nobody knows who wrote what."""
     epochs = tuple(sorted(entries))
-    for (epoch, offset), (next_epoch, next_offset) in zip(epochs, epochs[1:], strict=False):
+    for (epoch, offset), (next_epoch, next_offset) in pairwise(epochs):
         if epoch == next_epoch or offset > next_offset:
             return None
     valid = all(0 <= epoch <= _MAX_INT32 and 0 <= offset <= MAX_OFFSET for epoch, offset in epochs)

@@ -41,8 +41,8 @@ _LOOKUP_WINDOW: Final = 64 << 10
 class RemotePart:
     """Where a log's remote segments are looked up, each time they are needed.
 
-    `segments`: those in the tier (TierUnavailable), listed anew if it is called with True; `known`: what the broker's metadata say of them, None without any.
-    `start`: where the log begins, None if that is told nowhere.
+    `segments`: those in the tier (TierUnavailable), listed anew if it is called with True; `known`: what the broker's
+    metadata say of them, None without any. `start`: where the log begins, None if that is told nowhere.
     """
 
     segments: Callable[[bool], Sequence[RemoteSegment]]
