@@ -96,12 +96,12 @@ def malformed(name: str, expected: object, found: object) -> CorruptData:
     return CorruptData("manifest does not parse", path=name, expected=expected, found=repr(found)[:80])
 
 
-def read(manifest: StoredObject) -> _Fields:
-    """The manifest's fields. TierUnavailable, CorruptData; UnsupportedFormat for another version."""
+def read(manifest: StoredObject, opened: Opener) -> _Fields:
+    """The manifest's fields. `opened`: see layouts.segments. TierUnavailable, CorruptData; UnsupportedFormat for another version."""
     if manifest.size > _MOST_MANIFEST_BYTES:
         expected = f"at most {_MOST_MANIFEST_BYTES} bytes"
         raise CorruptData("manifest is too large", path=manifest.name, expected=expected, found=manifest.size)
-    data = manifest.place.read(manifest.key, 0, manifest.size)
+    data = bytes(opened(manifest).read(0, manifest.size))
     try:
         values = json.loads(data)
     except (ValueError, RecursionError):
@@ -113,9 +113,9 @@ def read(manifest: StoredObject) -> _Fields:
     return fields
 
 
-def topic_of(manifest: StoredObject) -> str | None:
+def topic_of(manifest: StoredObject, opened: Opener) -> str | None:
     """The topic that a manifest names; None for those before 2023-09. As `read`."""
-    metadata = read(manifest).fields("remoteLogSegmentMetadata")
+    metadata = read(manifest, opened).fields("remoteLogSegmentMetadata")
     if metadata is None:
         return None
     return metadata.needed("remoteLogSegmentId").needed("topicIdPartition").needed("topicPartition").text("topic")
@@ -136,7 +136,7 @@ def content(
     if manifest is None:
         name = next(iter(objects.values())).name
         raise TierUnavailable("has no manifest: the upload was not finished, or its deletion has begun", path=name)
-    fields = read(manifest)
+    fields = read(manifest, opened)
     end, epochs = _metadata(fields, of, segment_id, base)
     encryption = fields.fields("encryption")
     secret = (

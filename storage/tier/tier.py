@@ -89,9 +89,11 @@ class Tier:
         """The topic of a partition in Aiven's layout: its directory's name may have a key prefix in front."""
         for entry in self._entries(directory.place, directory.key):
             if entry.size is not None and entry.name.endswith(manifests.MANIFEST):
-                stored = StoredObject(directory.place, f"{directory.key}/{entry.name}".lstrip("/"), entry.size, "")
+                stored = StoredObject(
+                    directory.place, f"{directory.key}/{entry.name}".lstrip("/"), entry.size, entry.version
+                )
                 with contextlib.suppress(StorageError):  # who reads the segment gets the error
-                    return manifests.topic_of(stored) or directory.of.topic
+                    return manifests.topic_of(stored, self._opened) or directory.of.topic
         return directory.of.topic
 
     def _entries(self, place: Place, key: str) -> list[Entry]:
