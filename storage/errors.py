@@ -132,6 +132,11 @@ class BadDestination(NotPermitted):
     """What was to be made would lie in a log directory, or around one that is only read."""
 
 
+class TierUnavailable(StorageError):
+    """A tier of remote segments, or an object in it, cannot be read now: it is not there, it cannot be reached, or a
+    key or package that it needs is missing."""
+
+
 class NotALogDir(StorageError):
     """A directory that is named as a log directory and is none."""
 

@@ -34,7 +34,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "storage.format": (),
     "storage.config": ("storage.format",),
     "storage.files": ("storage.format",),
-    "storage.log": ("storage.format", "storage.config", "storage.files"),
+    "storage.tier": ("storage.format", "storage.files"),
+    "storage.log": ("storage.format", "storage.config", "storage.files", "storage.tier"),
     "storage.append": ("storage.format", "storage.config", "storage.files", "storage.log"),
     "storage.recovery": ("storage.format", "storage.config", "storage.files", "storage.log", "storage.append"),
     "storage.staged_writes": ("storage.format", "storage.config", "storage.files", "storage.log", "storage.append"),
@@ -88,7 +89,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "kafkafs.mounting": (
         KAFKAFS_GROUND, "kafkafs.schemas",
-        "kafkafs.tree", "kafkafs.views", "kafkafs.selection", "storage.config", "storage.log",
+        "kafkafs.tree", "kafkafs.views", "kafkafs.selection", "storage.config", "storage.tier", "storage.log",
         "storage.directory", "storage.upkeep",
     ),
     # What Python programs and Spark's source have in common: no pyspark here.
@@ -98,13 +99,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "kafkafs.spark": (
         KAFKAFS_GROUND, "kafkafs.arrow", "kafkafs.schemas",
-        "storage.format", "storage.files", "storage.log", "storage.client", "storage.directory",
+        "storage.format", "storage.files", "storage.tier", "storage.log", "storage.client", "storage.directory",
         "storage.staged_writes", "storage.latest", "storage.compaction", "storage.verify",
     ),
     "kafkafs.cli": (
         KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding",
         "kafkafs.mounting", "kafkafs.tree", "kafkafs.views", "kafkafs.writing", "kafkafs.selection",
-        "kafkafs.formats", "kafkafs.spark", "storage.format", "storage.files", "storage.log", "storage.recovery",
+        "kafkafs.formats", "kafkafs.spark", "storage.format", "storage.files", "storage.tier", "storage.log",
+        "storage.recovery",
         "storage.staged_writes", "storage.directory", "storage.client",
         "storage.compaction", "storage.verify", "storage.upkeep", "storage.revival", "storage.diagnosis",
     ),
@@ -124,6 +126,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "crc32c": ("storage.format.checksum",),
     "cramjam": ("storage.format.compression",),
     "xxhash": ("storage.format.record_digest",),
+    "fsspec": ("storage.tier.places",),
     "psutil": (
         "storage.files.dir_lock",
         "storage.upkeep.retention",

@@ -19,6 +19,7 @@ from storage.types import TopicPartition
 
 if TYPE_CHECKING:
     from storage.log.snapshot import Log
+    from storage.tier.tier import Tier
 
 
 class InvalidOption(ValueError):
@@ -28,9 +29,9 @@ class InvalidOption(ValueError):
 class LogDirs:
     """Log directories, read-only, as of the last `refresh`; not thread-safe."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], tier: Tier | None = None) -> None:
         """InvalidOption if the directories belong to different clusters; OSError."""
-        self.directories = [LogDir.open_read_only(path) for path in paths]
+        self.directories = [LogDir.open_read_only(path, tier=tier) for path in paths]
         self._check_cluster()
 
     def __str__(self) -> str:
@@ -109,13 +110,13 @@ class LogDirs:
 
 
 @lru_cache(maxsize=4)
-def _opened(paths: tuple[Path, ...]) -> LogDirs:
-    return LogDirs(paths)
+def _opened(paths: tuple[Path, ...], tier: Tier | None) -> LogDirs:
+    return LogDirs(paths, tier)
 
 
-def open_log_dirs(paths: tuple[Path, ...]) -> LogDirs:
-    """The log directories as they are now. The process keeps them, so that its next task finds the logs already open.
-    InvalidOption, OSError."""
-    log_dirs = _opened(paths)
+def open_log_dirs(paths: tuple[Path, ...], tier: Tier | None = None) -> LogDirs:
+    """The log directories as they are now, with the remote segments in `tier`. The process keeps them, so that its next
+    task finds the logs already open. InvalidOption, OSError."""
+    log_dirs = _opened(paths, tier)
     log_dirs.refresh()
     return log_dirs

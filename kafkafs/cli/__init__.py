@@ -35,7 +35,7 @@ _COMMANDS = {
         for name in (
             "append", "assign", "cat", "compact", "completion", "count", "digest", "doctor", "dump", "fetch", "groups",
             "histogram", "metadata", "mirror", "mount", "recover", "retain", "revive", "salvage", "schemas", "spark",
-            "sql", "topics", "transactions", "verify",
+            "sql", "tier", "topics", "transactions", "verify",
         )
     },
     "diff": "digest",

@@ -13,7 +13,7 @@ import click
 
 from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import ISOLATION, OFFSETS, SCHEMAS, dated
+from kafkafs.cli.shared_options import ISOLATION, OFFSETS, SCHEMAS, TIER, dated
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from kafkafs.selection.range_names import LastMessages, MalformedRange, OffsetSpec, TimeSpec, parse_time_spec
@@ -87,6 +87,7 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
 @click.option("--key", metavar="K", help="Only messages with this key, found by an index of keys.")
 @click.option("--header", "headers", callback=_headers, multiple=True, metavar="N=V", help="Only with this header.")
 @ISOLATION
+@TIER
 @click.pass_context
 def cat(
     ctx: click.Context,
@@ -310,4 +311,5 @@ class _Printer:
             self.failed = True
             self._output.report(text_of(error))
             return False
+        self.failed |= source.reader.failed
         return True

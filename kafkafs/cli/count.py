@@ -9,7 +9,7 @@ import click
 
 from kafkafs.cli import echo, say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import AS_JSON, ISOLATION
+from kafkafs.cli.shared_options import AS_JSON, ISOLATION, TIER
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import MAX_OFFSET, Isolation
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.argument("tp", type=TopicPartitionPattern(), required=False)
 @ISOLATION
 @AS_JSON
+@TIER
 @click.pass_context
 def count(ctx: click.Context, logdir: Path, tp: str | None, isolation: str, as_json: bool) -> None:
     """Count the messages that a consumer would see.

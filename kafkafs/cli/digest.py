@@ -12,7 +12,7 @@ import click
 from kafkafs.cli import echo, say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR, FOUND
 from kafkafs.cli.progress import progress_bar
-from kafkafs.cli.shared_options import AS_JSON, ISOLATION, OFFSETS
+from kafkafs.cli.shared_options import AS_JSON, ISOLATION, OFFSETS, TIER
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir, say_remote
@@ -35,6 +35,7 @@ _SHOWN_BYTES = 60
 @click.option("--by", type=click.IntRange(1, MAX_OFFSET), metavar="N", help="A digest for each range of N offsets.")
 @ISOLATION
 @AS_JSON
+@TIER
 @click.pass_context
 def digest(
     ctx: click.Context,
@@ -131,6 +132,7 @@ def _digest(
 )
 @ISOLATION
 @AS_JSON
+@TIER
 @click.pass_context
 def diff(
     ctx: click.Context,

@@ -10,7 +10,7 @@ import click
 
 from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import ENDS, whole_number
+from kafkafs.cli.shared_options import ENDS, TIER, whole_number
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import MAX_OFFSET
@@ -59,6 +59,7 @@ class _StartOffset(click.ParamType["int | str"]):
     show_default=True,
     help="Where to start if the log does not have N.",
 )
+@TIER
 @click.pass_context
 def fetch(
     ctx: click.Context,

@@ -11,7 +11,7 @@ import click
 
 from kafkafs.cli import echo, say
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import AS_JSON, ENDS, dated, whole_number
+from kafkafs.cli.shared_options import AS_JSON, ENDS, TIER, dated, whole_number
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import moment, print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
@@ -54,6 +54,7 @@ class _Target(click.ParamType["str | int | TimeSpec"]):
 )
 @click.option("--force", is_flag=True, help="Also if __consumer_offsets has several replicas.")
 @AS_JSON
+@TIER
 @click.pass_context
 def groups(
     ctx: click.Context,

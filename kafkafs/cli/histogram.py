@@ -14,7 +14,7 @@ import click
 
 from kafkafs.cli import echo, say
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import AS_JSON
+from kafkafs.cli.shared_options import AS_JSON, TIER
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json
 from kafkafs.cli.targets import (
@@ -44,6 +44,7 @@ _PICTURE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--png", type=_PICTURE, help="Draw it into a PNG file; needs matplotlib: pip install 'kafkafs[plot]'.")
 @click.option("--svg", type=_PICTURE, help="Draw it into an SVG file.")
 @AS_JSON
+@TIER
 @click.pass_context
 def histogram(
     ctx: click.Context, logdir: Path, tp: str, buckets: int, png: Path | None, svg: Path | None, as_json: bool

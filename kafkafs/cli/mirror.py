@@ -17,7 +17,7 @@ import click
 from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.progress import progress_bar
-from kafkafs.cli.shared_options import AS_JSON, Moment
+from kafkafs.cli.shared_options import AS_JSON, TIER, Moment
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import TopicPartitionPattern, check_destination, expand, open_log_dir
 from storage.errors import UnknownTopicOrPartition
@@ -80,6 +80,7 @@ class _Manifest:
 )
 @click.option("--force", is_flag=True, help="Also copy into partitions that have several replicas.")
 @AS_JSON
+@TIER
 @click.pass_context
 def mirror(
     ctx: click.Context,

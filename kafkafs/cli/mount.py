@@ -10,7 +10,7 @@ import click
 
 from kafkafs.cli import say
 from kafkafs.cli.progress import progress_bar
-from kafkafs.cli.shared_options import SCHEMAS
+from kafkafs.cli.shared_options import SCHEMAS, TIER, tier_options
 from kafkafs.cli.targets import check_destination
 from kafkafs.mounting.mount import MountRequest
 from kafkafs.mounting.mount import mount as start_mount
@@ -31,6 +31,7 @@ from kafkafs.mounting.mountpoint import MountError, absolute, unmount
     "-f", "--foreground", is_flag=True, help="Serve in this process and log to stderr, until unmounted or ^C."
 )
 @click.option("-o", "options", multiple=True, metavar="OPT[,OPT…]", help="Mount options, as listed above.")
+@TIER
 def mount(
     logdir: Path,
     mnt: Path,
@@ -53,6 +54,8 @@ def mount(
       latest_memory=512M         memory for the keys of latest.txt, latest.jsonl
       config=FILE                the same as --config
       schemas=PATH               the same as --schemas
+      tier=PATH                  where remote segments of tiered topics are (may be repeated)
+      tier_key=ID=FILE           a private key (PEM) for encrypted segments (may be repeated)
       ro                         the same as --read-only
       uid=N, gid=N               the owner of the files (default: you)
       modes=below                permit what the files below permit (default: modes=all)
@@ -72,6 +75,7 @@ def mount(
     if create and (read_only or chosen.read_only):
         raise click.UsageError("--create and --read-only contradict each other")
     config = config or chosen.config
+    places, keys = tier_options()
     schemas = schemas_path or chosen.schemas
     request = MountRequest(
         absolute(logdir),
@@ -83,6 +87,8 @@ def mount(
             config=absolute(config) if config else None,
             schemas=absolute(schemas) if schemas else None,
             log=absolute(chosen.log) if chosen.log else None,
+            tier=tuple(place if "://" in place else str(absolute(Path(place))) for place in (*places, *chosen.tier)),
+            tier_keys=tuple((name, absolute(file)) for name, file in (*keys.items(), *chosen.tier_keys)),
         ),
     )
     if create:

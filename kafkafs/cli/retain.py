@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo, passes
-from kafkafs.cli.shared_options import AS_JSON, whole_number
+from kafkafs.cli.shared_options import AS_JSON, TIER, whole_number
 from kafkafs.cli.tables import moment
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import MAX_OFFSET, TopicPartition
@@ -18,7 +18,7 @@ from storage.types import MAX_OFFSET, TopicPartition
 if TYPE_CHECKING:
     from storage.directory.owned_dir import OwnedDir
     from storage.upkeep.kept_segments import KeptSegment
-    from storage.upkeep.retention import RetentionResult
+    from storage.upkeep.retention import ExpiredSegment, RetentionResult
 
 
 class _BeforeOffset(click.ParamType[int]):
@@ -39,6 +39,7 @@ class _BeforeOffset(click.ParamType[int]):
 @click.option("--before", type=_BeforeOffset(), help="First delete the records below OFFSET ('end': all records).")
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed, and why the rest stays.")
 @AS_JSON
+@TIER
 @click.pass_context
 def retain(ctx: click.Context, logdir: Path, tp: str | None, before: int | None, dry_run: bool, as_json: bool) -> None:
     """Remove the oldest segments that exceed the limits of retention, from all of LOGDIR or from TP (topic,
@@ -50,7 +51,8 @@ def retain(ctx: click.Context, logdir: Path, tp: str | None, before: int | None,
 
     With --dry-run, each segment that stays has the limits that it does not exceed, its largest timestamp, which
     retention.ms is compared with, the message that has it if it lies in the future, and when it will go. A segment goes
-    only after all older ones.
+    only after all older ones. Of a tiered topic it shows what its broker would remove: by retention.* of the whole log
+    (as far as it is here, or in --tier), by local.retention.* of what is here.
 
     \b
     kafkafs retain ./logs --dry-run
@@ -100,6 +102,20 @@ def _print_result(result: RetentionResult) -> None:
         echo(f"  offsets {offsets}, {segment.size_bytes} bytes: {segment.reason}")
     for kept in result.kept:
         echo(f"  offsets {kept.base_offset}-{kept.next_offset - 1}, {kept.size_bytes} bytes stay: {_why(kept)}")
+    _print_brokers(result)
+
+
+def _print_brokers(result: RetentionResult) -> None:
+    """What the broker would remove of a tiered log."""
+    brokers = result.brokers
+    if brokers is None:
+        return
+    for what, segments in (("from the whole log", brokers.total), ("from this directory, once copied", brokers.local)):
+        size = sum(segment.size_bytes for segment in segments)
+        echo(f"  the broker would remove {what}: {len(segments)} segment(s), {size} bytes")
+        for segment in segments:
+            offsets = f"{segment.base_offset}-{segment.next_offset - 1}"
+            echo(f"    offsets {offsets}, {segment.size_bytes} bytes: {segment.reason}")
 
 
 def _why(kept: KeptSegment) -> str:
@@ -123,19 +139,26 @@ def _json(result: RetentionResult) -> dict[str, Any]:
         "log_start_offset": result.log_start_offset,
         "log_end_offset": result.log_end_offset,
         "removed_bytes": result.size_bytes,
-        "segments": [
-            {
-                "base_offset": segment.base_offset,
-                "next_offset": segment.next_offset,
-                "bytes": segment.size_bytes,
-                "reason": segment.reason,
-            }
-            for segment in result.segments
-        ],
+        "segments": _segments_json(result.segments),
     }
+    if result.brokers is not None:
+        total, local = result.brokers.total, result.brokers.local
+        shown["broker"] = {"total": _segments_json(total), "local": _segments_json(local)}
     if result.dry_run:
         shown["kept"] = [_kept_json(kept) for kept in result.kept]
     return shown
+
+
+def _segments_json(segments: Sequence[ExpiredSegment]) -> list[dict[str, Any]]:
+    return [
+        {
+            "base_offset": segment.base_offset,
+            "next_offset": segment.next_offset,
+            "bytes": segment.size_bytes,
+            "reason": segment.reason,
+        }
+        for segment in segments
+    ]
 
 
 def _kept_json(kept: KeptSegment) -> dict[str, Any]:

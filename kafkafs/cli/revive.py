@@ -11,7 +11,7 @@ import click
 
 from kafkafs.cli import echo
 from kafkafs.cli.progress import progress_bar
-from kafkafs.cli.shared_options import AS_JSON, Moment, whole_number
+from kafkafs.cli.shared_options import AS_JSON, TIER, Moment, tier, whole_number
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import check_destination, is_named, without_slash
 from storage.types import MAX_OFFSET, TopicPartition
@@ -108,6 +108,7 @@ class _Listener(click.ParamType[tuple[str, int]]):
 )
 @click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 @AS_JSON
+@TIER
 def revive(
     names: tuple[str, ...],
     target: Path,
@@ -156,6 +157,7 @@ def revive(
         release=release,
         link=link,
         salvage=salvage,
+        tier=tier(),
         host=listener[0],
         port=listener[1],
     )

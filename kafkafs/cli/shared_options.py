@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,6 +14,7 @@ from storage.types import Isolation
 
 if TYPE_CHECKING:
     from kafkafs.selection.range_names import OffsetSpec
+    from storage.tier.tier import Tier
 
 AS_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 ISOLATION: Final = click.option(
@@ -31,6 +33,48 @@ SCHEMAS: Final = click.option(
     help="Where the schemas are: another log directory with _schemas, or a directory of files like 12.avsc, 13.proto or"
     " 14.json. By default LOGDIR.",
 )
+
+
+def _place(ctx: click.Context, _param: click.Parameter, places: tuple[str, ...]) -> None:
+    ctx.meta["kafkafs.tier"] = places
+
+
+def _keys(ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> None:
+    keys = ctx.meta["kafkafs.tier_keys"] = {}
+    for text in texts:
+        name, _, file = text.partition("=")
+        if not name or not file:
+            raise click.BadParameter(f"{text!r} is not ID=FILE")
+        keys[name] = Path(file).absolute()
+
+
+def TIER(command: Callable[..., Any]) -> Callable[..., Any]:  # noqa: N802 - one of the options
+    """`--tier` and `--tier-key`: for whatever opens a log directory in the command (`tier`)."""
+    where = "Where remote segments of tiered topics are: a directory, or a URL like s3://bucket/prefix."
+    key = "A private key (PEM) for encrypted segments."
+    for option in (
+        click.option("--tier-key", metavar="ID=FILE", help=key, multiple=True, expose_value=False, callback=_keys),
+        click.option("--tier", metavar="PATH", help=where, multiple=True, expose_value=False, callback=_place),
+    ):
+        command = option(command)
+    return command
+
+
+def tier_options() -> tuple[tuple[str, ...], dict[str, Path]]:
+    """The places and the keys that the command in progress was given."""
+    context = click.get_current_context(silent=True)
+    meta = {} if context is None else context.meta
+    return meta.get("kafkafs.tier", ()), meta.get("kafkafs.tier_keys", {})
+
+
+def tier() -> Tier | None:
+    """The tier that the command in progress was given; None without one."""
+    places, keys = tier_options()
+    if not places:
+        return None
+    from storage.tier.tier import Tier
+
+    return Tier(places, keys)
 
 
 # The ends of a log, as Kafka's tools and as kcat call them.

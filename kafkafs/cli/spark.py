@@ -17,7 +17,7 @@ import psutil
 from kafkafs.cli import echo, passes, say
 from kafkafs.cli.exit_codes import DATA_ERROR, FOUND
 from kafkafs.cli.histogram import drawing
-from kafkafs.cli.shared_options import AS_JSON, ISOLATION, SCHEMAS
+from kafkafs.cli.shared_options import AS_JSON, ISOLATION, SCHEMAS, TIER, tier
 from kafkafs.cli.signals import interrupt_quietly, interrupts_kept, logging_disabled
 from kafkafs.cli.tables import print_json, print_table
 from kafkafs.cli.targets import (
@@ -102,6 +102,7 @@ _COMPRESSION = click.option(
 @_COMPRESSION
 @ISOLATION
 @_job_options
+@TIER
 @click.pass_context
 def export(
     ctx: click.Context,
@@ -158,6 +159,7 @@ def export(
             schemas=None if schemas_path is None else schemas_path.absolute(),
             compression=compression,
             allow_uncompiled=allow_uncompiled,
+            tier=tier(),
         )
         done = run(session, logdir, directory, chosen, options, absent=absent(log_dir, tp))
     if as_json:
@@ -193,6 +195,7 @@ def export(
 )
 @ISOLATION
 @_job_options
+@TIER
 @click.pass_context
 def stats(
     ctx: click.Context,
@@ -231,6 +234,7 @@ def stats(
             isolation=Isolation(isolation),
             keep_damage=damage == "skip",
             allow_uncompiled=allow_uncompiled,
+            tier=tier(),
         )
     if draw is not None:
         draw(found.hours, png)
@@ -373,6 +377,7 @@ def compact(
 @_COMPRESSION
 @ISOLATION
 @_job_options
+@TIER
 @click.pass_context
 def latest(
     ctx: click.Context,
@@ -407,7 +412,7 @@ def latest(
         from kafkafs.spark.jobs.latest import latest as run
 
         columns = ExportOptions(headers=headers).columns
-        options = LatestOptions(Isolation(isolation), columns, compression, allow_uncompiled)
+        options = LatestOptions(Isolation(isolation), columns, compression, allow_uncompiled, tier())
         done = run(session, logdir, directory, chosen, options)
     if as_json:
         facts = {"files": done.files, "messages": done.messages, "bytes": done.size_bytes, "undated": done.undated}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import say
+from kafkafs.cli.shared_options import tier
 from storage.errors import BadDestination, StorageError, UnknownTopicOrPartition
 from storage.files import names
 from storage.types import TopicPartition
@@ -121,10 +122,11 @@ LOGDIR = click.argument("logdir", type=click.Path(path_type=Path))
 
 
 def open_log_dir(path: Path) -> LogDir:
-    """Opens a log directory for reading. OSError if it cannot be listed."""
+    """Opens a log directory for reading, with the tier that the command was given (`shared_options.TIER`). OSError if
+    it cannot be listed."""
     from storage.log.log_dir import LogDir
 
-    return LogDir.open_read_only(path)
+    return LogDir.open_read_only(path, tier=tier())
 
 
 def say_remote(log_dir: LogDir, targets: Iterable[TopicPartition]) -> None:

@@ -12,7 +12,7 @@ import click
 
 from kafkafs.cli import echo, say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import AS_JSON
+from kafkafs.cli.shared_options import AS_JSON, TIER
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import moment, print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicName, expand_topics, open_log_dir
@@ -46,6 +46,7 @@ topics.add_command(delete)
 @topics.command("list")
 @LOGDIR
 @AS_JSON
+@TIER
 @click.pass_context
 def list_topics(ctx: click.Context, logdir: Path, as_json: bool) -> None:
     """List the topics of LOGDIR.
@@ -93,6 +94,7 @@ def _print_list(found: list[dict[str, Any]], hidden: list[dict[str, Any]]) -> No
 @LOGDIR
 @click.argument("patterns", nargs=-1, type=TopicName(), metavar="[TOPIC]...")
 @AS_JSON
+@TIER
 @click.pass_context
 def describe(ctx: click.Context, logdir: Path, patterns: tuple[str, ...], as_json: bool) -> None:
     """Describe TOPICs, by default all: partitions with their offsets, bytes and times, and the configuration.
@@ -153,7 +155,7 @@ def _partition(log_dir: LogDir, tp: TopicPartition) -> dict[str, Any]:
     try:
         log = log_dir.log(tp)
         snapshot = log.snapshot()
-        for segment in snapshot.segments:
+        for segment in snapshot.segments[len(snapshot.remote) :]:
             # Otherwise only what lies in it would be left out.
             if not os.access(segment.log.path, os.R_OK, follow_symlinks=False):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(segment.log.path))
@@ -202,8 +204,11 @@ def _print_topic(topic: dict[str, Any]) -> None:
     print_table(headings, rows)
     for part in topic["partitions"]:
         first, local = part.get("log_start_offset"), part.get("local_log_start_offset")
-        if first != local:
-            place = f"{topic['topic']}/{part['partition']}"
+        place = f"{topic['topic']}/{part['partition']}"
+        if "remote_segments" in part:
+            count, size, there = part["remote_segments"], part["remote_bytes"], ", ".join(part["remote_places"])
+            echo(f"{place}: {first} to {local - 1} are {count} remote segment(s), {size} bytes in {there}")
+        elif first != local:
             say(f"note: {place}: messages {first} to {local - 1} are in tiered storage, not in this directory")
 
 

@@ -9,7 +9,7 @@ import click
 
 from kafkafs.cli import echo, say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import AS_JSON
+from kafkafs.cli.shared_options import AS_JSON, TIER
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import moment, print_json, print_table
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
@@ -37,6 +37,7 @@ _MINUTE_MS: Final = 60_000
     help="The cluster's transaction.max.timeout.ms: a transaction without messages for longer may be hanging.",
 )
 @AS_JSON
+@TIER
 @click.pass_context
 def transactions(
     ctx: click.Context, logdir: Path, tp: str | None, only_open: bool, timeout_minutes: int, as_json: bool

@@ -12,6 +12,7 @@ import click
 from kafkafs.cli import echo
 from kafkafs.cli.exit_codes import FOUND
 from kafkafs.cli.progress import progress_bar
+from kafkafs.cli.shared_options import TIER, tier
 from kafkafs.cli.signals import use_default_signals
 from kafkafs.cli.tables import print_json
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, is_named, open_log_dir
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     help="Also compare LOGDIR with the manifest that `mirror --manifest` wrote.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, notes included.")
+@TIER
 @click.pass_context
 def verify(
     ctx: click.Context, logdir: Path, tp: str | None, notes: bool, manifest_path: Path | None, as_json: bool
@@ -48,6 +50,8 @@ def verify(
 
     With --manifest, nothing that FILE lists may be missing or changed; LOGDIR may have more. Ranges of batches are
     compared, so segments may end elsewhere than in the source.
+
+    With --tier, the remote segments of the partitions are checked too, batch by batch.
 
     \b
     kafkafs verify /var/kafka
@@ -67,6 +71,14 @@ def verify(
             from storage.verify.manifest_audit import verify_manifest
 
             found += verify_manifest(logdir, manifest, chosen, progress=progress)
+        if tier() is not None:
+            from storage.verify.findings import FaultKind
+            from storage.verify.tier_audit import verify_tier
+
+            # Not those that are checked now.
+            found = [one for one in found if one.kind is not FaultKind.REMOTE_SEGMENTS]
+            log_dir = open_log_dir(logdir)
+            found += verify_tier(log_dir, log_dir.all_partitions() if chosen is None else chosen, progress)
     report_findings(ctx, found, notes=notes, as_json=as_json)
 
 

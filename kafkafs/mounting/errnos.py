@@ -34,6 +34,7 @@ _ERRNO: tuple[tuple[type[Exception], int], ...] = (
     (errors.LogLocked, errno.EBUSY),
     (errors.ReadOnlyLogDir, errno.EROFS),
     (errors.PartitionOffline, errno.EIO),
+    (errors.TierUnavailable, errno.EIO),
     (errors.TooManyKeys, errno.ENOMEM),
     (NoSuchPath, errno.ENOENT),
     (NameTooLong, errno.ENAMETOOLONG),

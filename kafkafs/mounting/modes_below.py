@@ -66,6 +66,7 @@ class ModesBelow:
         for partition in numbers:
             tp = TopicPartition(topic, partition)
             yield (self.log_dir.path / tp.dir_name).stat()
-            for segment in self.log_dir.log(tp).snapshot().segments:
+            snapshot = self.log_dir.log(tp).snapshot()
+            for segment in snapshot.segments[len(snapshot.remote) :]:
                 with suppress(FileNotFoundError):  # retention has just removed it
                     yield segment.log.path.lstat()

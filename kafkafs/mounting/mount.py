@@ -247,9 +247,12 @@ def _opened(
     """
     from storage.directory.owned_dir import Opening, OwnedDir
     from storage.log.log_dir import LogDir
+    from storage.tier.tier import Tier
 
-    if request.options.read_only:
-        log_dir = LogDir.open_read_only(request.log_dir, config=config)
+    options = request.options
+    tier = Tier(options.tier, dict(options.tier_keys)) if options.tier else None
+    if options.read_only:
+        log_dir = LogDir.open_read_only(request.log_dir, config=config, tier=tier)
         try:
             yield log_dir, None
         finally:
@@ -260,6 +263,7 @@ def _opened(
         owned = OwnedDir.open(request.log_dir, opening, config=config, progress=recovery)
     except OSError as error:
         raise MountError(f"{error.filename or request.log_dir}: {error.strerror}; --read-only may do") from error
+    owned.log_dir.use_tier(tier)
     changed = [f"{name} was recovered: {'; '.join(changes)}" for name, changes in _recovered(owned).items()]
     for line in changed:
         _log.warning("%s", line)

@@ -82,6 +82,8 @@ class MountOptions:
     latest_bytes: int | None = None
     config: Path | None = None
     schemas: Path | None = None
+    tier: tuple[str, ...] = ()
+    tier_keys: tuple[tuple[str, Path], ...] = ()
     uid: int | None = None
     gid: int | None = None
     modes_below: bool = False
@@ -155,6 +157,13 @@ def _modes(options: MountOptions, value: str) -> MountOptions:
     return replace(options, modes_below=value == "below")
 
 
+def _tier_key(options: MountOptions, value: str) -> MountOptions:
+    name, _, file = value.partition("=")
+    if not name or not file:
+        raise BadOption(f"tier_key={value}: ID=FILE")
+    return replace(options, tier_keys=(*options.tier_keys, (name, Path(file))))
+
+
 def _size(name: str, value: str, least_bytes: int) -> int:
     digits, unit = (value[:-1], value[-1].lower()) if value[-1].isalpha() else (value, "")
     if not (digits.isascii() and digits.isdigit()) or unit not in _UNITS:
@@ -190,6 +199,8 @@ _OURS: dict[str, tuple[_Apply, str]] = {
     "latest_memory": (_latest_memory, "512M"),
     "config": (lambda options, value: replace(options, config=Path(value)), "server.properties"),
     "schemas": (lambda options, value: replace(options, schemas=Path(value)), "/var/kafka-of-the-registry"),
+    "tier": (lambda options, value: replace(options, tier=(*options.tier, value)), "s3://bucket/prefix"),
+    "tier_key": (_tier_key, "key1=private.pem"),
     "modes": (_modes, "below"),
     "uid": (lambda options, value: replace(options, uid=_number("uid", value)), "1000"),
     "gid": (lambda options, value: replace(options, gid=_number("gid", value)), "1000"),

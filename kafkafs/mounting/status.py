@@ -120,7 +120,7 @@ def _partition(log: Log) -> Facts:
     return {
         "state": "online",
         "log_start_offset": snapshot.whole_start_offset,
-        "local_log_start_offset": snapshot.log_start_offset,
+        "local_log_start_offset": snapshot.local_log_start_offset,
         "log_end_offset": snapshot.log_end_offset,
         "segments": len(snapshot.segments),
         "size_bytes": snapshot.size_bytes,

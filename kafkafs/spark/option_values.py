@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 from kafkafs.arrow.log_dirs import InvalidOption
 from storage.files.opening import real_place
+from storage.tier.tier import Tier
 
 # As documented; Spark ignores the case of names.
 SOURCE: Final = (
@@ -41,6 +42,8 @@ SOURCE: Final = (
     "columns",
     "decode",
     "schemas",
+    "tier",
+    "tierKey",
     "onCorruptBatch",
     "allowUncompiled",
 )
@@ -146,6 +149,27 @@ def directory(given: Mapping[str, str], name: str) -> Path | None:
     if text is not None and not text.strip():
         raise InvalidOption(f"option {name} is empty")
     return None if text is None else _local(text)
+
+
+def tier(given: Mapping[str, str]) -> Tier | None:
+    """The tier of option `tier`, a place or a JSON list of places, with the keys of `tierKey`, ID=FILE or a JSON list
+    of them; None if it is not given. InvalidOption."""
+    places, keys = (_texts(given, name) for name in ("tier", "tierKey"))
+    pairs = [text.partition("=") for text in keys]
+    if not all(name and file for name, _, file in pairs):
+        raise InvalidOption(f"option tierKey takes ID=FILE, not {given['tierkey']}")
+    absolute = [place if "://" in place else str(Path(place).absolute()) for place in places]
+    return Tier(absolute, {name: Path(file).absolute() for name, _, file in pairs}) if absolute else None
+
+
+def _texts(given: Mapping[str, str], name: str) -> list[str]:
+    text = given.get(name.lower(), "")
+    if not text.startswith("["):
+        return [text] if text else []
+    try:
+        return [str(one) for one in json.loads(text)]
+    except ValueError:
+        raise InvalidOption(f"option {name} takes a JSON list of texts, not {text}") from None
 
 
 def _local(text: str) -> Path:

@@ -29,8 +29,10 @@ from kafkafs.spark.option_values import (
     one_of,
     positive,
     table_options,
+    tier,
 )
 from storage.files.names import KAFKAS_OWN_TOPICS
+from storage.tier.tier import Tier
 from storage.types import Isolation, TopicPartition
 
 EARLIEST: Final = -2  # KafkaOffsetRangeLimit
@@ -126,6 +128,7 @@ class SourceOptions:
     on_corrupt_batch: OnCorruptBatch = OnCorruptBatch.FAIL
     allow_uncompiled: bool = False
     schemas: Path | None = None
+    tier: Tier | None = None
 
     @property
     def decodes(self) -> bool:
@@ -170,6 +173,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         on_corrupt_batch=one_of(given, "onCorruptBatch", {choice.value: choice for choice in OnCorruptBatch}),
         allow_uncompiled=flag(given, "allowUncompiled", default=False),
         schemas=directory(given, "schemas"),
+        tier=tier(given),
     )
 
 

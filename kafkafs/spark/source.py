@@ -33,6 +33,7 @@ from kafkafs.spark.options import OnCorruptBatch, SourceOptions, columns_of, par
 from kafkafs.spark.planning import LogRange, plan
 from kafkafs.spark.ranges import batch_ranges, logger, report_loss
 from kafkafs.spark.worker_start import WorkerStart
+from storage.errors import TierUnavailable
 from storage.format.decoder import Decoder
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class BatchReader(DataSourceReader):
         collecting = gc.isenabled()
         gc.disable()
         try:
-            log_dirs = open_log_dirs(self._options.paths)
+            log_dirs = open_log_dirs(self._options.paths, self._options.tier)
             return tasks_for(batch_ranges(log_dirs, self._options), log_dirs, self._options, self._cores)
         finally:
             if collecting:
@@ -167,11 +168,11 @@ def _blocks(task: ReadTask, options: SourceOptions, advice: str) -> Iterator[tup
         report(f"messages {lost.start} to {lost.end - 1} of {tp} are missing: {why}{advice}")
 
     def on_damage(tp: TopicPartition, damage: BatchDamage) -> None:
-        if options.on_corrupt_batch is OnCorruptBatch.FAIL:
+        if options.on_corrupt_batch is OnCorruptBatch.FAIL or isinstance(damage.error, TierUnavailable):
             raise damage.error
         logger.warning("skipped damage in %s (onCorruptBatch is skip): %s", tp, damage.error)
 
-    log_dirs = open_log_dirs(options.paths)
+    log_dirs = open_log_dirs(options.paths, options.tier)
     for split, place in zip(task.splits, task.places, strict=True):
         log_dir = log_dirs.directories[place]
         for block in read_split(

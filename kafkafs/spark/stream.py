@@ -67,7 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_ms: int | None = None  # when a batch was last planned
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
-        self._first = _encoded(starting_offsets(open_log_dirs(self._options.paths), self._options))
+        self._first = _encoded(starting_offsets(open_log_dirs(self._options.paths, self._options.tier), self._options))
         return self._first
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -91,7 +91,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif not isinstance(limit, ReadAllAvailable):
             raise NotImplementedError(f"read limit {limit}")
         encoded = _encoded(ends)
-        marks = read_marks(open_log_dirs(self._options.paths), ends)
+        marks = read_marks(open_log_dirs(self._options.paths, self._options.tier), ends)
         if ends == begins and start.get(READ, marks) == marks:
             return start
         encoded[READ] = marks
@@ -103,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = end.get(INITIAL, start)
         begins, ends, marks = decoded_offsets(start), decoded_offsets(end), start.get(READ, {})
         report = report_loss(self._options.fail_on_data_loss)
-        log_dirs = open_log_dirs(self._options.paths)
+        log_dirs = open_log_dirs(self._options.paths, self._options.tier)
         if gone := sorted(begins.keys() - ends.keys()):
             report(f"missing since the last batch, with messages that were not read: {', '.join(map(str, gone))}")
         ranges: list[LogRange] = []
@@ -133,7 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_task(partition, self._options)
 
     def _ends(self) -> dict[TopicPartition, int]:
-        log_dirs = open_log_dirs(self._options.paths)
+        log_dirs = open_log_dirs(self._options.paths, self._options.tier)
         found = chosen_partitions(log_dirs, self._options)
         return {tp: visible_end(log_dirs.log(tp).snapshot(), self._options.isolation) for tp in found}
 
@@ -164,7 +164,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _waiting(self, begins: _Offsets, ends: _Offsets) -> dict[TopicPartition, int]:
         """The number of unread offsets in each partition that has any; in a new partition, all are unread."""
-        log_dirs = open_log_dirs(self._options.paths)
+        log_dirs = open_log_dirs(self._options.paths, self._options.tier)
         starts = dict(begins)
         for tp in ends.keys() - begins.keys():
             starts[tp] = log_dirs.log(tp).snapshot().log_start_offset

@@ -19,6 +19,7 @@ from kafkafs.views.times import (
 )
 from storage.errors import StorageError
 from storage.files.listing import scan_quietly
+from storage.files.names import FileKind, segment_file
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import NO_TIMESTAMP, TopicPartition
@@ -133,7 +134,7 @@ class RangesDirectory(Directory):
 
 
 class SegmentsDirectory(Directory):
-    """`segments`: the partition's real files."""
+    """`segments`: the partition's real files, and the .log files of remote segments."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -143,8 +144,9 @@ class SegmentsDirectory(Directory):
 
     def list(self) -> Iterable[Entry]:
         with scan_quietly(self._log.path) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
-        return [Entry(name, NodeKind.FILE) for name in names]
+            names = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+        names |= {segment_file(segment.base_offset, FileKind.LOG) for segment in self._log.snapshot().remote}
+        return [Entry(name, NodeKind.FILE) for name in sorted(names)]
 
 
 def segment_ranges(snapshot: LogSnapshot) -> Iterator[str]:

@@ -16,6 +16,7 @@ from storage.errors import StorageError
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import Log, LogSnapshot
+from storage.log.tiered_log import TieredLog
 from storage.log.topic_info import TopicInfo
 from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
 
@@ -38,7 +39,7 @@ def _partition_facts(
         "partition": snapshot.tp.partition,
         "topic_id": None if info is None else info.topic_id,
         "log_start_offset": snapshot.whole_start_offset,
-        "local_log_start_offset": snapshot.log_start_offset,
+        "local_log_start_offset": snapshot.local_log_start_offset,
         "log_end_offset": snapshot.log_end_offset,
         "last_stable_offset": snapshot.log_end_offset if isolation is None else _stable(snapshot),
         "recovery_point": point,
@@ -46,6 +47,7 @@ def _partition_facts(
         "offsets": snapshot.log_end_offset - snapshot.log_start_offset,
         "messages": _messages(snapshot, isolation),
         "bytes": snapshot.size_bytes,
+        **_remote_facts(snapshot),
         "first_timestamp": first,
         "last_timestamp": last,
         "first_time": None if first is None else timestamp_text(first),
@@ -54,6 +56,17 @@ def _partition_facts(
     if snapshot.active_size > snapshot.active_end:
         facts["invalid_tail_bytes"] = snapshot.active_size - snapshot.active_end
     return facts
+
+
+def _remote_facts(snapshot: LogSnapshot) -> dict[str, Any]:
+    """Of the segments that are read in tiered storage, where there are some: `remote_places` has the directories or
+    URLs that they are in."""
+    remote = snapshot.remote
+    if not remote:
+        return {}
+    places = dict.fromkeys(place for segment in remote for place in segment.remote_places())
+    size = sum(segment.size for segment in remote)
+    return {"remote_segments": len(remote), "remote_bytes": size, "remote_places": list(places)}
 
 
 def _is_complete(facts: Mapping[str, Any]) -> bool:
@@ -184,6 +197,7 @@ def recovery_point(log_dir: LogDir, tp: TopicPartition) -> int | None:
     """
     try:
         log = log_dir.log(tp)
+        log = log.here if isinstance(log, TieredLog) else log
         if isinstance(log, PartitionLog):
             return log.recovery_point
         return log_dir.recovery_point(tp)

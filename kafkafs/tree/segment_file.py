@@ -1,5 +1,5 @@
-"""`segments/*`: a partition's real files, byte for byte. No descriptor stays open: each read opens and checks the
-file."""
+"""`segments/*`: a partition's real files, byte for byte, and the .log files of its remote segments. No descriptor stays
+open: each read opens and checks the file."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from kafkafs.views.handle import CopyingHandle, Handle
 from kafkafs.views.path_pages import PathPages
 from storage.files import names
 from storage.files.log_file import FileIdentity, LogFile
-from storage.files.names import FileKind
+from storage.files.names import FileKind, FileState
 from storage.log.snapshot import Log
+from storage.log.tiered_file import TieredFile
 
 _REMEMBERED = 4096
 _IMMUTABLE = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
@@ -62,7 +63,7 @@ class SeenFiles:
 
 
 class SegmentFile(File):
-    """One real file of a partition's directory."""
+    """One real file of a partition's directory, or the .log of a remote segment."""
 
     def __init__(self, log: Log, name: str, seen: SeenFiles) -> None:
         self._log = log
@@ -71,7 +72,7 @@ class SegmentFile(File):
         self._seen = seen
 
     def attributes(self) -> Attributes:
-        status = self._status()
+        _, status = self._found()
         pages = self._seen.find(self._path)
         if pages is not None:
             pages.check(status.st_size)
@@ -82,13 +83,24 @@ class SegmentFile(File):
         return {} if parsed is None else {"user.kafka.base_offset": str(parsed.offset).encode()}
 
     def open(self) -> Handle:
-        status = self._status()
-        file = LogFile(self._path, FileIdentity.of(status))
+        file, status = self._found()
         content = FileContent.of(status)
         sealed = self._is_sealed()
-        if sealed:
+        if sealed and not isinstance(file, TieredFile):
             file.fix(status)  # content that another generation of the topic, or a truncation, puts there is not read
         return SegmentFileHandle(file, content, *self._seen.open(self._path, content, sealed=sealed))
+
+    def _found(self) -> tuple[LogFile, os.stat_result]:
+        """The file as the log has it where it is in a tier or may move there, otherwise by its path."""
+        parsed = names.parse_segment_file(self._name)
+        if parsed is not None and parsed.kind is FileKind.LOG and parsed.state is FileState.LIVE:
+            snapshot = self._log.snapshot()
+            slot = snapshot.segment_index(parsed.offset)
+            file = snapshot.segments[slot].log if slot >= 0 else None
+            if isinstance(file, TieredFile) and snapshot.segments[slot].base_offset == parsed.offset:
+                return file, file.stat()
+        status = self._status()
+        return LogFile(self._path, FileIdentity.of(status)), status
 
     def _status(self) -> os.stat_result:
         try:

@@ -17,7 +17,7 @@ from kafkafs.selection.select import Selection, resolve, time_mask
 from kafkafs.views.shrinking import agreed_end
 from kafkafs.views.spans import Cursor, Span, spans_from
 from storage.client.counting import visible_end
-from storage.errors import OffsetOutOfRange, SegmentGone
+from storage.errors import OffsetOutOfRange, SegmentGone, StorageError, TierUnavailable
 from storage.log.reader import read_blocks, read_range
 from storage.log.rereading import Rereads
 from storage.types import Isolation, TimeRange
@@ -81,8 +81,9 @@ class PartitionReader:
     """Reads the wanted messages of one log. Not thread-safe.
 
     `follow`: messages that are appended later belong to the range too, a range above the log end is waited for, and a
-    loss is reported to `note` instead of raised. `decoder` may be shared with readers that are not used at the same
-    time. `keys`: where to look for a wanted key. `done`: no more messages can come.
+    loss is reported to `note` instead of raised. What a tier does not give is always reported to it: then `failed` is
+    set, and reading goes on behind it. `decoder` may be shared with readers that are not used at the same time. `keys`:
+    where to look for a wanted key. `done`: no more messages can come.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class PartitionReader:
         keys: KeyIndex | None = None,
     ) -> None:
         self.done = False
+        self.failed = False
         self._log = log
         self._wanted = wanted
         self._now_ms = now_ms
@@ -179,6 +181,13 @@ class PartitionReader:
         if self._note is not None:
             self._note(text)
 
+    def _pass_over(self, error: StorageError) -> None:
+        """Reports what a tier does not give; raises any other error."""
+        if not isinstance(error, TierUnavailable):
+            raise error
+        self.failed = True
+        self._say(str(error))
+
     def _blocks(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[RecordBlock]:
         for block in self._undivided(snapshot, selection):
             if self._left is not None:
@@ -194,7 +203,7 @@ class PartitionReader:
                 self.done = True
                 return
             if block.damage is not None:
-                raise block.damage.error
+                self._pass_over(block.damage.error)
         if self._missing:
             raise SegmentGone(
                 f"{self._missing} of the latest messages of {snapshot.tp} were removed unread", advice="Run it again"
@@ -277,9 +286,12 @@ class PartitionReader:
             runs: list[Run] = []
             plan.add(snapshot, runs, span, grows=False)
             for run in runs:
-                for part in _file_bytes(run.segment, run.source_start, run.end - run.start):
-                    self._may_retry = False
-                    yield part
+                try:
+                    for part in _file_bytes(run.segment, run.source_start, run.end - run.start):
+                        self._may_retry = False
+                        yield part
+                except TierUnavailable as error:
+                    self._pass_over(error)
         if self._left is not None and selection.end_offset is not None:
             self.done = True
 

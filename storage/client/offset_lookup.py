@@ -45,7 +45,7 @@ def list_offset(
     if special is SpecialTimestamp.EARLIEST:
         return TimestampOffset(NO_TIMESTAMP, snapshot.whole_start_offset)
     if special is SpecialTimestamp.EARLIEST_LOCAL:
-        return TimestampOffset(NO_TIMESTAMP, snapshot.log_start_offset)
+        return TimestampOffset(NO_TIMESTAMP, snapshot.local_log_start_offset)
     return None
 
 

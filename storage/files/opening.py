@@ -70,6 +70,33 @@ def open_file(path: Place, flags: int, mode: int = 0o666) -> int:
         os.close(parent)
 
 
+def open_below(root: Place, name: str, flags: int) -> int:
+    """A descriptor for reading what lies below a directory that a person has named. `name` is its path from there, and
+    none of its parts may be a link. With O_DIRECTORY a directory, else a file as `open_file` opens one. OSError."""
+    path = Path(root) / name
+    *above, last = [part for part in name.split("/") if part] or ["."]
+    if ".." in (*above, last):
+        raise OSError(errno.EINVAL, "leads out of its directory", path)
+    parent = open_fd(os.fspath(root), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in above:
+            inner = open_fd(part, _PARENT, dir_fd=parent)
+            os.close(parent)
+            parent = inner
+        fd = open_fd(last, flags | _GUARD, dir_fd=parent)
+        try:
+            if not flags & os.O_DIRECTORY:
+                _check(os.fstat(fd), os.fstat(parent), path, writes=False)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+    except OSError as error:
+        raise _refused(error, path) from None
+    finally:
+        os.close(parent)
+
+
 def make_directory(path: Place) -> None:
     """Makes a directory. As root: with the owner of the one that it is in, and no bits which that lacks. OSError."""
     with parent_of(path) as (parent, name):

@@ -19,9 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from storage.errors import CorruptBatch
-from storage.files import transaction_index
-from storage.files.names import FileKind
+from storage.errors import CorruptBatch, TierUnavailable
 from storage.format.batches import BatchTable
 from storage.format.control_records import ControlType, control_records
 from storage.format.decoder import Decoder
@@ -227,6 +225,8 @@ class Transactions:
         for window in scan_batches(snapshot, segment, known.end, end):
             if window.damage is not None:
                 whole = False
+                if isinstance(window.damage.error, TierUnavailable) and segment.transaction_index().missing:
+                    raise window.damage.error  # it may be read later, and nobody knows yet what its markers decide
             elif window.table.rows:
                 found = self._read_markers_locked(window)
                 whole = whole and found is not None
@@ -235,9 +235,7 @@ class Transactions:
                     offsets.append(found[1])
                     aborts.append(found[2])
         if not whole:
-            index = transaction_index.load(
-                segment.path_of(FileKind.TRANSACTION_INDEX), segment.base_offset, growing=not segment.sealed
-            )
+            index = segment.transaction_index()
             lost = ~np.isin(index.last_offset, np.concatenate(offsets))
             producers.append(index.producer_id[lost])
             offsets.append(index.last_offset[lost])

@@ -29,10 +29,15 @@ from storage.log.tiering import remote_offsets
 from storage.types import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from storage.config.broker_config import BrokerConfig
     from storage.files.cluster_metadata import ClusterMetadata
+    from storage.log.remote_metadata import KnownSegment, RemoteMetadata
     from storage.log.snapshot import Log
     from storage.log.topic_info import TopicInfo, TopicInfos
+    from storage.tier.segments import RemoteSegment
+    from storage.tier.tier import Tier
 
 _SHOWN: Final = frozenset({DirKind.PARTITION, DirKind.CLUSTER_METADATA})
 _REASONS: Final = {
@@ -75,6 +80,7 @@ class LogDir:
         self._place = os.fspath(path)  # converting a Path to text takes longer than the system call
         self.clock = clock
         self._config = config
+        self._tier: Tier | None = None
         self.is_broker = exists(path / names.META_PROPERTIES)
         self.read_only = open_log is None
         self._open_log = self._follow if open_log is None else open_log
@@ -90,16 +96,24 @@ class LogDir:
         self._forgotten = 0  # how often logs were removed from these
 
     @staticmethod
-    def open_read_only(path: Path | str, *, config: BrokerConfig | None = None, clock: Clock | None = None) -> LogDir:
+    def open_read_only(
+        path: Path | str, *, config: BrokerConfig | None = None, clock: Clock | None = None, tier: Tier | None = None
+    ) -> LogDir:
         """Opens a log directory for reading: one of ours, a broker's, running or not, a snapshot, a backup.
 
-        `config`: the broker-level configuration, Kafka's defaults if not given. NotALogDir; FileNotFoundError or
-        another OSError when the directory cannot be listed.
+        `config`: the broker-level configuration, Kafka's defaults if not given. `tier`: see `use_tier`. NotALogDir;
+        FileNotFoundError or another OSError when the directory cannot be listed.
         """
         check_log_dir(Path(path))
         log_dir = LogDir(Path(path), config=config, clock=SystemClock() if clock is None else clock)
+        log_dir.use_tier(tier)
         log_dir.refresh()
         return log_dir
+
+    def use_tier(self, tier: Tier | None) -> None:
+        """From now on logs have their remote segments too, which are in this tier. To be called before the first log is
+        taken."""
+        self._tier = tier
 
     def refresh(self) -> None:
         """Lists the directory again if partitions were added or removed. OSError when it can no longer be listed."""
@@ -196,10 +210,10 @@ class LogDir:
                 raise UnknownTopicOrPartition(f"no partition {tp} here", path=self.path)
             if self.read_only:
                 # It notes the place, and looks there later. So nobody gets another object for the same log.
-                return self._logs.setdefault(tp, self._open_log(tp))
+                return self._logs.setdefault(tp, self._with_tier(self._open_log(tp)))
             forgotten = self._forgotten
         # Not under the lock: the owner may have to recover it first.
-        log = self._open_log(tp)
+        log = self._with_tier(self._open_log(tp))
         with self._lock:
             # This log may have been forgotten meanwhile: its topic was removed or replaced. Then it is not kept.
             return log if self._forgotten != forgotten else self._logs.setdefault(tp, log)
@@ -221,6 +235,42 @@ class LogDir:
             lambda: self._recovery_points.of(tp),
             lambda first_offset: self.remote_offsets(tp, first_offset),
         )
+
+    def _with_tier(self, log: Log) -> Log:
+        """The log with its remote segments, if there can be any."""
+        tier, tp = self._tier, log.tp
+        if tier is None or tp.topic in names.KAFKAS_OWN_TOPICS or tp.topic == names.CLUSTER_METADATA_TOPIC:
+            return log
+        from storage.log.tiered_log import RemotePart, TieredLog
+
+        def topic_id() -> str | None:
+            try:
+                return self.topic_info(tp.topic).topic_id
+            except (StorageError, OSError):
+                return None
+
+        def known() -> Mapping[str, KnownSegment] | None:
+            topic = topic_id()
+            return None if topic is None else self.remote_metadata.segments(topic, tp.partition)
+
+        def segments(anew: bool) -> list[RemoteSegment]:
+            if anew:
+                tier.forget_listings()
+            return tier.segments(tp.topic, tp.partition, topic_id())
+
+        return TieredLog(log, RemotePart(segments, known, lambda: self._log_starts.find(tp)))
+
+    @cached_property
+    def remote_metadata(self) -> RemoteMetadata:
+        from storage.log.remote_metadata import RemoteMetadata
+
+        topic = names.REMOTE_LOG_METADATA_TOPIC
+
+        def logs() -> list[Log]:
+            numbers = self._topics.get(topic, ())
+            return [self.log(TopicPartition(topic, number)) for number in numbers]
+
+        return RemoteMetadata(logs)
 
     def remote_offsets(self, tp: TopicPartition, first_offset: int) -> OffsetRange | None:
         """The offsets of a partition in tiered storage, before its first segment here, which begins at `first_offset`;
@@ -290,8 +340,10 @@ class LogDir:
 
 def _is_replaced(log: Log) -> bool:
     from storage.log.read_only_log import ReadOnlyLog
+    from storage.log.tiered_log import TieredLog
 
-    return isinstance(log, ReadOnlyLog) and log.is_replaced()
+    here = log.here if isinstance(log, TieredLog) else log
+    return isinstance(here, ReadOnlyLog) and here.is_replaced()
 
 
 class CheckpointedOffsets:

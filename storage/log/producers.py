@@ -5,6 +5,7 @@ Sources: Kafka's ProducerStateManager, UnifiedLog.rebuildProducerState.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 
 def newest_snapshot(directory: Path, snapshot: LogSnapshot) -> tuple[int, ProducerSnapshot] | None:
-    """The newest valid .snapshot file within the log, and its offset; None when there is none.
+    """The newest valid .snapshot file within the log, and its offset; None when there is none. Where none is here, that
+    of a remote segment.
 
     Snapshots at or below the log start are not used, nor are those that fail their CRC (a broker deletes both).
     """
@@ -37,6 +39,11 @@ def newest_snapshot(directory: Path, snapshot: LogSnapshot) -> tuple[int, Produc
             continue
         if read is not None:
             return offset, read
+    for segment in reversed(snapshot.segments):
+        part = segment.remote_producers()
+        if part is not None and part[0] in within:
+            with suppress(CorruptCheckpoint):
+                return part[0], producer_state.parse(part[1], segment.log.path)
     return None
 
 

@@ -11,13 +11,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from storage.errors import CorruptBatch, StorageError, UnsupportedFormat
+from storage.errors import CorruptBatch, StorageError, TierUnavailable, UnsupportedFormat
 from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, claimed_times, claimed_times_in, scan
 from storage.format.decoder import verify_crcs
 from storage.log import buffers
 from storage.log.buffers import WINDOW_BYTES
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
+from storage.log.tiered_file import unavailable
 
 _ROWS: Final = 4096
 _LOOK_BYTES: Final = 64 << 10  # there is rarely more between two index entries
@@ -115,7 +116,12 @@ class _BatchScan:
         try:
             while self._position < end:
                 position = self._position
-                data = segment.read(position, max(min(window, end - position), needed), buffer)
+                try:
+                    data = segment.read(position, max(min(window, end - position), needed), buffer)
+                except TierUnavailable as error:
+                    table.clear()
+                    yield Window(memoryview(b""), position, table, self._unavailable(position, error))
+                    return
                 start, stop, damage = 0, ScanStop.FULL, None
                 while damage is None and stop is ScanStop.FULL:
                     table.clear()
@@ -207,6 +213,12 @@ class _BatchScan:
         found = length if len(head) >= 12 else f"{len(head)} bytes"
         error = self._error(CorruptBatch, "no record batch begins here", position, last_offset + 1, expected, found)
         return SpanDamage(position, end, error, times)
+
+    def _unavailable(self, position: int, error: TierUnavailable) -> SpanDamage:
+        """What cannot be had from a tier: the rest of the segment, because nothing else there tells where batches
+        begin."""
+        first = self._offset_before(position) + 1 if position else self._segment.base_offset
+        return SpanDamage(position, self._limit, unavailable(first, self._end_offset, error.found, error.path))
 
     def _error(
         self, kind: type[StorageError], what: str, position: int, offset: int, expected: object, found: object

@@ -13,18 +13,20 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, TypeVar
 
-from storage.errors import SegmentGone, StorageError
-from storage.files import names, offset_index, time_index
+from storage.errors import SegmentGone, StorageError, TierUnavailable
+from storage.files import names, offset_index, time_index, transaction_index
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind, FileState
 from storage.files.offset_index import OffsetIndex
 from storage.files.opening import status_of
 from storage.files.sparse_index import SparseIndex
 from storage.files.time_index import TimeIndex
+from storage.files.transaction_index import TransactionIndex
 from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, MAX_MAGIC, BatchTable, scan
 from storage.format.checksum import crc32, crc32c
 from storage.format.decoder import verify_crcs
 from storage.log import buffers
+from storage.log.tiered_file import TieredFile
 from storage.types import OffsetPosition
 
 _CAPACITY_BYTES = 32 << 20
@@ -172,7 +174,11 @@ class Segment:
             self,
             FileKind.OFFSET_INDEX,
             log_end,
-            lambda path: offset_index.load(path, self.base_offset, log_end, growing=not self.sealed),
+            lambda path: (
+                offset_index.load(path, self.base_offset, log_end, growing=not self.sealed)
+                if (data := self._remote_part(FileKind.OFFSET_INDEX)) is None
+                else offset_index.parse(data, self.base_offset, log_end, path=path)
+            ),
         )
 
     def time_index(self, end: int | None = None) -> TimeIndex:
@@ -182,8 +188,38 @@ class Segment:
             self,
             FileKind.TIME_INDEX,
             log_end,
-            lambda path: time_index.load(path, self.base_offset, growing=not self.sealed),
+            lambda path: (
+                time_index.load(path, self.base_offset, growing=not self.sealed)
+                if (data := self._remote_part(FileKind.TIME_INDEX)) is None
+                else time_index.parse(data, self.base_offset, path=path)
+            ),
         )
+
+    def transaction_index(self) -> TransactionIndex:
+        """The .txnindex as found, unverified."""
+        path, data = self.path_of(FileKind.TRANSACTION_INDEX), self._remote_part(FileKind.TRANSACTION_INDEX)
+        if data is None:
+            return transaction_index.load(path, self.base_offset, growing=not self.sealed)
+        return transaction_index.parse(data, self.base_offset, path=path)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is read in tiered storage."""
+        return isinstance(self.log, TieredFile) and not self.log.is_here
+
+    def remote_producers(self) -> tuple[int, bytes] | None:
+        """For a whole remote segment the offset at its end, and its producer snapshot of there; None without one."""
+        data = self._remote_part(FileKind.PRODUCER_SNAPSHOT)
+        return None if data is None or not isinstance(self.log, TieredFile) else (self.log.spans[-1].end_offset, data)
+
+    def remote_places(self) -> list[str]:
+        """Where its objects are in tiered storage, without their names; empty where it is here, or they are nowhere."""
+        if not isinstance(self.log, TieredFile) or self.log.is_here:
+            return []
+        return [span.remote.name.rpartition("/")[0] for span in self.log.spans if span.remote is not None]
+
+    def _remote_part(self, kind: FileKind) -> bytes | None:
+        return self.log.part(kind) if isinstance(self.log, TieredFile) else None
 
     def floor(self, offset: int, end: int) -> int:
         """A position at or before the first batch whose last offset is >= `offset`; a batch begins there.
@@ -226,11 +262,14 @@ class Segment:
     def batch_at(self, position: int, end: int, *, any_offset: bool = False) -> BatchTable | None:
         """The header of the batch that begins at `position`, as a table of one row; None unless a whole batch with a
         right CRC and (unless `any_offset`) an offset of this segment begins there and ends by `end`."""
-        head = self.log.read(position, min(BATCH_HEADER_SIZE, max(end - position, 0)))
-        size = self.batch_size(head, any_offset=any_offset)
-        if size is None or position + size > end or not self.is_believable(position, size):
+        try:
+            head = self.log.read(position, min(BATCH_HEADER_SIZE, max(end - position, 0)))
+            size = self.batch_size(head, any_offset=any_offset)
+            if size is None or position + size > end or not self.is_believable(position, size):
+                return None
+            data = self.log.read(position, size)
+        except TierUnavailable:
             return None
-        data = self.log.read(position, size)
         table = BatchTable.empty(1)
         scan(data, position, table)
         if table.rows != 1 or int(table.size[0]) != size:

@@ -5,7 +5,7 @@ A snapshot never changes. Readers take one and need no lock; when its files chan
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -53,7 +53,7 @@ class LogSnapshot:
     `segments`: by ascending base offset; the last is the active one. `log_start_offset` (included) to `log_end_offset`
     (excluded) is what may be read: records below it may still be in the files, and a batch may begin below it.
     `remote_offsets`: those before it that the log has too, in tiered storage (Kafka's log start offset is the first of
-    them, and `log_start_offset` its local log start offset); None where there are none.
+    them, and `log_start_offset` its local log start offset); None where there are none, or the segments have them too.
     `active_end`: bytes of the last segment that are whole valid batches; `active_size`: bytes of its file, more where
     the tail is torn, garbage, preallocated or being written. `cuts`: the offset of each truncation that this log object
     has seen (storage.log.lineage). `epochs`: as the log's leader-epoch-checkpoint has them. `identity`: of the
@@ -91,6 +91,17 @@ class LogSnapshot:
     def whole_start_offset(self) -> int:
         """Where the log begins, in tiered storage or here."""
         return self.log_start_offset if self.remote_offsets is None else self.remote_offsets.start
+
+    @property
+    def remote(self) -> tuple[Segment, ...]:
+        """The segments that are read in tiered storage, in front of all others."""
+        return self.segments[: bisect_left(self.segments, True, key=lambda segment: not segment.is_remote)]
+
+    @property
+    def local_log_start_offset(self) -> int:
+        """The first offset of what is here (Kafka's local log start offset)."""
+        remote = len(self.remote)
+        return max(self.segments[remote].base_offset, self.log_start_offset) if remote else self.log_start_offset
 
     @property
     def remote_note(self) -> str | None:

@@ -5,8 +5,9 @@ every batch of them, rebuilds their indexes, leader epochs and producer snapshot
 does not rest on any index or checkpoint of the source.
 
 Linked segments (`link`) are not read: what was shut down cleanly is trusted from its start on, otherwise up to the
-source's recovery point. Only sealed segments are linked, and only their `.log`: a broker appends to the last one, and
-writes to indexes. A later recovery of a broker would cut a linked segment in place only where it is damaged.
+source's recovery point; where segments are remote, all are read. Only sealed segments are linked, and only their
+`.log`: a broker appends to the last one, and writes to indexes. A later recovery of a broker would cut a linked segment
+in place only where it is damaged.
 
 The directory is abandoned as a whole when something fails, so a crash here needs no care.
 """
@@ -51,6 +52,7 @@ from storage.upkeep.salvage import FilledOffsets, LostOffsets, Salvaged, salvage
 
 _COPIED_INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
 _CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
+_REMOTE_BYTES = 4 << 20
 _ADVICE = "`kafkafs salvage` copies what is intact; --salvage does that here"
 _MARKER_KEY = struct.Struct(">hh")  # version, type
 _MARKER = struct.Struct(">hi")  # version, coordinator epoch
@@ -125,9 +127,7 @@ class Building:
         for segment in kept[:-1]:
             linked += self._copy_segment(segment, directory, link=plan.link)
         if kept:
-            last = kept[-1]
-            size = _position_of(snapshot, last, end_offset)
-            self._copy_file(last.log.path, directory / names.segment_file(last.base_offset, FileKind.LOG), size)
+            self._copy_log(kept[-1], directory, _position_of(snapshot, kept[-1], end_offset))
         for offset in live_offsets(replica.path, FileKind.PRODUCER_SNAPSHOT):
             if offset <= end_offset:
                 self._copy_small(replica.path, directory, names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT))
@@ -205,7 +205,8 @@ class Building:
         log.close()
         replace_file(disk, directory / names.PARTITION_METADATA, partition_metadata.encode(plan.topic_id))
         snapshot = log.snapshot()
-        times = {segment.base_offset: segment.log.stat().st_mtime_ns for segment in replica.snapshot.segments}
+        segments = [segment for segment in replica.snapshot.segments if not segment.is_remote]
+        times = {segment.base_offset: segment.log.stat().st_mtime_ns for segment in segments}
         for segment in snapshot.segments:
             if segment.base_offset in times and segment.log.stat().st_nlink == 1:
                 # Retention goes by it where messages carry no timestamps.
@@ -239,9 +240,11 @@ class Building:
     def _copy_segment(self, segment: Segment, directory: Path, *, link: bool) -> int:
         """Links or copies a sealed segment; returns the bytes that were linked."""
         target = directory / names.segment_file(segment.base_offset, FileKind.LOG)
-        linked = link and self._linked(segment.log.path, target)
+        linked = link and not segment.is_remote and self._linked(segment.log.path, target)
         if not linked:
-            self._copy_file(segment.log.path, target, segment.size)
+            self._copy_log(segment, directory, segment.size)
+        if segment.is_remote:
+            return 0  # recovery makes its indexes, as it does all
         for kind in _COPIED_INDEXES:
             path = segment.path_of(kind)
             if exists(path):
@@ -256,6 +259,19 @@ class Building:
                 raise
             return False
         return True
+
+    def _copy_log(self, segment: Segment, directory: Path, size_bytes: int) -> None:
+        """The first bytes of a segment's .log, wherever that is."""
+        target = directory / names.segment_file(segment.base_offset, FileKind.LOG)
+        if not segment.is_remote:
+            self._copy_file(segment.log.path, target, size_bytes)
+            return
+        with opened(self.disk, target, create=True) as file:
+            for position in range(0, size_bytes, _REMOTE_BYTES):
+                data = segment.read(position, min(_REMOTE_BYTES, size_bytes - position))
+                file.write_at(position, data)
+                self.progress.advance(len(data))
+            file.sync()
 
     def _copy_file(self, source: Path, target: Path, size_bytes: int) -> None:
         fd = open_quietly(source)
@@ -330,7 +346,7 @@ def _kept(snapshot: LogSnapshot, end_offset: int) -> list[Segment]:
 def _recovery_point(plan: BuildPlan, kept: Sequence[Segment]) -> int:
     """What is below was synced by the source's owner, and is only linked."""
     replica = plan.replica
-    if not plan.link or not kept or replica.epochs is None:
+    if not plan.link or not kept or replica.epochs is None or any(segment.is_remote for segment in kept):
         return 0
     trusted = plan.cut.end_offset if replica.source.clean else replica.recovery_point
     return min(trusted, kept[-1].base_offset)

@@ -43,6 +43,7 @@ from storage.revival.features import METADATA_VERSION, features
 from storage.revival.new_cluster import NewCluster, Node
 from storage.revival.sources import Found, Replica, Source
 from storage.revival.topics import ConfigRequest, TopicPlan
+from storage.tier.tier import Tier
 from storage.types import TopicPartition
 
 UNFINISHED_SUFFIX = ".reviving"
@@ -53,8 +54,8 @@ _SHOWN = 5
 class Request:
     """What to revive, and how. `until_ms`: each partition ends with the last batch that holds a message at or before
     it; `offsets`: each of these partitions with the batch that holds the offset before. `partition_counts`: of topics
-    whose number of partitions cannot be found. `release`: see features. `host`, `port`: where the broker will
-    listen."""
+    whose number of partitions cannot be found. `release`: see features. `tier`: where remote segments are. `host`,
+    `port`: where the broker will listen."""
 
     sources: Sequence[Path]
     target: Path
@@ -68,6 +69,7 @@ class Request:
     release: str | None = None
     link: bool = False
     salvage: bool = False
+    tier: Tier | None = None
     host: str = "localhost"
     port: int = 9092
 
@@ -110,7 +112,7 @@ class Revival:
 def plan(request: Request) -> Revival:
     """Step 1. BadDestination, NotALogDir, LogLocked, InvalidTopic, InvalidConfig, UnknownTopicOrPartition; StorageError
     at damage; OSError."""
-    found = sources.find(request.sources)
+    found = sources.find(request.sources, request.tier)
     check_destination(request.target, *request.sources)
     _check_target(request.target)
     wanted = [replica for replica in found.replicas if _is_wanted(request, replica.tp)]
@@ -269,6 +271,10 @@ def _notes_of_partitions(revival: Revival) -> Iterator[str]:
             yield f"{one.tp}: {damaged} is damaged; {replica.path} can be read further, and is taken"
         if replica.snapshot.remote_note is not None:
             yield f"{replica.snapshot.remote_note}: the new one does not have them"
+        remote = [segment for segment in replica.snapshot.segments if segment.is_remote]
+        if remote:
+            size = sum(segment.size for segment in remote)
+            yield f"{one.tp}: {len(remote)} segments with {size} bytes are from tiered storage"
         for problem in replica.problems:
             yield f"not used: {problem}"
         torn = replica.snapshot.active_size - replica.snapshot.active_end

@@ -8,6 +8,7 @@ not even access times.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -32,13 +33,18 @@ from storage.files.opening import exists
 from storage.log.log_dir import LogDir
 from storage.log.places import is_marked
 from storage.log.read_only_log import ReadOnlyLog
+from storage.log.remote_metadata import KnownSegment, RemoteMetadata
 from storage.log.scanning import scan_batches
 from storage.log.segments import live_offsets
-from storage.log.snapshot import LogSnapshot
+from storage.log.snapshot import Log, LogSnapshot
+from storage.log.tiered_log import RemotePart, TieredLog
 from storage.log.tiering import is_tiered, remote_offsets
+from storage.tier.tier import Tier
 from storage.types import OffsetRange, TopicPartition
 
 _T = TypeVar("_T")
+_Points = Mapping[TopicPartition, int]
+_Starts = _Points | None
 
 _REPLICA_DIRS = (DirKind.PARTITION, DirKind.DELETED, DirKind.STRAY, DirKind.FUTURE)
 
@@ -88,8 +94,8 @@ class Found:
     replicas: list[Replica] = field(default_factory=list)
 
 
-def find(paths: Sequence[Path]) -> Found:
-    """The replicas in these directories.
+def find(paths: Sequence[Path], tier: Tier | None = None) -> Found:
+    """The replicas in these directories, with their remote segments in `tier`.
 
     LogLocked when a process holds one of them; NotALogDir for a directory that is neither a log directory nor a
     partition's; OSError.
@@ -103,6 +109,12 @@ def find(paths: Sequence[Path]) -> Found:
             found.sources.append(opened[path][0])
         return opened[path]
 
+    remote_logs = [] if tier is None else _metadata_logs([path.resolve() for path in paths])
+    metadata = RemoteMetadata(lambda: remote_logs)
+
+    def replica(tp: TopicPartition, path: Path, source: Source, starts: _Starts, points: _Points) -> None:
+        found.replicas.append(_replica(tp, path, source, starts, points, tier, metadata))
+
     seen: set[Path] = set()
     for given in paths:
         path = given.resolve()
@@ -114,7 +126,7 @@ def find(paths: Sequence[Path]) -> Found:
             source, starts, points = log_dir(path.parent) if is_live else (_unknown(path, found), None, {})
             if path not in seen:
                 seen.add(path)
-                found.replicas.append(_replica(parsed.partition, path, source, starts, points))
+                replica(parsed.partition, path, source, starts, points)
             continue
         listed = LogDir.open_read_only(path)
         partitions = [tp for tp in listed.all_partitions() if tp.topic != names.CLUSTER_METADATA_TOPIC]
@@ -123,7 +135,7 @@ def find(paths: Sequence[Path]) -> Found:
         for tp, place in {**_future_logs(path), **places}.items():
             if place not in seen:
                 seen.add(place)
-                found.replicas.append(_replica(tp, place, source, starts, points))
+                replica(tp, place, source, starts, points)
     return found
 
 
@@ -136,6 +148,18 @@ def _future_logs(path: Path) -> dict[TopicPartition, Path]:
         for place, one in parsed.items()
         if one.kind is DirKind.FUTURE and one.partition is not None and _logs_in(place)
     }
+
+
+def _metadata_logs(paths: Sequence[Path]) -> list[Log]:
+    """The logs in these places with the events of remote segments. All replicas are read: an event that was read before
+    changes nothing."""
+    topic, found = names.REMOTE_LOG_METADATA_TOPIC, []
+    for path in dict.fromkeys(place if is_marked(place) else place.parent for place in paths):
+        with suppress(StorageError, OSError):
+            listed = LogDir.open_read_only(path)
+            if topic in listed.topics():
+                found += [listed.log(TopicPartition(topic, number)) for number in listed.partitions(topic)]
+    return found
 
 
 def _logs_in(path: Path) -> list[int]:
@@ -197,8 +221,10 @@ def _replica(
     tp: TopicPartition,
     path: Path,
     source: Source,
-    starts: Mapping[TopicPartition, int] | None,
-    points: Mapping[TopicPartition, int],
+    starts: _Starts,
+    points: _Points,
+    tier: Tier | None,
+    metadata: RemoteMetadata,
 ) -> Replica:
     problems: list[StorageError] = []
     topic_id = _readable(partition_metadata.read, path / names.PARTITION_METADATA, problems)
@@ -216,7 +242,14 @@ def _replica(
     def remote(first_offset: int) -> OffsetRange | None:
         return remote_offsets(first_offset, None if starts is None else start, epochs or LeaderEpochs(), lambda: tiered)
 
-    log = ReadOnlyLog(tp, path, lambda: start, lambda: point, remote)
+    log: Log = ReadOnlyLog(tp, path, lambda: start, lambda: point, remote)
+    if tier is not None and tp.topic not in names.KAFKAS_OWN_TOPICS:
+
+        def events() -> Mapping[str, KnownSegment] | None:
+            return None if topic_id is None else metadata.segments(topic_id, tp.partition)
+
+        part = RemotePart(lambda: tier.segments(tp.topic, tp.partition, topic_id), events, lambda: start)
+        log = TieredLog(log, part)
     snapshot = log.snapshot()
     if starts is None:
         start = _start_by_epochs(snapshot, epochs)

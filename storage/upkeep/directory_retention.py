@@ -8,6 +8,7 @@ share of a pending write is recognised (storage.staged_writes.commit).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
@@ -15,7 +16,15 @@ from storage.files import checkpoints, names
 from storage.log.log_dir import LogDir
 from storage.staged_writes import ledger
 from storage.types import TopicPartition
-from storage.upkeep.retention import FreeBytes, KeptFrom, Retention, RetentionResult, left_alone
+from storage.upkeep.kept_segments import may_be_tiered
+from storage.upkeep.retention import (
+    FreeBytes,
+    KeptFrom,
+    Retention,
+    RetentionResult,
+    brokers_retention,
+    left_alone,
+)
 
 
 def retain_partition(
@@ -46,9 +55,11 @@ def preview_partition(
     if tp.topic == names.CLUSTER_METADATA_TOPIC:
         return None
     snapshot, config = log_dir.log(tp).snapshot(), log_dir.topic_info(tp.topic).config
-    if retention is None:
-        return left_alone(snapshot, config, log_dir.clock.now_ms())
-    return retention.preview(snapshot, config)
+    now_ms = log_dir.clock.now_ms()
+    result = left_alone(snapshot, config, now_ms) if retention is None else retention.preview(snapshot, config)
+    if not may_be_tiered(snapshot, config):
+        return result
+    return replace(result, brokers=brokers_retention(snapshot, config, now_ms))
 
 
 def _retention(

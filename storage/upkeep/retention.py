@@ -31,6 +31,7 @@ KeptFrom = Callable[[LogSnapshot], int | None]
 # Bytes free on a log directory's disk, including those of files that only await their removal.
 FreeBytes = Callable[[], int]
 
+_AS_TOTAL: Final = -2  # of local.retention.*: the same as retention.*
 HIGH_WATERMARK: Final = -1  # as an offset to delete records before
 
 
@@ -177,10 +178,20 @@ class ExpiredSegment:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokersRetention:
+    """What a broker would remove of a tiered log: by `retention.*` of the whole of it, wherever that is, and by
+    `local.retention.*` of what is here, once that is copied."""
+
+    total: tuple[ExpiredSegment, ...]
+    local: tuple[ExpiredSegment, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RetentionResult:
     """One pass over one log. `segments`: removed, or to be removed in a dry run, the oldest first. `rolled`: the active
     segment was removed too (or would be) and replaced by an empty one. `files`: renamed to `.deleted`, to be unlinked
-    after `file.delete.delay.ms`. `kept`: in a dry run the segments that stay, and why."""
+    after `file.delete.delay.ms`. `kept`: in a dry run the segments that stay, and why. `brokers`: of a tiered log, for
+    that is for its broker to do."""
 
     tp: TopicPartition
     segments: tuple[ExpiredSegment, ...]
@@ -190,6 +201,7 @@ class RetentionResult:
     dry_run: bool = False
     files: tuple[Path, ...] = ()
     kept: tuple[KeptSegment, ...] = ()
+    brokers: BrokersRetention | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -303,6 +315,29 @@ def left_alone(snapshot: LogSnapshot, config: LogConfig, now_ms: int) -> Retenti
     kept = kept_segments(snapshot, config, 0, now_ms, snapshot.log_end_offset, only_start=True)
     start, end = snapshot.whole_start_offset, snapshot.log_end_offset
     return RetentionResult(snapshot.tp, (), start, end, dry_run=True, kept=kept)
+
+
+def brokers_retention(snapshot: LogSnapshot, config: LogConfig, now_ms: int) -> BrokersRetention:
+    """See BrokersRetention. Kafka's default limits count here, as they do for a broker. What the snapshot lacks of the
+    log (LogSnapshot.remote_offsets) is left out."""
+    whole = _state(snapshot, config, snapshot.log_start_offset, snapshot.log_end_offset, now_ms)
+    try:
+        ms, size = (int(config.other.get(name, _AS_TOTAL)) for name in ("local.retention.ms", "local.retention.bytes"))
+    except ValueError:
+        ms = size = _AS_TOTAL
+    local = replace(
+        config,
+        retention_ms=config.retention_ms if ms == _AS_TOTAL else ms,
+        retention_bytes=config.retention_bytes if size == _AS_TOTAL else size,
+    )
+    here = replace(whole, segments=whole.segments[len(snapshot.remote) :], config=local)
+    return BrokersRetention(
+        plan(whole, (LogStartBreach(), BySize(), ByTime())),
+        tuple(
+            replace(one, reason=f"local.{one.reason}" if one.reason.startswith("retention.") else one.reason)
+            for one in plan(here, (LogStartBreach(), BySize(), ByTime()))
+        ),
+    )
 
 
 def disk_free_bytes(path: Path) -> FreeBytes:

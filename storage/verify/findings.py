@@ -70,6 +70,7 @@ class FaultKind(Enum):
         "offsets before this segment are in no segment: a file was lost, unless it was compacted",
     )
     REMOTE_SEGMENTS = "remote-segments", "messages before this segment are in tiered storage, and were not checked"
+    REMOTE_SEGMENT = "remote-segment", "remote segment cannot be read"
     SEGMENT_TOO_LARGE = "segment-too-large", "segment is larger than the positions that an index can hold"
     # Batches
     LOG_CUT_OFF = "log-cut-off", "log ends in bytes that are not a sound batch"

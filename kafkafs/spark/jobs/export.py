@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from kafkafs.arrow.typed_values import TypedForm
     from storage.files.disk_protocol import Disk
     from storage.format.block import BatchDamage, RecordBlock
+    from storage.tier.tier import Tier
 
 # The largest share of a log for a task, in file bytes: it is repeated if a worker dies, and is about a file's size.
 _TASK_BYTES: Final = 256 << 20
@@ -52,7 +53,7 @@ class ExportOptions:
     neither do messages that retention removed before they were exported (the set records them), and partitions that the
     cluster has and the directory lacks. `headers`: adds a column of that name, as includeHeaders does in Spark's Kafka
     source. `decode`: values are typed columns (`typed_values`), by the schemas at `schemas` or in the log directory.
-    All files of a directory have the same columns and isolation level.
+    `tier`: has remote segments. All files of a directory have the same columns and isolation level.
     """
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -63,6 +64,7 @@ class ExportOptions:
     schemas: Path | None = None
     compression: str = "snappy"
     allow_uncompiled: bool = False
+    tier: Tier | None = None
     task_bytes: int = _TASK_BYTES
 
     def __post_init__(self) -> None:
@@ -161,7 +163,7 @@ def export(
     began = time.monotonic()
     options = ExportOptions() if options is None else options
     source, target = real_place(Path(log_dir).absolute()), real_place(Path(directory).absolute())
-    logs = LogDir.open_read_only(source)
+    logs = LogDir.open_read_only(source, tier=options.tier)
     check_destination(target, source)
     chosen = list(_all_partitions(logs) if partitions is None else partitions)
     missing = _all_absent(logs) if absent is None and partitions is None else tuple(absent or ())
@@ -199,7 +201,7 @@ def export(
 def export_splits(task: ExportTask) -> Outcome:
     """Writes the files of some splits to the staging directory, in a worker. StorageError; OSError."""
     outcome = Outcome([], [], [], Counter(), Counter())
-    logs = LogDir.open_read_only(task.log_dir)
+    logs = LogDir.open_read_only(task.log_dir, tier=task.options.tier)
     decoder = Decoder()
     options = task.options
     transform = None

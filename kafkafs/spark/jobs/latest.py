@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from storage.files.disk_protocol import Disk
     from storage.format.block import BatchDamage, RecordBlock
     from storage.latest.offset_map import Int64s, Secret
+    from storage.tier.tier import Tier
     from storage.types import OffsetRange, TopicPartition
 
 _TASK_BYTES: Final = 256 << 20
@@ -62,6 +63,7 @@ class LatestOptions:
     columns: tuple[str, ...] = ()
     compression: str = "snappy"
     allow_uncompiled: bool = False
+    tier: Tier | None = None
     keys_per_scan: int = KEYS_PER_SCAN
     keys_per_bucket: int = KEYS_PER_BUCKET
     task_bytes: int = _TASK_BYTES
@@ -133,7 +135,7 @@ def latest(
     staging = target.parent / f".{target.name}.{uuid4().hex}.unfinished"
     disk.mkdir(staging)
     try:
-        logs = LogDir.open_read_only(source)
+        logs = LogDir.open_read_only(source, tier=options.tier)
         ends: dict[TopicPartition, int] = {}
         written: list[_Written] = []
         for tp in sorted(partitions):
@@ -251,7 +253,7 @@ def _shrunk(splits: Sequence[Split], offsets: Int64s) -> Iterator[Split]:
 
 
 def _blocks(work: _Work, splits: Iterable[Split]) -> Iterator[RecordBlock]:
-    logs, decoder = LogDir.open_read_only(work.log_dir), Decoder()
+    logs, decoder = LogDir.open_read_only(work.log_dir, tier=work.options.tier), Decoder()
     for split in splits:
         yield from read_split(
             logs, split, decoder, on_loss=_raise_loss, on_damage=_raise_damage, isolation=work.options.isolation

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from storage.format.block import BatchDamage, RecordBlock
+    from storage.tier.tier import Tier
 
 HOUR_MS: Final = 3_600_000
 # The timestamps, in milliseconds, whose year has four digits.
@@ -95,6 +96,7 @@ class _StatsTask:
     splits: tuple[Split, ...]
     isolation: Isolation
     keep_damage: bool
+    tier: Tier | None = None
 
 
 def stats(
@@ -105,10 +107,11 @@ def stats(
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
     keep_damage: bool = False,
     allow_uncompiled: bool = False,
+    tier: Tier | None = None,
 ) -> Stats:
     """Statistics of the partitions as they are now. StorageError: damage, unless `keep_damage`; OSError."""
     source = real_place(Path(log_dir).absolute())
-    logs = LogDir.open_read_only(source)
+    logs = LogDir.open_read_only(source, tier=tier)
     ranges = []
     for tp in sorted(partitions):
         snapshot = logs.log(tp).snapshot()
@@ -118,7 +121,7 @@ def stats(
         spark,
         _count,
         _added,
-        [_StatsTask(source, splits, isolation, keep_damage) for splits in tasks],
+        [_StatsTask(source, splits, isolation, keep_damage, tier) for splits in tasks],
         f"stats of {source.name}",
         allow_uncompiled=allow_uncompiled,
     )
@@ -129,7 +132,7 @@ def stats(
 
 def _count(task: _StatsTask) -> dict[_Key, _Part]:
     """The partial counts of a task's splits, in a worker."""
-    logs = LogDir.open_read_only(task.log_dir)
+    logs = LogDir.open_read_only(task.log_dir, tier=task.tier)
     decoder = Decoder()
     parts: dict[_Key, _Part] = {}
 

@@ -1,0 +1,154 @@
+"""What a broker wrote of its remote segments into `__remote_log_metadata`: which there are, and in which state.
+
+Each upload is an event with all that describes the segment, before its objects are written, and one when they are
+there; each removal is two events. Of a segment the last event that may follow counts. Keys say nothing, and whoever
+wants to know whether a segment is part of the log has to look at its leader epochs too (`remote_choice`). Sources:
+Kafka's RemoteLogMetadataCache, RemoteLogSegmentState, TopicBasedRemoteLogMetadataManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from itertools import pairwise
+from threading import Lock
+from typing import Any, Final
+
+from storage.errors import StorageError
+from storage.files import names
+from storage.format.messages import messages
+from storage.log.reader import read_range
+from storage.log.snapshot import Log
+from storage.types import MAX_OFFSET
+
+_MAX_INT32: Final = 2**31 - 1
+_PARTITION_DELETED: Final = 2  # RemotePartitionDeleteState
+
+
+class RemoteState(IntEnum):
+    """Kafka's RemoteLogSegmentState. Only the messages of FINISHED segments are read."""
+
+    STARTED = 0
+    FINISHED = 1
+    DELETE_STARTED = 2
+    DELETE_FINISHED = 3
+
+
+_FOLLOWING: Final = {
+    RemoteState.STARTED: (RemoteState.FINISHED, RemoteState.DELETE_STARTED),
+    RemoteState.FINISHED: (RemoteState.DELETE_STARTED,),
+    RemoteState.DELETE_STARTED: (RemoteState.DELETE_FINISHED,),
+    RemoteState.DELETE_FINISHED: (),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSegment:
+    """A remote segment as the events have it. Its offsets go from `base_offset` to `end_offset` (excluded); `epochs`:
+    (leader epoch, its first offset here), ascending. `order`: of two that have the same offsets, the one with the
+    greater was finished later."""
+
+    segment_id: str
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    epochs: tuple[tuple[int, int], ...]
+    state: RemoteState
+    order: int
+
+
+Partition = tuple[str, int]
+"""A topic id and a partition number: a topic may have been made again under its name."""
+
+
+class RemoteMetadata:
+    """The events in the partitions of the topic that are in a log directory, followed as they are added. Thread-safe.
+
+    `logs`: returns the logs of these partitions as of now.
+    """
+
+    def __init__(self, logs: Callable[[], list[Log]]) -> None:
+        # Constant after construction.
+        self._logs = logs
+        # Guarded by the lock.
+        self._lock = Lock()
+        self._read: dict[Log, tuple[int, int]] = {}  # by log: the generation that was read, and up to which offset
+        self._known: dict[Partition, dict[str, KnownSegment]] = {}
+        self._events = 0
+        self.problem: StorageError | OSError | None = None
+
+    def segments(self, topic_id: str, partition: int) -> dict[str, KnownSegment] | None:
+        """The remote segments of a partition, by id; None where there are no events of it here."""
+        with self._lock:
+            try:
+                self._follow_locked()
+            except (StorageError, OSError) as error:
+                self.problem = error
+            known = self._known.get((topic_id, partition))
+            return None if known is None else dict(known)
+
+    def _follow_locked(self) -> None:
+        now = {log: log.snapshot() for log in self._logs()}
+        for log, (generation, end) in self._read.items():
+            if log not in now or now[log].generation != generation or now[log].log_end_offset < end:
+                self._read, self._known = {}, {}
+                break
+        decoder = messages(names.REMOTE_LOG_METADATA_TOPIC)
+        for log, snapshot in now.items():
+            start = max(self._read.get(log, (0, 0))[1], snapshot.log_start_offset)
+            if start < snapshot.log_end_offset:
+                for block in read_range(snapshot, start):
+                    if block.damage is not None:
+                        self.problem = block.damage.error
+                    for _, value, _ in decoder.objects(block):
+                        if value is not None:
+                            self._events += 1
+                            self._apply_locked(value["data"])
+            self._read[log] = snapshot.generation, snapshot.log_end_offset
+
+    def _apply_locked(self, data: dict[str, Any]) -> None:
+        """One event; what cannot be as it is written is left out."""
+        entry = data.get("remoteLogSegmentId") or data
+        of = entry.get("topicIdPartition")
+        if of is None:
+            return
+        partition = (of["id"], of["partition"])
+        if "remotePartitionDeleteState" in data:
+            if data["remotePartitionDeleteState"] == _PARTITION_DELETED:
+                self._known[partition] = {}
+            return
+        segments, segment_id = self._known.setdefault(partition, {}), entry["id"]
+        before = segments.get(segment_id)
+        try:
+            state = RemoteState(data["remoteLogSegmentState"])
+        except ValueError:
+            return
+        if before is None:
+            if "startOffset" in data and state is RemoteState.STARTED:
+                found = _segment(segment_id, data, self._events)
+                if found is not None:
+                    segments[segment_id] = found
+        elif state in _FOLLOWING[before.state]:
+            if state is RemoteState.DELETE_FINISHED:
+                # Kept, without what nobody asks for: those that were removed are the offsets that the log has lost.
+                before = replace(before, epochs=())
+            segments[segment_id] = replace(before, state=state, order=self._events)
+
+
+def _segment(segment_id: str, data: dict[str, Any], order: int) -> KnownSegment | None:
+    start, end, size = data["startOffset"], data["endOffset"] + 1, data["segmentSizeInBytes"]
+    epochs = ascending_epochs((entry["leaderEpoch"], entry["offset"]) for entry in data["segmentLeaderEpochs"])
+    if not (0 <= start < end <= MAX_OFFSET and size >= 0) or epochs is None:
+        return None
+    return KnownSegment(segment_id, start, end, size, epochs, RemoteState.STARTED, order)
+
+
+def ascending_epochs(entries: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...] | None:
+    """Leader epochs and their first offsets, sorted; None where not both ascend: then nobody knows who wrote what."""
+    epochs = tuple(sorted(entries))
+    for (epoch, offset), (next_epoch, next_offset) in pairwise(epochs):
+        if epoch == next_epoch or offset > next_offset:
+            return None
+    valid = all(0 <= epoch <= _MAX_INT32 and 0 <= offset <= MAX_OFFSET for epoch, offset in epochs)
+    return epochs if valid else None

@@ -1,0 +1,305 @@
+"""A log of which older segments are in a tier, and newer ones in its directory, as one.
+
+Remote segments are ordinary Segments of the snapshot, in front of those that are here, so readers need not know of
+them. A segment that local retention removes while it is remote stays the same Segment, and is read in the tier from
+then on. What no segment in the tier has is a Segment whose bytes cannot be read: readers show what lies before and
+behind it, and fail there.
+
+    which segments are here, where the log begins and ends      the log that is wrapped, at each look
+    which are in the tier, and which of those count             when the first one here or the log start has changed,
+                                                                a read has failed or something is missing
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import RLock
+from typing import Final
+
+from storage.errors import StorageError
+from storage.files.leader_epochs import LeaderEpochs
+from storage.files.log_file import FileIdentity
+from storage.files.names import FileKind, segment_file
+from storage.log.isolation import Transactions
+from storage.log.remote_choice import Candidate, Slice, behind_deleted, counted_slices, cover, lineage_of
+from storage.log.remote_metadata import KnownSegment, RemoteState, ascending_epochs
+from storage.log.scanning import last_offset_before, scan_batches
+from storage.log.segment import Segment
+from storage.log.snapshot import Log, LogSnapshot
+from storage.log.tiered_file import Span, TieredFile
+from storage.tier.segments import RemoteSegment
+from storage.types import MAX_OFFSET, TopicPartition
+
+_AGAIN_S: Final = 5.0  # after something was missing
+_LOOKUP_WINDOW: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePart:
+    """Where a log's remote segments are looked up, each time they are needed.
+
+    `segments`: those in the tier (TierUnavailable), listed anew if it is called with True; `known`: what the broker's
+    metadata say of them, None without any. `start`: where the log begins, None if that is told nowhere.
+    """
+
+    segments: Callable[[bool], Sequence[RemoteSegment]]
+    known: Callable[[], Mapping[str, KnownSegment] | None]
+    start: Callable[[], int | None]
+
+
+class TieredLog:
+    """A `Log` with the remote part of another one, whose directory it reads too. Thread-safe."""
+
+    def __init__(self, here: Log, remote: RemotePart, monotonic: Callable[[], float] = time.monotonic) -> None:
+        # Constant after construction.
+        self.here = here
+        self.tp: TopicPartition = here.tp
+        self.path: Path = here.path
+        self._remote = remote
+        self._monotonic = monotonic
+        # Has its own locking.
+        self._transactions = Transactions(here.path)
+        # Replaced as a whole, under the lock: the snapshot of `here`, and what it became. Read without it.
+        self._held: tuple[LogSnapshot, LogSnapshot] | None = None
+        self._look_at: float | None = None  # when the tier is looked at again
+        # Guarded by the lock. A file that is no longer here has the log looked at, also by a thread that is doing so.
+        self._lock = RLock()
+        self._wrapped: dict[Segment, Segment] = {}  # those here, by what `here` calls them
+        self._front: tuple[Segment, ...] = ()  # those in front of them
+        self._found: tuple[int, int, int] | None = None  # from which offset to which, in which generation
+        self._ends: dict[str, int] = {}  # of segments whose layout does not tell, by name
+
+    def snapshot(self) -> LogSnapshot:
+        """See Log."""
+        here, held = self.here.snapshot(), self._held
+        if held is not None and held[0] is here and not self._is_due():
+            return held[1]
+        with self._lock:
+            here, held = self.here.snapshot(), self._held
+            if held is None or held[0] is not here or self._is_due():
+                snapshot = self._build_locked(here, None if held is None else held[1])
+                self._held = here, snapshot
+                return snapshot
+            return held[1]
+
+    def _is_due(self) -> bool:
+        return self._look_at is not None and self._monotonic() >= self._look_at
+
+    def _look_later(self) -> None:
+        if self._look_at is None:
+            self._look_at = self._monotonic() + _AGAIN_S
+
+    def _build_locked(self, here: LogSnapshot, before: LogSnapshot | None) -> LogSnapshot:
+        gone = self._wrap_locked(here)
+        start, first = self._range(here)
+        if start >= first:
+            self._front, self._found = (), None
+        elif self._found != (start, first, here.generation) or self._is_due():
+            self._look_at = None
+            self._front = self._find_locked(start, first, gone, here.epochs)
+            self._found = start, first, here.generation
+        local = tuple(self._wrapped[segment] for segment in here.segments)
+        front = self._front
+        if front:
+            start = max(start, front[0].base_offset)
+        segments = (*front, *local)
+        if before is not None and before.segments == segments:
+            segments = before.segments
+        snapshot = replace(
+            here, segments=segments, log_start_offset=min(start, first) if front else here.log_start_offset,
+            remote_offsets=None, transactions=self._transactions,
+        )  # fmt: skip
+        return before if before == snapshot and before.epochs == snapshot.epochs else snapshot
+
+    def _range(self, here: LogSnapshot) -> tuple[int, int]:
+        """The offsets that only the tier can have: the first, and the first of those here."""
+        if not here.segments:
+            return here.log_start_offset, here.log_start_offset
+        first = here.segments[0].base_offset
+        if here.remote_offsets is not None:
+            return here.remote_offsets.start, first
+        if self._remote.start() is None and not here.epochs.entries:
+            try:
+                bases = [remote.base_offset for remote in self._remote.segments(False) if remote.is_complete]
+            except StorageError:
+                bases = []
+            return min((*bases, first)), first
+        return first, first
+
+    def _wrap_locked(self, here: LogSnapshot) -> list[Segment]:
+        """Wraps the segments that are here. Returns those that were and are not, ascending."""
+        before, self._wrapped = self._wrapped, {}
+        for segment in here.segments:
+            wrapper = before.get(segment)
+            if wrapper is None:
+                file = TieredFile(segment.log, segment.log.path, (), self.snapshot, self._look_later)
+                wrapper = Segment(segment.directory, segment.base_offset, file, segment.size)
+            wrapper.size, wrapper.sealed = segment.size, segment.sealed
+            self._wrapped[segment] = wrapper
+        kept = set(self._wrapped.values())
+        return [one for one in before.values() if one not in kept]
+
+    def _find_locked(
+        self, start: int, first: int, gone: Sequence[Segment], epochs: LeaderEpochs
+    ) -> tuple[Segment, ...]:
+        """The segments for the offsets from `start` to `first` (excluded)."""
+        try:
+            candidates, reason = self._candidates_locked(), "no segment in the tier has them"
+        except StorageError as error:
+            candidates, reason = [], str(error)
+        counted = counted_slices(candidates, epochs if epochs.entries else lineage_of(candidates))
+        # Segments that were here keep their places, so that whoever reads them goes on.
+        ends = [one.base_offset for one in gone[1:]]
+        # The last was perhaps the active one, when it was last looked at: then it ended before it was uploaded.
+        ends += [next((cut.end for cut in counted if cut.start == one.base_offset), 0) for one in gone[-1:]]
+        pairs = self._moved() + list(zip(gone, ends, strict=True))
+        moved = [(one, end) for one, end in pairs if start < end <= first and one.base_offset < end]
+        made = {(one.base_offset, one.log.identity): one for one in self._front}
+        front: list[Segment] = []
+        at = start
+        for one, end in [*moved, (None, first)]:
+            stop = end if one is None else one.base_offset
+            cuts = cover(counted, at, stop)
+            for cut in cuts if front else behind_deleted(cuts, candidates):
+                front.append(self._segment(cut, whole_start=not front, reason=reason, made=made))
+            at = max(at, stop)
+            if one is not None and (one.is_remote or self._move(one, end, counted)):
+                front.append(one)
+                at = end
+        if any(is_missing(segment) for segment in front):
+            self._look_later()
+        return tuple(front)
+
+    def _moved(self) -> list[tuple[Segment, int]]:
+        """Those in front that were here once, and where each ends."""
+        return [
+            (one, _end_of(one))
+            for one in self._front
+            if isinstance(one.log, TieredFile) and one.log.was_here and not is_missing(one)
+        ]
+
+    def _move(self, segment: Segment, end: int, counted: Sequence[Slice]) -> bool:
+        """Has a segment that was here read in the tier, if its bytes are there."""
+        spans = tuple(self._span(cut, whole_start=False) for cut in cover(counted, segment.base_offset, end))
+        assert isinstance(segment.log, TieredFile)
+        size = sum(span.end - span.start for span in spans)
+        if (
+            any(span.remote is None for span in spans)
+            or size < segment.size
+            or (segment.sealed and size > segment.size)
+        ):
+            return False
+        segment.log.move(spans)
+        segment.size, segment.sealed = size, True
+        return True
+
+    def _segment(
+        self, cut: Slice, *, whole_start: bool, reason: str, made: Mapping[tuple[int, FileIdentity], Segment]
+    ) -> Segment:
+        """The segment for a slice; `whole_start`: it may begin before it, as the log does. One that was `made` before
+        and is the same is kept."""
+        span = self._span(cut, whole_start=whole_start, reason=reason)
+        path = self.path / segment_file(span.base_offset, FileKind.LOG)
+        file = TieredFile(None, path, (span,), self.snapshot, self._look_later)
+        known = made.get((span.base_offset, file.identity))
+        if known is not None:
+            return known
+        segment = Segment(self.path, span.base_offset, file, span.end - span.start)
+        segment.sealed = True
+        return segment
+
+    def _span(self, cut: Slice, *, whole_start: bool, reason: str = "") -> Span:
+        one = cut.candidate
+        if one is None or one.remote is None:
+            lost = reason if one is None else f"the tier has no segment {one.segment_id}, whose upload was finished"
+            size = one.size_bytes if one is not None and cut.end == one.end_offset else 0
+            return Span(cut.start, cut.end, 0, max(size, 1), None, is_whole=False, reason=lost)
+        base = one.base_offset if whole_start else cut.start
+        if base == one.base_offset and cut.end == one.end_offset:
+            return Span(base, cut.end, 0, one.size_bytes, one.remote)
+        try:
+            start = 0 if base == one.base_offset else self._position(one, base)
+            end = one.size_bytes if cut.end == one.end_offset else self._position(one, cut.end)
+        except StorageError as error:
+            return Span(cut.start, cut.end, 0, 1, None, is_whole=False, reason=str(error))
+        return Span(base, cut.end, start, max(end, start), one.remote, is_whole=False)
+
+    def _position(self, one: Candidate, offset: int) -> int:
+        """Where the first batch begins whose last offset is at or beyond `offset`. TierUnavailable."""
+        snapshot, segment = self._alone(one)
+        for window in scan_batches(snapshot, segment, segment.floor(offset, segment.size), window=_LOOKUP_WINDOW):
+            if window.damage is not None:
+                raise window.damage.error
+            row = int(window.table.last_offset[: window.table.rows].searchsorted(offset))
+            if row < window.table.rows:
+                return int(window.table.position[row])
+        return segment.size
+
+    def _alone(self, one: Candidate) -> tuple[LogSnapshot, Segment]:
+        """A log of one remote segment."""
+        span = Span(one.base_offset, one.end_offset, 0, one.size_bytes, one.remote)
+        file = TieredFile(None, self.path / segment_file(one.base_offset, FileKind.LOG), (span,))
+        segment = Segment(self.path, one.base_offset, file, one.size_bytes)
+        segment.sealed = True
+        return LogSnapshot(
+            self.tp, (segment,), one.base_offset, one.end_offset, one.size_bytes, one.size_bytes, (), self._transactions
+        ), segment
+
+    def _candidates_locked(self) -> list[Candidate]:
+        there = self._remote.segments(False)
+        known = self._remote.known()  # after it: so they can only know more
+        if known is None:
+            found = [self._unknown_locked(remote, order) for order, remote in enumerate(there)]
+            return [one for one in found if one is not None]
+        by_id = {remote.segment_id: remote for remote in there}
+        finished = {one.segment_id for one in known.values() if one.state is RemoteState.FINISHED}
+        if not finished <= by_id.keys():
+            by_id = {remote.segment_id: remote for remote in self._remote.segments(True)}
+        return [
+            Candidate(
+                one.segment_id, one.base_offset, one.end_offset, one.size_bytes, one.epochs, one.order,
+                by_id.get(one.segment_id), deleted=one.state is not RemoteState.FINISHED,
+            )
+            for one in known.values()
+            if one.state is not RemoteState.STARTED
+        ]  # fmt: skip
+
+    def _unknown_locked(self, remote: RemoteSegment, order: int) -> Candidate | None:
+        """A segment that no metadata know, if its objects are complete; what cannot be read of it makes a gap."""
+        try:
+            size, last, own = remote.log_size, remote.end_offset, remote.segment_epochs
+            epochs = None if own is None else ascending_epochs((one.epoch, one.start_offset) for one in own.entries)
+            if not remote.is_complete or size is None or (own is not None and epochs is None):
+                return None
+            end = self._ends.get(remote.name) if last is None else last + 1
+            one = Candidate(
+                remote.segment_id or remote.name, remote.base_offset, MAX_OFFSET if end is None else end, size,
+                epochs or (), order, remote,
+            )  # fmt: skip
+            if end is None:
+                snapshot, segment = self._alone(one)
+                found = last_offset_before(snapshot, segment, size)
+                if found is None:
+                    return None
+                self._ends[remote.name] = end = found + 1
+            return replace(one, end_offset=end) if end > one.base_offset else None
+        except StorageError:
+            self._look_later()
+            return None
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
+
+
+def _end_of(segment: Segment) -> int:
+    assert isinstance(segment.log, TieredFile)
+    return segment.log.spans[-1].end_offset
+
+
+def is_missing(segment: Segment) -> bool:
+    """Whether messages of a tiered log's segment are neither here nor in the tier."""
+    return isinstance(segment.log, TieredFile) and any(span.remote is None for span in segment.log.spans)

@@ -1,0 +1,166 @@
+"""Files that are read from a tier block by block: Aiven's chunks, and ranges of what is far away.
+
+A block is read, decrypted and decompressed as a whole, and kept: as it was in the tier in the user's cache directory,
+if the place is far away, and as the broker had it in memory. So what was encrypted in the tier is so on this disk too.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from storage.errors import CorruptData
+from storage.files.cache_files import CacheFiles, cache_directory
+from storage.format.checksum import crc32c
+from storage.tier.layouts import StoredObject
+from storage.tier.segments import RemoteFile
+
+MEMORY_BYTES: Final = 64 << 20
+DISK_BYTES: Final = 1 << 30
+RANGE_BYTES: Final = 1 << 20  # of an object that has no blocks of its own
+_REQUEST_BYTES: Final = 8 << 20  # at most so much is asked for at once, unless a block is larger
+_CRC_BYTES: Final = 4
+
+# The position and size in the object of a block.
+Stored = Callable[[int], tuple[int, int]]
+# A block as the broker had it, given its bytes in the object and its size then. CorruptData.
+Decode = Callable[[memoryview, int], memoryview]
+
+
+class BlockCache:
+    """Blocks in memory, least recently used ones given up first, and those of far places in the cache directory.
+    Thread-safe."""
+
+    def __init__(self, memory_bytes: int = MEMORY_BYTES, disk_bytes: int = DISK_BYTES, directory: Path | None = None):
+        self.files: Final = CacheFiles(directory or cache_directory("tier"), ".block", disk_bytes)
+        self._capacity: Final = memory_bytes
+        # Guarded by the lock.
+        self._lock: Final = threading.Lock()
+        self._blocks: OrderedDict[tuple[StoredObject, int], memoryview] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: tuple[StoredObject, int]) -> memoryview | None:
+        with self._lock:
+            block = self._blocks.get(key)
+            if block is not None:
+                self._blocks.move_to_end(key)
+            return block
+
+    def put(self, key: tuple[StoredObject, int], block: memoryview) -> None:
+        with self._lock:
+            if key in self._blocks:
+                return
+            self._blocks[key] = block
+            self._bytes += len(block)
+            while self._bytes > self._capacity and len(self._blocks) > 1:
+                self._bytes -= len(self._blocks.popitem(last=False)[1])
+
+
+class BlockFile(RemoteFile):
+    """A file of blocks of `block_size` bytes, the last one shorter, which are in an object at the positions and with
+    the sizes that `stored` says. `decode`: None where they are there as the broker had them."""
+
+    __slots__ = ("_block_size", "_cache", "_decode", "_last", "_lock", "_object", "_stored")
+
+    def __init__(
+        self,
+        stored_in: StoredObject,
+        size: int,
+        block_size: int,
+        stored: Stored,
+        decode: Decode | None,
+        cache: BlockCache,
+    ) -> None:
+        super().__init__(stored_in.name, size)
+        self._object: Final = stored_in
+        self._block_size: Final = block_size
+        self._stored: Final = stored
+        self._decode: Final = decode
+        self._cache: Final = cache
+        # One thread at a time asks the tier: others that want the same block would ask for it too.
+        self._lock: Final = threading.Lock()
+
+    def read(self, position: int, size: int) -> memoryview:
+        end = min(position + size, self.size)
+        if position >= end:
+            return memoryview(b"")
+        first, last = position // self._block_size, (end - 1) // self._block_size
+        if first == last:
+            at = position - first * self._block_size
+            return self._block(first, last)[at : at + end - position]
+        result = memoryview(bytearray(end - position))
+        for number in range(first, last + 1):
+            start = number * self._block_size
+            part = self._block(number, last)[max(position - start, 0) : end - start]
+            result[max(start - position, 0) :][: len(part)] = part
+        return result
+
+    def _key(self, number: int) -> tuple[StoredObject, int]:
+        # By where it is stored: an object may have several files, and may be opened several times.
+        return self._object, self._stored(number)[0]
+
+    def _block(self, number: int, last: int) -> memoryview:
+        block = self._cache.get(self._key(number))
+        if block is None:
+            with self._lock:
+                block = self._cache.get(self._key(number))
+                if block is None:
+                    block = self._load(number, last)
+        return block
+
+    def _load(self, number: int, last: int) -> memoryview:
+        """Reads a block, and with it those up to `last` that follow it; more of them if it continues what was read."""
+        data = self._kept(number)
+        if data is not None:
+            return self._decoded(number, data)
+        if number and not self._object.place.is_local and self._cache.get(self._key(number - 1)) is not None:
+            last = max(last, number + _REQUEST_BYTES // self._block_size)
+        position, size = self._stored(number)
+        sizes = [size]
+        for following in range(number + 1, min(last, (self.size - 1) // self._block_size) + 1):
+            more = self._stored(following)[1]
+            if sum(sizes) + more > _REQUEST_BYTES or self._cache.get(self._key(following)) is not None:
+                break
+            sizes.append(more)
+        wanted = sum(sizes)
+        data = memoryview(self._object.place.read(self._object.key, position, wanted))
+        if len(data) != wanted:
+            expected = f"at least {position + wanted} bytes"
+            raise CorruptData("object is cut off", path=self.name, expected=expected, found=position + len(data))
+        for at, size in enumerate(sizes):
+            self._keep(number + at, data[:size])
+            block = self._decoded(number + at, data[:size])
+            data = data[size:]
+            if not at:
+                first = block
+        return first
+
+    def _decoded(self, number: int, data: memoryview) -> memoryview:
+        size = min(self._block_size, self.size - number * self._block_size)
+        # Not a view of all that was read with it.
+        block = memoryview(bytes(data)) if self._decode is None else self._decode(data, size)
+        self._cache.put(self._key(number), block)
+        return block
+
+    def _file_key(self, number: int) -> bytes:
+        stored, (position, size) = self._object, self._stored(number)
+        return repr((stored.name, stored.size, stored.version, position, size)).encode("utf-8", "surrogateescape")
+
+    def _kept(self, number: int) -> memoryview | None:
+        if self._object.place.is_local:
+            return None
+        key = self._file_key(number)
+        data = self._cache.files.read(key)
+        if data is None or len(data) != self._stored(number)[1] + _CRC_BYTES:
+            return None
+        if crc32c(memoryview(data)[:-_CRC_BYTES]) != int.from_bytes(data[-_CRC_BYTES:], "big"):
+            return None
+        self._cache.files.used(key)
+        return memoryview(data)[:-_CRC_BYTES]
+
+    def _keep(self, number: int, data: memoryview) -> None:
+        if not self._object.place.is_local:
+            self._cache.files.write(self._file_key(number), bytes(data) + crc32c(data).to_bytes(_CRC_BYTES, "big"))

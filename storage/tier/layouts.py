@@ -1,0 +1,248 @@
+"""How tiers lay their objects out, found out from the names that are in a place.
+
+    LocalTieredStorage   <topic>-<partition>-<topic id>/<base offset>-<segment id>.log .index .timeindex .snapshot
+                         .leader_epoch_checkpoint .txnindex; in this order, but for .snapshot, which comes last
+    Aiven's plugin       <prefix><topic>-<topic id>/<partition>/<base offset>-<segment id>.log .indexes .rsm-manifest;
+                         in this order
+    plain segments       <topic>-<partition>/<base offset>.log and so on: a partition's directory, of a backup perhaps
+
+Ids are 22 characters, base offsets 20 digits. A place may hold several layouts, in any directories. Sources: Kafka's
+RemoteTopicPartitionDirectory, RemoteLogSegmentFileset; Aiven's ObjectKeyFactory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from storage.files import leader_epochs, names
+from storage.files.names import DirKind, FileKind, FileState
+from storage.files.partition_metadata import id_bytes, id_text
+from storage.tier.places import Entry, Place
+from storage.tier.segments import Content, RemoteFile, RemoteSegment, TopicIdPartition
+from storage.types import MAX_OFFSET
+
+_SEGMENT: Final = re.compile(r"([0-9]{20})-([A-Za-z0-9_-]{22})(\.[a-z_-]+)")
+_WITH_ID: Final = re.compile(r"(.+)-([A-Za-z0-9_-]{22})")
+_KINDS: Final = {kind.value: kind for kind in FileKind}
+_LOCAL_EPOCHS: Final = ".leader_epoch_checkpoint"
+_MOST_LEVELS: Final = 12  # of directories above a partition's: a prefix has few
+
+
+class Layout(Enum):
+    """The value is for people."""
+
+    LOCAL = "LocalTieredStorage"
+    AIVEN = "Aiven"
+    PLAIN = "plain segments"
+
+
+# The suffixes of the objects that every segment has, and of those without which its upload was not finished.
+_EXPECTED: Final = {
+    Layout.LOCAL: (".log", ".index", ".timeindex", ".snapshot", _LOCAL_EPOCHS),
+    Layout.AIVEN: (".log", ".indexes", ".rsm-manifest"),
+    Layout.PLAIN: (".log", ".index", ".timeindex"),
+}
+_COMPLETE: Final = {
+    Layout.LOCAL: (".log", ".snapshot"),
+    Layout.AIVEN: (".log", ".rsm-manifest"),
+    Layout.PLAIN: (".log",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as it was listed."""
+
+    place: Place
+    key: str
+    size: int
+    version: str
+
+    @property
+    def name(self) -> str:
+        return self.place.object_name(self.key)
+
+
+Opener = Callable[[StoredObject], RemoteFile]
+Loader = Callable[[TopicIdPartition, str, int, Mapping[str, StoredObject]], Content]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is looked for: None matches everything."""
+
+    topic: str | None = None
+    topic_id: str | None = None
+    partition: int | None = None
+
+    def has(self, found: TopicIdPartition, layout: Layout) -> bool:
+        """Whether a partition is what is looked for. Its id decides if both have one: a key prefix may be in front of
+        the topic that its directory seems to have."""
+        if self.partition not in (None, found.partition):
+            return False
+        if self.topic_id is not None and found.topic_id is not None:
+            return self.topic_id == found.topic_id
+        if self.topic is None or self.topic == found.topic:
+            return True
+        return layout is Layout.AIVEN and found.topic.endswith(self.topic)
+
+    def may_be_below(self, name: str) -> bool:
+        """Whether it is worth listing a directory, by its name."""
+        with_id = _with_id(name)
+        if with_id is None:
+            return True
+        topic, topic_id = with_id
+        if self.topic_id is not None:
+            return topic_id == self.topic_id
+        return self.topic is None or topic.endswith((self.topic, f"{self.topic}-{self.partition}"))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDirectory:
+    """A directory that holds a partition's segments, or some of them."""
+
+    of: TopicIdPartition
+    place: Place
+    key: str
+    layout: Layout
+
+
+def find(place: Place, wanted: Wanted, listed: Callable[[str], Sequence[Entry]]) -> Iterator[PartitionDirectory]:
+    """The directories of a place with the partitions that are wanted; `listed` lists a directory. TierUnavailable."""
+    to_list: list[tuple[str, int]] = [("", 0)]
+    while to_list:
+        key, level = to_list.pop()
+        entries = listed(key)
+        parent, name = (*place.path, *key.split("/"))[-2:] if key else (("", "", *place.path)[-2:])
+        kind = _recognised(parent, name, entries)
+        if kind is not None:
+            if wanted.has(*kind):
+                yield PartitionDirectory(kind[0], place, key, kind[1])
+            continue
+        with_id = _with_id(name)
+        for entry in reversed(entries):
+            if entry.size is not None:
+                continue
+            inner = f"{key}/{entry.name}" if key else entry.name
+            number = names.partition_number(entry.name)
+            if with_id is not None and number is not None:
+                found = TopicIdPartition(*with_id, number)
+                if wanted.has(found, Layout.AIVEN):
+                    yield PartitionDirectory(found, place, inner, Layout.AIVEN)
+            elif level < _MOST_LEVELS and wanted.may_be_below(entry.name):
+                to_list.append((inner, level + 1))
+
+
+def _recognised(parent: str, name: str, entries: Sequence[Entry]) -> tuple[TopicIdPartition, Layout] | None:
+    files = [entry.name for entry in entries if entry.size is not None]
+    if any(map(_SEGMENT.fullmatch, files)):
+        number, with_id = names.partition_number(name), _with_id(parent)
+        if number is not None and with_id is not None:
+            return TopicIdPartition(*with_id, number), Layout.AIVEN
+        with_id = _with_id(name)
+        plain = with_id and names.parse_dir(with_id[0]).partition
+        if with_id and plain:
+            return TopicIdPartition(plain.topic, with_id[1], plain.partition), Layout.LOCAL
+    if any((parsed := names.parse_segment_file(file)) and parsed.kind is FileKind.LOG for file in files):
+        directory = names.parse_dir(name)
+        if directory.kind is DirKind.PARTITION and directory.partition is not None:
+            return TopicIdPartition(directory.partition.topic, None, directory.partition.partition), Layout.PLAIN
+    return None
+
+
+def _with_id(name: str) -> tuple[str, str] | None:
+    """A topic (behind a key prefix perhaps) and its id, which a name ends with."""
+    match = _WITH_ID.fullmatch(name)
+    # Not every 22 characters are an id: the last one has two bits.
+    return (match[1], match[2]) if match and id_text(id_bytes(match[2])) == match[2] else None
+
+
+def segments(
+    of: TopicIdPartition, directories: Sequence[PartitionDirectory], opened: Opener, manifested: Loader
+) -> list[RemoteSegment]:
+    """The segments of a partition in these directories, ascending. `opened` makes the file that an object is;
+    `manifested` says what a segment with a manifest has, by its id, base offset and objects by suffix.
+    TierUnavailable."""
+    found: list[RemoteSegment] = []
+    # An upload's objects may be in several directories: a key prefix may have been changed.
+    uploads: dict[tuple[Layout, int, str], dict[str, StoredObject]] = defaultdict(dict)
+    for directory in directories:
+        plain: dict[str, StoredObject] = {}
+        for entry in directory.place.entries(directory.key):
+            if entry.size is None:
+                continue
+            key = f"{directory.key}/{entry.name}".lstrip("/")
+            stored = StoredObject(directory.place, key, entry.size, entry.version)
+            if directory.layout is Layout.PLAIN:
+                plain[entry.name] = stored
+            elif (match := _SEGMENT.fullmatch(entry.name)) and int(match[1]) <= MAX_OFFSET:
+                uploads[directory.layout, int(match[1]), match[2]].setdefault(match[3], stored)
+        found += _plain_segments(of, plain, opened)
+    for (layout, base, segment_id), objects in uploads.items():
+        name = next(iter(objects.values())).name.rpartition(".")[0]
+        if layout is Layout.AIVEN:
+            load = partial(manifested, of, segment_id, base, objects)
+        else:
+            load = partial(_local_content, objects, opened)
+        found.append(_segment(of, segment_id, base, name, load, layout, objects))
+    return sorted(found, key=lambda segment: (segment.base_offset, segment.segment_id or ""))
+
+
+def _segment(
+    of: TopicIdPartition,
+    segment_id: str | None,
+    base: int,
+    name: str,
+    load: Callable[[], Content],
+    layout: Layout,
+    objects: Mapping[str, StoredObject],
+) -> RemoteSegment:
+    return RemoteSegment(
+        of,
+        segment_id,
+        base,
+        name,
+        load,
+        is_complete=all(suffix in objects for suffix in _COMPLETE[layout]),
+        missing=tuple(suffix for suffix in _EXPECTED[layout] if suffix not in objects),
+        stored_bytes=sum(stored.size for stored in objects.values()),
+    )
+
+
+def _local_content(objects: Mapping[str, StoredObject], opened: Opener) -> Content:
+    parts = {_KINDS[suffix]: opened(stored) for suffix, stored in objects.items() if suffix in _KINDS}
+    epochs = objects.get(_LOCAL_EPOCHS)
+    return Content(parts, None if epochs is None else opened(epochs))
+
+
+def _plain_segments(of: TopicIdPartition, files: Mapping[str, StoredObject], opened: Opener) -> Iterator[RemoteSegment]:
+    """Segments as a broker has them in a partition's directory. Where the last one ends is not known."""
+    parsed = [part for part in map(names.parse_segment_file, files) if part and part.state is FileState.LIVE]
+    bases = sorted(part.offset for part in parsed if part.kind is FileKind.LOG)
+    for base, after in zip(bases, (*bases[1:], None), strict=False):
+        objects = {kind.value: files[name] for kind in FileKind if (name := names.segment_file(base, kind)) in files}
+        objects.pop(FileKind.PRODUCER_SNAPSHOT.value, None)  # is of the segment before
+        if after is not None and (snapshot := names.segment_file(after, FileKind.PRODUCER_SNAPSHOT)) in files:
+            objects[FileKind.PRODUCER_SNAPSHOT.value] = files[snapshot]
+        name = objects[FileKind.LOG.value].name.rpartition(".")[0]
+        load = partial(_plain_content, base, after, objects, files.get(names.LEADER_EPOCH_CHECKPOINT), opened)
+        yield _segment(of, None, base, name, load, Layout.PLAIN, objects)
+
+
+def _plain_content(
+    base: int, after: int | None, objects: Mapping[str, StoredObject], epochs: StoredObject | None, opened: Opener
+) -> Content:
+    content = _local_content(objects, opened)
+    file = None if epochs is None else opened(epochs)
+    own = None
+    if file is not None:
+        own = leader_epochs.parse(bytes(file.whole()), Path(file.name)).truncate_from_start(base)
+        own = own if after is None else own.truncate_from_end(after)
+    return Content(content.parts, file, None if after is None else after - 1, own)

@@ -1,0 +1,148 @@
+"""Remote segments and their parts: what every layout comes down to."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from storage.errors import CorruptData
+from storage.files import leader_epochs
+from storage.files.leader_epochs import LeaderEpochs
+from storage.files.names import FileKind
+from storage.files.whole_file import MOST_ENTRIES_BYTES
+from storage.tier.places import Place
+
+
+class RemoteFile(ABC):
+    """A part of a remote segment: bytes as the broker had them in a file. `name` is that of the object, for people;
+    `size` is in bytes. Thread-safe."""
+
+    __slots__ = ("name", "size")
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name: Final = name
+        self.size: Final = size
+
+    @abstractmethod
+    def read(self, position: int, size: int) -> memoryview:
+        """The bytes from a position on, fewer than `size` only where the file ends. TierUnavailable; CorruptData where
+        the object is not what it should be."""
+
+    def whole(self) -> memoryview:
+        """All bytes of an index or a snapshot. As `read`, and CorruptData where it is larger than any is."""
+        if self.size > MOST_ENTRIES_BYTES:
+            expected = f"at most {MOST_ENTRIES_BYTES} bytes"
+            raise CorruptData("is too large for what it is", path=self.name, expected=expected, found=self.size)
+        return self.read(0, self.size)
+
+
+class ObjectFile(RemoteFile):
+    """An object that is the file, in a place whose ranges are read as they are asked for."""
+
+    __slots__ = ("_key", "_place")
+
+    def __init__(self, place: Place, key: str, size: int) -> None:
+        super().__init__(place.object_name(key), size)
+        self._place: Final = place
+        self._key: Final = key
+
+    def read(self, position: int, size: int) -> memoryview:
+        wanted = max(0, min(size, self.size - position))
+        data = self._place.read(self._key, position, wanted)
+        if len(data) < wanted:
+            found = position + len(data)
+            raise CorruptData("object is cut off", path=self.name, expected=f"{self.size} bytes", found=found)
+        return memoryview(data)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicIdPartition:
+    """Kafka's TopicIdPartition; `topic_id` is its text, None where a layout has none."""
+
+    topic: str
+    topic_id: str | None
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """`parts`: the files of a segment by kind. `epochs_file`: the leader epochs of the partition from its start to the
+    segment's end, as a leader-epoch-checkpoint. `end_offset` is included; None where the layout does not tell."""
+
+    parts: Mapping[FileKind, RemoteFile]
+    epochs_file: RemoteFile | None
+    end_offset: int | None = None
+    segment_epochs: LeaderEpochs | None = None
+
+
+class RemoteSegment:
+    """One upload of a segment.
+
+    `of`: its partition; `segment_id`: of this upload, None where the layout has none; `name`: its objects without their
+    suffixes, for people; `is_complete`: whether the layout says that the upload was finished; `missing`: the suffixes
+    of objects that are not there; `stored_bytes`: the sizes of those that are. What else there is to know may have to
+    be read from an object, which is done once, when it is first asked for: it raises TierUnavailable and CorruptData.
+    """
+
+    def __init__(
+        self,
+        of: TopicIdPartition,
+        segment_id: str | None,
+        base_offset: int,
+        name: str,
+        load: Callable[[], Content],
+        *,
+        is_complete: bool,
+        missing: tuple[str, ...],
+        stored_bytes: int,
+    ) -> None:
+        self.of: Final = of
+        self.segment_id: Final = segment_id
+        self.base_offset: Final = base_offset
+        self.name: Final = name
+        self.is_complete: Final = is_complete
+        self.missing: Final = missing
+        self.stored_bytes: Final = stored_bytes
+        self._load: Final = load
+
+    def __repr__(self) -> str:
+        return f"RemoteSegment({self.name})"
+
+    @cached_property
+    def content(self) -> Content:
+        """Its files, and what its manifest says if the layout has one."""
+        return self._load()
+
+    @property
+    def end_offset(self) -> int | None:
+        """The last offset, included, which may be behind the last record; None where the layout does not tell."""
+        return self.content.end_offset
+
+    @property
+    def log_size(self) -> int | None:
+        """The size of the .log in bytes; None where it is missing."""
+        log = self.part(FileKind.LOG)
+        return None if log is None else log.size
+
+    def part(self, kind: FileKind) -> RemoteFile | None:
+        """Its file of a kind; None where it is missing, or was not there to be uploaded (a transaction index)."""
+        return self.content.parts.get(kind)
+
+    @cached_property
+    def epochs(self) -> LeaderEpochs | None:
+        """The leader epochs of the partition from its start to the segment's end; None where they are missing. Also
+        CorruptCheckpoint."""
+        file = self.content.epochs_file
+        return None if file is None else leader_epochs.parse(bytes(file.whole()), Path(file.name))
+
+    @cached_property
+    def segment_epochs(self) -> LeaderEpochs | None:
+        """The leader epochs of the segment's own offsets, the first from its base offset on. As `epochs`."""
+        own = self.content.segment_epochs
+        if own is None and self.epochs is not None:
+            own = self.epochs.truncate_from_start(self.base_offset)
+        return own

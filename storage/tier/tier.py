@@ -1,0 +1,129 @@
+"""All the tiers that a person has named, as one: which partitions and segments they hold."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from storage.errors import StorageError
+from storage.tier import manifests
+from storage.tier.blocks import RANGE_BYTES, BlockCache, BlockFile
+from storage.tier.data_keys import DataKeys
+from storage.tier.layouts import Layout, PartitionDirectory, StoredObject, Wanted, find, segments
+from storage.tier.places import Entry, Place, open_place
+from storage.tier.segments import ObjectFile, RemoteFile, RemoteSegment, TopicIdPartition
+
+_STALE_SECONDS: Final = 15.0  # what is above the partitions' directories is listed again after this
+_MOST_LISTINGS: Final = 10_000
+
+
+class Tier:
+    """Places to read remote segments from. Thread-safe; nothing is opened or listed until it is asked for, and nothing
+    is ever written.
+
+    `places`: what a person has named (see `open_place`). `keys`: PEM files of private keys by their id in the tier.
+    """
+
+    def __init__(
+        self, places: Sequence[str], keys: Mapping[str, Path] | None = None, cache: BlockCache | None = None
+    ) -> None:
+        self.places: Final[tuple[Place, ...]] = tuple(map(open_place, places))
+        self._named: Final = (tuple(places), tuple(sorted((keys or {}).items())))
+        self._keys: Final = DataKeys(keys or {})
+        self._cache: Final = cache or BlockCache()
+        self._lock: Final = threading.Lock()
+        self._listed: dict[tuple[Place, str], tuple[float, list[Entry]]] = {}  # guarded by the lock
+
+    # Tasks of other processes are sent it, and open the places anew.
+    def __reduce__(self) -> tuple[type[Tier], tuple[tuple[str, ...], dict[str, Path]]]:
+        return Tier, (self._named[0], dict(self._named[1]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tier) and self._named == other._named
+
+    def __hash__(self) -> int:
+        return hash(self._named)
+
+    def forget_listings(self) -> None:
+        """Has everything listed again, because something that is there was not found."""
+        with self._lock:
+            self._listed.clear()
+
+    def segments(self, topic: str, partition: int, topic_id: str | None = None) -> list[RemoteSegment]:
+        """A partition's segments, ascending by base offset and segment id, as they are now: every upload, finished or
+        not. Those of one id in several places are one, the first that is complete.
+
+        With `topic_id` only those of the topic with this id, and those whose layout has no ids. TierUnavailable.
+        """
+        found: list[RemoteSegment] = []
+        for of, directories in self._directories(Wanted(topic, topic_id, partition)).items():
+            load = partial(manifests.content, opened=self._opened, keys=self._keys, cache=self._cache)
+            found += segments(of, directories, self._opened, load)
+        return _each_once(found)
+
+    def partitions(self) -> list[TopicIdPartition]:
+        """All partitions of which something is in the places, ascending. Lists every directory. TierUnavailable."""
+        return sorted(self._directories(Wanted()), key=lambda of: (of.topic, of.partition, of.topic_id or ""))
+
+    def _directories(self, wanted: Wanted) -> dict[TopicIdPartition, list[PartitionDirectory]]:
+        found: dict[TopicIdPartition, list[PartitionDirectory]] = defaultdict(list)
+        for place in self.places:
+            for directory in find(place, wanted, partial(self._entries, place)):
+                of = directory.of
+                if wanted.topic_id == of.topic_id and wanted.topic is not None:
+                    of = replace(of, topic=wanted.topic)
+                elif directory.layout is Layout.AIVEN:
+                    of = replace(of, topic=self._topic_of(directory))
+                if wanted.topic in (None, of.topic):
+                    found[of].append(directory)
+        return found
+
+    def _topic_of(self, directory: PartitionDirectory) -> str:
+        """The topic of a partition in Aiven's layout: its directory's name may have a key prefix in front."""
+        for entry in self._entries(directory.place, directory.key):
+            if entry.size is not None and entry.name.endswith(manifests.MANIFEST):
+                stored = StoredObject(
+                    directory.place, f"{directory.key}/{entry.name}".lstrip("/"), entry.size, entry.version
+                )
+                with contextlib.suppress(StorageError):  # who reads the segment gets the error
+                    return manifests.topic_of(stored, self._opened) or directory.of.topic
+        return directory.of.topic
+
+    def _entries(self, place: Place, key: str) -> list[Entry]:
+        now = time.monotonic()
+        with self._lock:
+            listed = self._listed.get((place, key))
+        if listed is not None and now - listed[0] < _STALE_SECONDS:
+            return listed[1]
+        entries = place.entries(key)
+        with self._lock:
+            if len(self._listed) >= _MOST_LISTINGS:
+                self._listed.clear()
+            self._listed[place, key] = (now, entries)
+        return entries
+
+    def _opened(self, stored: StoredObject) -> RemoteFile:
+        if stored.place.is_local:
+            return ObjectFile(stored.place, stored.key, stored.size)
+
+        def range_of(number: int) -> tuple[int, int]:
+            return number * RANGE_BYTES, min(RANGE_BYTES, stored.size - number * RANGE_BYTES)
+
+        return BlockFile(stored, stored.size, RANGE_BYTES, range_of, None, self._cache)
+
+
+def _each_once(found: Sequence[RemoteSegment]) -> list[RemoteSegment]:
+    """Without repeated ids. Segments without an id are all kept."""
+    chosen: dict[tuple[int, str], RemoteSegment] = {}
+    for segment in found:
+        key = (segment.base_offset, segment.segment_id or segment.name)
+        if key not in chosen or (segment.is_complete and not chosen[key].is_complete):
+            chosen[key] = segment
+    return [chosen[key] for key in sorted(chosen)]
