@@ -18,7 +18,8 @@ pytestmark = requires_kafka
 def test_a_broker_without_tiering_serves_all(tmp_path: Path) -> None:
     broker, told = revived(tmp_path, [TIERS / "log"], *tier_options("tier-aiven-enc"))
     ends = {(one["topic"], one["partition"]): one["log_end_offset"] for one in told["partitions"]}
-    with broker.start():
+    broker.start()
+    try:
         client = Client(broker.address)
         for tp in partitions():
             start, end = client.offsets(tp.topic, tp.partition)
@@ -28,3 +29,5 @@ def test_a_broker_without_tiering_serves_all(tmp_path: Path) -> None:
                 assert got == golden_of(tp, isolation), (tp, isolation)
         assert "remote.storage.enable" not in client.topic_config("gone")
         assert broker.complaints() == []
+    finally:
+        broker.stop()
