@@ -35,7 +35,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "storage.config": ("storage.format",),
     "storage.files": ("storage.format",),
     "storage.tier": ("storage.format", "storage.files"),
-    "storage.log": ("storage.format", "storage.config", "storage.files"),
+    "storage.log": ("storage.format", "storage.config", "storage.files", "storage.tier"),
     "storage.append": ("storage.format", "storage.config", "storage.files", "storage.log"),
     "storage.recovery": ("storage.format", "storage.config", "storage.files", "storage.log", "storage.append"),
     "storage.staged_writes": ("storage.format", "storage.config", "storage.files", "storage.log", "storage.append"),
@@ -58,7 +58,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "storage.directory", "storage.compaction",
     ),
     "storage.revival": (
-        "storage.format", "storage.config", "storage.files", "storage.log", "storage.append", "storage.recovery",
+        "storage.format", "storage.config", "storage.files", "storage.tier", "storage.log", "storage.append", "storage.recovery",
         "storage.directory", "storage.client", "storage.upkeep",
     ),
     "storage.diagnosis": (
@@ -89,18 +89,19 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "kafkafs.mounting": (
         KAFKAFS_GROUND, "kafkafs.schemas",
-        "kafkafs.tree", "kafkafs.views", "kafkafs.selection", "storage.config", "storage.log",
+        "kafkafs.tree", "kafkafs.views", "kafkafs.selection", "storage.config", "storage.tier", "storage.log",
         "storage.directory", "storage.upkeep",
     ),
     "kafkafs.spark": (
         KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding",
-        "storage.format", "storage.files", "storage.log", "storage.client", "storage.directory",
+        "storage.format", "storage.files", "storage.tier", "storage.log", "storage.client", "storage.directory",
         "storage.staged_writes", "storage.latest", "storage.compaction", "storage.verify",
     ),
     "kafkafs.cli": (
         KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding",
         "kafkafs.mounting", "kafkafs.tree", "kafkafs.views", "kafkafs.writing", "kafkafs.selection",
-        "kafkafs.formats", "kafkafs.spark", "storage.format", "storage.files", "storage.log", "storage.recovery",
+        "kafkafs.formats", "kafkafs.spark", "storage.format", "storage.files", "storage.tier", "storage.log",
+        "storage.recovery",
         "storage.staged_writes", "storage.directory", "storage.client",
         "storage.compaction", "storage.verify", "storage.upkeep", "storage.revival", "storage.diagnosis",
     ),
@@ -120,7 +121,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "crc32c": ("storage.format.checksum",),
     "cramjam": ("storage.format.compression",),
     "xxhash": ("storage.format.record_digest",),
-    "fsspec": ("storage.tier.places",),
+    "fsspec": ("storage.tier.object_places",),
     "psutil": (
         "storage.files.dir_lock",
         "storage.upkeep.retention",

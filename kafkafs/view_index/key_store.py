@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from kafkafs.view_index.cache_files import LEAST_BYTES, CacheFiles, file_key, is_header_of
+from kafkafs.view_index.cache_files import LEAST_BYTES, file_key, is_header_of
 from kafkafs.view_index.key_blocks import (
     BASE_OFFSET,
     COLUMNS,
@@ -42,6 +42,7 @@ from kafkafs.view_index.key_blocks import (
     KeyBlocks,
 )
 from storage.errors import SegmentGone
+from storage.files.cache_files import CacheFiles
 from storage.files.file_mark import FileMark
 from storage.format.batches import BATCH_HEADER_SIZE
 from storage.format.checksum import crc32c

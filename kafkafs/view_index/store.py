@@ -21,9 +21,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from kafkafs.view_index.cache_files import LEAST_BYTES, CacheFiles, begins_with, file_key
+from kafkafs.view_index.cache_files import LEAST_BYTES, begins_with, file_key
 from kafkafs.view_index.pieces import COLUMNS, FILE_END, NO_CRC, SIZE, Pieces
 from storage.errors import SegmentGone
+from storage.files.cache_files import CacheFiles
 from storage.files.file_mark import FileMark
 from storage.format.checksum import crc32c
 from storage.log.segment import Segment

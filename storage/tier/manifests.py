@@ -24,7 +24,7 @@ from storage.format.compression import Codec, OutputFull, decompress, decompress
 from storage.tier.blocks import BlockCache, BlockFile, Decode
 from storage.tier.data_keys import OVERHEAD_BYTES, DataKeys, Decrypt
 from storage.tier.layouts import Opener, StoredObject
-from storage.tier.segments import Content, RemoteFile, TopicIdPartition
+from storage.tier.remote_segments import Content, RemoteFile, TopicIdPartition
 from storage.types import MAX_OFFSET
 
 MANIFEST: Final = ".rsm-manifest"

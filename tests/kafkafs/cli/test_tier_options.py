@@ -43,7 +43,7 @@ def test_ranges_keys_and_the_latest() -> None:
 def test_a_gap_names_its_offsets_and_the_rest_is_shown() -> None:
     result = run("cat", TIERS / "lost" / "log", "lz/0", "--format", "jsonl", "--tier", TIERS / "lost" / "tier-local")
     assert result.exit_code == 4
-    golden = [record for record in golden_of(next(tp for tp in partitions() if tp.topic == "lz"))]
+    golden = golden_of(next(tp for tp in partitions() if tp.topic == "lz"))
     assert read_jsonl(result.stdout_bytes) == [one for one in golden if not 781 <= one.offset <= 1538]
     assert "messages 781 to 1538 are in tiered storage and cannot be read" in result.stderr
 

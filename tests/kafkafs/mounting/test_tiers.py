@@ -1,0 +1,61 @@
+"""A tiered topic through a real mount, from every layout; what no object has is EIO, for its part only."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from storage.types import TopicPartition
+from tests.support.fixtures import requires_fixtures
+from tests.support.mounts import mounted, requires_fuse
+from tests.support.reference_views import jsonl_objects, parsed, txt
+from tests.support.tiers import KEYS, LAYOUTS, TIERS, golden_of, partitions
+
+pytestmark = [requires_fuse, requires_fixtures]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_record(layout: str, tmp_path: Path) -> None:
+    options = f"tier={TIERS / layout},tier_key=key1={KEYS['key1']},isolation=read_committed"
+    with mounted(TIERS / "log", tmp_path / "mnt", "-o", options) as mount:
+        for tp in partitions():
+            directory, golden = mount.path / tp.topic / str(tp.partition), golden_of(tp, "read_committed")
+            assert (directory / "messages.txt").read_bytes() == txt(golden), tp
+            found = parsed((directory / "messages.jsonl").read_bytes())
+            assert found == jsonl_objects(tp.topic, tp.partition, golden), tp
+            named = sorted(path.name for path in (directory / "segments").glob("*.log"))
+            bytes_of = b"".join((directory / "segments" / name).read_bytes() for name in named)
+            assert (directory / "messages.log").read_bytes() in bytes_of, tp
+        sizes = {path.stat().st_size for path in (TIERS / "tier-local").glob("part-*/*.log")}
+        shown = {path.stat().st_size for path in (mount.path / "part/0/segments").glob("*.log")}
+        assert sizes <= shown
+
+
+def test_what_is_lost_is_an_error_for_its_part(tmp_path: Path) -> None:
+    lz = TopicPartition("lz", 0)
+    golden = golden_of(lz)
+    with mounted(TIERS / "lost/log", tmp_path / "mnt", "-o", f"tier={TIERS / 'lost/tier-local'}") as mount:
+        directory = mount.path / "lz/0"
+        assert (directory / "offsets/0-780.txt").read_bytes() == txt(golden[:781])
+        assert (directory / "offsets/1539-.txt").read_bytes() == txt(golden[1539:])
+        assert (directory / "offsets/last-10.txt").read_bytes() == txt(golden[-10:])
+        with pytest.raises(OSError) as caught:
+            (directory / "messages.txt").read_bytes()
+        assert caught.value.errno == errno.EIO
+        fd = os.open(directory / "messages.txt", os.O_RDONLY)
+        try:
+            before = b"".join(iter(lambda: _more(fd), b""))
+            assert before == txt(golden[:781])
+        finally:
+            os.close(fd)
+    assert "messages 781 to 1538" in mount.path.with_name("mnt.messages").read_text()
+
+
+def _more(fd: int) -> bytes:
+    try:
+        return os.read(fd, 1 << 17)
+    except OSError:
+        return b""
