@@ -10,7 +10,7 @@ find_python
 need_packages fusermount=fuse3 lib:libfuse.so.2=libfuse2 kcat=kcat jq=jq rsync=rsync less=less strace=strace \
     fio=fio gcc=gcc /usr/include/stdlib.h=libc6-dev lsof=lsof java=default-jre-headless javac=default-jdk-headless mvn=maven \
     || say "continuing without them"
-make_venv dev,spark,plot,schemas
+make_venv dev,spark,plot,schemas,tier
 
 # fetch DIR POM FILE: download the jars of a pom into a cache directory once, completely or not at all.
 fetch() {

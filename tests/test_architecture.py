@@ -58,7 +58,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "storage.directory", "storage.compaction",
     ),
     "storage.revival": (
-        "storage.format", "storage.config", "storage.files", "storage.log", "storage.append", "storage.recovery",
+        "storage.format", "storage.config", "storage.files", "storage.tier", "storage.log", "storage.append", "storage.recovery",
         "storage.directory", "storage.client", "storage.upkeep",
     ),
     "storage.diagnosis": (
@@ -126,7 +126,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "crc32c": ("storage.format.checksum",),
     "cramjam": ("storage.format.compression",),
     "xxhash": ("storage.format.record_digest",),
-    "fsspec": ("storage.tier.places",),
+    "fsspec": ("storage.tier.object_places",),
     "psutil": (
         "storage.files.dir_lock",
         "storage.upkeep.retention",

@@ -18,7 +18,7 @@ from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_
 
 if TYPE_CHECKING:
     from storage.log.tier_contents import PartitionTier
-    from storage.tier.segments import RemoteSegment
+    from storage.tier.remote_segments import RemoteSegment
 
 _SHOWN = 10
 

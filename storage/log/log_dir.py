@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from storage.log.remote_metadata import KnownSegment, RemoteMetadata
     from storage.log.snapshot import Log
     from storage.log.topic_info import TopicInfo, TopicInfos
-    from storage.tier.segments import RemoteSegment
+    from storage.tier.remote_segments import RemoteSegment
     from storage.tier.tier import Tier
 
 _SHOWN: Final = frozenset({DirKind.PARTITION, DirKind.CLUSTER_METADATA})

@@ -18,7 +18,7 @@ from operator import attrgetter
 
 from storage.errors import StorageError
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
-from storage.tier.segments import RemoteSegment
+from storage.tier.remote_segments import RemoteSegment
 from storage.types import MAX_OFFSET
 
 

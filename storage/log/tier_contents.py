@@ -20,7 +20,7 @@ from storage.log.log_dir import LogDir
 from storage.log.remote_metadata import KnownSegment, RemoteState
 from storage.log.tiered_log import is_missing
 from storage.log.tiering import is_tiered
-from storage.tier.segments import RemoteSegment, TopicIdPartition
+from storage.tier.remote_segments import RemoteSegment, TopicIdPartition
 from storage.tier.tier import Tier
 from storage.types import OffsetRange, TopicPartition
 

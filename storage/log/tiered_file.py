@@ -21,7 +21,7 @@ from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind
 
 if TYPE_CHECKING:
-    from storage.tier.segments import RemoteSegment
+    from storage.tier.remote_segments import RemoteSegment
 
 _COPY_BYTES: Final = 1 << 20
 

@@ -30,7 +30,7 @@ from storage.log.scanning import last_offset_before, scan_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import Log, LogSnapshot
 from storage.log.tiered_file import Span, TieredFile
-from storage.tier.segments import RemoteSegment
+from storage.tier.remote_segments import RemoteSegment
 from storage.types import MAX_OFFSET, TopicPartition
 
 _AGAIN_S: Final = 5.0  # after something was missing

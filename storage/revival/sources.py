@@ -248,7 +248,7 @@ def _replica(
         def events() -> Mapping[str, KnownSegment] | None:
             return None if topic_id is None else metadata.segments(topic_id, tp.partition)
 
-        part = RemotePart(lambda: tier.segments(tp.topic, tp.partition, topic_id), events, lambda: start)
+        part = RemotePart(lambda _anew: tier.segments(tp.topic, tp.partition, topic_id), events, lambda: start)
         log = TieredLog(log, part)
     snapshot = log.snapshot()
     if starts is None:

@@ -16,7 +16,7 @@ from storage.errors import CorruptData
 from storage.files.cache_files import CacheFiles, cache_directory
 from storage.format.checksum import crc32c
 from storage.tier.layouts import StoredObject
-from storage.tier.segments import RemoteFile
+from storage.tier.remote_segments import RemoteFile
 
 MEMORY_BYTES: Final = 64 << 20
 DISK_BYTES: Final = 1 << 30

@@ -24,8 +24,8 @@ from typing import Final
 from storage.files import leader_epochs, names
 from storage.files.names import DirKind, FileKind, FileState
 from storage.files.partition_metadata import id_bytes, id_text
-from storage.tier.places import Entry, Place
-from storage.tier.segments import Content, RemoteFile, RemoteSegment, TopicIdPartition
+from storage.tier.object_places import Entry, Place
+from storage.tier.remote_segments import Content, RemoteFile, RemoteSegment, TopicIdPartition
 from storage.types import MAX_OFFSET
 
 _SEGMENT: Final = re.compile(r"([0-9]{20})-([A-Za-z0-9_-]{22})(\.[a-z_-]+)")

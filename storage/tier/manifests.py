@@ -24,7 +24,7 @@ from storage.format.compression import Codec, OutputFull, decompress, decompress
 from storage.tier.blocks import BlockCache, BlockFile, Decode
 from storage.tier.data_keys import OVERHEAD_BYTES, DataKeys, Decrypt
 from storage.tier.layouts import Opener, StoredObject
-from storage.tier.segments import Content, RemoteFile, TopicIdPartition
+from storage.tier.remote_segments import Content, RemoteFile, TopicIdPartition
 from storage.types import MAX_OFFSET
 
 MANIFEST: Final = ".rsm-manifest"
@@ -97,7 +97,8 @@ def malformed(name: str, expected: object, found: object) -> CorruptData:
 
 
 def read(manifest: StoredObject, opened: Opener) -> _Fields:
-    """The manifest's fields. `opened`: see layouts.segments. TierUnavailable, CorruptData; UnsupportedFormat for another version."""
+    """The manifest's fields. `opened`: see layouts.segments. TierUnavailable, CorruptData; UnsupportedFormat for another
+    version."""
     if manifest.size > _MOST_MANIFEST_BYTES:
         expected = f"at most {_MOST_MANIFEST_BYTES} bytes"
         raise CorruptData("manifest is too large", path=manifest.name, expected=expected, found=manifest.size)

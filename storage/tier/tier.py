@@ -17,8 +17,8 @@ from storage.tier import manifests
 from storage.tier.blocks import RANGE_BYTES, BlockCache, BlockFile
 from storage.tier.data_keys import DataKeys
 from storage.tier.layouts import Layout, PartitionDirectory, StoredObject, Wanted, find, segments
-from storage.tier.places import Entry, Place, open_place
-from storage.tier.segments import ObjectFile, RemoteFile, RemoteSegment, TopicIdPartition
+from storage.tier.object_places import Entry, Place, open_place
+from storage.tier.remote_segments import ObjectFile, RemoteFile, RemoteSegment, TopicIdPartition
 
 _STALE_SECONDS: Final = 15.0  # what is above the partitions' directories is listed again after this
 _MOST_LISTINGS: Final = 10_000

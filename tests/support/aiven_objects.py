@@ -14,7 +14,7 @@ import cramjam
 
 from storage.files.names import FileKind
 from storage.files.partition_metadata import id_text
-from storage.tier.segments import RemoteSegment
+from storage.tier.remote_segments import RemoteSegment
 
 PARTS = {
     "offset": FileKind.OFFSET_INDEX,

@@ -69,6 +69,7 @@ EVERY_COMMAND: Final[dict[str, list[list[str]] | None]] = {
     "spark latest": [["LOGS", "OUT", "orders", *_SPARK]],
     "spark stats": [["LOGS", "orders", *_SPARK]],
     "spark verify": [["LOGS", *_SPARK]],
+    "tier": [["LOGS", "--tier", "LOGS"]],
     "topics alter": [["LOGS", "orders", "--config", "retention.ms=-1", "--partitions", "3"]],
     "topics create": [["LOGS", "new", "--partitions", "2"]],
     "topics delete": [["LOGS", "orders"]],

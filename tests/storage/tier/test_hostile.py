@@ -17,7 +17,7 @@ import pytest
 
 from storage.errors import CorruptData, InvalidConfig, StorageError, TierUnavailable, UnsupportedFormat
 from storage.files.names import FileKind
-from storage.tier.segments import RemoteSegment
+from storage.tier.remote_segments import RemoteSegment
 from storage.tier.tier import Tier
 from tests.support.aiven_objects import RsaKey, Style, random_id, sizes_text, write
 from tests.support.fixtures import FIXTURES, requires_fixtures

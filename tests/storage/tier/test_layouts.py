@@ -11,7 +11,7 @@ import pytest
 from storage.errors import TierUnavailable
 from storage.files.names import FileKind
 from storage.tier.manifests import decode_sizes
-from storage.tier.segments import RemoteFile, RemoteSegment
+from storage.tier.remote_segments import RemoteFile, RemoteSegment
 from storage.tier.tier import Tier
 from tests.support.aiven_objects import RsaKey, Style, random_id, write
 from tests.support.fixtures import FIXTURES, requires_fixtures

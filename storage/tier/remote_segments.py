@@ -14,7 +14,7 @@ from storage.files import leader_epochs
 from storage.files.leader_epochs import LeaderEpochs
 from storage.files.names import FileKind
 from storage.files.whole_file import MOST_ENTRIES_BYTES
-from storage.tier.places import Place
+from storage.tier.object_places import Place
 
 
 class RemoteFile(ABC):

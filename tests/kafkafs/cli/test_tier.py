@@ -1,0 +1,131 @@
+"""`kafkafs tier`, and the commands that bring a tiered topic back as a plain directory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage.log.log_dir import LogDir
+from storage.types import Isolation
+from tests.support.commands import output_of, run
+from tests.support.fixtures import requires_fixtures
+from tests.support.readers import read_all
+from tests.support.tiers import ISOLATIONS, LAYOUTS, TIERS, copied, golden_of, partitions, tier_options
+
+pytestmark = requires_fixtures
+
+
+def seen(log: Path, *options: str | Path) -> dict[str, dict[str, object]]:
+    """What `tier` says, by partition."""
+    told = json.loads(output_of("tier", log, *options, "--json"))
+    assert told["elsewhere"] == []
+    return {f"{one['topic']}-{one['partition']}": one for one in told["partitions"]}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_where(layout: str) -> None:
+    found = seen(TIERS / "log", *tier_options(layout))
+    golden = json.loads((TIERS / "golden" / "offsets.json").read_text())
+    counts = {
+        "gone-0": (1, 7, 0), "gone-1": (1, 3, 0), "keep-0": (6, 5, 5), "part-0": (4, 6, 3), "cut-0": (3, 3, 2),
+        "txn-0": (1, 5, 0), "two-0": (2, 4, 1), "lz-0": (1, 3, 0),
+    }  # fmt: skip
+    assert {
+        name: (one["local"]["segments"], one["remote"]["segments"], one["both"]) for name, one in found.items()
+    } == counts
+    for name, one in found.items():
+        ends = (one["log_start_offset"], one["local_log_start_offset"], one["log_end_offset"])
+        assert ends == (golden[name]["earliest"], golden[name]["earliest-local"], golden[name]["latest"]), name
+        assert one["metadata"]
+        for what in ("gaps", "missing_parts", "unfinished", "deleting", "orphans"):
+            assert one[what] == [], (name, what)
+    if layout == "tier-local":
+        stored = sum(path.stat().st_size for path in (TIERS / layout).rglob("*") if path.is_file())
+        assert sum(one["remote"]["bytes"] for one in found.values()) == stored
+
+
+def test_accidents() -> None:
+    place = TIERS / "lost"
+    found = seen(place / "log", "--tier", place / "tier-local")
+    (lost,) = found["lz-0"]["missing_parts"]
+    assert found["lz-0"]["gaps"] == [[781, 1538]]
+    assert lost == {"segment_id": "tDUoI6SoRzG8APCYob1iJw", "base_offset": 781, "parts": ["all"]}
+    (indexes,) = found["part-0"]["missing_parts"]
+    assert (indexes["base_offset"], indexes["parts"]) == (247, [".index", ".timeindex"])
+    assert [one["segment_id"] for one in found["gone-0"]["unfinished"]] == ["UXk2TKq-t3MCia5aBHnjVg"]
+    assert [one["segment_id"] for one in found["keep-0"]["unfinished"]] == ["ibjsH0cxRQ22B8LxR16aJA"]
+    assert [one["segment_id"] for one in found["txn-0"]["deleting"]] == ["BkdqcKzSTqiGlLC5HPI0sg"]
+    text = output_of("tier", place / "log", "--tier", place / "tier-local").decode()
+    assert "lz/0: offsets 781 to 1538 are neither here nor in the tier" in text
+    assert "txn/0: being removed: 1 segment with 410 bytes: 0-BkdqcKzSTqiGlLC5HPI0sg" in text
+
+
+def test_orphans_and_other_brokers_partitions(tmp_path: Path) -> None:
+    tier = copied(TIERS / "tier-local", tmp_path / "tier")
+    (directory,) = tier.glob("two-0-*")
+    orphan = "0" * 20 + "-" + "A" * 21 + "Q"
+    for suffix, size in ((".log", 100), (".snapshot", 7)):
+        (directory / (orphan + suffix)).write_bytes(bytes(size))
+    deleted = tier / f"deleted-0-{'B' * 21}w"
+    shutil.copytree(directory, deleted)
+    log = copied(TIERS / "log", tmp_path / "log")
+    shutil.rmtree(log / "part-0")
+    told = json.loads(output_of("tier", log, "--tier", tier, "--json"))
+    (two,) = (one for one in told["partitions"] if one["topic"] == "two")
+    (found,) = two["orphans"]
+    assert (found["segment_id"], found["bytes"], found["name"]) == (orphan[21:], 107, str(directory / orphan))
+    part, gone = (next(one for one in told["elsewhere"] if one["topic"] == topic) for topic in ("part", "deleted"))
+    # The cluster has one of them still.
+    assert (part["remote"]["segments"], part["orphans"]) == (6, [])
+    assert (gone["remote"]["segments"], len(gone["orphans"])) == (0, 5)
+
+
+def test_without_the_brokers_metadata(tmp_path: Path) -> None:
+    log = copied(TIERS / "log", tmp_path / "log", metadata=False)
+    text = output_of("tier", log, "gone", "--tier", TIERS / "tier-local").decode()
+    assert "gone/0: __remote_log_metadata has nothing of it here" in text
+    assert "cut" not in text
+
+
+def test_the_tier_must_be_named_and_there(tmp_path: Path) -> None:
+    assert run("tier", TIERS / "log").exit_code == 2
+    result = run("tier", TIERS / "log", "--tier", tmp_path / "none")
+    assert result.exit_code == 4
+    assert "none: is not in the tier" in result.stderr
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("command", ["mirror", "revive"])
+def test_brought_back_as_a_plain_directory(command: str, layout: str, tmp_path: Path) -> None:
+    # The broker's metadata make no difference here.
+    source = TIERS / "log" if layout != "tier-aiven" else copied(TIERS / "log", tmp_path / "log", metadata=False)
+    target = tmp_path / "target"
+    to = [target] if command == "mirror" else ["--to", target]
+    output_of(command, source, *to, *tier_options(layout))
+    back = LogDir.open_read_only(target)
+    for tp in partitions():
+        snapshot = back.log(tp).snapshot()
+        assert snapshot.log_start_offset == (517 if tp.topic == "cut" else 0)
+        assert not back.topic_info(tp.topic).overrides.keys() & {"remote.storage.enable", "local.retention.ms"}
+        for isolation in ISOLATIONS:
+            assert read_all(snapshot, isolation=Isolation(isolation)) == golden_of(tp, isolation), (tp, isolation)
+    assert b"nothing wrong" in output_of("verify", target)
+
+
+def test_what_the_tier_has_lost_is_told(tmp_path: Path) -> None:
+    place = TIERS / "lost"
+    tier = ("--tier", place / "tier-local")
+    result = run("revive", place / "log", "--to", tmp_path / "revived", *tier)
+    assert result.exit_code == 4
+    assert "messages 781 to 1538" in result.stderr
+    assert not (tmp_path / "revived").exists()
+    result = run("mirror", place / "log", tmp_path / "mirrored", *tier)
+    assert result.exit_code == 4
+    assert "messages 781 to 1538" in result.stderr
+    back = LogDir.open_read_only(tmp_path / "mirrored")
+    for tp in partitions():
+        if tp.topic not in ("lz", "txn", "cut", "plain"):
+            assert read_all(back.log(tp).snapshot()) == golden_of(tp), tp
