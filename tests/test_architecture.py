@@ -95,7 +95,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # What Python programs and Spark's source have in common: no pyspark here.
     "kafkafs.arrow": (
         "kafkafs.schemas", "kafkafs.decoding", "kafkafs.selection",
-        "storage.format", "storage.files", "storage.log", "storage.client", "storage.latest",
+        "storage.format", "storage.files", "storage.tier", "storage.log", "storage.client", "storage.latest",
     ),
     "kafkafs.spark": (
         KAFKAFS_GROUND, "kafkafs.arrow", "kafkafs.schemas",

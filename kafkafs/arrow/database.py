@@ -32,9 +32,13 @@ if TYPE_CHECKING:
     from storage.format.block import RecordBlock
 
 _ROWS: Final = 10_000  # of a batch of results
-_DECODED: Final = ("key_json", "value_json", "decode_error")
-# The value as JSON where no schema makes it so.
+_DECODED: Final = ("key_json", "value_json", "value_schema_id", "decode_error")
+# The value as JSON where no schema makes it so; and by schemas, where a value that is in no wire format may be JSON.
 _AS_JSON: Final = "CASE WHEN json_valid(value) THEN value::JSON END AS value_json"
+_KEY_JSON: Final = "key_json::JSON AS key_json"
+_VALUE_JSON: Final = (
+    "CASE WHEN value_schema_id IS NULL AND json_valid(value) THEN value::JSON ELSE value_json::JSON END AS value_json"
+)
 
 
 class BadQuery(Exception):
@@ -140,7 +144,8 @@ class Database:
         columns, expressions = list(COLUMNS), [_quoted(name) for name in COLUMNS]  # `offset` is a word of SQL
         with suppress(InvalidOption):  # there are no schemas
             scan = found.scan(decode="json", text=text, columns=[*columns, *_DECODED])
-            return scan, [*expressions, *(f"{name}::JSON AS {name}" for name in _DECODED[:2]), _DECODED[2]]
+            value = "value_json::JSON AS value_json" if self._binary else _VALUE_JSON
+            return scan, [*expressions, _KEY_JSON, value, *_DECODED[2:]]
         if not self._binary and _is_json(found):
             expressions.append(_AS_JSON)
         return found.scan(text=text), expressions
@@ -162,7 +167,7 @@ class Where:
         self._decoding = None if schemas is None else Decoding(schemas)
         self._schema = arrow_schema(columns, {"timestamp": MILLISECONDS, "key": pa.string(), "value": pa.string()})
         self._connection = _connection("", allow_files=False)
-        casts = "" if schemas is None else " REPLACE (key_json::JSON AS key_json, value_json::JSON AS value_json)"
+        casts = "" if schemas is None else f" REPLACE ({_KEY_JSON}, {_VALUE_JSON})"
         more = f", {_AS_JSON}" if schemas is None else ""
         self._query = f"SELECT row FROM (SELECT *{casts}{more} FROM records) WHERE ({expression}\n) ORDER BY row"
         self._chosen(self._schema.empty_table())

@@ -20,6 +20,7 @@ from storage.files.opening import real_place
 from storage.format.batches import BatchTable
 from storage.format.block import RecordBlock
 from storage.format.record_columns import Record, RecordColumns
+from storage.tier.tier import Tier
 from storage.types import NO_TIMESTAMP, Isolation, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
@@ -37,11 +38,10 @@ def open_log(
     paths: Paths,
     isolation: str = Isolation.READ_UNCOMMITTED.value,
     schemas: str | os.PathLike[str] | None = None,
-    tier: object = None,
+    tier: Paths | Tier | None = None,
+    tier_keys: Mapping[str, str | os.PathLike[str]] | None = None,
 ) -> Log:
     """See `kafkafs.open`."""
-    if tier is not None:
-        raise InvalidOption("segments in tiered storage are not read: tier must be None")
     several = paths if isinstance(paths, list | tuple) else [paths]
     if not several:
         raise InvalidOption("no log directory is named")
@@ -51,7 +51,17 @@ def open_log(
         levels = " or ".join(repr(level.value) for level in Isolation)
         raise InvalidOption(f"isolation must be {levels}, not {isolation!r}") from None
     places = tuple(dict.fromkeys(real_place(Path(path).absolute()) for path in several))
-    return Log(Source(LogDirs(places), places, level, None if schemas is None else Path(schemas)))
+    return Log(
+        Source(LogDirs(places, _tier(tier, tier_keys)), places, level, None if schemas is None else Path(schemas))
+    )
+
+
+def _tier(given: Paths | Tier | None, keys: Mapping[str, str | os.PathLike[str]] | None) -> Tier | None:
+    if given is None or isinstance(given, Tier):
+        return given
+    places = [os.fspath(place) for place in (given if isinstance(given, list | tuple) else [given])]
+    absolute = [place if "://" in place else str(Path(place).absolute()) for place in places]
+    return Tier(absolute, {name: Path(file).absolute() for name, file in (keys or {}).items()})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,9 +20,11 @@ from kafkafs.selection.range_names import LastMessages, MalformedRange, OffsetSp
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
+    from kafkafs.arrow.database import Where
     from kafkafs.cli.output import Output
     from kafkafs.formats.base import Format
     from kafkafs.views.unmounted import PartitionReader, Wanted
+    from storage.format.block import RecordBlock
     from storage.log.log_dir import LogDir
 
 DECODED: Final = "decoded"
@@ -86,6 +88,12 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
 @click.option("--latest", is_flag=True, help="Only the last message of every key, without deleted keys.")
 @click.option("--key", metavar="K", help="Only messages with this key, found by an index of keys.")
 @click.option("--header", "headers", callback=_headers, multiple=True, metavar="N=V", help="Only with this header.")
+@click.option(
+    "--where",
+    "expression",
+    metavar="EXPRESSION",
+    help="Only messages for which this is true: an expression of DuckDB over the columns that `kafkafs sql` has.",
+)
 @ISOLATION
 @TIER
 @click.pass_context
@@ -101,6 +109,7 @@ def cat(
     latest: bool,
     key: str | None,
     headers: tuple[tuple[bytes, bytes], ...],
+    expression: str | None,
     isolation: str,
 ) -> None:
     """Print the messages of TP.
@@ -117,6 +126,7 @@ def cat(
     kafkafs cat /var/kafka orders --offsets -10 --follow
     kafkafs cat /var/kafka orders --format decoded
     kafkafs cat /var/kafka customers --latest --format jsonl
+    kafkafs cat /var/kafka orders --where "value_json->>'customer' = 'c-11' AND key IS NOT NULL"
 
     Template letters: %s value, %S its length (-1: null), %R that as 4 bytes, %k key, %K its length, %t topic, %p
     partition, %o offset, %T timestamp in ms, %h headers, %%; \\n \\t \\r \\xNN.
@@ -125,10 +135,12 @@ def cat(
     from kafkafs.views.unmounted import Wanted
 
     use_default_signals(ctx)
-    if form == "log" and (key is not None or headers):
-        raise click.UsageError("--format log prints whole batches; it cannot be combined with --key or --header")
-    if form != DECODED and schemas_path is not None:
-        raise click.UsageError("--schemas is for --format decoded")
+    if form == "log" and (key is not None or headers or expression is not None):
+        raise click.UsageError(
+            "--format log prints whole batches; it cannot be combined with --key, --header or --where"
+        )
+    if form != DECODED and schemas_path is not None and expression is None:
+        raise click.UsageError("--schemas is for --format decoded and --where")
     if latest and (form == "log" or follow or offsets is not None or times is not None):
         raise click.UsageError(
             "--latest means the whole log, message by message, as it is now; it cannot be combined "
@@ -144,10 +156,19 @@ def cat(
     if wanted.key is not None:
         targets = _in_order_for(wanted.key, log_dir, targets)
     added = partial(_added, log_dir, tp, set(targets)) if form != "log" else list[TopicPartition]
-    printed = _print(log_dir, targets, wanted, make_format, added if follow else None)
+    where = None if expression is None else _where(expression, log_dir, schemas_path, targets)
+    refused: tuple[type[Exception], ...] = ()
+    if where is not None:
+        from kafkafs.arrow.database import BadQuery
+
+        refused = (BadQuery,)
+    try:
+        printed = _print(log_dir, targets, wanted, make_format, added if follow else None, where)
+    except refused as error:
+        raise click.UsageError(f"--where: {error}") from None
     if printed.failed:
         ctx.exit(DATA_ERROR)
-    if key is not None and not printed.messages and not (offsets or times or headers or latest or follow):
+    if key is not None and not printed.messages and not (offsets or times or headers or expression or latest or follow):
         say(f"{logdir}: no message of {tp} has the key {key!r}")  # in the tree there is no such file
         ctx.exit(DATA_ERROR)
 
@@ -224,12 +245,30 @@ def _decoded(log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) 
     return make
 
 
+def _where(expression: str, log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) -> Where:
+    """The filter of --where, which decodes by the schemas that there are, if there are some."""
+    from kafkafs.arrow.database import BadQuery, Where
+    from kafkafs.schemas.sources import schemas_of
+    from kafkafs.schemas.steady import SteadySchemas
+    from storage.format.messages import GROUPS
+
+    source = schemas_of(log_dir, path)
+    decoded = source.registry() or any(tp.topic in GROUPS for tp in targets)
+    try:
+        return Where(expression, SteadySchemas(source) if decoded else None)
+    except ImportError as error:
+        raise click.UsageError(f"--where: {error}") from None
+    except BadQuery as error:
+        raise click.UsageError(f"--where: {error}") from None
+
+
 def _print(
     log_dir: LogDir,
     targets: list[TopicPartition],
     wanted: Wanted,
     make_format: MakeFormat,
     added: Callable[[], list[TopicPartition]] | None,
+    where: Where | None,
 ) -> _Printer:
     """Prints all partitions, and returns what did. `added`: to follow them, and those that it returns
     later, from their beginning on."""
@@ -251,7 +290,7 @@ def _print(
                     output.report(note)
                 follow, log = added is not None, log_dir.log(tp)
                 reader = PartitionReader(log, wanted, now_ms, decoder, follow=follow, note=output.report, keys=keys)
-                return _Source(reader, partial(make_format, tp))
+                return _Source(reader, partial(make_format, tp), None if where is None else partial(where, tp))
 
             sources = (source_of(tp, wanted) for tp in targets)
             following = [source for source in sources if printer.print(source) and not source.reader.done]
@@ -284,6 +323,7 @@ class _Source(NamedTuple):
 
     reader: PartitionReader
     make_format: Callable[[], Format | None]
+    where: Callable[[RecordBlock], RecordBlock] | None = None
 
 
 class _Printer:
@@ -305,6 +345,8 @@ class _Printer:
                     self._output.put(part)
             else:
                 for block in source.reader.blocks():
+                    if source.where is not None:
+                        block = source.where(block)
                     self.messages += len(block)
                     self._output.render(form, block)
         except (StorageError, OSError) as error:

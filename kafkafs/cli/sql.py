@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import click
 
 from kafkafs.cli import echo, say
-from kafkafs.cli.shared_options import ISOLATION, SCHEMAS
+from kafkafs.cli.shared_options import ISOLATION, SCHEMAS, TIER, tier
 from kafkafs.cli.signals import interrupt_quietly
 from kafkafs.cli.standard_streams import name_of_failed
 from kafkafs.cli.tables import print_table
@@ -51,6 +51,7 @@ Other lines are SQL, up to a semicolon at the end of a line."""
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write there, not to stdout.")
 @click.option("--binary", is_flag=True, help="Keys and values are BLOBs, not text.")
 @SCHEMAS
+@TIER
 @ISOLATION
 @click.option("--allow-files", is_flag=True, help="Permit what reads and writes files: COPY, ATTACH, read_csv, SET …")
 @click.pass_context
@@ -68,9 +69,10 @@ def sql(
     """Run SQL over topics, with DuckDB; without QUERY, statements from stdin or a prompt.
 
     Each topic is a table with the columns key, value, topic, partition, offset, timestamp, timestampType and headers.
-    Keys and values are text. OFFSET is a word of SQL: write "offset". value_json (and key_json, decode_error) is there where schemas are, and where values are
-    JSON. A name with other characters than letters, digits and _ needs quotes: "my-topic". A filter on offset,
-    partition or timestamp reads only what it needs. A statement sees the messages that are there when it begins.
+    Keys and values are text. value_json is there where values are JSON, and with key_json, value_schema_id and
+    decode_error where schemas are. A name with other characters than letters, digits and _ needs quotes: "my-topic";
+    so does "offset", since OFFSET is a word of SQL. A filter on offset, partition or timestamp reads only what it
+    needs. A statement sees the messages that are there when it begins.
 
     \b
     kafkafs sql /var/kafka "SELECT count(*), max(timestamp) FROM orders WHERE timestamp >= '2026-11-20'"
@@ -88,7 +90,9 @@ def sql(
         raise click.UsageError("--format parquet is not for a terminal: -o FILE")
     log_dir = open_log_dir(logdir)
     try:
-        with Database(open_log(logdir, isolation, schemas_path), binary=binary, allow_files=allow_files) as database:
+        with Database(
+            open_log(logdir, isolation, schemas_path, tier()), binary=binary, allow_files=allow_files
+        ) as database:
             if query is None and sys.stdin.isatty():
                 _prompt(database, form)
                 return
