@@ -51,7 +51,7 @@ class ProtobufDecoder:
         longest = _longest_name(self._file)
         self._longest_name = longest
         self._most_of_kernel = min(_MOST_BYTES, _NOT_COUNTED // max(longest, 1))
-        self._program = ProtoProgram()
+        self.program = ProtoProgram()
 
     def decode(self, data: bytes) -> bytes:
         """The JSON text of message indexes and message: the proto3 mapping with the field names of the .proto, unset
@@ -82,7 +82,7 @@ class ProtobufDecoder:
         self._learn(buffer, columns, int(rows[0]))
         slots = np.empty(_SLOTS, np.int64)
         return proto_kernel.run(
-            *self._program.arrays, POWERS, buffer, columns, rows, self._most_of_kernel, out, position, texts, slots
+            *self.program.arrays, POWERS, buffer, columns, rows, self._most_of_kernel, out, position, texts, slots
         )
 
     def _learn(self, buffer: Buffer, columns: Int64s, row: int) -> None:
@@ -91,7 +91,7 @@ class ProtobufDecoder:
         begin = bytes(memoryview(buffer).cast("B")[start : start + min(length, _MOST_OF_INDEXES)])
         try:
             indexes, at = read_indexes(begin)
-            self._program.add(begin[:at], self._class(indexes).DESCRIPTOR)
+            self.program.add(begin[:at], self._class(indexes).DESCRIPTOR)
         except (BadIndexes, TypeError):  # the library's if the type is no good, for `decode` to tell
             return
 

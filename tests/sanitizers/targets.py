@@ -10,13 +10,16 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
-from kafkafs.decoding import DecodedJsonl, TextDecoder, avro_kernel
+from kafkafs.decoding import DecodedJsonl, TextDecoder, avro_kernel, proto_kernel
 from kafkafs.decoding.avro_program import POWERS, Programs
 from kafkafs.decoding.avro_resolution import ValueColumn
 from kafkafs.decoding.columns import ColumnDecoder, Room
+from kafkafs.decoding.proto_files import Compiled
+from kafkafs.decoding.protobuf import ProtobufDecoder
 from kafkafs.formats import by_name
 from kafkafs.selection import key_kernel
 from kafkafs.view_index import measure_kernel as view_kernel
@@ -40,6 +43,7 @@ from storage.latest import key_table_kernel, offset_map_kernel
 from storage.types import TopicPartition
 from tests.sanitizers.avro_inputs import AvroInputs, Decodable
 from tests.sanitizers.inputs import Logs, any_record, column, exact, index, number, tolerant
+from tests.support import random_protobuf
 from tests.support.decoded_columns import one_schema
 from tests.support.fixtures import FIXTURES
 from tests.support.own_topics import lines as golden_lines
@@ -521,6 +525,42 @@ def _resolve(made: Decodable, rows: list[bytes], reader: ValueColumn) -> None:
         row += found.rows
 
 
+@cache
+def _protobuf_decoder(seed: int) -> tuple[Compiled, ProtobufDecoder]:
+    compiled = random_protobuf.schema(random.Random(seed))
+    return compiled, ProtobufDecoder(compiled)
+
+
+def decode_protobuf(dice: random.Random) -> None:
+    """Messages of random types, whole and damaged, in a buffer that ends where they do, into any room."""
+    compiled, decoder = _protobuf_decoder(dice.randrange(200))
+    whole = [random_protobuf.message(compiled, dice) for _ in range(dice.choice((1, 2, 4)))]
+    rows = [
+        b"\0" + (one if dice.random() < 0.4 else random_protobuf.odd(one, dice.choice(whole), dice)) for one in whole
+    ]
+    buffer = exact(b"".join(rows))
+    lengths = column([len(row) for row in rows])
+    columns = np.stack([np.cumsum(lengths) - lengths, lengths])
+    decoder.decode_rows(buffer, columns, np.zeros(1, np.int64), np.empty(64, np.uint8), 0, columns.copy())  # learns
+    if dice.random() < 0.2:
+        columns[dice.randrange(2), dice.randrange(len(rows))] = number(dice, len(buffer))
+    chosen = column([dice.choice((row, row, row, index(dice, len(rows)))) for row in range(len(rows))])
+    out = np.full(dice.choice((0, 1, 64, 65, 100, 400, 5000, 1 << 16)), 0x5A, np.uint8)
+    texts = np.full((2, dice.choice((len(rows), len(rows), len(rows), 1))), -1, np.int64)
+    slots = np.empty(dice.choice((16, 20, 64, 300, 1 << 12)), np.int64)
+    position = dice.choice((0, 0, index(dice, len(out))))
+    done = tolerant(
+        proto_kernel.run, *decoder.program.arrays, POWERS, buffer, columns, chosen, dice.choice((10, 4 << 20)), out,
+        position, texts, slots,
+    )  # fmt: skip
+    if done is None:
+        return
+    assert 0 <= done[0] <= len(chosen)
+    for start, length in texts.T.tolist():
+        if length >= 0:
+            json.loads(out[start : start + length].tobytes())
+
+
 def find_schema_ids(dice: random.Random) -> None:
     """Ids of columns that are anything, and floats of any bits into any room."""
     data = exact(dice.randbytes(dice.choice((0, 1, 4, 5, 40))))
@@ -576,6 +616,7 @@ TARGETS: dict[str, Target] = {
     "table_keys": table_keys,
     "rewrite_batches": rewrite_batches,
     "decode_avro": decode_avro,
+    "decode_protobuf": decode_protobuf,
     "find_schema_ids": find_schema_ids,
     "read_messages": read_messages,
 }
@@ -603,4 +644,5 @@ KERNEL_TARGETS = {
     "kafkafs.selection.key_kernel": ("filter_keys",),
     "kafkafs.view_index.measure_kernel": ("view_totals",),
     "kafkafs.decoding.avro_kernel": ("decode_avro", "find_schema_ids"),
+    "kafkafs.decoding.proto_kernel": ("decode_protobuf",),
 }
