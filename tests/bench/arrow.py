@@ -16,7 +16,8 @@ import kafkafs
 from kafkafs.arrow.scan import Scan
 from tests.bench import data
 from tests.bench.case import Context, say
-from tests.bench.measure import Row, call_seconds
+from tests.bench.measure import Row, call_seconds, run_seconds
+from tests.support.mounts import KAFKAFS
 
 FLOOR = "decoding alone, CPU"
 
@@ -77,6 +78,7 @@ def _duckdb(context: Context, scan: Scan) -> None:
     within = f"SELECT count(*), max(timestamp) FROM messages WHERE timestamp BETWEEN {span}"
     grouped = "SELECT key, count(*) FROM {} GROUP BY key"
     peer = "DuckDB's read_json, GROUP BY key"
+    command = [*KAFKAFS, "sql", str(data.make(data.KEYED, context.messages))]
     with tempfile.TemporaryDirectory() as directory:
         lines = Path(directory) / "messages.jsonl"
         with lines.open("wb") as out:
@@ -91,3 +93,6 @@ def _duckdb(context: Context, scan: Scan) -> None:
             for name, query in cases:
                 row = Row(name, query, messages=context.messages, compare=(peer,))
                 context.report.add(row, call_seconds(partial(ask, scan, query)))
+            query = within.replace("messages", "keyed")
+            row = Row("kafkafs sql, 1 % of the time", "kafkafs sql LOGDIR QUERY", note="whole command", compare=(peer,))
+            context.report.add(row, run_seconds([*command, query]))
