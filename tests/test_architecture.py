@@ -94,7 +94,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     # What Python programs and Spark's source have in common: no pyspark here.
     "kafkafs.arrow": (
-        "kafkafs.schemas", "kafkafs.decoding", "kafkafs.selection",
+        "kafkafs.schemas", "kafkafs.decoding", "kafkafs.selection", "kafkafs.view_index", "kafkafs.formats",
         "storage.format", "storage.files", "storage.tier", "storage.log", "storage.client", "storage.latest",
     ),
     "kafkafs.spark": (

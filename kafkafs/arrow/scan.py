@@ -119,11 +119,19 @@ class Part:
         return replace(self, split=split, times=self.times if times is None else times)
 
     def splits(self) -> Iterator[Split]:
-        """What is read: one stretch, or for the last messages of keys one for each segment."""
+        """What is read: one stretch; of a time that ends, those that may have it; of the last messages of keys, one for
+        each segment."""
         split = self.split
-        if self.latest is None:
+        if self.latest is None and (self.times is None or self.times.end_ms is None):
             yield split
             return
+        if self.latest is None and self.times is not None:
+            from kafkafs.arrow.time_stretches import time_stretches
+
+            for found in time_stretches(self.snapshot, OffsetRange(split.start_offset, split.end_offset), self.times):
+                yield replace(split, start_offset=found.start, end_offset=found.end)
+            return
+        assert self.latest is not None
         for start, end in self.latest.spans(self.snapshot, split.start_offset):
             if start < split.end_offset:
                 yield replace(split, start_offset=start, end_offset=min(end, split.end_offset))

@@ -176,6 +176,7 @@ class _Dumped:
                 self.sound = False
                 put_damage(self._output, self._path, error)
 
+
     def _control(self, key: bytes | None, value: bytes | None) -> dict[str, Any]:
         marker, kind = parse_marker(key, value), control_type(key)
         facts: dict[str, Any] = {"type": kind.name if kind is not ControlType.UNKNOWN else None}

@@ -96,7 +96,9 @@ def _print_result(result: RetentionResult) -> None:
         return
     verb = "would be removed" if result.dry_run else "removed"
     count, size = len(result.segments), result.size_bytes
-    echo(f"{result.tp}: {result.log_start_offset} to {result.log_end_offset}, {count} segment(s) {verb}, {size} bytes")
+    echo(
+        f"{result.tp}: {result.log_start_offset} to {result.log_end_offset}, {count} segment(s) {verb}, {size} bytes"
+    )
     for segment in result.segments:
         offsets = f"{segment.base_offset}-{segment.next_offset - 1}"
         echo(f"  offsets {offsets}, {segment.size_bytes} bytes: {segment.reason}")

@@ -14,46 +14,12 @@ from pathlib import Path
 from storage.types import Isolation
 
 # Options of mount(8) and fstab(5) that are not meant for a filesystem, and defaults.
-_GENERIC = frozenset(
-    (
-        "rw",
-        "exec",
-        "suid",
-        "dev",
-        "atime",
-        "async",
-        "auto",
-        "noauto",
-        "user",
-        "nouser",
-        "users",
-        "nousers",
-        "owner",
-        "noowner",
-        "group",
-        "nogroup",
-        "_netdev",
-        "nofail",
-        "defaults",
-        "diratime",
-        "relatime",
-        "norelatime",
-        "nostrictatime",
-        "nolazytime",
-        "loud",
-        "silent",
-        "mand",
-        "nomand",
-        "iversion",
-        "noiversion",
-        "dirsync",
-        "strictatime",
-        "lazytime",
-        "nodiratime",
-        "nosymfollow",
-        "symfollow",
-    )
-)
+_GENERIC = frozenset((
+    "rw", "exec", "suid", "dev", "atime", "async", "auto", "noauto", "user", "nouser", "users", "nousers", "owner",
+    "noowner", "group", "nogroup", "_netdev", "nofail", "defaults", "diratime", "relatime", "norelatime",
+    "nostrictatime", "nolazytime", "loud", "silent", "mand", "nomand", "iversion", "noiversion", "dirsync",
+    "strictatime", "lazytime", "nodiratime", "nosymfollow", "symfollow",
+))
 # What the kernel does on the tree if requested. With `sync` it marks every write as one to a file with O_SYNC.
 _KERNEL = frozenset(("noexec", "nosuid", "nodev", "noatime", "sync"))
 # libfuse's own, passed on.

@@ -59,7 +59,9 @@ def test_partitions(logdir: Path, pattern: str, values: str) -> None:
     assert output_of("cat", logdir, pattern).decode().split() == values.split()
 
 
-@pytest.mark.parametrize("pattern", ["order", "orders/2", "orders/00", "nothing*", "orders-7", "nope-0", "orders/1/1"])
+@pytest.mark.parametrize(
+    "pattern", ["order", "orders/2", "orders/00", "nothing*", "orders-7", "nope-0", "orders/1/1"]
+)
 def test_nothing_of_that_name(logdir: Path, pattern: str) -> None:
     result = run("cat", logdir, pattern)
     assert result.exit_code == 4

@@ -252,7 +252,9 @@ def test_a_cache_that_others_can_write_is_not_used(live: LiveLog, cache: Path, h
     assert {path: path.stat().st_mtime_ns for path in files(cache / "views")} == before
 
 
-def test_lookups_leave_a_bounded_number_of_entries(live: LiveLog, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookups_leave_a_bounded_number_of_entries(
+    live: LiveLog, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(services, "_KEPT_STATES", 20)
     monkeypatch.setattr(index, "_KEPT_STRETCHES", 10)
     top = tree(live, cache)

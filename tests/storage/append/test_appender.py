@@ -87,7 +87,9 @@ def test_no_batch_has_more_records_than_are_read(
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_no_batch_has_more_headers_than_are_read(owned: OwnedDir, codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_batch_has_more_headers_than_are_read(
+    owned: OwnedDir, codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(batch_encoder, "MOST_HEADERS", 10)
     monkeypatch.setattr(batch_encoder, "_ALWAYS_READ", 20)
     records = [Record(None, b"v", ((b"", None),) * number) for number in (3, 3, 4, 1, 0, 10, 2, 11)]

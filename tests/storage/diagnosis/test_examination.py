@@ -64,7 +64,9 @@ def test_a_clean_directory_is_well(tmp_path: Path) -> None:
 def test_a_later_metadata_version(tmp_path: Path, version: int, said: str) -> None:
     """33, which 4.4 introduced: 4.3.0 does not start ("Valid feature levels are from 7 to 31")."""
     level = Record(None, b"\x01\x0c\x00\x11metadata.version" + bytes([0, version, 0]))
-    built = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [[level, *metadata_records("t", 1, [1])]]})
+    built = build_log_dir(
+        tmp_path, {"t": [[b"a"]], "__cluster_metadata": [[level, *metadata_records("t", 1, [1])]]}
+    )
     (found,) = examine([built.path]).predictions
     assert (found.name, found.reaction) == ("metadata-version-new", Reaction.IGNORES)
     assert said in found.broker

@@ -183,7 +183,9 @@ ENDINGS = {"swap": ("", ""), "first": (".deleted", ""), "all": (".deleted", ".de
 @pytest.mark.parametrize("step", ENDINGS)
 @pytest.mark.parametrize("hurt", [0, 2, 3])
 @pytest.mark.parametrize("magic", HEADER_BYTES)
-def test_a_wrong_offset_in_a_replacement_removes_nothing_else(tmp_path: Path, magic: int, hurt: int, step: str) -> None:
+def test_a_wrong_offset_in_a_replacement_removes_nothing_else(
+    tmp_path: Path, magic: int, hurt: int, step: str
+) -> None:
     """What the `.swap` covers is known by its offsets: a gentle recovery does not follow one that cannot be right."""
     batches = [batch(offset, magic) for offset in range(12)]
     segments = {base: b"".join(batches[offset] for offset in offsets) for base, offsets in COMPACTED.items()}

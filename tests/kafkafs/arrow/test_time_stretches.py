@@ -1,0 +1,73 @@
+"""A range of times that ends is read only where such messages may be, and has all of them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+import kafkafs
+from kafkafs.arrow import time_stretches
+from kafkafs.view_index.index import ViewIndex
+from kafkafs.view_index.store import Store
+from kafkafs.view_index.workers import Workers
+from storage.format.record_columns import Record
+from tests.support.builders import ROLL, START_MS, Batch, BuiltLogDir, Item, build_log_dir
+
+SECOND = 1000
+
+
+@pytest.fixture(autouse=True)
+def _empty_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = ViewIndex(Workers(0), Store(tmp_path / "cache", 1 << 20))
+    monkeypatch.setattr(time_stretches, "_index", lambda: index)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
+    """Five segments of 1.6 MB, a message a second, out of order by up to a minute; one is an hour late."""
+    seeded = random.Random(7)
+    items: list[Item] = []
+    for number in range(80):
+        seconds = [number * 50 + at + seeded.randrange(60) for at in range(50)]
+        if number == 70:
+            seconds[3] = 400
+        records = [Record(b"k", b"x" * 2000, (), START_MS + second * SECOND) for second in seconds]
+        items += [ROLL] * (number > 0 and number % 16 == 0) + [Batch(records)]
+    return build_log_dir(tmp_path_factory.mktemp("log"), {"t": [items]}, broker=False)
+
+
+@pytest.mark.parametrize(("first", "last"), [(380, 420), (1500, 1600), (None, 30), (9000, 9001)])
+def test_all_of_a_time_is_found_and_little_else_is_read(built: BuiltLogDir, first: int | None, last: int) -> None:
+    records = built["t", 0].records
+    start, end = None if first is None else START_MS + first * SECOND, START_MS + last * SECOND
+    wanted = [r.offset for r in records if (start is None or start <= r.timestamp) and r.timestamp < end]
+    topic = kafkafs.open(built.path)["t"]
+    whole = topic.scan()
+    whole.to_arrow()
+    for _ in range(2):  # measured, and known
+        scan = topic.scan(time=(start, end))
+        assert scan.to_arrow().column("offset").to_pylist() == wanted
+        assert scan.count() == len(wanted)
+        assert scan.bytes_read < whole.bytes_read  # of two passes: the last segment is read whenever it is reached
+    if wanted:
+        (stretch, *_) = time_stretches.time_stretches(
+            scan._parts[0].snapshot, time_stretches.OffsetRange(0, 4000), time_stretches.TimeRange(start, end)
+        )
+        assert stretch.start <= wanted[0]
+
+
+def test_what_is_not_known_is_read(built: BuiltLogDir) -> None:
+    """Damage may hide anything; without an end there is nothing to look up."""
+    log = built["t", 0].log(1)
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    topic = kafkafs.open(built.path)["t"]
+    times = START_MS + 500 * SECOND, START_MS + 520 * SECOND
+    scan = topic.scan(time=times, on_damage="skip")
+    wanted = [r.offset for r in built["t", 0].records if times[0] <= r.timestamp < times[1]]
+    assert scan.to_arrow().column("offset").to_pylist() == wanted
+    assert len(scan.skipped) == 1
+    assert [split.end_offset for split in topic.scan(time=(times[0], None))._parts[0].splits()] == [4000]
