@@ -98,9 +98,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "kafkafs.cli": (
         KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding",
-        "kafkafs.mounting", "kafkafs.tree", "kafkafs.views", "kafkafs.writing", "kafkafs.selection",
-        "kafkafs.formats", "kafkafs.spark", "storage.format", "storage.files", "storage.log", "storage.recovery",
-        "storage.staged_writes", "storage.directory", "storage.client",
+        "kafkafs.mounting", "kafkafs.tree", "kafkafs.views", "kafkafs.view_index", "kafkafs.writing",
+        "kafkafs.selection", "kafkafs.formats", "kafkafs.spark", "storage.format", "storage.files", "storage.log",
+        "storage.recovery", "storage.staged_writes", "storage.directory", "storage.client",
         "storage.compaction", "storage.verify", "storage.upkeep", "storage.revival", "storage.diagnosis",
     ),
 }  # fmt: skip
@@ -108,6 +108,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
 # Other packages, and some of the standard library, that only these modules may import.
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "fuse": ("kafkafs.mounting.operations",),
+    "mfusepy": ("kafkafs.mounting.operations",),
     "pyspark": ("kafkafs.spark*",),
     "pyarrow": ("kafkafs.spark*",),
     "matplotlib": ("kafkafs.spark.jobs.stats_plot", "kafkafs.cli.histogram_plot"),
