@@ -16,8 +16,8 @@ esac
 . "$(dirname "$0")/setup.sh"
 
 find_python
-need_packages fusermount=fuse3 lib:libfuse.so.2=libfuse2 gcc=gcc /usr/include/stdlib.h=libc6-dev || {
-    have fusermount && have lib:libfuse.so.2 || exit 2
+need_packages fusermount=fuse3 lib:libfuse3.so=fuse3 gcc=gcc /usr/include/stdlib.h=libc6-dev || {
+    have fusermount && { have lib:libfuse3.so || have lib:libfuse.so.2; } || exit 2
     say "it works without a C compiler too, but slower"
 }
 make_venv

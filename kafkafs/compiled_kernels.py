@@ -38,3 +38,14 @@ def loaded() -> dict[str, str]:
     # A module that another thread is importing at this moment is in sys.modules already, without its functions.
     asked = {name: getattr(sys.modules.get(name), "is_compiled", None) for name in sorted(KERNELS)}
     return {name: "compiled" if is_compiled() else "interpreted" for name, is_compiled in asked.items() if is_compiled}
+
+
+def slowness() -> str | None:
+    """What a person is told if kernels that this process uses run as plain Python; None if they are compiled."""
+    slow = [name for name, form in loaded().items() if form == "interpreted"]
+    if not slow:
+        return None
+    return (
+        f"{len(slow)} of {len(loaded())} inner loops are not compiled: this takes several hundred times longer. "
+        "Install a wheel of kafkafs; or a C compiler and Python's headers, and then kafkafs once more"
+    )

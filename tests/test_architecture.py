@@ -104,10 +104,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "kafkafs.cli": (
         KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding",
-        "kafkafs.mounting", "kafkafs.tree", "kafkafs.views", "kafkafs.writing", "kafkafs.selection",
-        "kafkafs.formats", "kafkafs.spark", "storage.format", "storage.files", "storage.tier", "storage.log",
-        "storage.recovery",
-        "storage.staged_writes", "storage.directory", "storage.client",
+        "kafkafs.mounting", "kafkafs.tree", "kafkafs.views", "kafkafs.view_index", "kafkafs.writing",
+        "kafkafs.selection", "kafkafs.formats", "kafkafs.arrow", "kafkafs.spark", "storage.format", "storage.files",
+        "storage.tier", "storage.log", "storage.recovery", "storage.staged_writes", "storage.directory", "storage.client",
         "storage.compaction", "storage.verify", "storage.upkeep", "storage.revival", "storage.diagnosis",
     ),
 }  # fmt: skip
@@ -115,6 +114,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
 # Other packages, and some of the standard library, that only these modules may import.
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "fuse": ("kafkafs.mounting.operations",),
+    "mfusepy": ("kafkafs.mounting.operations",),
     "pyspark": ("kafkafs.spark*",),
     "pyarrow": ("kafkafs.arrow*", "kafkafs.spark*"),
     "matplotlib": ("kafkafs.spark.jobs.stats_plot", "kafkafs.cli.histogram_plot"),

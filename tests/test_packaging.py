@@ -167,6 +167,9 @@ def test_without_a_compiler_it_installs_all_the_same(installed: Installed, tmp_p
     lines = output([*run, "--version"], {"PYTHONPATH": str(tmp_path)}).splitlines()
     assert lines[1].startswith("kernels: not compiled, slow: storage.format.decode_kernel, ")
     assert output([*run, "count", SAMPLE, "payments"], {"PYTHONPATH": str(tmp_path)}).split()[-1] == "5"
+    shell = ["bash", "-c", '"$0" -m kafkafs cat "$1" payments/0 2>&1 >/dev/null', python, SAMPLE]
+    (said,) = output(shell, {"PYTHONPATH": str(tmp_path)}).splitlines()
+    assert "inner loops are not compiled" in said
 
 
 def test_what_is_in_the_archives(installed: Installed) -> None:

@@ -165,7 +165,7 @@ def _say_failed(error: OSError) -> None:
 
 def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from kafkafs.cli.version import version_text
+        from kafkafs.cli.installation import version_text
 
         click.echo(version_text())
         ctx.exit()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
+from kafkafs import compiled_kernels
 from kafkafs.cli import say, text_of
 from kafkafs.cli.exit_codes import DATA_ERROR
 from kafkafs.cli.shared_options import ISOLATION, OFFSETS, SCHEMAS, TIER, dated
@@ -155,6 +156,9 @@ def cat(
     make_format = _decoded(log_dir, schemas_path, targets) if form == DECODED else _plain(form)
     if wanted.key is not None:
         targets = _in_order_for(wanted.key, log_dir, targets)
+    slow = compiled_kernels.slowness()
+    if slow is not None:
+        say(slow)
     added = partial(_added, log_dir, tp, set(targets)) if form != "log" else list[TopicPartition]
     where = None if expression is None else _where(expression, log_dir, schemas_path, targets)
     refused: tuple[type[Exception], ...] = ()

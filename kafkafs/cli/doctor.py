@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("logdirs", nargs=-1, required=True, metavar="LOGDIR...", type=click.Path(path_type=Path))
+@click.argument("logdirs", nargs=-1, metavar="LOGDIR...", type=click.Path(path_type=Path))
 @click.option(
     "--server-properties",
     "properties_file",
@@ -29,12 +29,18 @@ if TYPE_CHECKING:
     help="The broker's configuration: its node.id, and where its metadata log is.",
 )
 @click.option("--quick", is_flag=True, help="Do not read the logs: names, checkpoints and metadata alone.")
+@click.option("--self", "of_kafkafs", is_flag=True, help="Report on this installation of kafkafs instead.")
 @AS_JSON
 @click.pass_context
 def doctor(
-    ctx: click.Context, logdirs: tuple[Path, ...], properties_file: Path | None, quick: bool, as_json: bool
+    ctx: click.Context,
+    logdirs: tuple[Path, ...],
+    properties_file: Path | None,
+    quick: bool,
+    of_kafkafs: bool,
+    as_json: bool,
 ) -> None:
-    """Say what a broker (KRaft, Kafka 3.9 to 4.3) will do when it starts on all of these log directories of one node.
+    """Say what a broker (KRaft, Kafka 3.9 to 4.4) will do when it starts on all of these log directories of one node.
 
     Nothing is changed. Each line says what was found and where, what the broker does about it, and what to do: whether
     it starts at all, which partitions it sets aside or creates empty, what recovery cuts, how much it checks before it
@@ -43,9 +49,17 @@ def doctor(
     \b
     kafkafs doctor /var/kafka
     kafkafs doctor /data1/kafka /data2/kafka --server-properties /etc/kafka/server.properties
+    kafkafs doctor --self               what a report of a fault in kafkafs should have in it
 
-    Exit code 1 if the broker does not start, or loses something.
+    Exit code 1 if the broker does not start, or loses something; with --self if kafkafs cannot mount, or is slow.
     """
+    if of_kafkafs:
+        if logdirs or properties_file is not None or quick:
+            raise click.UsageError("--self is about kafkafs, not about a log directory")
+        _report_on_kafkafs(ctx, as_json)
+        return
+    if not logdirs:
+        raise click.UsageError("Missing argument 'LOGDIR...'.")
     from storage.diagnosis.broker_properties import read
     from storage.diagnosis.examination import examine
 
@@ -59,6 +73,35 @@ def doctor(
         _print(diagnosis)
     if not diagnosis.is_well:
         ctx.exit(FOUND)
+
+
+def _report_on_kafkafs(ctx: click.Context, as_json: bool) -> None:
+    from kafkafs.cli.installation import facts
+
+    found = facts()
+    if as_json:
+        print_json(found)
+    else:
+        for name, value in found.items():
+            if name != "problems":
+                echo(f"{name}: {_flat(value)}")
+        for problem in found["problems"]:
+            echo(f"problem: {problem}")
+    if found["problems"]:
+        ctx.exit(FOUND)
+
+
+def _flat(value: Any) -> str:
+    """JSON values as a person writes them: `a 1, b 2, c (d 3)`."""
+    if isinstance(value, dict):
+        return ", ".join(
+            f"{name} ({_flat(one)})" if isinstance(one, dict) else f"{name} {_flat(one)}" for name, one in value.items()
+        )
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "not found" if value is None else str(value)
 
 
 def _print(diagnosis: Diagnosis) -> None:

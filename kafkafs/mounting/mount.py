@@ -12,13 +12,13 @@ import dataclasses
 import logging
 import logging.handlers
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kafkafs import compiled_kernels
 from kafkafs.mounting import allocator, daemon, last_word
 from kafkafs.mounting.daemon import StartupListener
 from kafkafs.mounting.errnos import data_errors
@@ -30,6 +30,7 @@ from kafkafs.mounting.mountpoint import (
     MountError,
     check_mountpoint,
     check_nesting,
+    fusermount,
     naming_the_mount,
     write_protected,
 )
@@ -84,7 +85,7 @@ def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]
     cleaned = check_mountpoint(request.mountpoint)
     if cleaned:
         say(cleaned)
-    _check_fuse()
+    check_fuse()
     config = _read_config(request, say)
     if request.options.schemas is not None:
         _schemas_at(request.options.schemas)
@@ -112,11 +113,9 @@ class _LogTarget:
 
 def _serve(request: MountRequest, config: BrokerConfig, log: _LogTarget, listener: StartupListener) -> None:
     """Opens, mounts, serves, closes; notifies the listener when the tree is ready."""
+    libfuse()
     # Imported here because libfuse may be missing, and because the process that forks should be small.
-    try:
-        from kafkafs.mounting.operations import Operations, serve
-    except OSError as error:
-        raise MountError(f"libfuse 2 is not installed ({error}); on Debian: apt install fuse3 libfuse2") from None
+    from kafkafs.mounting.operations import Operations, serve
 
     allocator.keep_little()
     recovery = RecoveryProgress(listener.progress)
@@ -153,7 +152,7 @@ class _ServedTree:
         owned: OwnedDir | None,
     ) -> None:
         from kafkafs.mounting.modes_below import ModesBelow
-        from kafkafs.mounting.operations import Serving, Traffic, asking_thread, libfuse_version
+        from kafkafs.mounting.operations import Serving, Traffic, asking_thread
         from kafkafs.mounting.status import Report, Sources, help_text
         from kafkafs.tree.tree import Tree
         from kafkafs.views.callers import Processes
@@ -190,7 +189,7 @@ class _ServedTree:
                     "log": log.place,
                 },
                 offline=dict if owned is None else owned.failures,
-                versions={"libfuse": libfuse_version()},
+                versions=libfuse(),
             )
         )
         files = {
@@ -213,6 +212,10 @@ class _ServedTree:
         if self._maintenance is not None:
             self._maintenance.start()
         self._recovery.stop_forwarding()
+        slow = compiled_kernels.slowness()
+        if slow is not None:
+            _log.warning("%s", slow)
+            self._listener.say(slow)
         if self._owned is not None and self._request.options.log is None:
             # Where it is said why a line was refused, which an errno does not tell.
             place = self._log.place
@@ -360,7 +363,7 @@ def _libfuse_options(request: MountRequest) -> dict[str, str | bool]:
         "fsname": escaped(os.fsencode(request.log_dir).decode(errors="replace")),
         **dict.fromkeys(sorted(request.options.libfuse), True),
     }
-    if request.options.auto_unmount and shutil.which("fusermount"):
+    if request.options.auto_unmount and fusermount():
         # Unmounts if the server is killed: fusermount stays and watches. Root can mount without that program.
         options["auto_unmount"] = True
     return options
@@ -400,12 +403,24 @@ def _start_logging(options: MountOptions, *, foreground: bool) -> _LogTarget:
     return _LogTarget(place, stderr)
 
 
-def _check_fuse() -> None:
+def check_fuse() -> None:
+    """Raises a MountError if this user cannot mount here at all."""
     if not Path(_DEVICE).exists():
         raise MountError(
             f"there is no {_DEVICE}: modprobe fuse; for a container: --device {_DEVICE} --cap-add SYS_ADMIN"
         )
     if not os.access(_DEVICE, os.R_OK | os.W_OK):
         raise MountError(f"you may not open {_DEVICE}: ask for permission to read and write it")
-    if os.geteuid() != 0 and shutil.which("fusermount") is None:
+    if os.geteuid() != 0 and fusermount() is None:
         raise MountError("fusermount is not installed, and only root can mount without; on Debian: apt install fuse3")
+
+
+def libfuse() -> dict[str, str]:
+    """The versions of libfuse and of the Python package over it. Loads both; MountError if there is no libfuse."""
+    try:
+        from kafkafs.mounting.operations import versions
+    except OSError as error:
+        raise MountError(
+            f"neither libfuse 2 nor libfuse 3 is installed ({error}); on Debian: apt install fuse3"
+        ) from None
+    return versions()

@@ -284,9 +284,14 @@ def _runs(process: psutil.Process) -> bool:
     return False
 
 
+def fusermount() -> str | None:
+    """The program that mounts for users, and unmounts: of libfuse 2, or of libfuse 3 (often both names are there)."""
+    return shutil.which("fusermount") or shutil.which("fusermount3")
+
+
 def _fusermount(mountpoint: Path, *, lazy: bool = False) -> str | None:
     """None if it was unmounted, otherwise what went wrong."""
-    tool = shutil.which("fusermount") or shutil.which("fusermount3")
+    tool = fusermount()
     if tool is not None:
         command = [tool, "-u", *(["-z"] if lazy else [])]
     else:

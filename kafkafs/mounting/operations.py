@@ -1,6 +1,7 @@
 """The adapter between FUSE and the tree. Nothing is decided here: paths go to the tree, errors to `errnos`.
 
-The only module that imports fuse (fusepy 3.0.1 over libfuse 2.9). How it uses it:
+The only module that imports FUSE: fusepy over libfuse 2 where that is there, otherwise mfusepy over libfuse 3. How it
+uses them:
 
 - `raw_fi`, so that `open` can choose direct_io or the page cache for each file;
 - attr_timeout=0: sizes grow, and the exact size of a view is known only after its first open. Names may stay in the
@@ -10,7 +11,8 @@ The only module that imports fuse (fusepy 3.0.1 over libfuse 2.9). How it uses i
 - no `default_permissions` unless others may write, or `modes=below`: all modes allow reading to every user who gets
   here, and to check them with attr_timeout=0 the kernel would request every directory of a path again (open: 114 µs
   instead of 47);
-- no `flush`: shells flush before they write, so it does not mark the end of anything.
+- no `flush`: shells flush before they write, so it does not mark the end of anything;
+- of what libfuse 3 adds nothing that would change what is measured and promised for libfuse 2: see `_Session3`.
 """
 
 from __future__ import annotations
@@ -19,20 +21,26 @@ import errno
 import itertools
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator
-from ctypes import addressof, c_int, c_ssize_t, c_void_p, memset, py_object, pythonapi, sizeof, string_at
+from ctypes import addressof, c_char_p, c_int, c_ssize_t, c_void_p, memset, py_object, pythonapi, sizeof, string_at
 from dataclasses import dataclass, field
-from functools import lru_cache
-from hashlib import blake2b
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-import fuse
+# FUSE_LIBRARY_NAME is mfusepy's own variable: `fuse3` chooses libfuse 3 where both are.
+if os.environ.get("FUSE_LIBRARY_NAME") == "fuse3":
+    import mfusepy as fuse
+else:
+    try:
+        import fuse
+    except OSError:  # there is no libfuse 2
+        import mfusepy as fuse
 
 from kafkafs.mounting.errnos import answer
+from kafkafs.mounting.inodes import inode
 from kafkafs.mounting.modes_below import ModesBelow
-from kafkafs.selection.range_names import plain_offsets_name
+from kafkafs.mounting.thread_states import thread_states
 from kafkafs.tree.node import Directory, NodeKind, View
 from kafkafs.tree.paths import MAX_NAME_BYTES
 from kafkafs.views.handle import Handle, HasHoles, Syncs, WriteHandle
@@ -43,6 +51,7 @@ _log = logging.getLogger(__name__)
 # The preferred size of a read, for tools that use it: as much as one FUSE request carries.
 _BLOCK_BYTES = 128 << 10
 _WRITE_BITS = 0o222
+_MAJOR = 3 if fuse.__name__ == "mfusepy" else 2
 _STAT_BYTES = sizeof(fuse.c_stat)
 # From this size on, written data is used in libfuse's buffer without a copy.
 _LARGE_BYTES = 4 << 10
@@ -129,10 +138,12 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         self._writing: dict[int, WriteHandle] = {}  # those of them that were opened for writing
         self.traffic = traffic
         self.failure: BaseException | None = None
+        self.started = False
 
     def init(self, path: str) -> None:
         try:
             self._start()
+            self.started = True
         except BaseException as error:  # noqa: BLE001 - `serve` raises it once libfuse has returned
             self.failure = error
             fuse.fuse_exit()
@@ -335,7 +346,8 @@ class Operations(fuse.Operations):  # type: ignore[misc]
 
     # The kernel sends none of these to a mount with `ro`, except after `mount -o remount,rw`.
     mknod = symlink = rename = link = _not_here
-    write = _refuse
+    # The session answers these; mfusepy asks libfuse for those calls alone that are named here.
+    readdir = read = write = ioctl = _refuse
 
     def _number(self, path: str) -> int:
         number = next(self._numbers)
@@ -348,30 +360,6 @@ def asking_thread() -> int:
     return int(fuse.fuse_get_context()[2])
 
 
-class ThreadStates:
-    """Keeps Python's state of libfuse's threads from one call to the next.
-
-    By default ctypes makes a state for each callback and deletes it afterwards: 11 µs of the 35 that a read may take.
-    An additional reference keeps it. A thread that ends leaves its state allocated (16 KiB), so only the first threads
-    get this: libfuse keeps ten idle threads, and starts more when all are busy.
-    """
-
-    _MOST = 64
-
-    def __init__(self) -> None:
-        self._left = self._MOST
-        self._here = threading.local()  # part of that state: forgotten with it
-
-    def keep(self) -> None:
-        """Keeps the calling thread's state, unless it is kept already or too many are kept."""
-        if not hasattr(self._here, "kept") and self._left > 0:
-            self._left -= 1
-            pythonapi.PyGILState_Ensure()
-            self._here.kept = True
-
-
-thread_states = ThreadStates()
-
 _PYBUF_READ = 0x100
 _view = pythonapi.PyMemoryView_FromMemory
 _view.argtypes = (c_void_p, c_ssize_t, c_int)
@@ -379,7 +367,7 @@ _view.restype = py_object
 
 
 class _Session(fuse.FUSE):  # type: ignore[misc]
-    """fusepy's callbacks, made through `answer`, and with a read that does not copy twice."""
+    """The callbacks of fusepy or mfusepy, made through `answer`, and with a read that does not copy twice."""
 
     operations: Operations
 
@@ -390,18 +378,16 @@ class _Session(fuse.FUSE):  # type: ignore[misc]
 
     # fusepy's own stat and listing take 15 µs more for each entry: they use a dict and look up every name in it.
 
-    def getattr(self, path: bytes, buffer: Any) -> int:
-        return self.fgetattr(path, buffer, None)
-
     def fgetattr(self, path: bytes | None, buffer: Any, info: Any) -> int:
         memset(buffer, 0, _STAT_BYTES)
         number = info.contents.fh if info else None
         return self.operations.stat_into(None if path is None else path.decode(self.encoding), number, buffer.contents)
 
-    def readdir(self, path: None, buffer: Any, filler: Callable[..., int], offset: int, info: Any) -> int:
+    def list_into(self, buffer: Any, filler: Callable[..., int], info: Any, *flags: int) -> int:
+        """Fills in the entries of an open directory."""
         status = fuse.c_stat()
         for name, status.st_mode, status.st_ino in self.operations.entries(info.contents.fh):
-            if filler(buffer, name, status, 0):  # Offset 0 always: others make libfuse loop forever.
+            if filler(buffer, name, status, 0, *flags):  # Offset 0 always: others make libfuse loop forever.
                 break
         return 0
 
@@ -427,6 +413,48 @@ class _Session(fuse.FUSE):  # type: ignore[misc]
         return -errno.ENOTTY  # fusepy's fails without a path
 
 
+class _Session2(_Session):
+    """Over libfuse 2."""
+
+    def getattr(self, path: bytes, buffer: Any) -> int:
+        return self.fgetattr(path, buffer, None)
+
+    def readdir(self, path: None, buffer: Any, filler: Callable[..., int], offset: int, info: Any) -> int:
+        return self.list_into(buffer, filler, info)
+
+
+# From libfuse 3: fuse_main's exit code after its loop, and what is on by default (fuse_common.h).
+_LOOP_ENDED = 8
+_AUTO_INVAL_DATA = 1 << 12
+_READDIRPLUS = 1 << 13
+
+
+class _Session3(_Session):
+    """Over libfuse 3, whose calls have more arguments. mfusepy wants them under other names.
+
+    What it adds is left off where it does not pay: AUTO_INVAL_DATA has each read(2) of a cached file ask for the size
+    again (3,858 requests for 505 MB instead of 6); READDIRPLUS brings attributes that with attr_timeout=0 are asked for
+    again. Requests have up to 1 MiB, as much as libfuse's buffer holds: with a larger `max_write` the kernel
+    answers every read of /dev/fuse with EINVAL.
+    """
+
+    def init_fuse_3(self, connection: Any, configuration: Any) -> None:
+        connection.contents.want &= ~(_AUTO_INVAL_DATA | _READDIRPLUS)
+        super().init_fuse_3(connection, configuration)
+
+    def getattr_fuse_3(self, path: bytes | None, buffer: Any, info: Any) -> int:
+        return self.fgetattr(path, buffer, info)
+
+    def readdir_fuse_3(
+        self, path: None, buffer: Any, filler: Callable[..., int], offset: int, info: Any, flags: int
+    ) -> int:
+        return self.list_into(buffer, filler, info, 0)
+
+    def truncate_fuse_3(self, path: bytes | None, length: int, info: Any) -> int:
+        done: int = self.ftruncate(path, length, info)
+        return done
+
+
 def serve(operations: Operations, serving: Serving) -> int:
     """Mounts and serves, in this process and thread, until unmounted or signalled. Returns libfuse's exit code.
 
@@ -436,30 +464,35 @@ def serve(operations: Operations, serving: Serving) -> int:
         "attr_timeout": "0",
         "entry_timeout": "1",
         "use_ino": True,
-        "big_writes": True,
         "subtype": "kafkafs",
         **serving.options,
     }
+    session: type[_Session] = _Session2
+    if _MAJOR == 2:
+        options["big_writes"] = True
+    else:
+        session = _Session3
+        options["errors"] = "strict"  # mfusepy's: a name that is not UTF-8 is no path here
+        if fuse.fuse_version_minor >= 12:
+            # By default ten threads at most, which ten slow requests would keep busy.
+            options |= {"max_threads": "1000", "max_idle_threads": "10"}
     code = 0
     try:
-        _Session(operations, os.fspath(serving.mountpoint), raw_fi=True, foreground=True, **options)
-    except RuntimeError as error:  # how fusepy reports libfuse's exit code
+        session(operations, os.fspath(serving.mountpoint), raw_fi=True, foreground=True, **options)
+    except RuntimeError as error:  # how fusepy and mfusepy report libfuse's exit code
         code = int(error.args[0])
     if operations.failure is not None:
         raise operations.failure
-    return code
+    # libfuse 3 calls a signal an error of its loop.
+    return 0 if _MAJOR == 3 and code == _LOOP_ENDED and operations.started else code
 
 
-def libfuse_version() -> str:
-    """`2.9`: major and minor version, which is all that libfuse reports."""
-    number = int(fuse._libfuse.fuse_version())
-    return f"{number // 10}.{number % 10}"
-
-
-@lru_cache(maxsize=4096)  # A listing needs it three times for each entry, in quick succession.
-def inode(path: str) -> int:
-    """A number for `path` that stays the same from mount to mount. Leading zeros in an offset range are ignored."""
-    folder, slash, name = path.rpartition("/")
-    if folder.endswith("/offsets"):
-        path = folder + slash + plain_offsets_name(name)
-    return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "little") >> 1 or 1
+def versions() -> dict[str, str]:
+    """Of libfuse (`2.9`, which is all that libfuse 2 tells, or `3.14.0`), and of the package that it is used by."""
+    package, library = "fusepy" if _MAJOR == 2 else "mfusepy", fuse._libfuse
+    if _MAJOR == 2:
+        libfuse = ".".join(str(library.fuse_version()))
+    else:
+        library.fuse_pkgversion.restype = c_char_p
+        libfuse = library.fuse_pkgversion().decode()
+    return {"libfuse": libfuse, package: metadata.version(package)}

@@ -28,7 +28,7 @@ from storage.types import TopicPartition
 
 Facts = dict[str, Any]
 
-_LIBRARIES = ("fusepy", "numpy", "cramjam", "crc32c", "cython")
+_LIBRARIES = ("numpy", "cramjam", "crc32c", "cython")
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import fuse
-
-from kafkafs.mounting.operations import thread_states
+from kafkafs.mounting.operations import fuse  # type: ignore[attr-defined]  # fusepy or mfusepy
+from kafkafs.mounting.thread_states import thread_states
 
 DEFAULT_BYTES = 505_000_000  # 5,000,000 messages of 100 bytes, and their newlines
 FILES = ("direct", "buffered", "cached")
@@ -140,7 +139,7 @@ def serve(mountpoint: Path, size: int, *, threads: bool = True, lean: bool = Fal
         foreground=True,
         nothreads=not threads,
         attr_timeout=0,
-        big_writes=True,
+        **({} if fuse.__name__ == "mfusepy" else {"big_writes": True}),
         fsname="noop",
         subtype=SUBTYPE,
     )

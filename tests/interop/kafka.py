@@ -18,6 +18,7 @@ import pytest
 
 VERSION = "4.3.0"
 OLDER_VERSION = "3.9.1"
+LATER_VERSION = "4.4.0"
 CLUSTER_ID = "a2Fma2Fmcy1pbnRlcm9wLTE"
 
 
@@ -27,7 +28,9 @@ def _cache_dir() -> Path:
 
 JARS = Path(os.environ.get("KAFKAFS_KAFKA") or _cache_dir() / "kafkafs" / f"kafka-{VERSION}")
 OLDER_JARS = _cache_dir() / "kafkafs" / f"kafka-{OLDER_VERSION}"
+LATER_JARS = _cache_dir() / "kafkafs" / f"kafka-{LATER_VERSION}"
 HAVE_KAFKA = bool(shutil.which("java")) and (JARS / f"kafka-clients-{VERSION}.jar").is_file()
+HAVE_LATER_KAFKA = HAVE_KAFKA and (LATER_JARS / f"kafka-clients-{LATER_VERSION}.jar").is_file()
 HAVE_OLDER_KAFKA = HAVE_KAFKA and (OLDER_JARS / f"kafka-clients-{OLDER_VERSION}.jar").is_file()
 REQUIRED = os.environ.get("CI", "").lower() in ("true", "1")
 
@@ -36,6 +39,9 @@ requires_kafka = pytest.mark.skipif(
 )
 requires_older_kafka = pytest.mark.skipif(
     not HAVE_OLDER_KAFKA and not REQUIRED, reason=f"no Kafka {OLDER_VERSION} in {OLDER_JARS} (tests/run.sh fetches it)"
+)
+requires_later_kafka = pytest.mark.skipif(
+    not HAVE_LATER_KAFKA and not REQUIRED, reason=f"no Kafka {LATER_VERSION} in {LATER_JARS} (tests/run.sh fetches it)"
 )
 
 LOG4J = """\
@@ -124,7 +130,7 @@ def dump_log_segments(*files: Path, deep: bool = True) -> str:
 class Broker:
     """One KRaft node (broker and controller) over `directory`/log. `start` may follow `stop` or `kill`.
 
-    `version`: VERSION or OLDER_VERSION.
+    `version`: VERSION, OLDER_VERSION or LATER_VERSION.
     """
 
     def __init__(
@@ -213,7 +219,7 @@ class Broker:
 
     @property
     def _jars(self) -> Path:
-        return JARS if self.version == VERSION else OLDER_JARS
+        return {VERSION: JARS, OLDER_VERSION: OLDER_JARS, LATER_VERSION: LATER_JARS}[self.version]
 
     def _answers(self, said_before: int) -> bool:
         """Whether the listener is open and the broker says, after `said_before` characters of log, that it serves."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kafkafs.mounting import operations
 from kafkafs.tree.node import Attributes, Directory, Entry, File, NodeKind, View
-from kafkafs.tree.paths import NoSuchPath
+from kafkafs.tree.paths import MAX_NAME_BYTES, NameTooLong, NoSuchPath
 from kafkafs.views.handle import BytesHandle, Handle
 from storage import errors
 
@@ -127,6 +127,8 @@ class FakeTree:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
             if name == "lookup-bug":
                 raise AssertionError("a bug in lookup")
+            if len(os.fsencode(name)) > MAX_NAME_BYTES:  # libfuse 2 does not let them come here
+                raise NameTooLong(path)
             if name not in view.views:
                 raise NoSuchPath(path)
             view = view.views[name]

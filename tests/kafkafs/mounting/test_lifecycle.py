@@ -318,7 +318,7 @@ def test_without_libfuse(log_dir: Path, mnt: Path) -> None:
         env=environment, capture_output=True, timeout=120, check=False,
     )  # fmt: skip
     assert result.returncode == 4
-    assert b"libfuse 2 is not installed" in result.stderr
+    assert b"neither libfuse 2 nor libfuse 3 is installed" in result.stderr
 
 
 def test_the_log_goes_to_a_file(mnt: Path, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_status_json(log_dir: LogDir) -> None:
     assert status["disk"]["size_bytes"] >= status["disk"]["free_bytes"] > 0
     assert set(status["kernels"].values()) <= {"compiled", "interpreted"}
     assert "storage.format.decode_kernel" in status["kernels"]
-    assert {"kafkafs", "python", "fusepy", "libfuse", "numpy", "linux"} <= set(status["versions"])
+    assert {"kafkafs", "python", "libfuse", "numpy", "linux"} <= set(status["versions"])
 
 
 def test_a_partition_that_fails_is_told(log_dir: LogDir) -> None:

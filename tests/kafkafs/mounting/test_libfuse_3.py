@@ -1,0 +1,93 @@
+"""The same over libfuse 3: the tests of these modules once more, each in a pytest of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from ctypes.util import find_library
+from pathlib import Path
+
+import pytest
+
+from tests.support.builders import ROLL, build_log_dir
+from tests.support.commands import run
+from tests.support.fixtures import REQUIRED, ROOT
+from tests.support.mounts import mounted, requires_fuse
+
+pytestmark = [
+    requires_fuse,
+    pytest.mark.skipif(not find_library("fuse3") and not REQUIRED, reason="there is no libfuse 3"),
+]
+
+# Every call with a tree in memory, writing, and a mount from start to stop.
+MODULES = ("test_operations", "test_writing", "test_lifecycle")
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("module", MODULES)
+def test_over_libfuse_3(module: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/kafkafs/mounting/{module}.py"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**environment, "FUSE_LIBRARY_NAME": "fuse3"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(("chosen", "package", "major"), [("fuse", "fusepy", "2"), ("fuse3", "mfusepy", "3")])
+def test_a_mount_says_which(
+    chosen: str, package: str, major: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not find_library(chosen):
+        pytest.skip(f"there is no lib{chosen}")
+    monkeypatch.setenv("FUSE_LIBRARY_NAME", chosen)
+    built = build_log_dir(tmp_path / "log", {"t": [[b"one"]]})
+    with mounted(built.path, tmp_path / "mnt") as mount:
+        versions = json.loads((mount.path / "@status.json").read_bytes())["versions"]
+        assert (mount.path / "t/0/messages.txt").read_bytes() == b"one\n"
+    assert versions["libfuse"].startswith(f"{major}.")
+    assert {"fusepy", "mfusepy"} & set(versions) == {package}
+
+
+def test_cached_files_are_read_without_asking_for_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """libfuse 3 has the kernel do so by default (AUTO_INVAL_DATA): a request for each read(2)."""
+    monkeypatch.setenv("FUSE_LIBRARY_NAME", "fuse3")
+    built = build_log_dir(tmp_path / "log", {"t": [[b"x" * 1000] * 1000 + [ROLL, b"end"]]})
+    with mounted(built.path, tmp_path / "mnt") as mount:
+        sealed = mount.path / "t/0/segments" / f"{0:020}.log"
+        assert len(sealed.read_bytes()) > 1_000_000
+        process = subprocess.Popen(
+            ["strace", "-f", "-c", "-e", "trace=read", "-o", tmp_path / "calls", "-p", str(mount.pid)],
+            stderr=subprocess.PIPE,
+        )
+        assert process.stderr is not None
+        process.stderr.readline()  # it is attached
+        with sealed.open("rb", buffering=0) as file:
+            while file.read(1000):
+                pass
+        process.terminate()
+        process.communicate(timeout=60)
+    requests = sum(
+        int(line.split()[3]) for line in (tmp_path / "calls").read_text().splitlines() if line.endswith("read")
+    )
+    assert requests < 100
+
+
+def test_doctor_tells_what_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    report = json.loads(run("doctor", "--self", "--json").stdout)
+    assert report["problems"] == []
+    assert report["kernels"]["uncompiled"] == []
+    assert report["fuse"]["libfuse"]
+    assert report["cache"] == {"directory": str(tmp_path / "kafkafs" / "views"), "writable": True}
+    assert set(report["extras"]) == {"spark", "plot", "schemas"}
+    assert "libfuse" in run("doctor", "--self").stdout
+    assert run("doctor", "--self", tmp_path).exit_code == 2
+    assert run("doctor").exit_code == 2
