@@ -165,17 +165,25 @@ def _is_read(name: str) -> bool:
 
 
 def check_end(tp: TopicPartition, directory: Path, flushed: int) -> Iterator[Prediction]:
-    """A log that ends below its recovery point has lost segments: what is below was on the disk. OSError."""
-    segments = [Segment.at(directory, base) for base in live_offsets(directory, FileKind.LOG)]
+    """A log that ends below its recovery point has lost segments: what is below was on the disk. So has one that ends
+    where indexes without a log go on, since a segment's log is made first. OSError."""
+    bases = live_offsets(directory, FileKind.LOG)
+    segments = [Segment.at(directory, base) for base in bases]
     last = next((segment for segment in reversed(segments) if not is_directory(segment.log.path)), None)
     end = 0 if last is None else tail.measure(last, last.size).next_offset
-    if end < flushed:
+    kinds = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
+    orphan = max((base for kind in kinds for base in live_offsets(directory, kind) if base not in bases), default=-1)
+    if end < flushed or orphan >= max(end, 0 if last is None else last.base_offset + 1):
+        why = f"was on the disk up to {flushed} ({names.RECOVERY_POINT_CHECKPOINT})"
         yield Prediction(
             "log-end-lost",
             Reaction.CUTS,
             directory,
-            f"the log ends at offset {end}, and was on the disk up to {flushed} ({names.RECOVERY_POINT_CHECKPOINT})",
-            f"goes on at {end}: offsets {end} to {flushed - 1} are given to other messages",
+            f"the log ends at offset {end}, and "
+            + (why if end < flushed else f"had a segment from {orphan} on, whose indexes are there"),
+            f"goes on at {end}: offsets "
+            + (f"{end} to {flushed - 1}" if end < flushed else f"from {end} on")
+            + " are given to other messages",
             "Put the segment files that are missing back; other replicas may have them",
             tp,
             end,
