@@ -252,9 +252,12 @@ def check_names(dirs: Sequence[LogDirState]) -> Iterator[Prediction]:
     places: dict[TopicPartition, Path] = {}
     loaded = {tp for one in dirs for tp in one.partitions}
     for one in dirs:
+        places_here = {place for _, place in one.loaded()}
         for entry in paths_in(one.path):
             if not entry.is_dir() or (entry.name == names.META_PROPERTIES and one.meta_problem is not None):
                 continue
+            if entry.name == names.CLEAN_SHUTDOWN and not paths_in(entry):
+                continue  # it removes it before it looks at the others
             parsed = names.parse_dir(entry.name)
             if parsed.kind is DirKind.UNPARSABLE and not _is_taken(entry.name):
                 yield Prediction(
@@ -263,6 +266,15 @@ def check_names(dirs: Sequence[LogDirState]) -> Iterator[Prediction]:
                     entry,
                     f"directory {parsed.reason.split(';')[0]}",
                     "does not start: Found directory, not in the form of topic-partition",
+                    "Move it elsewhere",
+                )
+            elif parsed.kind is DirKind.UNPARSABLE and entry not in places_here:
+                yield Prediction(
+                    "topic-unknown",
+                    Reaction.STRAY,
+                    entry,
+                    f"directory {parsed.reason.split(';')[0]}",
+                    "renames the directory to a stray (-stray)",
                     "Move it elsewhere",
                 )
             elif parsed.kind is DirKind.DELETED:
@@ -492,15 +504,29 @@ def check_checkpoints(one: LogDirState) -> Iterator[Prediction]:
             problem = error
         except OSError as error:
             problem = not_a_file(path, error)
-        if problem is not None:
-            yield Prediction(
-                "checkpoint-corrupt",
-                Reaction.OFFLINE,
-                path,
-                problem.what,
-                "takes the directory offline; without another one it stops",
-                "Remove the file: the broker then " + _CHECKPOINTS.get(name, "begins it anew"),
-            )
+        if problem is None:
+            continue
+        then = _CHECKPOINTS.get(name, "begins it anew")
+        if name in _CHECKPOINTS and _is_of_lines(path):
+            # Only a line's number is wrong: no IOException, and LogManager goes on without the file.
+            yield Prediction("checkpoint-corrupt", Reaction.RECOVERS, path, problem.what, then)
+            continue
+        yield Prediction(
+            "checkpoint-corrupt",
+            Reaction.OFFLINE,
+            path,
+            problem.what,
+            "takes the directory offline; without another one it stops",
+            f"Remove the file: the broker then {then}",
+        )
+
+
+def _is_of_lines(path: Path) -> bool:
+    """Whether a checkpoint's lines have as many fields as they should, whatever is in them."""
+    try:
+        return bool(checkpoints.parse_frame(read_whole(path) or b"", 3, path))
+    except (CorruptCheckpoint, OSError):
+        return False
 
 
 def check_space(one: LogDirState) -> Iterator[Prediction]:

@@ -6,6 +6,7 @@ comes from `verify`. Sources: Kafka's LogManager.isStrayKraftReplica, LogLoader,
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -32,6 +33,7 @@ from storage.verify.findings import FaultKind, Finding, Severity
 
 _SALVAGE = "`kafkafs salvage` copies what is intact around the damage, before the broker starts"
 _REINDEX = "`kafkafs reindex` rebuilds it"
+_NUMBER = re.compile(r"[0-9]{1,19}")
 
 # Faults of batches: recovery looks for them from the recovery point on.
 _OF_BATCHES = frozenset(
@@ -145,6 +147,14 @@ def check_files(directory: Path, tp: TopicPartition) -> Iterator[Prediction]:
                 "no-regular-file", Reaction.OFFLINE, path, "is no regular file",
                 "takes the log directory offline; without another one it stops", "Move it elsewhere", tp,
             )  # fmt: skip
+        elif (number := _NUMBER.fullmatch(path.stem)) and names.is_misnamed(path.name):
+            if path.suffix == FileKind.LOG.value:
+                end = int(number[0])
+                yield Prediction(
+                    "file-misnamed", Reaction.CUTS, path, "a segment file's name with too few digits",
+                    f"makes an empty segment from offset {end} on, and goes on there: later messages are hidden",
+                    "Move the file elsewhere", tp, end,
+                )  # fmt: skip
         elif names.is_misnamed(path.name):
             yield Prediction(
                 "file-misnamed", Reaction.REFUSES, path, "a segment file's name without an offset",

@@ -259,3 +259,29 @@ def test_a_directory_id_that_the_metadata_do_not_know(tmp_path: Path) -> None:
     (found,) = told("C" * 22)
     assert found.startswith("directory-id-unknown: the metadata place 2 partitions, t/0 among them")
     assert f"directory.id={'C' * 22}" in found
+
+
+def test_names_that_a_broker_takes(tmp_path: Path) -> None:
+    """It looks for the number behind the last dash alone; and 4.3.0 and 4.4.0 ended the log at 7 for this segment."""
+    built = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 1, [1])]})
+    for name in ("tö-0", "foo-+3", "..-0"):
+        (built.path / name).mkdir()
+    (built.path / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    (built.path / ".kafka_cleanshutdown").mkdir()
+    (built.path / "t-0" / "0000000000000000007.log").write_bytes(b"")
+    found = examine([built.path])
+    assert found.starts
+    told = sorted(((one.path.name, one.name, one.reaction) for one in found.predictions), key=lambda one: one[0])
+    assert [(name, reaction) for name, finding, reaction in told if finding == "topic-unknown"] == [
+        ("..-0", Reaction.STRAY), ("foo-+3", Reaction.STRAY), ("tö-0", Reaction.STRAY),
+    ]  # fmt: skip
+    (misnamed,) = [one for one in found.predictions if one.name == "file-misnamed"]
+    assert (misnamed.reaction, misnamed.end_offset) == (Reaction.CUTS, 7)
+
+
+@pytest.mark.parametrize(("line", "starts"), [("t 0 99999999999999999999", True), ("t zero 1", True), ("t 0", False)])
+def test_a_number_in_the_recovery_points_that_is_none(tmp_path: Path, line: str, starts: bool) -> None:
+    """4.3.0 and 4.4.0 go on with 0 for all."""
+    built = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 1, [1])]})
+    (built.path / "recovery-point-offset-checkpoint").write_text(f"0\n1\n{line}\n")
+    assert examine([built.path]).starts == starts
