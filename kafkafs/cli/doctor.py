@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def doctor(
     ctx: click.Context, logdirs: tuple[Path, ...], properties_file: Path | None, quick: bool, as_json: bool
 ) -> None:
-    """Say what a broker (KRaft, Kafka 3.9 to 4.3) will do when it starts on all of these log directories of one node.
+    """Say what a broker (KRaft, Kafka 3.9 to 4.4) will do when it starts on all of these log directories of one node.
 
     Nothing is changed. Each line says what was found and where, what the broker does about it, and what to do: whether
     it starts at all, which partitions it sets aside or creates empty, what recovery cuts, how much it checks before it
