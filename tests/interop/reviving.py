@@ -207,7 +207,8 @@ def asked(address: str) -> dict[str, list[str]]:
         "metrics": run_tool(*configs, "--entity-type", "client-metrics", "--entity-name", "m"),
         "features": run_tool(f"{TOOLS}.FeatureCommand", *where, "describe"),
     }
-    # Groups that nothing is set for are named too. Of a feature its level; the epoch is that of the metadata log. The quorum is a new one, with a version of its own.
+    # Groups that nothing is set for are named too. Of a feature its level; the epoch is that of the metadata log. The
+    # quorum is a new one, with a version of its own.
     return {
         name: sorted(
             re.sub(r"\s*Epoch: \d+", "", line.strip())
