@@ -434,6 +434,10 @@ class SecondBroker(Broker):
             }
         )
 
+    def complaints(self) -> list[str]:
+        """Not what every broker says that is given a partition of an older topic."""
+        return [line for line in super().complaints() if "to exist, but it was missing. Creating..." not in line]
+
     def _format(self) -> None:
         run_tool("kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", self._properties)
 
