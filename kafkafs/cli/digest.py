@@ -21,7 +21,7 @@ from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.types import MAX_OFFSET, Isolation, TopicPartition
 
 if TYPE_CHECKING:
-    from storage.client.record_digests import LogDiff, SeenRecord
+    from storage.client.record_digests import LogDiff, SeenRecord, Stored
     from storage.log.log_dir import LogDir
     from storage.progress import Progress
 
@@ -148,7 +148,9 @@ def diff(
 
     What is compared is what `kafkafs digest` covers. For each partition that differs, the first difference is shown as
     it is on both sides, and the ranges of offsets that have differences, as finely as --by says. An offset that only
-    one side has is a difference; --offsets (100-199, 100-, 100) limits what is compared.
+    one side has is a difference; --offsets (100-199, 100-, 100) limits what is compared. Then comes how many messages
+    differ, and in what, and how many only one side has: those that compaction may have removed from the other side are
+    counted apart. Equal messages that are stored in other batches, codecs or format versions are a note on stderr.
 
     \b
     kafkafs diff /var/kafka /backup/kafka orders
@@ -167,12 +169,12 @@ def diff(
     with progress_bar() as progress:
         for target in targets:
             try:
-                found, absent = _diff(sides, target, start, end, Isolation(isolation), by, progress)
+                found, absent, stored = _diff(sides, target, start, end, Isolation(isolation), by, progress)
             except (StorageError, OSError) as error:
                 rows.append({**asdict(target), "error": text_of(error)})
                 continue
             diffs.append((target, found))
-            rows.append({**asdict(target), "absent_in": absent, **_json(found)})
+            rows.append({**asdict(target), "absent_in": absent, **_json(found, stored)})
     failed = [row["error"] for row in rows if "error" in row]
     differ = any(row.get("differs") for row in rows)
     if as_json:
@@ -181,8 +183,12 @@ def diff(
         for target, found in diffs:
             _print(target, found, (logdir, other))
     for row in rows:
+        place = f"{row['topic']}/{row['partition']}"
         if row.get("absent_in") is not None:
-            say(f"{row['topic']}/{row['partition']} is not in {row['absent_in']}")
+            say(f"{place} is not in {row['absent_in']}")
+        if not row.get("differs", True) and row["stored"][0] != row["stored"][1] and row["absent_in"] is None:
+            how = (f"{side} has {_layout(one)}" for side, one in zip((logdir, other), row["stored"], strict=True))
+            say(f"{place}: the same messages, stored differently: {'; '.join(how)}")
     for text in failed:
         say(text)
     if failed or differ:
@@ -213,9 +219,9 @@ def _diff(
     isolation: Isolation,
     by: int,
     progress: Progress,
-) -> tuple[LogDiff, str | None]:
-    """The difference of a partition, and the directory that does not have it at all."""
-    from storage.client.record_digests import diff_records, empty_log
+) -> tuple[LogDiff, str | None, list[Stored]]:
+    """The difference of a partition, the directory that does not have it at all, and how it is stored in both."""
+    from storage.client.record_digests import diff_records, empty_log, stored_as
 
     held = [side.log(tp).snapshot() if tp in side.all_partitions() else None for side in sides]
     absent = next((str(side.path) for side, log in zip(sides, held, strict=True) if log is None), None)
@@ -226,7 +232,12 @@ def _diff(
         found = diff_records(left, right, start, end, isolation=isolation, by=by, progress=progress)
     finally:
         progress.end()
-    return found, absent
+    return found, absent, [stored_as(log, start, end) for log in (left, right)]
+
+
+def _layout(stored: dict[str, Any]) -> str:
+    formats = ", ".join(f"v{one}" for one in stored["formats"])
+    return f"{stored['batches']} batches ({', '.join([formats, *stored['codecs']])})"
 
 
 def _print(tp: TopicPartition, found: LogDiff, sides: tuple[Path, Path]) -> None:
@@ -237,6 +248,18 @@ def _print(tp: TopicPartition, found: LogDiff, sides: tuple[Path, Path]) -> None
     echo(f"{tp}: differs first at offset {found.first.offset}; differences within {ranges}")
     for side, seen in zip(sides, (found.first.left, found.first.right), strict=True):
         echo(f"  {side}: {'no message' if seen is None else _text(seen)}")
+    what = found.differences
+    if what.changed:
+        echo(f"  different on both sides: {what.changed}, in {', '.join(what.fields)}")
+    for side, count, superseded in zip(sides, what.only, what.superseded, strict=True):
+        if count:
+            part = "all" if superseded == count else superseded
+            compacted = f"; {part} of them superseded or deletions, as compaction removes them" if superseded else ""
+            echo(f"  only in {side}: {count}{compacted}")
+    if not what.whole:
+        from storage.client.record_digests import MOST_COUNTED
+
+        echo(f"  (of the first {MOST_COUNTED} messages of these ranges)")
 
 
 def _text(seen: SeenRecord) -> str:
@@ -252,7 +275,7 @@ def _shown(data: bytes | None) -> str:
     return f"{text} and {len(data) - _SHOWN_BYTES} bytes more" if len(data) > _SHOWN_BYTES else text
 
 
-def _json(found: LogDiff) -> dict[str, Any]:
+def _json(found: LogDiff, stored: list[Stored]) -> dict[str, Any]:
     first = found.first
     return {
         "differs": first is not None,
@@ -264,6 +287,8 @@ def _json(found: LogDiff) -> dict[str, Any]:
             "left": None if first.left is None else _record_json(first.left),
             "right": None if first.right is None else _record_json(first.right),
         },
+        "differences": asdict(found.differences),
+        "stored": [asdict(one) for one in stored],
     }
 
 

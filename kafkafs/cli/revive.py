@@ -94,7 +94,7 @@ class _Listener(click.ParamType[tuple[str, int]]):
 )
 @click.option(
     "--release",
-    type=click.Choice(["3.9", "4.0", "4.1", "4.2", "4.3"]),
+    type=click.Choice(["3.9", "4.0", "4.1", "4.2", "4.3", "4.4"]),
     help="Give the cluster the features that are this Kafka release's defaults, instead of those it had.",
 )
 @click.option("--salvage", is_flag=True, help="Of damaged logs, copy what is intact.")

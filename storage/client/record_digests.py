@@ -7,15 +7,20 @@ batches, codec and format version they have, and wherever their segments end.
 
 from __future__ import annotations
 
+import hashlib
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from storage.format.compression import Codec
 from storage.format.record_digest import CanonicalRecords, RecordDigest
 from storage.log.reader import read_range
+from storage.log.scanning import scan_sound_batches
 from storage.progress import NoProgress, Progress
 from storage.types import MAX_OFFSET, Isolation
 
@@ -26,6 +31,9 @@ if TYPE_CHECKING:
 
 # How finely two logs are compared at first; where they differ, record by record.
 COMPARED_OFFSETS: Final = 1 << 16
+# Of messages in ranges that differ.
+MOST_COUNTED: Final = 1 << 20
+_FIELDS: Final = ("timestamp", "key", "value", "headers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +76,36 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class Differences:
+    """What differs. `changed`: messages on both sides that are not equal, `fields` in what. `only`: messages that one
+    side has alone, left and right; `superseded`: how many of them compaction may have removed from the other side, as
+    deletions, or because this side has a later message with their key. `whole`: False where only the first
+    MOST_COUNTED messages were looked at."""
+
+    changed: int = 0
+    fields: tuple[str, ...] = ()
+    only: tuple[int, int] = (0, 0)
+    superseded: tuple[int, int] = (0, 0)
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class LogDiff:
     """Where two logs differ. `ranges`: first and last offset (included) of stretches with a difference, as finely as
     they were compared; `first`: the first of all differences, None if there is none."""
 
     ranges: tuple[tuple[int, int], ...] = ()
     first: Difference | None = None
+    differences: Differences = Differences()
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """How messages are stored: the number of batches, format versions and codecs."""
+
+    batches: int
+    formats: tuple[int, ...]
+    codecs: tuple[str, ...]
 
 
 def digest_records(
@@ -150,7 +182,23 @@ def diff_records(
     if not wrong:
         return LogDiff()
     bounds = [(max(number * by, start_offset), min((number + 1) * by, end_offset)) for number in wrong]
-    return LogDiff(_joined(bounds), _first_difference(left, right, *bounds[0], isolation))
+    return LogDiff(_joined(bounds), *_differences((left, right), bounds, isolation))
+
+
+def stored_as(snapshot: LogSnapshot, start_offset: int = 0, end_offset: int = MAX_OFFSET) -> Stored:
+    """How the batches with offsets from `start_offset` (included) to `end_offset` (excluded) are stored. CorruptBatch
+    and the like for damage."""
+    batches, formats, codecs = 0, set[int](), set[int]()
+    for segment in snapshot.segments:
+        if segment.base_offset < end_offset:
+            with closing(scan_sound_batches(snapshot, segment, 0)) as windows:
+                for window in windows:
+                    table = window.table
+                    wanted = (table.last_offset >= start_offset) & (table.base_offset < end_offset)
+                    batches += int(wanted.sum())
+                    formats |= set(table.magic[wanted].tolist())
+                    codecs |= set(table.codec[wanted].tolist())
+    return Stored(batches, tuple(sorted(formats)), tuple(Codec(number).config_name for number in sorted(codecs)))
 
 
 def empty_log(like: LogSnapshot) -> LogSnapshot:
@@ -180,17 +228,77 @@ def _joined(bounds: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(joined)
 
 
-def _first_difference(
-    left: LogSnapshot, right: LogSnapshot, start: int, end: int, isolation: Isolation
-) -> Difference | None:
-    sides = [_records(log, start, end, isolation) for log in (left, right)]
-    ours, theirs = (next(side, None) for side in sides)
-    while ours is not None or theirs is not None:
-        if ours != theirs:
-            offset = min(seen.offset for seen in (ours, theirs) if seen is not None)
-            return Difference(offset, *(seen if seen and seen.offset == offset else None for seen in (ours, theirs)))
+def _differences(
+    logs: tuple[LogSnapshot, LogSnapshot], bounds: list[tuple[int, int]], isolation: Isolation
+) -> tuple[Difference | None, Differences]:
+    """The first difference in ranges of offsets, and what the differences are."""
+    first: Difference | None = None
+    found = Differences()
+    only: tuple[list[SeenRecord], list[SeenRecord]] = [], []
+    left = MOST_COUNTED
+    for offset, pair in _pairs(logs, bounds, isolation):
+        if not left:
+            found = replace(found, whole=False)
+            break
+        left -= 1
+        if pair[0] != pair[1]:
+            first = first or Difference(offset, *pair)
+            if pair[0] is None or pair[1] is None:
+                side = int(pair[0] is None)
+                alone = pair[side]
+                assert alone is not None
+                only[side].append(replace(alone, value=alone.value and b"", headers=()))
+            else:
+                ours, theirs = pair
+                names = [name for name in _FIELDS if getattr(ours, name) != getattr(theirs, name)]
+                fields = tuple(name for name in _FIELDS if name in {*found.fields, *names})
+                found = replace(found, changed=found.changed + 1, fields=fields)
+    superseded = [_superseded(log, alone, isolation) for log, alone in zip(logs, only, strict=True)]
+    return first, replace(found, only=(len(only[0]), len(only[1])), superseded=(superseded[0], superseded[1]))
+
+
+def _pairs(
+    logs: tuple[LogSnapshot, LogSnapshot], bounds: list[tuple[int, int]], isolation: Isolation
+) -> Iterator[tuple[int, tuple[SeenRecord | None, SeenRecord | None]]]:
+    """What both logs have at each offset of ranges at which one of them has a message."""
+    for start, end in bounds:
+        sides = [_records(log, start, end, isolation) for log in logs]
         ours, theirs = (next(side, None) for side in sides)
-    return None
+        while ours is not None or theirs is not None:
+            offset = min(seen.offset for seen in (ours, theirs) if seen is not None)
+            has = [seen is not None and seen.offset == offset for seen in (ours, theirs)]
+            yield offset, (ours if has[0] else None, theirs if has[1] else None)
+            ours, theirs = (next(sides[0], None) if has[0] else ours, next(sides[1], None) if has[1] else theirs)
+
+
+def _superseded(log: LogSnapshot, alone: list[SeenRecord], isolation: Isolation) -> int:
+    """How many of these messages of a log compaction may remove: deletions, and those whose key a later one has."""
+    count = sum(seen.key is not None and seen.value is None for seen in alone)
+    waiting: dict[bytes, list[int]] = {}
+    for seen in alone:
+        if seen.key is not None and seen.value is not None:
+            waiting.setdefault(_hashed(seen.key), []).append(seen.offset)
+    if not waiting:
+        return count
+    for block in read_range(log, alone[0].offset, log.log_end_offset, isolation=isolation):
+        for row in range(len(block)):
+            key = block.key(row)
+            offsets = None if key is None else waiting.get(_hashed(key))
+            if key is not None and offsets and offsets[0] < int(block.offset[row]):
+                before = bisect_left(offsets, int(block.offset[row]))
+                count += before
+                del offsets[:before]
+                if not offsets:
+                    del waiting[_hashed(key)]
+        block.check()
+        if not waiting:
+            break
+    return count
+
+
+def _hashed(key: bytes) -> bytes:
+    """Keys may be large."""
+    return hashlib.blake2b(key, digest_size=16).digest()
 
 
 def _records(snapshot: LogSnapshot, start: int, end: int, isolation: Isolation) -> Iterator[SeenRecord]:

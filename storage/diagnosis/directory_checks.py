@@ -29,10 +29,18 @@ from storage.types import TopicPartition
 REVIVE = "`kafkafs revive` makes a directory of it on which a broker starts"
 _RESERVED_IDS = 100
 _LEAST_METADATA_VERSION = 7  # 3.3-IV3: brokers from 4.0 on refuse older ones
-# The least metadata.version that a release introduced, and the release (MetadataVersion).
-_RELEASES = ((30, "4.3"), (28, "4.2"), (26, "4.1"), (22, "4.0"))
-_LATEST_METADATA_VERSION = 31  # 4.4-IV0, which 4.3 knows too
-_QUORUM_STATE_VERSIONS = (0, 1)
+# The least metadata.version that a release introduced, and the release (MetadataVersion). 4.3 knows the name of
+# 31, and does not start with it.
+_RELEASES = ((31, "4.4"), (30, "4.3"), (28, "4.2"), (26, "4.1"), (22, "4.0"))
+_LATEST_METADATA_VERSION = 33  # 4.4-IV2
+# The numbers that a quorum-state must have, by its version (QuorumStateData).
+_QUORUM_STATE_NUMBERS = {
+    0: ("leaderId", "leaderEpoch", "votedId", "appliedOffset"),
+    1: ("leaderId", "leaderEpoch", "votedId"),
+}
+# A snapshot of any state, and what a broker takes the offset and epoch in its name from (Snapshots.parse).
+_SNAPSHOT_END = re.compile(r".*\.checkpoint(\.part|\.deleted)?")
+_SNAPSHOT_BEGIN = re.compile(r"[0-9]{20}.[0-9]{10}.*")
 _NOT_A_FILE = (errno.EISDIR, errno.EINVAL, errno.ELOOP)  # of opening
 _LITTLE_SPACE_BYTES = 64 << 20
 _ZEROS = re.compile(r"0[0-9]{1,9}")
@@ -103,7 +111,11 @@ def metadata_of(state: LogDirState) -> ClusterMetadata | None:
     None where nothing tells of topics. OSError."""
     metadata = ClusterMetadataReader(state.path).refresh()
     if metadata is None or (not metadata.end_offset and metadata.problem is None):
-        bootstrap = cluster_metadata.read_bootstrap(state.path)
+        try:
+            bootstrap = cluster_metadata.read_bootstrap(state.path)
+        except OSError as error:
+            not_a_file(state.path, error)  # check_quorum tells
+            return None
         return bootstrap if bootstrap is not None and bootstrap.topics else None
     return metadata
 
@@ -240,9 +252,12 @@ def check_names(dirs: Sequence[LogDirState]) -> Iterator[Prediction]:
     places: dict[TopicPartition, Path] = {}
     loaded = {tp for one in dirs for tp in one.partitions}
     for one in dirs:
+        places_here = {place for _, place in one.loaded()}
         for entry in paths_in(one.path):
             if not entry.is_dir() or (entry.name == names.META_PROPERTIES and one.meta_problem is not None):
                 continue
+            if entry.name == names.CLEAN_SHUTDOWN and not paths_in(entry):
+                continue  # it removes it before it looks at the others
             parsed = names.parse_dir(entry.name)
             if parsed.kind is DirKind.UNPARSABLE and not _is_taken(entry.name):
                 yield Prediction(
@@ -251,6 +266,15 @@ def check_names(dirs: Sequence[LogDirState]) -> Iterator[Prediction]:
                     entry,
                     f"directory {parsed.reason.split(';')[0]}",
                     "does not start: Found directory, not in the form of topic-partition",
+                    "Move it elsewhere",
+                )
+            elif parsed.kind is DirKind.UNPARSABLE and entry not in places_here:
+                yield Prediction(
+                    "topic-unknown",
+                    Reaction.STRAY,
+                    entry,
+                    f"directory {parsed.reason.split(';')[0]}",
+                    "renames the directory to a stray (-stray)",
                     "Move it elsewhere",
                 )
             elif parsed.kind is DirKind.DELETED:
@@ -317,38 +341,24 @@ def check_quorum(
                 f"does not start: it expects the metadata log in {metadata_dir.path} alone",
                 "Correct metadata.log.dir, or the order of log.dirs: the first one has the metadata log",
             )
-    quorum_state = metadata_dir.metadata_log / names.QUORUM_STATE
-    data = read_whole(quorum_state)
-    if data is not None and not _is_quorum_state(data):
-        yield Prediction(
-            "quorum-state-corrupt",
-            Reaction.REFUSES,
-            quorum_state,
-            "the file does not parse, or is of a version that is not known",
-            "does not start: Error while reading the Quorum status, or: data_version is not within the supported ones",
-            "Remove the file, if this is the only controller",
-        )
+    yield from _check_quorum_state(metadata_dir.metadata_log / names.QUORUM_STATE)
     bootstrap = metadata_dir.path / names.BOOTSTRAP_CHECKPOINT
-    began = cluster_metadata.read_bootstrap(metadata_dir.path)
+    what = "the file holds no metadata.version"
+    try:
+        began = cluster_metadata.read_bootstrap(metadata_dir.path)
+    except OSError as error:
+        began, what = ClusterMetadata(), not_a_file(bootstrap, error).what
     if began is not None and "metadata.version" not in began.features:
         yield Prediction(
             "bootstrap-corrupt",
             Reaction.REFUSES,
             bootstrap,
-            "the file holds no metadata.version",
-            "does not start: No FeatureLevelRecord for metadata.version was found",
+            what,
+            "does not start: it cannot read it, or: No FeatureLevelRecord for metadata.version was found",
             "Move the file elsewhere, if there is a metadata log: what it said is in it",
         )
-    if metadata is not None and metadata.problem is not None and _is_snapshot(metadata.problem.path):
-        yield Prediction(
-            "metadata-snapshot-damaged",
-            Reaction.REFUSES,
-            metadata.problem.path or metadata_dir.metadata_log,
-            metadata.problem.what,
-            "does not start: it cannot load the snapshot",
-            f"Move the file elsewhere, if an older snapshot or the log from its beginning is there; or: {REVIVE}",
-        )
-    elif metadata is not None and metadata.problem is not None:
+    yield from _check_snapshots(metadata_dir)
+    if metadata is not None and metadata.problem is not None and not _is_snapshot(metadata.problem.path):
         yield Prediction(
             "metadata-log-damaged",
             Reaction.CUTS,
@@ -357,7 +367,8 @@ def check_quorum(
             "cuts the metadata log there, or does not start; topics that it forgets become strays",
             f"Take the metadata log of another controller, or: {REVIVE}",
         )
-    version = 0 if metadata is None else metadata.features.get("metadata.version", 0)
+    known = metadata or began
+    version = 0 if known is None else known.features.get("metadata.version", 0)
     if 0 < version < _LEAST_METADATA_VERSION:
         yield Prediction(
             "metadata-version-old",
@@ -375,7 +386,7 @@ def check_quorum(
             Reaction.IGNORES,
             metadata_dir.metadata_log,
             f"metadata.version is {version}, not known to this version of kafkafs",
-            "starts if it is Kafka 4.4 or later and knows that version; Kafka 4.3 does not start",
+            "starts if it is a later Kafka than 4.4 and knows that version; Kafka 4.4 does not start",
         )
     elif release is not None:
         yield Prediction(
@@ -387,16 +398,99 @@ def check_quorum(
         )
 
 
+def _check_quorum_state(path: Path) -> Iterator[Prediction]:
+    what = "the file does not parse, or is of a version that is not known, or lacks what that version must have"
+    try:
+        data = read_whole(path)
+    except OSError as error:
+        data, what = b"", not_a_file(path, error).what
+    if data is not None and not _is_quorum_state(data):
+        yield Prediction(
+            "quorum-state-corrupt",
+            Reaction.REFUSES,
+            path,
+            what,
+            "does not start: Error while reading the Quorum status, or: data_version is not within the supported ones,"
+            " or: unable to locate a field",
+            "Remove the file, if this is the only controller",
+        )
+
+
 def _is_quorum_state(data: bytes) -> bool:
+    """Whether FileQuorumStateStore reads it. A version that is no number is 0 to it."""
     try:
         state = json.loads(data)
-        return isinstance(state, dict) and state.get("data_version") in _QUORUM_STATE_VERSIONS
-    except (ValueError, RecursionError):
+        if not isinstance(state, dict) or "data_version" not in state:
+            return False
+        number = state["data_version"]
+        version = int(number) if isinstance(number, int | float) else 0
+        wanted = _QUORUM_STATE_NUMBERS.get(version)
+        has_voters = isinstance(state.get("currentVoters", ""), list | None)
+        named = has_voters and isinstance(state.get("clusterId"), str) if version == 0 else "votedDirectoryId" in state
+        return wanted is not None and named and all(isinstance(state.get(one), int) for one in wanted)
+    except (ValueError, OverflowError, RecursionError):
         return False
+
+
+def _check_snapshots(metadata_dir: LogDirState) -> Iterator[Prediction]:
+    """A broker looks at the names of all snapshots and loads the newest one, whatever an older one and the log say."""
+    directory = metadata_dir.metadata_log
+    if not directory.is_dir():
+        return
+    for path in paths_in(directory):
+        if _SNAPSHOT_END.fullmatch(path.name) and not _SNAPSHOT_BEGIN.fullmatch(path.name):
+            yield Prediction(
+                "file-misnamed", Reaction.REFUSES, path, "a snapshot's name without an offset and an epoch",
+                "does not start: it cannot parse the name", "Move the file elsewhere",
+            )  # fmt: skip
+    problem = ClusterMetadataReader(metadata_dir.path).problem_of_newest_snapshot()
+    if problem is None:
+        return
+    older = "Move the file elsewhere, if an older snapshot or the log from its beginning is there"
+    is_cut = isinstance(problem, CorruptCheckpoint) and bool(problem.position)
+    yield Prediction(
+        "metadata-snapshot-damaged",
+        Reaction.CUTS if is_cut else Reaction.REFUSES,
+        problem.path or directory,
+        problem.what,
+        "takes what is before the cut for all of it; topics that are missing there become strays"
+        if is_cut
+        else "does not start: it cannot load the snapshot",
+        f"{older}; or: {REVIVE}",
+    )
 
 
 def _is_snapshot(path: Path | None) -> bool:
     return path is not None and names.parse_metadata_snapshot(path.name) is not None
+
+
+def check_placement(
+    dirs: Sequence[LogDirState], metadata: ClusterMetadata | None, node_id: int | None
+) -> Iterator[Prediction]:
+    """The log directories that the metadata name for partitions that are here are here too, by their ids."""
+    ids = {one.meta.directory_id for one in dirs if one.meta is not None}
+    placed: dict[str, list[TopicPartition]] = {}
+    named = set()
+    loaded = {tp for one in dirs for tp in one.partitions}
+    for topic in () if metadata is None else metadata.topics.values():
+        for number, known in topic.partitions.items():
+            for node, directory in zip(known.replicas, known.directories, strict=False):
+                tp = TopicPartition(topic.name, number)
+                if node == node_id:
+                    named.add(directory)
+                    if directory not in ids and tp in loaded and not _is_reserved(directory):
+                        placed.setdefault(directory, []).append(tp)
+    others = [one for one in dirs if one.meta is None or one.meta.directory_id not in named] or dirs
+    for directory, tps in sorted(placed.items()):
+        yield Prediction(
+            "directory-id-unknown",
+            Reaction.UNNOTICED,
+            others[0].path / names.META_PROPERTIES,
+            f"the metadata place {len(tps)} partitions, {min(tps)} among them, in a directory with the id {directory},"
+            " which none has",
+            "starts; these partitions may stay offline, without a leader",
+            f"Write directory.id={directory} into the meta.properties of the directory that had it",
+        )
 
 
 def check_checkpoints(one: LogDirState) -> Iterator[Prediction]:
@@ -410,15 +504,29 @@ def check_checkpoints(one: LogDirState) -> Iterator[Prediction]:
             problem = error
         except OSError as error:
             problem = not_a_file(path, error)
-        if problem is not None:
-            yield Prediction(
-                "checkpoint-corrupt",
-                Reaction.OFFLINE,
-                path,
-                problem.what,
-                "takes the directory offline; without another one it stops",
-                "Remove the file: the broker then " + _CHECKPOINTS.get(name, "begins it anew"),
-            )
+        if problem is None:
+            continue
+        then = _CHECKPOINTS.get(name, "begins it anew")
+        if name in _CHECKPOINTS and _is_of_lines(path):
+            # Only a line's number is wrong: no IOException, and LogManager goes on without the file.
+            yield Prediction("checkpoint-corrupt", Reaction.RECOVERS, path, problem.what, then)
+            continue
+        yield Prediction(
+            "checkpoint-corrupt",
+            Reaction.OFFLINE,
+            path,
+            problem.what,
+            "takes the directory offline; without another one it stops",
+            f"Remove the file: the broker then {then}",
+        )
+
+
+def _is_of_lines(path: Path) -> bool:
+    """Whether a checkpoint's lines have as many fields as they should, whatever is in them."""
+    try:
+        return bool(checkpoints.parse_frame(read_whole(path) or b"", 3, path))
+    except (CorruptCheckpoint, OSError):
+        return False
 
 
 def check_space(one: LogDirState) -> Iterator[Prediction]:

@@ -14,6 +14,7 @@ from storage.diagnosis.directory_checks import (
     check_identity,
     check_lock,
     check_names,
+    check_placement,
     check_quorum,
     check_space,
     metadata_dir_of,
@@ -95,6 +96,7 @@ def examine(
     places = {tp: one.path for one in dirs for tp, _ in one.loaded()}
     moved = {one.tp for one in found if one.name == "being-moved" and one.tp is not None}
     places = {**dict.fromkeys(moved, metadata_dir.path), **places}
+    found += check_placement(dirs, metadata, node_id)
     found += check_absent(places, metadata, node_id, metadata_dir.path)
     stays = metadata_dir.path not in offline and len(offline) < len(dirs)
     worst_first = sorted(found, key=lambda one: (_WORST_FIRST[one.reaction], str(one.path)))
@@ -139,6 +141,8 @@ def _damage(one: LogDirState, progress: Progress, clock: Clock) -> Iterator[Pred
             if isinstance(outcome, RecoveryReport):
                 reports[tp] = outcome
                 yield from of_recovery(outcome, one.path / tp.dir_name, known.of(tp).recovery_point)
+                if outcome.cut is None and not outcome.removed_segments:
+                    yield from check_end(tp, one.path / tp.dir_name, known.of(tp).recovery_point or 0)
             else:
                 yield Prediction(
                     "unreadable", Reaction.OFFLINE, one.path / tp.dir_name, str(outcome),

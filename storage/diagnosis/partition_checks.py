@@ -6,6 +6,7 @@ comes from `verify`. Sources: Kafka's LogManager.isStrayKraftReplica, LogLoader,
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -32,6 +33,7 @@ from storage.verify.findings import FaultKind, Finding, Severity
 
 _SALVAGE = "`kafkafs salvage` copies what is intact around the damage, before the broker starts"
 _REINDEX = "`kafkafs reindex` rebuilds it"
+_NUMBER = re.compile(r"[0-9]{1,19}")
 
 # Faults of batches: recovery looks for them from the recovery point on.
 _OF_BATCHES = frozenset(
@@ -145,6 +147,14 @@ def check_files(directory: Path, tp: TopicPartition) -> Iterator[Prediction]:
                 "no-regular-file", Reaction.OFFLINE, path, "is no regular file",
                 "takes the log directory offline; without another one it stops", "Move it elsewhere", tp,
             )  # fmt: skip
+        elif (number := _NUMBER.fullmatch(path.stem)) and names.is_misnamed(path.name):
+            if path.suffix == FileKind.LOG.value:
+                end = int(number[0])
+                yield Prediction(
+                    "file-misnamed", Reaction.CUTS, path, "a segment file's name with too few digits",
+                    f"makes an empty segment from offset {end} on, and goes on there: later messages are hidden",
+                    "Move the file elsewhere", tp, end,
+                )  # fmt: skip
         elif names.is_misnamed(path.name):
             yield Prediction(
                 "file-misnamed", Reaction.REFUSES, path, "a segment file's name without an offset",
@@ -165,17 +175,25 @@ def _is_read(name: str) -> bool:
 
 
 def check_end(tp: TopicPartition, directory: Path, flushed: int) -> Iterator[Prediction]:
-    """A log that ends below its recovery point has lost segments: what is below was on the disk. OSError."""
-    segments = [Segment.at(directory, base) for base in live_offsets(directory, FileKind.LOG)]
+    """A log that ends below its recovery point has lost segments: what is below was on the disk. So has one that ends
+    where indexes without a log go on, since a segment's log is made first. OSError."""
+    bases = live_offsets(directory, FileKind.LOG)
+    segments = [Segment.at(directory, base) for base in bases]
     last = next((segment for segment in reversed(segments) if not is_directory(segment.log.path)), None)
     end = 0 if last is None else tail.measure(last, last.size).next_offset
-    if end < flushed:
+    kinds = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
+    orphan = max((base for kind in kinds for base in live_offsets(directory, kind) if base not in bases), default=-1)
+    if end < flushed or orphan >= max(end, 0 if last is None else last.base_offset + 1):
+        why = f"was on the disk up to {flushed} ({names.RECOVERY_POINT_CHECKPOINT})"
         yield Prediction(
             "log-end-lost",
             Reaction.CUTS,
             directory,
-            f"the log ends at offset {end}, and was on the disk up to {flushed} ({names.RECOVERY_POINT_CHECKPOINT})",
-            f"goes on at {end}: offsets {end} to {flushed - 1} are given to other messages",
+            f"the log ends at offset {end}, and "
+            + (why if end < flushed else f"had a segment from {orphan} on, whose indexes are there"),
+            f"goes on at {end}: offsets "
+            + (f"{end} to {flushed - 1}" if end < flushed else f"from {end} on")
+            + " are given to other messages",
             "Put the segment files that are missing back; other replicas may have them",
             tp,
             end,

@@ -10,6 +10,7 @@ Nothing here locks: a reader belongs to one thread at a time; what it returns is
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,13 @@ class ClusterMetadataReader:
         problem = self._read_log(segments) or problem
         return self._replay, min(self._end_offset, end_offset), problem
 
+    def problem_of_newest_snapshot(self) -> StorageError | None:
+        """Why the newest snapshot cannot be read as a whole, whatever older ones say; None also where there is none.
+        This reader does not refresh any more. FileNotFoundError, OSError."""
+        _, snapshots = self._list()
+        self._forget()
+        return self._read_snapshot(snapshots[0][1]) if snapshots else None
+
     def bootstrap(self, path: Path) -> ClusterMetadata:
         """What the records of a checkpoint file outside of `__cluster_metadata-0` describe. OSError."""
         self._forget()
@@ -167,7 +175,10 @@ class ClusterMetadataReader:
                 complete = bool(self._table.is_control[self._table.rows - 1])
             if complete and position == file.stat().st_size:
                 return None
-        except PermissionError as error:  # brokers make snapshots readable for their own user alone
+        except OSError as error:
+            # Brokers make snapshots readable for their own user alone. Or it is a directory, say.
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EISDIR, errno.EINVAL, errno.ELOOP):
+                raise
             return CorruptCheckpoint(f"metadata snapshot cannot be read: {error.strerror}", path=file.path)
         return CorruptCheckpoint("metadata snapshot is cut off", path=file.path, position=position)
 

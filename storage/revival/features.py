@@ -2,7 +2,7 @@
 
 Without them a broker starts and then refuses its own data: a transactional id whose last record names a transaction
 version cannot begin another transaction in a cluster without that feature. Source: Kafka's Feature, MetadataVersion,
-and what `kafka-storage version-mapping` and `feature-dependencies` of Kafka 4.3.0 print.
+and what `kafka-storage version-mapping` and `feature-dependencies` of Kafka 4.3.0 and 4.4.0 print.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ RELEASES: Final[Mapping[str, Mapping[str, int]]] = {
     "4.1": _SINCE_4_1,
     "4.2": _SINCE_4_2,
     "4.3": {**_SINCE_4_2, METADATA_VERSION: 30},
+    "4.4": {**_SINCE_4_2, METADATA_VERSION: 33, SHARE_VERSION: 2},
 }
 
 

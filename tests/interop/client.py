@@ -58,10 +58,10 @@ class Client:
         for partition in range(partitions):
             self.offsets(topic, partition)
 
-    def create_topics(self, topics: Mapping[str, tuple[int, Mapping[str, object]]]) -> None:
+    def create_topics(self, topics: Mapping[str, tuple[int, Mapping[str, object]]], replicas: int = 1) -> None:
         """Creates many topics, of (partitions, configuration), in one request, and waits for their partitions."""
         new = [
-            NewTopic(topic, partitions, 1, topic_configs={key: str(value) for key, value in config.items()})
+            NewTopic(topic, partitions, replicas, topic_configs={key: str(value) for key, value in config.items()})
             for topic, (partitions, config) in topics.items()
         ]
 

@@ -39,7 +39,8 @@ _CONFIG = {
 }
 
 
-def _eventually(condition: Callable[[], bool], what: str) -> None:
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    """Waits until the condition holds; what is wrong otherwise."""
     deadline = time.monotonic() + _SECONDS
     while not condition():
         assert time.monotonic() < deadline, what
@@ -151,7 +152,7 @@ class Failovers:
             values = b"".join(line.split(b" ", 1)[1] for line in there.splitlines(keepends=True))
             return b"".join(follower.given) == there and reader.given == values == path.read_bytes()
 
-        _eventually(agree, "the readers have other messages than the leader")
+        eventually(agree, "the readers have other messages than the leader")
 
     def _write(self, word: bytes, to: str | None = None) -> None:
         lines = b"".join(b"%s %03d\n" % (word, number) for number in range(100))
@@ -167,7 +168,7 @@ class Failovers:
             partitions = json.loads(done.stdout)["topics"][0]["partitions"] if done.returncode == 0 else []
             return any(condition(one["leader"], [node["id"] for node in one["isrs"]]) for one in partitions)
 
-        _eventually(holds, "the partition has not the leader and the replicas that it should have")
+        eventually(holds, "the partition has not the leader and the replicas that it should have")
 
     def close(self) -> None:
         for broker in self._brokers:

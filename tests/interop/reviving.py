@@ -18,6 +18,11 @@ from tests.support.commands import output_of
 from tests.support.fixtures import Golden
 
 Place = tuple[str, int]
+TOOLS = "org.apache.kafka.tools"
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
 
 
 class RevivedBroker(Broker):
@@ -117,13 +122,14 @@ def group_continues(client: Client, group: str, topic: str, partition: int, offs
     assert asyncio.run(run()) == (offset, offset)
 
 
-def read_by_java(client: Client, group: str, topic: str, count: int) -> list[int]:
+def read_by_java(client: Client, group: str, topic: str, count: int, *, protocol: str = "classic") -> list[int]:
     """The offsets of the next `count` messages that a Java consumer of a group is given, which then commits. Unlike
-    aiokafka it commits the leader's epoch too, and takes no messages from a leader with an older one."""
+    aiokafka it commits the leader's epoch too, and takes no messages from a leader with an older one. `protocol`:
+    classic, or consumer (KIP-848)."""
     said = run_tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", client.address,
         "--topic", topic, "--group", group, "--max-messages", str(count), "--timeout-ms", "110000",
-        "--command-property", "auto.offset.reset=earliest",
+        "--command-property", "auto.offset.reset=earliest", "--command-property", f"group.protocol={protocol}",
         "--formatter-property", "print.offset=true", "--formatter-property", "print.value=false",
     )  # fmt: skip
     return [int(offset) for offset in re.findall(r"^Offset:(\d+)$", said, re.MULTILINE)]
@@ -166,3 +172,73 @@ def left_open(client: Client, topic: str, messages: Sequence[Message], partition
         producer._sender._sender_task.cancel()
 
     asyncio.run(run())
+
+
+def configured(address: str, group: str, share_group: str, topic: str) -> None:
+    """Everything that the metadata hold besides topics: an ACL, a user, quotas, dynamic configurations."""
+    where = ("--bootstrap-server", address)
+    alter = ("kafka.admin.ConfigCommand", *where, "--alter")
+    run_tool(
+        f"{TOOLS}.AclCommand", *where, "--add", "--allow-principal", "User:alice", "--operation", "Read",
+        "--topic", topic,
+    )  # fmt: skip
+    for config_given, *entity in (
+        ("SCRAM-SHA-256=[password=secret]", "--entity-type", "users", "--entity-name", "alice"),
+        ("consumer_byte_rate=12345", "--entity-type", "users", "--entity-name", "alice"),
+        ("producer_byte_rate=777", "--entity-type", "clients", "--entity-default"),
+        ("log.cleaner.threads=2", "--entity-type", "brokers", "--entity-default"),
+        ("consumer.session.timeout.ms=50000", "--entity-type", "groups", "--entity-name", group),
+        ("share.auto.offset.reset=earliest", "--entity-type", "groups", "--entity-name", share_group),
+        ("interval.ms=60000", "--entity-type", "client-metrics", "--entity-name", "m"),
+    ):
+        run_tool(*alter, "--add-config", config_given, *entity)
+
+
+def asked(address: str) -> dict[str, list[str]]:
+    """What Kafka's tools say of everything in the metadata besides topics."""
+    where = ("--bootstrap-server", address)
+    configs = ("kafka.admin.ConfigCommand", *where, "--describe")
+    answers = {
+        "acls": run_tool(f"{TOOLS}.AclCommand", *where, "--list"),
+        "users": run_tool(*configs, "--entity-type", "users"),
+        "clients": run_tool(*configs, "--entity-type", "clients", "--entity-default"),
+        "brokers": run_tool(*configs, "--entity-type", "brokers", "--entity-default"),
+        "groups": run_tool(*configs, "--entity-type", "groups"),
+        "metrics": run_tool(*configs, "--entity-type", "client-metrics", "--entity-name", "m"),
+        "features": run_tool(f"{TOOLS}.FeatureCommand", *where, "describe"),
+    }
+    # Groups that nothing is set for are named too. Of a feature its level; the epoch is that of the metadata log. The
+    # quorum is a new one, with a version of its own.
+    return {
+        name: sorted(
+            re.sub(r"\s*Epoch: \d+", "", line.strip())
+            for line in said.splitlines()
+            if line.strip() and not line.startswith("Dynamic configs for group") and "kraft.version" not in line
+        )
+        for name, said in answers.items()
+    }
+
+
+def topic_ids(address: str) -> dict[str, str]:
+    """The ids of all topics, by name."""
+    said = run_tool(f"{TOOLS}.TopicCommand", "--bootstrap-server", address, "--describe")
+    return dict(re.findall(r"Topic: (\S+)\s+TopicId: (\S+)", said))
+
+
+def transacted(address: str, count: int, topic: str, id: str) -> None:
+    """A Java producer, whose records in `__transaction_state` name the transaction version, writes `count` messages."""
+    run_tool(
+        f"{TOOLS}.ProducerPerformance", "--bootstrap-server", address, "--topic", topic, "--num-records", str(count),
+        "--record-size", "10", "--throughput", "-1", "--transactional-id", id,
+        "--transaction-duration-ms", "1000",
+    )  # fmt: skip
+
+
+def read_by_share_group(address: str, group: str, topic: str, count: int) -> list[int]:
+    """The offsets of the next `count` messages that a member of a share group is given, which are then done."""
+    said = run_tool(
+        f"{TOOLS}.consumer.ConsoleShareConsumer", "--bootstrap-server", address, "--topic", topic, "--group", group,
+        "--max-messages", str(count), "--timeout-ms", "100000",
+        "--formatter-property", "print.offset=true", "--formatter-property", "print.value=false",
+    )  # fmt: skip
+    return [int(offset) for offset in re.findall(r"^Offset:(\d+)$", said, re.MULTILINE)]

@@ -322,6 +322,27 @@ def only_a_future_log(logs: Path) -> list[Path]:
     return [logs]
 
 
+def misnamed_snapshot(logs: Path) -> list[Path]:
+    (logs / "__cluster_metadata-0" / "x.checkpoint").write_bytes(b"")
+    return [logs]
+
+
+def bootstrap_is_directory(logs: Path) -> list[Path]:
+    (logs / "bootstrap.checkpoint").unlink()
+    (logs / "bootstrap.checkpoint").mkdir()
+    return [logs]
+
+
+def segment_with_few_digits(logs: Path) -> list[Path]:
+    (logs / "p-3" / f"{7:019}.log").write_bytes(b"")
+    return [logs]
+
+
+def number_that_is_none(logs: Path) -> list[Path]:
+    (logs / "recovery-point-offset-checkpoint").write_text("0\n1\np zero 5\n")
+    return [logs]
+
+
 QUORUM_STATE = "__cluster_metadata-0/quorum-state"
 WHOLE = {
     # name: (damage, the finding, its reaction, whether the broker starts, what its log says)
@@ -363,6 +384,19 @@ WHOLE = {
         edited(QUORUM_STATE, r'"data_version":\d', '"data_version":7'),
         "quorum-state-corrupt", "refuses", False, "data_version (7)",
     ),
+    "quorum-state that lacks a field": (
+        edited(QUORUM_STATE, r'"leaderEpoch":', '"leaderEpoch_":'),
+        "quorum-state-corrupt", "refuses", False, "unable to locate field 'leaderEpoch'",
+    ),
+    "quorum-state is a directory": (as_directory(QUORUM_STATE), "quorum-state-corrupt", "refuses", False, ""),
+    "bootstrap.checkpoint is a directory": (bootstrap_is_directory, "bootstrap-corrupt", "refuses", False, ""),
+    "a snapshot's name": (misnamed_snapshot, "file-misnamed", "refuses", False, "StringIndexOutOfBounds"),
+    "another directory id": (
+        edited("meta.properties", "directory.id=.*", f"directory.id={OTHER_ID}"),
+        "directory-id-unknown", "does-not-notice", True, "",
+    ),
+    "a segment's name of 19 digits": (segment_with_few_digits, "file-misnamed", "cuts", True, ""),
+    "a number in the recovery points": (number_that_is_none, "checkpoint-corrupt", "recovers", True, "resetting"),
     "an empty snapshot": (later_snapshot(b""), "metadata-snapshot-damaged", "refuses", False, "handleLoadSnapshot"),
     "a snapshot of garbage": (later_snapshot(b"x" * 100), "metadata-snapshot-damaged", "refuses", False, "magic"),
     "bootstrap.checkpoint": (bad_bootstrap, "bootstrap-corrupt", "refuses", False, "No FeatureLevelRecord"),

@@ -12,6 +12,7 @@ import pytest
 
 from storage.append.partition_log import PartitionLog
 from storage.files import names
+from storage.format.compression import Codec
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir, many
@@ -228,6 +229,8 @@ def test_diff(source: Path, tmp_path: Path) -> None:
     assert "key 'key-00000'" in result.stdout
     assert "and 10 bytes more" in result.stdout
     assert f"t/1 is not in {tmp_path / 'other'}" in result.stderr
+    assert "  different on both sides: 1, in key, value\n" in result.stdout
+    assert f"  only in {tmp_path / 'other'}: 1\n" in result.stdout
     told = json.loads(run("diff", source, tmp_path / "other", "t", "--offsets", "10-", "--json").stdout)
     assert told["differ"] is True
     first, second = told["partitions"]
@@ -236,6 +239,12 @@ def test_diff(source: Path, tmp_path: Path) -> None:
     assert second["absent_in"] == str(tmp_path / "other")
     assert second["differs"] is False  # it has nothing from offset 10 on
     assert output_of("diff", source, tmp_path / "other", "t/0", "--offsets", "0-8") == b"t/0: equal\n"
+    zstd_items = [Batch(many(5), Codec.ZSTD), Batch(many(4), Codec.ZSTD)]
+    build_log_dir(tmp_path / "zstd", {"t": [zstd_items]})
+    zstd = run("diff", tmp_path / "other", tmp_path / "zstd", "t/0", "--offsets", "0-8")
+    assert (zstd.exit_code, zstd.stdout) == (0, "t/0: equal\n")
+    assert "t/0: the same messages, stored differently: " in zstd.stderr
+    assert zstd.stderr.endswith(f"{tmp_path / 'zstd'} has 2 batches (v2, zstd)\n")
     assert run("diff", source, copy, "t", "--offsets", "last-5").exit_code == 2
     assert run("diff", source, copy, "nothing").exit_code == 4
 

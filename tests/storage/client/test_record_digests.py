@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.client.record_digests import LogDiff, LogDigest, diff_records, digest_records
+from storage.client.record_digests import LogDiff, LogDigest, Stored, diff_records, digest_records, stored_as
 from storage.errors import CorruptBatch, OffsetOutOfRange
 from storage.format.compression import Codec
 from storage.format.record_columns import Record
@@ -151,3 +151,39 @@ def test_what_real_brokers_wrote_with_each_codec_is_the_same() -> None:
             log = log_dir.log(TopicPartition(topic, 0)).snapshot()
             assert digest_of(log).whole.records > 0
             assert diff_records(log, log) == LogDiff()
+
+
+def keyed(*numbers: int) -> list[Record]:
+    """Records with the offsets as values and keys from the numbers; a deletion below 0."""
+    return [
+        Record(b"%d" % abs(number), b"%d" % offset if number >= 0 else None, timestamp=offset)
+        for offset, number in enumerate(numbers)
+    ]
+
+
+def test_what_compaction_removed_is_told_apart(tmp_path: Path) -> None:
+    records = keyed(1, 2, -3, 1, 4, 5)
+    whole = snapshot_of(tmp_path / "whole", [Batch(records)])
+    kept = [Batch([records[1]], base_offset=1), Batch([records[3]], base_offset=3), Batch([records[5]], base_offset=5)]
+    compacted = snapshot_of(tmp_path / "compacted", kept)
+    found = diff_records(whole, compacted).differences
+    # 0 has a later message with its key, 2 is a deletion; 4 is lost.
+    assert (found.only, found.superseded, found.changed, found.whole) == ((3, 0), (2, 0), 0, True)
+    assert diff_records(compacted, whole).differences.superseded == (0, 2)
+
+
+def test_what_differs_is_named(tmp_path: Path) -> None:
+    records = keyed(1, 2, 3, 4)
+    other = [records[0]._replace(timestamp=7), records[1], records[2]._replace(key=b"x", headers=((b"h", None),))]
+    found = diff_records(
+        snapshot_of(tmp_path / "a", [Batch(records)]), snapshot_of(tmp_path / "b", [Batch([*other, records[3]])])
+    ).differences
+    assert (found.changed, found.fields, found.only) == (2, ("timestamp", "key", "headers"), (0, 0))
+
+
+def test_how_messages_are_stored(tmp_path: Path) -> None:
+    records = many(6, 20)
+    items: list[Item] = [Batch(records[:2], Codec.NONE, 1), ROLL, Batch(records[2:4], Codec.ZSTD), Batch(records[4:])]
+    log = snapshot_of(tmp_path, items)
+    assert stored_as(log) == Stored(4, (1, 2), ("uncompressed", "zstd"))
+    assert stored_as(log, 3, 4) == Stored(1, (2,), ("zstd",))

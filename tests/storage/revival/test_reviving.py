@@ -498,6 +498,9 @@ def test_security_is_left_out_on_request(tmp_path: Path) -> None:
 def test_a_release_decides_the_features(tmp_path: Path) -> None:
     old = old_cluster(tmp_path / "old")
     assert described(revived(tmp_path, old, release="3.9")[0]).features == {"metadata.version": 21}
+    (tmp_path / "latest").mkdir()
+    latest = described(revived(tmp_path / "latest", old, release="4.4")[0]).features
+    assert (latest["metadata.version"], latest["share.version"]) == (33, 2)
     assert features({}, ["group.version"], None) == {"metadata.version": 25, "group.version": 1}
     assert features({"metadata.version": 7}, ["group.version"], None) == {"metadata.version": 21}
     with pytest.raises(InvalidConfig, match=r"share\.version.*4\.1"):
