@@ -52,7 +52,8 @@ def test_records_in_any_order_and_damaged_ones(seed: int, tmp_path: Path) -> Non
     )
     log_dir = tmp_path / "log"
     commands: list[tuple[object, ...]] = [
-        ("metadata", log_dir), ("metadata", log_dir, "--json", "--secrets"), ("metadata", log_dir, "--diff", "2020-01-01"),
+        ("metadata", log_dir), ("metadata", log_dir, "--json", "--secrets"),
+        ("metadata", log_dir, "--diff", "2020-01-01"),
         ("groups", log_dir), ("groups", log_dir, "--json"), ("transactions", log_dir, "--json"),
         ("doctor", log_dir, "--json"), ("verify", log_dir), ("topics", "describe", log_dir),
         *(("dump", made[topic, 0].path / f"{0:020d}.log") for topic in GROUPS),
