@@ -11,8 +11,8 @@ import pytest
 
 from storage.format.messages import GROUPS
 from storage.format.record_columns import Record
-from tests.support.builders import Batch, build_log_dir
-from tests.support.commands import run
+from tests.support.builders import Batch, Partition, build_log_dir, many
+from tests.support.commands import output_of, run
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.own_topics import INTERNAL, lines, raw
 
@@ -66,3 +66,10 @@ def test_records_in_any_order_and_damaged_ones(seed: int, tmp_path: Path) -> Non
         if command[0] in ("dump", "cat"):
             for line in result.stdout_bytes.splitlines():
                 json.loads(line)
+
+
+def test_a_producer_id_that_nothing_can_follow_is_carried_over(tmp_path: Path) -> None:
+    batch = Batch(many(1), producer_id=2**63 - 1)
+    log_dir = build_log_dir(tmp_path / "log", {"t": [Partition([batch])]}).path
+    output_of("revive", log_dir, "--to", tmp_path / "new")
+    assert output_of("count", tmp_path / "new", "t") == b"1\n"
