@@ -94,8 +94,7 @@ class RangeFile(File):
         """As `open`."""
         state = self._obtain()
         if self._forget_repaired(state.layout):
-            self._services.states.forget(self._node, state)
-            state = self._obtain()
+            state.begin_again()
         if self._is_raw:
             return RawHandle(OpenView(state, _files))
         return RenderedHandle(OpenView(state), self._services.cache, self._services.workers)

@@ -101,6 +101,7 @@ class ViewState:
         # guarded by the lock
         self._lock = threading.Lock()
         self._fresh_at: LogSnapshot | None = None  # the last positions are what beginning at this snapshot would give
+        self._repaired: Positions | None = None  # no later open gets them
 
     @property
     def log(self) -> Log:
@@ -128,6 +129,11 @@ class ViewState:
             alone = positions is self._positions[0]
             sealed = alone and _is_sealed(positions.shown) and not self._question.is_fixed
             return Opened(positions, owner, sealed)
+
+    def begin_again(self) -> None:
+        """The next open gets new positions, because what the last ones show as damage was repaired."""
+        with self._lock:
+            self._repaired = self._positions[-1] if self._positions else None
 
     def close(self, positions: Positions, owner: int) -> None:
         """Ends the use of a handle on these positions."""
@@ -218,7 +224,7 @@ class ViewState:
         if not self._positions:
             return False
         last = self._positions[-1]
-        if last.shown.plan.is_outdated():
+        if last.shown.plan.is_outdated() or last is self._repaired:
             return False
         if isinstance(self._question.spec, LastDuration):
             return snapshot is last.shown.snapshot and self.clocks.monotonic() - last.begun <= _FIXED_S

@@ -49,7 +49,7 @@ def state_of(group: ConsumerGroup, topics_by_id: Callable[[], _Names]) -> dict[s
         "members": members,
     }
     expressions = {
-        one.key["regularExpression"]: one.data["topics"] for one in group.records if one.kind == _REGULAR_EXPRESSION
+        one.key["regularExpression"]: one.data.get("topics") for one in group.records if one.kind == _REGULAR_EXPRESSION
     }
     if expressions:
         state["regular_expressions"] = expressions
@@ -58,7 +58,7 @@ def state_of(group: ConsumerGroup, topics_by_id: Callable[[], _Names]) -> dict[s
     if _SHARE_PARTITIONS in whole:
         state["initialized_partitions"] = [
             {"topic": one["topicName"], "topic_id": one["topicId"], "partitions": one["partitions"]}
-            for one in whole[_SHARE_PARTITIONS]["initializedTopics"]
+            for one in whole[_SHARE_PARTITIONS].get("initializedTopics", ())
         ]
     return state
 

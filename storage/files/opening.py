@@ -141,8 +141,11 @@ def exists(path: Place) -> bool:
 
 
 def status_of(path: Place) -> os.stat_result:
-    """The status of a file, which for a link is the link's own (lstat(2)), except for links of ours. OSError."""
+    """The status of a file, which for a link is the link's own (lstat(2)), except for links of ours. OSError: also
+    EINVAL for a FIFO, a socket or a device, whose size of 0 does not mean that it is empty."""
     status = os.lstat(path)
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise OSError(errno.EINVAL, "is not a regular file", os.fspath(path))
     return Path(path).readlink().lstat() if stat.S_ISLNK(status.st_mode) and _is_ours(path) else status
 
 

@@ -389,7 +389,7 @@ def _value(
             return found
         size = cells[_FOUND]
         if size < 0:
-            return 0 if steps[step + _ARRAY] else _null(out, cells, steps, step, writing)
+            return _NULL if steps[step + _ARRAY] else _null(out, cells, steps, step, writing)
         at = cells[_AT]
         if size > end - at:
             return _SHORT

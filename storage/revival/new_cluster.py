@@ -27,6 +27,7 @@ from storage.types import TopicPartition
 SERVER_PROPERTIES = "server.properties"
 CONTROLLER_LISTENER = "CONTROLLER"
 _PRODUCER_ID_BLOCK = 1000  # ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE
+_GREATEST_ID = 2**63 - 1
 _NO_LEADER = -1
 _MAX_INT32 = 2**31 - 1
 
@@ -61,7 +62,9 @@ class NewCluster:
         next_producer_id = 0
         if self.producer_id >= 0:
             # Otherwise a new producer could get an id that a log knows, and its first batch be taken for a duplicate.
-            next_producer_id = (self.producer_id // _PRODUCER_ID_BLOCK + 1) * _PRODUCER_ID_BLOCK
+            # Behind the greatest that there can be a broker gives none out (ProducerIdControlManager): "Exhausted".
+            following = (self.producer_id // _PRODUCER_ID_BLOCK + 1) * _PRODUCER_ID_BLOCK
+            next_producer_id = min(following, _GREATEST_ID)
         records = cluster_records(replace(self.cluster, next_producer_id=next_producer_id))
         for topic in self.topics:
             records.append(TopicRecord(topic.name, topic.topic_id))

@@ -11,7 +11,7 @@ import pytest
 
 from storage.format.record_columns import Record
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
-from tests.support.commands import process, run
+from tests.support.commands import output_of, process, run
 from tests.support.mounts import KAFKAFS
 from tests.support.schema_logs import GrowingLog, framed, schema_record
 
@@ -208,3 +208,16 @@ def test_a_directory_of_schemas_is_opened_as_a_log_directory_is(tmp_path: Path, 
     (tmp_path / "victim").write_text('{"subject":"secret","body":{"version":1,"id":1,"schema":"secret"}}')
     place.symlink_to(tmp_path / "victim")
     assert "secret" not in run("schemas", log_dir, "--json").output
+
+
+def test_a_fifo_in_place_of_messages_is_no_empty_partition(tmp_path: Path) -> None:
+    built = build_log_dir(tmp_path / "log", {"t": [[b"a"]], "u": [[b"b"]]})
+    log = built["t", 0].log(0)
+    log.unlink()
+    os.mkfifo(log)
+    for command in (("count", built.path, "t"), ("cat", built.path, "t"), ("dump", log)):
+        result = run(*command)
+        assert result.exit_code == 4
+        assert "is not a regular file" in result.output
+    assert output_of("cat", built.path, "u") == b"b\n"
+    assert "is not a regular file" in run("verify", built.path).output

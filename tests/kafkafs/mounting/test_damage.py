@@ -229,6 +229,32 @@ def test_what_was_repaired_in_place_is_read(tmp_path: Path, name: str, harm: obj
         assert path.read_bytes() == expected
 
 
+@pytest.mark.parametrize("name", ["messages.txt", f"offsets/0-{SEALED - 1}.txt", f"time/{START_MS}--.txt"])
+@pytest.mark.parametrize("harm", [_zero, _flip])
+def test_what_was_repaired_is_read_although_another_handle_is_open(tmp_path: Path, name: str, harm: object) -> None:
+    """A forgotten reader; or the handle of a reader whose close(2) has returned, which the kernel tells us of later."""
+    assert callable(harm)
+    built = _build(tmp_path / "logs")
+    log = built["t", 0].log(0)
+    intact, status = log.read_bytes(), log.stat()
+    harm(built, built["t", 0].batches[BAD])
+    os.utime(log, ns=(status.st_atime_ns, status.st_mtime_ns))
+    records = built["t", 0].records
+    expected = txt(records[:SEALED] if name.startswith("offsets") else records)
+    with watched(built.path, tmp_path / "mnt") as mount:
+        path = mount.path / "t/0" / name
+        with path.open("rb", buffering=0) as held:
+            before = held.read(100)
+            with fails_with(errno.EIO):
+                path.read_bytes()
+            _overwrite(built, 0, intact)
+            os.utime(log, ns=(status.st_atime_ns, status.st_mtime_ns))
+            for _ in range(2):
+                assert path.read_bytes() == expected
+            assert before == expected[:100]
+            assert held.read(100) == expected[100:200]
+
+
 def test_a_repaired_log_view_is_not_what_the_page_cache_has(tmp_path: Path) -> None:
     built = _build(tmp_path / "logs")
     log = built["t", 0].log(0)

@@ -93,3 +93,14 @@ def test_what_other_protocols_send_and_what_cannot_be_read_stays_base64(tmp_path
     assert found["connect"]["members"][0]["assignment"] == ""
     assert found["broken"]["members"][0]["assignment"] == []
     assert found["gone"]["state"] == "Empty"
+
+
+def test_records_that_cannot_be_read_leave_their_part_out(tmp_path: Path) -> None:
+    records = [
+        Record(b"\0\x10\0\1g\0\1r", b"\0\0\0"),  # ConsumerGroupRegularExpression
+        Record(b"\0\x0f\0\1s", b"\0\0\0"),  # ShareGroupStatePartitionMetadata
+    ]
+    build_log_dir(tmp_path / "log", {"__consumer_offsets": [[Batch(records)]]})
+    found = states(tmp_path / "log")
+    assert found["g"]["regular_expressions"] == {"r": None}
+    assert found["s"]["initialized_partitions"] == []

@@ -136,6 +136,14 @@ def test_text_that_is_not_utf8_is_replaced_as_javas_decoder_replaces_it() -> Non
         assert key["data"]["transactionalId"] == text.decode(errors="replace"), text
 
 
+def test_an_element_that_is_null_is_an_error_as_for_kafkas_reader() -> None:
+    """MessageDataGenerator: "non-nullable field topics element was serialized as null"."""
+    reader, key, rest = messages("__consumer_offsets"), b"\0\x10\0\1g\0\1r", b"\0" * 17
+    assert reader.one(key, b"\0\0\2\2t" + rest)[1]["data"]["topics"] == ["t"]
+    with pytest.raises(StorageError, match="null where it must not be in field topics"):
+        reader.one(key, b"\0\0\2\0" + rest)
+
+
 def test_columns_outside_of_the_buffer_are_refused() -> None:
     reader = messages("__consumer_offsets")
     for start, length in ((0, 5), (-1, 2), (2**62, 2**62), (5, 1)):
