@@ -94,7 +94,7 @@ def test_verify_finds_damage_in_the_tier(tmp_path: Path) -> None:
     log.write_bytes(bytes(data))
     result = run("verify", LOG, "cut", "--json", "--tier", tier)
     assert result.exit_code == 1
-    assert [one["kind"] for one in json.loads(result.stdout)["findings"]] == ["remote-segment"]
+    assert [one["name"] for one in json.loads(result.stdout)["findings"]] == ["remote-segment"]
 
 
 def test_retain_says_what_the_broker_would_remove() -> None:
