@@ -30,6 +30,7 @@ class StorageError(Exception):
         super().__init__(what)
         self.what = what
         self.path = None if path is None else Path(path)
+        self._url = path if isinstance(path, str) and "://" in path else None  # a Path loses a slash of it
         self.position = position
         self.offset = offset
         self.expected = expected
@@ -42,7 +43,8 @@ class StorageError(Exception):
             for name, value in (("position", self.position), ("offset", self.offset))
             if value is not None
         ]
-        text = f"{self.path}: {self.what}" if self.path is not None else self.what
+        place = self.path if self._url is None or self.path != Path(self._url) else self._url
+        text = f"{place}: {self.what}" if self.path is not None else self.what
         if where:
             text += f" at {', '.join(where)}"
         if self.expected is not None:

@@ -58,8 +58,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "storage.directory", "storage.compaction",
     ),
     "storage.revival": (
-        "storage.format", "storage.config", "storage.files", "storage.tier", "storage.log", "storage.append", "storage.recovery",
-        "storage.directory", "storage.client", "storage.upkeep",
+        "storage.format", "storage.config", "storage.files", "storage.tier", "storage.log", "storage.append",
+        "storage.recovery", "storage.directory", "storage.client", "storage.upkeep",
     ),
     "storage.diagnosis": (
         "storage.format", "storage.files", "storage.log", "storage.recovery", "storage.directory", "storage.verify",

@@ -97,8 +97,8 @@ def malformed(name: str, expected: object, found: object) -> CorruptData:
 
 
 def read(manifest: StoredObject, opened: Opener) -> _Fields:
-    """The manifest's fields. `opened`: see layouts.segments. TierUnavailable, CorruptData; UnsupportedFormat for another
-    version."""
+    """The manifest's fields. `opened`: see layouts.segments. TierUnavailable, CorruptData; UnsupportedFormat for
+    another version."""
     if manifest.size > _MOST_MANIFEST_BYTES:
         expected = f"at most {_MOST_MANIFEST_BYTES} bytes"
         raise CorruptData("manifest is too large", path=manifest.name, expected=expected, found=manifest.size)

@@ -121,10 +121,12 @@ def _entry(found: os.DirEntry[str]) -> Entry | None:
 
 class Url(Place):
     """A URL, by fsspec (extra `tier`). Settings of its backend are those that it takes from the environment
-    (`AWS_ENDPOINT_URL`, `AWS_PROFILE`, …) and from fsspec's configuration files."""
+    (`AWS_ENDPOINT_URL`, `AWS_PROFILE`, …) and from fsspec's configuration files. TierUnavailable where a package is
+    missing."""
 
     def __init__(self, name: str) -> None:
         scheme, _, rest = name.partition("://")
+        _import_backend(name, scheme.rpartition("::")[2])
         super().__init__(name, (scheme, *(part for part in rest.split("/") if part)), is_local=False)
         self._lock: Final = threading.Lock()
         self._opened: tuple[int, Any, str] | None = None  # guarded by the lock
@@ -160,19 +162,29 @@ class Url(Place):
         """The file system and the root in it. One for each process: the threads of a backend do not survive a fork."""
         with self._lock:
             if self._opened is None or self._opened[0] != os.getpid():
-                try:
-                    import fsspec
+                import fsspec
 
-                    system, root = fsspec.core.url_to_fs(self.name, use_listings_cache=False, skip_instance_cache=True)
-                except ImportError as error:
-                    what = f"a package that reads {self.name.partition('://')[0]}:// is not installed"
-                    raise TierUnavailable(what, path=self.name, found=error, advice=_NO_EXTRA) from error
+                system, root = fsspec.core.url_to_fs(self.name, use_listings_cache=False, skip_instance_cache=True)
                 self._opened = (os.getpid(), system, str(root).rstrip("/"))
             return self._opened[1], self._opened[2]
 
 
+def _import_backend(name: str, scheme: str) -> None:
+    """At once: it takes most of a second, for which a reader of a mount should not wait."""
+    try:
+        import fsspec
+
+        fsspec.get_filesystem_class(scheme)
+    except ImportError as error:
+        what = f"a package that reads {scheme}:// is not installed"
+        raise TierUnavailable(what, path=name, found=error, advice=_NO_EXTRA) from error
+    except ValueError as error:
+        raise TierUnavailable("is a URL of an unknown kind", path=name, found=error) from error
+
+
 def open_place(name: str) -> Place:
-    """The place that a person names: a URL with `://` in it, or else a directory. It is first looked at when used."""
+    """The place that a person names: a URL with `://` in it, or else a directory. It is first looked at when used.
+    TierUnavailable as `Url`."""
     if name.startswith("file://"):
         return Directory(name.removeprefix("file://"))
     return Url(name) if "://" in name else Directory(name)
