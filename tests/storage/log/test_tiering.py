@@ -183,5 +183,6 @@ def test_what_a_broker_would_remove_of_the_whole_log_and_of_what_is_here() -> No
     assert [(one.base_offset, one.reason) for one in found.total] == [(0, "retention.bytes"), (247, "retention.bytes")]
     assert [one.base_offset for one in found.local] == [698, 932, 1163]
     assert {one.reason for one in found.local} == {"local.retention.bytes"}
-    as_total = replace(limited, other={**config.other, "local.retention.bytes": "-2", "local.retention.ms": "no number"})
+    other = {**config.other, "local.retention.bytes": "-2", "local.retention.ms": "no number"}
+    as_total = replace(limited, other=other)
     assert brokers_retention(snapshot, as_total, 0).local == ()
