@@ -129,8 +129,9 @@ class TieredLog:
             return min((*bases, first)), first
         return first, first
 
-    def _wrap_locked(self, here: LogSnapshot) -> list[Segment]:
-        """Wraps the segments that are here. Returns those that were and are not, ascending."""
+    def _wrap_locked(self, here: LogSnapshot) -> list[tuple[Segment, int | None]]:
+        """Wraps the segments that are here. Returns those that were and are not, and where each ended, ascending; None
+        for the one that was the last."""
         before, self._wrapped = self._wrapped, {}
         for segment in here.segments:
             wrapper = before.get(segment)
@@ -140,10 +141,11 @@ class TieredLog:
             wrapper.size, wrapper.sealed = segment.size, segment.sealed
             self._wrapped[segment] = wrapper
         kept = set(self._wrapped.values())
-        return [one for one in before.values() if one not in kept]
+        ends = [*(one.base_offset for one in before.values()), None][1:]
+        return [(one, end) for one, end in zip(before.values(), ends, strict=True) if one not in kept]
 
     def _find_locked(
-        self, start: int, first: int, gone: Sequence[Segment], epochs: LeaderEpochs
+        self, start: int, first: int, gone: Sequence[tuple[Segment, int | None]], epochs: LeaderEpochs
     ) -> tuple[Segment, ...]:
         """The segments for the offsets from `start` to `first` (excluded)."""
         try:
@@ -152,10 +154,9 @@ class TieredLog:
             candidates, reason = [], str(error)
         counted = counted_slices(candidates, epochs if epochs.entries else lineage_of(candidates))
         # Segments that were here keep their places, so that whoever reads them goes on.
-        ends = [one.base_offset for one in gone[1:]]
-        # The last was perhaps the active one, when it was last looked at: then it ended before it was uploaded.
-        ends += [next((cut.end for cut in counted if cut.start == one.base_offset), 0) for one in gone[-1:]]
-        pairs = self._moved() + list(zip(gone, ends, strict=True))
+        # The one that was the last ended somewhere else when it was last looked at than when it was uploaded.
+        uploaded = {cut.start: cut.end for cut in counted}
+        pairs = self._moved() + [(one, uploaded.get(one.base_offset, 0) if end is None else end) for one, end in gone]
         moved = [(one, end) for one, end in pairs if start < end <= first and one.base_offset < end]
         made = {(one.base_offset, one.log.identity): one for one in self._front}
         front: list[Segment] = []

@@ -83,3 +83,25 @@ def test_nothing_is_changed(tmp_path: Path) -> None:
         output_of("cat", log, tp, "--tier", tier)
     assert sorted((*log.rglob("*"), *tier.rglob("*"))) == everything
     assert [(path, path.stat().st_mtime_ns, path.stat().st_size) for path in everything] == before
+
+
+def test_verify_finds_damage_in_the_tier(tmp_path: Path) -> None:
+    assert "nothing wrong" in output_of("verify", LOG, "cut", *tier_options("tier-local")).decode()
+    tier = copied(TIERS / "tier-local", tmp_path / "tier")
+    log = next(tier.glob("cut-*/*0491-*.log"))
+    data = bytearray(log.read_bytes())
+    data[30_000] ^= 1
+    log.write_bytes(bytes(data))
+    result = run("verify", LOG, "cut", "--json", "--tier", tier)
+    assert result.exit_code == 1
+    assert [one["name"] for one in json.loads(result.stdout)["findings"]] == ["remote-segment"]
+
+
+def test_retain_says_what_the_broker_would_remove() -> None:
+    found = json.loads(output_of("retain", LOG, "--dry-run", "--json", *tier_options("tier-local")))
+    brokers = {f"{one['topic']}/{one['partition']}": one.get("broker") for one in found["partitions"]}
+    assert brokers["plain/0"] is None
+    assert brokers["part/0"] == {"total": [], "local": []}
+    # 91,750 bytes may stay here, and nothing of the whole log has to go.
+    without = json.loads(output_of("retain", LOG, "keep", "--dry-run", "--json"))
+    assert without["partitions"][0]["broker"] == {"total": [], "local": []}

@@ -42,7 +42,7 @@ def test_what_is_lost_is_an_error_for_its_part(tmp_path: Path) -> None:
         assert (directory / "offsets/0-780.txt").read_bytes() == txt(golden[:781])
         assert (directory / "offsets/1539-.txt").read_bytes() == txt(golden[1539:])
         assert (directory / "offsets/last-10.txt").read_bytes() == txt(golden[-10:])
-        with pytest.raises(OSError) as caught:
+        with pytest.raises(OSError, match="Input/output error") as caught:
             (directory / "messages.txt").read_bytes()
         assert caught.value.errno == errno.EIO
         fd = os.open(directory / "messages.txt", os.O_RDONLY)

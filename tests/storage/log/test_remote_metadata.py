@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import pairwise
 from pathlib import Path
 
 from hypothesis import given
@@ -85,7 +86,7 @@ def test_epochs_ascend_or_count_for_nothing(entries: list[tuple[int, int]]) -> N
     found = ascending_epochs(entries)
     if found is not None:
         assert found == tuple(sorted(entries))
-        assert all(one[0] < other[0] and one[1] <= other[1] for one, other in zip(found, found[1:], strict=False))
+        assert all(one[0] < other[0] and one[1] <= other[1] for one, other in pairwise(found))
 
 
 @requires_fixtures

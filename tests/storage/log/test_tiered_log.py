@@ -13,6 +13,8 @@ from storage.client.offset_lookup import offset_for_timestamp
 from storage.errors import TierUnavailable
 from storage.files import names
 from storage.log.log_dir import LogDir
+from storage.log.reader import find_batch
+from storage.log.scanning import scan_batches
 from storage.types import Isolation, TopicPartition
 from tests.support.fixtures import requires_fixtures
 from tests.support.readers import read_all, read_past_damage
@@ -163,3 +165,47 @@ def test_the_active_segment_moves_after_it_has_grown(tmp_path: Path) -> None:
 def test_a_log_without_a_tier_is_as_before() -> None:
     snapshot = LogDir.open_read_only(TIERS / "log").log(GONE).snapshot()
     assert (snapshot.log_start_offset, snapshot.remote_offsets is None) == (1260, False)
+
+
+def test_overlapping_segments_are_cut_where_batches_begin(tmp_path: Path) -> None:
+    directory = copied(TIERS / "lost" / "log", tmp_path / "log", metadata=False)
+    tier = copied(TIERS / "lost" / "tier-local", tmp_path / "tier")
+    for path in tier.glob(f"gone-0-*/{233:020d}-*"):
+        path.unlink()
+    snapshot = opened(directory, tier).log(GONE).snapshot()
+    # The one from 367 to 612 is read whole, and the one from 482 to 718 from there on.
+    assert [segment.base_offset for segment in snapshot.segments[:4]] == [0, 233, 367, 613]
+    records, errors = read_past_damage(snapshot)
+    assert [str(error).partition(": ")[2][:22] for error in errors] == ["messages 233 to 366 ar"]
+    golden = golden_of(GONE)
+    assert records == golden[:233] + golden[367:]
+    for start in (613, 650, 700):
+        assert read_all(snapshot, start, 720) == golden[start:720]
+        assert find_batch(snapshot, start).position < snapshot.segments[3].size  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_followers_segments_begin_elsewhere_than_those_in_the_tier(layout: str, tmp_path: Path) -> None:
+    directory = copied(TIERS / "log", tmp_path / "log")
+    whole = opened(TIERS / "log", TIERS / "tier-local").log(GONE).snapshot()
+    part = directory / GONE.dir_name
+    for base, end in ((367, 613), (613, 1260)):
+        data = b""
+        for segment in whole.segments:
+            for window in scan_batches(whole, segment, 0):
+                rows = (window.table.base_offset >= base) & (window.table.base_offset < end)
+                starts, ends = window.table.position[rows] - window.origin, window.table.end[rows] - window.origin
+                data += b"".join(bytes(window.buffer[a:b]) for a, b in zip(starts, ends, strict=True))
+        (part / f"{base:020d}.log").write_bytes(data)
+    log = opened(directory, TIERS / layout).log(GONE)
+    before, golden = log.snapshot(), golden_of(GONE)
+    assert (before.local_log_start_offset, [one.base_offset for one in before.remote]) == (367, [0, 233])
+    assert read_all(before) == golden
+    (part / f"{367:020d}.log").unlink()
+    assert read_all(before) == golden
+    after = log.snapshot()
+    assert (after.segments, after.local_log_start_offset) == (before.segments, 613)
+    assert read_all(after, 400, 700) == golden[400:700]
+    for start in (370, 481, 482, 500, 612):  # by the index that its parts have together
+        assert find_batch(after, start).segment is before.segments[2]  # type: ignore[union-attr]
+    assert len(after.segments[2].offset_index()) > 10

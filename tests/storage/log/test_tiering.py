@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from storage.log.tiering import remote_offsets
 from storage.types import OffsetRange, TopicPartition
 from storage.upkeep.directory_retention import preview_partition, retain_partition
 from storage.upkeep.kept_segments import TIERED
+from storage.upkeep.retention import brokers_retention
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import StandingClock
+from tests.support.tiers import TIERS, opened
 
 GONE, CUT = TopicPartition("gone", 0), TopicPartition("cut", 0)
 
@@ -169,3 +172,17 @@ def test_retention_leaves_tiered_logs_alone(tiered: Path) -> None:
     assert owned.log(CUT).snapshot().remote_offsets is None
     owned.close()
     assert checkpoints.read(tiered / names.LOG_START_CHECKPOINT)[CUT] == 1000
+
+
+def test_what_a_broker_would_remove_of_the_whole_log_and_of_what_is_here() -> None:
+    log_dir, part = opened(TIERS / "log", TIERS / "tier-local"), TopicPartition("part", 0)
+    snapshot, config = log_dir.log(part).snapshot(), log_dir.topic_info("part").config
+    sizes = [snapshot.end_position(segment) for segment in snapshot.segments]
+    limited = replace(config, retention_bytes=sum(sizes[2:]), other={**config.other, "local.retention.bytes": "1"})
+    found = brokers_retention(snapshot, limited, 0)
+    assert [(one.base_offset, one.reason) for one in found.total] == [(0, "retention.bytes"), (247, "retention.bytes")]
+    assert [one.base_offset for one in found.local] == [698, 932, 1163]
+    assert {one.reason for one in found.local} == {"local.retention.bytes"}
+    other = {**config.other, "local.retention.bytes": "-2", "local.retention.ms": "no number"}
+    as_total = replace(limited, other=other)
+    assert brokers_retention(snapshot, as_total, 0).local == ()
