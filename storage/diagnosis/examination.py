@@ -15,7 +15,6 @@ from storage.diagnosis.directory_checks import (
     check_lock,
     check_names,
     check_placement,
-    check_quorum,
     check_space,
     metadata_dir_of,
     metadata_of,
@@ -32,6 +31,7 @@ from storage.diagnosis.partition_checks import (
     of_recovery,
 )
 from storage.diagnosis.predictions import Diagnosis, Prediction, Reaction
+from storage.diagnosis.quorum_checks import check_quorum
 from storage.directory.directory_checkpoints import DirectoryCheckpoints
 from storage.directory.recovery_plans import recovery_plan
 from storage.errors import CorruptCheckpoint, StorageError
