@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from storage.files.log_file import LogFile
-from storage.format.batches import LENGTH, MAX_RELATIVE_OFFSET, BatchTable
+from storage.format.batches import LENGTH, MAGIC_AT, MAX_MAGIC, MAX_RELATIVE_OFFSET, BatchTable
 from storage.log.checked_windows import Visit, WindowPlan, checked_windows
 from storage.types import MAX_OFFSET
 
@@ -68,6 +68,20 @@ def check_segment(
 
 def ignore_batches(_data: memoryview, _table: BatchTable, _rows: int, _origin: int) -> None:
     """A visit that ignores the batches."""
+
+
+def check_readable(log: LogFile, base_offset: int, size: int) -> SegmentCheck:
+    """As `check_segment`, but a batch of an undefined magic, which no reader can read, is not sound either."""
+    ends = []
+
+    def look(_data: memoryview, table: BatchTable, rows: int, _origin: int) -> None:
+        position = int(table.position[0])
+        # Such a batch is alone in its window (checked_windows).
+        if rows == 1 and log.read(position + MAGIC_AT, 1)[0] > MAX_MAGIC:
+            ends.append(SegmentCheck(position, int(table.base_offset[0]), size))
+
+    check = check_segment(log, base_offset, size, look)
+    return ends[0] if ends else check
 
 
 def never_written(log: LogFile, position: int) -> bool:

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -47,11 +46,11 @@ from storage.files.names import FileKind, FileState
 from storage.files.opening import exists
 from storage.files.transaction_index import AbortedTxn
 from storage.files.whole_file import read_existing
-from storage.format.batches import LOG_OVERHEAD, MAGIC_AT, MAX_MAGIC, MAX_RELATIVE_OFFSET, BatchTable
+from storage.format.batches import LOG_OVERHEAD, MAX_RELATIVE_OFFSET, BatchTable
 from storage.log import tail
 from storage.log.batch_search import Budget, Undecided, intact_batch
 from storage.log.segment import Segment
-from storage.log.segment_check import SegmentCheck, check_segment, ignore_batches, never_written
+from storage.log.segment_check import SegmentCheck, check_readable, check_segment, ignore_batches, never_written
 from storage.log.segments import live_offsets
 from storage.log.tiering import remote_offsets
 from storage.progress import NoProgress, Progress
@@ -195,7 +194,7 @@ class Recovery:
             if parsed is None or parsed.kind is not FileKind.LOG:
                 continue
             segment = Segment.at(self._directory, parsed.offset, parsed.state)
-            check = check_segment(segment.log, parsed.offset, segment.size, partial(self._check_magic, segment))
+            check = check_readable(segment.log, parsed.offset, segment.size)
             if check.invalid_bytes:
                 raise self._damaged_replacement(segment, check.end, check.next_offset, f"{check.invalid_bytes} bytes")
             ends.append((check.next_offset, check.end, segment))
@@ -207,12 +206,6 @@ class Recovery:
             last = Segment.at(self._directory, live[-1])
             if last.size and covered != overflow.next_offset(last):
                 raise self._damaged_replacement(segment, position, covered, f"it covers the last segment {live[-1]}")
-
-    def _check_magic(self, segment: Segment, _data: memoryview, table: BatchTable, rows: int, _origin: int) -> None:
-        """A visit of `check_segment`, which takes an undefined magic for v2's, and such a batch alone."""
-        position = int(table.position[0])
-        if rows == 1 and (magic := segment.log.read(position + MAGIC_AT, 1)[0]) > MAX_MAGIC:
-            raise self._damaged_replacement(segment, position, int(table.base_offset[0]), f"magic {magic}")
 
     def _damaged_replacement(self, segment: Segment, position: int, offset: int, found: str) -> PartitionOffline:
         return PartitionOffline(
