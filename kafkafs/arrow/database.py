@@ -7,6 +7,7 @@ reached: files, other databases, extensions and DuckDB's settings are locked, un
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kafkafs.arrow.opened_log import Log
-    from kafkafs.arrow.scan import Scan
+    from kafkafs.arrow.scan import Scan, Text
     from kafkafs.schemas.schema import SchemaLookup
     from storage.format.block import RecordBlock
 
@@ -39,6 +40,10 @@ _KEY_JSON: Final = "key_json::JSON AS key_json"
 _VALUE_JSON: Final = (
     "CASE WHEN value_schema_id IS NULL AND json_valid(value) THEN value::JSON ELSE value_json::JSON END AS value_json"
 )
+
+
+# The word, unless a number follows as in LIMIT 10 OFFSET 5; and texts, names and comments, in which it is another.
+_OFFSET: Final = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/)|\boffset\b(?!\s+\d)""", re.I | re.S)
 
 
 class BadQuery(Exception):
@@ -88,12 +93,7 @@ class Database:
 
     def statements(self, text: str) -> list[str]:
         """The statements of a text. BadQuery."""
-        import duckdb
-
-        try:
-            return [statement.query.strip() for statement in duckdb.extract_statements(text)]
-        except duckdb.Error as error:
-            raise BadQuery(str(error)) from None
+        return [statement.strip() for statement in _parsed(text)]
 
     def run(self, statement: str) -> Iterator[pa.RecordBatch]:
         """The result of one statement, the first batch at once; nothing from a statement without a result.
@@ -140,7 +140,7 @@ class Database:
     def _scan(self, topic: str) -> tuple[Scan, list[str]]:
         """The scan of a topic, and what its table has of each message."""
         found = self._log[topic]
-        text = False if self._binary else "replace"
+        text: Text = False if self._binary else "replace"
         columns, expressions = list(COLUMNS), [_quoted(name) for name in COLUMNS]  # `offset` is a word of SQL
         with suppress(InvalidOption):  # there are no schemas
             scan = found.scan(decode="json", text=text, columns=[*columns, *_DECODED])
@@ -169,7 +169,8 @@ class Where:
         self._connection = _connection("", allow_files=False)
         casts = "" if schemas is None else f" REPLACE ({_KEY_JSON}, {_VALUE_JSON})"
         more = f", {_AS_JSON}" if schemas is None else ""
-        self._query = f"SELECT row FROM (SELECT *{casts}{more} FROM records) WHERE ({expression}\n) ORDER BY row"
+        query = f"SELECT row FROM (SELECT *{casts}{more} FROM records) WHERE ({expression}\n) ORDER BY row"
+        self._query = "; ".join(_parsed(query))
         self._chosen(self._schema.empty_table())
 
     def __call__(self, tp: TopicPartition, block: RecordBlock) -> RecordBlock:
@@ -247,6 +248,22 @@ def _connection(spill: str, *, allow_files: bool) -> duckdb.DuckDBPyConnection:
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
     return connection
+
+
+def _parsed(text: str) -> list[str]:
+    """The statements of a text. OFFSET is a word of SQL, so a column of that name is quoted where it must be: where the
+    text means nothing without. BadQuery."""
+    import duckdb
+
+    def parsed(text: str) -> list[str]:
+        return [statement.query for statement in duckdb.extract_statements(text)]
+
+    try:
+        return parsed(text)
+    except duckdb.Error as error:
+        with suppress(duckdb.Error):
+            return parsed(_OFFSET.sub(lambda found: found[1] or '"offset"', text))
+        raise BadQuery(str(error)) from None
 
 
 def _named(statement: str, topics: Sequence[str]) -> list[str]:

@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -70,9 +69,9 @@ def sql(
 
     Each topic is a table with the columns key, value, topic, partition, offset, timestamp, timestampType and headers.
     Keys and values are text. value_json is there where values are JSON, and with key_json, value_schema_id and
-    decode_error where schemas are. A name with other characters than letters, digits and _ needs quotes: "my-topic";
-    so does "offset", since OFFSET is a word of SQL. A filter on offset, partition or timestamp reads only what it
-    needs. A statement sees the messages that are there when it begins.
+    decode_error where schemas are. A name with other characters than letters, digits and _ needs quotes: "my-topic".
+    A filter on offset, partition or timestamp reads only what it needs. A statement sees the messages that are there
+    when it begins.
 
     \b
     kafkafs sql /var/kafka "SELECT count(*), max(timestamp) FROM orders WHERE timestamp >= '2026-11-20'"
@@ -112,8 +111,6 @@ def sql(
 def _with_hint(message: str, topics: list[str]) -> str:
     if "does not exist" in message and "Table" in message:
         message += f"\n\nThe topics here: {', '.join(topics[:20])}{' …' if len(topics) > 20 else ''}"
-    if message.startswith("Parser Error") and re.search(r'(?<!")\boffset\b', message):
-        message += '\n\nThe column "offset" is written in quotes, since OFFSET is a word of SQL.'
     return message
 
 
@@ -224,7 +221,8 @@ def _text(value: Any) -> str | None:
 
 
 def _table(batches: Iterator[pa.RecordBatch], out: BinaryIO) -> None:
-    rows, names, more = [], None, False
+    rows: list[list[str | None]] = []
+    names, more = None, False
     for batch in batches:
         names = batch.schema.names
         for _, row in _rows([batch.slice(0, _MOST_ROWS - len(rows))]):
@@ -250,7 +248,7 @@ def _stdout(out: BinaryIO) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.stdout.detach()  # type: ignore[attr-defined]
+        sys.stdout.detach()
         sys.stdout = before
 
 
