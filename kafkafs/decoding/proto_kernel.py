@@ -46,6 +46,7 @@ _EMPTY = cython.declare(cython.longlong, -3)
 _SPARE = cython.declare(cython.longlong, 64)
 _MOST_WITHIN_EACH_OTHER = cython.declare(cython.longlong, 60)
 _MOST_ENTRIES = cython.declare(cython.longlong, 256)
+_MOST_READ_AGAIN = cython.declare(cython.longlong, 16)  # times the message, of what lies between a list's items
 _YEAR_1 = cython.declare(cython.longlong, -62135596800)  # in seconds
 _YEAR_10000 = cython.declare(cython.longlong, 253402300800)
 _LONGEST = cython.declare(cython.longlong, 315576000000)  # of a Duration, in seconds
@@ -254,6 +255,8 @@ def _scan(numbers: Longs, kind: Long, text: Bytes, at: Long, end: Long, slots: C
     other: Long
     code: Long
     flags: Long
+    between: Long = 0
+    most_between: Long = _MOST_READ_AGAIN * (end - at) + 4096
     for i in range(count):
         slots[base + 3 * i + 2] = 0
     while at < end:
@@ -278,8 +281,13 @@ def _scan(numbers: Longs, kind: Long, text: Bytes, at: Long, end: Long, slots: C
         if tag & 7 != _wire_type(code) and not (flags & _REPEATED and tag & 7 == 2 and code != 10):
             return _LIBRARY
         if flags & _REPEATED:
+            # What lies between is read again for each field: thousands of fields would read megabytes each.
             if slots[slot + 2] == 0:
                 slots[slot] = begin
+            else:
+                between += begin - slots[slot + 1]
+            if between > most_between:
+                return _LIBRARY
             slots[slot + 1] = at
             slots[slot + 2] += 1
             continue

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="no protobuf: install the extra `schemas`")
 
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
 from kafkafs.decoding import proto_kernel
 from kafkafs.decoding.proto_files import Compiled
 from kafkafs.decoding.protobuf import CannotDecode, ProtobufDecoder
@@ -58,3 +60,20 @@ def test_random_schemas_and_messages(seed: int) -> None:
     compare(
         compiled, [b"\0" + random_protobuf.odd(dice.choice(data)[1:], dice.choice(data)[1:], dice) for _ in range(60)]
     )
+
+
+@pytest.mark.parametrize(("fields", "by_whom"), [(10, "kernel"), (200, "library")])
+def test_lists_whose_items_lie_apart(fields: int, by_whom: str) -> None:
+    """A list is read from its first item to its last: 1,000 of them in 400 kB took 0.8 s, by the library 0.01 s."""
+    file = descriptor_pb2.FileDescriptorProto(name="lists.proto", syntax="proto3")
+    made = file.message_type.add(name="M")
+    for number in range(1, fields + 1):
+        made.field.add(name=f"f{number}", number=number, label=3, type=9)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    message = message_factory.GetMessageClass(pool.FindMessageTypeByName("M"))
+    each = message(**{f"f{number}": ["a"] for number in range(1, fields + 1)}).SerializeToString()
+    data = b"\0" + each + b"\xf8\x7f\x01" * 20_000 + each
+    text = by_kernel(ProtobufDecoder(Compiled(pool, pool.FindFileByName("lists.proto"), 1)), [data])[0]
+    assert (text is None) == (by_whom == "library")
+    assert compare(Compiled(pool, pool.FindFileByName("lists.proto"), 1), [data]) == (by_whom == "kernel")
