@@ -74,9 +74,9 @@ def sql(
     when it begins.
 
     \b
-    kafkafs sql /var/kafka "SELECT count(*), max(timestamp) FROM orders WHERE timestamp >= '2026-11-20'"
-    kafkafs sql /var/kafka "SELECT value_json->>'customer' AS who, count(*) FROM orders GROUP BY who ORDER BY 2 DESC"
-    kafkafs sql /var/kafka 'SELECT * FROM orders JOIN "orders-dlq" USING (key)' --format csv -o joined.csv
+    kafkafs sql /var/kafka "SELECT max(offset) FROM orders WHERE timestamp >= '2026-11-20'"
+    kafkafs sql /var/kafka "SELECT value_json->>'item' AS item, count(*) FROM orders GROUP BY item"
+    kafkafs sql /var/kafka 'SELECT * FROM orders JOIN "orders-dlq" USING (key)' -o joined.txt
     """
     from kafkafs.arrow.database import BadQuery, Database
     from kafkafs.arrow.log_dirs import InvalidOption

@@ -212,9 +212,7 @@ class TextDecoder:
         self._decoder = ColumnDecoder(schemas, subject, Programs())
         self._rooms = Rooms(_ROOM, _MOST_KEPT)
 
-    def decode(
-        self, data: Buffer, starts: Int64s, lengths: Int64s, guids: Mapping[int, bytes] | None = None
-    ) -> Texts:
+    def decode(self, data: Buffer, starts: Int64s, lengths: Int64s, guids: Mapping[int, bytes] | None = None) -> Texts:
         """(texts one after another, where each ends, schema ids, errors by row).
 
         A text is what decoded.jsonl shows: the decoded value, else the bytes as jsonl shows them; null, whose length is

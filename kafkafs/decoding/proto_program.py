@@ -70,8 +70,15 @@ class ProtoProgram:
         with self._lock:
             if indexes in self._known:
                 return
+            before = len(self._numbers), len(self._literals), dict(self._places)
+            try:
+                root = self._add_types(kind)
+            except BaseException:  # a type that is there in part would be believed
+                del self._numbers[before[0] :], self._literals[before[1] :]
+                self._places = before[2]
+                raise
             self._known.add(indexes)
-            self._roots += (*self._literal(indexes), self._add_types(kind))
+            self._roots += (*self._literal(indexes), root)
             self.arrays = Arrays(
                 np.array(self._numbers, np.int64),
                 np.frombuffer(bytes(self._literals), np.uint8),
@@ -131,9 +138,10 @@ class ProtoProgram:
         if place is None:
             place = self._places[enum.full_name] = len(self._numbers)
             named = {} if enum.full_name == f"{_OWN}NullValue" else enum.values_by_number
-            self._numbers += (len(named) or -1, int(enum.is_closed))
-            for number, value in sorted(named.items()):
-                self._numbers += (number, *self._literal(quoted(value.name)))
+            numbers = sorted(set(named))  # the library has a number once for each of its aliases
+            self._numbers += (len(numbers) or -1, int(enum.is_closed))
+            for number in numbers:
+                self._numbers += (number, *self._literal(quoted(named[number].name)))
         return place
 
 

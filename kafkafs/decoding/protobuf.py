@@ -91,9 +91,10 @@ class ProtobufDecoder:
         begin = bytes(memoryview(buffer).cast("B")[start : start + min(length, _MOST_OF_INDEXES)])
         try:
             indexes, at = read_indexes(begin)
-            self.program.add(begin[:at], self._class(indexes).DESCRIPTOR)
+            kind = self._class(indexes).DESCRIPTOR
         except (BadIndexes, TypeError):  # the library's if the type is no good, for `decode` to tell
             return
+        self.program.add(begin[:at], kind)
 
     def encode(self, value: object) -> bytes:
         """Message indexes and message of the first message type that `value` fits: outer types come first. Raises

@@ -9,6 +9,7 @@ import struct
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, empty_pb2, message_factory, struct_pb2
+
 from google.protobuf import field_mask_pb2, timestamp_pb2, wrappers_pb2  # isort: skip
 
 from kafkafs.decoding.proto_files import Compiled
@@ -30,7 +31,7 @@ _FLOATS = [0.0, -0.0, 1.0, 1.5, 0.1, 1e300, -1e-7, 1e16, 123456.789, 5e-324, mat
 
 
 def schema(dice: random.Random) -> Compiled:
-    """A file with some message types and enums, in a pool with the types that it uses. Its first message is the root."""
+    """A file with some message types and enums, in a pool with the types that it uses."""
     file = descriptor_pb2.FileDescriptorProto(name="random.proto", package=dice.choice(["", "p.q"]))
     syntax = dice.choice(["proto2", "proto3", "proto3", "editions"])
     file.syntax = syntax
@@ -83,7 +84,7 @@ def _add_message(
         if syntax == "editions" and field.type == _FIELD.TYPE_MESSAGE and dice.random() < 0.3:
             field.options.features.message_encoding = descriptor_pb2.FeatureSet.DELIMITED
         repeated = field.label == _FIELD.LABEL_REPEATED
-        if repeated and syntax != "editions" and field.type in _SCALARS + [_FIELD.TYPE_ENUM] and dice.random() < 0.4:
+        if repeated and syntax != "editions" and field.type in [*_SCALARS, _FIELD.TYPE_ENUM] and dice.random() < 0.4:
             if field.type not in (_FIELD.TYPE_STRING, _FIELD.TYPE_BYTES):
                 field.options.packed = dice.random() < 0.5
         elif not repeated and oneof and dice.random() < 0.4:
@@ -127,9 +128,9 @@ def _make_map(
     field.label, field.type, field.type_name = _FIELD.LABEL_REPEATED, _FIELD.TYPE_MESSAGE, f"{place}.{entry}"
 
 
-def message(compiled: Compiled, dice: random.Random) -> bytes:
-    """Data of the root, as the library writes them."""
-    root = next(iter(compiled.file.message_types_by_name.values()))
+def message(compiled: Compiled, dice: random.Random, which: int = 0) -> bytes:
+    """Data of this message type of the file, as the library writes them."""
+    root = list(compiled.file.message_types_by_name.values())[which]
     made = message_factory.GetMessageClass(root)()
     _fill(made, dice, 0)
     return bytes(made.SerializePartialToString(deterministic=dice.random() < 0.5))
