@@ -100,6 +100,7 @@ def test_lists_whose_items_lie_apart(fields: int, by_whom: str) -> None:
     message = message_factory.GetMessageClass(pool.FindMessageTypeByName("M"))
     each = message(**{f"f{number}": ["a"] for number in range(1, fields + 1)}).SerializeToString()
     data = b"\0" + each + b"\xf8\x7f\x01" * 20_000 + each
-    text = by_kernel(ProtobufDecoder(Compiled(pool, pool.FindFileByName("lists.proto"), 1)), [data])[0]
+    decoder = ProtobufDecoder(Compiled(pool, pool.FindFileByName("lists.proto"), 1))
+    text = by_kernel(decoder, [data])[0]
     assert (text is None) == (by_whom == "library")
-    assert compare(ProtobufDecoder(Compiled(pool, pool.FindFileByName("lists.proto"), 1)), [data]) == (by_whom == "kernel")
+    assert compare(decoder, [data]) == (by_whom == "kernel")
