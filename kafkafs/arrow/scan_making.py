@@ -250,13 +250,14 @@ def _typed_form(source: Source, topic: str, decode: Decode) -> TypedForm | None:
     """As what typed columns the values of a topic are read; None: as JSON. InvalidOption where there are no schemas."""
     require_pyarrow()
     from kafkafs.arrow.block_texts import schemas_for
-    from kafkafs.arrow.typed_values import typed_form
 
     if topic in KAFKAS_OWN_TOPICS:
         return None
     schemas_for(source.paths, source.schemas)
     if decode == "json":
         return None
+    from kafkafs.arrow.typed_values import typed_form
+
     try:
         return typed_form(source.paths, source.schemas, [TopicPartition(topic, 0)], None)
     except InvalidConfig:
