@@ -28,6 +28,8 @@ READS: Final[dict[str, tuple[str, ...]]] = {
     "revive": ("{log} --to {out}", "{log} --to {out} --salvage", "{log} --to {out} --dry-run --json"),
     "salvage": ("{log} {tp} --to {out}",),
     "schemas": ("{log}", "{log} --to {out}"),
+    "sql": ('{log} SELECT(count(value),max(offset))FROM"{topic}"', '{log} SELECT*FROM"{topic}"'),
+    "tier": ("{log} --tier {log}",),
     "topics list": ("{log}", "{log} --json"),
     "topics describe": ("{log}", "{log} --json"),
     "transactions": ("{log}",),

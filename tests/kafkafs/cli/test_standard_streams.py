@@ -43,6 +43,8 @@ PRINTING = (
     "salvage LOGS t --to NEW",
     "schemas SCHEMAS",
     "spark export --help",
+    "sql LOGS 'SELECT count(*) FROM t'",
+    "tier LOGS --tier LOGS",
     "topics describe LOGS",
     "topics list LOGS",
     "transactions LOGS",

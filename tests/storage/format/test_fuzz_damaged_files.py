@@ -151,7 +151,7 @@ READERS: dict[str, Callable[[bytes, Path], Any]] = {
 def test_damaged_small_files(pattern: str) -> None:
     reader = READERS[pattern]
     dice = random.Random(f"{SEED} {pattern}")
-    paths = sorted(FIXTURES.glob(pattern))
+    paths = sorted(path for path in FIXTURES.glob(pattern) if path.parent.name != "remote-log-index-cache")
     assert paths
     refused = 0
     for path in dice.sample(paths, min(len(paths), 40)):

@@ -21,6 +21,7 @@ pytestmark = requires_fixtures
 NOT_MADE = {
     FaultKind.UNREADABLE, FaultKind.SEGMENT_TOO_LARGE, FaultKind.LOG_CUT_OFF, FaultKind.PARTITION_ABSENT,
     FaultKind.MANIFEST_MISSING, FaultKind.MANIFEST_DIFFERS, FaultKind.REMOTE_SEGMENTS,
+    FaultKind.REMOTE_SEGMENT,
 }  # fmt: skip
 NOTES = {
     FaultKind.DIR_AWAITS_REMOVAL, FaultKind.CHECKPOINT_UNFINISHED, FaultKind.WRITE_PENDING, FaultKind.STAGED_ORPHAN,
