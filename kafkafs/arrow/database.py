@@ -297,7 +297,7 @@ def _is_json(topic: Any) -> bool:
         for message in topic.messages(offsets="last-1"):
             if message.value is not None:
                 try:
-                    return isinstance(json.loads(message.value), dict | list)
+                    return isinstance(json.loads(message.value.decode()), dict | list)
                 except (ValueError, RecursionError):
                     return False
     return False
