@@ -57,7 +57,7 @@ def require_duckdb() -> None:
 
 
 class Database:
-    """The topics of a log as tables. For one thread, but for `interrupt`.
+    """The topics of a log as tables. For one thread.
 
     `key` and `value` are text, with U+FFFD for bytes that are not UTF-8; with `binary` they are the bytes. Where there
     are schemas, and in Kafka's own topics, `key_json`, `value_json` and `decode_error` are there too; where the last
@@ -115,10 +115,6 @@ class Database:
             if isinstance(error, duckdb.InterruptException) or "interrupt" in str(error).lower():
                 raise KeyboardInterrupt from None
             raise BadQuery(str(error)) from None
-
-    def interrupt(self) -> None:
-        """Ends the statement that runs, from another thread."""
-        self._connection.interrupt()
 
     def _make_tables(self, statement: str) -> None:
         """Makes tables of the topics that the statement names, and of no others."""

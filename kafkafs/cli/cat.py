@@ -260,9 +260,7 @@ def _where(expression: str, log_dir: LogDir, path: Path | None, targets: list[To
     decoded = source.registry() or any(tp.topic in GROUPS for tp in targets)
     try:
         return Where(expression, SteadySchemas(source) if decoded else None)
-    except ImportError as error:
-        raise click.UsageError(f"--where: {error}") from None
-    except BadQuery as error:
+    except (ImportError, BadQuery) as error:
         raise click.UsageError(f"--where: {error}") from None
 
 

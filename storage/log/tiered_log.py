@@ -292,10 +292,6 @@ class TieredLog:
             return None
 
 
-def _base_offset(segment: Segment) -> int:
-    return segment.base_offset
-
-
 def _end_of(segment: Segment) -> int:
     assert isinstance(segment.log, TieredFile)
     return segment.log.spans[-1].end_offset
