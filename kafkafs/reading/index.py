@@ -10,7 +10,8 @@ from typing import Any
 
 from kafkafs.reading.extent import Extent, epoch_of
 from kafkafs.reading.key_index import KeyIndex
-from kafkafs.reading.pieces import BASE_OFFSET, CRC, FILE_END, NO_CRC, POSITION, Pieces, RecordFilter
+from kafkafs.reading.pieces import BASE_OFFSET, CRC, FILE_END, NO_CRC, POSITION, Pieces
+from kafkafs.reading.selection import RecordFilter
 from kafkafs.reading.store import NO_MARKER, Marker, Store
 from kafkafs.reading.workbench import Rendition
 from kafkafs.reading.workers import OnBytes, Scans, Workers
