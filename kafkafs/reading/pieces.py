@@ -133,13 +133,6 @@ class Pieces:
             return None
         return int(self.columns[RECORDS, self.row_at(start) : last].sum())
 
-    def until(self, position: int) -> Pieces:
-        """The pieces that end at or before a file position."""
-        if self.file_end <= position:
-            return self
-        rows = self.row_of(position)
-        return Pieces(self.columns[:, :rows], self.start, int(self.columns[FILE_END, rows - 1]) if rows else self.start)
-
     @property
     def greatest_timestamp(self) -> int:
         """-1 when no message has one."""
