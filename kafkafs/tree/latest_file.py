@@ -6,16 +6,14 @@ otherwise the size that the last open found, and before the first an estimate.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import accumulate
 
 from kafkafs.formats import by_name
 from kafkafs.reading.block_cache import PathPages
 from kafkafs.reading.extent import Extent
-from kafkafs.reading.handle import CopyingHandle, Handle, OpenView, read_parts
+from kafkafs.reading.handle import Handle, JoinedHandle, OpenView, ViewHandle
 from kafkafs.reading.index import ViewIndex
 from kafkafs.reading.layout import Layout, Run, Span
 from kafkafs.reading.plans import Plan, RenderedPlan, append_run
@@ -92,34 +90,6 @@ def held_bytes(layout: Layout) -> int:
     return sum(wanted.offsets.nbytes for wanted in filters if isinstance(wanted, ChosenOffsets))
 
 
-class LatestHandle(CopyingHandle):
-    """Several open files of fixed sizes, one after the other, as one."""
-
-    direct_io = True
-    keep_cache = False
-
-    def __init__(self, parts: Sequence[Handle]) -> None:
-        """Takes the parts over: `close` closes them."""
-        self._parts = parts
-        self._ends = list(accumulate(part.size for part in parts))
-
-    @property
-    def size(self) -> int:
-        return self._ends[-1] if self._ends else 0
-
-    def read_into(self, address: int, offset: int, size: int) -> int:
-        return read_parts(address, offset, min(offset + size, self.size), self._part_at)
-
-    def _part_at(self, position: int) -> tuple[Handle, int, int]:
-        number = bisect_right(self._ends, position)
-        start = self._ends[number - 1] if number else 0
-        return self._parts[number], position - start, self._ends[number]
-
-    def close(self) -> None:
-        for part in self._parts:
-            part.close()
-
-
 class LatestFile(File):
     """The file of a partition."""
 
@@ -140,7 +110,7 @@ class LatestFile(File):
             mtime_ns = log_mtime_ns(self._log, snapshot)
         return Attributes(NodeKind.FILE, size, mtime_ns, FILE_MODE)
 
-    def open(self) -> Handle:
+    def open(self) -> ViewHandle:
         services = self._services
         state = services.states.obtain(self._node, self._log, self._make_state)
         view = OpenView(state)
@@ -212,7 +182,7 @@ class LatestOfTopic(File):
             for file in self._files():
                 parts.append(file.open())
                 opened.callback(parts[-1].close)
-            handle = LatestHandle(parts)
+            handle = JoinedHandle(parts)
             opened.pop_all()
         return handle
 
