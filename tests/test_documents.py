@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kafkafs.mounting.mount_options import NAMES
-from kafkafs.spark.option_values import SINK, SOURCE
+from kafkafs.spark.options import SINK, SOURCE
 from storage.config import TOPIC_KEYS
 from tests import man_page
 
