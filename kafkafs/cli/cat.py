@@ -126,7 +126,11 @@ def cat(
     TP is a topic, topic/partition or a glob like 'orders*/0'. Partitions are printed one after the other, and
     ranges apply to each. With --offsets and --time, only messages in both ranges are printed. With --key, the
     partition that producers choose for the key comes first, and an index of keys, kept in the user's cache directory,
-    spares reading the rest.
+    spares reading the rest. A key that no visible message has is exit code 4, unless a range, --header, --where,
+    --latest or --follow is given.
+
+    With --latest, --key and --header choose among the last messages, and keys take at most 512 MiB of memory. --follow
+    also prints partitions that are added later. The form log is for one partition, and cannot be combined with --where.
 
     \b
     kafkafs cat /var/kafka orders

@@ -44,6 +44,13 @@ def doctor(
     it starts at all, which partitions it sets aside or creates empty, what recovery cuts, how much it checks before it
     is ready, and which damage it does not notice.
 
+    With --json each prediction has the broker's reaction. Findings: `refuses` (it does not start), `takes-offline`,
+    `sets-aside` (a stray), `creates-empty`, `cuts`, `does-not-notice` (reads fail there later). Notes: `removes`,
+    `repairs`, `recovers`, `ignores`. `loses_nothing` is null with --quick where nothing else was found.
+
+    With --self: versions, kernels, FUSE, extras, cache directory, limits; `problems` says what keeps kafkafs from
+    mounting, or makes it slow.
+
     \b
     kafkafs doctor /var/kafka
     kafkafs doctor /data1/kafka /data2/kafka --server-properties /etc/kafka/server.properties
