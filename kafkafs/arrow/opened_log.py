@@ -256,7 +256,7 @@ def _pair(name: str, given: object) -> tuple[Any, Any]:
 
 
 def _typed_form(source: Source, topic: str, decode: Decode) -> TypedForm | None:
-    """As what typed columns the values of a topic are read; None: as JSON. InvalidOption where there are no schemas."""
+    """The typed columns of a topic's values; None where they are JSON. InvalidOption where there are no schemas."""
     require_pyarrow()
     from kafkafs.arrow.block_texts import schemas_for
 
@@ -287,7 +287,6 @@ def open_log(
     tier: Paths | Tier | None = None,
     tier_keys: Mapping[str, str | os.PathLike[str]] | None = None,
 ) -> Log:
-    """See `kafkafs.open`."""
     several = paths if isinstance(paths, list | tuple) else [paths]
     if not several:
         raise InvalidOption("no log directory is named")
@@ -398,11 +397,10 @@ class Partition:
         return snapshot.log_start_offset, visible_end(snapshot, self._source.isolation)
 
     def scan(self, **arguments: Unpack[Arguments]) -> Scan:
-        """See `Topic.scan`; without `partitions`."""
+        """`Topic.scan` of this partition; without the argument `partitions`."""
         return make_scan(self._source, self.tp.topic, **(arguments | {"partitions": self.tp.partition}))
 
     def messages(self, **arguments: Unpack[Arguments]) -> Iterator[Message]:
-        """See `Topic.messages`."""
         return _messages(self._source, self.scan(**arguments))
 
     def _snapshot(self) -> LogSnapshot:

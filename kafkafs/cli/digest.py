@@ -311,7 +311,7 @@ def _record_json(seen: SeenRecord) -> dict[str, Any]:
 
 
 def _bytes_json(data: bytes | None) -> object:
-    """As in the jsonl views: text, or base64 where the bytes are not UTF-8."""
+    """A value as in the jsonl views: text, or base64 where the bytes are not UTF-8."""
     if data is None:
         return None
     try:

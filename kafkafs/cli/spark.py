@@ -272,7 +272,7 @@ def _stats_row(hour: HourStats) -> tuple[object, ...]:
 
 
 def _hour_name(milliseconds: int) -> str:
-    """As in the names of `time/`, which have no years of more than four digits."""
+    """An hour as in the names of `time/`, which have no years of more than four digits."""
     from kafkafs.spark.jobs.stats import CALENDAR_MS
 
     if milliseconds not in CALENDAR_MS:

@@ -193,7 +193,7 @@ def _moment(value: datetime) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: bytes that are no text as in jsonl."""
+    """A value as JSON has it: bytes that are no text as in jsonl."""
     if isinstance(value, bytes):
         try:
             return value.decode()

@@ -233,7 +233,7 @@ class RecordFilter:
     key: bytes | None = None
 
     def skips(self, _table: BatchTable) -> npt.NDArray[np.uint8] | None:
-        """See MessageFilter: only batches that hold something wanted are usually in the stretch."""
+        """All rows may be wanted: only batches that hold something wanted are usually in the stretch."""
         return None
 
     def mask(self, block: RecordBlock) -> npt.NDArray[np.bool_] | None:
@@ -261,7 +261,6 @@ class RecordFilter:
         return block if mask is None else block.select(mask)
 
     def may_hold(self, table: BatchTable, row: int, times: tuple[int, int]) -> bool:
-        """See MessageFilter."""
         base_offset, last_offset = int(table.base_offset[row]), int(table.last_offset[row])
         if last_offset < self.first or (self.end is not None and base_offset >= self.end):
             return False

@@ -191,18 +191,16 @@ class ChosenOffsets:
         self.offsets = offsets
 
     def skips(self, table: BatchTable) -> NDArray[np.uint8] | None:
-        """See MessageFilter. A batch whose base offset is unknown (-1) is not skipped without need."""
+        """A batch whose base offset is unknown (-1) is not skipped without need."""
         first = self.offsets.searchsorted(table.base_offset)
         behind = self.offsets.searchsorted(table.last_offset, side="right")
         return np.equal(first, behind).view(np.uint8)
 
     def mask(self, block: RecordBlock) -> NDArray[np.bool_] | None:
-        """See MessageFilter."""
         mask = rows_among(block.offset, self.offsets)
         return None if mask.all() else mask
 
     def apply(self, block: RecordBlock) -> RecordBlock:
-        """See MessageFilter."""
         mask = self.mask(block)
         return block if mask is None else block.select(mask)
 
@@ -216,5 +214,5 @@ class ChosenOffsets:
                 yield int(self.offsets[first]), int(self.offsets[last - 1]) + 1
 
     def may_hold(self, _table: BatchTable, _row: int, _times: tuple[int, int]) -> bool:
-        """See MessageFilter. Nothing in the header of a damaged batch is certain."""
+        """Nothing in the header of a damaged batch is certain."""
         return True
