@@ -374,6 +374,18 @@ class Topic:
     def scan(self, **arguments: Unpack[Arguments]) -> Scan:
         """The messages that the arguments choose, as record batches (kafkafs/CONTRACT.md, "From Python").
 
+        `partitions`: a number or several; without it all that the cluster has. One that is in no directory is an error.
+        `offsets`: a pair, from (included) to (excluded), None for open; or a text as after `--offsets`.
+        `time`: such a pair, each a text as after `--time`, epoch milliseconds, a datetime (UTC without a zone) or None;
+        or one text as after `--time`. What a pair names and the log does not have yet is not there.
+        `key`: only messages with this key.
+        `latest`: only the last message of every key of a partition, as `latest.txt` has them; without `offsets`, `time`.
+        `columns`: names, in this order; all without it.
+        `decode`: True for more columns and typed values, "json" for more columns alone.
+        `text`: keys and values are strings: True or "strict" makes other bytes an error, "replace" has U+FFFD for them.
+        `on_damage`: "fail", or "skip": damage, and messages that are gone, are passed over, and `skipped` lists them.
+        With `latest` damage is always an error, because it may hide a last message.
+
         InvalidOption, StorageError, OSError.
         """
         return make_scan(self._source, self.name, **arguments)
