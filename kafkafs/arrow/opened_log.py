@@ -379,7 +379,7 @@ class Topic:
         `time`: such a pair, each a text as after `--time`, epoch milliseconds, a datetime (UTC without a zone) or None;
         or one text as after `--time`. What a pair names and the log does not have yet is not there.
         `key`: only messages with this key.
-        `latest`: only the last message of every key of a partition, as `latest.txt` has them; without `offsets`, `time`.
+        `latest`: only the last message of every key of a partition, as in `latest.txt`; without `offsets` and `time`.
         `columns`: names, in this order; all without it.
         `decode`: True for more columns and typed values, "json" for more columns alone.
         `text`: keys and values are strings: True or "strict" makes other bytes an error, "replace" has U+FFFD for them.
