@@ -31,8 +31,8 @@ def commands(group: click.Group = main, name: str = "") -> Iterator[tuple[str, c
 
 def usage(name: str, command: click.Command) -> str:
     """The command with its arguments, without options."""
-    pieces = command.collect_usage_pieces(click.Context(command))
-    return " ".join([name, *(piece for piece in pieces if piece != "[OPTIONS]")])
+    context = click.Context(command)
+    return " ".join([name, *(piece for parameter in command.params for piece in parameter.get_usage_pieces(context))])
 
 
 def table() -> str:
