@@ -142,7 +142,8 @@ def cat(
     kafkafs cat /var/kafka orders --where "value_json->>'customer' = 'c-11' AND key IS NOT NULL"
 
     Template letters: %s value, %S its length (-1: null), %R that as 4 bytes, %k key, %K its length, %t topic, %p
-    partition, %o offset, %T timestamp in ms, %h headers, %%; \\n \\t \\r \\xNN.
+    partition, %o offset, %T timestamp in ms, %h headers, %%; \\n \\t \\r \\xNN. A null prints nothing, a null
+    header value NULL.
     """
     from kafkafs.reading.selection import DEFAULT_LATEST_BYTES
     from kafkafs.reading.unmounted import Wanted
