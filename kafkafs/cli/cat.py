@@ -121,7 +121,7 @@ def cat(
     expression: str | None,
     isolation: str,
 ) -> None:
-    """Print the messages of TP.
+    """Print the messages of TP, as the files of a mount have them.
 
     TP is a topic, topic/partition or a glob like 'orders*/0'. Partitions are printed one after the other, and
     ranges apply to each. With --offsets and --time, only messages in both ranges are printed. With --key, the

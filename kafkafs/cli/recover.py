@@ -91,9 +91,10 @@ def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, dro
 @AS_JSON
 @click.pass_context
 def reindex(ctx: click.Context, logdir: Path, tp: str, as_json: bool) -> None:
-    """Rebuild the indexes of TP, a topic, topic/partition or a glob, from its log.
+    """Rebuild the indexes of TP from its log.
 
-    If a log is damaged before its end, neither the log nor its indexes are changed.
+    TP is a topic, topic/partition or a glob. If a log is damaged before its end, neither the log nor its indexes are
+    changed.
 
     \b
     kafkafs reindex /var/kafka orders/3
