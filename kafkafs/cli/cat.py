@@ -122,12 +122,16 @@ def cat(
     expression: str | None,
     isolation: str,
 ) -> None:
-    """Print the messages of TP.
+    """Print the messages of TP, as the files of a mount have them.
 
     TP is a topic, topic/partition or a glob like 'orders*/0'. Partitions are printed one after the other, and
     ranges apply to each. With --offsets and --time, only messages in both ranges are printed. With --key, the
     partition that producers choose for the key comes first, and an index of keys, kept in the user's cache directory,
-    spares reading the rest.
+    spares reading the rest. A key that no visible message has is exit code 4, unless a range, --header, --where,
+    --latest or --follow is given.
+
+    With --latest, --key and --header choose among the last messages, and keys take at most 512 MiB of memory. --follow
+    also prints partitions that are added later. The form log is for one partition, and cannot be combined with --where.
 
     \b
     kafkafs cat /var/kafka orders
@@ -139,7 +143,8 @@ def cat(
     kafkafs cat /var/kafka orders --where "value_json->>'customer' = 'c-11' AND key IS NOT NULL"
 
     Template letters: %s value, %S its length (-1: null), %R that as 4 bytes, %k key, %K its length, %t topic, %p
-    partition, %o offset, %T timestamp in ms, %h headers, %%; \\n \\t \\r \\xNN.
+    partition, %o offset, %T timestamp in ms, %h headers, %%; \\n \\t \\r \\xNN. A null prints nothing, a null
+    header value NULL.
     """
     from kafkafs.reading.selection import DEFAULT_LATEST_BYTES, Question
 

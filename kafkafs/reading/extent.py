@@ -411,7 +411,7 @@ class Extent:
 
     @property
     def task(self) -> SegmentTask:
-        """As of the last `extend`."""
+        """What the last `extend` has measured with."""
         assert self._task is not None, "an extent is extended before it is read"
         return self._task
 

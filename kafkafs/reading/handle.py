@@ -245,7 +245,6 @@ class ViewHandle(CopyingHandle):
 
     @property
     def cuts(self) -> int:
-        """See OpenView."""
         return self._view.cuts
 
     def close(self) -> None:

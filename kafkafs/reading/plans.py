@@ -70,7 +70,7 @@ class RenderedPlan:
         self._rendition = rendition
 
     def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
-        """See Plan. Runs of segments that the log no longer lists stay, with their decisions about transactions."""
+        """Runs of segments that the log no longer lists stay, with their decisions about transactions."""
         listed = set(snapshot.segments)
         kept: list[Run] = []
         for run in runs:
@@ -81,7 +81,7 @@ class RenderedPlan:
         return tuple(kept)
 
     def count(self, runs: Sequence[Run]) -> int | None:
-        """See Plan. None too where a run ends within a piece that another view has extended."""
+        """None too where a run ends within a piece that another view has extended."""
         total = 0
         for run in runs:
             end = run.source_start + run.end - run.start
@@ -92,7 +92,6 @@ class RenderedPlan:
         return total
 
     def is_outdated(self) -> bool:
-        """See Plan."""
         return self._rendition.is_outdated()
 
     def _continues(self, runs: list[Run], span: Span) -> bool:

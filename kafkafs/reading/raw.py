@@ -38,7 +38,6 @@ class RawPlan:
         return None
 
     def is_outdated(self) -> bool:
-        """See Plan."""
         return False
 
 

@@ -230,7 +230,7 @@ class ViewState:
         return self.layout if found is None else found.layout
 
     def _glance(self, look: Callable[[LogSnapshot], Positions]) -> Positions | None:
-        """As `_look_locked`; None if another thread keeps the lock for long."""
+        """`_look_locked`, or None if another thread keeps the lock for long."""
         if not self._lock.acquire(timeout=_PATIENCE_S):
             return None
         try:

@@ -118,7 +118,7 @@ class KeyFile(File):
         return handle
 
     def open_anyway(self) -> ViewHandle:
-        """As `open`, also if there is no such message yet."""
+        """`open`, also if there is no such message yet."""
         return self._range.open_view()
 
     def xattrs(self) -> Mapping[str, bytes]:

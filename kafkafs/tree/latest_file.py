@@ -58,7 +58,7 @@ class LatestPlan(RenderedPlan):
         self._runs = 0
 
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
-        """See Plan. A view that is complete never grows."""
+        """A view that is complete never grows."""
         if self._offsets is None:
             self._offsets = self._find(snapshot)
         segment = span.segment
@@ -74,7 +74,7 @@ class LatestPlan(RenderedPlan):
         return extent.pieces.greatest_timestamp
 
     def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
-        """See Plan. SegmentGone if a truncation has taken any of them."""
+        """SegmentGone if a truncation has taken any of them."""
         kept = super().kept(snapshot, runs)
         if len(kept) < self._runs:
             raise SegmentGone(

@@ -232,7 +232,7 @@ class RangeFile(File):
         return self.open_view()
 
     def open_view(self) -> ViewHandle:
-        """As `open`."""
+        """`open`, for who needs the view's own methods."""
         state = self._obtain()
         if self._forget_repaired(state.layout):
             state.begin_again()

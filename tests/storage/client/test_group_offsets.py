@@ -40,7 +40,7 @@ def committed(group: str, offset: int | None, partition: int = 0, topic: str = "
 
 
 def built(path: Path, *items: Item, **kwargs: int) -> LogDir:
-    """A directory of ours whose `__consumer_offsets` has one partition."""
+    """A directory of kafkafs's own whose `__consumer_offsets` has one partition."""
     build_log_dir(path, {CONSUMER_OFFSETS_TOPIC: [Partition(items, **kwargs)]}, broker=False)
     return LogDir.open_read_only(path)
 

@@ -332,7 +332,7 @@ def test_only_where_somebody_said_so(tmp_path: Path) -> None:
     owned = opened(tmp_path / "log")
     owned.create_topic("kept", 1)
     append(owned.log(TopicPartition("kept", 0)), [b"x"])
-    with pytest.raises(NotPermitted, match="may not be compacted"):
+    with pytest.raises(NotPermitted, match="cannot be compacted"):
         compact_partition(owned, TopicPartition("kept", 0))
     close_clean(owned)
 

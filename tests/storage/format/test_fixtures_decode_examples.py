@@ -38,4 +38,4 @@ def test_lines(name: str, example: str) -> None:
 
 def test_no_example_is_missed() -> None:
     assert (len(BYTES), len(LINES)) == (TEXT.count("```hex"), TEXT.count("```text"))
-    assert len(BYTES) == 9
+    assert len(BYTES) == 8

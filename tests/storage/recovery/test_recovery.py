@@ -61,7 +61,7 @@ def cases() -> list[Any]:
 
 
 def one_case(tmp_path: Path, name: str) -> Path:
-    """A directory of ours with the damaged partition alone, under its topic's configuration; unclean."""
+    """A directory of kafkafs's own with the damaged partition alone, under its topic's configuration; unclean."""
     path = tmp_path / "case"
     path.mkdir()
     copy_log_dir(BEFORE / name, path / name)
