@@ -18,14 +18,12 @@ from typing import NamedTuple
 from kafkafs.reading.layout import Cursor, Layout, spans_from
 from kafkafs.reading.plans import Plan
 from kafkafs.reading.range_names import TimeBetween
-from kafkafs.reading.selection import Question, Selection
+from kafkafs.reading.selection import Question, Selection, agreed_end
 from storage.errors import OffsetOutOfRange
-from storage.log import lineage
 from storage.log.counting import count_messages, nth_message, visible_end
-from storage.log.isolation import stable_offset_before
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
-from storage.types import NO_TIMESTAMP, Isolation
+from storage.types import NO_TIMESTAMP
 
 # What remains of an open view after a truncation: a follower's log may lose its last messages and get others instead.
 #
@@ -41,21 +39,6 @@ class Cover(NamedTuple):
 
     first_offset: int
     segment: Segment
-
-
-def agreed_end(before: LogSnapshot, snapshot: LogSnapshot, isolation: Isolation) -> int:
-    """The offset (excluded) up to which nothing has changed since the snapshot `before` for a reader.
-
-    For a reader of committed messages this is not where the log was cut: a marker that was cut decided about messages
-    before it, and without it the last stable offset is before them.
-    """
-    agreed = visible_end(snapshot, isolation)
-    if snapshot.generation == before.generation:
-        return agreed
-    cut = lineage.agreed_end(before, snapshot)
-    if isolation is Isolation.READ_COMMITTED:
-        cut = stable_offset_before(snapshot, cut)
-    return min(agreed, cut)
 
 
 class Kept(NamedTuple):

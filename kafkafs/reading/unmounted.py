@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from kafkafs.reading.growth import agreed_end
 from kafkafs.reading.layout import Cursor, Span, spans_from
-from kafkafs.reading.selection import ChosenOffsets, Question, RecordFilter, Selection
+from kafkafs.reading.selection import ChosenOffsets, Question, RecordFilter, Selection, agreed_end
 from storage.errors import OffsetOutOfRange, SegmentGone, StorageError, TierUnavailable
 from storage.log.counting import visible_end
 from storage.log.reader import Rereads, read_blocks, read_range
