@@ -13,7 +13,7 @@ import pytest
 from storage.append import batch_encoder, message_sets
 from storage.append.appender import Appended, Appender
 from storage.directory.owned_dir import OwnedDir
-from storage.errors import InvalidRecord, PartitionOffline, RecordTooLarge
+from storage.errors import InvalidRecord, RecordTooLarge
 from storage.format.batches import BatchTable, scan
 from storage.format.record_columns import Record, RecordColumns
 from storage.types import TopicPartition
@@ -68,10 +68,6 @@ def test_one_call_is_one_batch(owned: OwnedDir) -> None:
     assert len(values_of(owned.log(TP).snapshot())) == 1005
 
 
-def test_nothing_is_fine(owned: OwnedDir) -> None:
-    assert appended(owned, []) == Appended(0, -1, -1, None)
-
-
 @pytest.mark.parametrize(
     ("codec", "version"), [*((codec, "3.0") for codec in CODECS), *((codec, "0.10.0") for codec in CODECS[1:4])]
 )
@@ -87,9 +83,7 @@ def test_no_batch_has_more_records_than_are_read(
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_no_batch_has_more_headers_than_are_read(
-    owned: OwnedDir, codec: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_batch_has_more_headers_than_are_read(owned: OwnedDir, codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_encoder, "MOST_HEADERS", 10)
     monkeypatch.setattr(batch_encoder, "_ALWAYS_READ", 20)
     records = [Record(None, b"v", ((b"", None),) * number) for number in (3, 3, 4, 1, 0, 10, 2, 11)]
@@ -119,13 +113,6 @@ def test_all_of_a_record_is_kept(owned: OwnedDir) -> None:
     assert [(r.key, r.value, r.headers, r.timestamp) for r in found] == [
         (r.key, r.value, tuple(r.headers), NOW_MS if r.timestamp < 0 else r.timestamp) for r in records
     ]
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_codecs(owned: OwnedDir, codec: str) -> None:
-    assert appended(owned, lines(500), compression_type=codec).error is None
-    assert headers_of(owned).codec.tolist() == [CODECS.index(codec)]
-    assert values_of(owned.log(TP).snapshot()) == [b"%0100d" % n for n in range(500)]
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -205,11 +192,6 @@ def test_timestamps_have_bounds(owned: OwnedDir, timestamp: int, taken: bool) ->
     assert (outcome.error is None) == taken
 
 
-def test_by_default_the_past_is_open(owned: OwnedDir) -> None:
-    assert appended(owned, [Record(None, b"x", (), 0)]).error is None
-    assert appended(owned, [Record(None, b"x", (), NOW_MS + 3_600_001)]).taken == 0
-
-
 def test_log_append_time(owned: OwnedDir) -> None:
     records = [Record(None, b"x", (), 5), Record(None, b"y", (), 2**62)]
     assert appended(owned, records, message_timestamp_type="LogAppendTime").error is None
@@ -280,13 +262,3 @@ def test_a_full_disk_tells_what_was_taken(tmp_path: Path) -> None:
     assert len(values_of(owned.log(TP).snapshot())) == outcome.taken
     disk.fail = lambda _what, _path: None
     assert owned.close().clean
-
-
-def test_a_closed_log_takes_nothing(tmp_path: Path) -> None:
-    owned = opened(tmp_path)
-    owned.create_topic("t", 1)
-    writer = Appender(owned.log(TP), clock=StandingClock())
-    owned.close()
-    outcome = writer.append(lines(3))
-    assert outcome.taken == 0
-    assert isinstance(outcome.error, PartitionOffline)

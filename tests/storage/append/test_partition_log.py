@@ -108,16 +108,6 @@ def test_follower_refuses_damage(owned: OwnedDir) -> None:
     assert log.snapshot().size_bytes == 0
 
 
-def test_follower_keeps_leader_epochs(owned: OwnedDir) -> None:
-    log = owned.log(TP)
-    log.append_batches(memoryview(_batch(0, [b"a"], epoch=3) + _batch(1, [b"b"], epoch=3) + _batch(2, [b"c"], epoch=7)))
-    found = leader_epochs.read(owned.path / "t-0" / names.LEADER_EPOCH_CHECKPOINT)
-    assert found.entries == (EpochEntry(3, 0), EpochEntry(7, 2))
-    append(log, [b"ours"])
-    last = list(batches_of(owned.path / "t-0"))[-1]
-    assert int.from_bytes(last[12:16], "big") == 7  # so a broker goes on with what it adopts
-
-
 def test_batch_above_segment_bytes(owned: OwnedDir) -> None:
     owned.alter_config("t", {"segment.bytes": "200"})
     with pytest.raises(RecordTooLarge, match=r"segment.bytes = 200"):
@@ -145,43 +135,6 @@ def test_truncation_goes_by_whole_batches(owned: OwnedDir) -> None:
     assert values_of(after) == [b"%d" % n for n in range(12)]
     owned.truncate_to(TP, 99)
     assert log.log_end_offset == 13
-
-
-def test_truncation_below_the_log_start_cuts_all_behind_it(owned: OwnedDir) -> None:
-    """What cannot be read any longer is cut off too: otherwise the next batch would follow others with its offsets."""
-    log = owned.log(TP)
-    for n in range(4):
-        append(log, [b"%d" % (3 * n), b"%d" % (3 * n + 1), b"%d" % (3 * n + 2)])
-    log.increment_log_start_offset(10)
-    owned.truncate_to(TP, 4)
-    assert (log.log_start_offset, log.log_end_offset) == (3, 3)
-    append(log, [b"next"])
-    assert values_of(log.snapshot()) == [b"next"]
-    directory = owned.path / "t-0"
-    assert [int.from_bytes(batch[:8], "big") for batch in batches_of(directory)] == [0, 3]
-
-
-def test_truncated_messages_do_not_come_back(tmp_path: Path) -> None:
-    """A power loss after a truncation: what came back could overlap a segment that was begun since."""
-    old = [b"old %d" % n for n in range(6)]
-    for seed in range(20):
-        path = tmp_path / str(seed)
-        path.mkdir()
-        disk = FaultyDisk(path, seed=seed)
-        owned = opened(path, disk=disk)
-        owned.create_topic("t", 1, {"segment.bytes": "400"})
-        for value in old:
-            append(owned.log(TP), [value])
-        owned.log(TP).flush()
-        owned.truncate_to(TP, 0)
-        for n in range(9):
-            append(owned.log(TP), [b"new %d" % n])
-        assert len(owned.log(TP).snapshot().segments) > 1
-        _crash(owned)
-        disk.power_loss()
-        again = opened(path)
-        assert not set(read(again, "t")) & set(old)
-        close_clean(again)
 
 
 def test_a_log_ends_where_its_segment_begins(tmp_path: Path) -> None:
@@ -431,21 +384,6 @@ def test_full_disk_leaves_a_valid_log(tmp_path: Path, limit: int) -> None:
     assert again.close().clean
 
 
-def test_a_flush_without_descriptors_is_tried_again(owned: OwnedDir, tmp_path: Path) -> None:
-    close_clean(owned)
-    disk = FaultyDisk(tmp_path / "dir")
-    again = opened(tmp_path / "dir", disk=disk)
-    log = again.log(TP)
-    append(log, [b"a"])
-    disk.fail = lambda what, _path: errno.EMFILE if what.startswith("sync") else None
-    with pytest.raises(OSError, match="Too many open files"):
-        log.flush()
-    assert (log.failure, log.recovery_point) == (None, 0)
-    disk.fail = lambda _what, _path: None
-    assert log.flush() == 1
-    close_clean(again)
-
-
 def test_failing_disk_takes_one_partition_offline(tmp_path: Path) -> None:
     path = tmp_path / "dir"
     first = opened(path)
@@ -474,25 +412,6 @@ def test_failing_disk_takes_one_partition_offline(tmp_path: Path) -> None:
     assert read(again, "t") == [b"before"]
     assert read(again, "t", 1) == [b"fine"]
     assert again.close().clean
-
-
-def test_failed_sync_is_never_forgotten(tmp_path: Path) -> None:
-    path = tmp_path / "dir"
-    first = opened(path)
-    first.create_topic("t", 1)
-    first.close()
-    disk = FaultyDisk(path)
-    owned = opened(path, disk=disk)
-    log = owned.log(TP)
-    append(log, [b"a"])
-    disk.fail = lambda what, _path: errno.EIO if what.startswith("sync ") else None
-    with pytest.raises(OSError, match="Input/output"):
-        log.flush()
-    disk.fail = lambda _what, _path: None
-    with pytest.raises(PartitionOffline):
-        log.flush()
-    assert log.recovery_point == 0
-    assert not owned.close().clean
 
 
 def test_segments_roll_by_the_clock_of_messages(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.client.assignment import assign_replicas, rack_alternated
+from storage.client.assignment import assign_replicas
 
 # What Kafka's own AdminUtils.assignReplicasToBrokers gave (of October 2024: 4.x has it no more), a case a line:
 # brokers, their racks, partitions, replication factor, start, first partition, and the replicas of each partition.
@@ -28,15 +28,6 @@ def test_equal_to_kafkas() -> None:
         )
         assert list(found) == list(range(int(first), int(first) + int(partitions)))
         assert [",".join(map(str, replicas)) for replicas in found.values()] == expected.split(" "), line
-
-
-def test_racks_alternate() -> None:
-    """The example in AdminUtils."""
-    racks = {0: "rack1", 1: "rack3", 2: "rack3", 3: "rack2", 4: "rack2", 5: "rack1"}
-    assert rack_alternated(racks) == [0, 3, 1, 5, 4, 2]
-    del racks[5]
-    assert rack_alternated(racks) == [0, 3, 1, 4, 2]
-    assert rack_alternated({}) == []
 
 
 @st.composite
@@ -82,13 +73,6 @@ def test_even_racks_with_a_replica_each(count: int, size: int, rounds: int, star
     found = assign_replicas(list(racks), rounds * len(racks), count, racks=racks, start=start)
     everywhere = Counter(broker for replicas in found.values() for broker in replicas)
     assert set(everywhere.values()) == {rounds * count}
-
-
-def test_chance_decides_the_start() -> None:
-    found = {tuple(assign_replicas([1, 2, 3], 1, 2)[0]) for _ in range(200)}
-    assert found == {(1, 2), (1, 3), (2, 1), (2, 3), (3, 1), (3, 2)}
-    same = [assign_replicas([1, 2, 3], 9, 2, chance=random.Random(5)) for _ in range(2)]
-    assert same[0] == same[1]
 
 
 @pytest.mark.parametrize(

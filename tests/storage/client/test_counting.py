@@ -80,13 +80,6 @@ def test_old_formats(tmp_path: Path, magic: int, codec: Codec) -> None:
             assert count_messages(snapshot, start, end, Isolation.READ_UNCOMMITTED) == min(end, 14) - min(start, 14)
 
 
-def test_empty_log(tmp_path: Path) -> None:
-    build_log_dir(tmp_path, {"t": [Partition([])]})
-    snapshot = snapshot_of(tmp_path, "t")
-    assert count_messages(snapshot, 0, MAX_OFFSET, Isolation.READ_COMMITTED) == 0
-    assert nth_message(snapshot, 0, 1, Isolation.READ_UNCOMMITTED) is None
-
-
 def test_damage_is_an_error(tmp_path: Path) -> None:
     items = [Batch(many(3)), ROLL, Batch(many(3)), ROLL, Batch(many(3))]
     built = build_log_dir(tmp_path, {"t": [Partition(items)]})["t", 0]

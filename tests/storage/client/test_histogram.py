@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from storage.client.histogram import Histogram, histogram
@@ -14,7 +13,7 @@ from storage.log.log_dir import LogDir
 from storage.log.scanning import scan_batches
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
-from tests.support.builders import ROLL, Batch, Item, Partition, build_log_dir
+from tests.support.builders import Batch, Item, Partition, build_log_dir
 from tests.support.fixtures import FIXTURES, requires_fixtures
 
 LOGS = [
@@ -84,16 +83,6 @@ def test_against_every_batch(fixture: str, partition: str, buckets: int) -> None
     assert stored(found) == by_bucket(batches, found.width_ms)
 
 
-@requires_fixtures
-def test_messages_are_offsets() -> None:
-    """In logs that lost none, to the message; the first batch counts whole where the log start lies within it."""
-    for fixture, partition in (("codecs", "c-none-0"), ("roll", "index-interval-100-0"), ("v0", "v0-none-0")):
-        snapshot = snapshot_of(FIXTURES / fixture / "log", partition)
-        for buckets in (1, 7, 300):
-            found = histogram([snapshot], buckets=buckets)
-            assert int(found.messages.sum()) + found.undated_messages == snapshot.log_end_offset
-
-
 def at(timestamp: int, count: int) -> Batch:
     """Messages of one moment."""
     return Batch([Record(None, b"message", (), timestamp)] * count)
@@ -102,18 +91,6 @@ def at(timestamp: int, count: int) -> Batch:
 def made(path: Path, items: list[Item], interval: int = 500) -> LogSnapshot:
     build_log_dir(path, {"t": [Partition(items, index_interval_bytes=interval)]})
     return snapshot_of(path, "t-0")
-
-
-def test_steady_messages(tmp_path: Path) -> None:
-    """A message a second, three a batch, over two segments: sixty a minute, but for a batch at the edges."""
-    start = 1_700_000_040_000
-    items: list[Item] = [at(start + n * 3000, 3) for n in range(400)]
-    items.insert(200, ROLL)
-    found = histogram([made(tmp_path, items)], width_ms=60_000)
-    assert found.start_ms == start
-    assert len(found.messages) == 20
-    assert (np.abs(found.messages - 60) <= 3).all()
-    assert int(found.messages.sum()) == 1200
 
 
 def test_without_an_index_headers_tell(tmp_path: Path) -> None:
@@ -131,10 +108,3 @@ def test_several_logs_are_added_up(tmp_path: Path) -> None:
     one, two = histogram([snapshot]), histogram([snapshot, snapshot])
     assert (two.messages == 2 * one.messages).all()
     assert (two.starts_ms == one.starts_ms).all()
-
-
-def test_nothing_at_all(tmp_path: Path) -> None:
-    found = histogram([made(tmp_path, [])])
-    assert (len(found.messages), found.undated_messages, found.undated_bytes) == (0, 0, 0)
-    with pytest.raises(ValueError, match="buckets"):
-        histogram([made(tmp_path / "b", [at(1, 1), at(10**12, 1)])], width_ms=1)

@@ -281,18 +281,6 @@ class _FailingFile(RealFile):
             raise OSError(errno.EIO, "the disk failed", str(self.path))
 
 
-@requires_fixtures
-@pytest.mark.parametrize("fixture", ["v0", "v1", "groups", "compaction-after"])
-def test_every_record_of_the_fixtures(target: OwnedDir, fixture: str) -> None:
-    results = mirrored(FIXTURES / fixture / "log", target).results
-    looked = LogDir.open_read_only(FIXTURES / fixture / "log")
-    assert results
-    for tp, result in results.items():
-        assert result.error is None
-        assert read_all(target.log(tp).snapshot()) == read_all(looked.log(tp).snapshot())
-    close_clean(target)
-
-
 @pytest.mark.parametrize("change", ["retain", "compact"])
 def test_segments_that_disappear_during_the_copy(tmp_path: Path, change: str) -> None:
     """The copy goes on with what the source has then; its manifest is written, and the next run finds no other

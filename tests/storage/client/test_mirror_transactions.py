@@ -6,7 +6,6 @@ What must hold is the builder's: which transactions are open, committed, aborted
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -250,24 +249,6 @@ def test_a_crash_while_transactions_are_copied(tmp_path: Path) -> None:
         assert set(newest_producers(stopped.path)) == {1, 2, 3, 7, 9}, str(stopped)
     assert stopped is not None
     assert stopped.stop_at > 40
-
-
-@pytest.mark.parametrize("story", [STORY, random_story(3)], ids=["story", "random 3"])
-def test_truncation_at_each_batch(tmp_path: Path, story: Sequence[Item]) -> None:
-    """As a follower does it when another leader's log is shorter: what the batches that go had told is forgotten."""
-    source = source_of(tmp_path, story)
-    for count in range(source.batches):
-        owned = target_of(tmp_path / f"truncated-{count}")
-        mirror(source.show(source.batches), owned)
-        for path in owned.truncate_to(TP, source.after[count].log_end_offset):
-            path.unlink()
-        check(owned.log(TP).snapshot(), source.after[count], count)
-        assert aborted_in(owned.path) == source.after[count].aborted, count
-        mirror(source.show(source.batches), owned)
-        check(owned.log(TP).snapshot(), source.whole, count)
-        close_clean(owned, count)
-        assert aborted_in(owned.path) == source.whole.aborted, count
-        shutil.rmtree(owned.path)
 
 
 def _lower_epoch(batch: Batch) -> Batch:

@@ -25,7 +25,6 @@ from tests.support.control_batches import marker_batch
 from tests.support.crash_points import Sessions, every_crash
 from tests.support.owned_dirs import NOW_MS, StandingClock, append, close_clean
 from tests.support.readers import read_all
-from tests.support.uncompiled import plain_kernels
 
 HORIZON_MS = 86_400_000
 
@@ -80,22 +79,6 @@ def test_the_latest_of_each_key_stays_whatever_the_batches(tmp_path: Path, seed:
         assert set(headers(log).magic.tolist()) <= {2}
         assert result.counts.records_kept == sum(r.offset < end for r in after)
     close_clean(owned)
-
-
-def test_the_same_with_plain_kernels(tmp_path: Path) -> None:
-    """Byte for byte."""
-    files = []
-    for number in range(2):
-        owned = opened(tmp_path / f"{number}")
-        any_batches(owned.log(TP), random.Random(3), 40)
-        if number:
-            with plain_kernels():
-                compact(owned)
-        else:
-            compact(owned)
-        close_clean(owned)
-        files.append({path.name: path.read_bytes() for path in (tmp_path / f"{number}" / "t-0").glob("*.log")})
-    assert files[0] == files[1]
 
 
 def test_deletes_go_once_their_horizon_has_passed(tmp_path: Path) -> None:

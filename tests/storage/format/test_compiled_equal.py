@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import random
 import re
 from pathlib import Path
 
@@ -90,21 +89,6 @@ def test_logs_of_real_brokers(partition: str) -> None:
     outcome = equal_in_both_forms(whole_batches(partition, 60_000), position=4096)
     assert outcome.records
     assert not outcome.damages
-
-
-@requires_fixtures
-@pytest.mark.parametrize("partition", PARTITIONS)
-def test_flipped_bytes_in_logs_of_real_brokers(partition: str) -> None:
-    dice = random.Random(partition)
-    data = whole_batches(partition, 3000)
-    right = equal_in_both_forms(data)
-    found = 0
-    for _ in range(15):
-        hurt = bytearray(data)
-        hurt[dice.randrange(len(hurt))] ^= dice.choice((1, 0x80, 0xFF, dice.randrange(1, 256)))
-        found += equal_in_both_forms(bytes(hurt)) != right
-        equal_in_both_forms(with_right_checksums(bytes(hurt)))
-    assert found
 
 
 def test_every_byte_of_a_batch_at_its_limits() -> None:

@@ -83,7 +83,7 @@ def test_damage_behind_a_right_checksum(codec: Codec, monkeypatch: pytest.Monkey
     dice = random.Random(codec)
     payload = compress(codec, CONTENT)
     found = more = 0
-    for _ in range(1500):
+    for _ in range(500):
         parts = [frame(payload, codec), frame(damaged(payload, dice), codec, 30), frame(payload, codec, 60)]
         data = with_right_checksums(b"".join(parts))
         outcome, other = read_all(data), without_libraries(data, monkeypatch)
@@ -95,7 +95,7 @@ def test_damage_behind_a_right_checksum(codec: Codec, monkeypatch: pytest.Monkey
             more += 1
         found += bool(outcome.damages)
     assert more <= found // 100
-    assert found > 100
+    assert found > 50
 
 
 def test_codecs_that_change_from_batch_to_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from storage.files.log_file import LogFile
 from storage.format.batches import BatchTable
 from storage.format.compression import Codec, compress
 from storage.log import batch_search
-from storage.log.batch_search import intact_batch
 from storage.log.intact import Break, Fault, Walk, walk
 from storage.log.segment import Segment
 from storage.types import MAX_OFFSET
@@ -106,28 +104,6 @@ def test_old_formats(tmp_path: Path, magic: int) -> None:
     assert (broken.fault, offset, result.next_offset) == (Fault.CRC, 3, 7)
     parts[2] = parts[2][:8] + b"\x7f" + parts[2][9:]
     assert [base for _, base in walked(segment(tmp_path, b"".join(parts)))[0]] == [0, 1, 3, -1]
-
-
-def test_the_search_finds_each_batch_and_nothing_else(tmp_path: Path) -> None:
-    dice = random.Random(5)
-    for _ in range(20):
-        before = bytes(dice.choices((0, 1, 2, 255), k=dice.randrange(300)))
-        parts = [*BATCHES[1:2], message(9, b"x" * 9), message(10, b"y" * 9, magic=0)]
-        dice.shuffle(parts)
-        one = segment(tmp_path, before + b"".join(parts))
-        position = len(before)
-        for part in parts:
-            assert intact_batch(one, 0 if position == len(before) else position - 5, one.size) == position
-            position += len(part)
-        assert intact_batch(one, position - 1, one.size) is None
-
-
-def test_a_search_over_more_than_a_step(tmp_path: Path) -> None:
-    for length in ((1 << 20) - 30, (1 << 20) + 5, 3 << 20):
-        one = segment(tmp_path, bytes(length) + BATCHES[1])
-        assert intact_batch(one, 1, one.size) == length
-        assert intact_batch(one, 1, one.size, lowest=4) is None
-        assert intact_batch(one, 1, one.size, highest=2) is None
 
 
 def test_behind_a_length_of_zero_nothing_was_written_yet_at_the_end_of_a_log(tmp_path: Path) -> None:

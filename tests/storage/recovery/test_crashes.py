@@ -107,21 +107,6 @@ def test_append_roll_flush_close(tmp_path: Path, before: Path) -> None:
     assert stopped.stop_at > 60
 
 
-def test_flush_messages(tmp_path: Path, before: Path) -> None:
-    opening = opened(before)
-    opening.alter_config("t", {"flush.messages": "1"})
-    assert opening.close().clean
-
-    def work(sessions: Sessions, notes: Notes) -> None:
-        log = sessions.open().log(TP)
-        for _ in range(5):
-            _append(log, notes, 6)
-            notes.flushed = notes.returned
-
-    for stopped, notes in every_crash(tmp_path, before, work, Notes, power_losses=2):
-        _check(stopped, notes)
-
-
 def test_truncation(tmp_path: Path, before: Path) -> None:
     """Until the next flush a power loss may bring back what was cut off; then it is gone for good."""
     owned = opened(before)
@@ -244,15 +229,3 @@ def test_config_change(tmp_path: Path, before: Path) -> None:
             read(owned, tp.topic, tp.partition)
         assert len({(stopped.path / tp.dir_name / names.TOPIC_PROPERTIES).read_bytes() for tp in (TP, OTHER)}) == 1
         close_clean(owned)
-
-
-def test_no_false_clean_shutdown_file(tmp_path: Path, before: Path) -> None:
-    """A kill between opening and the first append leaves a directory that is not marked as clean."""
-
-    def work(sessions: Sessions, notes: Notes) -> None:
-        sessions.open()
-        notes.flushed = 1
-
-    for stopped, notes in every_crash(tmp_path, before, work, Notes):
-        if notes.flushed:
-            assert not (stopped.path / names.CLEAN_SHUTDOWN).exists(), str(stopped)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from storage.log.log_dir import LogDir
 from storage.log.reader import find_batch, read_range
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation, TopicPartition
-from tests.support.builders import ROLL, Batch, BuiltPartition, Partition, build_log_dir, many
+from tests.support.builders import Batch, BuiltPartition, Partition, build_log_dir, many
 from tests.support.fixtures import FIXTURES, read_golden, requires_fixtures
 from tests.support.readers import built, copy_partition, open_log, read_all, read_past_damage
 
@@ -119,53 +118,6 @@ def test_swap_is_read_once_a_source_is_gone(tmp_path: Path) -> None:
     assert read_all(half) == read_all(done) == read_golden(_RECOVERY / "golden/rec-i3-swap-two-0.jsonl.gz")
 
 
-def _cut(data: bytes) -> bytes:
-    return data[:-5]
-
-
-def _zeros(data: bytes) -> bytes:
-    return bytes(len(data))
-
-
-def _shifted(data: bytes) -> bytes:
-    """Every position one byte off."""
-    return b"".join(
-        data[at : at + 4] + (int.from_bytes(data[at + 4 : at + 8], "big") + 1).to_bytes(4, "big")
-        for at in range(0, len(data), 8)
-    )
-
-
-def _too_low(data: bytes) -> bytes:
-    """Offsets that promise earlier records at later positions: the floor of an offset lies behind it."""
-    return b"".join(
-        (number + 1).to_bytes(4, "big") + data[at + 4 : at + 8] for number, at in enumerate(range(0, len(data), 8))
-    )
-
-
-def _backwards(data: bytes) -> bytes:
-    return b"".join(data[at : at + 8] for at in range(len(data) - 8, -1, -8))
-
-
-@pytest.mark.parametrize("damage", [None, _cut, _zeros, _shifted, _too_low, _backwards])
-@pytest.mark.parametrize("name", ["sealed", "active"])
-def test_damaged_offset_index(tmp_path: Path, name: str, damage: Callable[[bytes], bytes] | None) -> None:
-    items = [Batch(many(7, 300)) for _ in range(40)]
-    spec = Partition([*items, ROLL, *items], index_interval_bytes=1000)
-    partition = build_log_dir(tmp_path, {"t": [spec]})["t", 0]
-    index = partition.log(0 if name == "sealed" else 1).with_suffix(".index")
-    if damage is None:
-        index.unlink()
-    else:
-        data = index.read_bytes()
-        assert len(data) > 80
-        index.write_bytes(damage(data))
-    snapshot = open_log(partition.path).snapshot()
-    assert snapshot.log_end_offset == partition.log_end_offset
-    for offset in range(0, partition.log_end_offset, 3):
-        records = read_all(snapshot, offset, offset + 10)
-        assert built(records) == partition.records[offset : offset + 10]
-
-
 @pytest.mark.parametrize("magic", [0, 1])
 def test_old_compressed_sets_tell_only_their_last_offset(tmp_path: Path, magic: int) -> None:
     items = [Batch(many(9, 400), codec=Codec.GZIP, magic=magic) for _ in range(30)]
@@ -176,30 +128,6 @@ def test_old_compressed_sets_tell_only_their_last_offset(tmp_path: Path, magic: 
         assert found is not None
         assert found.position == partition.batches[offset // 9].position
         assert built(read_all(snapshot, offset, offset + 5)) == partition.records[offset : offset + 5]
-
-
-@pytest.mark.parametrize("wrong", [0, 4, 10, 13, 2**20, 2**31 - 9, 2**40, 2**62])
-def test_wrong_base_offset_is_damage(tmp_path: Path, wrong: int) -> None:
-    """The base offset lies outside of the CRC: a flipped one would show records under wrong offsets."""
-    items = [Batch(many(3)) for _ in range(8)]
-    partition = build_log_dir(tmp_path, {"t": [[*items, ROLL, Batch(many(1))]]})["t", 0]
-    batch = partition.batches[3]  # offsets 9 to 11
-    with partition.log().open("r+b") as file:
-        file.seek(batch.position)
-        file.write(wrong.to_bytes(8, "big"))
-    records, errors = read_past_damage(open_log(partition.path).snapshot())
-    assert len(errors) == 1
-    assert built(records) == [record for record in partition.records if not 9 <= record.offset < 12]
-
-
-def test_wrong_base_offset_before_valid_batches_is_damage(tmp_path: Path) -> None:
-    partition = build_log_dir(tmp_path, {"t": [[Batch(many(3)) for _ in range(5)]]})["t", 0]
-    with partition.log().open("r+b") as file:
-        file.seek(partition.batches[3].position)
-        file.write((1).to_bytes(8, "big"))
-    records, errors = read_past_damage(open_log(partition.path).snapshot())
-    assert [record.offset for record in records] == [*range(9), 12, 13, 14]
-    assert len(errors) == 1
 
 
 @pytest.mark.parametrize("believed_bytes", [16 << 20, 4096])
@@ -241,15 +169,6 @@ def _flipped(partition: BuiltPartition, batch: int) -> LogSnapshot:
     return open_log(partition.path).snapshot()
 
 
-def test_a_bad_batch_before_valid_ones_is_damage_and_no_tail(tmp_path: Path) -> None:
-    partition = build_log_dir(tmp_path, {"t": [[Batch(many(3)) for _ in range(3)]]})["t", 0]
-    snapshot = _flipped(partition, 0)
-    records, errors = read_past_damage(snapshot)
-    assert [record.offset for record in records] == [3, 4, 5, 6, 7, 8]
-    assert len(errors) == 1
-    assert snapshot.log_end_offset == 9
-
-
 @pytest.mark.parametrize(("recovery_point", "damaged"), [(6, False), (9, True)])
 def test_a_bad_last_batch_is_damage_below_the_recovery_point_only(
     tmp_path: Path, recovery_point: int, damaged: bool
@@ -262,14 +181,3 @@ def test_a_bad_last_batch_is_damage_below_the_recovery_point_only(
     assert [record.offset for record in records] == list(range(6))
     assert len(errors) == damaged
     assert snapshot.log_end_offset == (9 if damaged else 6)
-
-
-def test_intact_batches_behind_a_wild_length_are_found(tmp_path: Path) -> None:
-    partition = build_log_dir(tmp_path, {"t": [[Batch(many(3)) for _ in range(3)]]})["t", 0]
-    with partition.log().open("r+b") as file:
-        file.seek(partition.batches[1].position + 8)
-        file.write((2**30).to_bytes(4, "big"))
-    snapshot = open_log(partition.path).snapshot()
-    _, errors = read_past_damage(snapshot)
-    assert snapshot.log_end_offset == 9
-    assert len(errors) == 1

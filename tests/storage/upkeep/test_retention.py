@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.append.appender import Appender
 from storage.append.partition_log import PartitionLog
 from storage.config import BrokerConfig, LogConfig
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import NotPermitted, OffsetOutOfRange, SegmentGone
-from storage.format.record_columns import Record
 from storage.types import TopicPartition
 from storage.upkeep.retention import (
     HIGH_WATERMARK,
@@ -188,37 +186,6 @@ def test_by_time_everything_goes_and_the_offsets_go_on(tmp_path: Path) -> None:
     _end(owned)
 
 
-@pytest.mark.parametrize("moment", ["before the roll", "behind the roll"])
-@pytest.mark.parametrize("timestamp", [1, NOW_MS + 60_000], ids=["old", "young"])
-def test_a_writer_appends_while_everything_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timestamp: int, moment: str
-) -> None:
-    """History that is imported has expired when it arrives. What is in a segment begun by the roll stays for now."""
-    owned, log, values = _filled(tmp_path, retention_ms="60000")
-    roll = PartitionLog.roll
-
-    def rolled(log: PartitionLog) -> None:
-        if moment == "behind the roll":
-            roll(log)
-        outcome = Appender(log, clock=StandingClock()).append([Record(None, b"import", (), timestamp)])
-        assert outcome.error is None
-        if moment == "before the roll":
-            roll(log)
-
-    monkeypatch.setattr(PartitionLog, "roll", rolled)
-    result = _retain(log, later_ms=60_001)
-    monkeypatch.undo()
-    left = [b"import"] if moment == "behind the roll" or timestamp > 1 else []
-    found = values_of(log.snapshot())
-    assert found[len(found) - len(left) :] == left
-    assert result.rolled is (moment == "behind the roll" or timestamp == 1)
-    assert result.log_start_offset == log.log_start_offset == log.snapshot().segments[0].base_offset
-    assert log.log_end_offset == len(values) + 1
-    again = _retain(log, later_ms=60_001)
-    assert log.is_empty is (timestamp == 1)
-    _end(owned, replace(result, files=(*result.files, *again.files)))
-
-
 def test_segments_that_are_no_more_the_oldest_are_left_alone(tmp_path: Path) -> None:
     owned, log, values = _filled(tmp_path)
     oldest, second = log.snapshot().segments[:2]
@@ -232,17 +199,6 @@ def test_segments_that_are_no_more_the_oldest_are_left_alone(tmp_path: Path) -> 
         log.remove_segments([oldest])
     assert values_of(log.snapshot()) == values[second.base_offset :]
     _end(owned)
-
-
-def test_by_free_space(tmp_path: Path) -> None:
-    owned, log, values = _filled(tmp_path, retention_free_bytes="100000")
-    assert not _retain(log, free_bytes=100_000).segments
-    result = _retain(log, free_bytes=99_999)
-    assert [one.reason for one in result.segments] == ["retention.free.bytes"]
-    _retain(log, free_bytes=0)
-    assert len(log.snapshot().segments) == 1
-    assert values_of(log.snapshot()) == values[log.log_start_offset :] != []
-    owned.close()
 
 
 def test_what_nobody_set_removes_nothing(tmp_path: Path) -> None:
