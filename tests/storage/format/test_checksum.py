@@ -82,14 +82,6 @@ def test_running_crcs_and_those_of_spans(kernel) -> None:  # type: ignore[no-unt
             kernel.crcs_up_to(data, ends, 0, tables, crcs[1:])
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_too_few_tables_are_refused(kernel) -> None:  # type: ignore[no-untyped-def] # a module
-    short, rows = np.zeros(4095, np.uint32), (np.zeros((len(Column), 1), np.int64), 0, 0, 0)
-    for tables in ((short, checksum.CRC32_TABLES), (checksum.CRC32C_TABLES, short)):
-        with pytest.raises(ValueError, match="tables"):
-            kernel.check_batches(b"", *rows, *tables, 0, np.zeros((1, 5), np.int64))
-
-
 def test_crcmod_serves_where_the_crc32c_package_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "crc32c", None)
     function, name = checksum._choose()
@@ -152,12 +144,3 @@ def test_batches_of_every_size() -> None:
         damage = verify_crcs(data, table, 0, 1, 0)
         assert damage is not None
         assert damage.error.found == crc32c_package.crc32c(bytes(data[21:]))
-
-
-def test_rows_outside_of_the_buffer_are_refused() -> None:
-    data = batch([record()])
-    table = BatchTable.empty(1)
-    scan(data, 1000, table)
-    for part, origin in ((data[:-1], 1000), (data, 1001), (data, 999)):
-        with pytest.raises(ValueError, match="outside"):
-            verify_crcs(part, table, 0, 1, origin)

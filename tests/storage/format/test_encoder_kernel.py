@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -57,17 +56,6 @@ def test_both_forms_encode_any_columns_alike(
     assert (status == encoder_kernel.DONE) == (done == len(rows))
     assert out[:position] == b"\xaa" * position
     assert out[end:] == b"\xaa" * (len(out) - end)
-
-
-@FORMS
-def test_short_columns_and_odd_spans_are_refused(kernel: ModuleType) -> None:
-    good = np.zeros((9, 1), np.int64)
-    for short in (good, np.zeros((8, 2), np.int64)):
-        with pytest.raises(ValueError, match="shorter"):
-            kernel.encode_records(b"", short, True, 0, 2, 0, bytearray(100), 0, column([0, 0, 0]))
-    for first, last, position, result in ((-1, 1, 0, 3), (1, 0, 0, 3), (0, 1, -1, 3), (0, 1, 101, 3), (0, 1, 0, 2)):
-        with pytest.raises(ValueError, match="out of range"):
-            kernel.encode_records(b"", good, True, first, last, 0, bytearray(100), position, np.zeros(result, np.int64))
 
 
 def test_columns_of_one_element_hold_for_all_rows() -> None:

@@ -55,19 +55,6 @@ def test_columns_of_keys_hash_as_single_keys_do(keys: list[bytes | None]) -> Non
         assert hashes.tolist() == [0 if key is None else e for key, e in zip(keys, expected, strict=True)]
 
 
-@pytest.mark.parametrize("module", [hashing, plain], ids=["as-installed", "plain"])
-def test_keys_outside_the_buffer_are_refused(module: object) -> None:
-    columns = module.murmur2_columns  # type: ignore[attr-defined]
-    one, two = np.zeros(1, np.int32), np.zeros(2, np.int32)
-    for start, length in ((0, 5), (-1, 1), (4, 1), (2**63 - 1, 1), (1, 2**63 - 1)):
-        with pytest.raises(ValueError, match="outside"):
-            columns(b"1234", np.array([start]), np.array([length]), one)
-    with pytest.raises(ValueError, match="fewer"):
-        columns(b"1234", np.array([0, 0]), np.array([0, 0]), one)
-    with pytest.raises(ValueError, match="fewer"):
-        columns(b"1234", np.array([0, 0]), np.array([0]), two)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -125,12 +112,6 @@ def reference_siphash(key: bytes, secret: bytes, rounds: tuple[int, int]) -> byt
     return low.to_bytes(8, "little") + (v[0] ^ v[1] ^ v[2] ^ v[3]).to_bytes(8, "little")
 
 
-def test_the_reference_siphash_gives_its_authors_answers() -> None:
-    secret = bytes(range(16))
-    assert reference_siphash(b"", secret, (2, 4)).hex() == "a3817f04ba25a8e66df67214c7550293"
-    assert reference_siphash(b"\0", secret, (2, 4)).hex() == "da87c1d86b99af44347659119b22fc45"
-
-
 @given(st.lists(st.none() | st.binary(max_size=40), max_size=20), st.binary(min_size=16, max_size=16))
 def test_siphash_of_columns(keys: list[bytes | None], secret: bytes) -> None:
     data = b"".join(key or b"" for key in keys)
@@ -144,27 +125,7 @@ def test_siphash_of_columns(keys: list[bytes | None], secret: bytes) -> None:
         assert [row.astype("<u8").tobytes() for row in hashes] == expected
 
 
-@pytest.mark.parametrize("module", [hashing, plain], ids=["as-installed", "plain"])
-def test_siphash_refuses_keys_outside_the_buffer(module: object) -> None:
-    column = np.array([1], np.int64)
-    hashes = np.zeros((1, 2), np.uint64)
-    for start, length in ((0, 4), (3, 1), (-1, 1), (2**62, 2**62)):
-        with pytest.raises(ValueError, match="outside"):
-            module.siphash_columns(b"abc", column * start, column * length, 1, 2, hashes)  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match="fewer"):
-        module.siphash_columns(b"abc", column, column, 1, 2, hashes[:0])  # type: ignore[attr-defined]
-
-
-@given(st.lists(st.none() | st.binary(max_size=40), max_size=20), st.integers(0, 2**64 - 1))
-def test_one_word_of_siphash_is_the_first_of_two(keys: list[bytes | None], secret: int) -> None:
-    data = b"".join(key or b"" for key in keys)
-    lengths = np.array([-1 if key is None else len(key) for key in keys], np.int64)
-    starts = np.cumsum(np.maximum(lengths, 0), dtype=np.int64) - np.maximum(lengths, 0)
-    found = []
-    for module in (hashing, plain):
-        both, one = np.empty((len(keys), 2), np.uint64), np.empty((len(keys), 1), np.uint64)
-        module.siphash_columns(data, starts, lengths, secret, 7, both)
-        module.siphash_columns(data, starts, lengths, secret, 7, one)
-        assert one[:, 0].tolist() == both[:, 0].tolist()
-        found.append(both.tolist())
-    assert found[0] == found[1]
+def test_the_reference_siphash_gives_its_authors_answers() -> None:
+    secret = bytes(range(16))
+    assert reference_siphash(b"", secret, (2, 4)).hex() == "a3817f04ba25a8e66df67214c7550293"
+    assert reference_siphash(b"\0", secret, (2, 4)).hex() == "da87c1d86b99af44347659119b22fc45"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import cramjam
 import numpy as np
@@ -32,12 +31,6 @@ def lz4_frame(flags: int, descriptor: int = 0x40, *, checksum: int | None = None
     plain = compress(Codec.LZ4, CONTENT)
     head = LZ4_MAGIC + bytes([flags, descriptor, plain[6] if checksum is None else checksum])
     return head + plain[7:]
-
-
-@pytest.fixture
-def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    with monkeypatch.context() as patch:
-        yield patch
 
 
 def without_libraries(data: bytes, patch: pytest.MonkeyPatch, **options: bool) -> Outcome:
@@ -158,18 +151,3 @@ def test_the_cap_holds(codec: Codec) -> None:
     block = Decoder(max_decompressed_bytes=1000, block_bytes=500).decode(data, table, origin=0)
     assert block.damage is not None
     assert "cap" in str(block.damage.error)
-
-
-def test_rows_outside_are_refused() -> None:
-    if not inflate_kernel.is_compiled():
-        pytest.skip("kernel not built")
-    data = frame(compress(Codec.ZSTD, CONTENT), Codec.ZSTD)
-    table = BatchTable.empty(1)
-    scan(data, 0, table)
-    spans = np.zeros((2, 1), np.int64)
-    library = CodecLibrary().addresses
-    for rows in ([1], [-1], [2**40]):
-        with pytest.raises(ValueError, match="outside"):
-            inflate_kernel.inflate(
-                data, table.data, 0, 0, np.array(rows), 0, np.empty(100, np.uint8), 0, 99, 99, *spans, library
-            )

@@ -12,7 +12,6 @@ from storage.format.batches import BATCH_HEADER_SIZE
 from storage.format.checksum import CRC32C_TABLES
 from storage.format.record_batch import BatchFields, encode_batch, set_crc
 from storage.format.record_columns import Record
-from tests.storage.format.test_encoder_kernel import column
 from tests.support.uncompiled import uncompiled
 
 plain = uncompiled("storage.format.encoder_kernel")
@@ -82,22 +81,3 @@ def test_no_line_is_no_batch(kernel: ModuleType) -> None:
 def test_without_room_for_a_header_there_is_no_batch(kernel: ModuleType) -> None:
     for room in (0, BATCH_HEADER_SIZE - 1, BATCH_HEADER_SIZE):
         assert kernel.encode_lines(b"", b"\n", 10, 0, 0, bytearray(room), CRC32C_TABLES)[0] == 0
-
-
-@FORMS
-def test_all_tables_are_asked_for(kernel: ModuleType) -> None:
-    with pytest.raises(ValueError, match="tables"):
-        kernel.encode_lines(b"", b"a\n", 10, 0, 0, bytearray(200), CRC32C_TABLES[:-1])
-
-
-@FORMS
-def test_lines_are_split_within_their_span(kernel: ModuleType) -> None:
-    starts, lengths = column([0] * 4), column([0] * 4)
-    assert kernel.split_lines(b"a\nbb\nccc\nd", 2, 8, 10, starts, lengths) == 1
-    assert (starts[0], lengths[0]) == (2, 2)
-    assert kernel.split_lines(b"", 0, 0, 10, starts, lengths) == 0
-    for start, end in ((-1, 0), (1, 0), (0, 2)):
-        with pytest.raises(ValueError, match="span"):
-            kernel.split_lines(b"a", start, end, 10, starts, lengths)
-    with pytest.raises(ValueError, match="span"):
-        kernel.split_lines(b"a", 0, 1, 10, starts, lengths[:1])

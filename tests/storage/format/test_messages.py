@@ -142,10 +142,3 @@ def test_an_element_that_is_null_is_an_error_as_for_kafkas_reader() -> None:
     assert reader.one(key, b"\0\0\2\2t" + rest)[1]["data"]["topics"] == ["t"]
     with pytest.raises(StorageError, match="null where it must not be in field topics"):
         reader.one(key, b"\0\0\2\0" + rest)
-
-
-def test_columns_outside_of_the_buffer_are_refused() -> None:
-    reader = messages("__consumer_offsets")
-    for start, length in ((0, 5), (-1, 2), (2**62, 2**62), (5, 1)):
-        with pytest.raises(ValueError, match="outside"):
-            reader.read(b"\0\1\0\0", np.array([[start], [length], [0], [-1]], np.int64), np.empty(100, np.uint8))

@@ -6,11 +6,9 @@ import random
 import struct
 from collections.abc import Iterable
 
-import numpy as np
 import pytest
 import xxhash
 
-from storage.format import digest_kernel
 from storage.format.batches import BatchTable, scan
 from storage.format.block import RecordBlock
 from storage.format.compression import Codec
@@ -19,7 +17,7 @@ from storage.format.record_batch import BatchFields, encode_batch
 from storage.format.record_columns import Record
 from storage.format.record_digest import CanonicalRecords, RecordDigest
 from tests.support.fixtures import ROOT
-from tests.support.uncompiled import plain_kernels, uncompiled
+from tests.support.uncompiled import plain_kernels
 
 # As in storage/FORMAT.md: offset of the first record, records, digest.
 VECTORS: list[tuple[int, list[Record], str]] = [
@@ -111,22 +109,3 @@ def test_rows_in_between() -> None:
     block = block_of(records)
     expected = plain_canonical(list(enumerate(records))[10:20])
     assert b"".join(bytes(part) for part in CanonicalRecords().parts(block, 10, 20)) == expected
-
-
-@pytest.mark.parametrize("form", ["built", "plain"])
-def test_columns_are_not_trusted(form: str) -> None:
-    kernel = digest_kernel if form == "built" else uncompiled("storage.format.digest_kernel")
-    columns = np.zeros((9, 1), np.int64)
-    columns[3:6:2] = -1
-    spans, out, data = np.zeros((4, 1), np.int64), np.zeros(100, np.uint8), b"abcdef"
-    assert kernel.canonical(data, columns, spans, 0, 0, 1, out) == (1, 0, 28, 0)
-    for row, value in ((3, 7), (5, 7), (2, -1), (4, 6), (7, 2), (3, 2**62), (2, 2**62)):
-        wrong = columns.copy()
-        wrong[3:6:2] = 1
-        wrong[row] = value
-        with pytest.raises(ValueError, match="outside"):
-            kernel.canonical(data, wrong, spans, 0, 0, 1, out)
-    for bounds in ((-1, 1), (0, 2)):
-        with pytest.raises(ValueError, match="outside"):
-            kernel.canonical(data, columns, spans, 0, *bounds, out)
-    assert kernel.canonical(data, columns, spans, 0, 0, 1, out[:27]) == (0, 0, 0, 28)

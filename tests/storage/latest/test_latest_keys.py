@@ -185,27 +185,3 @@ def test_any_growth_keeps_all_keys(kernel: ModuleType, words: int, spread: int) 
     assert state[0] == len(known)
     kept = table.reshape(-1, words)[:, 4]
     assert sorted((kept[kept != 0] >> 2).tolist()) == sorted(known.values())
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_columns_that_do_not_fit_are_refused(kernel: ModuleType) -> None:
-    slots = key_table_kernel.LEAST_SLOTS
-    table, state = np.zeros(5 * (slots + key_table_kernel.HEAD_SLOTS), np.uint32), np.zeros(2, np.int64)
-    hashes, column = np.ones((2, 2), np.uint64), np.zeros(2, np.int64)
-    with pytest.raises(ValueError, match="fewer"):
-        kernel.put(table, 5, slots, 9, state, hashes[:1], column, column, column, 0, 0)
-    with pytest.raises(ValueError, match="no state"):
-        kernel.put(table, 5, slots, 9, state[:1], hashes, column, column, column, 0, 0)
-    for size, words in ((slots + 1, 5), (slots, 6), (slots, 4), (slots - 1, 5)):
-        with pytest.raises(ValueError, match="another size"):
-            kernel.put(table, words, size, 9, state, hashes, column, column, column, 0, 0)
-    for offset in (-1, FARTHEST):
-        with pytest.raises(ValueError, match="no bits"):
-            kernel.put(table, 5, slots, 9, state, hashes, column + offset, column, column, 0, 0)
-    with pytest.raises(ValueError, match="too small"):
-        kernel.grow(table, 5, slots, slots + 1)
-    with pytest.raises(ValueError, match="another size"):
-        kernel.grow(table, 5, slots, slots - 1)
-    table[5 * (slots + key_table_kernel.HEAD_SLOTS - 1) + 4] = 1  # taken, and no such hash has its home at the end
-    with pytest.raises(ValueError, match="not in order"):
-        kernel.grow(np.concatenate((table, table[:5])), 5, slots, slots + 1)

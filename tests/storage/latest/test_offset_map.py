@@ -13,10 +13,9 @@ from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
 from storage.format.record_batch import encode_batch
 from storage.format.record_columns import Record
-from storage.latest import offset_map_kernel
 from storage.latest.offset_map import ENTRY_BYTES, OffsetMap
 from storage.latest.offset_map_kernel import DISCARD, KEEP, KEEP_DELETES
-from tests.support.uncompiled import plain_kernels, uncompiled
+from tests.support.uncompiled import plain_kernels
 
 KEYS = st.none() | st.binary(max_size=3) | st.sampled_from([b"x" * n for n in (7, 8, 9, 300)])
 
@@ -119,23 +118,3 @@ def test_offsets_are_marked_where_that_takes_little_memory() -> None:
         assert kept(offsets, block_of([Record(b"x", b""), Record(b"a", b""), Record(b"b", b"")]))[0] == [0]
         assert kept(offsets, block_of([Record(b"a", b""), Record(b"b", b"")], base_offset=5))[0] == [6]
         assert kept(offsets, block_of([Record(b"a", b"")] * 2, base_offset=gap))[0] == [gap, gap + 1]
-
-
-@pytest.mark.parametrize("kernel", [offset_map_kernel, uncompiled("storage.latest.offset_map_kernel")])
-def test_columns_that_do_not_fit_are_refused(kernel: object) -> None:
-    table, state = np.zeros(9, np.uint64), np.zeros(3, np.int64)
-    hashes, column = np.ones((2, 2), np.uint64), np.zeros(2, np.int64)
-    with pytest.raises(ValueError, match="fewer"):
-        kernel.put(table, 1, state, hashes[:1], column, column, 0)  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match="free slot"):
-        kernel.put(table, 3, state, hashes, column, column, 0)  # type: ignore[attr-defined]
-    counts, keep = np.zeros(3, np.int64), np.zeros(2, np.uint8)
-    verdicts = np.zeros(1, np.uint8)
-    with pytest.raises(ValueError, match="no batch"):
-        kernel.retain(  # type: ignore[attr-defined]
-            table, 5, 0, keep[:0], hashes, column, column, column, column + 1, verdicts, keep, column, column, counts
-        )
-    with pytest.raises(ValueError, match="fit"):
-        kernel.retain(  # type: ignore[attr-defined]
-            table, 5, 0, keep[:0], hashes, column, column, column, column, verdicts, keep[:1], column, column, counts
-        )
