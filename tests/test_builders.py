@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from storage.format.block import Record
 from storage.format.compression import Codec
-from storage.format.record_columns import Record
 from tests.support.broker_rules import Producers, stored_batches
 from tests.support.builders import (
     RESTART,

@@ -15,14 +15,14 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 
 from storage.append.appender import Appender
-from storage.client.mirror import Mirror
+from storage.backup.mirror import Mirror
 from storage.clock import SystemClock
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import StagedBatchFile, WriteId
 from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Disk
-from storage.format.record_columns import Record, RecordColumns
+from storage.format.block import Record, RecordColumns
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.staged_writes import commit

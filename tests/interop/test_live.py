@@ -17,11 +17,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from storage.client.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
-from storage.client.partitioner import in_order_for_key
+from storage.append.partitioner import in_order_for_key
 from storage.errors import SegmentGone
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
+from storage.log.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
 from storage.log.reader import read_range
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation, TopicPartition

@@ -21,8 +21,8 @@ from kafkafs.decoding.columns import ColumnDecoder, Room
 from kafkafs.decoding.proto_files import Compiled
 from kafkafs.decoding.protobuf import ProtobufDecoder
 from kafkafs.formats import by_name
-from kafkafs.selection import key_kernel
-from kafkafs.view_index import measure_kernel as view_kernel
+from kafkafs.reading import key_kernel
+from kafkafs.reading import measure_kernel as view_kernel
 from storage.errors import StorageError
 from storage.format import (
     checksum,
@@ -41,8 +41,7 @@ from storage.format.decoder import Decoder, verify_crcs
 from storage.format.messages import GROUPS, messages
 from storage.latest import key_table_kernel, offset_map_kernel
 from storage.types import TopicPartition
-from tests.sanitizers.avro_inputs import AvroInputs, Decodable
-from tests.sanitizers.inputs import Logs, any_record, column, exact, index, number, tolerant
+from tests.sanitizers.inputs import AvroInputs, Decodable, Logs, any_record, column, exact, index, number, tolerant
 from tests.support import random_protobuf
 from tests.support.decoded_columns import one_schema
 from tests.support.fixtures import FIXTURES
@@ -641,8 +640,8 @@ KERNEL_TARGETS = {
     "storage.latest.offset_map_kernel": ("map_offsets",),
     "storage.latest.key_table_kernel": ("table_keys",),
     "kafkafs.formats.render_kernel": ("scan_and_decode", "render_any_columns"),
-    "kafkafs.selection.key_kernel": ("filter_keys",),
-    "kafkafs.view_index.measure_kernel": ("view_totals",),
+    "kafkafs.reading.key_kernel": ("filter_keys",),
+    "kafkafs.reading.measure_kernel": ("view_totals",),
     "kafkafs.decoding.avro_kernel": ("decode_avro", "find_schema_ids"),
     "kafkafs.decoding.proto_kernel": ("decode_protobuf",),
 }

@@ -28,8 +28,8 @@ import kafkafs
 import storage
 from kafkafs.cli import main
 from storage.files.names import FileKind, parse_segment_file
+from storage.format.block import Record
 from storage.format.record_batch import encode_batch
-from storage.format.record_columns import Record
 from tests.support.every_command import placed, runs, sample_beside, sample_log_dir
 
 SECRET: Final = "SECRET-of-somebody-else"

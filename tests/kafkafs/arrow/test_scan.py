@@ -26,8 +26,8 @@ from storage.append.appender import Appender
 from storage.clock import SystemClock
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, StorageError, UnsupportedFormat
+from storage.format.block import Record
 from storage.format.compression import Codec
-from storage.format.record_columns import Record
 from storage.types import TimestampType, TopicPartition
 from tests.support.builders import (
     ROLL,

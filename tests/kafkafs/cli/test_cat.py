@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.selection.range_names import parse_offset_spec
-from kafkafs.views.unmounted import PartitionReader, Wanted
+from kafkafs.reading.range_names import parse_offset_spec
+from kafkafs.reading.unmounted import PartitionReader, Wanted
+from storage.format.block import Record
 from storage.format.decoder import Decoder
 from storage.format.record_batch import encode_batch
-from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, Partition, abort, build_log_dir, commit, many
@@ -59,9 +59,7 @@ def test_partitions(logdir: Path, pattern: str, values: str) -> None:
     assert output_of("cat", logdir, pattern).decode().split() == values.split()
 
 
-@pytest.mark.parametrize(
-    "pattern", ["order", "orders/2", "orders/00", "nothing*", "orders-7", "nope-0", "orders/1/1"]
-)
+@pytest.mark.parametrize("pattern", ["order", "orders/2", "orders/00", "nothing*", "orders-7", "nope-0", "orders/1/1"])
 def test_nothing_of_that_name(logdir: Path, pattern: str) -> None:
     result = run("cat", logdir, pattern)
     assert result.exit_code == 4

@@ -11,7 +11,7 @@ import pytest
 
 from kafkafs.cli.cat import _decoded
 from kafkafs.schemas.sources import schemas_at
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.view_index import workbench
+from kafkafs.reading import workbench
 from tests.support.live_log import LiveLog
 from tests.support.mounts import mounted, requires_fuse
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from storage.format.block import Record
 from storage.format.compression import Codec
-from storage.format.record_columns import Record
 from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir
 from tests.support.mounts import requires_fuse
 from tests.support.serving_processes import watched

@@ -16,8 +16,8 @@ from typing import BinaryIO
 
 import pytest
 
+from storage.format.block import Record
 from storage.format.record_batch import encode_batch
-from storage.format.record_columns import Record
 from tests.support.builders import ROLL, START_MS, Batch, BuiltLogDir, Partition, build_log_dir, many
 from tests.support.mounted_logs import Appender, day, txt
 from tests.support.mounts import Mounted, requires_fuse

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.client.partitioner import in_order_for_key
+from storage.append.partitioner import in_order_for_key
 from tests.support.fixtures import Golden, golden_cases
 from tests.support.live_log import LiveLog
 from tests.support.mounts import mounted, requires_fuse

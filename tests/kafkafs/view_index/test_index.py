@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from kafkafs.formats import by_name
+from kafkafs.reading import index
+from kafkafs.reading import workers as parts
+from kafkafs.reading.extent import Extent
+from kafkafs.reading.index import ViewIndex
+from kafkafs.reading.pieces import PIECE_BYTES, POSITION, Piece, PieceBuilder, Pieces
+from kafkafs.reading.store import LEAST_BYTES, NO_MARKER, Store, default_directory
+from kafkafs.reading.workbench import Rendition
+from kafkafs.reading.workers import Workers
 from kafkafs.tree import services
 from kafkafs.tree.tree import Tree
-from kafkafs.view_index import index, parts
-from kafkafs.view_index.cache_files import LEAST_BYTES, default_directory
-from kafkafs.view_index.extent import Extent
-from kafkafs.view_index.index import ViewIndex
-from kafkafs.view_index.pieces import PIECE_BYTES, POSITION, Piece, PieceBuilder, Pieces
-from kafkafs.view_index.store import NO_MARKER, Store
-from kafkafs.view_index.workbench import Rendition
-from kafkafs.view_index.workers import Workers
 from storage.format.compression import Codec
 from storage.log.log_dir import LogDir
 from storage.log.segment import Segment
@@ -252,9 +252,7 @@ def test_a_cache_that_others_can_write_is_not_used(live: LiveLog, cache: Path, h
     assert {path: path.stat().st_mtime_ns for path in files(cache / "views")} == before
 
 
-def test_lookups_leave_a_bounded_number_of_entries(
-    live: LiveLog, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lookups_leave_a_bounded_number_of_entries(live: LiveLog, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "_KEPT_STATES", 20)
     monkeypatch.setattr(index, "_KEPT_STRETCHES", 10)
     top = tree(live, cache)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkafs.views.path_pages import PathPages
+from kafkafs.reading.block_cache import PathPages
 from storage.errors import SegmentGone
 
 BUFFERED, KEPT, DIRECT = (False, False), (False, True), (True, False)

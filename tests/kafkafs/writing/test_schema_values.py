@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kafkafs.formats.jsonl_parse import parse_line
 from kafkafs.schemas.registry import Registry
-from kafkafs.schemas.registry_replay import RegistryReplay
+from kafkafs.schemas.sources import RegistryReplay
 from kafkafs.tree.tree import Tree
-from kafkafs.writing.line_parsers import Parsed
-from kafkafs.writing.schema_values import jsonl_with
+from kafkafs.writing.line_parsers import Parsed, jsonl_with, parse_line
 from storage.errors import InvalidRecord
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from tests.support.commands import output_of, process
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import opened

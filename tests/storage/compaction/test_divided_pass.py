@@ -11,11 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage.append.partition_log import PartitionLog
-from storage.compaction.directory_compaction import (
-    compact_divided,
-    preview_divided,
-    preview_partition,
-)
+from storage.compaction.cleaner import compact_divided, preview_divided, preview_partition
 from storage.compaction.divided_pass import Copied, DividedPass, RunParts
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptBatch, CorruptIndex, SegmentGone, StorageError
@@ -25,8 +21,7 @@ from storage.format.control_records import ControlType
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind, Severity
 from storage.verify.verify import verify_log_dir
-from tests.storage.compaction.test_compaction import any_batches, transact
-from tests.storage.compaction.test_compaction_fixtures import PARTITIONS, cleaned_at, compacted, prepared
+from tests.storage.compaction.test_compaction import PARTITIONS, any_batches, cleaned_at, compacted, prepared, transact
 from tests.support.compacted_logs import TP, compact, contents, opened, put, updates
 from tests.support.crash_points import Sessions, every_crash
 from tests.support.divided_passes import both_ways, in_parts

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from storage.diagnosis import broker_properties
+from storage.diagnosis import directory_checks
 from storage.diagnosis.examination import examine
 from storage.diagnosis.predictions import Diagnosis, Reaction
 from storage.errors import InvalidConfig
 from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
 from storage.files.metadata_checkpoint import bootstrap, cluster_records
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.types import TopicPartition
 from tests.support.builders import Batch, Partition, build_log_dir, many, metadata_records
 from tests.support.fixtures import FIXTURES, requires_fixtures
@@ -130,16 +130,16 @@ def test_an_intact_batch_behind_the_cut_is_no_torn_tail(tmp_path: Path) -> None:
 def test_server_properties(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("node.id=3\nlog.dirs=/a, /b\nprocess.roles=broker\n")
-    found = broker_properties.read(file)
+    found = directory_checks.read(file)
     assert (found.node_id, found.metadata_dir, found.is_kraft, found.is_controller) == (3, Path("/a"), True, False)
     file.write_text("node.id=3\nlog.dirs=/a\nmetadata.log.dir=/m\n")
-    assert broker_properties.read(file).metadata_dir == Path("/m")
+    assert directory_checks.read(file).metadata_dir == Path("/m")
     file.write_text("node.id=three\n")
     with pytest.raises(InvalidConfig, match="no number"):
-        broker_properties.read(file)
+        directory_checks.read(file)
     built = build_log_dir(tmp_path / "logs", {})
     file.write_text(f"node.id=9\nlog.dirs={built.path}\n")
-    assert names_of(examine([built.path], properties=broker_properties.read(file))) == {"node-id-differs"}
+    assert names_of(examine([built.path], properties=directory_checks.read(file))) == {"node-id-differs"}
 
 
 QUORUM_STATE = {

@@ -1,7 +1,4 @@
-"""Owning a log directory, and being a guest in a broker's.
-
-The rules: storage/DESIGN.md, "Sharing a directory with a broker".
-"""
+"""Owning a log directory, and being a guest in a broker's."""
 
 from __future__ import annotations
 
@@ -11,13 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kafkafs.mounting.errnos import errno_of
 from storage.config import BrokerConfig, LogConfig
-from storage.directory import guest_rules
+from storage.directory import guest_rules, owned_dir
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import (
     InvalidConfig,
@@ -33,10 +31,16 @@ from storage.files import checkpoints, names, partition_metadata
 from storage.files.dir_lock import holder
 from storage.log.log_dir import LogDir
 from storage.log.topic_info import DEFAULTS, TopicInfo
+from storage.progress import NoProgress
+from storage.recovery.recovery import Recovery, RecoveryPlan
 from storage.types import TopicPartition
 from tests.support.builders import Batch, BuiltLogDir, Partition, build_log_dir, many
 from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import ONE_THREAD, StandingClock, append, close_clean, opened, read, tree_of
+
+# Owning a log directory, and being a guest in a broker's.
+#
+# The rules: storage/DESIGN.md, "Sharing a directory with a broker".
 
 TP = TopicPartition("t", 0)
 METADATA = Path(__file__).parent.parent / "files" / "data" / "cluster-metadata" / "snapshot-and-log"
@@ -555,3 +559,24 @@ def test_what_has_passed_by_the_end_is_recovered_then(tmp_path: Path) -> None:
     owned = opened(path)
     assert read(owned, "t") == [b"kept"]
     close_clean(owned)
+
+
+# The rehearsal of a directory's recovery is told what the recovery itself is told.
+
+
+def test_the_rehearsal_has_the_plan_of_the_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_log_dir(tmp_path, {"t": [Partition([Batch(many(3))], recovery_point=2)]})
+    config = replace(ONE_THREAD, producer_id_expiration_ms=7_000)
+    told: list[RecoveryPlan] = []
+    monkeypatch.setattr(owned_dir, "rehearse", lambda plan, **_: told.append(plan))
+    owned_dir.rehearse_recovery(LogDir.open_read_only(tmp_path, config=config), [TopicPartition("t", 0)], NoProgress())
+    done: list[RecoveryPlan] = []
+
+    def recovery(plan: RecoveryPlan, **others: object) -> Recovery:
+        done.append(plan)
+        return Recovery(plan, **others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(owned_dir, "Recovery", recovery)
+    OwnedDir.open(tmp_path, Opening(trust_clean=False), config=config).close()
+    assert told == done
+    assert told[0].producer_expiration_ms == 7_000

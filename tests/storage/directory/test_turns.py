@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from storage.append.partition_log import PartitionLog
-from storage.compaction.directory_compaction import compact_partition
+from storage.compaction.cleaner import compact_partition
 from storage.errors import PartitionOffline, UnknownTopicOrPartition
 from storage.files import checkpoints, names
 from storage.recovery.recovery import Recovery
@@ -139,8 +139,8 @@ def test_the_cleaners_line_is_of_the_log_that_was_cleaned(tmp_path: Path, monkey
 
 
 def _keyed() -> memoryview:
+    from storage.format.block import Record
     from storage.format.record_batch import encode_batch
-    from storage.format.record_columns import Record
     from tests.support.owned_dirs import NOW_MS
 
     return memoryview(bytearray(encode_batch([Record(b"k", b"%d" % number, (), NOW_MS) for number in range(9)])))

@@ -16,15 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import InvalidTopic, LogLocked, SegmentGone
-from storage.files import dir_identity, log_file, names, partition_metadata
-from storage.files.dir_identity import DirIdentity
+from storage.files import log_file, names, partition_metadata
 from storage.files.dir_lock import DirLock, holder
 from storage.files.disk import RealDisk, replace_file
-from storage.files.listing import paths_in
-from storage.files.log_file import FileIdentity, LogFile, open_quietly
+from storage.files.log_file import FileIdentity, LogFile, open_quietly, paths_in, read_existing, read_whole
 from storage.files.names import DirKind, FileKind, FileState, MetadataSnapshotName, SegmentFileName
 from storage.files.opening import is_directory, links_of_ours, open_file, real_place
-from storage.files.whole_file import read_existing, read_whole
+from storage.files.partition_metadata import DirIdentity
 from storage.types import MAX_OFFSET, TopicPartition
 from tests.support.fixtures import FIXTURES, requires_fixtures
 
@@ -382,7 +380,7 @@ def test_birth_is_what_the_system_says(tmp_path: Path) -> None:
 
 
 def test_without_birth_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dir_identity, "_statx", lambda: None)
+    monkeypatch.setattr(partition_metadata, "_statx", lambda: None)
     assert DirIdentity.of(tmp_path).born_ns is None
     assert DirIdentity.of(tmp_path).may_be(DirIdentity.of(tmp_path))
 

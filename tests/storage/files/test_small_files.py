@@ -25,16 +25,14 @@ from storage.files import (
     producer_state,
     topic_properties,
 )
-from storage.files.cluster_metadata import read_bootstrap
+from storage.files.cluster_metadata import FeatureLevelRecord, read_bootstrap
 from storage.files.disk import RealDisk
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.files.manifest import Manifest, ManifestOffset, ManifestPartition, ManifestTopic
 from storage.files.meta_properties import MetaProperties
-from storage.files.metadata_records import FeatureLevelRecord
 from storage.files.producer_state import ENTRY_SIZE, ProducerEntry
 from storage.format import properties
-from storage.format.batch_range import BatchRange
-from storage.format.batches import BatchTable, scan
+from storage.format.batches import BatchRange, BatchTable, scan
 from storage.format.control_records import ControlType, control_records
 from storage.format.decoder import Decoder
 from storage.types import MAX_OFFSET, TopicPartition
