@@ -298,24 +298,6 @@ def test_the_segments_are_the_brokers_own(broker: Broker, client: Client, live: 
 
 @requires_kafka
 @requires_fuse
-def test_mount_transactions(broker: Broker, client: Client, live: Mounted, live_committed: Mounted) -> None:
-    """Committed and aborted transactions, records without one between them, in both isolations."""
-    client.create_topic("tx", 1, {"internal.segment.bytes": 5_000})
-    rng = random.Random(3)
-    for _ in range(8):
-        client.transactions("tx", [(rng.random() < 0.6, any_messages(rng, rng.randrange(1, 30))) for _ in range(3)])
-        client.produce("tx", any_messages(rng, 5))
-    uncommitted, committed = client.consume("tx"), client.consume("tx", committed=True)
-    assert 0 < len(committed) < len(uncommitted)
-    assert read_jsonl((live.path / "tx/0/messages.jsonl").read_bytes()) == uncommitted
-    assert read_jsonl((live_committed.path / "tx/0/messages.jsonl").read_bytes()) == committed
-    cat = run_kafkafs("cat", broker.log_dir, "tx", "--format", "jsonl", "--isolation", "read_committed")
-    assert read_jsonl(cat.stdout) == committed
-    assert run_kafkafs("count", broker.log_dir, "tx").stdout.split()[-1] == str(len(uncommitted)).encode()
-
-
-@requires_kafka
-@requires_fuse
 def test_new_messages_at_once(client: Client, live: Mounted) -> None:
     """Acknowledged messages are there at the next look, also through a handle that was opened before."""
     client.create_topic("prompt")
@@ -328,21 +310,6 @@ def test_new_messages_at_once(client: Client, live: Mounted) -> None:
             assert view.stat().st_size == len(expected)
             assert opened.read() == b"message %d\n" % number
     assert view.read_bytes() == expected
-
-
-@requires_kafka
-@requires_fuse
-def test_delete_records_moves_the_log_start(broker: Broker, client: Client, live: Mounted) -> None:
-    """Once the broker has checkpointed its log start offset, a fresh open begins there."""
-    client.create_topic("started")
-    client.produce("started", [Message(b"%d" % number) for number in range(100)], batch=10)
-    client.delete_records("started", 0, 37)
-    starts = broker.log_dir / "log-start-offset-checkpoint"
-    wait_for("the checkpoint", lambda: "started 0 37" in starts.read_text())
-    view = live.path / "started/0/messages.txt"
-    assert view.read_bytes() == as_txt(client.consume("started"))
-    with pytest.raises(OSError, match="Numerical result out of range"):
-        (live.path / "started/0/offsets/36.txt").read_bytes()
 
 
 @requires_kafka

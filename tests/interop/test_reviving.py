@@ -8,7 +8,6 @@ import random
 import re
 import shlex
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -42,7 +41,7 @@ from tests.interop.reviving import (
     topic_ids,
     transacted,
 )
-from tests.support.commands import output_of, process, run
+from tests.support.commands import output_of, run
 from tests.support.tiers import TIERS, golden_of, partitions, tier_options
 from tests.support.waiting import wait_for
 
@@ -219,44 +218,6 @@ def test_bare_partition_directories(dead: Dead, tmp_path: Path, with_ids: bool) 
 
 
 @requires_kafka
-@pytest.mark.parametrize("version", [VERSION, pytest.param(OLDER_VERSION, marks=requires_older_kafka)])
-def test_replicas_of_different_lengths(tmp_path: Path, version: str) -> None:
-    """The highest leader epoch wins over the longer log, then the end; what the others have beyond it is told."""
-    origin = Broker(tmp_path / "origin", version=version)
-    copies = [tmp_path / f"broker-{number}" for number in range(3)]
-    try:
-        for number, copy in enumerate(copies):
-            client = Client(origin.start().address)
-            if not number:
-                client.create_topic("t", 1, KEEP)
-            client.produce("t", messages(number, 100), batch=10)
-            expected = Expected(client, {"t": 1})
-            origin.stop()
-            shutil.copytree(origin.log_dir, copy)
-            shutil.rmtree(copy / "__cluster_metadata-0")
-        # The first went on alone, in its old epoch, beyond the end of the others.
-        (copies[0] / "meta.properties").unlink()
-        lines = "".join(f"alone {number}\n" for number in range(250))
-        with process("append", copies[0], "t/0", stdin=subprocess.PIPE) as appending:
-            appending.communicate(lines.encode(), timeout=120)
-        assert appending.returncode == 0
-        assert b"350" in output_of("topics", "describe", copies[0], "t")
-    finally:
-        origin.kill()
-    broker, told = revived(tmp_path, copies, version=version)
-    (partition,) = [one for one in told["partitions"] if one["topic"] == "t"]
-    assert partition["source"] == str(copies[2] / "t-0")
-    assert partition["beyond"] == [{"source": str(copies[0] / "t-0"), "first_offset": 100, "last_offset": 349}]
-    try:
-        client = Client(broker.start().address)
-        served_as_expected(client, expected)
-        producers_write_on(client, "t", 0, "tx")
-        second_start_is_clean(broker)
-    finally:
-        broker.kill()
-
-
-@requires_kafka
 @with_an_older_broker
 def test_a_killed_and_damaged_directory(dead: Dead, tmp_path: Path) -> None:
     """Torn tails are left out; damage is refused, and salvaged on request: everything around it is served."""
@@ -316,32 +277,6 @@ def test_without_transactions(dead: Dead, tmp_path: Path) -> None:
         assert client.consume("payments", 1, committed=True) == uncommitted[4:]
         assert not dead.expected.records[("payments", 1), True]
         producers_write_on(client, "payments", 1, "unfinished")
-        second_start_is_clean(broker)
-    finally:
-        broker.kill()
-
-
-@requires_kafka
-@with_an_older_broker
-def test_until_a_time(dead: Dead, tmp_path: Path) -> None:
-    """Each partition ends with the last batch that holds a message up to then."""
-    until_ms = START_MS + 1000 + 150  # in the middle of orders/1
-    broker, told = revived(tmp_path, [dead.clean], "orders", "--until", str(until_ms), version=dead.version)
-    ends = {one["partition"]: one["log_end_offset"] for one in told["partitions"]}
-    assert ends == {0: 400, 1: 160, 2: 0}
-    assert {one["partition"]: one["holds_later_messages"] for one in told["partitions"]} == {
-        0: False,
-        1: True,
-        2: False,
-    }
-    try:
-        client = Client(broker.start().address)
-        for partition, end in ends.items():
-            wanted = [one for one in dead.expected.records[("orders", partition), False] if one.offset < end]
-            assert client.consume("orders", partition) == wanted
-        client.produce("orders", [Message(b"after")], 1)
-        assert client.consume("orders", 1)[-1].value == b"after"
-        assert client.offsets("orders", 1) == (123, 161)
         second_start_is_clean(broker)
     finally:
         broker.kill()
