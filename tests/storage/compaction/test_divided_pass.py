@@ -28,7 +28,6 @@ from tests.support.divided_passes import both_ways, in_parts
 from tests.support.faults import FaultyDisk
 from tests.support.fixtures import requires_fixtures
 from tests.support.owned_dirs import HastyDisk, StandingClock, close_clean, tree_of
-from tests.support.uncompiled import plain_kernels
 
 DAY_MS = 86_400_000
 
@@ -113,25 +112,6 @@ def test_the_same_behind_a_pass_that_ended_within_a_batch(tmp_path: Path, seed: 
         close_clean(owned)
 
     both_ways(tmp_path / "log", once, in_two)
-
-
-def test_the_same_with_plain_kernels(tmp_path: Path) -> None:
-    owned = opened(tmp_path / "log")
-    any_batches(owned.log(TP), random.Random(3), 40)
-    close_clean(owned)
-
-    def once(copy: Path) -> None:
-        owned = opened(copy)
-        compact(owned)
-        close_clean(owned)
-
-    def plain(copy: Path) -> None:
-        owned = opened(copy)
-        with plain_kernels():
-            divided(owned, in_parts(random.Random(3)))
-        close_clean(owned)
-
-    both_ways(tmp_path / "log", once, plain)
 
 
 @requires_fixtures
