@@ -15,7 +15,6 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 
 from storage.append.appender import Appender
-from storage.backup.mirror import Mirror
 from storage.clock import SystemClock
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import commit_ledger, names
@@ -52,19 +51,16 @@ from tests.support.record_headers import batches
 # A real broker on what we wrote: it serves it, repairs nothing, sets nothing aside, and appends after us.
 
 A = TopicPartition("adopted", 0)
-M = TopicPartition("mirrored", 0)
 CODECS = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> Iterator[Broker]:
-    """A broker with two topics, stopped."""
+    """A broker with a topic, stopped."""
     broker = Broker(tmp_path / "broker")
     try:
         client = Client(broker.start().address)
         client.create_topic("adopted", 2, {"internal.segment.bytes": 20_000, "index.interval.bytes": 500})
-        client.create_topic("mirrored", 1, {"internal.segment.bytes": 20_000})
-        client.produce("adopted", [Message(b"theirs %d" % n) for n in range(100)], 0)
         broker.stop()
         yield broker
         assert broker.complaints() == []
@@ -75,46 +71,6 @@ def stopped(tmp_path: Path) -> Iterator[Broker]:
 def append(owned: OwnedDir, tp: TopicPartition, records: list[Record]) -> None:
     outcome = Appender(owned.appendable(tp), clock=owned.clock).append(records)
     assert outcome.error is None
-
-
-@requires_kafka
-def test_a_broker_goes_on_with_what_we_appended(stopped: Broker, tmp_path: Path) -> None:
-    own = OwnedDir.open(tmp_path / "own", Opening(create=True))
-    own.create_topic("mirrored", 1, {"segment.bytes": "5000"})
-    for n in range(200):
-        append(own, M, [Record(b"k%d" % n, b"mine %d" % n, ((b"h", b"x"),))] * 3)
-    assert own.close().clean
-
-    owned = OwnedDir.open(stopped.log_dir)
-    for n in range(300):
-        append(owned, A, [Record(None, b"ours %d" % n)] * 2)
-    mirror = Mirror(LogDir.open_read_only(tmp_path / "own"), owned, lambda _: [M])
-    mirror.run()
-    assert mirror.results[M].error is None
-    assert owned.close().clean
-    assert len(list((stopped.log_dir / "adopted-0").glob("*.log"))) > 1
-    dumps_without_a_finding([stopped.log_dir / tp.dir_name for tp in (A, M)])
-
-    said = len(stopped.log_text())
-    client = Client(stopped.start().address)
-    consumed = [record.value for record in client.consume("adopted", 0)]
-    expected = [b"theirs %d" % n for n in range(100)] + [b"ours %d" % (n // 2) for n in range(600)]
-    assert consumed == expected
-    assert len(client.consume("mirrored")) == 600
-    adopted_as_it_is(told_since(stopped, said))
-    client.produce("adopted", [Message(b"after")], 0)
-    client.produce("mirrored", [Message(b"after")])
-    assert client.consume("adopted", 0)[-1].offset == 700
-    assert client.consume("mirrored")[-1].offset == 600
-    stopped.stop()
-
-    owned = OwnedDir.open(stopped.log_dir)
-    append(owned, A, [Record(None, b"again")])
-    assert owned.close().clean
-    assert not verify_log_dir(stopped.log_dir, [A, M])
-    client = Client(stopped.start().address)
-    assert [record.value for record in client.consume("adopted", 0)] == [*expected, b"after", b"again"]
-    stopped.stop()
 
 
 @requires_kafka
@@ -324,14 +280,14 @@ def test_each_refuses_while_the_other_holds_the_directory(tmp_path: Path) -> Non
 # A real broker on what a commit wrote, and on what one left that was killed: of each partition's share it serves all
 # or nothing, it is not disturbed by what waits, and what it did not get it gets when we open the directory again.
 
-COMMITS_SMALL = TopicPartition("written", 0)
+FEW = TopicPartition("written", 0)
 LARGE = TopicPartition("written", 1)  # its share takes several segments
 QUERY = "0a8e7a3b-9d1b-4f0e-8c3d-2b1a0f9e8d7c"
-SHARES = {COMMITS_SMALL: 30, LARGE: 400}
+SHARES = {FEW: 30, LARGE: 400}
 
 
 @pytest.fixture
-def commits_stopped(tmp_path: Path) -> Iterator[Broker]:
+def with_two_partitions(tmp_path: Path) -> Iterator[Broker]:
     """A broker with a topic of two partitions, a message in each; stopped."""
     broker = Broker(tmp_path / "broker")
     try:
@@ -367,56 +323,56 @@ def stage(path: Path, batch: int, disk: Disk | None = None) -> list[StagedBatchF
 
 
 @requires_kafka
-def test_a_broker_serves_what_was_committed(commits_stopped: Broker) -> None:
+def test_a_broker_serves_what_was_committed(with_two_partitions: Broker) -> None:
     """It finds nothing to repair, also not in segments that were created at once."""
-    owned = OwnedDir.open(commits_stopped.log_dir)
-    assert commit.commit(owned, WriteId(QUERY, 0), stage(commits_stopped.log_dir, 0)).appended
+    owned = OwnedDir.open(with_two_partitions.log_dir)
+    assert commit.commit(owned, WriteId(QUERY, 0), stage(with_two_partitions.log_dir, 0)).appended
     assert len(owned.log(LARGE).snapshot().segments) > 2
     assert owned.close().clean
-    dumps_without_a_finding([commits_stopped.log_dir / tp.dir_name for tp in SHARES])
-    said = len(commits_stopped.log_text())
-    client = Client(commits_stopped.start().address)
+    dumps_without_a_finding([with_two_partitions.log_dir / tp.dir_name for tp in SHARES])
+    said = len(with_two_partitions.log_text())
+    client = Client(with_two_partitions.start().address)
     for tp in SHARES:
         found = [record.value for record in client.consume(tp.topic, tp.partition)]
         assert found == [b"theirs", *values(0, tp)]
         client.produce(tp.topic, [Message(b"after")], tp.partition)
-    adopted_as_it_is(told_since(commits_stopped, said))
-    commits_stopped.stop()
-    assert commit_ledger.read(commits_stopped.log_dir).queries[QUERY].batch == 0
-    assert not verify_log_dir(commits_stopped.log_dir, list(SHARES))
+    adopted_as_it_is(told_since(with_two_partitions, said))
+    with_two_partitions.stop()
+    assert commit_ledger.read(with_two_partitions.log_dir).queries[QUERY].batch == 0
+    assert not verify_log_dir(with_two_partitions.log_dir, list(SHARES))
 
 
 @requires_kafka
-def test_a_broker_where_a_commit_was_killed(commits_stopped: Broker) -> None:
+def test_a_broker_where_a_commit_was_killed(with_two_partitions: Broker) -> None:
     """Before anything was appended; with a share whose first batch has no length yet; with new segments of which some
     are ready; with all of them ready and none in its place."""
     moments: list[tuple[Callable[[str], bool], dict[TopicPartition, bool]]] = [
-        (lambda what: what.startswith("write") and what.endswith(".log"), {COMMITS_SMALL: False, LARGE: False}),
-        (lambda what: what.startswith("sync") and what.endswith(".log"), {COMMITS_SMALL: False, LARGE: False}),
-        (lambda what: what.startswith("rename") and what.endswith(".log.swap"), {COMMITS_SMALL: True, LARGE: False}),
-        (lambda what: what.startswith("rename") and what.endswith(".log"), {COMMITS_SMALL: True, LARGE: True}),
+        (lambda what: what.startswith("write") and what.endswith(".log"), {FEW: False, LARGE: False}),
+        (lambda what: what.startswith("sync") and what.endswith(".log"), {FEW: False, LARGE: False}),
+        (lambda what: what.startswith("rename") and what.endswith(".log.swap"), {FEW: True, LARGE: False}),
+        (lambda what: what.startswith("rename") and what.endswith(".log"), {FEW: True, LARGE: True}),
     ]
     expected = {tp: [b"theirs"] for tp in SHARES}
     for batch, (moment, there) in enumerate(moments):
-        _killed(commits_stopped.log_dir, batch, moment)
-        client = Client(commits_stopped.start().address)
+        _killed(with_two_partitions.log_dir, batch, moment)
+        client = Client(with_two_partitions.start().address)
         for tp, share in SHARES.items():
             found = [record.value for record in client.consume(tp.topic, tp.partition)]
             wanted = [*expected[tp], *(values(batch, tp) if there[tp] else [])]
             assert found == wanted, f"moment {batch}, {tp}: {len(found)} of {share} more"
             client.produce(tp.topic, [Message(b"theirs again")], tp.partition)
             expected[tp] = [*wanted, b"theirs again", *([] if there[tp] else values(batch, tp))]
-        commits_stopped.stop()
-        owned = OwnedDir.open(commits_stopped.log_dir)
+        with_two_partitions.stop()
+        owned = OwnedDir.open(with_two_partitions.log_dir)
         assert not owned.unfinished
-        assert not commit.commit(owned, WriteId(QUERY, batch), stage(commits_stopped.log_dir, batch)).appended
+        assert not commit.commit(owned, WriteId(QUERY, batch), stage(with_two_partitions.log_dir, batch)).appended
         assert owned.close().clean
-        assert not verify_log_dir(commits_stopped.log_dir, list(SHARES))
-        assert not list(commits_stopped.log_dir.rglob("*" + names.STAGED_SUFFIX))
-    client = Client(commits_stopped.start().address)
+        assert not verify_log_dir(with_two_partitions.log_dir, list(SHARES))
+        assert not list(with_two_partitions.log_dir.rglob("*" + names.STAGED_SUFFIX))
+    client = Client(with_two_partitions.start().address)
     for tp in SHARES:
         assert [record.value for record in client.consume(tp.topic, tp.partition)] == expected[tp]
-    commits_stopped.stop()
+    with_two_partitions.stop()
 
 
 def _killed(path: Path, batch: int, moment: Callable[[str], bool]) -> None:
@@ -487,7 +443,7 @@ def test_a_broker_serves_what_was_salvaged(tmp_path: Path) -> None:
 
 # Brokers of each version that is named as tested: their logs are read and appended to, and they go on with them.
 
-VERSIONS_CODECS = (None, "gzip", "snappy", "lz4", "zstd")
+ALL_CODECS = (None, "gzip", "snappy", "lz4", "zstd")
 
 
 def loses_nothing(log_dir: Path) -> bool:
@@ -507,22 +463,19 @@ def test_a_broker_and_kafkafs_take_turns(version: str, tmp_path: Path) -> None:
     broker = Broker(tmp_path, version=version)
     try:
         client = Client(broker.start().address)
-        client.create_topic("t", len(VERSIONS_CODECS) + 1, {"retention.ms": -1})
-        for partition, codec in enumerate(VERSIONS_CODECS):
+        client.create_topic("t", len(ALL_CODECS) + 1, {"retention.ms": -1})
+        for partition, codec in enumerate(ALL_CODECS):
             messages = [Message(b"%d of %d" % (number, partition), b"k") for number in range(200)]
             client.produce("t", messages, partition, compression_type=codec)
-        client.transactions(
-            "t", [(True, [Message(b"committed")]), (False, [Message(b"aborted")])], len(VERSIONS_CODECS)
-        )
+        client.transactions("t", [(True, [Message(b"committed")]), (False, [Message(b"aborted")])], len(ALL_CODECS))
         broker.stop()
         assert run("verify", broker.log_dir).exit_code == 0
         assert loses_nothing(broker.log_dir)
-        for partition in range(len(VERSIONS_CODECS)):
+        for partition in range(len(ALL_CODECS)):
             expected = b"".join(b"%d of %d\n" % (number, partition) for number in range(200))
             assert output_of("cat", broker.log_dir, f"t/{partition}") == expected
         assert (
-            output_of("cat", broker.log_dir, f"t/{len(VERSIONS_CODECS)}", "--isolation", "read_committed")
-            == b"committed\n"
+            output_of("cat", broker.log_dir, f"t/{len(ALL_CODECS)}", "--isolation", "read_committed") == b"committed\n"
         )
         with process("append", broker.log_dir, "t/0", stdin=subprocess.PIPE) as appending:
             assert appending.communicate(b"by kafkafs\n")[1] == b""

@@ -918,3 +918,15 @@ def test_old_formats_become_new_ones() -> None:
     new = table(batch(1, 99, 1, producer_id=-1))
     assert same_batches(old, new, compacted=True)
     assert not same_batches(old, new, compacted=False)
+
+
+@requires_fixtures
+@pytest.mark.parametrize("fixture", ["v0", "v1", "groups", "compaction-after"])
+def test_every_record_of_the_fixtures(target: OwnedDir, fixture: str) -> None:
+    results = mirrored(FIXTURES / fixture / "log", target).results
+    looked = LogDir.open_read_only(FIXTURES / fixture / "log")
+    assert results
+    for tp, result in results.items():
+        assert result.error is None
+        assert read_all(target.log(tp).snapshot()) == read_all(looked.log(tp).snapshot())
+    close_clean(target)

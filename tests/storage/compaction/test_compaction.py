@@ -31,6 +31,7 @@ from tests.support.crash_points import Sessions, every_crash
 from tests.support.fixtures import FIXTURES, copy_log_dir, log_dir_of, read_golden, requires_fixtures, topics_of
 from tests.support.owned_dirs import NOW_MS, HastyDisk, StandingClock, append, close_clean
 from tests.support.readers import read_all
+from tests.support.uncompiled import plain_kernels
 
 # The cleaner's pass on logs of our own: what stays, by which rules, from where to where; stopped anywhere.
 
@@ -511,3 +512,19 @@ def test_a_second_pass_finds_nothing_dirty(tmp_path: Path) -> None:
 @requires_fixtures
 def test_the_fixtures_have_all_of_these() -> None:
     assert {p.name for p in log_dir_of("compaction-after").iterdir() if p.is_dir()} == set(PARTITIONS)
+
+
+def test_the_same_with_plain_kernels(tmp_path: Path) -> None:
+    """Byte for byte."""
+    files = []
+    for number in range(2):
+        owned = opened(tmp_path / f"{number}")
+        any_batches(owned.log(TP), random.Random(3), 40)
+        if number:
+            with plain_kernels():
+                compact(owned)
+        else:
+            compact(owned)
+        close_clean(owned)
+        files.append({path.name: path.read_bytes() for path in (tmp_path / f"{number}" / "t-0").glob("*.log")})
+    assert files[0] == files[1]

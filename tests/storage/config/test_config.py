@@ -395,3 +395,14 @@ def test_texts_round_trip(overrides: Given) -> None:
     lags_conflict = config.min_compaction_lag_ms > config.max_compaction_lag_ms
     assert bool(problems) == lags_conflict
     assert again.texts() == config.texts()
+
+
+def test_defaults() -> None:
+    config = topic()
+    assert config == LogConfig()
+    assert config.segment_bytes == 1073741824
+    assert config.max_message_bytes == 1048588
+    assert (config.compact, config.delete) == (False, True)
+    assert config.timestamp_type is TimestampType.CREATE_TIME
+    assert config.message_magic == 2
+    assert config.origin("segment.bytes") is Origin.DEFAULT

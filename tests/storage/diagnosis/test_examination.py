@@ -16,6 +16,7 @@ from storage.files.metadata_checkpoint import bootstrap, cluster_records
 from storage.format.block import Record
 from storage.types import TopicPartition
 from tests.support.builders import Batch, Partition, build_log_dir, many, metadata_records
+from tests.support.builders import topic_id as id_of
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.raw_batches import batch, record
 
@@ -183,3 +184,36 @@ def test_an_older_snapshot_does_not_help_a_newer_one_that_is_damaged(tmp_path: P
         newest.write_bytes(content)
         found = [one for one in examine([built.path]).predictions if one.name == "metadata-snapshot-damaged"]
         assert [one.reaction for one in found] == ([] if reaction is None else [reaction])
+
+
+def test_strays_and_absent_partitions(tmp_path: Path) -> None:
+    records = [*metadata_records("t", 3, [1]), *metadata_records("other", 1, [2])]
+    built = build_log_dir(
+        tmp_path, {"t": [[b"a"], [b"b"]], "other": [[b"c"]], "unknown": [[b"d"]], "__cluster_metadata": [records]}
+    )
+    (built.path / "t-1" / "partition.metadata").write_text(f"version: 0\ntopic_id: {id_of('later')}")
+    found = examine([built.path])
+    assert {(str(one.tp), one.name) for one in found.predictions} == {
+        ("t/1", "topic-id-differs"), ("t/2", "partition-absent"), ("other/0", "not-assigned"),
+        ("unknown/0", "topic-unknown"),
+    }  # fmt: skip
+    assert found.starts
+    assert not found.is_well
+
+
+def test_names_that_a_broker_takes(tmp_path: Path) -> None:
+    """It looks for the number behind the last dash alone; and 4.3.0 and 4.4.0 ended the log at 7 for this segment."""
+    built = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 1, [1])]})
+    for name in ("tö-0", "foo-+3", "..-0"):
+        (built.path / name).mkdir()
+    (built.path / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    (built.path / ".kafka_cleanshutdown").mkdir()
+    (built.path / "t-0" / "0000000000000000007.log").write_bytes(b"")
+    found = examine([built.path])
+    assert found.starts
+    told = sorted(((one.path.name, one.name, one.reaction) for one in found.predictions), key=lambda one: one[0])
+    assert [(name, reaction) for name, finding, reaction in told if finding == "topic-unknown"] == [
+        ("..-0", Reaction.STRAY), ("foo-+3", Reaction.STRAY), ("tö-0", Reaction.STRAY),
+    ]  # fmt: skip
+    (misnamed,) = [one for one in found.predictions if one.name == "file-misnamed"]
+    assert (misnamed.reaction, misnamed.end_offset) == (Reaction.CUTS, 7)

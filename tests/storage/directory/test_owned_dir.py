@@ -35,7 +35,7 @@ from storage.progress import NoProgress
 from storage.recovery.recovery import Recovery, RecoveryPlan
 from storage.types import TopicPartition
 from tests.support.builders import Batch, BuiltLogDir, Partition, build_log_dir, many
-from tests.support.faults import FaultyDisk
+from tests.support.faults import Crash, FaultyDisk
 from tests.support.owned_dirs import ONE_THREAD, StandingClock, append, close_clean, opened, read, tree_of
 
 # Owning a log directory, and being a guest in a broker's.
@@ -580,3 +580,11 @@ def test_the_rehearsal_has_the_plan_of_the_recovery(tmp_path: Path, monkeypatch:
     OwnedDir.open(tmp_path, Opening(trust_clean=False), config=config).close()
     assert told == done
     assert told[0].producer_expiration_ms == 7_000
+
+
+def test_a_crash_while_opening_lets_go_of_the_lock_in_this_process(tmp_path: Path) -> None:
+    path = tmp_path / "dir"
+    opened(path).close()
+    with pytest.raises(Crash):
+        OwnedDir.open(path, disk=FaultyDisk(path, stop_at=1))
+    opened(path).close()

@@ -679,3 +679,25 @@ def test_the_cap_holds(codec: Codec) -> None:
     block = Decoder(max_decompressed_bytes=1000, block_bytes=500).decode(data, table, origin=0)
     assert block.damage is not None
     assert "cap" in str(block.damage.error)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_gather_trusts_no_column(plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if plain:
+        monkeypatch.setattr(block_module, "decode_kernel", uncompiled("storage.format.decode_kernel"))
+    size = len(a_block().buffer)
+    for start, length in ((-1, 3), (size, 1), (size + 5, 1), (size - 1, 2), (2**63 - 1, 3), (-(2**63), 3)):
+        block = a_block().detach()
+        block.key_start[3], block.key_length[3] = start, length
+        with pytest.raises(ValueError, match="outside"):
+            block.gather("key")
+    decode_kernel = block_module.decode_kernel
+    start, length = np.zeros(1, np.int64), np.array([4])
+    with pytest.raises(ValueError, match="outside"):
+        decode_kernel.gather(b"abcd", start, length, b"", np.empty(3, np.uint8), np.empty(1, np.int64))
+    with pytest.raises(ValueError, match="outside"):
+        decode_kernel.gather(b"abcd", start, length, b"\n", np.empty(4, np.uint8), np.empty(1, np.int64))
+    with pytest.raises(ValueError, match="lengths"):
+        decode_kernel.gather(b"abcd", start, length[:0], b"", np.empty(4, np.uint8), np.empty(1, np.int64))
+    with pytest.raises(ValueError, match="lengths"):
+        decode_kernel.gather(b"abcd", start, length, b"", np.empty(4, np.uint8), np.empty(0, np.int64))

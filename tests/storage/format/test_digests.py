@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.backup.record_digests import CanonicalRecords, RecordDigest
-from storage.format import checksum, checksum_kernel, decoder, hashing
+from storage.format import checksum, checksum_kernel, decoder, digest_kernel, hashing
 from storage.format.batches import BatchTable, Column, scan
 from storage.format.block import Record, RecordBlock
 from storage.format.compression import Codec
@@ -373,3 +373,54 @@ def test_rows_in_between() -> None:
     block = block_of(records)
     expected = plain_canonical(list(enumerate(records))[10:20])
     assert b"".join(bytes(part) for part in CanonicalRecords().parts(block, 10, 20)) == expected
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_too_few_tables_are_refused(kernel) -> None:  # type: ignore[no-untyped-def] # a module
+    short, rows = np.zeros(4095, np.uint32), (np.zeros((len(Column), 1), np.int64), 0, 0, 0)
+    for tables in ((short, checksum.CRC32_TABLES), (checksum.CRC32C_TABLES, short)):
+        with pytest.raises(ValueError, match="tables"):
+            kernel.check_batches(b"", *rows, *tables, 0, np.zeros((1, 5), np.int64))
+
+
+@pytest.mark.parametrize("module", [hashing, plain], ids=["as-installed", "plain"])
+def test_keys_outside_the_buffer_are_refused(module: object) -> None:
+    columns = module.murmur2_columns  # type: ignore[attr-defined]
+    one, two = np.zeros(1, np.int32), np.zeros(2, np.int32)
+    for start, length in ((0, 5), (-1, 1), (4, 1), (2**63 - 1, 1), (1, 2**63 - 1)):
+        with pytest.raises(ValueError, match="outside"):
+            columns(b"1234", np.array([start]), np.array([length]), one)
+    with pytest.raises(ValueError, match="fewer"):
+        columns(b"1234", np.array([0, 0]), np.array([0, 0]), one)
+    with pytest.raises(ValueError, match="fewer"):
+        columns(b"1234", np.array([0, 0]), np.array([0]), two)
+
+
+@pytest.mark.parametrize("module", [hashing, plain], ids=["as-installed", "plain"])
+def test_siphash_refuses_keys_outside_the_buffer(module: object) -> None:
+    column = np.array([1], np.int64)
+    hashes = np.zeros((1, 2), np.uint64)
+    for start, length in ((0, 4), (3, 1), (-1, 1), (2**62, 2**62)):
+        with pytest.raises(ValueError, match="outside"):
+            module.siphash_columns(b"abc", column * start, column * length, 1, 2, hashes)  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="fewer"):
+        module.siphash_columns(b"abc", column, column, 1, 2, hashes[:0])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("form", ["built", "plain"])
+def test_columns_are_not_trusted(form: str) -> None:
+    kernel = digest_kernel if form == "built" else uncompiled("storage.format.digest_kernel")
+    columns = np.zeros((9, 1), np.int64)
+    columns[3:6:2] = -1
+    spans, out, data = np.zeros((4, 1), np.int64), np.zeros(100, np.uint8), b"abcdef"
+    assert kernel.canonical(data, columns, spans, 0, 0, 1, out) == (1, 0, 28, 0)
+    for row, value in ((3, 7), (5, 7), (2, -1), (4, 6), (7, 2), (3, 2**62), (2, 2**62)):
+        wrong = columns.copy()
+        wrong[3:6:2] = 1
+        wrong[row] = value
+        with pytest.raises(ValueError, match="outside"):
+            kernel.canonical(data, wrong, spans, 0, 0, 1, out)
+    for bounds in ((-1, 1), (0, 2)):
+        with pytest.raises(ValueError, match="outside"):
+            kernel.canonical(data, columns, spans, 0, *bounds, out)
+    assert kernel.canonical(data, columns, spans, 0, 0, 1, out[:27]) == (0, 0, 0, 28)

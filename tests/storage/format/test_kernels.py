@@ -237,3 +237,33 @@ def test_headers_that_do_not_parse_are_told(kernel: ModuleType, headers: bytes) 
     data = b"\x00\x00" + headers
     assert kernel.find_headers(data, column([0, 2]), column([1, 1]), column([0, 0]), *unused()) == 1
     assert kernel.find_headers(data, column([0, 2]), column([1, 1]), column([0, 0]), column([0] * 4), spans(2)) == 1
+
+
+@FORMS
+def test_short_columns_and_odd_spans_are_refused(kernel: ModuleType) -> None:
+    good = np.zeros((9, 1), np.int64)
+    for short in (good, np.zeros((8, 2), np.int64)):
+        with pytest.raises(ValueError, match="shorter"):
+            kernel.encode_records(b"", short, True, 0, 2, 0, bytearray(100), 0, column([0, 0, 0]))
+    for first, last, position, result in ((-1, 1, 0, 3), (1, 0, 0, 3), (0, 1, -1, 3), (0, 1, 101, 3), (0, 1, 0, 2)):
+        with pytest.raises(ValueError, match="out of range"):
+            kernel.encode_records(b"", good, True, first, last, 0, bytearray(100), position, np.zeros(result, np.int64))
+
+
+@FORMS
+def test_all_tables_are_asked_for(kernel: ModuleType) -> None:
+    with pytest.raises(ValueError, match="tables"):
+        kernel.encode_lines(b"", b"a\n", 10, 0, 0, bytearray(200), CRC32C_TABLES[:-1])
+
+
+@FORMS
+def test_lines_are_split_within_their_span(kernel: ModuleType) -> None:
+    starts, lengths = column([0] * 4), column([0] * 4)
+    assert kernel.split_lines(b"a\nbb\nccc\nd", 2, 8, 10, starts, lengths) == 1
+    assert (starts[0], lengths[0]) == (2, 2)
+    assert kernel.split_lines(b"", 0, 0, 10, starts, lengths) == 0
+    for start, end in ((-1, 0), (1, 0), (0, 2)):
+        with pytest.raises(ValueError, match="span"):
+            kernel.split_lines(b"a", start, end, 10, starts, lengths)
+    with pytest.raises(ValueError, match="span"):
+        kernel.split_lines(b"a", 0, 1, 10, starts, lengths[:1])

@@ -250,3 +250,10 @@ def test_lines(name: str, example: str) -> None:
 def test_no_example_is_missed() -> None:
     assert (len(BYTES), len(LINES)) == (TEXT.count("```hex"), TEXT.count("```text"))
     assert len(BYTES) == 9
+
+
+def test_columns_outside_of_the_buffer_are_refused() -> None:
+    reader = messages("__consumer_offsets")
+    for start, length in ((0, 5), (-1, 2), (2**62, 2**62), (5, 1)):
+        with pytest.raises(ValueError, match="outside"):
+            reader.read(b"\0\1\0\0", np.array([[start], [length], [0], [-1]], np.int64), np.empty(100, np.uint8))

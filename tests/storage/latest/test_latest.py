@@ -18,7 +18,7 @@ from storage.format.batches import BatchTable, scan
 from storage.format.block import Record, RecordBlock
 from storage.format.decoder import Decoder
 from storage.format.record_batch import encode_batch
-from storage.latest import key_table_kernel, latest_records
+from storage.latest import key_table_kernel, latest_records, offset_map_kernel
 from storage.latest.latest_records import LatestKeys, latest_offsets, rows_among
 from storage.latest.offset_map import ENTRY_BYTES, OffsetMap
 from storage.latest.offset_map_kernel import DISCARD, KEEP, KEEP_DELETES
@@ -365,3 +365,47 @@ def test_offsets_are_marked_where_that_takes_little_memory() -> None:
         assert kept(offsets, block_of([Record(b"x", b""), Record(b"a", b""), Record(b"b", b"")]))[0] == [0]
         assert kept(offsets, block_of([Record(b"a", b""), Record(b"b", b"")], base_offset=5))[0] == [6]
         assert kept(offsets, block_of([Record(b"a", b"")] * 2, base_offset=gap))[0] == [gap, gap + 1]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_columns_that_do_not_fit_a_table_are_refused(kernel: ModuleType) -> None:
+    slots = key_table_kernel.LEAST_SLOTS
+    table, state = np.zeros(5 * (slots + key_table_kernel.HEAD_SLOTS), np.uint32), np.zeros(2, np.int64)
+    hashes, column = np.ones((2, 2), np.uint64), np.zeros(2, np.int64)
+    with pytest.raises(ValueError, match="fewer"):
+        kernel.put(table, 5, slots, 9, state, hashes[:1], column, column, column, 0, 0)
+    with pytest.raises(ValueError, match="no state"):
+        kernel.put(table, 5, slots, 9, state[:1], hashes, column, column, column, 0, 0)
+    for size, words in ((slots + 1, 5), (slots, 6), (slots, 4), (slots - 1, 5)):
+        with pytest.raises(ValueError, match="another size"):
+            kernel.put(table, words, size, 9, state, hashes, column, column, column, 0, 0)
+    for offset in (-1, FARTHEST):
+        with pytest.raises(ValueError, match="no bits"):
+            kernel.put(table, 5, slots, 9, state, hashes, column + offset, column, column, 0, 0)
+    with pytest.raises(ValueError, match="too small"):
+        kernel.grow(table, 5, slots, slots + 1)
+    with pytest.raises(ValueError, match="another size"):
+        kernel.grow(table, 5, slots, slots - 1)
+    table[5 * (slots + key_table_kernel.HEAD_SLOTS - 1) + 4] = 1  # taken, and no such hash has its home at the end
+    with pytest.raises(ValueError, match="not in order"):
+        kernel.grow(np.concatenate((table, table[:5])), 5, slots, slots + 1)
+
+
+@pytest.mark.parametrize("kernel", [offset_map_kernel, uncompiled("storage.latest.offset_map_kernel")])
+def test_columns_that_do_not_fit_a_map_are_refused(kernel: object) -> None:
+    table, state = np.zeros(9, np.uint64), np.zeros(3, np.int64)
+    hashes, column = np.ones((2, 2), np.uint64), np.zeros(2, np.int64)
+    with pytest.raises(ValueError, match="fewer"):
+        kernel.put(table, 1, state, hashes[:1], column, column, 0)  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="free slot"):
+        kernel.put(table, 3, state, hashes, column, column, 0)  # type: ignore[attr-defined]
+    counts, keep = np.zeros(3, np.int64), np.zeros(2, np.uint8)
+    verdicts = np.zeros(1, np.uint8)
+    with pytest.raises(ValueError, match="no batch"):
+        kernel.retain(  # type: ignore[attr-defined]
+            table, 5, 0, keep[:0], hashes, column, column, column, column + 1, verdicts, keep, column, column, counts
+        )
+    with pytest.raises(ValueError, match="fit"):
+        kernel.retain(  # type: ignore[attr-defined]
+            table, 5, 0, keep[:0], hashes, column, column, column, column, verdicts, keep[:1], column, column, counts
+        )

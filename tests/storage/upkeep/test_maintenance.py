@@ -381,3 +381,22 @@ def test_the_thread_starts_waits_works_and_stops(tmp_path: Path) -> None:
     assert maintenance.status().state == "stopped"
     assert maintenance.status().awaiting_deletion_files == 0
     world.end()
+
+
+def test_a_bug_does_not_end_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path)
+    world.fill()
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(world.owned, "checkpoint", broken)
+    world.pass_ms(1000)
+    assert dict(world.task(CHECKPOINTS).errors) == {"": "ZeroDivisionError()"}
+    assert "Traceback" in caplog.text
+    monkeypatch.undo()
+    world.pass_ms(10_000)
+    assert world.task(CHECKPOINTS).errors == ()
+    world.end()
