@@ -117,7 +117,7 @@ def test_the_same_behind_a_pass_that_ended_within_a_batch(tmp_path: Path, seed: 
 @requires_fixtures
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_the_same_on_kafkas_logs(tmp_path: Path, name: str) -> None:
-    """Of which test_compaction_fixtures knows that one pass makes of them what Kafka's cleaner did."""
+    """Of which test_compaction knows that one pass makes of them what Kafka's cleaner did."""
     tp, clock = TopicPartition(name[:-2], int(name[-1])), StandingClock(cleaned_at(name))
 
     def in_two(copy: Path) -> None:
