@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kafkafs.reading.extent import Extent
-from kafkafs.reading.pieces import RecordFilter
+from kafkafs.reading.selection import RecordFilter
 from storage.log.reader import find_batch
 from storage.log.scanning import scan_batches
 from storage.log.segment import Segment

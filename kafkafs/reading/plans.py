@@ -19,20 +19,8 @@ from kafkafs.reading.extent import Extent, Times, hidden_times
 from kafkafs.reading.index import ViewIndex
 from kafkafs.reading.key_blocks import Found
 from kafkafs.reading.layout import Cursor, Run, Span, spans_from
-from kafkafs.reading.pieces import (
-    CRC,
-    END,
-    FILE_END,
-    GREATEST,
-    LEAST,
-    NO_CRC,
-    OPEN_ABOVE,
-    OPEN_BELOW,
-    POSITION,
-    Pieces,
-    RecordFilter,
-    may_lie_in,
-)
+from kafkafs.reading.pieces import CRC, END, FILE_END, GREATEST, LEAST, NO_CRC, OPEN_ABOVE, OPEN_BELOW, POSITION, Pieces
+from kafkafs.reading.selection import RecordFilter, may_lie_in
 from kafkafs.reading.workbench import Rendition
 from storage.format.batches import BATCH_HEADER_SIZE, claimed_times_in
 from storage.log.counting import visible_end
