@@ -17,8 +17,7 @@ from storage.errors import CorruptBatch, StorageError
 from storage.files import names
 from storage.files.disk import RealDisk, RealFile
 from storage.types import TopicPartition
-from tests.storage.compaction.test_compaction import any_batches
-from tests.storage.compaction.test_compaction_fixtures import cleaned_at, compacted, prepared
+from tests.storage.compaction.test_compaction import any_batches, cleaned_at, compacted, prepared
 from tests.storage.compaction.test_divided_pass import any_transactions
 from tests.support import compacted_logs
 from tests.support.commands import output_of, process, run
