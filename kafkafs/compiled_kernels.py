@@ -19,7 +19,6 @@ KERNELS: Final = (
     "storage.format.inflate_kernel",
     "storage.format.message_kernel",
     "storage.latest.offset_map_kernel",
-    "storage.latest.key_table_kernel",
     "kafkafs.formats.render_kernel",
     "kafkafs.reading.key_kernel",
     "kafkafs.reading.measure_kernel",

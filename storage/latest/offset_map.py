@@ -7,6 +7,7 @@ so nobody can construct two keys that compaction would confuse. Source: `SkimpyO
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -27,6 +28,7 @@ Secret = tuple[int, int]
 
 _NO_HASHES: Final = np.empty((0, 2), np.uint64)
 _ANY_NUMBER: Final = -(2**63)
+_STEP: Final = 1 << 16  # slots that are looked at at a time
 _SPARSE: Final = 0.75  # the load of a map whose number of keys is known
 
 
@@ -74,12 +76,13 @@ class OffsetMap:
         """The share of used slots."""
         return len(self) / self.slots
 
-    def put(self, block: RecordBlock, first_offset: int) -> int:
+    def put(self, block: RecordBlock, first_offset: int = _ANY_NUMBER, numbers: Int64s | None = None) -> int:
         """Adds the records with keys from `first_offset` on; returns how many records were processed: all, or those
-        before the first one that found the map full."""
+        before the first one that found the map full. `numbers`: what is kept of each in place of its offset."""
         self._state[1] = self.latest_offset
+        offsets = block.offset if numbers is None else numbers
         rows = offset_map_kernel.put(
-            self._table, self._limit, self._state, self._hashed(block), block.offset, block.key_length, first_offset
+            self._table, self._limit, self._state, self._hashed(block), offsets, block.key_length, first_offset
         )
         self.latest_offset = int(self._state[1])
         return int(rows)
@@ -95,13 +98,20 @@ class OffsetMap:
         keys = np.zeros(len(offsets), np.int64)
         return int(offset_map_kernel.put(self._table, self._limit, self._state, hashes, offsets, keys, _ANY_NUMBER))
 
+    def parts(self) -> Iterator[tuple[UInt64s, Int64s]]:
+        """The hashes in the map and their offsets, in no particular order, as many at a time as take little memory."""
+        slots = self._table.reshape(-1, 3)
+        for first in range(0, len(slots), _STEP):
+            some = slots[first : first + _STEP]
+            taken = some[(some[:, 0] != 0) | (some[:, 1] != 0)]
+            yield np.ascontiguousarray(taken[:, :2]), taken[:, 2].astype(np.int64)
+
     def drain(self) -> tuple[UInt64s, Int64s]:
         """Removes and returns all hashes, two halves each, and their offsets, in no particular order."""
-        slots = self._table.reshape(-1, 3)
-        taken = slots[(slots[:, 0] != 0) | (slots[:, 1] != 0)]
+        hashes, offsets = (np.concatenate(column) for column in zip(*self.parts(), strict=True))
         self._table[:] = 0
         self._state[0] = 0
-        return np.ascontiguousarray(taken[:, :2]), taken[:, 2].astype(np.int64)
+        return hashes, offsets
 
     def lacks(self, hashes: UInt64s) -> npt.NDArray[np.bool_]:
         """Which of these keys are not in the map."""

@@ -33,12 +33,12 @@ def _read_all(tree: Tree, path: str) -> None:
 
 
 def _bytes_a_key(snapshot: LogSnapshot) -> str:
-    """What the scan's table takes; the cleaner's map has slots of 24 bytes, as many of which may be taken."""
+    """What the scan's map takes in the end."""
     start, end, decoder = snapshot.log_start_offset, snapshot.log_end_offset, Decoder()
-    keys = LatestKeys(512 << 20, start, end)
+    keys = LatestKeys(512 << 20, end - start)
     for block in read_range(snapshot, start, end, decoder=decoder):
         assert keys.put(block)
-    return f"{keys.memory_bytes / max(1, len(keys)):.1f} bytes a key in slots of {keys.slot_bytes}"
+    return f"{keys.slots * 24 / max(1, len(keys)):.1f} bytes a key"
 
 
 def measure(context: Context) -> None:

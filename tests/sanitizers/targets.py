@@ -39,7 +39,7 @@ from storage.format.checksum import CRC32C_TABLES
 from storage.format.compression import decompress
 from storage.format.decoder import Decoder, verify_crcs
 from storage.format.messages import GROUPS, messages
-from storage.latest import key_table_kernel, offset_map_kernel
+from storage.latest import offset_map_kernel
 from storage.types import TopicPartition
 from tests.sanitizers.inputs import AvroInputs, Decodable, Logs, any_record, column, exact, index, number, tolerant
 from tests.support import random_protobuf
@@ -411,34 +411,6 @@ def map_offsets(dice: random.Random) -> None:
     tolerant(offset_map_kernel.retain, table, latest, first, marks, *arguments)
 
 
-def table_keys(dice: random.Random) -> None:
-    """A table of keys that is filled and grows; in half of the cases with anything in it."""
-    words, slots, rows = dice.choice((5, 5, 6)), dice.choice((1024, 1025, 1100)), dice.choice((0, 1, 40, 300))
-    larger = slots + dice.choice((0, 1, 30, 500))
-    size = words * (key_table_kernel.HEAD_SLOTS + larger) + dice.choice((0, 0, 1, -1))
-    table = np.zeros(size, np.uint32)
-    is_sound = dice.random() < 0.5
-    if not is_sound:
-        table = np.frombuffer(dice.randbytes(4 * size), np.uint32) & np.uint32(dice.choice((0xFFFFFFFF, 3 << 25)))
-    hashes = np.frombuffer(dice.choice((dice.randbytes(16) * rows, dice.randbytes(16 * rows))), np.uint64).copy()
-    hashes[::2] |= np.uint64(dice.choice((0, 0, 0xFFFF << 48)))
-    hashes[::2] &= np.uint64(dice.choice((2**64 - 1, 2**64 - 1, 0xFFFF << 32)))
-    offsets, keys, values = (column([number(dice, 5) for _ in range(dice.choice((rows, rows, 1)))]) for _ in range(3))
-    if is_sound:
-        offsets = np.arange(len(offsets), dtype=np.int64)
-    state = column([0, 0][: dice.choice((2, 2, 1))])
-    arguments = (state, hashes.reshape(-1, 2), offsets, keys, values)
-    most = dice.choice((slots - 1, number(dice, slots)))
-    row = tolerant(key_table_kernel.put, table, words, slots, most, *arguments, 0, 0)
-    tolerant(key_table_kernel.grow, table, words, slots, larger)
-    if row is not None:
-        tolerant(key_table_kernel.put, table, words, larger, most, *arguments, 0, row)
-        assert not is_sound or np.count_nonzero(table[: size // words * words].reshape(-1, words)[:, 4]) == state[0]
-    origin, row = number(dice, 5), index(dice, rows)
-    tolerant(key_table_kernel.put, table, number(dice, 6), number(dice, slots), 9, *arguments, origin, row)
-    tolerant(key_table_kernel.grow, table, dice.choice((words, 7)), number(dice, slots), number(dice, larger))
-
-
 def rewrite_batches(dice: random.Random) -> None:
     """Batches of a log, some records of which stay; once with the decoder's columns, once with anything."""
     buffer, table, origin = scanned(LOGS.any(dice), dice)
@@ -612,7 +584,6 @@ TARGETS: dict[str, Target] = {
     "index_entries": index_entries,
     "canonical_records": canonical_records,
     "map_offsets": map_offsets,
-    "table_keys": table_keys,
     "rewrite_batches": rewrite_batches,
     "decode_avro": decode_avro,
     "decode_protobuf": decode_protobuf,
@@ -638,7 +609,6 @@ KERNEL_TARGETS = {
     "storage.format.inflate_kernel": ("scan_and_decode",),
     "storage.format.message_kernel": ("read_messages",),
     "storage.latest.offset_map_kernel": ("map_offsets",),
-    "storage.latest.key_table_kernel": ("table_keys",),
     "kafkafs.formats.render_kernel": ("scan_and_decode", "render_any_columns"),
     "kafkafs.reading.key_kernel": ("filter_keys",),
     "kafkafs.reading.measure_kernel": ("view_totals",),
