@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 find_python
 need_packages fusermount=fuse3 lib:libfuse3.so=fuse3 lib:libfuse.so.2=libfuse2 kcat=kcat jq=jq rsync=rsync less=less strace=strace \
-    fio=fio gcc=gcc /usr/include/stdlib.h=libc6-dev lsof=lsof java=default-jre-headless javac=default-jdk-headless mvn=maven \
+    gcc=gcc /usr/include/stdlib.h=libc6-dev lsof=lsof java=default-jre-headless javac=default-jdk-headless mvn=maven \
     || say "continuing without them"
 make_venv dev,spark,plot,schemas,tier
 

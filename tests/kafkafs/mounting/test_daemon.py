@@ -102,11 +102,6 @@ def test_a_child_that_dies() -> None:
     assert "exit code 7" in result.stdout
 
 
-def test_what_libraries_say_is_shown() -> None:
-    result = run("os.write(2, b'fusermount: no\\n'); raise MountError('could not mount')")
-    assert result.stdout == "fusermount: no\ncould not mount\n"
-
-
 def test_what_it_says_and_how_far_it_is_is_shown() -> None:
     result = run(
         """
@@ -122,9 +117,3 @@ def test_what_it_says_and_how_far_it_is_is_shown() -> None:
     )
     lines = result.stdout.splitlines()
     assert lines == ["begin recovery 70", "advance 7", "größer: " + "x" * 100_000, "end", "ready"]
-
-
-def test_a_return_without_ready() -> None:
-    result = run("pass")
-    assert result.returncode == 4
-    assert "before it was ready" in result.stdout

@@ -14,29 +14,6 @@ from kafkafs.mounting import mountpoint
 from kafkafs.mounting.mountpoint import USAGE, MountError
 
 
-def test_an_empty_directory_will_do(tmp_path: Path) -> None:
-    assert mountpoint.check_mountpoint(tmp_path) is None
-
-
-def test_missing(tmp_path: Path) -> None:
-    with pytest.raises(MountError, match="mkdir"):
-        mountpoint.check_mountpoint(tmp_path / "missing")
-
-
-def test_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(MountError, match="not a directory"):
-        mountpoint.check_mountpoint(tmp_path / "file")
-    with pytest.raises(MountError, match="Not a directory"):
-        mountpoint.check_mountpoint(tmp_path / "file" / "below")
-
-
-def test_not_empty(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(MountError, match="not empty"):
-        mountpoint.check_mountpoint(tmp_path)
-
-
 def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 

@@ -37,13 +37,6 @@ def topic(mount: Mounted, request: pytest.FixtureRequest) -> Path:
     return path
 
 
-def write_all(fd: int, data: bytes) -> None:
-    """As tools do: the rest of a short count is written again. OSError."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
 def jsonl_line(size: int) -> bytes:
     return b'{"value":"%s"}' % (b"v" * (size - 12))
 
@@ -103,36 +96,3 @@ def test_an_error_that_the_kernel_dropped_comes_with_the_next_call(topic: Path, 
     finally:
         os.close(fd)
     assert messages(topic) == [b"g1", b"g4"]
-
-
-def test_line_by_line(topic: Path) -> None:
-    """A program that goes on with its next line after an error."""
-    refused = 0
-    fd = os.open(topic / "@append", os.O_WRONLY)
-    try:
-        for line in (b"g1", OVERLONG, b"g2", b"x" * (MIB + 1), b"g3", b"x" * (MIB - 100), b"g4"):
-            try:
-                write_all(fd, line + b"\n")
-            except OSError as error:
-                assert error.errno == errno.EMSGSIZE  # noqa: PT017 - how many there are is asserted below
-                refused += 1
-    finally:
-        os.close(fd)
-    assert refused == 2
-    assert messages(topic) == [b"g1", b"g2", b"g3", b"x" * (MIB - 100), b"g4"]
-
-
-def test_parts_of_a_writev(topic: Path) -> None:
-    """The kernel cuts a writev(2) where 32 pages are touched, so each of these requests is small."""
-    parts = [b'{"value":"%d"}\n' % number for number in range(200)]
-    parts[150] = b'{"value":1}\n'
-    fd = os.open(topic / "@append.jsonl", os.O_WRONLY)
-    try:
-        taken = os.writev(fd, parts)
-        assert taken == len(b"".join(parts[:150]))
-        with fails_with(errno.EINVAL):
-            os.writev(fd, parts[150:])
-        assert os.writev(fd, parts[151:]) == len(b"".join(parts[151:]))
-    finally:
-        os.close(fd)
-    assert messages(topic) == [b"%d" % number for number in range(200) if number != 150]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from storage.files import names
 from storage.verify.verify import verify_log_dir
 from tests.support.builders import build_log_dir
 from tests.support.mounts import mounted, requires_fuse, run_kafkafs
-from tests.support.serving_processes import fails_with, watched
+from tests.support.serving_processes import fails_with
 
 pytestmark = requires_fuse
 
@@ -39,20 +38,6 @@ def test_a_stopped_brokers_directory(log_dir: Path, tmp_path: Path) -> None:
         assert (mount.path / "t" / "0" / "messages.txt").read_bytes() == b"one\ntwo\nthree\n"
     assert (log_dir / names.CLEAN_SHUTDOWN).read_bytes() == before
     assert verify_log_dir(log_dir) == []
-
-
-def test_a_read_only_mount_has_nothing_to_write_to(log_dir: Path, tmp_path: Path) -> None:
-    with watched(log_dir, tmp_path / "mnt") as mount:
-        found = [path for path in mount.path.rglob("*") if path.stat().st_mode & (stat.S_IWUSR | stat.S_IWOTH)]
-        assert found == []
-        with fails_with(errno.ENOENT):
-            os.stat(mount.path / "t" / "@append")  # noqa: PTH116
-        with fails_with(errno.EROFS):
-            (mount.path / "new").mkdir()
-        with fails_with(errno.EROFS):
-            os.open(mount.path / "t" / "@config", os.O_WRONLY)
-        with fails_with(errno.EROFS):
-            os.open(mount.path / "t" / "@append", os.O_WRONLY | os.O_CREAT)
 
 
 def test_what_cannot_be_mounted_to_write(log_dir: Path, tmp_path: Path) -> None:
