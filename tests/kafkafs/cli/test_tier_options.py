@@ -48,15 +48,6 @@ def test_a_gap_names_its_offsets_and_the_rest_is_shown() -> None:
     assert "messages 781 to 1538 are in tiered storage and cannot be read" in result.stderr
 
 
-def test_counts_have_no_remote_offsets_where_the_tier_covers_them() -> None:
-    found = json.loads(output_of("count", LOG, "gone", "--json", *tier_options("tier-local")))
-    assert found["total"] == 1260 + 506
-    assert all("remote_offsets" not in row for row in found["partitions"])
-    result = run("count", TIERS / "lost" / "log", "lz", "--tier", TIERS / "lost" / "tier-local")
-    assert result.exit_code == 4
-    assert "messages 781 to 1538" in result.stderr
-
-
 def test_describe_says_what_is_where() -> None:
     found = json.loads(output_of("topics", "describe", LOG, "cut", "--json", *tier_options("tier-local")))
     part = found["topics"][0]["partitions"][0]
@@ -73,16 +64,6 @@ def test_a_wrong_key_and_none(tmp_path: Path) -> None:
         assert "messages 517 to 723" in result.stderr or "messages 491 to 723" in result.stderr
         assert "Traceback" not in result.stderr
     assert run("cat", LOG, "cut/0", "--tier", TIERS / "tier-aiven-enc", "--tier-key", "key1").exit_code == 2
-
-
-def test_nothing_is_changed(tmp_path: Path) -> None:
-    log, tier = copied(LOG, tmp_path / "log"), copied(TIERS / "tier-local", tmp_path / "tier")
-    everything = sorted((*log.rglob("*"), *tier.rglob("*")))
-    before = [(path, path.stat().st_mtime_ns, path.stat().st_size) for path in everything]
-    for tp in partitions():
-        output_of("cat", log, tp, "--tier", tier)
-    assert sorted((*log.rglob("*"), *tier.rglob("*"))) == everything
-    assert [(path, path.stat().st_mtime_ns, path.stat().st_size) for path in everything] == before
 
 
 def test_verify_finds_damage_in_the_tier(tmp_path: Path) -> None:
