@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafkafs.decoding import BadSchema, TextDecoder, avro_program, parse_avro
-from kafkafs.decoding.avro_program import Assembler
+from kafkafs.decoding import TextDecoder, avro_program, parse_avro
 from kafkafs.decoding.avro_schema import MAX_TEXT
 from kafkafs.schemas.schema import AVRO, PROTOBUF, Reference, Schema
 from tests.support.decoded_columns import SchemaTable, decoded_text, decoded_texts, framed, one_schema
@@ -157,16 +156,6 @@ def test_an_error_does_not_repeat_a_long_name(name: str, kind: Any) -> None:
     assert "…" in errors[0] or "fff" not in errors[0]
 
 
-def test_paths_of_long_names_are_short() -> None:
-    """Each of 1,000 fields would have its record's name of 100,000 characters in its path."""
-    inner = record("I", *["int"] * 1000)
-    schema = {"type": "record", "name": "R", "fields": [{"name": "a" * 100_000, "type": inner}]}
-    made = Assembler(0, 0)
-    made.assemble(parse_avro(Schema(7, AVRO, json.dumps(schema)), SchemaTable()))
-    assert sum(map(len, made.paths)) < 400 * len(made.paths)
-    assert any(path.endswith("a.f999") for path in made.paths)
-
-
 def test_programs_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro_program, "_MOST_TOGETHER", 10)
     schemas = SchemaTable(*(Schema(i, AVRO, '"int"') for i in (1, 2)))
@@ -184,19 +173,3 @@ def test_a_program_stays_as_small_as_its_schema() -> None:
         schema = record(f"R{i}", schema, f"R{i - 1}")
     _, errors = decoded_texts(TextDecoder(one_schema(json.dumps(schema)), "t-value"), [framed(b"")])
     assert "longer than 1 MiB" in errors[0]
-
-
-def test_a_record_in_many_records() -> None:
-    """More levels than are written out in one another, and each used once."""
-    schema: Any = "int"
-    for i in range(45):
-        schema = record(f"R{i}", schema)
-    assert decoded_text(TextDecoder(one_schema(json.dumps(schema)), "t-value"), framed(b"\2")) == (
-        '{"f0":' * 45 + "1" + "}" * 45
-    )
-    assert parse_avro(Schema(1, AVRO, json.dumps(schema)), SchemaTable()).name == "R44"
-
-
-def test_parse_avro_says_what_is_wrong() -> None:
-    with pytest.raises(BadSchema, match="is not defined"):
-        parse_avro(Schema(1, AVRO, '"x"'), SchemaTable())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.formats import by_name, program, render_kernel
+from kafkafs.formats import by_name, program
 from kafkafs.formats.base import Format
 from kafkafs.formats.template import BadTemplate
 from storage.format.block import RecordColumn
@@ -219,8 +219,3 @@ def test_templates(text: str, expected: bytes) -> None:
 def test_bad_templates(text: str) -> None:
     with pytest.raises(BadTemplate):
         by_name(text, TP)
-
-
-def test_the_kernel_is_built() -> None:
-    assert render_kernel.is_compiled()
-    assert not uncompiled("kafkafs.formats.render_kernel").is_compiled()

@@ -19,7 +19,7 @@ from kafkafs.schemas.registry import Registry, State, context_of, name_in_contex
 from kafkafs.schemas.registry_replay import Limits, RegistryReplay
 from kafkafs.schemas.schema import Reference
 from kafkafs.schemas.sources import FileSchemas, LogSchemas, import_line, schemas_at
-from storage.errors import CorruptData, InvalidConfig
+from storage.errors import CorruptData
 from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from tests.support.builders import build_log_dir
@@ -96,17 +96,6 @@ def test_answers_of_the_real_registry() -> None:
         "mixed-value": "NONE",
         "hand-made-value": "NONE",
     }
-
-
-@requires_fixtures
-def test_reading_changes_nothing(tmp_path: Path) -> None:
-    log = FIXTURES / "schemas" / "log" / "_schemas-0" / "00000000000000000000.log"
-    before = log.stat()
-    LogSchemas(LogDir.open_read_only(FIXTURES / "schemas" / "log")).registry()
-    after = log.stat()
-    assert (after.st_mtime_ns, after.st_atime_ns, after.st_ctime_ns) == (
-        before.st_mtime_ns, before.st_atime_ns, before.st_ctime_ns,
-    )  # fmt: skip
 
 
 def test_deletions() -> None:
@@ -260,20 +249,6 @@ def test_broken_records_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "at offset 1" in caplog.text
 
 
-def test_unknown_kinds_are_ignored() -> None:
-    registry = replayed(
-        other_record("NOOP", None, None),
-        other_record("MODE", "a", {"mode": "READONLY"}),
-        other_record("CONTEXT", None, {"context": ".dr"}),
-        other_record("ASSOC", "a", {"x": 1}),
-        other_record("CONFIG", None, {"compatibilityLevel": "FULL"}),
-        other_record("CONFIG", "a", {"compatibilityLevel": "NONE"}),
-        other_record("CONFIG", "a", None),
-    )
-    assert not registry
-    assert registry.compatibility == {"": "FULL"}
-
-
 def test_limits() -> None:
     small = Limits(text_bytes=10, versions=2, all_texts_bytes=15)
     replay = RegistryReplay(small)
@@ -389,13 +364,6 @@ def test_broken_import_lines_are_skipped(tmp_path: Path, caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING):
         assert list(FileSchemas(tmp_path).registry().ids()) == [1]
     assert "line 1 is not a schema" in caplog.text
-
-
-def test_no_schemas_at_a_path(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match="no schemas here; expected a log directory with _schemas-0"):
-        schemas_at(tmp_path)
-    with pytest.raises(FileNotFoundError):
-        schemas_at(tmp_path / "missing")
 
 
 def test_fingerprints() -> None:
