@@ -13,7 +13,7 @@ from kafkafs.spark.jobs.stats import HOUR_MS, HourStats, stats
 from storage.errors import CorruptBatch
 from storage.format.compression import Codec
 from storage.format.record_columns import Record
-from storage.types import Isolation, TopicPartition
+from storage.types import TopicPartition
 from tests.support.builders import Batch, BuiltLogDir, BuiltRecord, Partition, abort, build_log_dir, commit, many
 from tests.support.commands import run
 
@@ -83,14 +83,6 @@ def test_stats_equal_plain_counting(spark: SparkSession, tmp_path: Path) -> None
     assert raw / packed < ratios["packed"] < 1.3 * raw / packed
 
 
-def test_read_committed(spark: SparkSession, tmp_path: Path) -> None:
-    a_log(tmp_path)
-    tps = [TopicPartition("tx", 0)]
-    assert sum(hour.messages for hour in stats(spark, tmp_path, tps).hours) == 5
-    committed = stats(spark, tmp_path, tps, isolation=Isolation.READ_COMMITTED)
-    assert sum(hour.messages for hour in committed.hours) == 2
-
-
 def test_damage(spark: SparkSession, tmp_path: Path) -> None:
     built = a_log(tmp_path)
     bad = built["mixed", 0].batches[1]
@@ -103,11 +95,6 @@ def test_damage(spark: SparkSession, tmp_path: Path) -> None:
         stats(spark, tmp_path, tps)
     found = stats(spark, tmp_path, tps, keep_damage=True)
     assert (sum(hour.messages for hour in found.hours), found.damaged) == (30, 1)
-
-
-def test_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    build_log_dir(tmp_path, {"t": [[]]})
-    assert stats(spark, tmp_path, [TopicPartition("t", 0)]).hours == ()
 
 
 def test_the_command(spark: SparkSession, tmp_path: Path) -> None:

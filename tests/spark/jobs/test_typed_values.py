@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import hashlib
 import io
 import json
 from pathlib import Path
@@ -28,7 +27,6 @@ from storage.format.record_columns import Record, encode_varint
 from storage.types import TopicPartition
 from tests.support.builders import build_log_dir
 from tests.support.commands import run
-from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.schema_logs import LONG, START_MS, GrowingLog, framed, schema_record
 
 fastavro = pytest.importorskip("fastavro")
@@ -107,30 +105,6 @@ def test_versions_are_read_as_the_newest(tmp_path: Path) -> None:
     assert errors[:4] == [None, None, None, "it is not in the wire format"]
     assert "there is no schema 9" in errors[4]
     assert all(errors[4:])
-
-
-def test_schemas_that_headers_name(tmp_path: Path) -> None:
-    """The value is data alone then, and may look as if it began with an id."""
-    guid = b"\1" + hashlib.md5(json.dumps(V1).encode()).digest()
-    value = encoded(1, V1, {"id": 0, "old": ""})[5:] or b""
-    tricky = encoded(1, V1, {"id": 7, "old": "abc"})[5:]
-    headers: dict[int, list[tuple[str, bytes | None]]] = {
-        1: [("other", b"x"), ("__value_schema_id", guid)],
-        2: [("__value_schema_id", b"\1" + bytes(16))],
-        3: [("__value_schema_id", None)],
-    }
-    path = a_log(tmp_path, [None], V1, V2)
-    rows = typed(path, [encoded(1, V1, {"id": 5, "old": "x"}), tricky, value, value], headers)
-    assert [row["value"] for row in rows] == [{"id": 5, "more": None}, {"id": 7, "more": None}, None, None]
-    assert [row["value_schema_id"] for row in rows] == [1, 1, None, None]
-    assert "there is no schema with the GUID 00000000-" in rows[2]["decode_error"]
-    assert rows[3]["decode_error"] == "it is not in the wire format"
-    (only,) = TypedValues(typed_form((path,), None, [TP], None), keep_headers=False)(
-        pa.RecordBatch.from_arrays(
-            [pa.array([None], pa.binary()), pa.array([None], HEADERS)], names=["value", "headers"]
-        )
-    ).to_pylist()
-    assert list(only) == ["value", "value_bytes", "value_schema_id", "decode_error"]
 
 
 def test_every_type(tmp_path: Path) -> None:
@@ -367,21 +341,6 @@ def test_export(spark: SparkSession, tmp_path: Path) -> None:
     export(spark, log, plain, [TP], ExportOptions())
     with pytest.raises(NotPermitted, match="found values decoded"):
         export(spark, log, plain, [TP], options)
-
-
-@requires_fixtures
-def test_a_real_topic(spark: SparkSession, tmp_path: Path) -> None:
-    """Every value of the fixture that its golden file decodes is in a column."""
-    log = FIXTURES / "schemas" / "log"
-    result = run("spark", "export", str(log), str(tmp_path / "out"), "avro-keys", "--decode", "--json")
-    assert result.exit_code == 0, result.output
-    rows = dataset.dataset(tmp_path / "out", partitioning="hive").to_table().to_pylist()
-    assert len(rows) == json.loads(result.stdout)["messages"] > 100
-    assert not [row["decode_error"] for row in rows if row["decode_error"] is not None]
-    assert all(row["value"] is None or row["value_schema_id"] == 5 for row in rows)
-    assert {tuple(row["value"]) for row in rows if row["value"]} == {
-        ("name", "home", "others", "balance", "since", "flags")
-    }
 
 
 def test_options_that_do_not_go_together(tmp_path: Path) -> None:
