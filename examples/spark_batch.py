@@ -1,6 +1,6 @@
 """The number and size of a topic's messages for each day: a batch query over a log's files, without a broker.
 
-    python examples/spark_batch.py [LOGDIR [TOPIC]]
+python examples/spark_batch.py [LOGDIR [TOPIC]]
 """
 
 import os

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from storage.client.group_offsets import GroupOffsets
+from storage.coordinators.groups import GroupOffsets
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 

@@ -21,8 +21,8 @@ KERNELS: Final = (
     "storage.latest.offset_map_kernel",
     "storage.latest.key_table_kernel",
     "kafkafs.formats.render_kernel",
-    "kafkafs.selection.key_kernel",
-    "kafkafs.view_index.measure_kernel",
+    "kafkafs.reading.key_kernel",
+    "kafkafs.reading.measure_kernel",
     "kafkafs.decoding.avro_kernel",
     "kafkafs.decoding.proto_kernel",
 )

@@ -26,14 +26,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from storage.append.appender import Appended, Appender
-    from storage.client.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
     from storage.directory.owned_dir import Closing, Opening, OwnedDir
     from storage.errors import StorageError
-    from storage.format.block import RecordBlock
+    from storage.format.block import Record, RecordBlock, RecordColumns
     from storage.format.decoder import Decoder
-    from storage.format.record_columns import Record, RecordColumns
     from storage.log.isolation import last_stable_offset
     from storage.log.log_dir import LogDir
+    from storage.log.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
     from storage.log.reader import find_batch, read_blocks, read_range
     from storage.log.scanning import scan_batches
     from storage.log.snapshot import Log, LogSnapshot
@@ -68,11 +67,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "storage.client.offset_lookup": ("SpecialTimestamp", "list_offset", "offset_for_timestamp"),
+    "storage.log.offset_lookup": ("SpecialTimestamp", "list_offset", "offset_for_timestamp"),
     "storage.errors": ("StorageError",),
-    "storage.format.block": ("RecordBlock",),
     "storage.format.decoder": ("Decoder",),
-    "storage.format.record_columns": ("Record", "RecordColumns"),
+    "storage.format.block": ("Record", "RecordBlock", "RecordColumns"),
     "storage.append.appender": ("Appended", "Appender"),
     "storage.log.isolation": ("last_stable_offset",),
     "storage.log.log_dir": ("LogDir",),

@@ -1,6 +1,6 @@
-"""The rooms: which may import which, how long a module may be, what is at the top level.
+"""The packages: which may import which, how many modules there are, what is at the top level.
 
-Imports go down the table only, and never in a circle. A new room fails here until the table has it.
+Imports go down the table only, and never in a circle. A new package fails here until the table has it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MODULES = sorted(
 # The ground: modules directly in `storage` or `kafkafs`. They import none of our modules.
 GROUND = "storage.*"
 KAFKAFS_GROUND = "kafkafs.*"
-# The ways in: they may import any room, and nobody imports them but `kafkafs.__main__`.
+# The ways in: they may import any package, and nobody imports them but `kafkafs.__main__`.
 DOORS = ("storage", "kafkafs", "kafkafs.__main__")
-# A room, and the rooms that it may import in addition to itself and the ground.
-ROOMS: dict[str, tuple[str, ...]] = {
+# A package, and the packages that it may import in addition to itself and the ground.
+PACKAGES: dict[str, tuple[str, ...]] = {
     GROUND: (),
     "storage.format": (),
     "storage.config": ("storage.format",),
@@ -37,78 +37,69 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "storage.tier": ("storage.format", "storage.files"),
     "storage.log": ("storage.format", "storage.config", "storage.files", "storage.tier"),
     "storage.append": ("storage.format", "storage.config", "storage.files", "storage.log"),
+    "storage.latest": ("storage.format", "storage.log"),
     "storage.recovery": ("storage.format", "storage.config", "storage.files", "storage.log", "storage.append"),
     "storage.staged_writes": ("storage.format", "storage.config", "storage.files", "storage.log", "storage.append"),
-    "storage.directory": ( "storage.config", "storage.files", "storage.log", "storage.append", "storage.recovery",
+    "storage.directory": (
+        "storage.config", "storage.files", "storage.log", "storage.append", "storage.recovery",
         "storage.staged_writes",
     ),
-    "storage.client": (
-        "storage.format", "storage.config", "storage.files", "storage.log", "storage.append", "storage.directory",
-    ),
-    "storage.latest": ("storage.format", "storage.log"),
+    "storage.verify": ("storage.format", "storage.files", "storage.log", "storage.append", "storage.staged_writes"),
     "storage.compaction": (
-        "storage.format", "storage.config", "storage.files", "storage.log", "storage.append", "storage.staged_writes",
-        "storage.directory", "storage.latest",
+        "storage.format", "storage.config", "storage.files", "storage.log", "storage.append", "storage.latest",
+        "storage.staged_writes", "storage.directory",
     ),
-    "storage.verify": (
-        "storage.format", "storage.files", "storage.log", "storage.append", "storage.staged_writes",
+    "storage.coordinators": ("storage.format", "storage.files", "storage.log", "storage.append", "storage.directory"),
+    "storage.diagnosis": (
+        "storage.format", "storage.files", "storage.log", "storage.recovery", "storage.directory",
+        "storage.verify",
     ),
     "storage.upkeep": (
-        "storage.format", "storage.config", "storage.files", "storage.log", "storage.append", "storage.staged_writes",
-        "storage.directory", "storage.compaction",
+        "storage.format", "storage.config", "storage.files", "storage.log", "storage.append",
+        "storage.staged_writes", "storage.directory", "storage.compaction",
+    ),
+    "storage.backup": (
+        "storage.format", "storage.config", "storage.files", "storage.log", "storage.append",
+        "storage.directory", "storage.coordinators",
     ),
     "storage.revival": (
         "storage.format", "storage.config", "storage.files", "storage.tier", "storage.log", "storage.append",
-        "storage.recovery", "storage.directory", "storage.client", "storage.upkeep",
-    ),
-    "storage.diagnosis": (
-        "storage.format", "storage.files", "storage.log", "storage.recovery", "storage.directory", "storage.verify",
+        "storage.recovery", "storage.directory", "storage.coordinators", "storage.upkeep",
     ),
     KAFKAFS_GROUND: (),
     "kafkafs.formats": ("storage.format",),
     "kafkafs.schemas": ("storage.format", "storage.files", "storage.log"),
-    "kafkafs.decoding": ("kafkafs.schemas", "kafkafs.formats", "storage.format"),
-    "kafkafs.selection": ("storage.format", "storage.log", "storage.latest", "storage.client"),
-    "kafkafs.writing": (
-        KAFKAFS_GROUND, "kafkafs.formats", "kafkafs.schemas", "kafkafs.decoding",
-        "storage.format", "storage.config", "storage.files", "storage.append", "storage.client",
-        "storage.directory",
-    ),
-    "kafkafs.view_index": (
-        "kafkafs.formats", "kafkafs.selection", "storage.format", "storage.files", "storage.log",
-    ),
-    "kafkafs.views": (
-        "kafkafs.view_index", "kafkafs.formats", "kafkafs.selection", "storage.format", "storage.log", "storage.latest",
-        "storage.client",
-    ),
-    "kafkafs.tree": (
-        KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding",
-        "kafkafs.views", "kafkafs.view_index", "kafkafs.writing", "kafkafs.selection", "kafkafs.formats",
-        "storage.format", "storage.files", "storage.log", "storage.append", "storage.client", "storage.directory",
-        "storage.latest",
-    ),
-    "kafkafs.mounting": (
-        KAFKAFS_GROUND, "kafkafs.schemas",
-        "kafkafs.tree", "kafkafs.views", "kafkafs.selection", "storage.config", "storage.tier", "storage.log",
-        "storage.directory", "storage.upkeep",
-    ),
+    "kafkafs.decoding": ("storage.format", "kafkafs.formats", "kafkafs.schemas"),
+    "kafkafs.reading": ("storage.format", "storage.files", "storage.log", "storage.latest", "kafkafs.formats"),
     # What Python programs and Spark's source have in common: no pyspark here.
     "kafkafs.arrow": (
-        "kafkafs.schemas", "kafkafs.decoding", "kafkafs.selection", "kafkafs.view_index", "kafkafs.formats",
-        "storage.format", "storage.files", "storage.tier", "storage.log", "storage.client", "storage.latest",
+        "storage.format", "storage.files", "storage.tier", "storage.log", "storage.latest", "kafkafs.formats",
+        "kafkafs.schemas", "kafkafs.decoding", "kafkafs.reading",
+    ),
+    "kafkafs.writing": (
+        "storage.format", "storage.config", "storage.files", "storage.append", "storage.directory",
+        KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding",
     ),
     "kafkafs.spark": (
-        KAFKAFS_GROUND, "kafkafs.arrow", "kafkafs.schemas",
-        "storage.format", "storage.files", "storage.tier", "storage.log", "storage.client", "storage.directory",
-        "storage.staged_writes", "storage.latest", "storage.compaction", "storage.verify",
+        "storage.format", "storage.files", "storage.tier", "storage.log", "storage.append", "storage.latest",
+        "storage.staged_writes", "storage.directory", "storage.verify", "storage.compaction", KAFKAFS_GROUND,
+        "kafkafs.schemas", "kafkafs.arrow",
+    ),
+    "kafkafs.tree": (
+        "storage.format", "storage.files", "storage.log", "storage.append", "storage.latest",
+        "storage.directory", "storage.coordinators", KAFKAFS_GROUND, "kafkafs.formats", "kafkafs.schemas",
+        "kafkafs.decoding", "kafkafs.reading", "kafkafs.writing",
+    ),
+    "kafkafs.mounting": (
+        "storage.config", "storage.tier", "storage.log", "storage.directory", "storage.upkeep", KAFKAFS_GROUND,
+        "kafkafs.schemas", "kafkafs.reading", "kafkafs.tree",
     ),
     "kafkafs.cli": (
-        KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding",
-        "kafkafs.mounting", "kafkafs.tree", "kafkafs.views", "kafkafs.view_index", "kafkafs.writing",
-        "kafkafs.selection", "kafkafs.formats", "kafkafs.arrow", "kafkafs.spark", "storage.format", "storage.files",
-        "storage.tier", "storage.log", "storage.recovery", "storage.staged_writes", "storage.directory",
-        "storage.client",
-        "storage.compaction", "storage.verify", "storage.upkeep", "storage.revival", "storage.diagnosis",
+        "storage.format", "storage.files", "storage.tier", "storage.log", "storage.append", "storage.recovery",
+        "storage.staged_writes", "storage.directory", "storage.verify", "storage.compaction",
+        "storage.coordinators", "storage.diagnosis", "storage.upkeep", "storage.backup", "storage.revival",
+        KAFKAFS_GROUND, "kafkafs.formats", "kafkafs.schemas", "kafkafs.decoding", "kafkafs.reading",
+        "kafkafs.arrow", "kafkafs.writing", "kafkafs.spark", "kafkafs.tree", "kafkafs.mounting",
     ),
 }  # fmt: skip
 
@@ -127,7 +118,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "crcmod": ("storage.format.checksum",),
     "crc32c": ("storage.format.checksum",),
     "cramjam": ("storage.format.compression",),
-    "xxhash": ("storage.format.record_digest",),
+    "xxhash": ("storage.backup.record_digests",),
     "fsspec": ("storage.tier.object_places",),
     "psutil": (
         "storage.files.dir_lock",
@@ -137,11 +128,11 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "kafkafs.cli*",
     ),
     # Another process may truncate a file: SIGBUS kills the mount. The one module has memory without a file.
-    "mmap": ("storage.latest.latest_keys",),
+    "mmap": ("storage.latest.latest_records",),
 }
 
 # Bytes, pure: no I/O, no clock, no logging. The grammar of paths is pure too.
-PURE = ("storage.format*", "storage.errors", "storage.types", "kafkafs.tree.paths", "kafkafs.selection.range_names")
+PURE = ("storage.format*", "storage.errors", "storage.types", "kafkafs.tree.paths", "kafkafs.reading.range_names")
 NOT_PURE = {
     "io",
     "os",
@@ -159,13 +150,13 @@ NOT_PURE = {
 # calendar arithmetic without a clock; a count of the decoders that have much memory
 PURE_BUT_FOR = {
     "kafkafs.tree.paths": {"datetime"},
-    "kafkafs.selection.range_names": {"datetime"},
+    "kafkafs.reading.range_names": {"datetime"},
     "storage.format.decoder": {"threading"},
 }
 
 # The only names at the top level, except dot-files.
 TOP_LEVEL = {"storage", "kafkafs", "tests", "examples", "pyproject.toml", "README.md"}
-MAX_LINES = 500
+MAX_MODULES = 280
 
 
 def source_of(module: str) -> Path:
@@ -193,8 +184,8 @@ def is_ours(module: str) -> bool:
     return module.split(".")[0] in ("storage", "kafkafs")
 
 
-def room_of(module: str) -> str:
-    """The room of a module; "" for the ways in. A room within a room (`kafkafs.spark.jobs`) is part of it."""
+def package_of(module: str) -> str:
+    """The package of a module; "" for the ways in. A package within a package (`kafkafs.spark.jobs`) is part of it."""
     if module in DOORS:
         return ""
     parts = module.split(".")
@@ -207,17 +198,19 @@ def matches(module: str, patterns: tuple[str, ...]) -> bool:
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name not in DOORS])
 def test_imports_go_down(module: str) -> None:
-    room = room_of(module)
-    assert room in ROOMS, f"{module} is in no room: say in ROOMS what {room} stands on"
-    below = (room, GROUND, *ROOMS[room])
-    up = sorted({name for name in imports_of(module) if is_ours(name) and room_of(name) not in below})
-    assert not up, f"{module} (room {room}) must not import {', '.join(up)}"
+    package = package_of(module)
+    assert package in PACKAGES, f"{module} is in no package: say in PACKAGES what {package} stands on"
+    below = (package, GROUND, *PACKAGES[package])
+    up = sorted({name for name in imports_of(module) if is_ours(name) and package_of(name) not in below})
+    assert not up, f"{module} (package {package}) must not import {', '.join(up)}"
 
 
 def test_the_table_says_no_more_than_is_so() -> None:
-    """Each room imports every room that it is allowed to import."""
-    used = {(room_of(module), room_of(name)) for module in MODULES for name in imports_of(module) if is_ours(name)}
-    assert not [(room, below) for room in ROOMS for below in ROOMS[room] if (room, below) not in used]
+    """Each package imports every package that it is allowed to import."""
+    used = {
+        (package_of(module), package_of(name)) for module in MODULES for name in imports_of(module) if is_ours(name)
+    }
+    assert not [(package, below) for package in PACKAGES for below in PACKAGES[package] if (package, below) not in used]
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -251,7 +244,7 @@ def test_only_the_cli_prints(module: str) -> None:
 
 def test_the_rooms_have_no_circle() -> None:
     """The table itself has no circle."""
-    graphlib.TopologicalSorter({room: set(below) for room, below in ROOMS.items()}).prepare()
+    graphlib.TopologicalSorter({package: set(below) for package, below in PACKAGES.items()}).prepare()
 
 
 def test_the_modules_have_no_circle() -> None:
@@ -271,10 +264,9 @@ def test_a_name_is_one_module() -> None:
     assert not [modules for modules in named.values() if len(modules) > 1]
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_modules_are_short(module: str) -> None:
-    lines = source_of(module).read_text().count("\n")
-    assert lines <= MAX_LINES or module.endswith("_kernel"), f"{module} has {lines} lines: split it"
+def test_the_modules_are_few() -> None:
+    """A module is one idea, however long: people must be able to hold them in their heads."""
+    assert len(MODULES) <= MAX_MODULES
 
 
 def test_no_utils() -> None:

@@ -22,7 +22,7 @@ CHILDREN = {
     ("kafkafs/decoding/proto_files.py", "subprocess.run"): ("sys.executable", "'-P'", "cwd=folder"),  # the compiler
     ("kafkafs/mounting/daemon.py", "os.fork"): (),  # goes on with this program
     ("kafkafs/mounting/mountpoint.py", "subprocess.run"): ("cwd='/'",),  # fusermount, umount
-    ("kafkafs/spark/worker_checks.py", "subprocess.run"): ("'-P'", "cwd='/'"),  # the Python of Spark's workers
+    ("kafkafs/spark/python_workers.py", "subprocess.run"): ("'-P'", "cwd='/'"),  # the Python of Spark's workers
     # Connects to the JVM of spark-submit. (The working directory of Spark's own is the user's: so are relative paths.)
     ("kafkafs/spark/jobs/session.py", "launch_gateway"): (),
 }

@@ -11,7 +11,7 @@ import pytest
 
 from kafkafs.cli import main
 from kafkafs.mounting.mount_options import NAMES
-from kafkafs.spark.option_values import SINK, SOURCE
+from kafkafs.spark.options import SINK, SOURCE
 from storage.config import TOPIC_KEYS
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from kafkafs.schemas.schema import SchemaLookup
+    from kafkafs.schemas.registry import SchemaLookup
     from storage.format.block import RecordBlock
     from storage.types import TopicPartition
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from kafkafs.arrow.opened_log import Log
     from kafkafs.arrow.scan import Scan, Text
-    from kafkafs.schemas.schema import SchemaLookup
+    from kafkafs.schemas.registry import SchemaLookup
     from storage.format.block import RecordBlock
 
 _ROWS: Final = 10_000  # of a batch of results

@@ -11,21 +11,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import numpy as np
+
 from kafkafs.arrow.log_dirs import LogDirs
 from kafkafs.arrow.split_reader import Split, read_split
-from kafkafs.selection.latest_messages import ChosenOffsets
-from kafkafs.selection.range_names import TimeBetween
-from kafkafs.selection.record_filters import key_rows
-from kafkafs.selection.select import resolve, time_mask
-from storage.client.counting import count_messages
+from kafkafs.formats.text import Txt
+from kafkafs.reading.index import ViewIndex
+from kafkafs.reading.pieces import BASE_OFFSET, GREATEST, LEAST
+from kafkafs.reading.range_names import TimeBetween
+from kafkafs.reading.selection import ChosenOffsets, key_rows, resolve, time_mask
+from kafkafs.reading.store import LEAST_BYTES, Store, default_directory
+from kafkafs.reading.workbench import Rendition
+from kafkafs.reading.workers import Workers
 from storage.errors import OffsetOutOfRange, StorageError
 from storage.files.names import KAFKAS_OWN_TOPICS
 from storage.format.decoder import Decoder
+from storage.log.counting import count_messages
 from storage.types import Isolation, OffsetRange, TimeRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -36,10 +43,76 @@ if TYPE_CHECKING:
     from kafkafs.arrow.block_texts import Decoding, Side
     from kafkafs.arrow.dataset import ScanDataset
     from kafkafs.arrow.typed_values import TypedForm, TypedValues
-    from kafkafs.schemas.schema import SchemaLookup
+    from kafkafs.schemas.registry import SchemaLookup
     from storage.format.block import BatchDamage, RecordBlock
     from storage.log.log_dir import LogDir
+    from storage.log.segment import Segment
     from storage.log.snapshot import LogSnapshot
+
+
+# Where in a log messages of a time may be, by the view index: the least and greatest timestamp of each half MiB.
+#
+# Kafka's own time index says only up to where no message is as late as a time. How early later messages may be, nobody
+# has written down: a record's timestamp may be any. So a range of times that ends would have to be read to the log's
+# end. A sealed segment behind its beginning is measured instead, which takes as long as reading it; what is measured is
+# kept in the user's cache directory, and shared with mounts.
+
+_KEPT_BYTES: Final = 256 << 20  # on disk
+# All messages, those of aborted transactions too: reading leaves these out.
+_RENDITION: Final = Rendition(Txt(), Isolation.READ_UNCOMMITTED)
+
+
+def time_stretches(snapshot: LogSnapshot, offsets: OffsetRange, times: TimeRange) -> Iterator[OffsetRange]:
+    """The parts of these offsets, ascending, outside of which no message of the log has such a timestamp."""
+    segments = snapshot.segments
+    start = offsets.start
+    for slot in range(max(snapshot.segment_index(start), 0), len(segments)):
+        segment = segments[slot]
+        behind = segments[slot + 1].base_offset if slot + 1 < len(segments) else offsets.end
+        end = min(behind, offsets.end)
+        if start >= offsets.end:
+            return
+        for first, last in _within(snapshot, segment, times, start):
+            found = OffsetRange(max(first, start), min(last, end))
+            if found.start < found.end:
+                yield found
+        start = max(start, end)
+
+
+def _within(snapshot: LogSnapshot, segment: Segment, times: TimeRange, start: int) -> list[tuple[int, int]]:
+    """Of one segment; all of it where nothing is known, or damage may hide anything."""
+    whole = [(0, 2**63 - 1)]
+    if not segment.sealed or segment.size < LEAST_BYTES or times.end_ms is None:
+        return whole
+    with suppress(StorageError, OSError):  # reading tells it
+        index = _index()
+        extent = index.held(snapshot, segment, _RENDITION, segment.size)
+        if extent is None and start <= segment.base_offset:
+            extent = index.whole(snapshot, segment, _RENDITION, segment.size)
+        if extent is not None and len(extent.pieces) and not extent.pieces.is_damaged:
+            columns = extent.pieces.columns
+            bases = columns[BASE_OFFSET]
+            wanted = columns[LEAST] < times.end_ms
+            if times.start_ms is not None:
+                wanted &= columns[GREATEST] >= times.start_ms
+            # Parts of a huge batch have one offset; compressed messages of old formats have none in the header.
+            if (bases >= 0).all() and (np.diff(bases) > 0).all():
+                edges = np.flatnonzero(np.diff(np.concatenate(([0], wanted.view(np.int8), [0])))).tolist()
+                ends = np.append(bases[1:], 2**63 - 1)
+                return [(int(bases[a]), int(ends[b - 1])) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+    return whole
+
+
+@cache
+def _index() -> ViewIndex:
+    """The process's index, with what mounts and earlier scans have kept of it."""
+    store: Store | None
+    try:
+        store = Store(default_directory(), _KEPT_BYTES)
+    except RuntimeError:  # there is no home directory
+        store = None
+    return ViewIndex(Workers(0), store)
+
 
 Text = bool | Literal["strict", "replace"]
 
@@ -126,8 +199,6 @@ class Part:
             yield split
             return
         if self.latest is None and self.times is not None:
-            from kafkafs.arrow.time_stretches import time_stretches
-
             for found in time_stretches(self.snapshot, OffsetRange(split.start_offset, split.end_offset), self.times):
                 yield replace(split, start_offset=found.start, end_offset=found.end)
             return

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from storage.errors import SegmentGone, UnknownTopicOrPartition
-from storage.log.reader import read_range
-from storage.log.rereading import Rereads
+from storage.log.reader import Rereads, read_range
 from storage.types import Isolation, OffsetRange
 
 if TYPE_CHECKING:
-    from storage.files.dir_identity import DirIdentity
+    from storage.files.partition_metadata import DirIdentity
     from storage.format.block import BatchDamage, RecordBlock
     from storage.format.decoder import Decoder
     from storage.log.log_dir import LogDir

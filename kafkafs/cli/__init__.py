@@ -15,9 +15,9 @@ from typing import Any
 
 import click
 
-from kafkafs.cli import standard_streams
-from kafkafs.cli.exit_codes import DATA_ERROR, HELD, INTERRUPTED
-from kafkafs.printable import printable
+from kafkafs.cli import process
+from kafkafs.cli.process import DATA_ERROR, HELD, INTERRUPTED
+from kafkafs.file_names import printable
 from storage.files import descriptors
 
 # numpy brings a linear algebra library whose threads spin while they wait for work that we never give them.
@@ -71,7 +71,7 @@ class _Main(click.Group):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Only the real program, not a test that calls `main`, changes how its process handles signals (see `signals`)
         # and how many descriptors it may have. Any command may open a directory of thousands of partitions.
-        standard_streams.open_closed()
+        process.open_closed()
         descriptors.raise_limit()
         # fusermount and Java are looked for there. What is not absolute may lead into a stranger's log directory.
         os.environ["PATH"] = os.pathsep.join(path for path in os.get_exec_path() if Path(path).is_absolute())
@@ -159,7 +159,7 @@ def echo(text: object = "") -> None:
 
 
 def _say_failed(error: OSError) -> None:
-    error.filename = standard_streams.name_of_failed(error)
+    error.filename = process.name_of_failed(error)
     say(error)
 
 

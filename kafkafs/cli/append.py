@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import say
-from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import SCHEMAS
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, check_topic, open_log_dir
+from kafkafs.cli.process import DATA_ERROR
+from kafkafs.cli.shared_options import LOGDIR, SCHEMAS, TopicPartitionPattern, check_topic, open_log_dir
 
 if TYPE_CHECKING:
     from kafkafs.writing.line_parsers import Parse
@@ -77,7 +76,7 @@ def append(
     try:
         check_topic(owned.log_dir, topic)
         if format_name == "jsonl":
-            from kafkafs.writing.schema_values import jsonl_with
+            from kafkafs.writing.line_parsers import jsonl_with
 
             # Read-only, because only the partitions to append to are opened for writing.
             parse = jsonl_with(schemas_of(open_log_dir(logdir), schemas_path), topic)

@@ -8,7 +8,7 @@ import click
 
 from kafkafs.cli import echo
 from kafkafs.cli.shared_options import whole_number
-from kafkafs.cli.tables import print_json, print_table
+from kafkafs.cli.terminal import print_json, print_table
 
 _MOST_START = 1_000_000  # above this Kafka's 32-bit arithmetic may overflow
 
@@ -81,7 +81,7 @@ def assign(
     kafkafs assign --brokers 1,2,3 --partitions 6 --replication-factor 2
     kafkafs assign --brokers 1,2,3,4 --racks 1=a,2=a,3=b,4=b --partitions 8 --replication-factor 2
     """
-    from storage.client.assignment import assign_replicas
+    from storage.log.assignment import assign_replicas
 
     try:
         assigned = assign_replicas(

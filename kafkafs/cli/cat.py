@@ -13,18 +13,26 @@ import click
 
 from kafkafs import compiled_kernels
 from kafkafs.cli import say, text_of
-from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import ISOLATION, OFFSETS, SCHEMAS, TIER, dated
-from kafkafs.cli.signals import use_default_signals
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
-from kafkafs.selection.range_names import LastMessages, MalformedRange, OffsetSpec, TimeSpec, parse_time_spec
+from kafkafs.cli.process import DATA_ERROR, use_default_signals
+from kafkafs.cli.shared_options import (
+    ISOLATION,
+    LOGDIR,
+    OFFSETS,
+    SCHEMAS,
+    TIER,
+    TopicPartitionPattern,
+    dated,
+    expand,
+    open_log_dir,
+)
+from kafkafs.reading.range_names import LastMessages, MalformedRange, OffsetSpec, TimeSpec, parse_time_spec
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
     from kafkafs.arrow.database import Where
     from kafkafs.cli.output import Output
-    from kafkafs.formats.base import Format
-    from kafkafs.views.unmounted import PartitionReader, Wanted
+    from kafkafs.formats.program import Format
+    from kafkafs.reading.unmounted import PartitionReader, Wanted
     from storage.format.block import RecordBlock
     from storage.log.log_dir import LogDir
 
@@ -132,8 +140,8 @@ def cat(
     Template letters: %s value, %S its length (-1: null), %R that as 4 bytes, %k key, %K its length, %t topic, %p
     partition, %o offset, %T timestamp in ms, %h headers, %%; \\n \\t \\r \\xNN.
     """
-    from kafkafs.selection.latest_messages import DEFAULT_LATEST_BYTES
-    from kafkafs.views.unmounted import Wanted
+    from kafkafs.reading.selection import DEFAULT_LATEST_BYTES
+    from kafkafs.reading.unmounted import Wanted
 
     use_default_signals(ctx)
     if form == "log" and (key is not None or headers or expression is not None):
@@ -179,7 +187,7 @@ def cat(
 
 def _in_order_for(key: bytes, log_dir: LogDir, targets: list[TopicPartition]) -> list[TopicPartition]:
     """Of each topic the partition first that producers choose for the key, as in the mounted `keys`."""
-    from storage.client.partitioner import in_order_for_key
+    from storage.append.partitioner import in_order_for_key
 
     partitions: dict[str, list[int]] = {}
     for tp in targets:
@@ -224,8 +232,7 @@ def _decoded(log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) 
     """By the schemas of the log directory, or those at a path; Kafka's own topics need none. A format is used until
     schemas appear that it lacks."""
     from kafkafs.decoding import DecodedJsonl
-    from kafkafs.schemas.sources import schemas_of
-    from kafkafs.schemas.steady import SteadySchemas
+    from kafkafs.schemas.sources import SteadySchemas, schemas_of
     from storage.errors import StorageError
     from storage.format.messages import GROUPS
 
@@ -252,8 +259,7 @@ def _decoded(log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) 
 def _where(expression: str, log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) -> Where:
     """The filter of --where, which decodes by the schemas that there are, if there are some."""
     from kafkafs.arrow.database import BadQuery, Where
-    from kafkafs.schemas.sources import schemas_of
-    from kafkafs.schemas.steady import SteadySchemas
+    from kafkafs.schemas.sources import SteadySchemas, schemas_of
     from storage.format.messages import GROUPS
 
     source = schemas_of(log_dir, path)
@@ -275,7 +281,7 @@ def _print(
     """Prints all partitions, and returns what did. `added`: to follow them, and those that it returns
     later, from their beginning on."""
     from kafkafs.cli.output import Output, stdout_sink
-    from kafkafs.views.unmounted import PartitionReader, key_index
+    from kafkafs.reading.unmounted import PartitionReader, key_index
     from storage.format.decoder import Decoder
 
     output = Output()

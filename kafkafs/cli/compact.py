@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import echo, passes
-from kafkafs.cli.shared_options import AS_JSON
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli import echo, shared_options
+from kafkafs.cli.shared_options import AS_JSON, LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -38,13 +37,13 @@ def compact(ctx: click.Context, logdir: Path, tp: str, dry_run: bool, as_json: b
     """
     chosen = expand(open_log_dir(logdir), tp)
     results, errors = _compact(logdir, chosen, dry_run=dry_run)
-    passes.report(ctx, results, errors, print_result, as_object if as_json else None, dry_run=dry_run)
+    shared_options.report(ctx, results, errors, print_result, as_object if as_json else None, dry_run=dry_run)
 
 
 def _compact(
     logdir: Path, chosen: Sequence[TopicPartition], *, dry_run: bool
-) -> tuple[list[CompactionResult], passes.Errors]:
-    from storage.compaction.directory_compaction import compact_partition, preview_partition
+) -> tuple[list[CompactionResult], shared_options.Errors]:
+    from storage.compaction.cleaner import compact_partition, preview_partition
 
     log_dir = open_log_dir(logdir)
     results: list[CompactionResult] = []
@@ -58,7 +57,7 @@ def _compact(
             for path in results[-1].files:
                 owned.disk.unlink(path)
 
-    errors = passes.each(chosen, rehearse) if dry_run else passes.each_owned(logdir, chosen, run)
+    errors = shared_options.each(chosen, rehearse) if dry_run else shared_options.each_owned(logdir, chosen, run)
     return results, errors
 
 

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo, say, text_of
-from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import AS_JSON, ISOLATION, TIER
-from kafkafs.cli.signals import use_default_signals
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.process import DATA_ERROR, use_default_signals
+from kafkafs.cli.shared_options import AS_JSON, ISOLATION, LOGDIR, TIER, TopicPartitionPattern, expand, open_log_dir
 from storage.types import MAX_OFFSET, Isolation
 
 if TYPE_CHECKING:
@@ -37,8 +35,7 @@ def count(ctx: click.Context, logdir: Path, tp: str | None, isolation: str, as_j
     kafkafs count /var/kafka orders/0
     kafkafs count /var/kafka 'orders*' --isolation read_committed
     """
-    from kafkafs.cli.progress import progress_bar
-    from kafkafs.cli.tables import print_json, print_table
+    from kafkafs.cli.terminal import print_json, print_table, progress_bar
 
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
@@ -67,8 +64,8 @@ def count(ctx: click.Context, logdir: Path, tp: str | None, isolation: str, as_j
 
 
 def _counted(log_dir: LogDir, tp: TopicPartition, isolation: Isolation, progress: Progress) -> dict[str, Any]:
-    from storage.client.counting import count_messages
     from storage.errors import StorageError
+    from storage.log.counting import count_messages
 
     row: dict[str, Any] = {"topic": tp.topic, "partition": tp.partition, "count": None}
     try:

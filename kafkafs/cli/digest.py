@@ -10,18 +10,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo, say, text_of
-from kafkafs.cli.exit_codes import DATA_ERROR, FOUND
-from kafkafs.cli.progress import progress_bar
-from kafkafs.cli.shared_options import AS_JSON, ISOLATION, OFFSETS, TIER
-from kafkafs.cli.signals import use_default_signals
-from kafkafs.cli.tables import print_json, print_table
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir, say_remote
-from kafkafs.selection.range_names import OffsetsBetween, OffsetsFrom, OffsetSpec, SingleOffset
+from kafkafs.cli.process import DATA_ERROR, FOUND, use_default_signals
+from kafkafs.cli.shared_options import (
+    AS_JSON,
+    ISOLATION,
+    LOGDIR,
+    OFFSETS,
+    TIER,
+    TopicPartitionPattern,
+    expand,
+    open_log_dir,
+    say_remote,
+)
+from kafkafs.cli.terminal import print_json, print_table, progress_bar
+from kafkafs.reading.range_names import OffsetsBetween, OffsetsFrom, OffsetSpec, SingleOffset
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.types import MAX_OFFSET, Isolation, TopicPartition
 
 if TYPE_CHECKING:
-    from storage.client.record_digests import LogDiff, SeenRecord, Stored
+    from storage.backup.record_digests import LogDiff, SeenRecord, Stored
     from storage.log.log_dir import LogDir
     from storage.progress import Progress
 
@@ -96,8 +103,8 @@ def _digest(
     isolation: Isolation,
     progress: Progress,
 ) -> dict[str, Any]:
-    from kafkafs.selection.select import resolve
-    from storage.client.record_digests import digest_records
+    from kafkafs.reading.selection import resolve
+    from storage.backup.record_digests import digest_records
 
     snapshot = log_dir.log(tp).snapshot()
     selection = resolve(snapshot, offsets, isolation, log_dir.clock.now_ms())
@@ -221,7 +228,7 @@ def _diff(
     progress: Progress,
 ) -> tuple[LogDiff, str | None, list[Stored]]:
     """The difference of a partition, the directory that does not have it at all, and how it is stored in both."""
-    from storage.client.record_digests import diff_records, empty_log, stored_as
+    from storage.backup.record_digests import diff_records, empty_log, stored_as
 
     held = [side.log(tp).snapshot() if tp in side.all_partitions() else None for side in sides]
     absent = next((str(side.path) for side, log in zip(sides, held, strict=True) if log is None), None)
@@ -257,7 +264,7 @@ def _print(tp: TopicPartition, found: LogDiff, sides: tuple[Path, Path]) -> None
             compacted = f"; {part} of them superseded or deletions, as compaction removes them" if superseded else ""
             echo(f"  only in {side}: {count}{compacted}")
     if not what.whole:
-        from storage.client.record_digests import MOST_COUNTED
+        from storage.backup.record_digests import MOST_COUNTED
 
         echo(f"  (of the first {MOST_COUNTED} messages of these ranges)")
 

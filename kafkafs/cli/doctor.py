@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo
-from kafkafs.cli.exit_codes import FOUND
-from kafkafs.cli.progress import progress_bar
+from kafkafs.cli.process import FOUND, use_default_signals
 from kafkafs.cli.shared_options import AS_JSON
-from kafkafs.cli.signals import use_default_signals
-from kafkafs.cli.tables import print_json
+from kafkafs.cli.terminal import print_json, progress_bar
 
 if TYPE_CHECKING:
     from storage.diagnosis.predictions import Diagnosis, Prediction
@@ -60,7 +58,7 @@ def doctor(
         return
     if not logdirs:
         raise click.UsageError("Missing argument 'LOGDIR...'.")
-    from storage.diagnosis.broker_properties import read
+    from storage.diagnosis.directory_checks import read
     from storage.diagnosis.examination import examine
 
     use_default_signals(ctx)

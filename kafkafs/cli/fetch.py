@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import say, text_of
-from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import ENDS, TIER, whole_number
-from kafkafs.cli.signals import use_default_signals
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.process import DATA_ERROR, use_default_signals
+from kafkafs.cli.shared_options import ENDS, LOGDIR, TIER, TopicPartitionPattern, expand, open_log_dir, whole_number
 from storage.types import MAX_OFFSET
 
 if TYPE_CHECKING:
-    from storage.client.fetch import MessageSetSend, ResetPolicy
+    from storage.log.fetch import MessageSetSend, ResetPolicy
     from storage.log.log_dir import LogDir
     from storage.types import TopicPartition
 
@@ -81,7 +79,7 @@ def fetch(
     kafkafs fetch /var/kafka orders/0 --offset 100 --max-bytes 65536
     kafkafs fetch /var/kafka orders --offset latest --max-bytes 65536
     """
-    from storage.client.fetch import MultiMessageSetSend, ResetPolicy
+    from storage.log.fetch import MultiMessageSetSend, ResetPolicy
 
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
@@ -104,8 +102,8 @@ def _fetched(
     policy: ResetPolicy,
 ) -> MessageSetSend:
     """One partition's result. An error is printed, and becomes its error code."""
-    from storage.client import fetch as fetching
     from storage.errors import StorageError
+    from storage.log import fetch as fetching
 
     try:
         snapshot = log_dir.log(tp).snapshot()

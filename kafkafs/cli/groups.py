@@ -10,16 +10,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo, say
-from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import AS_JSON, ENDS, TIER, dated, whole_number
-from kafkafs.cli.signals import use_default_signals
-from kafkafs.cli.tables import moment, print_json, print_table
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.process import DATA_ERROR, use_default_signals
+from kafkafs.cli.shared_options import (
+    AS_JSON,
+    ENDS,
+    LOGDIR,
+    TIER,
+    TopicPartitionPattern,
+    dated,
+    expand,
+    open_log_dir,
+    whole_number,
+)
+from kafkafs.cli.terminal import moment, print_json, print_table
 from storage.types import MAX_OFFSET, TopicPartition
 
 if TYPE_CHECKING:
-    from kafkafs.selection.range_names import TimeSpec
-    from storage.client.group_offsets import ConsumerGroup
+    from kafkafs.reading.range_names import TimeSpec
+    from storage.coordinators.groups import ConsumerGroup
     from storage.log.log_dir import LogDir
 
 
@@ -29,7 +37,7 @@ class _Target(click.ParamType["str | int | TimeSpec"]):
     name = "WHERE"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str | int | TimeSpec:
-        from kafkafs.selection.range_names import MalformedRange, parse_time_spec
+        from kafkafs.reading.range_names import MalformedRange, parse_time_spec
 
         text = str(value)
         if text in ENDS:
@@ -97,7 +105,7 @@ def groups(
 
 
 def _show_all(logdir: Path, as_json: bool) -> list[str]:
-    from storage.client.group_offsets import GroupOffsets
+    from storage.coordinators.groups import GroupOffsets
 
     log_dir = open_log_dir(logdir)
     offsets = GroupOffsets(log_dir)
@@ -116,7 +124,7 @@ def _show_all(logdir: Path, as_json: bool) -> list[str]:
 
 
 def _show_one(logdir: Path, name: str, as_json: bool) -> list[str]:
-    from storage.client.group_offsets import GroupOffsets
+    from storage.coordinators.groups import GroupOffsets
     from storage.errors import UnknownTopicOrPartition
 
     log_dir = open_log_dir(logdir)
@@ -192,7 +200,7 @@ def _rows(group: ConsumerGroup, ends: _Ends) -> Iterator[dict[str, Any]]:
 
 
 def _summary(group: ConsumerGroup, ends: _Ends, topics_by_id: Callable[[], Mapping[str, str]]) -> dict[str, Any]:
-    from storage.client.group_state import state_of
+    from storage.coordinators.groups import state_of
 
     rows = list(_rows(group, ends))
     return {
@@ -215,8 +223,7 @@ def _reset(
     force: bool,
     as_json: bool,
 ) -> None:
-    from storage.client.group_commits import GroupCommitter
-    from storage.client.group_offsets import GroupOffsets
+    from storage.coordinators.groups import GroupCommitter, GroupOffsets
     from storage.directory.owned_dir import Opening, OwnedDir
     from storage.files.names import CONSUMER_OFFSETS_TOPIC
 
@@ -255,8 +262,8 @@ def _tell(group: str, before: ConsumerGroup | None, wanted: Mapping[TopicPartiti
 
 def _resolved(log_dir: LogDir, tp: TopicPartition, target: str | int | TimeSpec) -> int:
     """The offset at which the group continues in a partition (the rules of ConsumerGroupCommand)."""
-    from kafkafs.selection.range_names import LastDuration
-    from storage.client.offset_lookup import offset_for_timestamp
+    from kafkafs.reading.range_names import LastDuration
+    from storage.log.offset_lookup import offset_for_timestamp
 
     snapshot = log_dir.log(tp).snapshot()
     first, end = snapshot.whole_start_offset, snapshot.log_end_offset

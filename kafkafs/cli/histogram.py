@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo, say
-from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import AS_JSON, TIER
-from kafkafs.cli.signals import use_default_signals
-from kafkafs.cli.tables import print_json
-from kafkafs.cli.targets import (
+from kafkafs.cli.process import DATA_ERROR, use_default_signals
+from kafkafs.cli.shared_options import (
+    AS_JSON,
     LOGDIR,
+    TIER,
     TopicPartitionPattern,
     check_destination,
     expand,
     open_log_dir,
     say_remote,
 )
+from kafkafs.cli.terminal import print_json
 
 if TYPE_CHECKING:
-    from storage.client.histogram import Histogram
+    from storage.log.counting import Histogram
 
 _DAY_MS = 86_400_000
 _WIDTH = 80  # of a chart that is not printed on a terminal
@@ -60,7 +60,7 @@ def histogram(
     kafkafs histogram /var/kafka orders
     kafkafs histogram /var/kafka orders/3 --png orders.png
     """
-    from storage.client.histogram import histogram as counted
+    from storage.log.counting import histogram as counted
 
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)

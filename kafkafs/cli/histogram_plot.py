@@ -13,7 +13,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
-    from storage.client.histogram import Histogram
+    from storage.log.counting import Histogram
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

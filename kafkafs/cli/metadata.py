@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kafkafs.cli import echo, say
-from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import AS_JSON, Moment
-from kafkafs.cli.signals import use_default_signals
-from kafkafs.cli.tables import moment, print_json, print_table
-from kafkafs.cli.targets import LOGDIR, open_log_dir
+from kafkafs.cli.process import DATA_ERROR, use_default_signals
+from kafkafs.cli.shared_options import AS_JSON, LOGDIR, Moment, open_log_dir
+from kafkafs.cli.terminal import moment, print_json, print_table
 
 if TYPE_CHECKING:
-    from storage.files.metadata_replay import Change, Data, MetadataReplay
+    from storage.files.cluster_metadata import Change, Data, MetadataReplay
     from storage.log.snapshot import LogSnapshot
 
 # Numbers in records, as Kafka's own tools name them (AclOperation, ScramMechanism, SecurityProtocol and others).
@@ -111,7 +109,7 @@ def metadata(
 
 def _offset_after(snapshot: LogSnapshot, time_ms: int) -> int:
     """The offset behind the last record up to a time."""
-    from storage.client.offset_lookup import offset_for_timestamp
+    from storage.log.offset_lookup import offset_for_timestamp
 
     found = offset_for_timestamp(snapshot, time_ms + 1)
     return snapshot.log_end_offset if found is None else found.offset
@@ -145,8 +143,8 @@ def _acl(data: Data, secrets: bool) -> dict[str, Any]:
 
 
 def _facts(state: MetadataReplay, secrets: bool) -> dict[str, Any]:
-    from storage.files import metadata_replay as kinds
-    from storage.files.metadata_records import ResourceType, VerbatimKind
+    from storage.files import cluster_metadata as kinds
+    from storage.files.cluster_metadata import ResourceType, VerbatimKind
 
     def of(kind: str) -> list[Any]:
         return [data for (one, _), data in sorted(state.others.items(), key=str) if one == kind]
@@ -238,9 +236,9 @@ def _print_changes(
     """One line for each change that records with offsets in [first, end) make."""
     import json
 
-    from kafkafs.printable import printable
+    from kafkafs.file_names import printable
     from storage.errors import StorageError
-    from storage.files.metadata_records import decode_block
+    from storage.files.cluster_metadata import decode_block
     from storage.log.reader import read_range
 
     names = {topic_id: data["name"] for topic_id, data in state.topics.items()}

@@ -15,17 +15,22 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import say, text_of
-from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.progress import progress_bar
-from kafkafs.cli.shared_options import AS_JSON, TIER, Moment
-from kafkafs.cli.tables import print_json, print_table
-from kafkafs.cli.targets import TopicPartitionPattern, check_destination, expand, open_log_dir
+from kafkafs.cli.process import DATA_ERROR
+from kafkafs.cli.shared_options import (
+    AS_JSON,
+    TIER,
+    Moment,
+    TopicPartitionPattern,
+    check_destination,
+    expand,
+    open_log_dir,
+)
+from kafkafs.cli.terminal import print_json, print_table, progress_bar
 from storage.errors import UnknownTopicOrPartition
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
-    from storage.client.manifest_recorder import ManifestRecorder
-    from storage.client.mirror import Mirror, Mirrored
+    from storage.backup.mirror import ManifestRecorder, Mirror, Mirrored
     from storage.directory.owned_dir import OwnedDir
     from storage.log.log_dir import LogDir
     from storage.types import OffsetRange
@@ -113,7 +118,7 @@ def mirror(
     kafkafs mirror /var/kafka /backup/kafka 'orders*' --follow
     kafkafs mirror /var/kafka /backup/kafka --until 2026-11-20T10:15 --manifest /backup/kafka.json
     """
-    from storage.client.mirror import Mirror
+    from storage.backup.mirror import Mirror
     from storage.directory.owned_dir import Opening, OwnedDir
 
     if follow and until_ms is not None:
@@ -176,7 +181,7 @@ def _renamed(source: LogDir, renamings: tuple[tuple[str, str], ...], follow: boo
 
 def _opened(path: Path, src: Path, dest: Path) -> _Manifest:
     """The manifest as it is now. Errors that would keep it from being written are raised before anything is copied."""
-    from storage.client.manifest_recorder import ManifestRecorder
+    from storage.backup.mirror import ManifestRecorder
     from storage.files import manifest
 
     if not path.parent.is_dir():

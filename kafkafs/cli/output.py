@@ -25,7 +25,7 @@ from storage.files.descriptors import wait_for_room
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from kafkafs.formats.base import Format
+    from kafkafs.formats.program import Format
     from storage.format.block import RecordBlock
 
 _BUFFER_BYTES: Final = 4 << 20  # most blocks fit into the rest of a buffer and need not be divided

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo, say, text_of
-from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.progress import progress_bar
-from kafkafs.cli.shared_options import AS_JSON
-from kafkafs.cli.tables import print_json
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.process import DATA_ERROR
+from kafkafs.cli.shared_options import AS_JSON, LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.terminal import print_json, progress_bar
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -61,7 +59,7 @@ def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, dro
     chosen = _chosen(logdir, tp)
     with progress_bar() as progress:
         if dry_run:
-            from storage.directory.recovery_plans import rehearse_recovery
+            from storage.directory.owned_dir import rehearse_recovery
 
             reports, errors = rehearse_recovery(open_log_dir(logdir), chosen, progress)
             (writes, staged), clean = _left(logdir, chosen), False

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import echo, passes
-from kafkafs.cli.shared_options import AS_JSON, TIER, whole_number
-from kafkafs.cli.tables import moment
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli import echo, shared_options
+from kafkafs.cli.shared_options import AS_JSON, LOGDIR, TIER, TopicPartitionPattern, expand, open_log_dir, whole_number
+from kafkafs.cli.terminal import moment
 from storage.types import MAX_OFFSET, TopicPartition
 
 if TYPE_CHECKING:
     from storage.directory.owned_dir import OwnedDir
-    from storage.upkeep.kept_segments import KeptSegment
-    from storage.upkeep.retention import ExpiredSegment, RetentionResult
+    from storage.upkeep.retention import ExpiredSegment, KeptSegment, RetentionResult
 
 
 class _BeforeOffset(click.ParamType[int]):
@@ -62,14 +60,13 @@ def retain(ctx: click.Context, logdir: Path, tp: str | None, before: int | None,
         raise click.UsageError("--before needs a TP")
     chosen = expand(open_log_dir(logdir), tp)
     results, errors = _retain(logdir, chosen, before, dry_run=dry_run)
-    passes.report(ctx, results, errors, _print_result, _json if as_json else None, dry_run=dry_run)
+    shared_options.report(ctx, results, errors, _print_result, _json if as_json else None, dry_run=dry_run)
 
 
 def _retain(
     logdir: Path, chosen: Sequence[TopicPartition], before: int | None, *, dry_run: bool
-) -> tuple[list[RetentionResult], passes.Errors]:
-    from storage.upkeep.directory_retention import preview_partition, retain_partition
-    from storage.upkeep.retention import disk_free_bytes
+) -> tuple[list[RetentionResult], shared_options.Errors]:
+    from storage.upkeep.retention import disk_free_bytes, preview_partition, retain_partition
 
     log_dir = open_log_dir(logdir)
     results: list[RetentionResult] = []
@@ -86,7 +83,7 @@ def _retain(
             for path in result.files:
                 owned.disk.unlink(path)
 
-    errors = passes.each(chosen, rehearse) if dry_run else passes.each_owned(logdir, chosen, run)
+    errors = shared_options.each(chosen, rehearse) if dry_run else shared_options.each_owned(logdir, chosen, run)
     return results, errors
 
 
@@ -96,9 +93,7 @@ def _print_result(result: RetentionResult) -> None:
         return
     verb = "would be removed" if result.dry_run else "removed"
     count, size = len(result.segments), result.size_bytes
-    echo(
-        f"{result.tp}: {result.log_start_offset} to {result.log_end_offset}, {count} segment(s) {verb}, {size} bytes"
-    )
+    echo(f"{result.tp}: {result.log_start_offset} to {result.log_end_offset}, {count} segment(s) {verb}, {size} bytes")
     for segment in result.segments:
         offsets = f"{segment.base_offset}-{segment.next_offset - 1}"
         echo(f"  offsets {offsets}, {segment.size_bytes} bytes: {segment.reason}")

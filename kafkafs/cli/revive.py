@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo
-from kafkafs.cli.progress import progress_bar
-from kafkafs.cli.shared_options import AS_JSON, TIER, Moment, tier, whole_number
-from kafkafs.cli.tables import print_json, print_table
-from kafkafs.cli.targets import check_destination, is_named, without_slash
+from kafkafs.cli.shared_options import (
+    AS_JSON,
+    TIER,
+    Moment,
+    check_destination,
+    is_named,
+    tier,
+    whole_number,
+    without_slash,
+)
+from kafkafs.cli.terminal import print_json, print_table, progress_bar
 from storage.types import MAX_OFFSET, TopicPartition
 
 if TYPE_CHECKING:

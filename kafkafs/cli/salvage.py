@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo, say, text_of
-from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.progress import progress_bar
-from kafkafs.cli.shared_options import AS_JSON
-from kafkafs.cli.tables import print_json
-from kafkafs.cli.targets import (
+from kafkafs.cli.process import DATA_ERROR
+from kafkafs.cli.shared_options import (
+    AS_JSON,
     LOGDIR,
     TopicPartitionPattern,
     check_destination,
@@ -21,6 +19,7 @@ from kafkafs.cli.targets import (
     open_log_dir,
     say_remote,
 )
+from kafkafs.cli.terminal import print_json, progress_bar
 
 if TYPE_CHECKING:
     from storage.upkeep.salvage import LostOffsets, Salvaged
@@ -51,7 +50,7 @@ def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool
     kafkafs salvage /var/kafka orders/3 --to /tmp/rescued
     kafkafs verify /tmp/rescued
     """
-    from storage.client.mirror import make_topics
+    from storage.backup.mirror import make_topics
     from storage.directory.owned_dir import Opening, OwnedDir
     from storage.errors import StorageError
     from storage.upkeep.salvage import salvage as run

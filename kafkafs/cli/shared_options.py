@@ -3,18 +3,240 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from storage.types import Isolation
+from kafkafs.cli import say, text_of
+from kafkafs.cli.process import DATA_ERROR
+from kafkafs.cli.terminal import print_json
+from storage.errors import BadDestination, StorageError, UnknownTopicOrPartition
+from storage.files import names
+from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
-    from kafkafs.selection.range_names import OffsetSpec
+    from click.shell_completion import CompletionItem
+
+    from kafkafs.reading.range_names import OffsetSpec
+    from storage.directory.owned_dir import OwnedDir
+    from storage.log.log_dir import LogDir
     from storage.tier.tier import Tier
+
+
+# TP on the command line: `topic`, `topic/partition` or a glob.
+
+
+def expand(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
+    """The partitions that TP names (None: all), by topic and number. UnknownTopicOrPartition if it names none.
+
+    In a glob `*`, `?` and `[…]` mean what they mean in a shell, on either side of the slash.
+    """
+    found = [
+        tp
+        for topic in log_dir.topics()
+        for tp in (TopicPartition(topic, partition) for partition in log_dir.partitions(topic))
+        if is_named(tp, pattern)
+    ]
+    if not found and pattern is not None:
+        what = f"no topic or partition here is named {pattern}"
+        raise UnknownTopicOrPartition(what, path=log_dir.path, advice=_meant(log_dir, pattern))
+    return found
+
+
+def expand_topics(log_dir: LogDir, patterns: Sequence[str]) -> list[str]:
+    """The topics that these names and globs name (none: all), in this order. UnknownTopicOrPartition."""
+    found: list[str] = []
+    for pattern in patterns:
+        named = [topic for topic in log_dir.topics() if fnmatchcase(topic, pattern)]
+        if not named:
+            check_topic(log_dir, pattern)
+        found += named
+    return list(dict.fromkeys(found)) if patterns else log_dir.topics()
+
+
+def check_topic(log_dir: LogDir, topic: str) -> None:
+    """UnknownTopicOrPartition, with the name that is probably meant."""
+    if topic not in log_dir.topics():
+        name = topic.partition("/")[0]
+        advice = f"Name the topic alone: {name}" if name in log_dir.topics() else _meant(log_dir, topic)
+        raise UnknownTopicOrPartition(f"no topic {topic!r} here", path=log_dir.path, advice=advice)
+
+
+def _meant(log_dir: LogDir, pattern: str) -> str | None:
+    """What to say of a name that names nothing here."""
+    meant = names.parse_dir(pattern).partition
+    if meant is not None and meant in log_dir.all_partitions():
+        return f"A partition is written as topic/number: {meant}"
+    topic, slash, _ = pattern.partition("/")
+    if slash and topic in log_dir.topics():
+        return f"{topic} has these partitions here: {', '.join(map(str, log_dir.partitions(topic)))}"
+    import difflib
+
+    near = difflib.get_close_matches(topic, log_dir.topics(), n=1)
+    return f"Did you mean {near[0] + slash + pattern.partition('/')[2]}?" if near else None
+
+
+def absent(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
+    """The partitions that TP names (None: all except those of internal topics) and that the cluster has but this
+    directory does not: see LogDir.absent."""
+    return [
+        tp
+        for tp in log_dir.absent()
+        if (is_named(tp, pattern) if pattern is not None else not tp.topic.startswith("__"))
+    ]
+
+
+def is_named(tp: TopicPartition, pattern: str | None) -> bool:
+    """Whether TP (None: all) names a partition."""
+    topic_glob, slash, partition_glob = ("*", "", "") if pattern is None else pattern.partition("/")
+    return fnmatchcase(tp.topic, topic_glob) and (not slash or fnmatchcase(str(tp.partition), partition_glob))
+
+
+class TopicPartitionPattern(click.ParamType[str]):
+    """The text, without the slash that completing a directory's name adds. A shell completes it to topics and
+    partitions of the LOGDIR before it."""
+
+    name = "TP"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return without_slash(str(value))
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return _items(_names(ctx, partitions="/" in incomplete), incomplete)
+
+
+class TopicName(click.ParamType[str]):
+    """The text, without a slash at its end. A shell completes it to topics of the LOGDIR before it."""
+
+    name = "TOPIC"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return without_slash(str(value))
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return _items(_names(ctx, partitions=False), incomplete)
+
+
+def without_slash(name: str) -> str:
+    """`orders/0/` as `orders/0`."""
+    return name.rstrip("/") or name
+
+
+LOGDIR = click.argument("logdir", type=click.Path(path_type=Path))
+
+
+def open_log_dir(path: Path) -> LogDir:
+    """Opens a log directory for reading, with the tier that the command was given (`shared_options.TIER`). OSError if
+    it cannot be listed."""
+    from storage.log.log_dir import LogDir
+
+    return LogDir.open_read_only(path, tier=tier())
+
+
+def say_remote(log_dir: LogDir, targets: Iterable[TopicPartition]) -> None:
+    """A note on stderr for each of these partitions whose messages are not all here (LogSnapshot.remote_note)."""
+    for tp in targets:
+        # What cannot be read is for the command to report.
+        with suppress(StorageError, OSError):
+            note = log_dir.log(tp).snapshot().remote_note
+            if note is not None:
+                say(f"note: {note}")
+
+
+def check_destination(path: Path, *sources: Path) -> None:
+    """Raises BadDestination where a command may make nothing: where storage's function of this name forbids it, and in
+    the tree of a mount, where a new directory would be a topic."""
+    from kafkafs.mounting.mountpoint import absolute, tree_around
+    from storage.log.places import check_destination as check
+
+    check(path, *sources)
+    tree = tree_around(absolute(path))
+    if tree is not None:
+        what = f"is inside the tree of {tree.source} at {tree.path}"
+        raise BadDestination(what, path=path, advice="Name another place: a directory there is a topic")
+
+
+def _items(names: list[str], incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def _names(ctx: click.Context, *, partitions: bool) -> list[str]:
+    path = ctx.params.get("logdir")
+    try:
+        log_dir = open_log_dir(Path(path)) if path else None
+    except (OSError, StorageError):
+        return []
+    if log_dir is None:
+        return []
+    if partitions:
+        return [str(tp) for tp in expand(log_dir, None)]
+    return log_dir.topics()
+
+
+# Shared by commands that run a pass over several partitions: opening, continuing after errors, reporting.
+
+_Result = TypeVar("_Result")
+Errors = Mapping[TopicPartition, Exception]
+
+
+def each(chosen: Sequence[TopicPartition], run: Callable[[TopicPartition], None]) -> dict[TopicPartition, Exception]:
+    """Runs a pass over each partition; returns the errors of those that failed."""
+    from storage.errors import StorageError
+
+    errors: dict[TopicPartition, Exception] = {}
+    for tp in chosen:
+        try:
+            run(tp)
+        except (StorageError, OSError) as error:
+            errors[tp] = error
+    return errors
+
+
+def each_owned(
+    logdir: Path, chosen: Sequence[TopicPartition], run: Callable[[OwnedDir, TopicPartition], None]
+) -> Errors:
+    """As `each`, in a directory that is opened for writing and closed. Raises an error of closing it."""
+    from storage.directory.owned_dir import Opening, OwnedDir
+
+    owned = OwnedDir.open(logdir, Opening(gentle=True, only=chosen))
+    try:
+        errors = each(chosen, lambda tp: run(owned, tp))
+    finally:
+        closing = owned.close()
+    if closing.failure is not None:
+        raise closing.failure
+    return {**closing.errors, **errors}
+
+
+def report(
+    ctx: click.Context,
+    results: Sequence[_Result],
+    errors: Errors,
+    print_result: Callable[[_Result], None],
+    as_object: Callable[[_Result], dict[str, Any]] | None,
+    *,
+    dry_run: bool,
+) -> None:
+    """Prints results, as one JSON object if `as_object` is given, and errors. Exits with code 4 if there are errors."""
+    if as_object is not None:
+        failed = [{**asdict(tp), "error": text_of(error)} for tp, error in sorted(errors.items())]
+        print_json({"partitions": [as_object(result) for result in results], "failed": failed, "dry_run": dry_run})
+    else:
+        for result in results:
+            print_result(result)
+    for error in errors.values():
+        say(error)
+    if errors:
+        ctx.exit(DATA_ERROR)
+
 
 AS_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 ISOLATION: Final = click.option(
@@ -82,7 +304,7 @@ ENDS: Final = {"earliest": "earliest", "beginning": "earliest", "latest": "lates
 
 
 def _offsets(_ctx: click.Context, _param: click.Parameter, text: str | None) -> OffsetSpec | None:
-    from kafkafs.selection.range_names import LastMessages, MalformedRange, parse_offset_spec
+    from kafkafs.reading.range_names import LastMessages, MalformedRange, parse_offset_spec
 
     end = ENDS.get(text or "earliest")
     try:
@@ -107,7 +329,7 @@ class Moment(click.ParamType[int]):
     name = "TIME"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from kafkafs.selection.range_names import MalformedRange, TimeBetween, parse_time_spec
+        from kafkafs.reading.range_names import MalformedRange, TimeBetween, parse_time_spec
 
         try:
             spec = parse_time_spec(f"{dated(str(value))}--")

@@ -14,21 +14,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import psutil
 
-from kafkafs.cli import echo, passes, say
-from kafkafs.cli.exit_codes import DATA_ERROR, FOUND
+from kafkafs.cli import echo, say, shared_options
 from kafkafs.cli.histogram import drawing
-from kafkafs.cli.shared_options import AS_JSON, ISOLATION, SCHEMAS, TIER, tier
-from kafkafs.cli.signals import interrupt_quietly, interrupts_kept, logging_disabled
-from kafkafs.cli.tables import print_json, print_table
-from kafkafs.cli.targets import (
+from kafkafs.cli.process import DATA_ERROR, FOUND, interrupt_quietly, interrupts_kept, logging_disabled
+from kafkafs.cli.shared_options import (
+    AS_JSON,
+    ISOLATION,
     LOGDIR,
+    SCHEMAS,
+    TIER,
     TopicPartitionPattern,
     absent,
     check_destination,
     expand,
     open_log_dir,
     say_remote,
+    tier,
 )
+from kafkafs.cli.terminal import print_json, print_table
 from storage.types import Isolation
 
 if TYPE_CHECKING:
@@ -365,8 +368,10 @@ def compact(
             for path in results[-1].files:
                 owned.disk.unlink(path)
 
-        errors = passes.each(chosen, rehearsed) if dry_run else passes.each_owned(logdir, chosen, compacted)
-    passes.report(ctx, results, errors, print_result, as_object if as_json else None, dry_run=dry_run)
+        errors = (
+            shared_options.each(chosen, rehearsed) if dry_run else shared_options.each_owned(logdir, chosen, compacted)
+        )
+    shared_options.report(ctx, results, errors, print_result, as_object if as_json else None, dry_run=dry_run)
 
 
 @spark.command()
@@ -462,7 +467,7 @@ def _session(ctx: click.Context, name: str, master: str | None, settings: tuple[
     except ImportError:
         say(_EXTRA)
         ctx.exit(DATA_ERROR)
-    from kafkafs.spark.kernels import UncompiledKernels
+    from kafkafs.spark.python_workers import UncompiledKernels
 
     starting = spark_session(
         f"kafkafs spark {name}",

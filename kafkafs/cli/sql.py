@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import click
 
 from kafkafs.cli import echo, say
-from kafkafs.cli.shared_options import ISOLATION, SCHEMAS, TIER, tier
-from kafkafs.cli.signals import interrupt_quietly
-from kafkafs.cli.standard_streams import name_of_failed
-from kafkafs.cli.tables import print_table
-from kafkafs.cli.targets import LOGDIR, check_destination, open_log_dir
+from kafkafs.cli.process import interrupt_quietly, name_of_failed
+from kafkafs.cli.shared_options import ISOLATION, LOGDIR, SCHEMAS, TIER, check_destination, open_log_dir, tier
+from kafkafs.cli.terminal import print_table
 
 if TYPE_CHECKING:
     import pyarrow as pa

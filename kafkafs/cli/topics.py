@@ -5,23 +5,130 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kafkafs.cli import echo, say, text_of
-from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import AS_JSON, TIER
-from kafkafs.cli.signals import use_default_signals
-from kafkafs.cli.tables import moment, print_json, print_table
-from kafkafs.cli.targets import LOGDIR, TopicName, expand_topics, open_log_dir
-from kafkafs.cli.topic_changes import alter, create, delete
+from kafkafs.cli.process import DATA_ERROR, use_default_signals
+from kafkafs.cli.shared_options import (
+    AS_JSON,
+    LOGDIR,
+    TIER,
+    TopicName,
+    check_destination,
+    check_topic,
+    expand_topics,
+    open_log_dir,
+)
+from kafkafs.cli.terminal import moment, print_json, print_table
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
+    from storage.directory.owned_dir import OwnedDir
     from storage.log.log_dir import LogDir
     from storage.log.topic_info import TopicInfo
+
+
+# `kafkafs topics create`, `alter`, `delete`.
+
+TOPIC = click.argument("topic", type=TopicName())
+PARTITIONS = click.option("--partitions", type=click.IntRange(min=1), metavar="N", help="The number of partitions.")
+
+
+class _Setting(click.ParamType[tuple[str, str]]):
+    name = "K=V"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        key, equals, text = str(value).partition("=")
+        if not equals or not key:
+            self.fail(f"{value!r} is not in the form K=V", param, ctx)
+        return key.strip(), text.strip()
+
+
+CONFIG = click.option(
+    "--config", "config", multiple=True, type=_Setting(), metavar="K=V", help="A topic configuration of Kafka's."
+)
+
+
+@click.command()
+@LOGDIR
+@TOPIC
+@PARTITIONS
+@CONFIG
+def create(logdir: Path, topic: str, partitions: int | None, config: tuple[tuple[str, str], ...]) -> None:
+    """Create TOPIC in LOGDIR, which is created if necessary. The topic keeps everything unless configured otherwise.
+
+    \b
+    kafkafs topics create ./logs orders --partitions 3 --config cleanup.policy=compact
+    """
+    check_destination(logdir)
+    with _opened(logdir, create=True) as owned:
+        owned.create_topic(topic, partitions, dict(config))
+
+
+@click.command()
+@LOGDIR
+@TOPIC
+@CONFIG
+@click.option("--unset", multiple=True, metavar="K", help="Remove a configuration of the topic.")
+@PARTITIONS
+def alter(
+    logdir: Path,
+    topic: str,
+    config: tuple[tuple[str, str], ...],
+    unset: tuple[str, ...],
+    partitions: int | None,
+) -> None:
+    """Change the configuration of TOPIC, or give it more partitions.
+
+    \b
+    kafkafs topics alter ./logs orders --config retention.ms=86400000 --unset compression.type
+    """
+    if not config and not unset and partitions is None:
+        raise click.UsageError("nothing to alter: give --config, --unset or --partitions")
+    with _opened(logdir) as owned:
+        check_topic(owned.log_dir, topic)
+        if partitions is not None:
+            owned.add_partitions(topic, partitions)
+        if config or unset:
+            owned.alter_config(topic, dict(config), unset)
+
+
+@click.command()
+@LOGDIR
+@TOPIC
+def delete(logdir: Path, topic: str) -> None:
+    """Remove TOPIC from LOGDIR, with all its messages.
+
+    \b
+    kafkafs topics delete ./logs orders
+    """
+    with _opened(logdir) as owned:
+        check_topic(owned.log_dir, topic)
+        owned.delete_topic(topic)
+
+
+@contextmanager
+def _opened(logdir: Path, *, create: bool = False) -> Iterator[OwnedDir]:
+    """The directory, opened without its logs. One that was not shut down cleanly stays so."""
+    from storage.directory.owned_dir import Opening, OwnedDir
+    from storage.errors import InvalidConfig, InvalidTopic
+
+    owned = OwnedDir.open(logdir, Opening(create=create, gentle=True, only=()))
+    try:
+        yield owned
+    except (InvalidConfig, InvalidTopic) as error:
+        raise click.UsageError(str(error)) from None
+    finally:
+        failure = owned.close().failure
+    if failure is not None:
+        raise failure
 
 
 class _Topics(click.Group):
@@ -146,10 +253,10 @@ def _described(log_dir: LogDir, topic: str) -> dict[str, Any]:
 def _partition(log_dir: LogDir, tp: TopicPartition) -> dict[str, Any]:
     """The content of @info.json, what retention takes for the age of the oldest segment, and the gaps between segments
     (None: compaction may have made them); or the problem."""
-    from kafkafs.tree.info import InfoTexts
+    from kafkafs.tree.generated import InfoTexts
     from storage.errors import StorageError
-    from storage.log.gaps import is_cleaned, segment_gaps
-    from storage.log.timestamps import retention_timestamp_ms
+    from storage.log.counting import is_cleaned, segment_gaps
+    from storage.log.offset_lookup import retention_timestamp_ms
 
     texts = InfoTexts(log_dir, Isolation.READ_UNCOMMITTED)
     try:
@@ -219,7 +326,7 @@ def _seconds(moment: str | None) -> str | None:
 
 def _log_bytes(directory: Path, problems: list[OSError]) -> int | None:
     """Bytes of the .log files in a directory, 0 if it was removed; None, and one more problem, if they are unknown."""
-    from storage.files.listing import paths_in
+    from storage.files.log_file import paths_in
     from storage.files.names import FileKind
 
     try:

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kafkafs.cli import echo, say, text_of
-from kafkafs.cli.exit_codes import DATA_ERROR
-from kafkafs.cli.shared_options import AS_JSON, TIER
-from kafkafs.cli.signals import use_default_signals
-from kafkafs.cli.tables import moment, print_json, print_table
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.process import DATA_ERROR, use_default_signals
+from kafkafs.cli.shared_options import AS_JSON, LOGDIR, TIER, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.terminal import moment, print_json, print_table
 
 if TYPE_CHECKING:
-    from storage.client.transactions import PartitionProducers, TransactionalIds
+    from storage.coordinators.transactions import PartitionProducers, TransactionalIds, TransactionMetadata
     from storage.files.producer_state import ProducerEntry
-    from storage.format.transaction_records import TransactionMetadata
     from storage.types import TopicPartition
 
 _MINUTE_MS: Final = 60_000
@@ -55,7 +52,7 @@ def transactions(
     kafkafs transactions /var/kafka --open
     kafkafs transactions /var/kafka orders/3 --json
     """
-    from storage.client.transactions import involves, transactional_ids
+    from storage.coordinators.transactions import involves, transactional_ids
 
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
@@ -85,7 +82,7 @@ def transactions(
 
 def _partitions(chosen: list[TopicPartition], logdir: Path) -> tuple[list[PartitionProducers], list[str]]:
     """The producers of the partitions, and the errors of those that cannot be read."""
-    from storage.client.transactions import partition_producers
+    from storage.coordinators.transactions import partition_producers
     from storage.errors import StorageError
 
     log_dir = open_log_dir(logdir)

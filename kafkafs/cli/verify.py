@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo
-from kafkafs.cli.exit_codes import FOUND
-from kafkafs.cli.progress import progress_bar
-from kafkafs.cli.shared_options import TIER, tier
-from kafkafs.cli.signals import use_default_signals
-from kafkafs.cli.tables import print_json
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, is_named, open_log_dir
+from kafkafs.cli.process import FOUND, use_default_signals
+from kafkafs.cli.shared_options import LOGDIR, TIER, TopicPartitionPattern, expand, is_named, open_log_dir, tier
+from kafkafs.cli.terminal import print_json, progress_bar
 
 if TYPE_CHECKING:
     from storage.files.manifest import Manifest
@@ -73,7 +70,7 @@ def verify(
             found += verify_manifest(logdir, manifest, chosen, progress=progress)
         if tier() is not None:
             from storage.verify.findings import FaultKind
-            from storage.verify.tier_audit import verify_tier
+            from storage.verify.segment_audit import verify_tier
 
             # Not those that are checked now.
             found = [one for one in found if one.kind is not FaultKind.REMOTE_SEGMENTS]

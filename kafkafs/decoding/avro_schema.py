@@ -6,12 +6,12 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkafs.schemas import schema as registry
+from kafkafs.schemas import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kafkafs.schemas.schema import Reference, Schema, SchemaLookup
+    from kafkafs.schemas.registry import Reference, Schema, SchemaLookup
 
 PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 # A schema beyond these is refused: the text comes from a log, so anybody may have written it.

@@ -10,12 +10,11 @@ import numpy as np
 
 from kafkafs.decoding.avro_program import Programs
 from kafkafs.decoding.columns import ColumnDecoder, Decoded, Room, Rooms
-from kafkafs.decoding.own_topics import OwnTopicDecoder, own_topic_decoder
-from kafkafs.decoding.schema_guids import find_guids
+from kafkafs.decoding.framing import find_guids
 from kafkafs.formats import program, render_kernel
-from kafkafs.formats.base import Format, Prepared
-from kafkafs.formats.program import Code, Operation
+from kafkafs.formats.program import Code, Format, Operation, Prepared
 from storage.format.block import RecordBlock, RecordColumn
+from storage.format.messages import GROUPS, messages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,11 +22,42 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-    from kafkafs.schemas.schema import SchemaLookup
+    from kafkafs.schemas.registry import SchemaLookup
     from storage.types import TopicPartition
 
     Int64s = NDArray[np.int64]
     Texts = tuple[NDArray[np.uint8], Int64s, Int64s, dict[int, str]]
+
+
+# Records of Kafka's own topics to JSON texts in columns: by the definitions of their messages, without schemas.
+
+
+class OwnTopicDecoder:
+    """Decodes records of Kafka's own. Threads can share it, each with a Room of its own."""
+
+    def __init__(self, group: str) -> None:
+        """`group`: of messages, mostly a topic (storage.format.messages). KeyError."""
+        self._messages = messages(group)
+
+    def decode(self, buffer: Buffer, columns: NDArray[np.int64], room: Room) -> tuple[Decoded, Decoded, int]:
+        """Keys and values of the first rows, as many as fit into `room`, and the position after their texts. `columns`:
+        as of a RecordBlock. ValueError if a row points outside `buffer`."""
+        sides = columns[RecordColumn.KEY_START : RecordColumn.KEY_START + 4]
+        found = self._messages.read(buffer, sides, room.texts)
+        ids = np.full(found.rows, -1, np.int64)
+        errors: dict[str, dict[int, str]] = {"key": {}, "value": {}}
+        for row, (side, error, _) in found.errors.items():
+            errors[side][row] = error
+        keys, values = (
+            Decoded(found.rows, found.places[at : at + 2], ids, errors[side]) for at, side in ((0, "key"), (2, "value"))
+        )
+        return keys, values, found.end
+
+
+def own_topic_decoder(topic: str) -> OwnTopicDecoder | None:
+    """None for a topic that clients' serialisers write."""
+    return OwnTopicDecoder(topic) if topic in GROUPS else None
+
 
 # Columns behind a block's own, as EXTRA_OR_JSON reads them: start and length of the text, then of the bytes.
 _KEY: Final = len(RecordColumn)
@@ -46,7 +76,7 @@ _MOST_ROWS: Final = 4096
 
 
 class DecodedJsonl(Format):
-    """The Format for the records of one partition (`kafkafs.formats.base.Format`).
+    """The Format for the records of one partition (`kafkafs.formats.program.Format`).
 
     A record renders to the same bytes for as long as this object is there: what `schemas` said of an id is kept, also
     that it is unknown. To see schemas that came later, make another.

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkafs.decoding.avro_schema import MAX_TEXT, BadSchema, referred_schema
-from kafkafs.decoding.does_not_fit import shortened
-from kafkafs.schemas.schema import PROTOBUF
+from kafkafs.decoding.framing import shortened
+from kafkafs.schemas.registry import PROTOBUF
 
 if TYPE_CHECKING:
-    from kafkafs.schemas.schema import Schema, SchemaLookup
+    from kafkafs.schemas.registry import Schema, SchemaLookup
 
 _MAIN: Final = "schema.kafkafs.proto"
 _OPTIONS: Final = "confluent/meta.proto"

@@ -21,12 +21,63 @@ import errno
 import itertools
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
 from ctypes import addressof, c_char_p, c_int, c_ssize_t, c_void_p, memset, py_object, pythonapi, sizeof, string_at
 from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
+
+from kafkafs.mounting.errnos import answer
+from kafkafs.mounting.mount_options import ModesBelow
+from kafkafs.reading.handle import Handle, HasHoles, Syncs, WriteHandle
+from kafkafs.reading.range_names import plain_offsets_name
+from kafkafs.tree.node import Directory, NodeKind, View
+from kafkafs.tree.paths import MAX_NAME_BYTES
+from storage.errors import StorageError
+
+# Inode numbers: the same from mount to mount, without a table of them.
+
+
+@lru_cache(maxsize=4096)  # A listing needs it three times for each entry, in quick succession.
+def inode(path: str) -> int:
+    """A number for `path` that stays the same from mount to mount. Leading zeros in an offset range are ignored."""
+    folder, slash, name = path.rpartition("/")
+    if folder.endswith("/offsets"):
+        path = folder + slash + plain_offsets_name(name)
+    return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "little") >> 1 or 1
+
+
+# Python's state of libfuse's threads.
+
+
+class ThreadStates:
+    """Keeps Python's state of libfuse's threads from one call to the next.
+
+    By default ctypes makes a state for each callback and deletes it afterwards: 11 µs of the 35 that a read may take.
+    An additional reference keeps it. A thread that ends leaves its state allocated (16 KiB), so only the first threads
+    get this: libfuse keeps ten idle threads, and starts more when all are busy.
+    """
+
+    _MOST = 64
+
+    def __init__(self) -> None:
+        self._left = self._MOST
+        self._here = threading.local()  # part of that state: forgotten with it
+
+    def keep(self) -> None:
+        """Keeps the calling thread's state, unless it is kept already or too many are kept."""
+        if not hasattr(self._here, "kept") and self._left > 0:
+            self._left -= 1
+            pythonapi.PyGILState_Ensure()
+            self._here.kept = True
+
+
+thread_states = ThreadStates()
+
 
 # FUSE_LIBRARY_NAME is mfusepy's own variable: `fuse3` chooses libfuse 3 where both are.
 if os.environ.get("FUSE_LIBRARY_NAME") == "fuse3":
@@ -37,14 +88,6 @@ else:
     except OSError:  # there is no libfuse 2
         import mfusepy as fuse
 
-from kafkafs.mounting.errnos import answer
-from kafkafs.mounting.inodes import inode
-from kafkafs.mounting.modes_below import ModesBelow
-from kafkafs.mounting.thread_states import thread_states
-from kafkafs.tree.node import Directory, NodeKind, View
-from kafkafs.tree.paths import MAX_NAME_BYTES
-from kafkafs.views.handle import Handle, HasHoles, Syncs, WriteHandle
-from storage.errors import StorageError
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kafkafs.spark.offset_lag import offsets_behind_latest
+from kafkafs.spark.stream import offsets_behind_latest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ def register(spark: SparkSession) -> None:
     WrongWorkerPython if the Python that the workers on this machine use cannot run it.
     """
     from kafkafs.spark.data_source import data_source_for
-    from kafkafs.spark.worker_checks import check_python
+    from kafkafs.spark.python_workers import check_python
 
     check_python(spark)
     spark.dataSource.register(data_source_for(spark))

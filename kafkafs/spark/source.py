@@ -28,11 +28,9 @@ from pyspark.sql.types import (
 
 from kafkafs.arrow.log_dirs import InvalidOption, LogDirs, open_log_dirs
 from kafkafs.arrow.split_reader import Split, read_split
-from kafkafs.spark.kernels import require_compiled
 from kafkafs.spark.options import OnCorruptBatch, SourceOptions, columns_of, parse
-from kafkafs.spark.planning import LogRange, plan
-from kafkafs.spark.ranges import batch_ranges, logger, report_loss
-from kafkafs.spark.worker_start import WorkerStart
+from kafkafs.spark.python_workers import WorkerStart, require_compiled
+from kafkafs.spark.ranges import LogRange, batch_ranges, logger, plan, report_loss
 from storage.errors import TierUnavailable
 from storage.format.decoder import Decoder
 

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kafkafs.schemas.schema import SchemaLookup
+from kafkafs.reading.handle import BytesHandle, Handle, SyncHandle, WriteHandle
+from kafkafs.schemas.registry import SchemaLookup
 from kafkafs.tree.node import Attributes, File, NodeKind
 from kafkafs.tree.paths import Append
-from kafkafs.views.handle import BytesHandle, Handle, SyncHandle, WriteHandle
 from kafkafs.writing.destinations import Destination, open_target, sync_each
-from kafkafs.writing.line_parsers import Parse, parse_txt
-from kafkafs.writing.line_writer import LineWriter
-from kafkafs.writing.refused_lines import Refused, RefusedLines
-from kafkafs.writing.schema_values import jsonl_with
+from kafkafs.writing.line_parsers import Parse, jsonl_with, parse_txt
+from kafkafs.writing.line_writer import LineWriter, Refused, RefusedLines
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import UnknownTopicOrPartition
 from storage.types import TopicPartition

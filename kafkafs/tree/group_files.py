@@ -14,20 +14,16 @@ from threading import Lock
 from typing import Final
 
 from kafkafs.file_names import encoded_name
-from kafkafs.tree.generated import Make
-from kafkafs.tree.info import attributes_of
+from kafkafs.reading.handle import BytesHandle, Handle, SyncHandle, WriteHandle
+from kafkafs.tree.generated import Make, attributes_of
 from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind, View
 from kafkafs.tree.paths import STATE_FILE, GroupDir, GroupOffset, Groups, GroupTopic, NoSuchPath
-from kafkafs.views.handle import BytesHandle, Handle, SyncHandle, WriteHandle
-from kafkafs.writing.refused_lines import Refused, RefusedLines
-from storage.client import group_offsets
-from storage.client.group_commits import GroupCommitter
-from storage.client.group_offsets import GroupOffsets
-from storage.client.group_state import state_of
+from kafkafs.writing.line_writer import Refused, RefusedLines
+from storage.coordinators import groups
+from storage.coordinators.groups import CommittedOffset, GroupCommitter, GroupOffsets, state_of
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLogDir
 from storage.files.names import topic_name_problem
-from storage.format.group_records import CommittedOffset
 from storage.log.log_dir import LogDir
 from storage.types import MAX_OFFSET
 
@@ -146,13 +142,11 @@ class GroupTree:
         if group is None:
             if not self._is_made(GroupDir(name)):
                 raise NoSuchPath(name)
-            group = group_offsets.ConsumerGroup(name, -1)
+            group = groups.ConsumerGroup(name, -1)
         text = json.dumps(state_of(group, self._log_dir.topics_by_id), indent=2).encode() + b"\n"
         return lambda: (text, self.mtime_ns(group.commit_timestamp))
 
-    def entries(
-        self, node: Groups | GroupDir | GroupTopic, group: group_offsets.ConsumerGroup | None
-    ) -> Iterator[Entry]:
+    def entries(self, node: Groups | GroupDir | GroupTopic, group: groups.ConsumerGroup | None) -> Iterator[Entry]:
         """The entries of a directory of `group` (None: a group that was only made, or `@groups` itself)."""
         with self._lock:
             made = set(self._made)
@@ -182,11 +176,11 @@ class GroupTree:
         """A commit timestamp as an mtime; the log directory's own if there is none (-1)."""
         return commit_timestamp * 1_000_000 if commit_timestamp >= 0 else self._log_dir.mtime_ns
 
-    def _group(self, node: Groups | GroupDir | GroupTopic) -> group_offsets.ConsumerGroup | None:
+    def _group(self, node: Groups | GroupDir | GroupTopic) -> groups.ConsumerGroup | None:
         """The group that a directory belongs to."""
         return None if isinstance(node, Groups) else self.offsets.group(node.group)
 
-    def _exists(self, node: Groups | GroupDir | GroupTopic, group: group_offsets.ConsumerGroup | None) -> bool:
+    def _exists(self, node: Groups | GroupDir | GroupTopic, group: groups.ConsumerGroup | None) -> bool:
         if isinstance(node, Groups) or self._is_made(node):
             return True
         return group is not None and (isinstance(node, GroupDir) or node.topic in group.offsets)
@@ -219,7 +213,7 @@ class GroupDirectory(Directory):
     """`@groups`, a group, or a topic of a group. `group` None: nothing is committed there."""
 
     def __init__(
-        self, tree: GroupTree, node: Groups | GroupDir | GroupTopic, group: group_offsets.ConsumerGroup | None
+        self, tree: GroupTree, node: Groups | GroupDir | GroupTopic, group: groups.ConsumerGroup | None
     ) -> None:
         self._tree = tree
         self._node = node

@@ -2,23 +2,176 @@
 
 from __future__ import annotations
 
+import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from typing import NamedTuple
 
+from kafkafs.reading.handle import CopyingHandle, Handle, ViewHandle, read_parts
+from kafkafs.reading.key_blocks import MOST_KEY_BYTES, MOST_NAMES
+from kafkafs.reading.key_index import KeyIndex
+from kafkafs.reading.layout import Cursor, Span, spans_from
+from kafkafs.reading.times import log_mtime_ns
 from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind
 from kafkafs.tree.paths import LONGEST_NAME, RENDERED, NoSuchPath, RangePath, TopicKey, key_name, name_bytes
 from kafkafs.tree.range_file import RangeFile
 from kafkafs.tree.services import Services
-from kafkafs.view_index.key_blocks import MOST_NAMES
-from kafkafs.views.handle import Handle
-from kafkafs.views.joined import JoinedHandle
-from kafkafs.views.key_names import keys_of
-from kafkafs.views.open_view import ViewHandle
-from kafkafs.views.times import log_mtime_ns
-from storage.client.partitioner import in_order_for_key
+from storage.append.partitioner import in_order_for_key
+from storage.errors import SegmentGone
+from storage.log.counting import visible_end
 from storage.log.log_dir import LogDir
-from storage.log.snapshot import Log
-from storage.types import NO_TIMESTAMP, TopicPartition
+from storage.log.reader import Rereads, read_blocks
+from storage.log.snapshot import Log, LogSnapshot
+from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
+
+# One file made of several partitions' views: what each has when the file is opened, one after the other, and then what
+# is appended to any of them, or comes with a partition that is added, at the end. So positions stay, as in every view
+# that grows; a later open begins anew.
+
+
+class _Stretch(NamedTuple):
+    """The bytes of the file from `start` to `end`: those of the handle `part` from its position `source` on."""
+
+    start: int
+    end: int
+    part: int
+    source: int
+
+
+class JoinedHandle(CopyingHandle):
+    """An open file that continues over the views of `parts`, which it closes. Reads may come from several threads.
+
+    When one of the logs is truncated, positions no longer mean what they did: reading is SegmentGone from then on.
+    """
+
+    direct_io = True
+    keep_cache = False
+
+    def __init__(self, parts: Sequence[ViewHandle], added: Callable[[], Sequence[ViewHandle]] = lambda: ()) -> None:
+        """`added`: opens the views of partitions that did not exist at the last call."""
+        # constant after construction
+        self._added = added
+        # replaced as a whole, guarded by the lock for writing
+        self._lock = threading.Lock()
+        self._parts: tuple[ViewHandle, ...] = ()
+        self._cuts: tuple[int, ...] = ()
+        self._stretches: tuple[_Stretch, ...] = ()
+        self._covered: list[int] = []
+        self._add_locked(parts)
+        self._grow()
+
+    @property
+    def size(self) -> int:
+        return self._end(self._grow())
+
+    def read_into(self, address: int, offset: int, size: int) -> int:
+        stretches = self._stretches
+        if offset + size > self._end(stretches):
+            stretches = self._grow()
+        self._check()
+
+        def part_at(position: int) -> tuple[Handle, int, int]:
+            stretch = stretches[bisect_right(stretches, position, key=lambda stretch: stretch.start) - 1]
+            return self._parts[stretch.part], stretch.source + position - stretch.start, stretch.end
+
+        return read_parts(address, offset, min(offset + size, self._end(stretches)), part_at)
+
+    def close(self) -> None:
+        for part in self._parts:
+            part.close()
+
+    def _grow(self) -> tuple[_Stretch, ...]:
+        """Adds what has been appended to the parts."""
+        with self._lock:
+            self._check()
+            stretches = list(self._stretches)
+            self._add_locked(self._added())
+            for number, part in enumerate(self._parts):
+                end, covered = part.size, self._covered[number]
+                if end <= covered:
+                    continue
+                start = self._end(stretches)
+                last = stretches[-1] if stretches else None
+                if last is not None and last.part == number:
+                    stretches[-1] = last._replace(end=start + end - covered)
+                else:
+                    stretches.append(_Stretch(start, start + end - covered, number, covered))
+                self._covered[number] = end
+            self._stretches = tuple(stretches)
+            return self._stretches
+
+    def _add_locked(self, parts: Sequence[ViewHandle]) -> None:
+        self._cuts += tuple(part.cuts for part in parts)
+        self._covered += [0] * len(parts)
+        self._parts += tuple(parts)
+
+    def _check(self) -> None:
+        cuts_then = self._cuts
+        for part, cuts in zip(self._parts, cuts_then, strict=False):
+            if part.cuts != cuts:
+                raise SegmentGone(
+                    "a partition was truncated while this file was open: its messages may have moved",
+                    advice="Open it again",
+                )
+
+    @staticmethod
+    def _end(stretches: Sequence[_Stretch]) -> int:
+        return stretches[-1].end if stretches else 0
+
+
+# Which keys the messages of a log have, where these are few: from the key index, and from the messages that are not in
+# it yet.
+
+
+class KeyNames(NamedTuple):
+    """Keys of a log. `unsure`: those whose messages may all be below the log start, or aborted, or not yet decided."""
+
+    certain: set[bytes]
+    unsure: set[bytes]
+
+
+def keys_of(log: Log, keys: KeyIndex, isolation: Isolation) -> KeyNames | None:
+    """The keys of a log as it is now; None if they are more than MOST_NAMES, which is known soon."""
+    rereads = Rereads()
+    while True:
+        try:
+            return _keys_in(log.snapshot(), keys, isolation)
+        except SegmentGone:
+            if rereads.are_exhausted(0):
+                raise
+
+
+def _keys_in(snapshot: LogSnapshot, keys: KeyIndex, isolation: Isolation) -> KeyNames | None:
+    found = KeyNames(set(), set())
+    visible = visible_end(snapshot, isolation)
+    spans, _ = spans_from(snapshot, Cursor(snapshot.log_start_offset), None, visible)
+    for span in spans:
+        known = keys.names(snapshot, span.segment, span.end)
+        if known is None:
+            return None
+        names, reached = known
+        is_certain = isolation is Isolation.READ_UNCOMMITTED and span.start == 0 and span.wanted is None
+        (found.certain if is_certain else found.unsure).update(names)
+        if reached < span.end:
+            _add_keys(snapshot, span, max(reached, span.start), isolation, found.certain)
+        if len(found.certain) > MOST_NAMES:
+            return None
+    found.unsure.difference_update(found.certain)
+    return found
+
+
+def _add_keys(snapshot: LogSnapshot, span: Span, start: int, isolation: Isolation, names: set[bytes]) -> None:
+    """Adds the keys of a span's messages from a position on; stops when they are too many."""
+    with closing(read_blocks(snapshot, span.segment, start, span.end, isolation=isolation)) as blocks:
+        for block in blocks:
+            for row in range(len(block)):
+                key = block.key(row) if int(block.key_length[row]) <= MOST_KEY_BYTES else None
+                if key is not None:
+                    names.add(key)
+            if len(names) > MOST_NAMES:
+                return
+
 
 _LISTED = RENDERED[0]
 

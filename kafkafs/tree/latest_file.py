@@ -6,33 +6,119 @@ otherwise the size that the last open found, and before the first an estimate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import accumulate
 
 from kafkafs.formats import by_name
-from kafkafs.selection.select import Selection
+from kafkafs.reading.block_cache import PathPages
+from kafkafs.reading.extent import Extent
+from kafkafs.reading.growth import Question
+from kafkafs.reading.handle import CopyingHandle, Handle, OpenView, read_parts
+from kafkafs.reading.index import ViewIndex
+from kafkafs.reading.layout import Layout, Run, Span
+from kafkafs.reading.plans import Plan, RenderedPlan, append_run
+from kafkafs.reading.rendering import RenderedHandle
+from kafkafs.reading.selection import ChosenOffsets, Selection
+from kafkafs.reading.state import ViewState
+from kafkafs.reading.times import log_mtime_ns
+from kafkafs.reading.workbench import Rendition
 from kafkafs.tree.directories import LOOKED_INTO
 from kafkafs.tree.node import FILE_MODE, Attributes, File, NodeKind
 from kafkafs.tree.paths import DECODED, LatestPath
 from kafkafs.tree.range_file import estimated_size
 from kafkafs.tree.services import Services
-from kafkafs.view_index.workbench import Rendition
-from kafkafs.views.growth import Question
-from kafkafs.views.handle import Handle
-from kafkafs.views.latest import LatestHandle, LatestPlan, held_bytes
-from kafkafs.views.open_view import OpenView
-from kafkafs.views.path_pages import PathPages
-from kafkafs.views.plans import Plan
-from kafkafs.views.rendered import RenderedHandle
-from kafkafs.views.state import ViewState
-from kafkafs.views.times import log_mtime_ns
-from storage.client.counting import visible_end
+from storage.errors import SegmentGone
 from storage.latest.latest_records import latest_offsets
 from storage.latest.offset_map import Int64s
+from storage.log.counting import visible_end
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
+
+# The last message of every key, as one file: a snapshot of a log, seen as a table.
+#
+# When the file is opened, one scan of the log finds the offsets of the latest messages (`storage.latest`). They are
+# then measured and rendered as the messages of any other view, through a filter of offsets; segments without any of
+# them are not read again, and batches without any are not decoded. Nothing that happens to the log later changes the
+# file: new messages are not in it, and once a truncation has taken messages that it shows, reading it is an error,
+# because those that were the latest before them are not in it.
+
+Find = Callable[["LogSnapshot"], "Int64s"]
+"""The offsets of the latest messages in a snapshot, ascending."""
+
+
+class LatestPlan(RenderedPlan):
+    """The plan of one opening of a file: the first span that is added finds the messages of the whole snapshot."""
+
+    def __init__(self, index: ViewIndex, rendition: Rendition, find: Find) -> None:
+        """`find`: has decided about isolation, so the rendition is of all messages."""
+        super().__init__(index, rendition)
+        self._find = find
+        self._offsets: Int64s | None = None
+        self._runs = 0
+
+    def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
+        """See Plan. A view that is complete never grows."""
+        if self._offsets is None:
+            self._offsets = self._find(snapshot)
+        segment = span.segment
+        slot = snapshot.segment_index(segment.base_offset) + 1
+        behind = snapshot.segments[slot].base_offset if slot < len(snapshot.segments) else snapshot.log_end_offset
+        first, last = self._offsets.searchsorted((segment.base_offset, behind)).tolist()
+        if first == last:
+            return NO_TIMESTAMP
+        extent = Extent(segment, self._rendition, ChosenOffsets(self._offsets[first:last]), span.start)
+        self._index.extend(extent, snapshot, span.end)
+        append_run(runs, segment, extent, 0, extent.pieces.size)
+        self._runs = len(runs)
+        return extent.pieces.greatest_timestamp
+
+    def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
+        """See Plan. SegmentGone if a truncation has taken any of them."""
+        kept = super().kept(snapshot, runs)
+        if len(kept) < self._runs:
+            raise SegmentGone(
+                "the log was truncated while this file was open: some of the messages in it are gone",
+                advice="Open it again",
+            )
+        return kept
+
+
+def held_bytes(layout: Layout) -> int:
+    """The memory of the offsets in a layout that a LatestPlan has made."""
+    filters = (run.extent.wanted for run in layout.runs if run.extent is not None)
+    return sum(wanted.offsets.nbytes for wanted in filters if isinstance(wanted, ChosenOffsets))
+
+
+class LatestHandle(CopyingHandle):
+    """Several open files of fixed sizes, one after the other, as one."""
+
+    direct_io = True
+    keep_cache = False
+
+    def __init__(self, parts: Sequence[Handle]) -> None:
+        """Takes the parts over: `close` closes them."""
+        self._parts = parts
+        self._ends = list(accumulate(part.size for part in parts))
+
+    @property
+    def size(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def read_into(self, address: int, offset: int, size: int) -> int:
+        return read_parts(address, offset, min(offset + size, self.size), self._part_at)
+
+    def _part_at(self, position: int) -> tuple[Handle, int, int]:
+        number = bisect_right(self._ends, position)
+        start = self._ends[number - 1] if number else 0
+        return self._parts[number], position - start, self._ends[number]
+
+    def close(self) -> None:
+        for part in self._parts:
+            part.close()
 
 
 class LatestFile(File):

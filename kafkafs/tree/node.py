@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-from kafkafs.views.handle import Handle, WriteHandle
+from kafkafs.reading.handle import Handle, WriteHandle
 
 FILE_MODE = 0o444
 DIRECTORY_MODE = 0o555

@@ -15,7 +15,7 @@ from typing import TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
 from kafkafs.file_names import decoded_name
-from kafkafs.selection.range_names import MalformedRange, OffsetSpec, TimeSpec, parse_offset_spec, parse_time_spec
+from kafkafs.reading.range_names import MalformedRange, OffsetSpec, TimeSpec, parse_offset_spec, parse_time_spec
 from storage.files.names import partition_number, topic_name_problem
 from storage.types import TopicPartition
 

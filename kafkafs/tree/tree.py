@@ -18,42 +18,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kafkafs.reading.block_cache import DEFAULT_CACHE_BYTES, BlockCache
+from kafkafs.reading.index import ViewIndex
+from kafkafs.reading.key_index import KeyIndex
+from kafkafs.reading.selection import DEFAULT_LATEST_BYTES
+from kafkafs.reading.state import Callers, Clocks, OneCaller
+from kafkafs.reading.store import KeyStore, Store, default_directory
+from kafkafs.reading.workers import DEFAULT_WORKERS, Workers
 from kafkafs.schemas.sources import LogSchemas, SchemaSource
-from kafkafs.selection.latest_messages import DEFAULT_LATEST_BYTES
 from kafkafs.tree import paths
 from kafkafs.tree.append_files import AppendFile
-from kafkafs.tree.config_file import ConfigFile
-from kafkafs.tree.decoded_views import DecodedViews
 from kafkafs.tree.directories import (
     PartitionDirectory,
     RangesDirectory,
     RootDirectory,
+    SchemaTree,
     SegmentsDirectory,
     TopicDirectory,
     known_days,
     segment_ranges,
 )
-from kafkafs.tree.generated import MOMENT_S, GeneratedFile, GeneratedTexts
+from kafkafs.tree.generated import MOMENT_S, ConfigFile, GeneratedFile, GeneratedTexts, InfoTexts
 from kafkafs.tree.group_files import GroupNode, GroupTree
-from kafkafs.tree.info import InfoTexts
 from kafkafs.tree.key_files import KeyFile, KeysDirectory, TopicKeyFile
 from kafkafs.tree.latest_file import LatestFile, LatestOfTopic
 from kafkafs.tree.node import View
 from kafkafs.tree.paths import NoSuchPath
-from kafkafs.tree.range_file import RangeFile
-from kafkafs.tree.schema_files import SchemaTree
-from kafkafs.tree.segment_file import SeenFiles, SegmentFile
-from kafkafs.tree.services import LatestMemory, Services
-from kafkafs.view_index.cache_files import default_directory
-from kafkafs.view_index.index import ViewIndex
-from kafkafs.view_index.key_index import KeyIndex
-from kafkafs.view_index.key_store import KeyStore
-from kafkafs.view_index.store import Store
-from kafkafs.view_index.workers import DEFAULT_WORKERS, Workers
-from kafkafs.views.block_cache import DEFAULT_CACHE_BYTES, BlockCache
-from kafkafs.views.callers import Callers, OneCaller
-from kafkafs.views.state import Clocks
-from kafkafs.writing.refused_lines import RefusedLines
+from kafkafs.tree.range_file import RangeFile, SeenFiles, SegmentFile
+from kafkafs.tree.services import DecodedViews, LatestMemory, Services
+from kafkafs.writing.line_writer import RefusedLines
 from storage.clock import Clock, SystemClock
 from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir

@@ -34,19 +34,101 @@ write(2) may arrive in several requests. If that sync fails, all of the request 
 from __future__ import annotations
 
 import json
+import logging
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import numpy as np
 
+from kafkafs.file_names import printable
 from kafkafs.writing.destinations import Destination, Target
 from kafkafs.writing.line_parsers import Buffer, Int64s, JsonLines, Parse, parse_txt
-from kafkafs.writing.refused_lines import Refused
 from storage.append.appender import AppendedLines
-from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
+from storage.clock import Clock
+from storage.errors import (
+    InvalidConfig,
+    InvalidRecord,
+    InvalidTopic,
+    NotPermitted,
+    RecordTooLarge,
+    UnknownTopicOrPartition,
+)
 from storage.format.encoder_kernel import split_lines
+
+# Why what was written was refused. A system call tells a number (EINVAL) and no more, so the reason is logged, and
+# `@status.json` has the last ones.
+
+_log = logging.getLogger(__name__)
+
+Refused = Callable[[int | None, Exception], None]
+"""Gets the number of a refused line in its write, from 1 on (None: it is no line), and why it was refused."""
+
+# Refused for what they are, and not for the state of the disk.
+_REFUSALS: Final = (
+    InvalidRecord, RecordTooLarge, InvalidConfig, InvalidTopic, NotPermitted, UnknownTopicOrPartition,
+)  # fmt: skip
+_LONGEST_TEXT: Final = 500
+
+
+class RefusedLines:
+    """The last refusals. Thread-safe."""
+
+    KEPT = 20
+    PER_SECOND = 10  # lines in the log; those beyond are kept here only
+
+    def __init__(self, clock: Clock) -> None:
+        # constant after construction
+        self._clock = clock
+        # guarded by the lock
+        self._lock = threading.Lock()
+        self._last: deque[dict[str, Any]] = deque(maxlen=self.KEPT)
+        self._second = -1
+        self._logged = 0
+
+    def add(self, path: str, line: int | None, error: Exception) -> None:
+        """Notes that a line, or without a number another request, was refused at a path of the tree."""
+        now_ms = self._clock.now_ms()
+        time = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        path, reason = _printable(path), _printable(str(error))
+        with self._lock:
+            self._last.append({"time": time, "path": path, "line": line, "reason": reason})
+            if now_ms // 1000 != self._second:
+                self._second, self._logged = now_ms // 1000, 0
+            self._logged += 1
+            silent = self._logged > self.PER_SECOND
+        if not silent:
+            where = path if line is None else f"{path}: line {line} of the write"
+            _log.warning("refused: %s: %s", where, reason)
+
+    def at(self, path: str) -> Refused:
+        """`add` for one path."""
+        return lambda line, error: self.add(path, line, error)
+
+    @contextmanager
+    def noting(self, path: str) -> Iterator[None]:
+        """Notes a refusal that the block raises."""
+        try:
+            yield
+        except _REFUSALS as error:
+            self.add(path, None, error)
+            raise
+
+    def status(self) -> list[dict[str, Any]]:
+        """For @status.json: the oldest first."""
+        with self._lock:
+            return list(self._last)
+
+
+def _printable(text: str) -> str:
+    """The beginning of a text that may hold what was written, without anything that a terminal acts on."""
+    short = text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 3]}..."
+    return printable(short)
+
 
 _NEWLINE: Final = 10
 _FEW_LINES: Final = 16

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from storage.append import message_sets
+from storage.append import batch_encoder
 from storage.append.append_values import AppendResult
 from storage.append.batch_encoder import BatchEncoder, Bytes, taken_rows, with_timestamps
 from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
-from storage.format.record_columns import Record, RecordColumns
+from storage.format.block import Record, RecordColumns
 
 
 class Appended(NamedTuple):
@@ -104,11 +104,11 @@ def _append_old(
     log: PartitionLog, columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
 ) -> tuple[int, AppendResult]:
     """As `_append_one`. Inner offsets are part of the compressed bytes, so the set is encoded under the log's lock."""
-    records = message_sets.records_of(columns, row, stop, config)
+    records = batch_encoder.records_of(columns, row, stop, config)
     while True:
 
         def place(base_offset: int, _epoch: int, chosen: Sequence[Record] = records) -> bytes:
-            return message_sets.encode(chosen, config, base_offset, now_ms)
+            return batch_encoder.encode_message_sets(chosen, config, base_offset, now_ms)
 
         try:
             return row + len(records), log.append(place)

@@ -1,7 +1,7 @@
 """A partition's files as its writer changes them, apart from the active segment, and which of them are not synced yet.
 
 Nothing here locks: the PartitionLog that owns it holds its lock, except for `sync`, which touches no state. `Flushing`
-is held too when files are taken or put back or the recovery point moves (storage.append.flushing).
+is held too when files are taken or put back or the recovery point moves (storage.append.partition_log).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from storage.files.descriptors import sync_path
 from storage.files.disk import opened, replace_file
 from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import LeaderEpochs
-from storage.files.listing import paths_in
+from storage.files.log_file import paths_in
 from storage.files.names import FileKind, FileState
 from storage.files.opening import exists
 from storage.files.transaction_index import AbortedTxn

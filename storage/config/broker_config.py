@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from storage.config import known
+from storage.config import keys
 from storage.config.keys import (
     ANY,
     BOOLEAN,
@@ -155,18 +155,18 @@ class BrokerConfig:
 BROKER_KEYS: Mapping[str, Key] = keys_of(BrokerConfig)
 
 _BROKER_NAMES = frozenset(
-    (*BROKER_KEYS, *known.BROKER_KEYS, *(synonym.name for entry in TOPIC_KEYS.values() for synonym in entry.broker))
+    (*BROKER_KEYS, *keys.BROKER_KEYS, *(synonym.name for entry in TOPIC_KEYS.values() for synonym in entry.broker))
 )
 
 
 def _is_known(name: str) -> bool:
-    return name in _BROKER_NAMES or name.startswith(known.BROKER_PREFIXES)
+    return name in _BROKER_NAMES or name.startswith(keys.BROKER_PREFIXES)
 
 
 def _unknown_broker_key(name: str) -> InvalidConfig:
     if name in TOPIC_KEYS and TOPIC_KEYS[name].broker:
         advice = f"At broker level it is {TOPIC_KEYS[name].broker[0].name!r}"
     else:
-        nearest = known.nearest(name, sorted(_BROKER_NAMES))
+        nearest = keys.nearest(name, sorted(_BROKER_NAMES))
         advice = f"Did you mean {nearest!r}?" if nearest else "It has no effect"
     return InvalidConfig(f"unknown broker configuration {name!r}", advice=advice)

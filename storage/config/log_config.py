@@ -13,7 +13,7 @@ from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
 
-from storage.config import known
+from storage.config import keys
 from storage.config.keys import (
     ANY,
     BOOLEAN,
@@ -273,7 +273,7 @@ def read_overrides(defaults: LogConfig, overrides: Mapping[str, str]) -> tuple[L
             if entry is not None:
                 values[entry.field] = parse_value(name, entry.kind, entry.rule, overrides[name])
                 origins[entry.name] = Origin.TOPIC
-            elif name in known.TOPIC_KEYS:
+            elif name in keys.TOPIC_KEYS:
                 other[name] = overrides[name]
             else:
                 raise unknown_topic_key(name)
@@ -303,7 +303,7 @@ def replace_values(
 
 def check_topic_key(name: str) -> None:
     """InvalidConfig when neither Kafka nor kafkafs knows this topic-level key."""
-    if name not in TOPIC_KEYS and name not in known.TOPIC_KEYS and name != INTERNAL_SEGMENT_BYTES:
+    if name not in TOPIC_KEYS and name not in keys.TOPIC_KEYS and name != INTERNAL_SEGMENT_BYTES:
         raise unknown_topic_key(name)
 
 
@@ -314,6 +314,6 @@ def unknown_topic_key(name: str) -> InvalidConfig:
             advice = f"At topic level it is {entry.name!r}"
             break
     else:
-        nearest = known.nearest(name, (*TOPIC_KEYS, *known.TOPIC_KEYS))
+        nearest = keys.nearest(name, (*TOPIC_KEYS, *keys.TOPIC_KEYS))
         advice = f"Did you mean {nearest!r}?" if nearest else "`kafkafs topics describe` lists all keys"
     return InvalidConfig(f"unknown topic configuration {name!r}", advice=advice)

@@ -3,51 +3,344 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from storage.clock import Clock, SystemClock
-from storage.diagnosis.broker_properties import BrokerProperties
 from storage.diagnosis.directory_checks import (
+    REVIVE,
+    BrokerProperties,
     LogDirState,
     check_checkpoints,
     check_identity,
     check_lock,
     check_names,
     check_placement,
+    check_quorum,
     check_space,
     metadata_dir_of,
     metadata_of,
     not_a_file,
 )
-from storage.diagnosis.partition_checks import (
-    check_absent,
-    check_end,
-    check_files,
-    check_log_start,
-    check_remote,
-    check_topics,
-    of_finding,
-    of_recovery,
-)
 from storage.diagnosis.predictions import Diagnosis, Prediction, Reaction
-from storage.diagnosis.quorum_checks import check_quorum
 from storage.directory.directory_checkpoints import DirectoryCheckpoints
-from storage.directory.recovery_plans import recovery_plan
+from storage.directory.owned_dir import recovery_plan
 from storage.errors import CorruptCheckpoint, StorageError
-from storage.files import checkpoints, dir_lock, names
+from storage.files import checkpoints, dir_lock, names, partition_metadata
+from storage.files.cluster_metadata import ClusterMetadata
 from storage.files.disk import RealDisk
-from storage.files.listing import paths_in
+from storage.files.log_file import MOST_ENTRIES_BYTES, paths_in, read_whole
 from storage.files.names import FileKind
+from storage.files.opening import is_directory
+from storage.files.transaction_index import ENTRY_SIZE, VERSION
+from storage.format.batches import LOG_OVERHEAD
+from storage.log import tail
 from storage.log.log_dir import LogDir
 from storage.log.places import check_log_dir
 from storage.log.segment import Segment
 from storage.log.segments import live_offsets
 from storage.progress import NoProgress, Progress
-from storage.recovery.dry_run import rehearse
-from storage.recovery.recovery import RecoveryReport
+from storage.recovery.recovery import RecoveryReport, rehearse
 from storage.types import TopicPartition
+from storage.verify.findings import FaultKind, Finding, Severity
 from storage.verify.verify import verify_log_dir
+
+# What a broker makes of the partitions: which it sets aside, what recovery removes, what it does not notice.
+#
+# What recovery does comes from recovery itself, run on a copy of the small files (recovery/recovery.py); what is
+# damaged comes from `verify`. Sources: Kafka's LogManager.isStrayKraftReplica, LogLoader, LogSegment.
+
+_SALVAGE = "`kafkafs salvage` copies what is intact around the damage, before the broker starts"
+_REINDEX = "`kafkafs reindex` rebuilds it"
+_NUMBER = re.compile(r"[0-9]{1,19}")
+
+# Faults of batches: recovery looks for them from the recovery point on.
+_OF_BATCHES = frozenset(
+    {
+        FaultKind.LOG_CUT_OFF, FaultKind.BATCH_CRC, FaultKind.BATCH_CUT_OFF, FaultKind.BATCH_LENGTH,
+        FaultKind.LOG_ZEROS, FaultKind.LOG_GARBAGE, FaultKind.BATCH_ORDER, FaultKind.BATCH_RANGE,
+        FaultKind.SEGMENT_OVERLAP, FaultKind.BATCH_MAGIC, FaultKind.BATCH_OVERLAP, FaultKind.BATCH_COUNT,
+        FaultKind.COMPRESSION, FaultKind.CODEC, FaultKind.RECORDS, FaultKind.RECORD_OFFSET, FaultKind.MARKER,
+    }
+)  # fmt: skip
+# Index files whose contents a broker rebuilds with the segment, and otherwise does not look at when it starts.
+_OF_INDEXES = frozenset(
+    {
+        FaultKind.INDEX_SIZE, FaultKind.INDEX_ORDER, FaultKind.INDEX_BEYOND_LOG, FaultKind.INDEX_POSITION,
+        FaultKind.INDEX_FLOOR, FaultKind.INDEX_OFFSET, FaultKind.TIME_INDEX_ORDER,
+        FaultKind.TIME_INDEX_BEYOND_LOG, FaultKind.TIME_INDEX_UNTRUE, FaultKind.TXN_INDEX_INVENTED,
+        FaultKind.TXN_INDEX_INCOMPLETE,
+    }
+)  # fmt: skip
+_REBUILT = frozenset(
+    {FaultKind.INDEX_MISSING, FaultKind.SNAPSHOT_CORRUPT, FaultKind.SNAPSHOT_BEYOND_LOG, FaultKind.EPOCHS_BEYOND_LOG}
+)
+
+
+def check_topics(one: LogDirState, metadata: ClusterMetadata | None, node_id: int | None) -> Iterator[Prediction]:
+    """Which partitions become strays: those that the metadata does not know under their id on this node."""
+    if metadata is None:
+        if one.partitions:
+            yield Prediction(
+                "metadata-lost",
+                Reaction.STRAY,
+                one.metadata_log,
+                f"there is no metadata log, and {len(one.partitions)} partitions",
+                "renames every partition to a stray (-stray), and has no topics",
+                f"Do not start it. {REVIVE}",
+            )
+        return
+    by_id = {topic.topic_id: topic for topic in metadata.topics.values()}
+    for tp in one.partitions:
+        path = one.path / tp.dir_name / names.PARTITION_METADATA
+        described = metadata.topics.get(tp.topic)
+        try:
+            topic_id = partition_metadata.read(path)
+        except CorruptCheckpoint as error:
+            yield Prediction(
+                "topic-id-corrupt", Reaction.REFUSES, path, error.what, "does not start", _id_advice(described), tp
+            )
+            continue
+        except OSError as error:
+            not_a_file(path, error)  # check_files tells
+            continue
+        if topic_id is None:
+            what = "partition.metadata is missing"
+            yield _stray("topic-id-missing", path, what, tp, described is not None, _id_advice(described))
+            continue
+        if topic_id not in by_id:
+            if described is not None:
+                what = f"topic id {topic_id}; the cluster's topic of that name has {described.topic_id}"
+                yield _stray("topic-id-differs", path, what, tp, True, f"These are data of an older topic. {REVIVE}")
+            else:
+                what = f"the metadata knows no topic with the id {topic_id}"
+                yield _stray("topic-unknown", path, what, tp, False, f"Move it elsewhere. {REVIVE}")
+            continue
+        known = by_id[topic_id].partitions.get(tp.partition)
+        if node_id is not None and (known is None or node_id not in known.replicas):
+            assigned = "nothing" if known is None else f"nodes {', '.join(map(str, known.replicas))}"
+            what = f"the metadata assigns it to {assigned}, not to node {node_id}"
+            yield _stray("not-assigned", path.parent, what, tp, False, f"Move it elsewhere. {REVIVE}")
+
+
+def _id_advice(described: object) -> str:
+    topic_id = getattr(described, "topic_id", None)
+    if topic_id is None:
+        return REVIVE
+    return f"If these are data of that topic, write a partition.metadata with its id {topic_id}"
+
+
+def _stray(name: str, path: Path, what: str, tp: TopicPartition, replaced: bool, advice: str) -> Prediction:
+    broker = "renames the directory to a stray (-stray)"
+    broker += ", and creates an empty partition in its place" if replaced else ""
+    return Prediction(name, Reaction.STRAY, path, what, broker, advice, tp)
+
+
+def check_absent(
+    dirs: Mapping[TopicPartition, Path], metadata: ClusterMetadata | None, node_id: int | None, place: Path
+) -> Iterator[Prediction]:
+    """Partitions that the metadata assigns to this node and that are in none of its directories."""
+    for topic in () if metadata is None else metadata.topics.values():
+        for number, known in topic.partitions.items():
+            tp = TopicPartition(topic.name, number)
+            if node_id in known.replicas and tp not in dirs:
+                others = [str(node) for node in known.replicas if node != node_id]
+                filled = f"; node {' or '.join(others)} fills it again" if others else ""
+                yield Prediction(
+                    "partition-absent",
+                    Reaction.REPAIRS if others else Reaction.CREATES_EMPTY,
+                    place / tp.dir_name,
+                    "the metadata assigns this partition to the node, and no directory has it",
+                    f"creates it, empty{filled}",
+                    "" if others else "Name all of the broker's log.dirs, or put the directory back",
+                    tp,
+                )
+
+
+def check_files(directory: Path, tp: TopicPartition) -> Iterator[Prediction]:
+    """Files on which loading fails."""
+    for path in paths_in(directory):
+        mode = path.lstat().st_mode
+        if _is_read(path.name) and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+            yield Prediction(
+                "no-regular-file", Reaction.OFFLINE, path, "is no regular file",
+                "takes the log directory offline; without another one it stops", "Move it elsewhere", tp,
+            )  # fmt: skip
+        elif (number := _NUMBER.fullmatch(path.stem)) and names.is_misnamed(path.name):
+            if path.suffix == FileKind.LOG.value:
+                end = int(number[0])
+                yield Prediction(
+                    "file-misnamed", Reaction.CUTS, path, "a segment file's name with too few digits",
+                    f"makes an empty segment from offset {end} on, and goes on there: later messages are hidden",
+                    "Move the file elsewhere", tp, end,
+                )  # fmt: skip
+        elif names.is_misnamed(path.name):
+            yield Prediction(
+                "file-misnamed", Reaction.REFUSES, path, "a segment file's name without an offset",
+                "does not start: it cannot parse the name", "Move the file elsewhere", tp,
+            )  # fmt: skip
+        elif path.name.endswith(FileKind.TRANSACTION_INDEX.value) and _has_later_version(path):
+            yield Prediction(
+                "txn-index-version", Reaction.UNNOTICED, path, "an entry has a version above 0",
+                "starts; consumers of committed messages fail when it reads the entry", _REINDEX, tp,
+            )  # fmt: skip
+
+
+def _is_read(name: str) -> bool:
+    """Whether a broker reads a file of this name. A directory with a segment's name is no segment to it."""
+    parsed = names.parse_segment_file(name)
+    of_partition = (names.PARTITION_METADATA, names.LEADER_EPOCH_CHECKPOINT)
+    return name in of_partition or (parsed is not None and parsed.kind is not FileKind.LOG)
+
+
+def check_end(tp: TopicPartition, directory: Path, flushed: int) -> Iterator[Prediction]:
+    """A log that ends below its recovery point has lost segments: what is below was on the disk. So has one that ends
+    where indexes without a log go on, since a segment's log is made first. OSError."""
+    bases = live_offsets(directory, FileKind.LOG)
+    segments = [Segment.at(directory, base) for base in bases]
+    last = next((segment for segment in reversed(segments) if not is_directory(segment.log.path)), None)
+    end = 0 if last is None else tail.measure(last, last.size).next_offset
+    kinds = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
+    orphan = max((base for kind in kinds for base in live_offsets(directory, kind) if base not in bases), default=-1)
+    if end < flushed or orphan >= max(end, 0 if last is None else last.base_offset + 1):
+        why = f"was on the disk up to {flushed} ({names.RECOVERY_POINT_CHECKPOINT})"
+        yield Prediction(
+            "log-end-lost",
+            Reaction.CUTS,
+            directory,
+            f"the log ends at offset {end}, and "
+            + (why if end < flushed else f"had a segment from {orphan} on, whose indexes are there"),
+            f"goes on at {end}: offsets "
+            + (f"{end} to {flushed - 1}" if end < flushed else f"from {end} on")
+            + " are given to other messages",
+            "Put the segment files that are missing back; other replicas may have them",
+            tp,
+            end,
+        )
+
+
+def _has_later_version(path: Path) -> bool:
+    try:
+        data = read_whole(path, MOST_ENTRIES_BYTES) or b""
+    except OSError:
+        return False  # which `verify` reports
+    versions = [data[at : at + 2] for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE)]
+    return any(int.from_bytes(version, "big", signed=True) > VERSION for version in versions)
+
+
+def check_remote(
+    log_dir: LogDir, partitions: Iterable[TopicPartition], properties: BrokerProperties | None
+) -> Iterator[Prediction]:
+    """Partitions that begin in tiered storage. OSError."""
+    loses = properties is not None and not properties.is_tiered
+    for tp in partitions:
+        bases = live_offsets(log_dir.path / tp.dir_name, FileKind.LOG)
+        remote = log_dir.remote_offsets(tp, bases[0]) if bases else None
+        if remote is not None:
+            yield Prediction(
+                FaultKind.REMOTE_SEGMENTS.name_in_reports,
+                Reaction.FORGETS if loses else Reaction.FETCHES,
+                log_dir.path / tp.dir_name,
+                f"offsets {remote.start} to {remote.end - 1} are in tiered storage, not in this directory",
+                "begins after them, and removes the log start from its checkpoint: tiered storage is not configured"
+                if loses
+                else "reads them from there if that is configured as before; otherwise it forgets them",
+                "Set remote.log.storage.system.enable=true, and the rest as before, in its configuration"
+                if loses
+                else "Keep the tiered storage: a copy of this directory does not have these messages",
+                tp,
+            )
+
+
+def of_recovery(report: RecoveryReport, directory: Path, known_end: int | None) -> Iterator[Prediction]:
+    """What recovery removes. `known_end`: where the log ended when it was last flushed, if that is known."""
+    if report.cut is not None:
+        cut = report.cut
+        path = directory / names.segment_file(cut.base_offset, FileKind.LOG)
+        later = f", and removes {len(report.removed_segments)} later segments" if report.removed_segments else ""
+        whole_head = cut.lost_bytes >= LOG_OVERHEAD  # otherwise there is no length that could be zero
+        nothing_behind = not report.removed_segments and cut.intact is None
+        if nothing_behind and whole_head and cut.unfinished:
+            yield Prediction(
+                "preallocated-tail",
+                Reaction.REPAIRS,
+                path,
+                f"{cut.lost_bytes} bytes at the end that were never written",
+                "cuts them off",
+                "",
+                report.tp,
+            )
+            return
+        torn = nothing_behind and (known_end is None or cut.next_offset >= known_end)
+        behind = "" if cut.intact is None else f", with {cut.intact}"
+        what = f"no sound batch from position {cut.position} on: {cut.lost_bytes} bytes{behind}"
+        yield Prediction(
+            "torn-tail" if torn else "damage",
+            Reaction.CUTS,
+            path,
+            what,
+            f"cuts the log at offset {cut.next_offset}{later}",
+            _SALVAGE,
+            report.tp,
+            report.log_end_offset,
+        )
+    elif report.removed_segments:
+        yield _restart(report.tp, directory, report.log_start_offset)
+
+
+def check_log_start(tp: TopicPartition, directory: Path, log_start: int) -> Iterator[Prediction]:
+    """A log that ends below its start is restarted, after a clean shutdown too. OSError."""
+    bases = live_offsets(directory, FileKind.LOG)
+    if bases and log_start > bases[-1]:
+        last = Segment.at(directory, bases[-1])
+        if tail.measure(last, last.size).next_offset < log_start:
+            yield _restart(tp, directory, log_start)
+
+
+def _restart(tp: TopicPartition, directory: Path, log_start: int) -> Prediction:
+    return Prediction(
+        "log-start-beyond-end",
+        Reaction.CUTS,
+        directory,
+        f"the log ends below its checkpointed start {log_start}",
+        f"removes all its segments, and begins anew at {log_start}",
+        f"Correct its line in {names.LOG_START_CHECKPOINT} first",
+        tp,
+        log_start,
+    )
+
+
+def of_finding(one: Finding, tp: TopicPartition, report: RecoveryReport | None, directory: Path) -> Prediction | None:
+    """What a broker makes of a finding of `verify` in a partition; None for what is said elsewhere. `report`: of the
+    recovery that it will do; None after a clean shutdown."""
+    parsed = names.parse_segment_file(one.path.name)
+    cut = None if report is None else report.cut
+    if cut is not None and parsed is not None:
+        beyond = parsed.offset > cut.base_offset
+        at_cut = parsed.offset == cut.base_offset and one.position is not None and one.position >= cut.position
+        if beyond or (at_cut and one.kind in _OF_BATCHES):
+            return None
+    recovered = report is not None and parsed is not None and parsed.offset in report.recovered_segments
+    if one.kind in _OF_BATCHES:
+        broker = "does not look there when it starts; consumers and followers fail at this place"
+        return Prediction(one.name, Reaction.UNNOTICED, one.path, one.what, broker, _SALVAGE, tp)
+    if one.kind in _REBUILT or (recovered and one.kind in _OF_INDEXES):
+        return Prediction(one.name, Reaction.REPAIRS, one.path, one.what, "rebuilds it from the log", "", tp)
+    if one.kind in _OF_INDEXES and one.severity is Severity.FINDING:
+        broker = "does not look into it when it starts; reads may miss messages"
+        return Prediction(one.name, Reaction.UNNOTICED, one.path, one.what, broker, _REINDEX, tp)
+    if one.kind is FaultKind.EPOCHS_CORRUPT:
+        broker = "takes the log directory offline; without another one it stops"
+        advice = "Remove the file: `kafkafs recover` rebuilds it from the log"
+        return Prediction(one.name, Reaction.OFFLINE, one.path, one.what, broker, advice, tp)
+    if one.kind is FaultKind.TXN_INDEX_CORRUPT:
+        return Prediction(one.name, Reaction.REPAIRS, one.path, one.what, "recovers the segment", "", tp)
+    if one.kind in (FaultKind.FILE_LEFT_OVER, FaultKind.INDEX_WITHOUT_LOG):
+        return Prediction(one.name, Reaction.REMOVES, one.path, one.what, "removes or completes it", "", tp)
+    return None
+
 
 _RECOVERED_BYTES_S = 200_000_000  # by one thread of a broker, about
 _WORST_FIRST = {reaction: rank for rank, reaction in enumerate(Reaction)}

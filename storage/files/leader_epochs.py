@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.files.checkpoints import encode_frame, malformed, parse_frame, parse_integer
-from storage.files.whole_file import read_whole
+from storage.files.log_file import read_whole
 from storage.types import MAX_OFFSET
 
 _MAX_INT32 = 2**31 - 1

@@ -13,7 +13,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from storage.files.metadata_records import (
+from storage.files.cluster_metadata import (
+    ClusterMetadata,
     ConfigRecord,
     FeatureLevelRecord,
     ProducerIdsRecord,
@@ -21,11 +22,10 @@ from storage.files.metadata_records import (
     TopicRecord,
     VerbatimRecord,
 )
-from storage.files.metadata_replay import ClusterMetadata
 from storage.files.partition_metadata import id_bytes
+from storage.format.block import Record
 from storage.format.control_records import ControlType
 from storage.format.record_batch import BatchFields, encode_batch
-from storage.format.record_columns import Record
 
 _FRAME_VERSION = 1
 _RECORDS_A_BATCH = 1000  # a batch of the metadata log may have 8 MiB

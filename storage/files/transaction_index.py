@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import CorruptIndex, IndexFault
+from storage.files.log_file import MOST_ENTRIES_BYTES, read_whole
 from storage.files.sparse_index import broken_entry, first_failure
-from storage.files.whole_file import MOST_ENTRIES_BYTES, read_whole
 
 ENTRY_SIZE = 34
 VERSION = 0

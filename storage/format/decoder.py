@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from storage.errors import CorruptBatch, StorageError
-from storage.format import (
-    checksum,
-    checksum_kernel,
-    compression,
-    decode_kernel,
-    inflate_kernel,
-)
+from storage.format import checksum, checksum_kernel, compression, decode_kernel, inflate_kernel
 from storage.format.batches import BATCH_HEADER_SIZE, CODEC_MASK, LOG_OVERHEAD, BatchTable, Column
 from storage.format.block import BatchDamage, RecordBlock, RecordColumn
 
@@ -27,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-    from storage.format.codec_library import CodecLibrary
+    from storage.format.compression import CodecLibrary
 
     Int64s = NDArray[np.int64]
 
@@ -304,7 +298,7 @@ class Decoder:
         if not self._arena:
             self._grow_arena(0)
         if self._library is None:
-            from storage.format.codec_library import CodecLibrary
+            from storage.format.compression import CodecLibrary
 
             self._library = CodecLibrary()
         rows = wanted.astype(np.int64)

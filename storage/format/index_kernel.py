@@ -15,7 +15,7 @@ SIZE = cython.declare(cython.int, 1)
 LAST_OFFSET = cython.declare(cython.int, 3)
 MAX_TIMESTAMP = cython.declare(cython.int, 8)
 
-# Fields of `state`; storage.append.index_state has the same numbers.
+# Fields of `state`; storage.append.active_segment has the same numbers.
 LARGEST_TIMESTAMP = cython.declare(cython.int, 0)
 LARGEST_OFFSET = cython.declare(cython.int, 1)
 BYTES_SINCE_ENTRY = cython.declare(cython.int, 2)

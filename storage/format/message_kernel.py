@@ -462,9 +462,7 @@ def _name(out: Out, limit: Long, cells: Cells, literals: Bytes, steps: Longs, st
     if cells[_POSITION] > first:
         out[cells[_POSITION]] = 44
         cells[_POSITION] += 1
-    cells[_POSITION] = _literal(
-        out, cells[_POSITION], literals, steps[step + _NAME], steps[step + _NAME_LENGTH]
-    )
+    cells[_POSITION] = _literal(out, cells[_POSITION], literals, steps[step + _NAME], steps[step + _NAME_LENGTH])
     return 0
 
 
@@ -504,9 +502,7 @@ def _struct(
                 found = _name(out, limit, cells, literals, steps, step, first)
                 if found < 0:
                     return found
-            found = _field(
-                steps, literals, text, end, out, limit, cells, step, flexible, depth, writing and not mixed
-            )
+            found = _field(steps, literals, text, end, out, limit, cells, step, flexible, depth, writing and not mixed)
             if found < 0:
                 return found
             is_default &= found
@@ -593,9 +589,7 @@ def _message(
     if cells[_POSITION] > limit - length:
         return _FULL
     cells[_POSITION] = _literal(out, cells[_POSITION], literals, entries[entry * _ENTRY + 2], length)
-    found = _struct(
-        steps, literals, text, end, out, limit, cells, head, entries[entry * _ENTRY + 1] != 0, 0, True
-    )
+    found = _struct(steps, literals, text, end, out, limit, cells, head, entries[entry * _ENTRY + 1] != 0, 0, True)
     if found < 0:
         return found
     out[cells[_POSITION]] = 125

@@ -26,9 +26,9 @@ from storage.format.batches import (
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
 )
+from storage.format.block import Record, RecordColumns
 from storage.format.checksum import crc32c
 from storage.format.compression import Codec, compress
-from storage.format.record_columns import Record, RecordColumns
 from storage.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:

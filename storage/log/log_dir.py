@@ -21,7 +21,7 @@ from storage.errors import CorruptCheckpoint, StorageError, UnknownTopicOrPartit
 from storage.files import checkpoints, leader_epochs, names
 from storage.files.file_mark import NEVER, FileMark
 from storage.files.leader_epochs import LeaderEpochs
-from storage.files.listing import scan_quietly
+from storage.files.log_file import scan_quietly
 from storage.files.names import DirKind
 from storage.files.opening import exists, is_directory, real_place
 from storage.log.places import check_log_dir

@@ -14,9 +14,7 @@ from typing import Final
 from storage.errors import CorruptBatch, StorageError, TierUnavailable, UnsupportedFormat
 from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, claimed_times, claimed_times_in, scan
 from storage.format.decoder import verify_crcs
-from storage.log import buffers
-from storage.log.buffers import WINDOW_BYTES
-from storage.log.segment import Segment
+from storage.log.segment import WINDOW_BYTES, Segment, give, take
 from storage.log.snapshot import LogSnapshot
 from storage.log.tiered_file import unavailable
 
@@ -111,7 +109,7 @@ class _BatchScan:
         segment, end = self._segment, self._end
         rows = 1 + min(window, max(end - self._position, 0)) // BATCH_HEADER_SIZE
         table = BatchTable.empty(min(_ROWS, rows))
-        buffer = buffers.take(window)
+        buffer = take(window)
         needed = 0  # for a batch that is larger than a window, or extends beyond the end
         try:
             while self._position < end:
@@ -132,8 +130,8 @@ class _BatchScan:
                 needed = self._size_of_a_larger_batch(data) if stop is ScanStop.END and start == 0 else 0
                 if needed and damage is None:
                     if needed > len(buffer):
-                        buffers.give(buffer)
-                        buffer = buffers.take(needed)
+                        give(buffer)
+                        buffer = take(needed)
                     continue
                 if damage is None and (start == 0 or stop is not ScanStop.END):
                     damage = self._no_batch(position + start)
@@ -143,7 +141,7 @@ class _BatchScan:
                     yield Window(data, position, table, damage)
                     self._position = damage.end
         finally:
-            buffers.give(buffer)
+            give(buffer)
 
     def _check_offsets(self, data: memoryview, origin: int, table: BatchTable) -> SpanDamage | None:
         """Keeps the rows before the first one whose offset is wrong; returns what is wrong with that one."""

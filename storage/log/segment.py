@@ -7,7 +7,7 @@ that a missing, stale or garbage index costs time but never data.
 from __future__ import annotations
 
 import struct
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
@@ -25,9 +25,32 @@ from storage.files.transaction_index import TransactionIndex
 from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, MAX_MAGIC, BatchTable, scan
 from storage.format.checksum import crc32, crc32c
 from storage.format.decoder import verify_crcs
-from storage.log import buffers
 from storage.log.tiered_file import TieredFile
 from storage.types import OffsetPosition
+
+# Recycled read buffers: a new megabyte for each window would be zeroed and paged in each time.
+
+WINDOW_BYTES: Final = 1 << 20
+
+_KEPT: Final = 8  # windows in use at once by a few parallel readers
+_free: deque[bytearray] = deque(maxlen=_KEPT)
+
+
+def take(size: int = WINDOW_BYTES) -> bytearray:
+    """A buffer of at least `size` bytes with arbitrary content. Thread-safe, because a deque's ends are."""
+    if size <= WINDOW_BYTES:
+        try:
+            return _free.pop()
+        except IndexError:
+            return bytearray(WINDOW_BYTES)
+    return bytearray(size)
+
+
+def give(buffer: bytearray) -> None:
+    """Takes a buffer back. Its bytes may change from now on, also for views of it that still exist."""
+    if len(buffer) == WINDOW_BYTES:
+        _free.append(buffer)
+
 
 _CAPACITY_BYTES = 32 << 20
 _ENTRY_OVERHEAD_BYTES = 1024  # objects around the columns, approximately
@@ -300,12 +323,12 @@ class Segment:
         at, covered, checksum = (17, 21, crc32c) if is_v2 else (12, 16, crc32)
         stored = int.from_bytes(head[at : at + 4], "big")
         crc = 0
-        buffer = buffers.take()
+        buffer = take()
         try:
             for part in range(position + covered, position + size, len(buffer)):
                 crc = checksum(self.log.read(part, min(len(buffer), position + size - part), buffer), crc)
         finally:
-            buffers.give(buffer)
+            give(buffer)
         return crc == stored
 
     def _holds(self, entry: OffsetPosition, offset: int, end: int) -> bool:

@@ -6,13 +6,229 @@ compares offsets only where it adds an index entry, and then empties the segment
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import Final
+
+import numpy as np
 
 from storage.files.log_file import LogFile
-from storage.format.batches import LENGTH, MAGIC_AT, MAX_MAGIC, MAX_RELATIVE_OFFSET, BatchTable
-from storage.log.checked_windows import Visit, WindowPlan, checked_windows
+from storage.format import decode_kernel
+from storage.format.batches import (
+    LENGTH,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    MAX_MAGIC,
+    MAX_RELATIVE_OFFSET,
+    BatchTable,
+    ScanOutcome,
+    ScanStop,
+    scan,
+)
+from storage.format.decoder import LEAST_MESSAGE, verify_crcs
 from storage.types import MAX_OFFSET
+
+# A .log from a position to its end, in large windows of whole batches whose CRCs have been checked.
+#
+# With several threads each checks a window of its own, ahead of the one that is needed next. Such a thread does not
+# know where a batch begins: it searches for one. A window that begins where the previous one ends is what reading in
+# order would have found; any other is discarded, and that part is read in order. So the result never depends on the
+# search.
+
+# Large, so that threads synchronise rarely and numpy is called rarely per byte.
+_WINDOW_BYTES: Final = 8 << 20
+_BEYOND_BYTES: Final = 64 << 10  # read in addition to a window: most batches that begin in it end there
+_TRIES: Final = 16  # places that look like a batch, before the search gives up until the next window
+_FEW_ROWS: Final = 4096
+_ROWS: Final = 65_536
+
+# Arguments: bytes, headers with positions in the file, how many of those rows count, the first byte's file position.
+Visit = Callable[[memoryview, BatchTable, int, int], None]
+
+
+@dataclass(slots=True)
+class CheckedWindow:
+    """Whole batches: their headers in `table`; `data` has their bytes, from the file position `origin` on. The CRCs of
+    the first `rows` are right; that of the batch after them, if there is one, is wrong."""
+
+    data: memoryview
+    table: BatchTable
+    origin: int
+    rows: int
+
+    @property
+    def start(self) -> int:
+        """Where the first batch begins in the file."""
+        return int(self.table.position[0])
+
+    @property
+    def end(self) -> int:
+        """Where the last batch ends in the file."""
+        return int(self.table.position[-1] + self.table.size[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPlan:
+    """What to check: the first `size` bytes of a .log. `lowest`, `highest`: the range of likely offsets, both included.
+    `look`: called with each window's sound batches, from any thread and in any order, also for windows that are
+    discarded later. `threads`: how many work at once."""
+
+    log: LogFile
+    size: int
+    lowest: int = 0
+    highest: int = MAX_OFFSET
+    look: Visit | None = None
+    threads: int = 1
+
+
+def checked_windows(plan: WindowPlan, start: int) -> Generator[CheckedWindow, None, None]:
+    """The windows from the position `start` on, in order, up to where no whole batch begins.
+
+    A window stays valid until the next one is requested. Errors of LogFile.read.
+    """
+    with closing(_ahead(plan, start)) as ahead:
+        room = _WindowBuffer()
+        position = start
+        guess = next(ahead, None)
+        while position < plan.size:
+            while guess is not None and guess.start < position:
+                guess = next(ahead, None)
+            if guess is not None and guess.start == position:
+                window: CheckedWindow | None = guess
+            else:
+                window = room.window(plan, position, plan.size if guess is None else guess.start)
+            if window is None:
+                return
+            position = window.end
+            yield window
+
+
+def _ahead(plan: WindowPlan, start: int) -> Generator[CheckedWindow, None, None]:
+    """Windows in order, checked by threads ahead of time, wherever batches seem to begin."""
+    if plan.threads < 2 or plan.size - start < 2 * _WINDOW_BYTES:
+        return
+    places = _places(plan, start)
+    rooms = [_WindowBuffer() for _ in range(plan.threads + 1)]  # one of them is in use by the caller
+    with ThreadPoolExecutor(plan.threads, "check") as pool:
+        running: deque[Future[CheckedWindow | None]] = deque()
+        try:
+            for room, place in zip(rooms, places, strict=False):
+                running.append(pool.submit(room.found, plan, place))
+            for room in cycle(rooms):
+                if not running:
+                    return
+                window = running.popleft().result()
+                if window is not None:
+                    yield window
+                for place in islice(places, 1):
+                    running.append(pool.submit(room.found, plan, place))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _places(plan: WindowPlan, start: int) -> Iterator[int]:
+    """Where windows begin, without those in holes: they may be larger than any disk."""
+    place = start
+    while place < plan.size:
+        behind = (plan.log.skip_hole(place) - place) // _WINDOW_BYTES
+        if behind:
+            place += behind * _WINDOW_BYTES
+            continue
+        yield place
+        place += _WINDOW_BYTES
+
+
+class _WindowBuffer:
+    """The memory that windows are read into, reused. Used by one thread at a time."""
+
+    __slots__ = ("_bytes", "_table")
+
+    def __init__(self) -> None:
+        self._bytes = memoryview(b"")
+        self._table = BatchTable.empty(0)
+
+    def found(self, plan: WindowPlan, place: int) -> CheckedWindow | None:
+        """The batches that seem to begin in the window at `place`, checked; None where there are none."""
+        data = self._read(plan, place, _WINDOW_BYTES + _BEYOND_BYTES)
+        at = -1
+        for _ in range(_TRIES):
+            # Only lengths that end within the window: in text, what looks like a length is usually in the millions.
+            at = decode_kernel.search(data, at + 1, len(data), plan.lowest, plan.highest)
+            if at < 0:
+                break
+            self._scan(data, place, at)
+            table = self._table
+            table.rows = int(table.position.searchsorted(place + _WINDOW_BYTES))
+            if table.rows and verify_crcs(data, table, 0, 1, place) is None:
+                return self._checked(plan, data, place)
+        return None
+
+    def window(self, plan: WindowPlan, position: int, end: int) -> CheckedWindow | None:
+        """The batches from `position` on, checked: up to `end`, or just the first batch if it is larger; None if none
+        begins there."""
+        wanted = min(_WINDOW_BYTES, end - position)
+        while True:
+            data = self._read(plan, position, wanted)
+            outcome = self._scan(data, position)
+            if outcome.stop is ScanStop.UNSUPPORTED and not self._table.rows:
+                data, outcome = _with_known_magic(data, position, self._table)
+            if self._table.rows:
+                return self._checked(plan, data, position)
+            wanted = _claimed(data, plan.size - position)
+            if outcome.stop is not ScanStop.END or wanted <= len(data):
+                return None
+
+    def _read(self, plan: WindowPlan, position: int, size: int) -> memoryview:
+        size = min(size, plan.size - position)
+        if len(self._bytes) < size:
+            # numpy requests huge pages: otherwise a window costs thousands of page faults.
+            self._bytes = np.empty(size, np.uint8).data
+        return plan.log.read(position, size, self._bytes)
+
+    def _scan(self, data: memoryview, position: int, start: int = 0) -> ScanOutcome:
+        """The headers of data[start:] in the table, which is enlarged only where there are many: usually there are few,
+        and all its columns take as much memory as the bytes."""
+        rows = 1 + len(data) // LEAST_MESSAGE
+        if self._table.capacity < min(rows, _FEW_ROWS):
+            self._table = BatchTable.empty(min(rows, _FEW_ROWS))
+        self._table.clear()
+        outcome = scan(data, position, self._table, start)
+        if outcome.stop is ScanStop.FULL and self._table.capacity < _ROWS:
+            self._table = BatchTable.empty(_ROWS)
+            outcome = scan(data, position, self._table, start)
+        return outcome
+
+    def _checked(self, plan: WindowPlan, data: memoryview, origin: int) -> CheckedWindow:
+        table = self._table
+        damage = verify_crcs(data, table, 0, table.rows, origin)
+        window = CheckedWindow(data, table, origin, table.rows if damage is None else damage.row)
+        if plan.look is not None and window.rows:
+            plan.look(data, table, window.rows, origin)
+        return window
+
+
+def _with_known_magic(data: memoryview, position: int, table: BatchTable) -> tuple[memoryview, ScanOutcome]:
+    """One batch of an undefined magic, read as v2, as Kafka does: the CRC does not cover the magic."""
+    if len(data) <= MAGIC_AT or data[MAGIC_AT] in (0, 1, 2):
+        return data, scan(data, position, table)
+    copy = bytearray(data)
+    copy[MAGIC_AT] = 2
+    outcome = scan(copy, position, table)
+    # Only the first batch was changed: the others may again be of any magic.
+    table.rows = min(table.rows, 1)
+    return memoryview(copy), outcome
+
+
+def _claimed(data: memoryview, left: int) -> int:
+    """Bytes that the batch at the start of `data` claims to have, 0 if more than there are."""
+    if len(data) < LOG_OVERHEAD:
+        return 0
+    length = int.from_bytes(data[8:12], "big", signed=True) + LOG_OVERHEAD
+    return length if length <= left else 0
 
 
 @dataclass(frozen=True, slots=True)

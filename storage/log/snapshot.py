@@ -20,7 +20,7 @@ from storage.log.segment import Segment
 from storage.types import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
-    from storage.files.dir_identity import DirIdentity
+    from storage.files.partition_metadata import DirIdentity
 
 
 class DecidingMarker(NamedTuple):

@@ -20,10 +20,9 @@ from typing import Final
 from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchTable, ScanStop, scan
 from storage.format.checksum import crc32c
 from storage.format.decoder import verify_crcs
-from storage.log import buffers
-from storage.log.batch_search import Budget, Undecided, intact_batch
+from storage.log.intact import Budget, Undecided, intact_batch
 from storage.log.scanning import ascending_rows
-from storage.log.segment import Segment
+from storage.log.segment import Segment, give, take
 from storage.log.segment_check import never_written
 
 _ROWS: Final = 4096
@@ -72,7 +71,7 @@ def extend(segment: Segment, known: Tail, size: int, recovery_point: int = 0) ->
     tail = known
     if known.end >= size:
         return known
-    buffer = buffers.take()
+    buffer = take()
     table = BatchTable.empty(_ROWS)
     try:
         while tail.end < size:
@@ -95,15 +94,15 @@ def extend(segment: Segment, known: Tail, size: int, recovery_point: int = 0) ->
             if table.rows == 0 or outcome.stop in (ScanStop.CORRUPT, ScanStop.UNSUPPORTED):
                 needed = _size_of_a_larger_batch(segment, tail, size, len(data))
                 if needed:
-                    buffers.give(buffer)
-                    buffer = buffers.take(needed)
+                    give(buffer)
+                    buffer = take(needed)
                     continue
                 following = _behind_unknown_batch(segment, tail, size) or _at_intact_batch(segment, tail, size)
                 if following is None:
                     break
                 tail = following
     finally:
-        buffers.give(buffer)
+        give(buffer)
     return tail
 
 

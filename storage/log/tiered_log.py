@@ -24,8 +24,17 @@ from storage.files.leader_epochs import LeaderEpochs
 from storage.files.log_file import FileIdentity
 from storage.files.names import FileKind, segment_file
 from storage.log.isolation import Transactions
-from storage.log.remote_choice import Candidate, Slice, behind_deleted, counted_slices, cover, lineage_of
-from storage.log.remote_metadata import KnownSegment, RemoteState, ascending_epochs
+from storage.log.remote_metadata import (
+    Candidate,
+    KnownSegment,
+    RemoteState,
+    Slice,
+    ascending_epochs,
+    behind_deleted,
+    counted_slices,
+    cover,
+    lineage_of,
+)
 from storage.log.scanning import last_offset_before, scan_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import Log, LogSnapshot

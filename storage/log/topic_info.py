@@ -22,8 +22,7 @@ from storage.log.tiering import is_tiered
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
-    from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
-    from storage.files.metadata_replay import TopicMetadata
+    from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader, TopicMetadata
 
 CLUSTER_METADATA: Final = "cluster metadata"
 TOPIC_PROPERTIES: Final = names.TOPIC_PROPERTIES

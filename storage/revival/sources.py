@@ -26,7 +26,7 @@ from storage.files import (
 )
 from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
 from storage.files.leader_epochs import LeaderEpochs
-from storage.files.listing import paths_in
+from storage.files.log_file import paths_in
 from storage.files.meta_properties import MetaProperties
 from storage.files.names import DirKind, FileKind
 from storage.files.opening import exists

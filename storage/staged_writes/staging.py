@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from storage.append import message_sets
+from storage.append import batch_encoder
 from storage.append.batch_encoder import BatchEncoder, taken_rows, with_timestamps
 from storage.clock import Clock
 from storage.config import LogConfig
@@ -28,13 +28,12 @@ from storage.errors import CorruptBatch, RecordTooLarge
 from storage.files import descriptors, names
 from storage.files.commit_ledger import Ledger, StagedBatchFile, WriteId
 from storage.files.disk_protocol import Disk, DiskFile
-from storage.files.listing import paths_in, scan_quietly
-from storage.files.log_file import LogFile
+from storage.files.log_file import LogFile, paths_in, scan_quietly
 from storage.files.names import StagedName
 from storage.format.batches import BatchTable, ScanStop, scan
+from storage.format.block import RecordColumns
 from storage.format.decoder import verify_crcs
 from storage.format.record_batch import encode_batch
-from storage.format.record_columns import RecordColumns
 from storage.types import TopicPartition
 
 KEPT_MS: Final = 7 * 24 * 3600 * 1000
@@ -112,10 +111,10 @@ def _for_old_format(
     columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
 ) -> tuple[int, memoryview]:
     """As BatchEncoder.encode, for as many records as a message set may hold."""
-    records = message_sets.records_of(columns, row, stop, config)
+    records = batch_encoder.records_of(columns, row, stop, config)
     while True:
         try:
-            message_sets.encode(records, config, 0, now_ms)
+            batch_encoder.encode_message_sets(records, config, 0, now_ms)
         except RecordTooLarge:
             if len(records) == 1:
                 raise

@@ -28,8 +28,7 @@ from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import LogClosed, StorageError, UnknownTopicOrPartition
 from storage.types import TopicPartition
-from storage.upkeep.directory_retention import retain_partition
-from storage.upkeep.retention import FreeBytes, disk_free_bytes
+from storage.upkeep.retention import FreeBytes, disk_free_bytes, retain_partition
 
 _LOG = logging.getLogger(__name__)
 

@@ -21,15 +21,26 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from storage.files import checkpoints, dir_lock, meta_properties, names, partition_metadata, topic_properties
-from storage.files.listing import paths_in
+from storage.files import (
+    checkpoints,
+    commit_ledger,
+    dir_lock,
+    meta_properties,
+    names,
+    partition_metadata,
+    topic_properties,
+)
+from storage.files.commit_ledger import Ledger, WriteId
+from storage.files.log_file import paths_in
 from storage.files.names import DirKind, FileKind
 from storage.files.opening import exists, real_place
 from storage.log.log_dir import LogDir
 from storage.log.places import check_log_dir
 from storage.progress import NoProgress, Progress
+from storage.staged_writes.pending_writes import pending_writes
 from storage.types import TopicPartition
 from storage.verify.findings import (
+    DROP_LOST_WRITES,
     LEFT,
     MOVE_AWAY,
     OPENING,
@@ -43,6 +54,40 @@ from storage.verify.findings import (
 )
 from storage.verify.partition_audit import LogEnds, PartitionAudit, PartitionPlan, read_small
 from storage.verify.segment_audit import SegmentPlan, SegmentReport
+
+# Checks pending writes (storage.staged_writes.commit) and staged files.
+
+
+def check_writes(findings: Findings, path: Path, staged: Iterable[Path], *, held: bool) -> None:
+    """For a log directory and the files `staged` in it, listed before. `held`: another process writes to it."""
+    ledger = read_small(
+        findings,
+        FaultKind.WRITES_CORRUPT,
+        path,
+        commit_ledger.read,
+        Ledger(),
+        Repair(
+            "leaves it",
+            f"move {names.COMMITS} elsewhere: a query that then starts again may write its last micro-batch twice",
+        ),
+    )
+    for write in pending_writes(LogDir.open_read_only(path), ledger):
+        if held and write.commit not in commit_ledger.read(path).pending:
+            continue  # it has been carried out meanwhile
+        kind, how = FaultKind.WRITE_PENDING, Repair("finishes it", OPENING, note=True)
+        if write.is_stuck:
+            kind, how = FaultKind.WRITE_STUCK, Repair("finishes what it can", f"{RECOVER} {DROP_LOST_WRITES}")
+        findings.add(Finding(kind, path / names.COMMITS, how, found=str(write)))
+    for file in staged:
+        name = names.parse_staged(file.name)
+        if name is not None and file.name not in ledger.staged_names() and exists(file):
+            if ledger.is_done(WriteId(name.write, name.batch)):
+                how = Repair("removes it", OPENING, note=True)
+            else:
+                command = f"{RECOVER}, if no write from Spark is under way"
+                how = Repair("leaves it for a week: its write may be under way", command, note=True)
+            findings.add(Finding(FaultKind.STAGED_ORPHAN, file, how))
+
 
 _LOOKS = 3  # how often a partition that another process writes to is checked
 
@@ -254,7 +299,7 @@ def _finish(directory: _Directory, started: _Started, reports: list[SegmentRepor
 
 def _is_cleaned(directory: _Directory, tp: TopicPartition) -> bool:
     # Imports what reading configurations needs, which only gaps make necessary.
-    from storage.log.gaps import is_cleaned
+    from storage.log.counting import is_cleaned
 
     return is_cleaned(directory.log_dir, tp)
 
@@ -350,7 +395,6 @@ def _check_writes(directory: _Directory, chosen: Iterable[TopicPartition]) -> No
     staged = [file for tp in chosen for file in _ending(directory.path / tp.dir_name, names.STAGED_SUFFIX)]
     if staged or exists(directory.path / names.COMMITS):
         # Imports what carrying them out needs: as much again as all the rest.
-        from storage.verify.write_audit import check_writes
 
         check_writes(directory.findings, directory.path, staged, held=directory.held)
 

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from storage.client.record_digests import diff_records, digest_records
+from storage.backup.record_digests import diff_records, digest_records
 from storage.files import manifest as manifests
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition

@@ -19,13 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from storage.append.partition_log import PartitionLog
-from storage.compaction.cleaner import Throttle
+from storage.compaction.cleaner import Throttle, compact_partition
 from storage.compaction.compaction import CompactionResult
-from storage.compaction.directory_compaction import compact_partition
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
+from storage.format.block import RecordColumns
 from storage.format.record_batch import encode_into
-from storage.format.record_columns import RecordColumns
 from storage.log.scanning import scan_batches
 from storage.types import TopicPartition
 from tests.bench import data

@@ -21,9 +21,9 @@ import crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from storage.format.block import RecordColumns
 from storage.format.compression import Codec
 from storage.format.record_batch import encode_into
-from storage.format.record_columns import RecordColumns
 
 MESSAGES = 5_000_000
 VALUE_BYTES = 100

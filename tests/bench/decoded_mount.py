@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.format.record_columns import RecordColumns
+from storage.format.block import RecordColumns
 from tests.bench.case import Context, say
 from tests.bench.data import BATCH_BYTES, CACHE, CHUNK, START_MS, SegmentWriter
 from tests.bench.decoding import SCHEMAS, Columns, avro_rows, order

@@ -18,7 +18,7 @@ import orjson
 
 from kafkafs.decoding import DecodedJsonl, TextDecoder
 from kafkafs.decoding.protobuf import decoder as protobuf_decoder
-from kafkafs.schemas.schema import AVRO, PROTOBUF, Reference, Schema
+from kafkafs.schemas.registry import AVRO, PROTOBUF, Reference, Schema
 from storage.format.batches import BatchTable, Column
 from storage.format.block import RecordBlock, RecordColumn
 from storage.types import TopicPartition

@@ -18,10 +18,10 @@ from pathlib import Path
 import psutil
 
 from kafkafs.formats import by_name
-from kafkafs.view_index import measure as measuring
-from kafkafs.view_index.measure import SegmentTask
-from kafkafs.view_index.pieces import Pieces
-from kafkafs.view_index.workers import Workers
+from kafkafs.reading import extent as measuring
+from kafkafs.reading.extent import SegmentTask
+from kafkafs.reading.pieces import Pieces
+from kafkafs.reading.workers import Workers
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.bench import broker, data

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.format.decoder import Decoder
-from storage.latest.latest_keys import LatestKeys
+from storage.latest.latest_records import LatestKeys
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.log.snapshot import LogSnapshot

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from storage.format.block import Record
 from storage.format.record_batch import encode_batch
-from storage.format.record_columns import Record
 from tests.bench.case import Context
 from tests.bench.data import CACHE, START_MS
 from tests.bench.measure import Report, Row, run_seconds

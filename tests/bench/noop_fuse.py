@@ -28,8 +28,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kafkafs.mounting.operations import fuse  # type: ignore[attr-defined]  # fusepy or mfusepy
-from kafkafs.mounting.thread_states import thread_states
+from kafkafs.mounting.operations import (
+    fuse,  # type: ignore[attr-defined]  # fusepy or mfusepy
+    thread_states,
+)
 
 DEFAULT_BYTES = 505_000_000  # 5,000,000 messages of 100 bytes, and their newlines
 FILES = ("direct", "buffered", "cached")

@@ -8,10 +8,9 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from storage.format.block import RecordBlock
+from storage.format.block import Record, RecordBlock
 from storage.format.messages import messages
 from storage.format.record_batch import encode_batch
-from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition

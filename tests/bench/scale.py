@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 from storage.format.batches import BatchTable, scan
+from storage.format.block import Record
 from storage.format.record_batch import encode_batch
-from storage.format.record_columns import Record
 from tests.bench.case import Context
 from tests.bench.data import CACHE, START_MS
 from tests.bench.measure import Row, greatest_rss

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from kafkafs.spark.options import parse
 from kafkafs.spark.source import BatchReader
+from storage.format.block import Record
 from storage.format.record_batch import encode_batch
-from storage.format.record_columns import Record
 from tests.bench import broker, data
 from tests.bench.case import Context
 from tests.bench.measure import Row, bytes_read, call_seconds

@@ -19,12 +19,12 @@ from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import _MemoryRecordsPy
 
-from storage.client.fetch import read_chunk
-from storage.client.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
 from storage.errors import OffsetOutOfRange, StorageError
+from storage.log.fetch import read_chunk
 from storage.log.intact import walk
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
+from storage.log.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
 from storage.log.segment import Segment
 from storage.log.segment_check import ignore_batches
 from storage.log.snapshot import LogSnapshot

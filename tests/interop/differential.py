@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from storage.compaction.directory_compaction import compact_partition
+from storage.compaction.cleaner import compact_partition
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import StorageError
 from storage.files import checkpoints, names

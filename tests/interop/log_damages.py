@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from tests.support import raw_batches
 from tests.support.builders import AUTOMATIC, Batch, BuiltPartition, Partition, build_partition
 

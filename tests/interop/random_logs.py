@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from storage.format.block import Headers, Record
 from storage.format.compression import Codec
-from storage.format.record_columns import Headers, Record
 from tests.support import raw_batches
 from tests.support.builders import ROLL, Batch, Item, Marker, Partition, Raw, abort, commit
 

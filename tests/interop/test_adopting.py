@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from storage.append.appender import Appender
-from storage.client.mirror import Mirror
+from storage.backup.mirror import Mirror
 from storage.directory.owned_dir import Opening, OwnedDir
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir

@@ -12,9 +12,9 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from kafkafs.arrow.typed_columns import TypedColumn
+from kafkafs.arrow.typed_values import TypedColumn
 from kafkafs.decoding import BadSchema, columns, parse_avro
-from kafkafs.schemas.schema import AVRO, Schema
+from kafkafs.schemas.registry import AVRO, Schema
 from tests.interop.avro_referee import Referee, requires_avro
 from tests.support.avro_evolutions import CannotExpress, Evolution, in_columns, plain
 from tests.support.decoded_columns import SchemaTable, framed

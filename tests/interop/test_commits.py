@@ -14,7 +14,7 @@ from storage.files import commit_ledger, names
 from storage.files.commit_ledger import StagedBatchFile, WriteId
 from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Disk
-from storage.format.record_columns import Record, RecordColumns
+from storage.format.block import Record, RecordColumns
 from storage.log.log_dir import LogDir
 from storage.staged_writes import commit
 from storage.staged_writes.staging import StagedFileWriter

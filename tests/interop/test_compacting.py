@@ -12,7 +12,7 @@ import pytest
 
 from storage.append import swap
 from storage.append.swap import CleanedSegment, Replacement
-from storage.compaction.directory_compaction import compact_partition
+from storage.compaction.cleaner import compact_partition
 from storage.directory.owned_dir import OwnedDir
 from storage.files import names
 from storage.files.names import FileKind, FileState, parse_segment_file

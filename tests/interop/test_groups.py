@@ -13,7 +13,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as ClientPartition
 
-from storage.client.group_offsets import GroupOffsets
+from storage.coordinators.groups import GroupOffsets
 from storage.log.log_dir import LogDir
 from storage.verify.verify import verify_log_dir
 from tests.interop.client import Client, Message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage.client.partitioner import in_order_for_key
+from storage.append.partitioner import in_order_for_key
 from tests.interop.client import Client, Message
 from tests.interop.kafka import requires_kafka
 from tests.support.fixtures import Golden, read_jsonl

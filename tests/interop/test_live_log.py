@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.client.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
 from storage.errors import SegmentGone
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
+from storage.log.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
 from storage.log.reader import read_range
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation, TopicPartition

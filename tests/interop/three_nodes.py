@@ -396,9 +396,7 @@ def joined(first: RevivedBroker, room: Path) -> str:
         def taken() -> bool:
             command = ["kcat", "-L", "-J", "-b", first.address, "-t", "orders", "-m", "5"]
             done = subprocess.run(command, capture_output=True, timeout=60, check=True)
-            state = next(
-                one for one in json.loads(done.stdout)["topics"][0]["partitions"] if one["partition"] == 0
-            )
+            state = next(one for one in json.loads(done.stdout)["topics"][0]["partitions"] if one["partition"] == 0)
             return (state["leader"], [one["id"] for one in state["replicas"]]) == (second.node_id, [second.node_id])
 
         eventually(taken, "the second broker has not taken the partition over")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from kafkafs.decoding import BadSchema, parse_avro
 from kafkafs.decoding.avro_program import Programs
 from kafkafs.decoding.avro_resolution import ValueColumn, add
-from kafkafs.schemas.schema import AVRO, JSON, Schema
-from storage.format.record_columns import encode_varint
+from kafkafs.schemas.registry import AVRO, JSON, Schema
+from storage.format.block import encode_varint
 from tests.support.avro_evolutions import Evolution
 from tests.support.avro_samples import Samples
 from tests.support.decoded_columns import SchemaTable, one_schema

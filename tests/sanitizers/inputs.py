@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.format import message_set
+from storage.append import batch_encoder
+from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.record_batch import BatchFields, encode_batch
-from storage.format.record_columns import Record
 from tests.support.broker_rules import stored_batches
 from tests.support.damaged_bytes import damaged, with_right_checksums
 from tests.support.fixtures import FIXTURES
@@ -81,7 +81,7 @@ def made_log(dice: random.Random) -> bytes:
             log += encode_batch(records, base_offset=offset, codec=dice.choice(list(Codec)), fields=fields)
         else:
             codec = dice.choice((Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4))
-            log += message_set.encode(records, magic, base_offset=offset, codec=codec)
+            log += batch_encoder.encode(records, magic, base_offset=offset, codec=codec)
         offset += len(records)
     return log
 

@@ -21,8 +21,8 @@ from kafkafs.decoding.columns import ColumnDecoder, Room
 from kafkafs.decoding.proto_files import Compiled
 from kafkafs.decoding.protobuf import ProtobufDecoder
 from kafkafs.formats import by_name
-from kafkafs.selection import key_kernel
-from kafkafs.view_index import measure_kernel as view_kernel
+from kafkafs.reading import key_kernel
+from kafkafs.reading import measure_kernel as view_kernel
 from storage.errors import StorageError
 from storage.format import (
     checksum,
@@ -641,8 +641,8 @@ KERNEL_TARGETS = {
     "storage.latest.offset_map_kernel": ("map_offsets",),
     "storage.latest.key_table_kernel": ("table_keys",),
     "kafkafs.formats.render_kernel": ("scan_and_decode", "render_any_columns"),
-    "kafkafs.selection.key_kernel": ("filter_keys",),
-    "kafkafs.view_index.measure_kernel": ("view_totals",),
+    "kafkafs.reading.key_kernel": ("filter_keys",),
+    "kafkafs.reading.measure_kernel": ("view_totals",),
     "kafkafs.decoding.avro_kernel": ("decode_avro", "find_schema_ids"),
     "kafkafs.decoding.proto_kernel": ("decode_protobuf",),
 }

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from kafkafs.mounting.operations import Operations, Serving, Traffic
+from kafkafs.reading.handle import WriteHandle
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.tree import Tree, TreeOptions
-from kafkafs.views.handle import WriteHandle
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import StorageError

@@ -254,7 +254,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "inode-is-the-identity",
-        "storage/files/dir_identity.py",
+        "storage/files/partition_metadata.py",
         "            and self.inode == other.inode\n            and _may_equal(self.born_ns, other.born_ns)\n"
         "            and _may_equal(self.topic_id, other.topic_id)\n",
         "            and self.inode == other.inode\n",
@@ -400,7 +400,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "damage-hides-its-own-times",
-        "kafkafs/view_index/hidden_times.py",
+        "kafkafs/reading/extent.py",
         "        known += [time for time in own if max(first, 0) <= time <= last]\n",
         "        known += []\n",
     ),
@@ -475,7 +475,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "cleaner-checkpoint-too-far",
-        "storage/compaction/directory_compaction.py",
+        "storage/compaction/cleaner.py",
         "        owned.note_cleaned(log, result.end_offset)\n",
         "        owned.note_cleaned(log, log.snapshot().segments[-1].base_offset)\n",
     ),

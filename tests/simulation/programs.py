@@ -13,13 +13,13 @@ from storage.append.partition_log import PartitionLog
 from storage.errors import StorageError
 from storage.files import names, topic_properties
 from storage.files.commit_ledger import StagedBatchFile, WriteId
+from storage.format.block import Record, RecordColumns
 from storage.format.control_records import ControlType, EndTransactionMarker
 from storage.format.record_batch import BatchFields, encode_batch
-from storage.format.record_columns import Record, RecordColumns
 from storage.staged_writes.commit import CommitUnfinished, commit
 from storage.staged_writes.staging import StagedFileWriter
 from storage.types import TopicPartition
-from storage.upkeep.directory_retention import retain_partition
+from storage.upkeep.retention import retain_partition
 from tests.simulation.copies import ABORT, COMMIT, Copied, crc_of
 from tests.simulation.mounts import MAX_MESSAGE_BYTES, Opened, Problem, Process
 from tests.simulation.plan import (

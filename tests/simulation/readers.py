@@ -6,7 +6,7 @@ import ctypes
 import json
 import os
 
-from kafkafs.selection.range_names import (
+from kafkafs.reading.range_names import (
     LastMessages,
     MalformedRange,
     OffsetSpec,
@@ -62,7 +62,7 @@ class Reader:
             is_whole = all(reading.read(read) for read in op.reads) and (not op.to_end or reading.to_end())
             if reading.is_torn and copy is not None and info.direct_io:
                 # A file that was cut shows from its beginning on what is there now. In the page cache it has what it
-                # was opened with (kafkafs.views.path_pages).
+                # was opened with (kafkafs.reading.block_cache).
                 cuts = None if copy.cutting is not None else copy.cuts
                 is_whole = reading.begin_again() and op.to_end
         finally:
@@ -179,7 +179,7 @@ class _Reading:
         return self._read_at(position, read.size) is not None
 
     def begin_again(self) -> bool:
-        """Reads all from the beginning, once a handle would look at the log again (kafkafs.views.open_view.LOOK_S)."""
+        """Reads all from the beginning, once a handle would look at the log again (kafkafs.reading.handle.LOOK_S)."""
         self._process.world.clock.rest(1)
         self._bytes.clear()
         self._front, self.is_torn = 0, False

@@ -16,14 +16,14 @@ from types import ModuleType
 
 import pytest
 
+from kafkafs.reading.state import Clocks
 from kafkafs.tree import tree
 from kafkafs.tree.generated import GeneratedTexts
-from kafkafs.views.state import Clocks
 from kafkafs.writing import line_writer
-from storage.client import partitioner
-from storage.client.group_offsets import GroupOffsets
+from storage.append import partitioner
+from storage.coordinators.groups import GroupOffsets
 from storage.directory.owned_dir import Closing, Opening, OwnedDir
-from storage.files import descriptors, dir_identity, dir_lock, file_mark, log_file, names
+from storage.files import descriptors, dir_lock, file_mark, log_file, names, partition_metadata
 from storage.files.disk_protocol import DiskFile
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind, Finding, Severity
@@ -109,9 +109,9 @@ def simulation() -> Iterator[None]:
         patch.setattr(partitioner, "random", _Random("random"))
         patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=_worlds[-1].random.getrandbits(128), version=4))
         patch.setattr(secrets, "randbits", lambda bits: _worlds[-1].random.getrandbits(bits))
-        of = dir_identity.DirIdentity.of
+        of = partition_metadata.DirIdentity.of
         patch.setattr(
-            dir_identity.DirIdentity, "of", lambda path: replace(found := of(path), inode=_inode(found.inode))
+            partition_metadata.DirIdentity, "of", lambda path: replace(found := of(path), inode=_inode(found.inode))
         )
         patch.setattr(
             log_file.FileIdentity, "of", lambda status: log_file.FileIdentity(status.st_dev, _inode(status.st_ino))
@@ -385,7 +385,7 @@ class _Run:
         descriptors.held_files._failures.clear()
 
     def _is_lost_first_entry(self, finding: Finding, *, lost_power: bool) -> bool:
-        """An empty time index of a segment that was rolled right after a flush (storage.recovery.final_time_entry). It
+        """An empty time index of a segment that was rolled right after a flush (storage.recovery.recovery). It
         stays empty after the recovery that follows the loss of power."""
         if finding.kind is not FaultKind.TIME_INDEX_INCOMPLETE or finding.path.stat().st_size:
             return False

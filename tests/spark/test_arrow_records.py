@@ -7,12 +7,12 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
-from kafkafs.spark.arrow_records import record_columns  # noqa: E402
+from kafkafs.spark.staged_task import record_columns  # noqa: E402
 from storage.errors import InvalidRecord  # noqa: E402
 from storage.format.batches import BatchTable, scan  # noqa: E402
+from storage.format.block import RecordColumns  # noqa: E402
 from storage.format.decoder import Decoder  # noqa: E402
 from storage.format.record_batch import encode_batch  # noqa: E402
-from storage.format.record_columns import RecordColumns  # noqa: E402
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 Pairs = list[tuple[bytes, bytes | None]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from storage.files.commit_ledger import ContentSum
-from storage.format.record_columns import Record, RecordColumns
+from storage.format.block import Record, RecordColumns
 
-content_of = pytest.importorskip("kafkafs.spark.content").content_of
+content_of = pytest.importorskip("kafkafs.spark.staged_task").content_of
 
 ROWS = [
     Record(b"k1", b"v1"),

@@ -14,7 +14,7 @@ from kafkafs.arrow.log_dirs import InvalidOption
 from kafkafs.arrow.rows import arrow_batches
 from kafkafs.schemas.sources import LogSchemas, schemas_at
 from kafkafs.spark.options import COLUMNS, DECODED
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 
-from kafkafs.spark.kernels import UncompiledKernels, require_compiled
+from kafkafs.spark.python_workers import UncompiledKernels, require_compiled
 
 
 def test_uncompiled_kernels_are_refused_unless_allowed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kafkafs.arrow.split_reader import Split
-from kafkafs.spark import planning
-from kafkafs.spark.planning import LogRange, plan
+from kafkafs.spark import ranges
+from kafkafs.spark.ranges import LogRange, plan
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
@@ -40,7 +40,7 @@ def covered(tasks: list[tuple[Split, ...]]) -> dict[int, list[tuple[int, int]]]:
 
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "LEAST_TASK_BYTES", 1)
+    monkeypatch.setattr(ranges, "LEAST_TASK_BYTES", 1)
 
 
 def indexed(batches: int, each: int = 10) -> Partition:

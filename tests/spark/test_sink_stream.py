@@ -21,7 +21,7 @@ import pytest
 from storage.append.appender import Appender
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import commit_ledger, names
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition

@@ -15,7 +15,7 @@ from kafkafs.spark.options import COLUMNS
 from storage.append.appender import Appender
 from storage.clock import SystemClock
 from storage.directory.owned_dir import OwnedDir
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
 from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, BuiltLogDir, abort, build_log_dir, many

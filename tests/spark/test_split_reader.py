@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kafkafs.arrow.split_reader import Split, read_split
-from kafkafs.spark.planning import LogRange, plan
+from kafkafs.spark.ranges import LogRange, plan
 from storage.errors import SegmentGone
 from storage.files import partition_metadata
 from storage.files.log_file import LogFile

@@ -16,7 +16,7 @@ from storage.append.appender import Appender
 from storage.clock import SystemClock
 from storage.directory.owned_dir import OwnedDir
 from storage.files import partition_metadata
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
 from tests.spark.session import run_to_end

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kafkafs.spark.worker_checks import WrongWorkerPython, check_python
+from kafkafs.spark.python_workers import WrongWorkerPython, check_python
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 

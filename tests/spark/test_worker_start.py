@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from kafkafs.spark.jobs.tasks import run_tasks
+from kafkafs.spark.python_workers import Started, WorkerStart
 from kafkafs.spark.source import BatchReader
-from kafkafs.spark.worker_start import Started, WorkerStart
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,8 +57,8 @@ def test_only_in_a_task(connections: tuple[socket.socket, socket.socket], monkey
     talk(one, other)
     pickle.loads(sent)
     assert not is_quick(other)
-    monkeypatch.setattr("kafkafs.spark.worker_start.TaskContext.get", object)
-    monkeypatch.setattr("kafkafs.spark.worker_start._begun", False)  # nothing of the test's own process is frozen
+    monkeypatch.setattr("kafkafs.spark.python_workers.TaskContext.get", object)
+    monkeypatch.setattr("kafkafs.spark.python_workers._begun", False)  # nothing of the test's own process is frozen
     before = psutil.Process().num_fds()
     assert pickle.loads(sent)("four") == 4
     assert is_quick(other)

@@ -11,8 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from storage.format.batches import BatchTable, Column
-from storage.format.block import RecordBlock, RecordColumn
-from storage.format.record_columns import encode_headers
+from storage.format.block import RecordBlock, RecordColumn, encode_headers
 from storage.types import TopicPartition
 
 TP = TopicPartition("my.topic-1", 12)

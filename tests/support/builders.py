@@ -22,11 +22,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from storage.format import message_set
+from storage.append import batch_encoder
+from storage.format.block import Headers, Record
 from storage.format.compression import Codec
 from storage.format.control_records import ControlType, EndTransactionMarker
 from storage.format.record_batch import BatchFields, encode_batch
-from storage.format.record_columns import Headers, Record
 from tests.support.broker_rules import (
     Producers,
     SegmentFiles,
@@ -356,7 +356,7 @@ def _encode(item: Item, next_offset: int, producers: Producers) -> tuple[bytes, 
     records = [r._replace(timestamp=_timestamp(r.timestamp, base_offset + i)) for i, r in enumerate(item.records)]
     append_time = item.log_append_time_ms
     if item.magic < 2:
-        data = message_set.encode(
+        data = batch_encoder.encode(
             records, item.magic, base_offset=base_offset, codec=item.codec, log_append_time_ms=append_time
         )
     else:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from storage.append import batch_encoder
 from storage.append.partition_log import PartitionLog
-from storage.compaction.compaction import CompactionResult
-from storage.compaction.directory_compaction import compact_partition
-from storage.compaction.rewriting import Pace, unpaced
+from storage.compaction.cleaner import compact_partition
+from storage.compaction.compaction import CompactionResult, Pace, unpaced
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files.disk_protocol import Disk
-from storage.format import message_set
+from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.record_batch import PLAIN, BatchFields, encode_batch
-from storage.format.record_columns import Record
 from storage.types import TopicPartition
 from tests.support.owned_dirs import NOW_MS, HastyDisk, StandingClock
 from tests.support.readers import read_all
@@ -50,7 +49,7 @@ def put(
     if magic == 2:
         data = encode_batch(records, base_offset=log.log_end_offset, codec=codec, fields=fields)
     else:
-        data = message_set.encode(records, magic, base_offset=log.log_end_offset, codec=codec)
+        data = batch_encoder.encode(records, magic, base_offset=log.log_end_offset, codec=codec)
     log.append_batches(memoryview(data))
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 
+from storage.format.block import Record
 from storage.format.control_records import ControlType, EndTransactionMarker
 from storage.format.record_batch import NO_LEADER_EPOCH, BatchFields, encode_batch
-from storage.format.record_columns import Record
 
 
 def control_key(kind: ControlType) -> bytes:

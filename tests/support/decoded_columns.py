@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from kafkafs.decoding import TextDecoder
-from kafkafs.formats.base import Format
-from kafkafs.schemas.schema import AVRO, Reference, Schema
+from kafkafs.formats.program import Format
+from kafkafs.schemas.registry import AVRO, Reference, Schema
 from tests.support.blocks import Row, block_of
 
 

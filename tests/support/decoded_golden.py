@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kafkafs.schemas.schema import Reference, Schema
+from kafkafs.schemas.registry import Reference, Schema
 from tests.support.fixtures import FIXTURES
 
 GOLDEN = FIXTURES / "schemas" / "golden"

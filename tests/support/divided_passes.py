@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.compaction.divided_pass import Copied, DividedPass, GroupCopy
-from storage.compaction.key_scan import KeyChunk, KeyScan, latest_offsets, spread
+from storage.compaction.divided_pass import Copied, DividedPass, GroupCopy, KeyChunk, KeyScan, latest_offsets, spread
 from storage.files.disk_protocol import Disk
 from storage.files.names import FileState
 from tests.support.owned_dirs import HastyDisk

@@ -10,7 +10,7 @@ import click
 
 from kafkafs.cli import main
 from storage.files import commit_ledger, manifest
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, many
 from tests.support.schema_logs import LONG, STRING, avro_string, framed, schema_record
 

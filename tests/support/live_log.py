@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.control_records import ControlType, EndTransactionMarker
 from storage.format.record_batch import BatchFields, encode_batch
-from storage.format.record_columns import Record
 from tests.support.control_batches import marker_batch
 
 START_MS = 1_700_000_000_000

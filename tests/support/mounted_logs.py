@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.record_batch import encode_batch
-from storage.format.record_columns import Record
 from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, BuiltLogDir, BuiltRecord, Partition, build_log_dir
 
 SEGMENTS = 4

@@ -11,7 +11,7 @@ from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files.disk import RealDisk, RealFile
 from storage.files.disk_protocol import Disk
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.reader import read_range
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition

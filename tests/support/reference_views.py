@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from kafkafs.reading.handle import Handle
 from kafkafs.tree.node import View
 from kafkafs.tree.paths import DECODED, RENDERED
 from kafkafs.tree.tree import Tree, TreeOptions
-from kafkafs.views.handle import Handle
 from storage.errors import StorageError
 from storage.log.log_dir import LogDir
 from storage.types import Isolation

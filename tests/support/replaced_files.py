@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from storage.files.names import FileKind, parse_segment_file
+from storage.format.block import Record
 from storage.format.record_batch import encode_batch
-from storage.format.record_columns import Record
 
 SECRET: Final = "SECRET-of-somebody-else"
 

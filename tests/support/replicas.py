@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs, encode
+from storage.format.block import Record
 from storage.format.record_batch import BatchFields, encode_batch
-from storage.format.record_columns import Record
 from tests.support.live_log import START_MS, LiveLog
 
 

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, packed, scatter
-from kafkafs.spark.planning import LEAST_TASK_BYTES, TASKS_PER_CORE, LogRange, plan_by_size
-from storage.compaction.directory_compaction import compact_divided, preview_divided
-from storage.compaction.key_scan import KeyChunk, KeyScan, Stretch, latest_offsets, spread
+from kafkafs.spark.ranges import LEAST_TASK_BYTES, TASKS_PER_CORE, LogRange, plan_by_size
+from storage.compaction.cleaner import compact_divided, preview_divided
+from storage.compaction.divided_pass import KeyChunk, KeyScan, Stretch, latest_offsets, spread
 from storage.errors import StorageError
 from storage.files.disk import RealDisk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from storage.compaction.cleaned_transactions import Passed
+    from storage.compaction.batch_filter import Passed
     from storage.compaction.compaction import CompactionResult
     from storage.compaction.divided_pass import Copied, DividedPass, GroupCopy, RunParts
     from storage.directory.owned_dir import OwnedDir
@@ -66,7 +66,7 @@ def compact(
     disk: Disk | None = None,
 ) -> CompactionResult:
     """One pass over a partition, up to its first uncleanable offset, and the cleaner's checkpoint after it: what
-    `storage.compaction.directory_compaction.compact_partition` does when its map holds all keys.
+    `storage.compaction.cleaner.compact_partition` does when its map holds all keys.
 
     The workers must see the directory under the same path, and use `disk`. The caller unlinks the replaced files
     (`files`). If anything fails, the log stays as it was. StorageError, OSError, UncompiledKernels.

@@ -29,15 +29,15 @@ from kafkafs.spark.jobs.compact import KEYS_PER_BUCKET, KEYS_PER_SCAN, bucket_co
 from kafkafs.spark.jobs.export_layout import table_file
 from kafkafs.spark.jobs.parquet_files import DayFiles
 from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, scatter
-from kafkafs.spark.planning import LogRange, plan_by_size
-from storage.client.counting import visible_end
-from storage.compaction.key_scan import KeyChunk, spread
+from kafkafs.spark.ranges import LogRange, plan_by_size
+from storage.compaction.divided_pass import KeyChunk, spread
 from storage.errors import NotPermitted, OffsetOutOfRange, SegmentGone, StorageError
 from storage.files.disk import RealDisk
 from storage.files.opening import real_place
 from storage.format.decoder import Decoder
 from storage.latest.latest_records import rows_among, tombstones_marked
 from storage.latest.offset_map import OffsetMap, hash_keys, new_secret
+from storage.log.counting import visible_end
 from storage.log.log_dir import LogDir
 from storage.log.places import check_destination
 from storage.types import Isolation

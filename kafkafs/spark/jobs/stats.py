@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +11,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from kafkafs.arrow.split_reader import Split, read_split
-from kafkafs.spark.jobs.sketches import distinct, least_hashes, quantile, size_counts
 from kafkafs.spark.jobs.tasks import reduce_tasks
-from kafkafs.spark.planning import LogRange, plan
-from storage.client.counting import visible_end
+from kafkafs.spark.ranges import LogRange, plan
 from storage.files.opening import real_place
 from storage.format.batches import BATCH_HEADER_SIZE
 from storage.format.decoder import Decoder
 from storage.format.hashing import murmur2_columns
+from storage.log.counting import visible_end
 from storage.log.log_dir import LogDir
 from storage.types import NO_TIMESTAMP, Isolation, OffsetRange, TopicPartition
 
@@ -27,6 +27,50 @@ if TYPE_CHECKING:
 
     from storage.format.block import BatchDamage, RecordBlock
     from storage.tier.tier import Tier
+
+    UInt32s = NDArray[np.uint32]
+    Int64s = NDArray[np.int64]
+
+
+# Summaries that tasks compute separately and that can be merged: distinct keys, and the distribution of sizes. Pure.
+#
+# Distinct keys: the smallest hashes seen (k minimum values; Bar-Yossef et al. 2002). Up to K keys the count is exact,
+# except for equal hashes of different keys (32 bits: the chance for a pair is one in 4 billion); beyond that its
+# standard error is 1 / sqrt(K - 2), 2.2 %. Sizes: eight buckets for each doubling, so a quantile is accurate to 9 %.
+
+K: Final = 2048
+_HASHES: Final = 2**32
+
+_BUCKETS_PER_DOUBLING: Final = 8
+BUCKETS: Final = 1 + 31 * _BUCKETS_PER_DOUBLING + 1  # 0; 1 to 2^31
+
+
+def least_hashes(*parts: UInt32s) -> UInt32s:
+    """The K smallest distinct hashes of all parts, ascending."""
+    return np.unique(np.concatenate(parts))[:K]
+
+
+def distinct(hashes: UInt32s) -> int:
+    """An estimate of the number of distinct keys from their smallest hashes."""
+    seen: float = len(hashes)
+    if len(hashes) == K:
+        seen = (K - 1) / ((int(hashes[-1]) + 1) / _HASHES)
+    # Corrects for different keys with equal hashes (balls thrown into _HASHES urns).
+    return round(-_HASHES * math.log1p(-min(seen, _HASHES - 1) / _HASHES))
+
+
+def size_counts(sizes: Int64s) -> Int64s:
+    """The number of sizes (bytes, from 0 to 2^31) in each of BUCKETS buckets."""
+    with np.errstate(divide="ignore"):
+        buckets = np.floor(np.log2(sizes) * _BUCKETS_PER_DOUBLING) + 1
+    return np.bincount(np.maximum(buckets, 0).astype(np.int64), minlength=BUCKETS)
+
+
+def quantile(counts: Int64s, share: float) -> int:
+    """The size that `share` (0 to 1) of the sizes do not exceed: the middle of its bucket."""
+    bucket = int(np.searchsorted(np.cumsum(counts), max(math.ceil(share * int(counts.sum())), 1)))
+    return 0 if bucket == 0 else round(2 ** ((bucket - 0.5) / _BUCKETS_PER_DOUBLING))
+
 
 HOUR_MS: Final = 3_600_000
 # The timestamps, in milliseconds, whose year has four digits.

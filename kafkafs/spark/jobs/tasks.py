@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from kafkafs.spark.kernels import UncompiledKernels, require_compiled
-from kafkafs.spark.worker_checks import mending
-from kafkafs.spark.worker_start import Started
+from kafkafs.spark.python_workers import Started, UncompiledKernels, mending, require_compiled
 from storage.errors import StorageError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafkafs.spark.jobs.tasks import packed, run_tasks
-from kafkafs.spark.planning import TASKS_PER_CORE
+from kafkafs.spark.ranges import TASKS_PER_CORE
 from storage.files import names
 from storage.files.names import FileKind
 from storage.files.opening import real_place

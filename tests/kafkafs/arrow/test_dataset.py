@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import kafkafs
 from kafkafs.arrow.scan import Scan
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, BuiltLogDir, Item, build_log_dir, many
 
 pa = pytest.importorskip("pyarrow")

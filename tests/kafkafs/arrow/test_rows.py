@@ -10,9 +10,8 @@ import pytest
 
 from kafkafs.arrow import rows
 from kafkafs.arrow.rows import TYPES, arrow_batches, arrow_schema
-from storage.format.block import RecordBlock
+from storage.format.block import Record, RecordBlock
 from storage.format.compression import Codec
-from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition

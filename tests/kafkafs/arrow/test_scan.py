@@ -23,8 +23,8 @@ from kafkafs.arrow.log_dirs import InvalidOption
 from kafkafs.arrow.opened_log import Message, NotHere
 from kafkafs.arrow.scan import Scan
 from storage.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, StorageError, UnsupportedFormat
+from storage.format.block import Record
 from storage.format.compression import Codec
-from storage.format.record_columns import Record
 from storage.types import TimestampType, TopicPartition
 from tests.support.builders import (
     ROLL,

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import kafkafs
-from kafkafs.arrow import time_stretches
-from kafkafs.view_index.index import ViewIndex
-from kafkafs.view_index.store import Store
-from kafkafs.view_index.workers import Workers
-from storage.format.record_columns import Record
+from kafkafs.arrow import scan as time_stretches
+from kafkafs.reading.index import ViewIndex
+from kafkafs.reading.store import Store
+from kafkafs.reading.workers import Workers
+from storage.format.block import Record
 from tests.support.builders import ROLL, START_MS, Batch, BuiltLogDir, Item, build_log_dir
 
 SECOND = 1000

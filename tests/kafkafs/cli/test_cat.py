@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.selection.range_names import parse_offset_spec
-from kafkafs.views.unmounted import PartitionReader, Wanted
+from kafkafs.reading.range_names import parse_offset_spec
+from kafkafs.reading.unmounted import PartitionReader, Wanted
+from storage.format.block import Record
 from storage.format.decoder import Decoder
 from storage.format.record_batch import encode_batch
-from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, Partition, build_log_dir, many

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.views import unmounted
-from kafkafs.views.unmounted import PartitionReader, Wanted
+from kafkafs.reading import unmounted
+from kafkafs.reading.unmounted import PartitionReader, Wanted
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.cli.exit_codes import DATA_ERROR
+from kafkafs.cli.process import DATA_ERROR
 from storage.append.appender import Appender
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from storage.append.appender import Appender
-from storage.client.group_commits import GroupCommitter
-from storage.client.group_offsets import GroupOffsets
+from storage.coordinators.groups import GroupCommitter, GroupOffsets
 from storage.files import names
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kafkafs.cli.shared_options import dated
-from kafkafs.selection.range_names import LastMessages
-from kafkafs.views.unmounted import Wanted
-from storage.format.record_columns import Record
+from kafkafs.reading.range_names import LastMessages
+from kafkafs.reading.unmounted import Wanted
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.types import Isolation, TopicPartition
 from tests.support.builders import build_log_dir

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir
 from tests.support.commands import output_of, run
 

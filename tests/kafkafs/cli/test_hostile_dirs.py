@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
 from tests.support.commands import process, run
 from tests.support.mounts import KAFKAFS

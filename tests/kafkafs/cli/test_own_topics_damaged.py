@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from storage.format.block import Record
 from storage.format.messages import GROUPS
-from storage.format.record_columns import Record
 from tests.support.builders import Batch, Partition, build_log_dir, many
 from tests.support.commands import output_of, run
 from tests.support.fixtures import FIXTURES, requires_fixtures

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kafkafs.schemas.sources import schemas_at
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from tests.support.builders import build_log_dir
 from tests.support.commands import output_of, run
 from tests.support.fixtures import FIXTURES, requires_fixtures

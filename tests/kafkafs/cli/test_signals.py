@@ -9,7 +9,7 @@ import sys
 _INTERRUPTED_IN_A_FORK = """
 import os, signal
 import click
-from kafkafs.cli.signals import interrupts_kept
+from kafkafs.cli.process import interrupts_kept
 
 os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
 try:

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from kafkafs.arrow.database import BadQuery, Database, Where
 from kafkafs.arrow.opened_log import open_log
-from kafkafs.cli.exit_codes import DATA_ERROR
-from storage.format.record_columns import Record
+from kafkafs.cli.process import DATA_ERROR
+from storage.format.block import Record
 from storage.types import TopicPartition
 from tests.support.builders import Batch, build_log_dir
 from tests.support.commands import output_of, process, run

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from tests.kafkafs.cli.test_main import all_commands
 from tests.support.builders import build_log_dir, metadata_records
 from tests.support.commands import output_of

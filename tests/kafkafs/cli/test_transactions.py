@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from storage.format.transaction_records import TransactionMetadata, TransactionState
+from storage.coordinators.transactions import TransactionMetadata, TransactionState
 from storage.types import TopicPartition
 from tests.storage.client.test_transactions import state_topic
 from tests.support.builders import START_MS, Batch, Partition, build_log_dir, many

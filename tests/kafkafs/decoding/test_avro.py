@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kafkafs.decoding import TextDecoder, avro_kernel, columns, encode_json
 from kafkafs.decoding.avro_program import POWERS
-from storage.format.record_columns import encode_varint
+from storage.format.block import encode_varint
 from tests.support.avro_samples import Samples, shown_decimal, shown_time
 from tests.support.decoded_columns import decoded_text, decoded_texts, framed, one_schema
 from tests.support.uncompiled import uncompiled

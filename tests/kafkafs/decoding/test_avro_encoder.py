@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kafkafs.decoding import BadSchema, DoesNotFit, TextDecoder, encode_json
-from kafkafs.schemas.schema import AVRO, JSON, Schema
+from kafkafs.schemas.registry import AVRO, JSON, Schema
 from tests.support.decoded_columns import SchemaTable, decoded_text, framed, one_schema
 
 INNER = {"type": "record", "name": "In", "fields": [{"name": "zip", "type": ["null", "string"]}]}

@@ -9,7 +9,7 @@ import pytest
 
 from kafkafs.decoding import TextDecoder, avro_program, parse_avro
 from kafkafs.decoding.avro_schema import MAX_TEXT
-from kafkafs.schemas.schema import AVRO, PROTOBUF, Reference, Schema
+from kafkafs.schemas.registry import AVRO, PROTOBUF, Reference, Schema
 from tests.support.decoded_columns import SchemaTable, decoded_text, decoded_texts, framed, one_schema
 
 

@@ -11,9 +11,8 @@ import pytest
 
 from kafkafs.decoding import DecodedJsonl, TextDecoder, decoded_jsonl
 from kafkafs.formats import by_name
-from kafkafs.schemas.schema import AVRO, JSON, Schema
-from storage.format.block import RecordColumn
-from storage.format.record_columns import encode_varint
+from kafkafs.schemas.registry import AVRO, JSON, Schema
+from storage.format.block import RecordColumn, encode_varint
 from tests.support.blocks import TP, Row, block_of
 from tests.support.decoded_columns import SchemaTable, columns_of, decoded_texts, framed, lines
 

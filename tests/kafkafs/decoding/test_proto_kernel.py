@@ -12,8 +12,8 @@ pytest.importorskip("google.protobuf", reason="no protobuf: install the extra `s
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from kafkafs.decoding import proto_kernel
+from kafkafs.decoding.framing import write_indexes
 from kafkafs.decoding.proto_files import Compiled
-from kafkafs.decoding.proto_indexes import write_indexes
 from kafkafs.decoding.protobuf import CannotDecode, ProtobufDecoder
 from tests.support import random_protobuf
 

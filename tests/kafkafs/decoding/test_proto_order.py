@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from kafkafs.decoding import protobuf
-from kafkafs.schemas.registry import Registry
-from kafkafs.schemas.schema import PROTOBUF, Schema
+from kafkafs.schemas.registry import PROTOBUF, Registry, Schema
 
 TEXT = """
 syntax = "proto3";

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kafkafs.decoding import BadSchema, DoesNotFit, TextDecoder, decoding_plans, encode_json, proto_files, protobuf
-from kafkafs.decoding.proto_indexes import BadIndexes, read_indexes, write_indexes
-from kafkafs.schemas.schema import AVRO, PROTOBUF, Reference, Schema
+from kafkafs.decoding import BadSchema, DoesNotFit, TextDecoder, columns, encode_json, proto_files, protobuf
+from kafkafs.decoding.framing import BadIndexes, read_indexes, write_indexes
+from kafkafs.schemas.registry import AVRO, PROTOBUF, Reference, Schema
 from tests.support.decoded_columns import SchemaTable, decoded_text, decoded_texts, framed, one_schema
 
 PROTO = """
@@ -314,7 +314,7 @@ def test_messages_within_each_other() -> None:
 
 def test_descriptors_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library takes about 1 KiB for each: 24 schemas of 4 MiB took 4 GB."""
-    monkeypatch.setattr(decoding_plans, "MOST_DESCRIPTORS", 5)
+    monkeypatch.setattr(columns, "MOST_DESCRIPTORS", 5)
     texts = [f'syntax="proto3"; message A{number} {{ int32 a = 1; int32 b = 2; }}' for number in range(3)]
     schemas = SchemaTable(*(Schema(number, PROTOBUF, text) for number, text in enumerate(texts, 1)))
     values = [framed(b"\0\x08\x05", number) for number in (1, 2, 3)] + [framed(b"\0\x10\x05", 1)]

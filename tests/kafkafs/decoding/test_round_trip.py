@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kafkafs.decoding import DecodedJsonl, TextDecoder, encode_json
 from kafkafs.decoding.proto_files import compiled_files
-from kafkafs.schemas.schema import JSON, PROTOBUF
-from kafkafs.writing.schema_values import jsonl_with
+from kafkafs.schemas.registry import JSON, PROTOBUF
+from kafkafs.writing.line_parsers import jsonl_with
 from tests.support.avro_samples import Samples
 from tests.support.blocks import TP, Row
 from tests.support.decoded_columns import SchemaTable, decoded_text, framed, lines, one_schema

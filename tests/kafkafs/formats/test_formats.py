@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kafkafs.formats import by_name, program
-from kafkafs.formats.base import Format
-from kafkafs.formats.template import BadTemplate
+from kafkafs.formats.program import Format
+from kafkafs.formats.text import BadTemplate
 from storage.format.block import RecordColumn
 from tests.support.blocks import (
     EVERY_LETTER,

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from kafkafs.mounting import operations
+from kafkafs.reading.handle import BytesHandle, Handle
 from kafkafs.tree.node import Attributes, Directory, Entry, File, NodeKind, View
 from kafkafs.tree.paths import MAX_NAME_BYTES, NameTooLong, NoSuchPath
-from kafkafs.views.handle import BytesHandle, Handle
 from storage import errors
 
 MTIME_NS = 1_763_683_200_123_456_789

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.compaction.directory_compaction import compact_partition
+from storage.compaction.cleaner import compact_partition
 from storage.verify.verify import verify_log_dir
 from tests.support.compacted_logs import TP, contents, opened, put, updates
 from tests.support.mounts import mounted, requires_fuse

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from tests.support.builders import ROLL, START_MS, Batch, BuiltBatch, BuiltLogDir, build_log_dir
 from tests.support.mounted_logs import jsonl, txt
 from tests.support.mounts import requires_fuse

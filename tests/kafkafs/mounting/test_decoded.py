@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from tests.support.builders import build_log_dir
 from tests.support.commands import output_of
 from tests.support.fixtures import FIXTURES, requires_fixtures

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from storage.files import names, partition_metadata
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from tests.support.builders import AUTOMATIC, ROLL, Batch, BuiltPartition, Partition, build_log_dir
 from tests.support.mounted_logs import txt
 from tests.support.mounts import Mounted, mounted, requires_fuse

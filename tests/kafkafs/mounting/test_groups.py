@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from storage.client.group_offsets import GroupOffsets
+from storage.coordinators.groups import GroupOffsets
 from storage.log.log_dir import LogDir
 from storage.verify.verify import verify_log_dir
 from tests.storage.client.test_group_offsets import plain

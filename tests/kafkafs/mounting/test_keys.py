@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.client.partitioner import in_order_for_key
+from storage.append.partitioner import in_order_for_key
 from tests.support.live_log import LiveLog
 from tests.support.mounts import mounted, requires_fuse
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from kafkafs.mounting import last_word
+from kafkafs.mounting.mountpoint import listening
 
 SERVER = """
 import sys
@@ -28,7 +28,7 @@ def heard_after(order: bytes | None) -> str | None:
     ) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n"
-        with last_word.listening(server.pid) as said:
+        with listening(server.pid) as said:
             if order is None:
                 server.send_signal(signal.SIGKILL)
             server.communicate(order and order + b"\n", timeout=120)
@@ -46,8 +46,8 @@ def test_a_long_message_is_cut() -> None:
 
 
 def test_a_process_that_leaves_no_word_behind() -> None:
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other, last_word.listening(other.pid) as said:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other, listening(other.pid) as said:
         other.communicate()
         assert said() == ""
-    with last_word.listening(other.pid) as said:  # it has ended
+    with listening(other.pid) as said:  # it has ended
         assert said() == ""

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kafkafs.mounting.inodes import inode
-from kafkafs.mounting.operations import Operations, Serving, Traffic
+from kafkafs.mounting.operations import Operations, Serving, Traffic, inode
 from kafkafs.tree.tree import Tree
 from storage.errors import PartitionUnavailable
 from tests.kafkafs.mounting.fake_tree import CONTENT, FAILURES, MTIME_NS

@@ -15,12 +15,10 @@ from typing import Any
 
 import pytest
 
-from kafkafs.schemas.registry import Registry, State, context_of, name_in_context, qualified
-from kafkafs.schemas.registry_replay import Limits, RegistryReplay
-from kafkafs.schemas.schema import Reference
-from kafkafs.schemas.sources import FileSchemas, LogSchemas, import_line, schemas_at
+from kafkafs.schemas.registry import Reference, Registry, State, context_of, name_in_context, qualified
+from kafkafs.schemas.sources import FileSchemas, Limits, LogSchemas, RegistryReplay, import_line, schemas_at
 from storage.errors import CorruptData
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from tests.support.builders import build_log_dir
 from tests.support.fixtures import FIXTURES, requires_fixtures

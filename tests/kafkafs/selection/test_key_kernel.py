@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkafs.selection import key_kernel
+from kafkafs.reading import key_kernel
 from tests.support.uncompiled import uncompiled
 
 FORMS = [
-    pytest.param(uncompiled("kafkafs.selection.key_kernel"), id="plain"),
+    pytest.param(uncompiled("kafkafs.reading.key_kernel"), id="plain"),
     pytest.param(key_kernel, id="built"),
 ]
-BOTH = (uncompiled("kafkafs.selection.key_kernel"), key_kernel)
+BOTH = (uncompiled("kafkafs.reading.key_kernel"), key_kernel)
 FIELDS = 7
 POSITION, FILE_END, BASE_OFFSET, CRC, KEYS, FIRST, WORDS = range(FIELDS)
 uint64s = st.integers(0, 2**64 - 1) | st.integers(0, 5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkafs.selection.record_filters import header_rows, key_rows
+from kafkafs.reading.selection import header_rows, key_rows
 from tests.support.blocks import Row, block_of
 
 few = st.binary(max_size=2) | st.sampled_from(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.selection.range_names import parse_offset_spec, parse_time_spec
-from kafkafs.selection.select import Selection, resolve, time_mask
+from kafkafs.reading.range_names import parse_offset_spec, parse_time_spec
+from kafkafs.reading.selection import Selection, resolve, time_mask
 from storage.errors import OffsetOutOfRange
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range

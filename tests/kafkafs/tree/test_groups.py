@@ -13,10 +13,10 @@ from kafkafs.tree.node import NodeKind
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.append.appender import Appender
+from storage.coordinators.groups import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLogDir, UnknownTopicOrPartition
-from storage.format.group_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.support.builders import START_MS, Batch, build_log_dir

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkafs.selection.range_names import (
+from kafkafs.reading.range_names import (
     LastDuration,
     LastMessages,
     OffsetsBetween,

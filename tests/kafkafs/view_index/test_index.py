@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from kafkafs.formats import by_name
+from kafkafs.reading import index
+from kafkafs.reading import workers as parts
+from kafkafs.reading.extent import Extent
+from kafkafs.reading.index import ViewIndex
+from kafkafs.reading.pieces import PIECE_BYTES, POSITION, Piece, PieceBuilder, Pieces
+from kafkafs.reading.store import Store, default_directory
+from kafkafs.reading.workbench import Rendition
+from kafkafs.reading.workers import Workers
 from kafkafs.tree import services
 from kafkafs.tree.tree import Tree
-from kafkafs.view_index import index, parts
-from kafkafs.view_index.cache_files import default_directory
-from kafkafs.view_index.extent import Extent
-from kafkafs.view_index.index import ViewIndex
-from kafkafs.view_index.pieces import PIECE_BYTES, POSITION, Piece, PieceBuilder, Pieces
-from kafkafs.view_index.store import Store
-from kafkafs.view_index.workbench import Rendition
-from kafkafs.view_index.workers import Workers
 from storage.format.compression import Codec
 from storage.log.log_dir import LogDir
 from storage.log.segment import Segment

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kafkafs.reading import key_blocks, key_index
+from kafkafs.reading import store as key_store
+from kafkafs.reading.key_blocks import KeyBlocks
+from kafkafs.reading.key_index import KeyIndex
+from kafkafs.reading.store import KeyStore, file_key
+from kafkafs.reading.workers import Workers
 from kafkafs.tree.tree import Tree
-from kafkafs.view_index import key_blocks, key_index, key_store
-from kafkafs.view_index.cache_files import file_key
-from kafkafs.view_index.key_blocks import KeyBlocks
-from kafkafs.view_index.key_index import KeyIndex
-from kafkafs.view_index.key_store import KeyStore
-from kafkafs.view_index.workers import Workers
+from storage.format.block import Record
 from storage.format.record_batch import encode_batch
-from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.kafkafs.views.test_keys import absent, expected, path_of
@@ -186,7 +186,7 @@ def test_blocks_that_are_wrong_with_a_right_checksum(live: LiveLog, cache: Path)
     assert good is not None
     rng, status, key = random.Random(5), segment.log.stat(), file_key(segment, key_store._WHAT, grows=True)
     place = store._files.path(key)
-    for row in range(key_blocks.COLUMNS):
+    for row in range(key_blocks.KEY_COLUMNS):
         if row == key_blocks.KEYS:
             continue  # a number for people
         for _ in range(4):
@@ -195,7 +195,7 @@ def test_blocks_that_are_wrong_with_a_right_checksum(live: LiveLog, cache: Path)
             columns[row, rng.randrange(len(good) - 1)] += rng.choice((-1, 1, 1000, -(2**40)))
             blocks = KeyBlocks(columns, good.words, good.names, good.secret)
             times = status.st_mtime_ns, status.st_ctime_ns
-            place.write_bytes(key_store._encode(key, blocks, status.st_size, *times))
+            place.write_bytes(key_store._encode_keys(key, blocks, status.st_size, *times))
             assert store.load(segment) is None
     assert store.save(segment, good)
     assert look_up(live, cache) == 0
@@ -218,7 +218,7 @@ def test_all_blocks_are_compared_with_a_file_that_has_changed(
     status, key = segment.log.stat(), file_key(segment, key_store._WHAT, grows=True)
     times = status.st_mtime_ns, status.st_ctime_ns
     other = KeyBlocks(columns, good.words, good.names, good.secret)
-    store._files.path(key).write_bytes(key_store._encode(key, other, status.st_size, *times))
+    store._files.path(key).write_bytes(key_store._encode_keys(key, other, status.st_size, *times))
     assert store.load(segment) is not None
     live.log(live.segments[0]).chmod(0o600)
     live.log(live.segments[0]).chmod(0o644)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkafs.view_index import measure_kernel
-from kafkafs.view_index.pieces import COLUMNS, NO_GREATEST, NO_LEAST, Piece
+from kafkafs.reading import measure_kernel
+from kafkafs.reading.pieces import COLUMNS, NO_GREATEST, NO_LEAST, Piece
 from tests.support.uncompiled import uncompiled
 
 FORMS = [
-    pytest.param(uncompiled("kafkafs.view_index.measure_kernel"), id="plain"),
+    pytest.param(uncompiled("kafkafs.reading.measure_kernel"), id="plain"),
     pytest.param(measure_kernel, id="built"),
 ]
 
@@ -79,7 +79,7 @@ def test_pieces_hold_every_batch_once(sizes: list[int], piece_bytes: int) -> Non
     totals[2] = [size * 2 for size in sizes]
     totals[3] = [size * 3 for size in sizes]
     results = []
-    for form in (uncompiled("kafkafs.view_index.measure_kernel"), measure_kernel):
+    for form in (uncompiled("kafkafs.reading.measure_kernel"), measure_kernel):
         lines = np.zeros((sum(sizes) // piece_bytes + 2, COLUMNS), dtype=np.int64)
         count = form.cut(table, totals, 0, rows, piece_bytes, lines)
         results.append([Piece._make(line) for line in lines[:count].tolist()])

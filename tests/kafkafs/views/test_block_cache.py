@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kafkafs.view_index.workers import Workers
-from kafkafs.views.block_cache import Block, BlockCache, Buffer, DamagedPlace
+from kafkafs.reading.block_cache import Block, BlockCache, Buffer, DamagedPlace
+from kafkafs.reading.workers import Workers
 from storage.errors import CorruptBatch
 
 KIB = 1024

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from kafkafs.schemas.schema import Reference
-from kafkafs.schemas.sources import LogSchemas
-from kafkafs.schemas.steady import SteadySchemas
+from kafkafs.schemas.registry import Reference
+from kafkafs.schemas.sources import LogSchemas, SteadySchemas
 from kafkafs.tree.tree import Tree, TreeOptions
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from tests.support.reference_views import content, read_all, tree_of
 from tests.support.schema_logs import (
@@ -190,7 +189,7 @@ def test_answers_stay(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None
     assert not SteadySchemas(source).is_outdated()
 
     # After too many questions it keeps the registry as it is then.
-    monkeypatch.setattr("kafkafs.schemas.steady._MOST_ANSWERS", 3)
+    monkeypatch.setattr("kafkafs.schemas.sources._MOST_ANSWERS", 3)
     few = SteadySchemas(source)
     assert [few.by_id(number) is None for number in (1000, 1001, 1002, 1003)] == [True] * 4
     assert not few.is_outdated()

@@ -6,7 +6,7 @@ import json
 import threading
 from pathlib import Path
 
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from tests.support.reference_views import read_all, tree_of
 from tests.support.schema_logs import START_MS, GrowingLog, avro_string, framed, schema_record
 

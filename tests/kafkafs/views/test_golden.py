@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.reading.pieces import Piece
 from kafkafs.tree.tree import Tree
-from kafkafs.view_index.pieces import Piece
 from storage.errors import OffsetOutOfRange, StorageError
 from storage.types import TopicPartition
 from tests.support.fixtures import Golden, GoldenCase, case_params, golden_cases
@@ -176,7 +176,7 @@ def _tp(case: GoldenCase) -> TopicPartition:
 
 
 def test_piece_fields_have_the_kernel_s_order() -> None:
-    from kafkafs.view_index.pieces import BASE_OFFSET, CRC, END, GREATEST, LEAST, RECORDS, SKIP
+    from kafkafs.reading.pieces import BASE_OFFSET, CRC, END, GREATEST, LEAST, RECORDS, SKIP
 
     assert (END, SKIP, BASE_OFFSET, CRC, LEAST, GREATEST, RECORDS) == (0, 4, 5, 6, 7, 8, 9)
     assert len(Piece._fields) == 10

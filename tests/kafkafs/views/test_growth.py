@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from kafkafs.reading import extent
+from kafkafs.reading.handle import Handle
 from kafkafs.tree.tree import Tree
-from kafkafs.view_index import measure
-from kafkafs.views.handle import Handle
 from storage.errors import SegmentGone
 from storage.format.compression import Codec
 from tests.support.live_log import START_MS, LiveLog
@@ -236,14 +236,14 @@ def test_what_lies_outside_of_a_passed_time_range_is_measured_once_for_all(
     for path in paths:
         content(tree, path)
     live.write(100)
-    real = measure.measure
+    real = extent.measure
     measured = []
 
     def counted(*arguments: Any) -> Any:
         measured.append(arguments[1].filter)
         return real(*arguments)
 
-    monkeypatch.setattr(measure, "measure", counted)
+    monkeypatch.setattr(extent, "measure", counted)
     for path in paths:
         content(tree, path)
     assert measured == [None]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.reading import key_blocks, key_index
 from kafkafs.tree.paths import NameTooLong, NoSuchPath, key_name
 from kafkafs.tree.tree import Tree
-from kafkafs.view_index import key_blocks, key_index
-from storage.client.partitioner import in_order_for_key
+from storage.append.partitioner import in_order_for_key
 from storage.format.compression import Codec
 from tests.kafkafs.views.test_golden import is_damaged
 from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, commit, many

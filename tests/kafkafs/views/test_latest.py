@@ -14,9 +14,9 @@ import pytest
 from kafkafs.tree import latest_file
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.errors import CorruptBatch, SegmentGone, TooManyKeys
+from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.record_batch import encode_batch
-from storage.format.record_columns import Record
 from storage.latest.latest_records import latest_offsets
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
@@ -157,7 +157,7 @@ def content_of_new(log: Compacted) -> bytes:
 
 def compact_quietly(log: Compacted) -> None:
     """A pass whose replaced files stay for a while, as `file.delete.delay.ms` has them stay."""
-    from storage.compaction.directory_compaction import compact_partition
+    from storage.compaction.cleaner import compact_partition
 
     compact_partition(log.owned, TP)
 

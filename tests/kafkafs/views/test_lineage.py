@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.reading import handle as open_view
+from kafkafs.reading.handle import Handle
+from kafkafs.reading.unmounted import PartitionReader, Wanted
 from kafkafs.tree.paths import NoSuchPath
-from kafkafs.views import open_view
-from kafkafs.views.handle import Handle
-from kafkafs.views.unmounted import PartitionReader, Wanted
 from storage.errors import SegmentGone
 from storage.format.checksum import crc32c
 from storage.format.decoder import Decoder

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.view_index.pieces import SPLIT_BYTES
+from kafkafs.reading.pieces import SPLIT_BYTES
 from storage.format.compression import Codec
 from tests.support.live_log import START_MS, LiveLog
 from tests.support.reference_views import content, read_anyhow, tree_of

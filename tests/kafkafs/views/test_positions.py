@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.reading.handle import Handle
+from kafkafs.reading.state import Processes
 from kafkafs.tree.tree import Tree, TreeOptions
-from kafkafs.views.callers import Processes
-from kafkafs.views.handle import Handle
 from storage.errors import SegmentGone
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
@@ -204,7 +204,7 @@ def test_a_look_that_fails_changes_nothing(live: LiveLog, tree: Tree, monkeypatc
             live.truncate(105)
             live.write(10, size=60)
         with monkeypatch.context() as patch:
-            patch.setattr("kafkafs.view_index.measure.extend", fail)
+            patch.setattr("kafkafs.reading.extent.extend", fail)
             for handle, path in zip(handles, paths, strict=True):
                 with pytest.raises(OSError, match="the disk failed"):
                     handle.size  # noqa: B018 - to look is what fails

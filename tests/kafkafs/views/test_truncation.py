@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.reading.handle import Handle
 from kafkafs.tree.tree import Tree
-from kafkafs.views.handle import Handle
 from storage.errors import SegmentGone
 from storage.types import TopicPartition
 from tests.support.live_log import START_MS, LiveLog

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.selection.range_names import parse_offset_spec
-from kafkafs.views.unmounted import PartitionReader, Wanted
+from kafkafs.reading.range_names import parse_offset_spec
+from kafkafs.reading.unmounted import PartitionReader, Wanted
 from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir

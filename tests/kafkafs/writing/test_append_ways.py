@@ -13,7 +13,7 @@ from kafkafs.writing.destinations import Target, TopicTarget, open_target
 from kafkafs.writing.line_parsers import parse_txt
 from kafkafs.writing.line_writer import LineWriter
 from storage.append.appender import AppendedLines
-from storage.client.partitioner import Partitioner
+from storage.append.partitioner import Partitioner
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.format.batches import BatchTable, scan

@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkafs.formats.jsonl_parse import parse_line
 from kafkafs.writing import line_writer
 from kafkafs.writing.destinations import open_target
-from kafkafs.writing.line_parsers import keyed_txt, parse_jsonl, parse_txt
+from kafkafs.writing.line_parsers import keyed_txt, parse_jsonl, parse_line, parse_txt
 from kafkafs.writing.line_writer import LineWriter
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, PartitionOffline, RecordTooLarge
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.reader import read_range
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir

@@ -7,8 +7,7 @@ import logging
 import pytest
 
 from kafkafs.writing.line_parsers import parse_jsonl, parse_txt
-from kafkafs.writing.line_writer import LineWriter
-from kafkafs.writing.refused_lines import RefusedLines
+from kafkafs.writing.line_writer import LineWriter, RefusedLines
 from storage.errors import InvalidRecord, NotPermitted
 from tests.support.owned_dirs import NOW_MS
 from tests.support.written_lines import Kept

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kafkafs.formats.jsonl_parse import parse_line
 from kafkafs.schemas.registry import Registry
-from kafkafs.schemas.registry_replay import RegistryReplay
-from kafkafs.writing.line_parsers import Parsed
-from kafkafs.writing.schema_values import jsonl_with
+from kafkafs.schemas.sources import RegistryReplay
+from kafkafs.writing.line_parsers import Parsed, jsonl_with, parse_line
 from storage.errors import InvalidRecord
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from tests.support.schema_logs import LONG, avro_string, framed, schema_record
 
 RECORD = json.dumps(

@@ -18,7 +18,7 @@ from kafkafs.spark.jobs.export import ExportOptions, ExportTask, export, export_
 from storage.append.appender import Appender
 from storage.errors import CorruptBatch, NotPermitted, OffsetOutOfRange, StorageError
 from storage.files.disk import RealDisk
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.types import Isolation, TopicPartition
 from storage.verify.verify import verify_log_dir
 from tests.spark.jobs.exported import CallingDisk, LethalDisk, Row, read_quarantine, read_table

@@ -16,7 +16,7 @@ from kafkafs.spark.jobs.export import ExportOptions
 from kafkafs.spark.jobs.latest import LatestOptions, LatestTable, latest
 from storage.errors import CorruptBatch, NotPermitted
 from storage.files.disk import RealDisk
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.types import Isolation, TopicPartition
 from tests.support.builders import ROLL, Batch, BuiltRecord, Partition, abort, build_log_dir, commit
 from tests.support.commands import output_of, run

@@ -12,7 +12,7 @@ from kafkafs.spark.jobs import parquet_files
 from kafkafs.spark.jobs.commits import ExportFile
 from kafkafs.spark.jobs.parquet_files import DayFiles
 from storage.files.disk import RealDisk
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kafkafs.spark.jobs.sketches import K, distinct, least_hashes, quantile, size_counts
+from kafkafs.spark.jobs.stats import K, distinct, least_hashes, quantile, size_counts
 
 
 def hashes(rng: np.random.Generator, keys: int) -> np.ndarray:

@@ -11,8 +11,8 @@ import pytest
 
 from kafkafs.spark.jobs.stats import HOUR_MS, HourStats, stats
 from storage.errors import CorruptBatch
+from storage.format.block import Record
 from storage.format.compression import Codec
-from storage.format.record_columns import Record
 from storage.types import TopicPartition
 from tests.support.builders import Batch, BuiltLogDir, BuiltRecord, Partition, abort, build_log_dir, commit, many
 from tests.support.commands import run

@@ -9,7 +9,7 @@ import pytest
 
 from kafkafs.spark.jobs.compact import _check_nothing_lost, _CopiedTask, _Scanned
 from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, run_tasks, scatter
-from storage.compaction.cleaned_transactions import Passed
+from storage.compaction.batch_filter import Passed
 from storage.errors import CorruptBatch, StorageError
 
 if TYPE_CHECKING:

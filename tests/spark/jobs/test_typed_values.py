@@ -18,12 +18,11 @@ from kafkafs.arrow.typed_values import TypedValues, typed_form
 from kafkafs.cli import main
 from kafkafs.decoding import BadSchema, parse_avro
 from kafkafs.decoding.avro_resolution import ValueColumn
-from kafkafs.schemas.registry import Registry
-from kafkafs.schemas.schema import AVRO, Schema
+from kafkafs.schemas.registry import AVRO, Registry, Schema
 from kafkafs.spark.jobs.commits import Form, committed_sets
 from kafkafs.spark.jobs.export import ExportOptions, export
 from storage.errors import InvalidConfig, NotPermitted
-from storage.format.record_columns import Record, encode_varint
+from storage.format.block import Record, encode_varint
 from storage.types import TopicPartition
 from tests.support.builders import build_log_dir
 from tests.support.commands import run

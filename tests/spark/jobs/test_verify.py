@@ -10,7 +10,7 @@ import pytest
 
 from kafkafs.spark.jobs.tasks import run_tasks
 from kafkafs.spark.jobs.verify import verify
-from kafkafs.spark.kernels import UncompiledKernels
+from kafkafs.spark.python_workers import UncompiledKernels
 from storage.format.compression import Codec
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind

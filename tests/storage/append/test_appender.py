@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.append import batch_encoder, message_sets
+from storage.append import batch_encoder
 from storage.append.appender import Appended, Appender
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, PartitionOffline, RecordTooLarge
 from storage.format.batches import BatchTable, scan
-from storage.format.record_columns import Record, RecordColumns
+from storage.format.block import Record, RecordColumns
 from storage.types import TopicPartition
 from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import NOW_MS, StandingClock, opened, values_of
@@ -78,7 +78,7 @@ def test_nothing_is_fine(owned: OwnedDir) -> None:
 def test_no_batch_has_more_records_than_are_read(
     owned: OwnedDir, codec: str, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (batch_encoder, message_sets):
+    for module in (batch_encoder, batch_encoder):
         monkeypatch.setattr(module, "MOST_RECORDS", 400)
     monkeypatch.setattr(batch_encoder, "_ALWAYS_READ", 2800)
     records = [Record(None, b"") for _ in range(1000)]
@@ -87,9 +87,7 @@ def test_no_batch_has_more_records_than_are_read(
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_no_batch_has_more_headers_than_are_read(
-    owned: OwnedDir, codec: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_batch_has_more_headers_than_are_read(owned: OwnedDir, codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_encoder, "MOST_HEADERS", 10)
     monkeypatch.setattr(batch_encoder, "_ALWAYS_READ", 20)
     records = [Record(None, b"v", ((b"", None),) * number) for number in (3, 3, 4, 1, 0, 10, 2, 11)]

@@ -11,8 +11,7 @@ import pytest
 
 from storage.append.partition_files import PartitionFiles
 from storage.append.partition_log import PartitionLog
-from storage.directory.owned_dir import OwnedDir
-from storage.directory.owned_logs import OwnedLogs
+from storage.directory.owned_dir import OwnedDir, OwnedLogs
 from storage.errors import PartitionOffline
 from storage.files import checkpoints, names
 from storage.files.commit_ledger import WriteId

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.append.index_state import IndexState
+from storage.append.active_segment import IndexState
 from storage.format.batches import BatchTable, Column, scan
 from storage.types import TimestampOffset
 from tests.support.fixtures import FIXTURES, requires_fixtures

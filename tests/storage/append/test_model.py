@@ -18,9 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from storage.append.appender import Appender
 from storage.append.partition_log import PartitionLog
-from storage.client.offset_lookup import offset_for_timestamp
 from storage.directory.owned_dir import Opening, OwnedDir
-from storage.format.record_columns import Record
+from storage.format.block import Record
+from storage.log.offset_lookup import offset_for_timestamp
 from storage.log.reader import read_blocks, read_range
 from storage.log.scanning import scan_batches
 from storage.log.snapshot import LogSnapshot

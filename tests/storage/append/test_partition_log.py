@@ -17,8 +17,8 @@ from storage.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, Partit
 from storage.files import leader_epochs, names
 from storage.files.leader_epochs import EpochEntry
 from storage.format.batches import BatchTable, scan
+from storage.format.block import Record
 from storage.format.record_batch import BatchFields, encode_batch
-from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_blocks
 from storage.types import TopicPartition

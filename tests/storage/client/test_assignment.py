@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.client.assignment import assign_replicas, rack_alternated
+from storage.log.assignment import assign_replicas, rack_alternated
 
 # What Kafka's own AdminUtils.assignReplicasToBrokers gave (of October 2024: 4.x has it no more), a case a line:
 # brokers, their racks, partitions, replication factor, start, first partition, and the replicas of each partition.

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.client.counting import count_messages, nth_message, visible_end
 from storage.errors import CorruptBatch
 from storage.format.compression import Codec
+from storage.log.counting import count_messages, nth_message, visible_end
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import MAX_OFFSET, Isolation, TopicPartition

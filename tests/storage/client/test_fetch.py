@@ -12,17 +12,6 @@ from typing import NamedTuple
 
 import pytest
 
-from storage.client.fetch import (
-    ErrorCode,
-    LogChunk,
-    MessageSetSend,
-    MultiMessageSetSend,
-    ResetPolicy,
-    error_code,
-    fetch,
-    offset_or_reset,
-    read_chunk,
-)
 from storage.errors import (
     CorruptBatch,
     OffsetOutOfRange,
@@ -33,6 +22,17 @@ from storage.errors import (
 )
 from storage.files import log_file
 from storage.format.compression import Codec
+from storage.log.fetch import (
+    ErrorCode,
+    LogChunk,
+    MessageSetSend,
+    MultiMessageSetSend,
+    ResetPolicy,
+    error_code,
+    fetch,
+    offset_or_reset,
+    read_chunk,
+)
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition

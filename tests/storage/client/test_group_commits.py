@@ -10,17 +10,15 @@ from pathlib import Path
 import pytest
 
 from storage.append.appender import Appender
-from storage.client.group_commits import GroupCommitter
-from storage.client.group_offsets import GroupOffsets
-from storage.compaction.directory_compaction import compact_partition
+from storage.compaction.cleaner import compact_partition
 from storage.config import BrokerConfig
+from storage.coordinators.groups import CommittedOffset, GroupCommitter, GroupOffsets, OffsetKey, encode_offset_key
 from storage.directory import guest_rules
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC
-from storage.format.group_records import CommittedOffset, OffsetKey, encode_offset_key
+from storage.format.block import Record
 from storage.format.hashing import group_partition
-from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.log.topic_info import TopicInfo

@@ -10,13 +10,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage.client.group_commits import GroupCommitter
-from storage.client.group_offsets import ConsumerGroup, GroupOffsets, GroupReplay
+from storage.coordinators.groups import (
+    CommittedOffset,
+    ConsumerGroup,
+    GroupCommitter,
+    GroupOffsets,
+    GroupReplay,
+    OffsetKey,
+    encode_commit,
+    encode_offset_key,
+)
 from storage.errors import PartitionOffline, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC, FileKind, segment_file
-from storage.format.group_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
+from storage.format.block import Record
 from storage.format.record_batch import encode_batch
-from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, commit

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from storage.client.group_offsets import GroupOffsets
-from storage.client.group_state import state_of
-from storage.format.record_columns import Record
+from storage.coordinators.groups import GroupOffsets, state_of
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from tests.support.builders import Batch, build_log_dir
 from tests.support.commands import output_of

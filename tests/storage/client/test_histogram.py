@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.client.histogram import Histogram, histogram
-from storage.format.record_columns import Record
+from storage.format.block import Record
+from storage.log.counting import Histogram, histogram
 from storage.log.log_dir import LogDir
 from storage.log.scanning import scan_batches
 from storage.log.snapshot import LogSnapshot

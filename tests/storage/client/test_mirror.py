@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.client.manifest_recorder import ManifestRecorder
-from storage.client.mirror import Mirror
+from storage.backup.mirror import ManifestRecorder, Mirror
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import CorruptBatch, InvalidRecord, NotPermitted, PartitionOffline
 from storage.files import checkpoints, names
@@ -233,8 +232,8 @@ def test_the_files_are_those_of_the_broker(
     """Under the topic's configuration, byte for byte, wherever windows end and flushes begin."""
     topic, _, partition = name.rpartition("-")
     described = topics_of(fixture)[topic]
-    monkeypatch.setattr("storage.client.mirror._WINDOW", 3000)
-    monkeypatch.setattr("storage.client.mirror._FLUSH_BYTES", 10_000)
+    monkeypatch.setattr("storage.backup.mirror._WINDOW", 3000)
+    monkeypatch.setattr("storage.backup.mirror._FLUSH_BYTES", 10_000)
     tp = TopicPartition(topic, int(partition))
     target = opened(tmp_path / "copy", disk=RealDisk())
     target.create_topic(topic, tp.partition + 1, {key: str(value) for key, value in described["config"].items()})
@@ -247,7 +246,7 @@ def test_the_files_are_those_of_the_broker(
 
 def test_a_flush_that_fails_is_reported(source: OwnedDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It happens in another thread while the copy goes on."""
-    monkeypatch.setattr("storage.client.mirror._FLUSH_BYTES", 1)
+    monkeypatch.setattr("storage.backup.mirror._FLUSH_BYTES", 1)
     source.close()
     disk = FailingSync()
     owned = opened(tmp_path / "target", disk=disk)

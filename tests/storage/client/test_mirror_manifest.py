@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from storage.append.appender import Appender
-from storage.client.manifest_recorder import ManifestRecorder
-from storage.client.mirror import Mirror
-from storage.client.record_digests import LogDiff, diff_records
+from storage.backup.mirror import ManifestRecorder, Mirror
+from storage.backup.record_digests import LogDiff, diff_records
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, InvalidTopic
 from storage.files import manifest as manifests
@@ -19,7 +18,7 @@ from storage.files import names
 from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Disk
 from storage.files.manifest import Manifest
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.types import OffsetRange, TopicPartition
 from storage.verify.manifest_audit import verify_manifest

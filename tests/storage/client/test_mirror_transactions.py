@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.client.mirror import Mirror
+from storage.backup.mirror import Mirror
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import names, producer_state, transaction_index
 from storage.files.names import FileKind

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.client.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
 from storage.errors import CorruptBatch
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
-from storage.log.timestamps import greatest_timestamp
+from storage.log.offset_lookup import SpecialTimestamp, greatest_timestamp, list_offset, offset_for_timestamp
 from storage.types import Isolation, TimestampOffset, TopicPartition
 from tests.support.builders import ROLL, Batch, BuiltPartition, Item, Partition, build_log_dir, commit, many
 from tests.support.fixtures import FIXTURES, copy_log_dir, requires_fixtures

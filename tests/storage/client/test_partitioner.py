@@ -8,8 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from storage.client.partitioner import Partitioner, in_order_for_key
-from storage.format.record_columns import Record, RecordColumns
+from storage.append.partitioner import Partitioner, in_order_for_key
+from storage.format.block import Record, RecordColumns
 from tests.support.partitions import partition_for_key
 
 

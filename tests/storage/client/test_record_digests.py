@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.client.record_digests import LogDiff, LogDigest, Stored, diff_records, digest_records, stored_as
+from storage.backup.record_digests import LogDiff, LogDigest, Stored, diff_records, digest_records, stored_as
 from storage.errors import CorruptBatch, OffsetOutOfRange
+from storage.format.block import Record
 from storage.format.compression import Codec
-from storage.format.record_columns import Record
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import MAX_OFFSET, Isolation, TopicPartition

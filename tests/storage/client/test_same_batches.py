@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from storage.client.same_batches import same_batches
+from storage.backup.mirror import same_batches
 from storage.format.batches import BatchTable, Column
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.client.time_cut import MixedBatch, cut_at
 from storage.errors import CorruptBatch
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
+from storage.log.offset_lookup import MixedBatch, cut_at
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, START_MS, Batch, Codec, Item, Partition, build_log_dir, commit, many

@@ -10,12 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.client.transactions import partition_producers, transactional_ids
+from storage.coordinators.transactions import (
+    TransactionMetadata,
+    TransactionState,
+    partition_producers,
+    transactional_ids,
+)
 from storage.errors import CorruptData, UnsupportedFormat
 from storage.files import producer_state
+from storage.format.block import Record
 from storage.format.messages import messages
-from storage.format.record_columns import Record
-from storage.format.transaction_records import TransactionMetadata, TransactionState
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, Partition, abort, build_log_dir, commit, many

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from storage.append.partition_log import PartitionLog
+from storage.compaction.cleaner import compact_partition, dirty_range_of
 from storage.compaction.compaction import DirtyRange, dirty_range, group_by_size
-from storage.compaction.directory_compaction import compact_partition, dirty_range_of
 from storage.config import BrokerConfig, LogConfig
 from storage.errors import CorruptIndex, NotPermitted, SegmentGone
 from storage.files.names import FileKind
 from storage.format.batches import BatchTable, scan
+from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.control_records import ControlType, EndTransactionMarker
 from storage.format.record_batch import BatchFields
-from storage.format.record_columns import Record
 from storage.types import Isolation, TopicPartition
 from storage.verify.verify import verify_log_dir
 from tests.support.compacted_logs import TP, compact, contents, latest, opened, put, updates

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from storage.compaction.cleaner import compact_partition, preview_partition
 from storage.compaction.compaction import CompactionResult
-from storage.compaction.directory_compaction import compact_partition, preview_partition
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import checkpoints, names
 from storage.files.names import FileKind, FileState, parse_segment_file, segment_file

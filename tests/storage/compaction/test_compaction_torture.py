@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from storage.append.partition_log import PartitionLog
-from storage.compaction.directory_compaction import compact_partition
+from storage.compaction.cleaner import compact_partition
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import SegmentGone
+from storage.format.block import RecordColumns
 from storage.format.compression import Codec
 from storage.format.record_batch import encode_into
-from storage.format.record_columns import RecordColumns
 from storage.log.reader import read_range
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir

@@ -11,11 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage.append.partition_log import PartitionLog
-from storage.compaction.directory_compaction import (
-    compact_divided,
-    preview_divided,
-    preview_partition,
-)
+from storage.compaction.cleaner import compact_divided, preview_divided, preview_partition
 from storage.compaction.divided_pass import Copied, DividedPass, RunParts
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptBatch, CorruptIndex, SegmentGone, StorageError

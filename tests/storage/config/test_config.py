@@ -21,9 +21,9 @@ from storage.config import (
     BrokerConfig,
     LogConfig,
     Origin,
-    known,
     read_overrides,
 )
+from storage.config import keys as known
 from storage.errors import InvalidConfig
 from storage.types import TimestampType
 

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from storage.diagnosis import broker_properties
+from storage.diagnosis import directory_checks
 from storage.diagnosis.directory_checks import LogDirState, check_placement
 from storage.diagnosis.examination import examine
 from storage.diagnosis.predictions import Diagnosis, Reaction
 from storage.errors import InvalidConfig
-from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
+from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader, PartitionMetadata, TopicMetadata
 from storage.files.metadata_checkpoint import bootstrap, cluster_records
-from storage.files.metadata_replay import PartitionMetadata, TopicMetadata
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many, metadata_records
 from tests.support.builders import topic_id as id_of
@@ -68,9 +67,7 @@ def test_a_clean_directory_is_well(tmp_path: Path) -> None:
 def test_a_later_metadata_version(tmp_path: Path, version: int, said: str) -> None:
     """4.3.0 does not start with 31, though it knows it ("this controller only supports versions 7-30")."""
     level = Record(None, b"\x01\x0c\x00\x11metadata.version" + bytes([0, version, 0]))
-    built = build_log_dir(
-        tmp_path, {"t": [[b"a"]], "__cluster_metadata": [[level, *metadata_records("t", 1, [1])]]}
-    )
+    built = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [[level, *metadata_records("t", 1, [1])]]})
     (found,) = examine([built.path]).predictions
     assert (found.name, found.reaction) == ("metadata-version-new", Reaction.IGNORES)
     assert said in found.broker
@@ -150,16 +147,16 @@ def test_an_intact_batch_behind_the_cut_is_no_torn_tail(tmp_path: Path) -> None:
 def test_server_properties(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("node.id=3\nlog.dirs=/a, /b\nprocess.roles=broker\n")
-    found = broker_properties.read(file)
+    found = directory_checks.read(file)
     assert (found.node_id, found.metadata_dir, found.is_kraft, found.is_controller) == (3, Path("/a"), True, False)
     file.write_text("node.id=3\nlog.dirs=/a\nmetadata.log.dir=/m\n")
-    assert broker_properties.read(file).metadata_dir == Path("/m")
+    assert directory_checks.read(file).metadata_dir == Path("/m")
     file.write_text("node.id=three\n")
     with pytest.raises(InvalidConfig, match="no number"):
-        broker_properties.read(file)
+        directory_checks.read(file)
     built = build_log_dir(tmp_path / "logs", {})
     file.write_text(f"node.id=9\nlog.dirs={built.path}\n")
-    assert names_of(examine([built.path], properties=broker_properties.read(file))) == {"node-id-differs"}
+    assert names_of(examine([built.path], properties=directory_checks.read(file))) == {"node-id-differs"}
 
 
 QUORUM_STATE = {

@@ -20,7 +20,7 @@ from storage.files.commit_ledger import WriteId
 from storage.files.descriptors import HeldFiles
 from storage.files.dir_lock import holder
 from storage.files.disk import RealDisk
-from storage.format.record_columns import Record, RecordColumns
+from storage.format.block import Record, RecordColumns
 from storage.log.log_dir import LogDir
 from storage.staged_writes.staging import StagedFileWriter
 from storage.types import TopicPartition

@@ -19,11 +19,10 @@ from typing import Any
 import pytest
 
 from storage.append.partition_log import PartitionLog
-from storage.compaction.directory_compaction import compact_partition
-from storage.directory import owned_logs
+from storage.compaction.cleaner import compact_partition
+from storage.directory import owned_dir
 from storage.directory.directory_checkpoints import PartitionOffsets
-from storage.directory.owned_dir import Opening, OwnedDir
-from storage.directory.owned_logs import OwnedLogs
+from storage.directory.owned_dir import Opening, OwnedDir, OwnedLogs
 from storage.errors import PartitionOffline, UnknownTopicOrPartition
 from storage.files import checkpoints, names
 from storage.log.log_dir import LogDir
@@ -247,8 +246,8 @@ def test_the_cleaners_line_is_of_the_log_that_was_cleaned(tmp_path: Path, monkey
 
 
 def _keyed() -> memoryview:
+    from storage.format.block import Record
     from storage.format.record_batch import encode_batch
-    from storage.format.record_columns import Record
     from tests.support.owned_dirs import NOW_MS
 
     return memoryview(bytearray(encode_batch([Record(b"k", b"%d" % number, (), NOW_MS) for number in range(9)])))
@@ -354,7 +353,7 @@ def test_an_opening_that_mends_a_configuration_does_not_bring_the_one_before_bac
     """Whoever opens the second partition copies the first's file to it while that is being replaced."""
     cleanly_shut_down(tmp_path)
     owned = opened(tmp_path)
-    with stopped(monkeypatch, owned_logs.topic_properties, "read", before=False) as mending:
+    with stopped(monkeypatch, owned_dir.topic_properties, "read", before=False) as mending:
         looking = Doing(lambda: _mend(owned))
         mending.reached()
         altering = Doing(lambda: owned.alter_config("t", {"max.message.bytes": "100"}))

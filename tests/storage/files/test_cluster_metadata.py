@@ -17,13 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptBatch, CorruptCheckpoint, StorageError, UnsupportedFormat
-from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
-from storage.files.metadata_records import MetadataRecord, decode
-from storage.files.metadata_replay import Change, MetadataReplay
+from storage.files.cluster_metadata import (
+    Change,
+    ClusterMetadata,
+    ClusterMetadataReader,
+    MetadataRecord,
+    MetadataReplay,
+    decode,
+)
 from storage.format.batches import BatchTable, scan
+from storage.format.block import Record
 from storage.format.decoder import Decoder
 from storage.format.record_batch import encode_batch
-from storage.format.record_columns import Record
 
 DATA = Path(__file__).parent / "data" / "cluster-metadata"
 LOG = "__cluster_metadata-0/00000000000000000000.log"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.files import dir_identity, names, partition_metadata
-from storage.files.dir_identity import DirIdentity
+from storage.files import names, partition_metadata
+from storage.files.partition_metadata import DirIdentity
 
 
 def test_a_directory_is_itself(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_birth_is_what_the_system_says(tmp_path: Path) -> None:
 
 
 def test_without_birth_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dir_identity, "_statx", lambda: None)
+    monkeypatch.setattr(partition_metadata, "_statx", lambda: None)
     assert DirIdentity.of(tmp_path).born_ns is None
     assert DirIdentity.of(tmp_path).may_be(DirIdentity.of(tmp_path))
 

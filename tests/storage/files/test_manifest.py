@@ -13,7 +13,7 @@ from storage.errors import CorruptCheckpoint, UnsupportedFormat
 from storage.files import manifest
 from storage.files.disk import RealDisk
 from storage.files.manifest import Manifest, ManifestOffset, ManifestPartition, ManifestTopic
-from storage.format.batch_range import BatchRange
+from storage.format.batches import BatchRange
 from storage.types import TopicPartition
 
 RANGES = (BatchRange(0, 99, 7, 5000, "ab" * 32, 0), BatchRange(100, 101, 1, 80, "cd" * 32, 0xFFFFFFFF))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage.files import metadata_checkpoint
-from storage.files.cluster_metadata import read_bootstrap
-from storage.files.metadata_records import FeatureLevelRecord
+from storage.files.cluster_metadata import FeatureLevelRecord, read_bootstrap
 from storage.format.batches import BatchTable, scan
 from storage.format.control_records import ControlType, control_records
 from storage.format.decoder import Decoder

@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from storage.files.disk import RealDisk, replace_file
-from storage.files.listing import paths_in
-from storage.files.log_file import LogFile, open_quietly
+from storage.files.log_file import LogFile, open_quietly, paths_in, read_existing, read_whole
 from storage.files.opening import is_directory, links_of_ours, open_file, real_place
-from storage.files.whole_file import read_existing, read_whole
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of other users")
 _STRANGER = 54321

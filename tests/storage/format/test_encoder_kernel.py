@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.format import encoder_kernel
+from storage.format.block import Record, RecordColumns, encode_varint
 from storage.format.record_batch import encode_batch
-from storage.format.record_columns import Record, RecordColumns, encode_varint
 from tests.support.uncompiled import uncompiled
 
 plain = uncompiled("storage.format.encoder_kernel")

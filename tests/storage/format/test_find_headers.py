@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.format import decode_kernel
-from storage.format.record_columns import encode_headers
+from storage.format.block import encode_headers
 from tests.storage.format.test_encoder_kernel import NEAR, column
 from tests.support.uncompiled import uncompiled
 

@@ -13,9 +13,9 @@ import pytest
 from storage.errors import StorageError
 from storage.files import (
     checkpoints,
+    cluster_metadata,
     leader_epochs,
     meta_properties,
-    metadata_records,
     offset_index,
     partition_metadata,
     producer_state,
@@ -129,7 +129,7 @@ def read_snapshot(data: bytes, path: Path) -> Any:
 
 
 def read_metadata_records(data: bytes, path: Path) -> Any:
-    return [metadata_records.decode(r.value) for r in read_all(data).records if r.value is not None]
+    return [cluster_metadata.decode(r.value) for r in read_all(data).records if r.value is not None]
 
 
 READERS: dict[str, Callable[[bytes, Path], Any]] = {

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import InvalidRecord, StorageError
-from storage.format.group_records import (
+from storage.coordinators.groups import (
     DELETION_ORDER,
     CommittedOffset,
     GroupType,
@@ -18,6 +17,7 @@ from storage.format.group_records import (
     encode_offset_key,
     group_type,
 )
+from storage.errors import InvalidRecord, StorageError
 from storage.format.messages import messages
 
 KEY = OffsetKey("g", "t", 2)

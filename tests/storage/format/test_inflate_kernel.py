@@ -9,10 +9,9 @@ import cramjam
 import numpy as np
 import pytest
 
-from storage.format import codec_library, inflate_kernel
+from storage.format import compression, inflate_kernel
 from storage.format.batches import BatchTable, scan
-from storage.format.codec_library import CodecLibrary
-from storage.format.compression import LZ4_MAGIC, Codec, compress
+from storage.format.compression import LZ4_MAGIC, Codec, CodecLibrary, compress
 from storage.format.decoder import Decoder
 from tests.storage.format.outcomes import Outcome, read_all
 from tests.support.damaged_bytes import damaged, with_right_checksums
@@ -42,8 +41,8 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 def without_libraries(data: bytes, patch: pytest.MonkeyPatch, **options: bool) -> Outcome:
     with patch.context() as inner:
-        inner.setattr(codec_library, "_zstd", lambda: None)
-        inner.setattr(codec_library, "_lz4", lambda: None)
+        inner.setattr(compression, "_zstd", lambda: None)
+        inner.setattr(compression, "_lz4", lambda: None)
         return read_all(data, **options)
 
 
@@ -62,7 +61,7 @@ def taken(data: bytes) -> int:
 
 
 def test_the_libraries_of_this_machine_are_used() -> None:
-    if not inflate_kernel.is_compiled() or set(codec_library.versions()) != {"libzstd", "liblz4"}:
+    if not inflate_kernel.is_compiled() or set(compression.versions()) != {"libzstd", "liblz4"}:
         pytest.skip("kernel not built, or libzstd or liblz4 not there")
     for codec in CODECS:
         assert taken(frame(compress(codec, CONTENT), codec) * 3) == 3

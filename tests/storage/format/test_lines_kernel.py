@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from storage.format import encoder_kernel
 from storage.format.batches import BATCH_HEADER_SIZE
+from storage.format.block import Record
 from storage.format.checksum import CRC32C_TABLES
 from storage.format.record_batch import BatchFields, encode_batch, set_crc
-from storage.format.record_columns import Record
 from tests.storage.format.test_encoder_kernel import column
 from tests.support.uncompiled import uncompiled
 

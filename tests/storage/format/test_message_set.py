@@ -7,10 +7,10 @@ import cramjam
 import pytest
 from aiokafka.record.legacy_records import LegacyRecordBatch
 
+from storage.append import batch_encoder
 from storage.errors import InvalidRecord, UnsupportedFormat
-from storage.format import message_set
+from storage.format.block import Record
 from storage.format.compression import Codec
-from storage.format.record_columns import Record
 from tests.support.fixtures import FIXTURES, read_golden, requires_fixtures
 from tests.support.record_headers import batches
 
@@ -54,7 +54,7 @@ def test_bytes_equal_the_brokers(magic: int) -> None:
         ]
         assert len(stored) == len(golden)
         for record, batch in zip(golden, stored, strict=True):
-            ours = message_set.encode(
+            ours = batch_encoder.encode(
                 [Record(record.key, record.value, (), record.timestamp)], magic, base_offset=record.offset
             )
             assert ours == batch
@@ -65,7 +65,7 @@ def test_bytes_equal_the_brokers(magic: int) -> None:
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [Codec.NONE, *OLD_CODECS])
 def test_another_reader_reads_what_was_encoded(magic: int, codec: Codec) -> None:
-    data = message_set.encode(SOME, magic, base_offset=1 << 40, codec=codec)
+    data = batch_encoder.encode(SOME, magic, base_offset=1 << 40, codec=codec)
     assert len(list(batches(data))) == (len(SOME) if codec == Codec.NONE else 1)
     assert read_back(data, magic) == [
         ((1 << 40) + i, r.timestamp if magic else None, r.key, r.value) for i, r in enumerate(SOME)
@@ -75,7 +75,7 @@ def test_another_reader_reads_what_was_encoded(magic: int, codec: Codec) -> None
 @pytest.mark.parametrize("codec", OLD_CODECS)
 def test_a_wrapper_has_its_last_messages_offset_and_the_greatest_timestamp(codec: Codec) -> None:
     for magic in (0, 1):
-        data = message_set.encode(SOME, magic, base_offset=50, codec=codec)
+        data = batch_encoder.encode(SOME, magic, base_offset=50, codec=codec)
         offset, size, crc, stored_magic, attributes = struct.unpack_from(">qiIbb", data)
         assert (offset, size, stored_magic, attributes) == (53, len(data) - 12, magic, codec)
         assert crc == zlib.crc32(data[16:])
@@ -89,34 +89,34 @@ def test_gaps_between_offsets_are_kept() -> None:
     offsets = [100, 103, 104, 110]
     for magic in (0, 1):
         for codec in (Codec.NONE, *OLD_CODECS):
-            data = message_set.encode(SOME, magic, base_offset=100, offsets=offsets, codec=codec)
+            data = batch_encoder.encode(SOME, magic, base_offset=100, offsets=offsets, codec=codec)
             assert [r[0] for r in read_back(data, magic)] == offsets
-    inner = zlib.decompress(message_set.encode(SOME, 1, base_offset=100, offsets=offsets, codec=Codec.GZIP)[34:], 31)
+    inner = zlib.decompress(batch_encoder.encode(SOME, 1, base_offset=100, offsets=offsets, codec=Codec.GZIP)[34:], 31)
     assert [struct.unpack_from(">q", m)[0] for m in batches(inner)] == [0, 3, 4, 10]
-    inner = zlib.decompress(message_set.encode(SOME, 0, base_offset=100, offsets=offsets, codec=Codec.GZIP)[26:], 31)
+    inner = zlib.decompress(batch_encoder.encode(SOME, 0, base_offset=100, offsets=offsets, codec=Codec.GZIP)[26:], 31)
     assert [struct.unpack_from(">q", m)[0] for m in batches(inner)] == offsets
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, *OLD_CODECS])
 def test_log_append_time_holds_for_every_message(codec: Codec) -> None:
-    data = message_set.encode(SOME, 1, codec=codec, log_append_time_ms=777)
+    data = batch_encoder.encode(SOME, 1, codec=codec, log_append_time_ms=777)
     assert all(batch[17] == codec | 8 for batch in batches(data))
     assert [r[1] for r in read_back(data, 1)] == [777] * len(SOME)
 
 
 def test_v0s_lz4_header_checksum_is_the_wrong_one() -> None:
-    frames = [message_set.encode(SOME, magic, codec=Codec.LZ4)[26 + 8 * magic :] for magic in (0, 1)]
+    frames = [batch_encoder.encode(SOME, magic, codec=Codec.LZ4)[26 + 8 * magic :] for magic in (0, 1)]
     assert [frame[:7].hex() for frame in frames] == ["04224d1860401a", "04224d18604082"]
 
 
 def test_what_the_old_formats_lack_is_refused() -> None:
     with pytest.raises(InvalidRecord):
-        message_set.encode([Record(None, b"", ((b"h", b""),))], 1)
+        batch_encoder.encode([Record(None, b"", ((b"h", b""),))], 1)
     with pytest.raises(UnsupportedFormat):
-        message_set.encode(SOME, 1, codec=Codec.ZSTD)
+        batch_encoder.encode(SOME, 1, codec=Codec.ZSTD)
     with pytest.raises(UnsupportedFormat):
-        message_set.encode(SOME, 2)
+        batch_encoder.encode(SOME, 2)
     with pytest.raises(UnsupportedFormat):
-        message_set.encode(SOME, 0, log_append_time_ms=1)
+        batch_encoder.encode(SOME, 0, log_append_time_ms=1)
     with pytest.raises(ValueError, match="without"):
-        message_set.encode([], 1)
+        batch_encoder.encode([], 1)

@@ -9,12 +9,12 @@ import threading
 import numpy as np
 import pytest
 
-from storage.format import decode_kernel, decoder, message_set
+from storage.append import batch_encoder
+from storage.format import decode_kernel, decoder
 from storage.format.batches import BatchTable, scan
-from storage.format.block import RecordBlock
+from storage.format.block import Record, RecordBlock
 from storage.format.compression import Codec, compress
 from storage.format.decoder import MOST_HEADERS, MOST_RECORDS, Decoder
-from storage.format.record_columns import Record
 from tests.support.raw_batches import batch, body, sized, varint
 
 pytestmark = pytest.mark.skipif(not decode_kernel.is_compiled(), reason="plain Python takes minutes")
@@ -63,8 +63,8 @@ def test_a_batch_of_more_headers_is_damage() -> None:
 
 
 def test_a_wrapper_of_more_messages_is_damage() -> None:
-    message = message_set.encode([Record(None, None, (), 0)], 0)
-    table = scanned(message_set.encode([Record(None, b"", (), 0)], 0, codec=Codec.GZIP))[1]
+    message = batch_encoder.encode([Record(None, None, (), 0)], 0)
+    table = scanned(batch_encoder.encode([Record(None, b"", (), 0)], 0, codec=Codec.GZIP))[1]
 
     def wrong(messages: int) -> str:
         content = message * messages

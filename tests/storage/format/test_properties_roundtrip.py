@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.format import batches, block, decoder, message_set
+from storage.append import batch_encoder
+from storage.format import batches, block, decoder
 from storage.format.batches import ScanStop
+from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.record_batch import BatchFields, encode_batch
-from storage.format.record_columns import Record
 from tests.storage.format.outcomes import Outcome, ReadRecord, read_all
 from tests.support.damaged_bytes import damaged, with_right_checksums
 from tests.support.uncompiled import plain_kernels
@@ -80,7 +81,7 @@ def test_formats_v0_and_v1(
 ) -> None:
     if magic == 0:
         append_time = None
-    data = message_set.encode(records, magic, base_offset=base_offset, codec=codec, log_append_time_ms=append_time)
+    data = batch_encoder.encode(records, magic, base_offset=base_offset, codec=codec, log_append_time_ms=append_time)
     outcome = whole(read_all(data), len(data))
     timestamps = [-1 if magic == 0 else r.timestamp if append_time is None else append_time for r in records]
     rows = range(len(records)) if codec == Codec.NONE else [0] * len(records)
@@ -99,7 +100,7 @@ def test_a_log_of_mixed_formats(parts: list[tuple[list[Record], int, Codec]]) ->
             log += encode_batch(records, base_offset=offset, codec=codec)
         else:
             codec = Codec.LZ4 if codec == Codec.ZSTD else codec
-            log += message_set.encode(records, magic, base_offset=offset, codec=codec)
+            log += batch_encoder.encode(records, magic, base_offset=offset, codec=codec)
         values += [(offset + i, r.key, r.value) for i, r in enumerate(records)]
         offset += len(records)
     outcome = whole(read_all(bytes(log), position=12345), len(log))
@@ -114,7 +115,7 @@ def test_the_plain_kernels_read_the_same(
     records = [r._replace(value=r.value and r.value[:300], key=r.key and r.key[:300]) for r in records]
     data = encode_batch(records, codec=codec, fields=fields)
     old = [r._replace(value=r.value and r.value[:300], key=r.key and r.key[:300]) for r in old]
-    data += message_set.encode(old, magic, base_offset=len(records), codec=Codec.NONE)
+    data += batch_encoder.encode(old, magic, base_offset=len(records), codec=Codec.NONE)
     compiled = read_all(data)
     with plain_kernels():
         assert read_all(data) == compiled
@@ -145,7 +146,7 @@ def test_damaged_batches_are_read_or_are_damage(
     if magic == 2:
         data = encode_batch(records, base_offset=7, codec=codec)
     else:
-        data = message_set.encode(old, magic, codec=Codec.LZ4 if codec == Codec.ZSTD else codec)
+        data = batch_encoder.encode(old, magic, codec=Codec.LZ4 if codec == Codec.ZSTD else codec)
     hurt = damaged(data, dice)
     read_all(with_right_checksums(hurt) if fit else hurt)
     read_all(hurt, verify_crc=False)

@@ -10,6 +10,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from storage.errors import CorruptBatch, RecordTooLarge, UnsupportedFormat
+from storage.format.block import Record, RecordColumns
 from storage.format.compression import Codec
 from storage.format.control_records import ControlType, EndTransactionMarker, control_type, parse_marker
 from storage.format.record_batch import (
@@ -21,7 +22,6 @@ from storage.format.record_batch import (
     set_base_offset_and_epoch,
     set_log_append_time,
 )
-from storage.format.record_columns import Record, RecordColumns
 from tests.support.control_batches import control_batch, control_key, marker_batch, marker_value
 from tests.support.fixtures import FIXTURES, read_golden, requires_fixtures
 from tests.support.record_headers import batches, v2_header

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 import xxhash
 
+from storage.backup.record_digests import CanonicalRecords, RecordDigest
 from storage.format import digest_kernel
 from storage.format.batches import BatchTable, scan
-from storage.format.block import RecordBlock
+from storage.format.block import Record, RecordBlock
 from storage.format.compression import Codec
 from storage.format.decoder import Decoder
 from storage.format.record_batch import BatchFields, encode_batch
-from storage.format.record_columns import Record
-from storage.format.record_digest import CanonicalRecords, RecordDigest
 from tests.support.fixtures import ROOT
 from tests.support.uncompiled import plain_kernels, uncompiled
 

@@ -10,12 +10,11 @@ import pytest
 
 from storage.errors import CorruptBatch
 from storage.format.batches import BatchTable, scan
-from storage.format.block import RecordBlock
+from storage.format.block import Record, RecordBlock, RecordColumns
 from storage.format.compression import Codec
 from storage.format.control_records import ControlRecord, ControlType, EndTransactionMarker, control_records
 from storage.format.decoder import Decoder
 from storage.format.record_batch import BatchFields, encode_batch
-from storage.format.record_columns import Record, RecordColumns
 from tests.storage.format.outcomes import read_all
 from tests.support.control_batches import control_key, marker_batch
 from tests.support.fixtures import FIXTURES, requires_fixtures

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import InvalidConfig
-from storage.format.block import RecordBlock
-from storage.format.record_columns import Record
-from storage.latest import key_table_kernel, latest_keys
-from storage.latest.latest_keys import LatestKeys
+from storage.format.block import Record, RecordBlock
+from storage.latest import key_table_kernel, latest_records
+from storage.latest.latest_records import LatestKeys
 from tests.storage.latest.test_offset_map import block_of
 from tests.support.uncompiled import plain_kernels, uncompiled
 
@@ -84,7 +83,7 @@ def test_a_table_that_grows_often(count: int, distinct: int, end: int) -> None:
 
 
 def test_uncompiled_it_grows_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latest_keys, "_FIRST_SLOTS", key_table_kernel.LEAST_SLOTS)
+    monkeypatch.setattr(latest_records, "_FIRST_SLOTS", key_table_kernel.LEAST_SLOTS)
     with plain_kernels():
         keys = LatestKeys(MEMORY, 0, 10**6)
         for block in blocks(4_000, 3_000, 500):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import CorruptBatch, TooManyKeys
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.latest.latest_records import latest_offsets, rows_among
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot

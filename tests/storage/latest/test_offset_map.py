@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from storage.errors import InvalidConfig
 from storage.format.batches import BatchTable, scan
-from storage.format.block import RecordBlock
+from storage.format.block import Record, RecordBlock
 from storage.format.decoder import Decoder
 from storage.format.record_batch import encode_batch
-from storage.format.record_columns import Record
 from storage.latest import offset_map_kernel
 from storage.latest.offset_map import ENTRY_BYTES, OffsetMap
 from storage.latest.offset_map_kernel import DISCARD, KEEP, KEEP_DELETES

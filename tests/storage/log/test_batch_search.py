@@ -9,8 +9,8 @@ import pytest
 
 from storage.files.log_file import LogFile
 from storage.format import decode_kernel
-from storage.log import batch_search
-from storage.log.batch_search import Budget, Undecided, intact_batch
+from storage.log import intact
+from storage.log.intact import Budget, Undecided, intact_batch
 from storage.log.segment import Segment
 from tests.support.raw_batches import batch, message, record
 
@@ -49,8 +49,8 @@ def first_by_brute_force(one: Segment, data: bytes) -> int | None:
 
 @pytest.mark.parametrize("many", [1, 3, 1000])
 def test_it_finds_what_brute_force_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int) -> None:
-    monkeypatch.setattr(batch_search, "_FEW", 0)
-    monkeypatch.setattr(batch_search, "_MANY", many)
+    monkeypatch.setattr(intact, "_FEW", 0)
+    monkeypatch.setattr(intact, "_MANY", many)
     dice = random.Random(many)
     found = set()
     for _ in range(150):
@@ -61,7 +61,7 @@ def test_it_finds_what_brute_force_finds(tmp_path: Path, monkeypatch: pytest.Mon
             lie = claiming(kind, dice.randrange(30, 900))
             parts += [dice.choice((garbage, lie, lie, lie, GOOD[kind] if dice.random() < 0.3 else garbage))]
         data = b"".join(parts)
-        monkeypatch.setattr(batch_search, "_STEP", dice.choice((64, 100, 1 << 20)))
+        monkeypatch.setattr(intact, "_STEP", dice.choice((64, 100, 1 << 20)))
         one = segment(tmp_path, data)
         expected = first_by_brute_force(one, data)
         assert intact_batch(one, 0, len(data)) == expected
@@ -90,9 +90,9 @@ def test_its_work_is_linear_in_the_bytes(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_it_gives_up_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_search, "_MANY", 100)
-    monkeypatch.setattr(batch_search, "_STEP", 1 << 12)
-    monkeypatch.setattr(batch_search, "_ROUNDS", 5)
+    monkeypatch.setattr(intact, "_MANY", 100)
+    monkeypatch.setattr(intact, "_STEP", 1 << 12)
+    monkeypatch.setattr(intact, "_ROUNDS", 5)
     data = hostile(1 << 16) + GOOD[0]
     one = segment(tmp_path, data)
     assert intact_batch(one, 0, len(data)) == len(data) - len(GOOD[0])
@@ -101,10 +101,10 @@ def test_it_gives_up_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_right_checksums_of_what_is_no_batch_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_search, "_FEW", 0)
+    monkeypatch.setattr(intact, "_FEW", 0)
     monkeypatch.setattr(Segment, "batch_at", lambda *_, **__: None)
-    monkeypatch.setattr(batch_search, "_STEP", 100)
-    monkeypatch.setattr(batch_search, "_ROUNDS", 1)
+    monkeypatch.setattr(intact, "_STEP", 100)
+    monkeypatch.setattr(intact, "_ROUNDS", 1)
     one = segment(tmp_path, GOOD[0] * 9)
     assert intact_batch(one, 0, one.size) is None
     Budget(one.size).spend(one.size)  # the one pass over all bytes

@@ -12,10 +12,10 @@ import pytest
 from storage.errors import SegmentGone
 from storage.files.log_file import LogFile
 from storage.format.batches import BatchTable
+from storage.format.block import Record
 from storage.format.record_batch import encode_batch
-from storage.format.record_columns import Record
-from storage.log import checked_windows as module
-from storage.log.checked_windows import CheckedWindow, WindowPlan, checked_windows
+from storage.log import segment_check as module
+from storage.log.segment_check import CheckedWindow, WindowPlan, checked_windows
 
 WINDOW = 1024
 BEYOND = 128

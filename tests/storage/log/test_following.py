@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
-from storage.files import dir_identity, names, partition_metadata
-from storage.format.record_columns import Record
+from storage.files import names, partition_metadata
+from storage.format.block import Record
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.reader import find_batch, read_blocks, read_range
@@ -477,7 +477,7 @@ def test_topic_made_anew_with_the_inodes_of_the_one_before(
     live: Live, other: list[bytes], known_at_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a file system that keeps no time of birth, if it must be: the topic's id tells."""
-    monkeypatch.setattr(dir_identity, "_born_ns", lambda _path: None)
+    monkeypatch.setattr(partition_metadata, "_born_ns", lambda _path: None)
     metadata = live.path / names.PARTITION_METADATA
     if known_at_first:
         metadata.write_bytes(partition_metadata.encode(partition_metadata.random_id()))

@@ -10,9 +10,8 @@ import pytest
 from storage.files.log_file import LogFile
 from storage.format.batches import BatchTable
 from storage.format.compression import Codec, compress
-from storage.log import batch_search
-from storage.log.batch_search import intact_batch
-from storage.log.intact import Break, Fault, Walk, walk
+from storage.log import intact
+from storage.log.intact import Break, Fault, Walk, intact_batch, walk
 from storage.log.segment import Segment
 from storage.types import MAX_OFFSET
 from tests.support.raw_batches import batch, message, record
@@ -181,12 +180,12 @@ def test_what_looks_like_batches_everywhere_ends_the_walk_and_is_told(
     lie = BATCHES[2][:8] + b"\0\0\x40\0" + BATCHES[2][12:61]
     hostile = lie * (0x4000 // len(lie) + 40)
     data = BATCHES[0] + hostile + BATCHES[3]
-    monkeypatch.setattr(batch_search, "_STEP", 1 << 10)
-    monkeypatch.setattr(batch_search, "_ROUNDS", 1000)
+    monkeypatch.setattr(intact, "_STEP", 1 << 10)
+    monkeypatch.setattr(intact, "_ROUNDS", 1000)
     seen, result, _ = walked(segment(tmp_path, data))
     assert seen == [(0, 0), (len(data) - SIZE, 9)]
     assert [broken.undecided for broken in result.breaks] == [False]
-    monkeypatch.setattr(batch_search, "_ROUNDS", 2)
+    monkeypatch.setattr(intact, "_ROUNDS", 2)
     seen, result, _ = walked(segment(tmp_path, data))
     assert seen == [(0, 0)]
     (broken,) = result.breaks

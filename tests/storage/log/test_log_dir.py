@@ -19,8 +19,8 @@ from storage.files.names import DirKind
 from storage.log import read_only_log
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
+from storage.log.offset_lookup import greatest_timestamp
 from storage.log.read_only_log import ReadOnlyLog
-from storage.log.timestamps import greatest_timestamp
 from storage.types import Isolation, TopicPartition
 from tests.support.builders import Batch, Partition, build_log_dir, many, topic_id
 from tests.support.fixtures import FIXTURES, ROOT, copy_log_dir, requires_fixtures

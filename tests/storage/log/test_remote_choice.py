@@ -9,15 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
-from storage.log.remote_choice import (
-    Candidate,
-    Slice,
-    behind_deleted,
-    counted_slices,
-    cover,
-    lineage_of,
-    slices_of,
-)
+from storage.log.remote_metadata import Candidate, Slice, behind_deleted, counted_slices, cover, lineage_of, slices_of
 
 END = 40
 Branch = tuple[tuple[int, int], ...]

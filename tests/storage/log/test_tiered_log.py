@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.client.offset_lookup import offset_for_timestamp
 from storage.errors import TierUnavailable
 from storage.files import names
 from storage.log.log_dir import LogDir
+from storage.log.offset_lookup import offset_for_timestamp
 from storage.log.reader import find_batch
 from storage.log.scanning import scan_batches
 from storage.types import Isolation, TopicPartition

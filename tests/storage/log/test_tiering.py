@@ -8,17 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from storage.client.offset_lookup import SpecialTimestamp, list_offset
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import OffsetOutOfRange
 from storage.files import checkpoints, leader_epochs, names
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.log.log_dir import LogDir
+from storage.log.offset_lookup import SpecialTimestamp, list_offset
 from storage.log.tiering import remote_offsets
 from storage.types import OffsetRange, TopicPartition
-from storage.upkeep.directory_retention import preview_partition, retain_partition
-from storage.upkeep.kept_segments import TIERED
-from storage.upkeep.retention import brokers_retention
+from storage.upkeep.retention import TIERED, brokers_retention, preview_partition, retain_partition
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import StandingClock
 from tests.support.tiers import TIERS, opened

@@ -10,7 +10,7 @@ import pytest
 from storage.append.appender import Appender
 from storage.files import checkpoints, names
 from storage.files.disk_protocol import DiskFile
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
 from tests.support.owned_dirs import NOW_MS, HastyDisk, StandingClock, close_clean, opened, read

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from storage.append.batch_encoder import encode
 from storage.directory.owned_dir import Opening
 from storage.files import names, time_index, transaction_index
 from storage.files.names import FileKind
 from storage.files.transaction_index import AbortedTxn
+from storage.format.block import Record
 from storage.format.compression import Codec
-from storage.format.message_set import encode
 from storage.format.record_batch import BatchFields, encode_batch
-from storage.format.record_columns import Record
-from storage.recovery.dry_run import rehearse
-from storage.recovery.recovery import RecoveryPlan
+from storage.recovery.recovery import RecoveryPlan, rehearse
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir
 from tests.support.crash_points import Sessions, every_crash

@@ -17,11 +17,10 @@ from storage.errors import PartitionOffline
 from storage.files import checkpoints, leader_epochs, names, producer_state
 from storage.files.leader_epochs import EpochEntry
 from storage.files.names import FileKind
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
-from storage.recovery.dry_run import rehearse
-from storage.recovery.recovery import RecoveryPlan, RecoveryReport
+from storage.recovery.recovery import RecoveryPlan, RecoveryReport, rehearse
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind
 from storage.verify.verify import verify_log_dir

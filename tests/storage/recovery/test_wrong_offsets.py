@@ -7,19 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from storage.append.batch_encoder import encode
 from storage.config import LogConfig
 from storage.errors import PartitionOffline
 from storage.files import names
 from storage.files.disk import RealDisk
 from storage.files.names import FileKind
 from storage.format.batches import MAGIC_AT
+from storage.format.block import Record
 from storage.format.compression import Codec
-from storage.format.message_set import encode
 from storage.format.record_batch import BatchFields, encode_batch
-from storage.format.record_columns import Record
-from storage.log import batch_search
-from storage.recovery.dry_run import rehearse
-from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
+from storage.log import intact
+from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport, rehearse
 from storage.types import TopicPartition
 from tests.support.owned_dirs import StandingClock
 
@@ -118,9 +117,9 @@ def test_a_forced_recovery_tells_that_it_cuts_off_intact_messages(tmp_path: Path
 
 def test_what_cannot_be_told_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More bytes look like batches than are checked: the partition is damaged, and a forced recovery says so."""
-    monkeypatch.setattr(batch_search, "_MANY", 10)
-    monkeypatch.setattr(batch_search, "_STEP", 1 << 10)
-    monkeypatch.setattr(batch_search, "_ROUNDS", 20)
+    monkeypatch.setattr(intact, "_MANY", 10)
+    monkeypatch.setattr(intact, "_STEP", 1 << 10)
+    monkeypatch.setattr(intact, "_ROUNDS", 20)
     lies = bytearray(batch(1)[:61] * 400)
     for at in range(0, len(lies), 61):
         lies[at + 8 : at + 12] = (len(lies) - at - 12).to_bytes(4, "big")
@@ -184,9 +183,7 @@ ENDINGS = {"swap": ("", ""), "first": (".deleted", ""), "all": (".deleted", ".de
 @pytest.mark.parametrize("step", ENDINGS)
 @pytest.mark.parametrize("hurt", [0, 2, 3])
 @pytest.mark.parametrize("magic", HEADER_BYTES)
-def test_a_wrong_offset_in_a_replacement_removes_nothing_else(
-    tmp_path: Path, magic: int, hurt: int, step: str
-) -> None:
+def test_a_wrong_offset_in_a_replacement_removes_nothing_else(tmp_path: Path, magic: int, hurt: int, step: str) -> None:
     """What the `.swap` covers is known by its offsets, and where a batch has those by its magic: no CRC covers either.
     A gentle recovery does not follow what cannot be right."""
     batches = [batch(offset, magic) for offset in range(12)]

@@ -10,31 +10,30 @@ from pathlib import Path
 
 import pytest
 
-from storage.client.group_offsets import GroupOffsets
+from storage.coordinators.groups import CommittedOffset, GroupOffsets, OffsetKey, encode_commit, encode_offset_key
 from storage.errors import CorruptBatch, InvalidConfig, InvalidTopic, LogLocked, NotPermitted
 from storage.files import metadata_checkpoint, partition_metadata
-from storage.files.cluster_metadata import ClusterMetadata, read_bootstrap
-from storage.files.dir_lock import DirLock
-from storage.files.disk import RealDisk
-from storage.files.metadata_checkpoint import NewPartition
-from storage.files.metadata_records import (
+from storage.files.cluster_metadata import (
+    ClusterMetadata,
     ConfigRecord,
     FeatureLevelRecord,
+    MetadataReplay,
     ProducerIdsRecord,
     TopicRecord,
     decode,
+    read_bootstrap,
 )
-from storage.files.metadata_replay import MetadataReplay
-from storage.format.group_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
+from storage.files.dir_lock import DirLock
+from storage.files.disk import RealDisk
+from storage.files.metadata_checkpoint import NewPartition
+from storage.format.block import Record
 from storage.format.hashing import group_partition
-from storage.format.record_columns import Record
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
-from storage.revival.cuts import cut_at_offset, cut_at_time
-from storage.revival.features import features
+from storage.revival.building import cut_at_offset, cut_at_time
 from storage.revival.revive import Request, Revival, plan, rehearse, run
-from storage.revival.topics import ConfigRequest
+from storage.revival.topics import ConfigRequest, features
 from storage.types import TopicPartition
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir

@@ -34,7 +34,7 @@ from storage.files.commit_ledger import (
 )
 from storage.files.dir_lock import DirLock
 from storage.files.disk_protocol import Disk
-from storage.format.record_columns import Record, RecordColumns
+from storage.format.block import Record, RecordColumns
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.staged_writes import commit, staging

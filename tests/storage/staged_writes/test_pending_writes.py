@@ -12,21 +12,20 @@ import pytest
 from storage.append.append_values import AppendResult, PlaceWhole
 from storage.append.appender import Appender
 from storage.append.partition_log import PartitionLog
-from storage.compaction import directory_compaction
+from storage.compaction import cleaner
+from storage.compaction.cleaner import compact_divided, compact_partition
 from storage.compaction.compaction import CompactionResult
-from storage.compaction.directory_compaction import compact_divided, compact_partition
 from storage.directory.owned_dir import OwnedDir
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedBatchFile, WriteId
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.staged_writes import commit, ledger
 from storage.staged_writes.commit import CommitUnfinished
 from storage.staged_writes.pending_writes import Share, pending_writes
 from storage.types import TopicPartition
-from storage.upkeep import directory_retention
-from storage.upkeep.directory_retention import retain_partition
-from storage.upkeep.retention import HIGH_WATERMARK, RetentionResult
+from storage.upkeep import retention
+from storage.upkeep.retention import HIGH_WATERMARK, RetentionResult, retain_partition
 from tests.storage.staged_writes.test_commit import close_sound, stage
 from tests.support.crash_points import Sessions
 from tests.support.divided_passes import in_parts
@@ -227,14 +226,14 @@ def between(tmp_path: Path) -> tuple[World, LogDir]:
 @pytest.mark.leaves_damage("writes-corrupt")
 def test_a_dry_run_tells_the_same(between: tuple[World, LogDir]) -> None:
     world, log_dir = between
-    told = directory_retention.preview_partition(log_dir, FIRST, free_bytes=lambda: 1 << 40)
+    told = retention.preview_partition(log_dir, FIRST, free_bytes=lambda: 1 << 40)
     assert told is not None
     assert 0 < told.segments[-1].next_offset <= world.base
-    assert 0 < directory_compaction.preview_partition(log_dir, FIRST).first_uncleanable <= world.base
-    divided = directory_compaction.preview_divided(log_dir, FIRST, in_parts(random.Random(1)))
+    assert 0 < cleaner.preview_partition(log_dir, FIRST).first_uncleanable <= world.base
+    divided = cleaner.preview_divided(log_dir, FIRST, in_parts(random.Random(1)))
     assert 0 < divided.first_uncleanable <= world.base
     (world.path / names.COMMITS).write_bytes(b"{")  # tells of no write: none can be finished
-    told = directory_retention.preview_partition(log_dir, FIRST, free_bytes=lambda: 1 << 40)
+    told = retention.preview_partition(log_dir, FIRST, free_bytes=lambda: 1 << 40)
     assert told is not None
     assert told.segments[-1].next_offset > world.base
 

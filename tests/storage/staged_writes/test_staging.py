@@ -8,8 +8,8 @@ import pytest
 
 from storage.errors import CorruptBatch
 from storage.files.commit_ledger import StagedBatchFile, WriteId
+from storage.format.block import Record, RecordColumns
 from storage.format.decoder import Decoder
-from storage.format.record_columns import Record, RecordColumns
 from storage.log.log_dir import LogDir
 from storage.staged_writes import staging
 from storage.staged_writes.staging import StagedFileWriter, windows

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from storage.config import LogConfig
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
-from storage.upkeep.kept_segments import EMPTY, NO_LIMIT, OLDER, ONLY_COMPACTED, UNTOUCHABLE, KeptSegment
-from storage.upkeep.retention import Retention
+from storage.upkeep.retention import EMPTY, NO_LIMIT, OLDER, ONLY_COMPACTED, UNTOUCHABLE, KeptSegment, Retention
 from tests.support.builders import ROLL, START_MS, Batch, Item, Partition, build_log_dir
 from tests.support.owned_dirs import StandingClock
 

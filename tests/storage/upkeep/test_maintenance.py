@@ -17,7 +17,7 @@ from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import PartitionOffline
 from storage.files import checkpoints, names
 from storage.files.disk_protocol import Disk
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.log.segment import Segment
 from storage.types import TopicPartition

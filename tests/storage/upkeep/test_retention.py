@@ -12,7 +12,7 @@ from storage.append.partition_log import PartitionLog
 from storage.config import BrokerConfig, LogConfig
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import NotPermitted, OffsetOutOfRange, SegmentGone
-from storage.format.record_columns import Record
+from storage.format.block import Record
 from storage.types import TopicPartition
 from storage.upkeep.retention import (
     HIGH_WATERMARK,

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.client.manifest_recorder import ManifestRecorder
-from storage.client.mirror import Mirror
+from storage.backup.mirror import ManifestRecorder, Mirror
 from storage.files.manifest import Manifest, encode, parse
 from storage.format.compression import Codec
 from storage.log.log_dir import LogDir

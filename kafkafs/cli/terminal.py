@@ -1,0 +1,126 @@
+"""What a person sees while a command runs and after it: progress, tables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.file_names import printable
+from storage.progress import NoProgress, Progress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+
+# Tables, drawn on a terminal and as plain aligned columns in a pipe; and JSON.
+
+_ANY_WIDTH = 1000
+_ALIGNED = 48  # a longer text moves only its own row to the right, not all others
+
+
+def print_json(value: object) -> None:
+    """One document, indented on a terminal, on one line in a pipe."""
+    import json
+
+    text = json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False)
+    # What may stand in JSON as it is, and is nothing for a terminal, is in texts: there it has an escape.
+    click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
+
+
+def moment(timestamp_ms: int) -> str | None:
+    """A timestamp in epoch ms as text in UTC; None below 0, which means that there is none."""
+    from kafkafs.reading.range_names import timestamp_text
+
+    return None if timestamp_ms < 0 else timestamp_text(timestamp_ms)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Numbers are aligned right. In a pipe: a line of headings, and two spaces between columns. The same on a terminal
+    if a text is too long to align the others with it."""
+    texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    numeric = [all(_is_number(row[i]) for row in texts) for i in range(len(columns))]
+    lines = [list(columns), *texts]
+    widths = [
+        max(len(line[i]) for line in lines if numeric[i] or line is lines[0] or len(line[i]) <= _ALIGNED)
+        for i in range(len(columns))
+    ]
+    if sys.stdout.isatty() and all(len(row[i]) <= widths[i] for row in texts for i in range(len(columns) - 1)):
+        _draw(columns, texts, numeric)
+        return
+    for line in lines:
+        cells = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        click.echo("  ".join(cells).rstrip())
+
+
+def _is_number(text: str) -> bool:
+    return not text or text.lstrip("-").isdigit()
+
+
+def _draw(columns: Sequence[str], rows: list[list[str]], numeric: list[bool]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, right in zip(columns, numeric, strict=True):
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    # Each row is one line: a narrow terminal wraps it, which is easier to read than folded cells.
+    Console(width=_ANY_WIDTH).print(table)
+
+
+# A progress bar on stderr if that is a terminal; otherwise nothing.
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """The Progress that long work reports to."""
+    if not sys.stderr.isatty():
+        yield NoProgress()
+        return
+    bar = _Bar()
+    try:
+        yield bar
+    finally:
+        bar.close()
+
+
+class _Bar:
+    """One bar per piece of work; rich has its own lock. Its thread starts with the first: before that one may fork."""
+
+    def __init__(self) -> None:
+        self._bars: Bars | None = None
+        self._task: TaskID | None = None
+
+    def begin(self, what: str, total: int) -> None:
+        if self._bars is None:
+            from rich.console import Console
+            from rich.progress import Progress as Bars
+
+            self._bars = Bars(console=Console(stderr=True), transient=True)
+            self._bars.start()
+        self._task = self._bars.add_task(what, total=total)
+
+    def advance(self, amount: int) -> None:
+        if self._bars is not None and self._task is not None:
+            self._bars.advance(self._task, amount)
+
+    def end(self) -> None:
+        if self._bars is not None and self._task is not None:
+            self._bars.remove_task(self._task)
+            self._task = None
+
+    def close(self) -> None:
+        """Removes all bars."""
+        if self._bars is not None:
+            self._bars.stop()

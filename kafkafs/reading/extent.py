@@ -1,0 +1,431 @@
+"""An extent: the messages of one segment from a batch on, in one rendition, measured as far as a reader has needed.
+
+Under read_committed it depends on more than the segment: markers in it or in later segments decide which batches show,
+and the last stable offset decides up to where. Both only move forward until a truncation removes markers. So an extent
+belongs to an epoch, the generation of the snapshots that it is measured for, and it records the last marker that
+decided about it. In the next epoch it has a successor with the part that is still right: all of it, while that marker's
+segment is in the log. For a reader of all messages none of this matters; it has one epoch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kafkafs.formats.program import Format
+from kafkafs.reading import measure_kernel
+from kafkafs.reading.key_blocks import KeyCollector, Secret, add_keys, collect_keys
+from kafkafs.reading.key_index import KeyIndex
+from kafkafs.reading.pieces import (
+    NO_CRC,
+    NO_GREATEST,
+    NO_LEAST,
+    NOT_SPLIT,
+    OPEN_ABOVE,
+    OPEN_BELOW,
+    PIECE_BYTES,
+    SPLIT_BYTES,
+    MessageFilter,
+    Piece,
+    PieceBuilder,
+    Pieces,
+)
+from kafkafs.reading.workbench import Rendition, Skips, Workbench
+from kafkafs.reading.workers import OnBytes, Workers, in_parts, window_bytes
+from storage.format.batches import BatchTable, claimed_times, times_of
+from storage.log.isolation import AbortedTransactions, last_stable_offset
+from storage.log.scanning import SpanDamage, Window, scan_batches
+from storage.log.segment import Segment
+from storage.log.snapshot import DecidingMarker, LogSnapshot
+from storage.types import NO_TIMESTAMP, Isolation
+
+# Which times damage may hide: a range of times that includes one of them must not read as if nothing had been there.
+#
+# The content of a damaged batch is unknown. Its times are assumed to be those between the batches before and after it,
+# and those in its own header if they are near. Without a neighbour the times are open at that end.
+
+Times = tuple[int, int]
+"""Least and greatest timestamp of a batch as its header names them, or of what damage may have held."""
+
+_NEAR_MS = 366 * 86_400_000  # a damaged batch's own times are used if they are at most so far from its neighbours'
+
+
+def hidden_times(before: Times | None, behind: Times | None, own: Times | None) -> Times:
+    """The times that damage between two batches may hide, open where no batch is known on that side (None).
+
+    `own`: those in the header of a damaged batch, if it has one. Each counts if it is near the others.
+    """
+    known = [time for pair in (before, behind) if pair is not None for time in pair if time > NO_TIMESTAMP]
+    if own is not None and known:
+        first, last = min(known) - _NEAR_MS, max(known) + _NEAR_MS
+        known += [time for time in own if max(first, 0) <= time <= last]
+    least = OPEN_BELOW if before is None else min(known, default=NO_LEAST)
+    greatest = OPEN_ABOVE if behind is None else max(known, default=NO_GREATEST)
+    return least, greatest
+
+
+def of_damaged_rows(table: BatchTable, damaged: Sequence[int], before: Times | None) -> dict[int, Times]:
+    """The times that each damaged row (ascending) of a table may hide. `before`: the times of the last readable batch
+    before the table."""
+    bad = set(damaged)
+    good = [row for row in range(table.rows) if row not in bad]
+    found = {}
+    for row in damaged:
+        slot = bisect_left(good, row)
+        last = times_of(table, good[slot - 1]) if slot else before
+        following = times_of(table, good[slot]) if slot < len(good) else None
+        found[row] = hidden_times(last, following, claimed_times(table, row))
+    return found
+
+
+def times_at_ends(table: BatchTable, damaged: Sequence[int]) -> tuple[Times, Times] | None:
+    """The times of the first and the last readable batch of a table; None when there is none."""
+    bad = set(damaged)
+    first = next((row for row in range(table.rows) if row not in bad), None)
+    if first is None:
+        return None
+    last = next(row for row in reversed(range(table.rows)) if row not in bad)
+    return times_of(table, first), times_of(table, last)
+
+
+# Measuring: one pass over a segment's batches that finds the rendered size of each, cut into pieces. Nothing is
+# rendered.
+#
+# Damage makes separate pieces. A batch that fails its CRC but decodes has its rendered size; one that does not decode
+# has one byte, which takes the place of its error, and so does a stretch where no batch begins, up to the next batch in
+# the offset index. CRCs are checked here, and again whenever bytes are served: otherwise a batch with damaged
+# timestamps would be missing from a range of times without an error. Which times it may hide: see `hidden_times`.
+
+_SIZE = 0  # row of the totals
+_ALL = np.empty(0, dtype=np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTask:
+    """What is measured or rendered: a segment's messages in a format, without those that isolation or filter
+    exclude."""
+
+    snapshot: LogSnapshot
+    segment: Segment
+    format: Format
+    skips: Skips | None
+    filter: MessageFilter | None
+
+
+class Measured:
+    """The pieces of some batches, without `Piece.end`, and their keys if they are collected.
+
+    `before`: the times of the last readable batch. `waiting`: of the damaged pieces at the end, by file position, those
+    of the batch before and of their own header, until the batch after them is known.
+    """
+
+    def __init__(self, secret: Secret | None = None) -> None:
+        self.pieces: list[Piece] = []
+        self.before: Times | None = None
+        self.waiting: dict[int, tuple[Times | None, Times | None]] = {}
+        self.keys = None if secret is None else KeyCollector(secret)
+
+
+def extend(
+    pieces: Pieces, task: SegmentTask, end: int, workers: Workers, on_bytes: OnBytes, secret: Secret | None = None
+) -> tuple[Pieces, list[KeyCollector]]:
+    """`pieces`, and those after them up to the file position `end`; a large rest is shared with a worker.
+
+    With a `secret` also the keys of what is measured, whatever the isolation excludes, in parts in order.
+    """
+    builder = PieceBuilder(pieces)
+
+    def do(bench: Workbench, found: Measured, start: int, stop: int) -> int:
+        return measure(bench, task, found, start, stop, on_bytes)
+
+    parts, reached = in_parts(task.segment, pieces.file_end, end, workers, lambda: Measured(secret), do)
+    for part in parts:
+        for piece in part.pieces:
+            builder.add(piece)
+    return builder.build(reached), [part.keys for part in parts if part.keys is not None]
+
+
+def measure(bench: Workbench, task: SegmentTask, found: Measured, start: int, stop: int, on_bytes: OnBytes) -> int:
+    """Adds the batches that begin in [start, stop) to `found`; returns the position after them.
+
+    SegmentGone when the file is gone or was truncated.
+    """
+    reached = start
+    for window in scan_batches(task.snapshot, task.segment, start, stop, window=window_bytes(start, stop)):
+        if window.damage is not None:
+            found.pieces.append(_no_batch(window.damage, found.before))
+            found.waiting[window.damage.position] = found.before, window.damage.times
+            behind = window.damage.end
+            if found.keys is not None:
+                found.keys.add_damage(window.damage.position, behind)
+        else:
+            _measure_window(bench, task, window, found)
+            behind = int(window.table.position[-1] + window.table.size[-1])
+        on_bytes(behind - reached)
+        reached = behind
+    return reached
+
+
+def measure_row(bench: Workbench, task: SegmentTask, data: memoryview, table: BatchTable, row: int, origin: int) -> int:
+    """The rendered size of a damaged batch: if it decodes, as if its CRC were right; otherwise 1 if its header says
+    that it may hold wanted messages."""
+    skip = None if task.skips is None else task.skips(table)
+    block = bench.unchecked.decode(data, table, row, row + 1, origin=origin, skip=skip)
+    if block.damage is not None:
+        return int(task.filter is None or task.filter.may_hold(table, row, times_of(table, row)))
+    sizes = bench.sizes(len(block))
+    if not len(block):
+        return 0
+    task.format.measure(block, sizes)
+    mask = None if task.filter is None else task.filter.mask(block)
+    return int((sizes if mask is None else sizes[mask]).sum())
+
+
+def _measure_window(bench: Workbench, task: SegmentTask, window: Window, found: Measured) -> None:
+    """Adds the pieces and keys of a window."""
+    table = window.table
+    totals = bench.totals(table.rows)
+    cuts: dict[int, list[int]] = {}
+    damaged: list[int] = []
+    skip = None if task.skips is None else task.skips(table)
+    keys = found.keys if skip is None else None
+    row = 0
+    while row < table.rows:
+        first = row
+        block = bench.checked.decode(window.buffer, table, row, origin=window.origin, skip=skip)
+        bench.note(block)
+        row = block.next_row
+        if keys is not None:
+            add_keys(bench, keys, table, first, block)
+        if len(block):
+            sizes = bench.sizes(len(block))
+            task.format.measure(block, sizes)
+            mask = None if task.filter is None else task.filter.mask(block)
+            wanted = _ALL if mask is None else mask.view(np.uint8)
+            largest = measure_kernel.add_records(block.batch, sizes, block.timestamp, wanted, totals, table.rows)
+            if largest > SPLIT_BYTES:
+                for huge in np.flatnonzero(totals[_SIZE, : table.rows] > SPLIT_BYTES).tolist():
+                    if huge not in cuts:
+                        chosen = block.batch == huge if mask is None else (block.batch == huge) & mask
+                        cuts[huge] = _split(sizes[chosen])
+        if block.damage is not None:
+            damaged.append(block.damage.row)
+            row = block.damage.row + 1
+    hidden = of_damaged_rows(table, damaged, found.before) if damaged else {}
+    for row, times in hidden.items():
+        size = measure_row(bench, task, window.buffer, table, row, window.origin)
+        # Nothing in its header is certain, so it is shown even if it seems to be empty.
+        shown = task.filter is None or task.filter.may_hold(table, row, times)
+        totals[_SIZE, row] = min(max(size, int(shown)), SPLIT_BYTES)
+    ends = times_at_ends(table, damaged)
+    if ends is not None:
+        _close_above(found, ends[0])
+        found.before = ends[1]
+    for row, (_, greatest) in hidden.items():
+        if greatest == OPEN_ABOVE:
+            found.waiting[int(table.position[row])] = found.before, claimed_times(table, row)
+    found.pieces += _cut(bench, table, totals, cuts, hidden)
+    if found.keys is not None and skip is not None:
+        collect_keys(bench, found.keys, window)  # also of the batches that were left out
+
+
+def _close_above(found: Measured, behind: Times) -> None:
+    """Sets the open upper times of the damaged pieces at the end from the batch that follows them."""
+    for slot in reversed(range(len(found.pieces))):
+        piece = found.pieces[slot]
+        if piece.position not in found.waiting:
+            break
+        before, own = found.waiting[piece.position]
+        least, greatest = hidden_times(before, behind, own)
+        found.pieces[slot] = piece._replace(least=least, greatest=greatest)
+    found.waiting.clear()
+
+
+def _split(sizes: npt.NDArray[np.int64]) -> list[int]:
+    """The rendered positions at which a huge batch is cut, between records, or within one that is itself too large;
+    the last one is its end."""
+    ends = np.cumsum(sizes)
+    cuts: list[int] = []
+    before = 0
+    while before < ends[-1]:
+        fitting = int(ends.searchsorted(before + SPLIT_BYTES, side="right")) - 1
+        least = int(ends.searchsorted(before, side="right"))
+        before = int(ends[fitting]) if fitting >= least else before + SPLIT_BYTES
+        cuts.append(before)
+    return cuts
+
+
+def _cut(
+    bench: Workbench,
+    table: BatchTable,
+    totals: npt.NDArray[np.int64],
+    cuts: dict[int, list[int]],
+    damaged: dict[int, Times],
+) -> list[Piece]:
+    """A measured window as pieces of similar size; huge and damaged batches separately."""
+    pieces: list[Piece] = []
+    first = 0
+    for row in sorted({*cuts, *damaged}):
+        pieces += _even_pieces(bench, table, totals, first, row)
+        first = row + 1
+        if row in damaged:
+            least, greatest = damaged[row]
+            for piece in _even_pieces(bench, table, totals, row, row + 1, whole=True):
+                pieces.append(piece._replace(crc=NO_CRC, least=least, greatest=greatest, records=0))
+            continue
+        (whole,) = _even_pieces(bench, table, totals, row, row + 1, whole=True)
+        before = 0
+        for cut in cuts[row]:
+            records = whole.records if cut == cuts[row][-1] else 0  # of one batch, so counted with one of its pieces
+            pieces.append(whole._replace(size=cut - before, skip=before, records=records))
+            before = cut
+    return pieces + _even_pieces(bench, table, totals, first, table.rows)
+
+
+def _even_pieces(
+    bench: Workbench, table: BatchTable, totals: npt.NDArray[np.int64], first: int, last: int, *, whole: bool = False
+) -> list[Piece]:
+    total = int(totals[_SIZE, first:last].sum())
+    if total == 0:
+        return []
+    lines = bench.lines(1 if whole else total // PIECE_BYTES + 2)
+    count = measure_kernel.cut(table.data, totals, first, last, total if whole else PIECE_BYTES, lines)
+    return [Piece._make(line) for line in lines[:count].tolist()]
+
+
+def _no_batch(damage: SpanDamage, before: Times | None) -> Piece:
+    # The messages that were there are unknown, so there are no offsets.
+    times = hidden_times(before, None, damage.times)
+    return Piece(0, 1, damage.position, damage.end, NOT_SPLIT, -1, NO_CRC, *times, 0)
+
+
+_numbers = itertools.count()
+
+BlockKey = tuple[int, int, int, int]
+
+
+def epoch_of(snapshot: LogSnapshot, rendition: Rendition) -> int:
+    """Extents of one epoch may be measured for any of its snapshots."""
+    return snapshot.generation if rendition.isolation is Isolation.READ_COMMITTED else 0
+
+
+def _task(
+    snapshot: LogSnapshot, segment: Segment, rendition: Rendition, wanted: MessageFilter | None
+) -> tuple[SegmentTask, AbortedTransactions | None]:
+    """What to measure or render of a segment, as the log is in `snapshot`; None for a reader of all messages."""
+    if rendition.isolation is not Isolation.READ_COMMITTED:
+        return SegmentTask(snapshot, segment, rendition.format, None if wanted is None else wanted.skips, wanted), None
+    # Taken now: when a piece is rendered, segments of this snapshot may be gone.
+    aborted = AbortedTransactions(snapshot, segment, last_stable_offset(snapshot))
+    return SegmentTask(snapshot, segment, rendition.format, aborted.skip_rows, wanted), aborted
+
+
+class Extent:
+    """`pieces` is what has been measured so far; it only grows at its end, and existing pieces do not change."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        rendition: Rendition,
+        wanted: MessageFilter | None,
+        start: int,
+        known: Pieces | None = None,
+        decider: DecidingMarker | None = None,
+    ) -> None:
+        # set once by the view index: whether the pieces are kept on disk
+        self.kept = False
+        # constant after construction
+        self.segment = segment
+        self.wanted = wanted
+        self.number = next(_numbers)
+        self.rendition = rendition
+        # replaced as a whole, guarded by the lock for writing
+        self._lock = threading.Lock()
+        self.pieces = Pieces.none(start) if known is None else known
+        self._measured: tuple[int, int] | None = None  # ctime and size of the file before it was measured
+        # the last marker that decided whether a transaction in the pieces was aborted; None: no transaction in them
+        self.decider = decider
+        self._task: SegmentTask | None = None
+
+    def extend(
+        self, snapshot: LogSnapshot, end: int, workers: Workers, on_bytes: OnBytes, keys: KeyIndex | None = None
+    ) -> None:
+        """Measures up to the file position `end`, where a batch ends. SegmentGone when the file is gone.
+
+        `keys`: gets the keys of what is measured, if it lacks them; only for an extent of a whole segment.
+        """
+        if end <= self.pieces.file_end and self._task is not None:
+            return
+        with self._lock:
+            task, aborted = _task(snapshot, self.segment, self.rendition, self.wanted)
+            if end > self.pieces.file_end:
+                changed_ns, size = self.segment.changed_ns(), self.segment.size
+                start = self.pieces.file_end
+                secret = None if keys is None else keys.secret_for(snapshot, self.segment, start, end)
+                pieces, parts = extend(self.pieces, task, end, workers, on_bytes, secret)
+                if keys is not None and secret is not None:
+                    keys.add(snapshot, self.segment, parts, pieces.file_end)
+                if aborted is not None:
+                    self.decider = _later_of(self.decider, aborted.decider)
+                self._measured = changed_ns, size
+                self.pieces = pieces
+            self._task = task
+
+    def pass_over(self, start: int, end: int) -> None:
+        """Marks the file positions from `start` to `end` as measured, because nothing wanted is there.
+
+        Does nothing unless the extent ends at `start`.
+        """
+        with self._lock:
+            if self.pieces.file_end == start:
+                self.pieces = Pieces(self.pieces.columns, self.pieces.start, end)
+
+    def is_outdated(self) -> bool:
+        """Whether damage was measured in a file that has been changed in place since: it may have been repaired.
+
+        False for a file that has grown since, because growing changes it all the time.
+        """
+        measured = self._measured
+        if not self.pieces.is_damaged or measured is None or measured[1] != self.segment.size:
+            return False
+        return measured[0] != self.segment.changed_ns()
+
+    def successor(self, snapshot: LogSnapshot) -> Extent:
+        """The extent that replaces this one in the snapshot's epoch, if all of it is still right and its segment is in
+        the log. Threads that have an older snapshot may continue to measure this one."""
+        if self.rendition.isolation is not Isolation.READ_COMMITTED:
+            return self
+        with self._lock:
+            pieces, decider = self.pieces, self.decider
+        extent = Extent(self.segment, self.rendition, self.wanted, pieces.start, pieces, decider)
+        extent.kept = self.kept
+        extent._measured = self._measured
+        extent._task, _ = _task(snapshot, self.segment, self.rendition, self.wanted)
+        return extent
+
+    @property
+    def task(self) -> SegmentTask:
+        """As of the last `extend`."""
+        assert self._task is not None, "an extent is extended before it is read"
+        return self._task
+
+    @property
+    def snapshot(self) -> LogSnapshot | None:
+        """The snapshot of the last `extend`; None if none has finished."""
+        return None if self._task is None else self._task.snapshot
+
+    def key(self, piece: Piece) -> BlockKey:
+        """The cache key of a piece's rendered bytes. The last piece grows, so its end is part of the key."""
+        return (self.number, piece.position, piece.file_end, piece.skip)
+
+
+def _later_of(one: DecidingMarker | None, other: DecidingMarker | None) -> DecidingMarker | None:
+    if one is None or other is None:
+        return one or other
+    return one if one.offset > other.offset else other

@@ -1,0 +1,285 @@
+"""An open file: what FUSE needs from it, and the handles of small files whose content is made when they are opened."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from kafkafs.reading.layout import Layout
+from kafkafs.reading.state import ViewState
+from storage.errors import SegmentGone, StorageError
+
+_LEAST_BUFFER = 128 << 10
+
+
+class Handle(Protocol):
+    """An open file. Reads may come from several threads and in any order."""
+
+    @property
+    def size(self) -> int:
+        """Exact, in bytes, as of now."""
+
+    @property
+    def direct_io(self) -> bool:
+        """Bypass the kernel's page cache: the file grows, is made again at each open, or is damaged.
+
+        It decides what a short answer to a read means. Without the page cache it is a short read(2), and the next read
+        gets the error. In the page cache it is the end of the file: the kernel reduces the inode's size to it and keeps
+        the rest of the pages as zeros. So a handle in the page cache answers a whole read that touches damage with the
+        error; the kernel then requests its pages one by one, and only those that touch the damage fail.
+        """
+
+    @property
+    def keep_cache(self) -> bool:
+        """The pages of this path that the page cache has from an earlier open are still right."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes from the byte position `offset`; fewer or none at the end. Before damage also fewer if
+        `direct_io`, otherwise the error."""
+
+    def read_into(self, address: int, offset: int, size: int) -> int:
+        """The same into memory at `address`, which has room for `size` bytes. Returns how many were written."""
+
+    def close(self) -> None:
+        """Ends the use of the handle; a second call does nothing."""
+
+
+@runtime_checkable
+class Syncs(Protocol):
+    """An open file whose fsync(2) does something. sync(1) opens files for reading."""
+
+    def sync(self) -> None:
+        """Everything that was written to the file, by any process, is on disk when it returns."""
+
+
+class WriteHandle(Handle, Syncs, Protocol):
+    """A file opened for writing. Bytes are taken in the order of the writes."""
+
+    def write(self, data: bytes | memoryview, offset: int | None = None, *, durable: bool = False) -> int:
+        """Takes bytes, which may be changed afterwards; returns how many. Raises an error of the first of them.
+
+        `offset`: the writer's file position; None for a writer that appends (O_APPEND), whose position the kernel
+        invents. `durable` (O_SYNC, O_DSYNC): what the bytes complete is on disk when this returns, and what `close`
+        completes of them when that returns. When that fails its error is raised, although they were taken.
+        """
+
+
+@runtime_checkable
+class HasHoles(Protocol):
+    """A file opened for writing, in which a writer that skips a hole in its source thereby writes zeros."""
+
+    def extend(self, size: int) -> None:
+        """The writer sets the length of what it writes (ftruncate(2)): what it has not written up to there is zeros."""
+
+
+class CopyingHandle:
+    """What handles have in common whose fast way is `read_into`."""
+
+    def read(self: Handle, offset: int, size: int) -> bytes:
+        # A caller may ask for far more than there is; the file may be longer than it was a moment ago.
+        size = min(size, max(self.size - offset, _LEAST_BUFFER))
+        if size <= 0:
+            return b""
+        buffer = ctypes.create_string_buffer(size)
+        count = self.read_into(ctypes.addressof(buffer), offset, size)
+        return ctypes.string_at(buffer, count)
+
+
+def read_parts(address: int, offset: int, end: int, part_at: Callable[[int], tuple[Handle, int, int]]) -> int:
+    """`read_into` of a direct_io file that other open files make up, up to its position `end`. `part_at` gives for a
+    position the file that has it, the position there, and where the part ends in this file."""
+    position = offset
+    while position < end:
+        part, place, part_end = part_at(position)
+        wanted = min(end, part_end) - position
+        try:
+            count = part.read_into(address + position - offset, place, wanted)
+        except Exception:
+            if position == offset:
+                raise
+            break  # up to the damage; the next read reports it
+        position += count
+        if count < wanted:
+            break
+    return position - offset
+
+
+class BytesHandle:
+    """A small file whose content was made when it was opened."""
+
+    direct_io = True
+    keep_cache = False
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    @property
+    def size(self) -> int:
+        return len(self._content)
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self._content[offset : offset + size]
+
+    def read_into(self, address: int, offset: int, size: int) -> int:
+        part = self._content[offset : offset + size]
+        ctypes.memmove(address, part, len(part))
+        return len(part)
+
+    def close(self) -> None:
+        pass
+
+
+class SyncHandle(BytesHandle):
+    """A file for writing, opened for reading."""
+
+    def __init__(self, content: bytes, sync: Callable[[], object]) -> None:
+        super().__init__(content)
+        self._sync = sync
+
+    def sync(self) -> None:
+        self._sync()
+
+
+# One open handle of a range's file: which layout its reads use, and when they must fail.
+#
+# A handle shows the messages of one history of the log. Retention and compaction do not change positions. A truncation
+# removes bytes, and others take their place: a reader that has read some of the removed bytes, and continues where it
+# stopped, would take the new ones for their continuation. So it is an error to continue behind the position up to which
+# the view was not changed (growth.py); storage.log.lineage says how a truncation is known. A reader that moves
+# elsewhere starts again. A handle in the page cache does not need this: it has the layout of its open, or an error. A
+# log whose topic was made again no longer answers (ReadOnlyLog), so the reads of its handles fail too.
+
+LOOK_S = 0.1  # how long a reader assumes that the log still has the files it reads from
+
+
+class OpenView:
+    """Reads may come from several threads. What is kept of the last one is right for a reader that reads in order, as a
+    reader of a direct_io handle does."""
+
+    def __init__(self, state: ViewState, content_of: Callable[[Layout], object] = lambda layout: layout.runs) -> None:
+        """Opens the file. StorageError as ViewState.open and PathPages.open.
+
+        `content_of`: a value that differs if the bytes of two layouts may differ; called once.
+        """
+        opened = state.open()
+        layout = opened.positions.layout
+        try:
+            # A read must end just before known damage, which the page cache does not allow.
+            sealed = opened.sealed and not layout.is_damaged
+            content = content_of(layout) if sealed else None
+            direct_io, keep_cache = state.pages.open(content, layout.size, sealed=sealed)
+        except BaseException:
+            state.close(opened.positions, opened.owner)
+            raise
+        # constant after construction
+        self.positions = opened.positions
+        self.direct_io = direct_io
+        self.keep_cache = keep_cache
+        self._owner = opened.owner
+        self._state = state
+        self._own = None if direct_io else layout
+        self._content = content
+        # of one reader
+        self._seen = layout
+        self._cuts = self.cuts
+        self._next = 0  # where the last read ended
+        self._is_open = True
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    @property
+    def cuts(self) -> int:
+        """How many truncations have removed something from the view, as of the last look."""
+        return len(self.positions.shown.cuts)
+
+    @property
+    def size(self) -> int:
+        return self._state.glance_at(self.positions).size if self._own is None else self._own.size
+
+    def layout_to_read(self, offset: int, size: int) -> Layout:
+        """The layout to answer a read from. SegmentGone when the handle's place in it is gone."""
+        positions = self.positions
+        if offset + size > positions.layout.size or self._state.is_older_than(positions, LOOK_S):
+            self._state.follow(positions)
+        shown = positions.shown  # once: its layout and its cuts belong together
+        layout = shown.layout
+        cuts = shown.cuts[self._cuts :]
+        if cuts and self._own is None:
+            if offset == self._next > min(cuts):
+                raise _gone()
+            self._cuts = len(shown.cuts)
+        if self._own is not None and layout is not self._seen:
+            if layout.runs != self._own.runs:
+                raise _gone()
+            self._seen = layout
+        return layout
+
+    def gave(self, end: int) -> None:
+        """Must be called with each answer: the position where it ended."""
+        self._next = end
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            if self._own is not None:
+                self._state.pages.close(self._content, self._own.size)
+            self._state.close(self.positions, self._owner)
+
+
+class ViewHandle(CopyingHandle):
+    """An open file of records. `_copy` says where its bytes come from. Reads may come from several threads."""
+
+    def __init__(self, view: OpenView) -> None:
+        self._view = view
+        self.direct_io = view.direct_io
+        self.keep_cache = view.keep_cache
+
+    @property
+    def size(self) -> int:
+        return self._view.size
+
+    @property
+    def cuts(self) -> int:
+        """See OpenView."""
+        return self._view.cuts
+
+    def close(self) -> None:
+        self._view.close()
+
+    def read_into(self, address: int, offset: int, size: int) -> int:
+        layout = self._view.layout_to_read(offset, size)
+        end = min(offset + size, layout.size)
+        position = offset
+        while position < end:
+            target = address + position - offset
+            try:
+                count, expected = self._copy(layout, position, end, target)
+            except StorageError:
+                # Up to the damage; the next read reports it. Not in the page cache: see Handle.direct_io.
+                if position > offset and self.direct_io:
+                    return position - offset
+                raise
+            position += count
+            self._view.gave(position)
+            if count < expected and self.direct_io:
+                return position - offset
+        self._after_read(layout, offset, position)
+        return max(0, position - offset)
+
+    def _copy(self, layout: Layout, position: int, end: int, address: int) -> tuple[int, int]:
+        """Copies bytes from `position` on, up to `end` at most, to `address`: how many, and how many there are in one
+        go unless something is damaged or gone."""
+        raise NotImplementedError
+
+    def _after_read(self, layout: Layout, offset: int, position: int) -> None:
+        """Called when a read from `offset` to `position` ended neither at damage nor early."""
+
+
+def _gone() -> SegmentGone:
+    return SegmentGone(
+        "the log was truncated while this file was open: the bytes read last are no longer in it",
+        advice="Read it from the beginning",
+    )

@@ -1,0 +1,277 @@
+"""The view index: the measured segments in each rendition; measured when first needed, then kept."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from kafkafs.reading.extent import Extent, epoch_of
+from kafkafs.reading.key_index import KeyIndex
+from kafkafs.reading.pieces import BASE_OFFSET, CRC, FILE_END, NO_CRC, POSITION, Pieces, RecordFilter
+from kafkafs.reading.store import NO_MARKER, Marker, Store
+from kafkafs.reading.workbench import Rendition
+from kafkafs.reading.workers import OnBytes, Scans, Workers
+from storage.errors import StorageError
+from storage.log.reader import find_batch
+from storage.log.segment import Segment
+from storage.log.snapshot import DecidingMarker, LogSnapshot
+
+# Which part of a measured segment is still right: after a truncation of its own file, or of the markers that decided
+# about its transactions; and in a later mount, where those markers must still exist.
+
+
+def carried(before: Extent, snapshot: LogSnapshot, segment: Segment, end: int) -> Pieces | None:
+    """The pieces of a whole segment that are also right for `segment`, which has its place now; None if there are none.
+
+    `end`: the file position up to which they may reach. If transactions were decided in a segment that is no longer in
+    the log, none are right.
+    """
+    pieces = before.pieces  # read before the marker, which another thread may replace by a later one
+    if before.decider is not None and before.decider.segment not in snapshot.segments:
+        return None
+    if before.segment is segment:
+        pieces = pieces.until(end)
+    elif before.segment.log.identity == segment.log.identity:
+        pieces = _agreeing(pieces, segment, end)
+    else:
+        return None
+    return pieces if len(pieces) else None
+
+
+def marker_of(snapshot: LogSnapshot, decider: DecidingMarker) -> Marker | None:
+    """The marker that a later mount must find to use what it decided; None if it cannot be read any longer."""
+    try:
+        found = find_batch(snapshot, decider.offset)
+        batch = None if found is None else found.segment.batch_at(found.position, snapshot.end_position(found.segment))
+    except (StorageError, OSError):
+        return None
+    if batch is None or int(batch.base_offset[0]) != decider.offset:
+        return None
+    return Marker(decider.offset, int(batch.crc[0]))
+
+
+def decider_of(snapshot: LogSnapshot, marker: Marker) -> DecidingMarker | None:
+    """The marker in the log as it is now; None if it is gone: truncated, or dropped by compaction."""
+    slot = snapshot.segment_index(marker.offset)
+    if slot < 0:
+        return None
+    decider = DecidingMarker(snapshot.segments[slot], marker.offset)
+    return decider if marker_of(snapshot, decider) == marker else None
+
+
+def _agreeing(pieces: Pieces, segment: Segment, end: int) -> Pieces:
+    """The pieces that are unchanged in the file of `segment`, which was truncated and perhaps extended."""
+    low, high = 0, int(pieces.columns[FILE_END].searchsorted(end, side="right"))
+    # If a piece's first batch is still there, so is everything before it: a truncation does not change what precedes
+    # it.
+    while low < high:
+        middle = (low + high) // 2
+        if _begins_with(pieces, middle, segment, end):
+            low = middle + 1
+        else:
+            high = middle
+    # The last piece that begins alike may end differently, and the pieces of one huge batch belong together.
+    return pieces.until(int(pieces.columns[POSITION, low - 1])) if low else Pieces.none(pieces.start)
+
+
+def _begins_with(pieces: Pieces, row: int, segment: Segment, end: int) -> bool:
+    if int(pieces.columns[CRC, row]) == NO_CRC:
+        return False
+    try:
+        batch = segment.batch_at(int(pieces.columns[POSITION, row]), end)
+    except StorageError:
+        return False
+    return (
+        batch is not None
+        and int(batch.base_offset[0]) == int(pieces.columns[BASE_OFFSET, row])
+        and int(batch.crc[0]) == int(pieces.columns[CRC, row])
+    )
+
+
+_KEPT_BYTES = 32 << 20  # of pieces in memory, in addition to those that open views hold
+_KEPT_STRETCHES = 1024
+
+
+_WholeKey = tuple[Segment, str, int]  # segment, name of the rendition, epoch
+_Place = tuple[Path, int, str]  # directory, base offset, name of the rendition
+
+
+class ViewIndex:
+    """Extents: whole segments, which are kept, and the stretches that single ranges need. Thread-safe."""
+
+    def __init__(
+        self, workers: Workers, store: Store | None, kept_bytes: int = _KEPT_BYTES, keys: KeyIndex | None = None
+    ) -> None:
+        """`keys`: gets the keys of the segments that are measured."""
+        # constant after construction
+        self.workers = workers
+        self.keys = keys
+        self._store = store
+        self._kept_bytes = kept_bytes
+        # has its own locking
+        self._scans = Scans()
+        # guarded by the lock
+        self._lock = threading.Lock()
+        self._whole: OrderedDict[_WholeKey, Extent] = OrderedDict()
+        self._newest: dict[_Place, _WholeKey] = {}  # the last key that was held for each place in the log
+        self._stretches: OrderedDict[tuple[_WholeKey, int, int | None, RecordFilter | None], Extent] = OrderedDict()
+
+    def held(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent | None:
+        """A whole segment, measured at least up to the position `end`; None if all of it would have to be measured."""
+        key = _key(snapshot, segment, rendition)
+        with self._lock:
+            extent = self._whole.get(key)
+            if extent is not None:
+                self._whole.move_to_end(key)
+        if extent is None:
+            extent = self._carried(snapshot, key, rendition, end) or self._loaded(snapshot, segment, rendition)
+            if extent is None:
+                return None
+            extent = self._hold(key, extent)
+        self._extend_whole(extent, snapshot, end)
+        return extent
+
+    def _carried(self, snapshot: LogSnapshot, key: _WholeKey, rendition: Rendition, end: int) -> Extent | None:
+        """The part of a segment, measured before a truncation, that is still right."""
+        segment = key[0]
+        with self._lock:
+            before = self._whole.get(self._newest.get(_place(key), key))
+        pieces = None if before is None else carried(before, snapshot, segment, end)
+        if before is None or pieces is None:
+            return None
+        extent = Extent(segment, rendition, None, 0, pieces, before.decider)
+        extent.kept = before.kept and before.segment is segment and pieces is before.pieces
+        return extent
+
+    def _loaded(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition) -> Extent | None:
+        """A segment that an earlier mount has kept on disk."""
+        name = rendition.lasting_name()
+        found = None if self._store is None or name is None else self._store.load(segment, name)
+        if found is None:
+            return None
+        pieces, marker = found
+        decider = None if marker == NO_MARKER else decider_of(snapshot, marker)
+        if marker != NO_MARKER and decider is None:
+            return None
+        extent = Extent(segment, rendition, None, 0, pieces, decider)
+        extent.kept = True
+        return extent
+
+    def _save(self, extent: Extent) -> bool:
+        """Keeps a whole segment for later mounts, unless its marker cannot be found again, or a later mount cannot know
+        the rendition. False if its file has changed too recently to be sure that it no longer changes."""
+        pieces, decider, snapshot = extent.pieces, extent.decider, extent.snapshot
+        name = extent.rendition.lasting_name()
+        if self._store is None or snapshot is None or name is None:
+            return True
+        marker = NO_MARKER if decider is None else marker_of(snapshot, decider)
+        return marker is None or self._store.save(extent.segment, name, pieces, marker)
+
+    def whole(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent:
+        """A whole segment, measured at least up to the position `end`; what is not known yet is scanned."""
+        extent = self.held(snapshot, segment, rendition, end)
+        if extent is None:
+            extent = self._hold(_key(snapshot, segment, rendition), Extent(segment, rendition, None, 0))
+            self._extend_whole(extent, snapshot, end)
+        return extent
+
+    def stretch(
+        self,
+        snapshot: LogSnapshot,
+        segment: Segment,
+        rendition: Rendition,
+        start: int,
+        end: int,
+        wanted: RecordFilter | None,
+        *,
+        grows: bool,
+    ) -> Extent:
+        """The batches from the position `start` to `end`, without messages that are not `wanted`.
+
+        With `grows`, the extent may be measured further than `end`.
+        """
+        key = (_key(snapshot, segment, rendition), start, None if grows else end, wanted)
+        with self._lock:
+            extent = self._stretches.setdefault(key, Extent(segment, rendition, wanted, start))
+            self._stretches.move_to_end(key)
+            if len(self._stretches) > _KEPT_STRETCHES:
+                self._stretches.popitem(last=False)
+        self.extend(extent, snapshot, end)
+        return extent
+
+    def extend(self, extent: Extent, snapshot: LogSnapshot, end: int, keys: KeyIndex | None = None) -> None:
+        """Measures more of an extent, up to the position `end`. `keys`: see Extent.extend."""
+        with self.scanning(extent.segment.log.path, end - extent.pieces.file_end) as on_bytes:
+            extent.extend(snapshot, end, self.workers, on_bytes, keys)
+
+    def forget(self, segment: Segment) -> None:
+        """Drops what was measured of a segment, so that new layouts do not use it."""
+        with self._lock:
+            for whole in [key for key in self._whole if key[0] is segment]:
+                del self._whole[whole]
+                if self._newest.get(_place(whole)) == whole:
+                    del self._newest[_place(whole)]
+            for stretch in [key for key in self._stretches if key[0][0] is segment]:
+                del self._stretches[stretch]
+
+    def start(self) -> None:
+        """Allows scans (again)."""
+        self._scans.stopping = False
+
+    def stop(self) -> None:
+        """Ends scans in progress, and keeps active segments on disk too: their logs may not be written any longer."""
+        self._scans.stopping = True
+        with self._lock:
+            measured = list(self._whole.values())
+        for extent in measured:
+            if not extent.kept:
+                self._save(extent)
+
+    def status(self) -> dict[str, Any]:
+        """For @status.json: what is held, and the scans in progress."""
+        with self._lock:
+            return {
+                "segments": len(self._whole),
+                "memory_bytes": sum(extent.pieces.memory_bytes for extent in self._whole.values()),
+                "disk_bytes": 0 if self._store is None else self._store.used_bytes(),
+                "scanned_bytes": self._scans.scanned_bytes,
+                "scans": self._scans.status(),
+            }
+
+    def scanning(self, path: Path, total_bytes: int) -> AbstractContextManager[OnBytes]:
+        """A scan of so many bytes of `path`, a file or a log, to be told of each step: it shows in @status.json, and
+        ends with an OSError when the mount does."""
+        return self._scans.scan(path, total_bytes)
+
+    def _extend_whole(self, extent: Extent, snapshot: LogSnapshot, end: int) -> None:
+        segment = extent.segment
+        self.extend(extent, snapshot, end, self.keys)
+        if segment.sealed and extent.pieces.file_end == segment.size and not extent.kept and self._store is not None:
+            extent.kept = self._save(extent)
+
+    def _hold(self, key: _WholeKey, extent: Extent) -> Extent:
+        """The extent to use for `key`: this one, or the one that another thread has stored meanwhile."""
+        with self._lock:
+            extent = self._whole.setdefault(key, extent)
+            before = self._newest.get(_place(key), key)
+            self._newest[_place(key)] = key
+            if before != key:
+                self._whole.pop(before, None)
+            held = sum(other.pieces.memory_bytes for other in self._whole.values())
+            while held > self._kept_bytes and len(self._whole) > 1:
+                dropped, other = self._whole.popitem(last=False)
+                held -= other.pieces.memory_bytes
+                self._newest.pop(_place(dropped), None)
+        return extent
+
+
+def _key(snapshot: LogSnapshot, segment: Segment, rendition: Rendition) -> _WholeKey:
+    return segment, rendition.name, epoch_of(snapshot, rendition)
+
+
+def _place(key: _WholeKey) -> _Place:
+    segment, rendition, _ = key
+    return segment.directory, segment.base_offset, rendition

@@ -1,0 +1,598 @@
+"""Which records have a key, and which stretches of a log may hold one: Bloom filters over hashes of keys.
+
+A hash is 64 bits of a key, never 0, which stands for no key. It decides nothing: a filter only says where to look, and
+names are compared byte by byte. So it is a fast one, a multiplication for each eight bytes, with a secret factor. A
+filter is a number of 64-bit words; a hash sets 5 bits of it, at places that its two halves give (Kirsch and
+Mitzenmacher, "Less hashing, same performance": double hashing costs no precision worth mentioning). With 10 bits a key
+0.95 % of other keys pass; 7 bits, the best number, would make it 0.82 %, and take almost half as long again. The 5 is
+a literal in loops, so that the compiler unrolls them.
+
+Cython in pure-Python mode; the same file runs uncompiled with equal results, only slower.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import cython
+
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+
+
+if cython.compiled:
+    from cython.cimports.libc.math import log
+    from cython.cimports.libc.string import memcpy
+else:
+    from math import log
+
+# Declared, since as literals they are Python objects to Cython.
+_LOW = cython.declare(cython.ulonglong, 0xFFFFFFFF)
+_ALL = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
+_MOST_BITS = cython.declare(cython.ulonglong, 0x80000000)  # so that a place times the bits fits 64 bits
+# So many hashes at least make a filter whose bits tell their number well enough.
+_MANY = cython.declare(cython.longlong, 1024)
+# To count the ones of a word in parallel.
+_TWOS = cython.declare(cython.ulonglong, 0x5555555555555555)
+_FOURS = cython.declare(cython.ulonglong, 0x3333333333333333)
+_EIGHTS = cython.declare(cython.ulonglong, 0x0F0F0F0F0F0F0F0F)
+_SUM = cython.declare(cython.ulonglong, 0x0101010101010101)
+# Odd numbers with about as many ones as zeros, those of MurmurHash3's and SplitMix64's last steps.
+_FACTOR_1 = cython.declare(cython.ulonglong, 0xFF51AFD7ED558CCD)
+_FACTOR_2 = cython.declare(cython.ulonglong, 0xBF58476D1CE4E5B9)
+
+# Cells of a collector's `state`.
+IS_OPEN = 0  # whether a block is being made, of which the next ones are
+POSITION = 1  # where it begins in the file
+BASE_OFFSET = 2  # of its first batch
+CRC = 3  # of its first batch
+FILE_END = 4  # the end of its last batch so far
+RECORDS = 5
+IS_UNKNOWN = 6  # whether it has damage
+PENDING = 7  # hashes of its keys, some more than once
+BLOCKS = 8  # complete ones, of the whole part
+WORDS = 9  # of their filters
+IS_VARIED = 10  # whether nearly all hashes of the last block were different; then those of the next may be
+STATE_CELLS = 11
+
+_IS_OPEN = cython.declare(cython.int, 0)
+_POSITION = cython.declare(cython.int, 1)
+_BASE_OFFSET = cython.declare(cython.int, 2)
+_CRC = cython.declare(cython.int, 3)
+_FILE_END = cython.declare(cython.int, 4)
+_RECORDS = cython.declare(cython.int, 5)
+_IS_UNKNOWN = cython.declare(cython.int, 6)
+_PENDING = cython.declare(cython.int, 7)
+_BLOCKS = cython.declare(cython.int, 8)
+_WORDS = cython.declare(cython.int, 9)
+_IS_VARIED = cython.declare(cython.int, 10)
+_STATE_CELLS = cython.declare(cython.int, 11)
+
+# Fields of a block; kafkafs.reading.key_blocks.KeyBlock has the same order.
+_BLOCK_POSITION = cython.declare(cython.int, 0)
+_BLOCK_FILE_END = cython.declare(cython.int, 1)
+_BLOCK_BASE_OFFSET = cython.declare(cython.int, 2)
+_BLOCK_CRC = cython.declare(cython.int, 3)
+_BLOCK_KEYS = cython.declare(cython.int, 4)
+_BLOCK_FIRST = cython.declare(cython.int, 5)
+_BLOCK_WORDS = cython.declare(cython.int, 6)
+_BLOCK_FIELDS = cython.declare(cython.int, 7)
+
+# Rows of a BatchTable that are copied; storage.format.batches.Column has the same numbers.
+_TABLE_POSITION = cython.declare(cython.int, 0)
+_TABLE_SIZE = cython.declare(cython.int, 1)
+_TABLE_BASE_OFFSET = cython.declare(cython.int, 2)
+_TABLE_CRC = cython.declare(cython.int, 13)
+
+BITS_PER_KEY = 10
+_BITS_PER_KEY = cython.declare(cython.ulonglong, 10)
+
+
+def is_compiled() -> bool:
+    """True for the built kernel, False when this file runs as plain Python."""
+    return bool(cython.compiled)
+
+
+def rows_with_key(
+    buffer: cython.const[cython.uchar][::1],
+    starts: cython.const[cython.longlong][::1],
+    lengths: cython.const[cython.longlong][::1],
+    key: cython.const[cython.uchar][::1],
+    rows: cython.longlong[::1],
+) -> int:
+    """Put the rows whose key (at `starts`, `lengths` bytes; negative: null) is `key` into `rows`; returns how many.
+
+    IndexError when there is less room than keys; ValueError for a key outside the buffer.
+    """
+    count: cython.Py_ssize_t = len(starts)
+    size: cython.longlong = len(buffer)
+    wanted: cython.longlong = len(key)
+    found: cython.Py_ssize_t = 0
+    row: cython.Py_ssize_t
+    start: cython.longlong
+    index: cython.longlong
+    bad: cython.bint = False
+    if not cython.compiled:
+        buffer, starts, lengths, key, rows = (memoryview(each) for each in (buffer, starts, lengths, key, rows))
+    if len(lengths) < count or len(rows) < count:
+        raise IndexError("fewer lengths or rows than keys")
+    with cython.nogil:
+        for row in range(count):
+            if lengths[row] != wanted:
+                continue
+            start = starts[row]
+            if start < 0 or wanted > size or start > size - wanted:
+                bad = True
+                break
+            index = 0
+            # From the end: keys that begin alike are more common than keys that end alike.
+            while index < wanted and buffer[start + wanted - 1 - index] == key[wanted - 1 - index]:
+                index += 1
+            if index == wanted:
+                rows[found] = row
+                found += 1
+    if bad:
+        raise ValueError("a key lies outside the buffer")
+    return found
+
+
+@cython.cfunc
+@cython.nogil
+@cython.inline
+@cython.exceptval(check=False)
+def _product(left: cython.ulonglong, right: cython.ulonglong) -> cython.ulonglong:
+    """Modulo 2^64."""
+    return left * right if cython.compiled else (left * right) & _ALL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.inline
+@cython.exceptval(check=False)
+def _word(buffer: cython.const[cython.uchar][::1], start: cython.longlong) -> cython.ulonglong:
+    """Eight bytes, in the order of the machine."""
+    word: cython.ulonglong = 0
+    if cython.compiled:
+        memcpy(cython.address(word), cython.address(buffer[start]), 8)
+    else:
+        word = int.from_bytes(buffer[start : start + 8], sys.byteorder)
+    return word
+
+
+def hash_keys(
+    buffer: cython.const[cython.uchar][::1],
+    starts: cython.const[cython.longlong][::1],
+    lengths: cython.const[cython.longlong][::1],
+    secret_0: cython.ulonglong,
+    secret_1: cython.ulonglong,
+    hashes: cython.ulonglong[::1],
+) -> None:
+    """Put the hash of each key (at `starts`, `lengths` bytes; negative: null, which gives 0) into `hashes`.
+
+    IndexError when there is less room than keys; ValueError for a key outside the buffer.
+    """
+    size: cython.longlong = len(buffer)
+    rows: cython.Py_ssize_t = len(starts)
+    factor: cython.ulonglong = secret_1 | 1
+    row: cython.Py_ssize_t
+    at: cython.longlong
+    last: cython.longlong
+    length: cython.longlong
+    index: cython.longlong
+    word: cython.ulonglong
+    value: cython.ulonglong
+    bad: cython.bint = False
+    if not cython.compiled:
+        buffer, starts, lengths, hashes = (memoryview(each) for each in (buffer, starts, lengths, hashes))
+    if len(lengths) < rows or len(hashes) < rows:
+        raise IndexError("fewer lengths or hashes than keys")
+    with cython.nogil:
+        for row in range(rows):
+            length = lengths[row]
+            if length < 0:
+                hashes[row] = 0
+                continue
+            at = starts[row]
+            if at < 0 or length > size or at > size - length:
+                bad = True
+                break
+            # The length tells keys of less than eight bytes from those that end with zero bytes.
+            value = secret_0 ^ _product(cython.cast(cython.ulonglong, length), _FACTOR_2)
+            if length >= 8:
+                last = at + length - 8
+                while at < last:
+                    value = _product(value ^ _word(buffer, at), factor)
+                    value ^= value >> 32
+                    at += 8
+                # The last eight bytes, some of them perhaps for the second time: faster than byte by byte.
+                word = _word(buffer, last)
+            else:
+                word = 0
+                for index in range(length):
+                    word |= cython.cast(cython.ulonglong, buffer[at + index]) << (8 * index)
+            value = _product(value ^ word, factor)
+            value = _product(value ^ (value >> 32), _FACTOR_1)
+            value = _product(value ^ (value >> 29), _FACTOR_2)
+            value ^= value >> 32
+            hashes[row] = value if value != 0 else 1
+    if bad:
+        raise ValueError("a key lies outside the buffer")
+
+
+def add_names(
+    buffer: cython.const[cython.uchar][::1],
+    starts: cython.const[cython.longlong][::1],
+    lengths: cython.const[cython.longlong][::1],
+    hashes: cython.const[cython.ulonglong][::1],
+    longest: cython.longlong,
+    names: cython.uchar[::1],
+    ends: cython.longlong[::1],
+    table: cython.longlong[::1],
+    count: cython.Py_ssize_t,
+) -> int:
+    """Add the keys of at most `longest` bytes to a set of them, which has `count`; returns how many it has then, or -1
+    when they are more than `ends` has room for.
+
+    `names`: the keys, one after the other; `ends`: where each ends; `table`: a power of two of slots, more than there
+    may be keys, each free (0) or a key's number from 1 on. IndexError for arrays that do not fit each other;
+    ValueError for a key outside the buffer.
+    """
+    size: cython.longlong = len(buffer)
+    rows: cython.Py_ssize_t = len(starts)
+    room: cython.Py_ssize_t = len(ends)
+    slots: cython.ulonglong = len(table)
+    row: cython.Py_ssize_t
+    at: cython.longlong
+    length: cython.longlong
+    known: cython.longlong
+    first: cython.longlong
+    used: cython.longlong
+    index: cython.longlong
+    slot: cython.ulonglong
+    left: cython.ulonglong = slots
+    full: cython.bint = False
+    bad: cython.bint = False
+    if not cython.compiled:
+        buffer, starts, lengths, hashes = (memoryview(each) for each in (buffer, starts, lengths, hashes))
+        names, ends, table = (memoryview(each) for each in (names, ends, table))
+    if len(lengths) < rows or len(hashes) < rows:
+        raise IndexError("fewer lengths or hashes than keys")
+    if count < 0 or count > room or longest < 0 or longest > 65536 or len(names) < longest * room:
+        raise IndexError("no room for that many names")
+    if slots & (slots - 1) or slots <= cython.cast(cython.ulonglong, room):
+        raise IndexError("the table is too small, or not a power of two")
+    used = 0 if count == 0 else ends[count - 1]
+    if used < 0 or used > longest * count:
+        raise IndexError("names that end elsewhere")
+    with cython.nogil:
+        for row in range(rows):
+            length = lengths[row]
+            if length < 0 or length > longest:
+                continue
+            at = starts[row]
+            if at < 0 or length > size or at > size - length:
+                bad = True
+                break
+            slot = hashes[row] & (slots - 1)
+            left = slots
+            while True:
+                known = table[slot]
+                if known <= 0 or known > count:
+                    break
+                first = 0 if known == 1 else ends[known - 2]
+                if first >= 0 and first <= used - length and ends[known - 1] == first + length:
+                    index = 0
+                    while index < length and names[first + index] == buffer[at + index]:
+                        index += 1
+                    if index == length:
+                        break
+                left -= 1
+                if left == 0:
+                    break
+                slot = (slot + 1) & (slots - 1)
+            if left == 0:
+                break
+            if known > 0 and known <= count:
+                continue
+            if count >= room:
+                full = True
+                break
+            for index in range(length):
+                names[used + index] = buffer[at + index]
+            used += length
+            ends[count] = used
+            count += 1
+            table[slot] = count
+    if bad:
+        raise ValueError("a key lies outside the buffer")
+    if left == 0:
+        raise IndexError("a table without a free slot")
+    return -1 if full else count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _fill(
+    hashes: cython.const[cython.ulonglong][::1], count: cython.Py_ssize_t, words: cython.ulonglong[::1]
+) -> cython.void:
+    """Set the bits of the first `count` hashes in the filter that is `words`, which are cleared."""
+    size: cython.Py_ssize_t = len(words)
+    bits: cython.ulonglong = cython.cast(cython.ulonglong, size) * 64
+    index: cython.Py_ssize_t
+    _probe: cython.int
+    value: cython.ulonglong
+    low: cython.uint
+    step: cython.uint
+    place: cython.ulonglong
+    for index in range(size):
+        words[index] = 0
+    for index in range(count):
+        value = hashes[index]
+        low = cython.cast(cython.uint, value & _LOW)
+        step = cython.cast(cython.uint, value >> 32) | 1
+        for _probe in range(5):
+            place = (cython.cast(cython.ulonglong, low) * bits) >> 32
+            words[place >> 6] |= cython.cast(cython.ulonglong, 1) << (place & 63)
+            low = low + step if cython.compiled else (low + step) & _LOW
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _keys_in(
+    words: cython.const[cython.ulonglong][::1], first: cython.longlong, size: cython.longlong
+) -> cython.longlong:
+    """About how many different hashes set the bits of the filter of `size` words from `first` on: to about a hundredth
+    if they are many, as in `_different`."""
+    index: cython.longlong
+    found: cython.longlong = 0
+    word: cython.ulonglong
+    bits: cython.double = cython.cast(cython.double, size) * 64.0
+    result: cython.longlong
+    for index in range(size):
+        word = words[first + index]
+        word -= (word >> 1) & _TWOS
+        word = (word & _FOURS) + ((word >> 2) & _FOURS)
+        word = (word + (word >> 4)) & _EIGHTS
+        found += cython.cast(cython.longlong, _product(word, _SUM) >> 56)
+    # A full one cannot be made of a tenth as many hashes as it has bits.
+    if found >= size * 64:
+        found = size * 64 - 1
+    bits = log(1.0 - found / bits) * bits / -5.0 if size > 0 else 0.0
+    result = cython.cast(cython.longlong, bits + 0.5) if cython.compiled else int(bits + 0.5)
+    return result
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _different(
+    hashes: cython.const[cython.ulonglong][::1], count: cython.Py_ssize_t, sketch: cython.ulonglong[::1]
+) -> cython.longlong:
+    """About how many different ones there are among the first `count` hashes: to about a hundredth if they are many; of
+    a few, two may set the same bit and count as one.
+
+    Each sets one of at least eight times as many bits; the number of bits tells that of hashes (Whang et al., "A
+    linear-time probabilistic counting algorithm"). `sketch`: eight bits a hash, and at least as many words as the
+    least power of two that has them.
+    """
+    bits: cython.longlong = 64
+    shift: cython.int = 58
+    index: cython.Py_ssize_t
+    place: cython.ulonglong
+    bit: cython.ulonglong
+    found: cython.longlong = 0
+    share: cython.double
+    result: cython.longlong
+    while bits < 8 * count:
+        bits *= 2
+        shift -= 1
+    for index in range(bits >> 6):
+        sketch[index] = 0
+    for index in range(count):
+        place = hashes[index] >> shift
+        bit = cython.cast(cython.ulonglong, 1) << (place & 63)
+        place >>= 6
+        found += (sketch[place] & bit) == 0
+        sketch[place] |= bit
+    share = cython.cast(cython.double, found) / cython.cast(cython.double, bits)
+    # -bits * ln(1 - share), as a series: the share is below an eighth.
+    share = share * (1.0 + share * (1.0 / 2 + share * (1.0 / 3 + share * (1.0 / 4 + share / 5))))
+    result = cython.cast(cython.longlong, share * bits + 0.5) if cython.compiled else int(share * bits + 0.5)
+    return result if result < count else count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _close(
+    state: cython.longlong[::1],
+    pending: cython.const[cython.ulonglong][::1],
+    sketch: cython.ulonglong[::1],
+    blocks: cython.longlong[:, ::1],
+    words: cython.ulonglong[::1],
+) -> cython.bint:
+    """Complete the block that is being made; False without room for it."""
+    block: cython.longlong = state[_BLOCKS]
+    first: cython.longlong = state[_WORDS]
+    count: cython.longlong = state[_PENDING]
+    keys: cython.longlong = -1
+    size: cython.longlong = -1
+    if block < 0 or block >= blocks.shape[0] or first < 0 or count < 0 or count > len(pending):
+        return False
+    # Twice eight bits a hash: the next power of two.
+    if count > len(sketch) * 4 or len(sketch) == 0:
+        return False
+    if state[_IS_VARIED] and count >= _MANY and not state[_IS_UNKNOWN]:
+        # Probably there are about as many keys as hashes here too. If so, the filter's own bits tell how many.
+        size = (count * cython.cast(cython.longlong, _BITS_PER_KEY) + 63) // 64
+        if size > len(words) or first > len(words) - size or cython.cast(cython.ulonglong, size) * 64 > _MOST_BITS:
+            return False
+        _fill(pending, count, words[first : first + size])
+        keys = _keys_in(words, first, size)
+        keys = count if keys > count else keys
+        if keys * 16 < count * 15:
+            keys = -1
+    if keys < 0:
+        keys = _different(pending, count, sketch)
+        size = -1
+        if not state[_IS_UNKNOWN]:
+            size = (keys * cython.cast(cython.longlong, _BITS_PER_KEY) + 63) // 64
+            if size > len(words) or first > len(words) - size or cython.cast(cython.ulonglong, size) * 64 > _MOST_BITS:
+                return False
+            _fill(pending, count, words[first : first + size])
+    state[_IS_VARIED] = keys * 16 >= count * 15
+    blocks[block, _BLOCK_POSITION] = state[_POSITION]
+    blocks[block, _BLOCK_FILE_END] = state[_FILE_END]
+    blocks[block, _BLOCK_BASE_OFFSET] = state[_BASE_OFFSET]
+    blocks[block, _BLOCK_CRC] = state[_CRC]
+    blocks[block, _BLOCK_KEYS] = keys
+    blocks[block, _BLOCK_FIRST] = first
+    blocks[block, _BLOCK_WORDS] = size
+    state[_BLOCKS] = block + 1
+    if size > 0:
+        state[_WORDS] = first + size
+    state[_PENDING] = 0
+    state[_IS_OPEN] = 0
+    return True
+
+
+def close(
+    state: cython.longlong[::1],
+    pending: cython.const[cython.ulonglong][::1],
+    sketch: cython.ulonglong[::1],
+    blocks: cython.longlong[:, ::1],
+    words: cython.ulonglong[::1],
+) -> None:
+    """Complete the block that is being made, if there is one: a row of `blocks` and its filter in `words`, behind those
+    that `state` counts. `pending`, `sketch`: see `collect`. IndexError without room."""
+    done: cython.bint = True
+    if not cython.compiled:
+        state, pending, sketch = memoryview(state), memoryview(pending), memoryview(sketch)
+        blocks, words = memoryview(blocks), memoryview(words)
+    if len(state) < _STATE_CELLS or blocks.shape[1] < _BLOCK_FIELDS:
+        raise IndexError("cells or fields are missing")
+    with cython.nogil:
+        if state[_IS_OPEN]:
+            done = _close(state, pending, sketch, blocks, words)
+    if not done:
+        raise IndexError("no room for the block")
+
+
+def collect(
+    table: cython.const[cython.longlong][:, :],
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    batch: cython.const[cython.longlong][::1],
+    hashes: cython.const[cython.ulonglong][::1],
+    block_bytes: cython.longlong,
+    block_records: cython.longlong,
+    state: cython.longlong[::1],
+    pending: cython.ulonglong[::1],
+    sketch: cython.ulonglong[::1],
+    blocks: cython.longlong[:, ::1],
+    words: cython.ulonglong[::1],
+) -> None:
+    """Add the batches in rows [first, last) of a BatchTable to a collector's blocks, completing each that has
+    `block_bytes` or `block_records`.
+
+    `batch`: each record's row, ascending; `hashes`: of its key, 0 for none. `state`, `pending` (hashes), `blocks` and
+    `words` are the collector's; `sketch` is for the kernel: at least a word for every four hashes. IndexError when
+    there is too little room, or for a record of a batch that is not in the rows: the state is then of no more use.
+    """
+    count: cython.Py_ssize_t = len(batch)
+    room: cython.longlong = len(pending)
+    row: cython.Py_ssize_t
+    record: cython.Py_ssize_t = 0
+    held: cython.longlong
+    before: cython.ulonglong
+    value: cython.ulonglong
+    done: cython.bint = True
+    if not cython.compiled:
+        table, batch, hashes, state = (memoryview(each) for each in (table, batch, hashes, state))
+        pending, sketch, blocks, words = (memoryview(each) for each in (pending, sketch, blocks, words))
+    if len(state) < _STATE_CELLS or blocks.shape[1] < _BLOCK_FIELDS or len(hashes) < count:
+        raise IndexError("cells, fields or hashes are missing")
+    if first < 0 or last > table.shape[1] or table.shape[0] <= _TABLE_CRC:
+        raise IndexError("rows outside of the table")
+    held = state[_PENDING]
+    if held < 0 or held > room or room - held < count:
+        raise IndexError("no room for the hashes")
+    with cython.nogil:
+        for row in range(first, last):
+            if not state[_IS_OPEN]:
+                state[_IS_OPEN] = 1
+                state[_POSITION] = table[_TABLE_POSITION, row]
+                state[_BASE_OFFSET] = table[_TABLE_BASE_OFFSET, row]
+                state[_CRC] = table[_TABLE_CRC, row]
+                state[_RECORDS] = 0
+                state[_IS_UNKNOWN] = 0
+                state[_PENDING] = 0
+            held = state[_PENDING]
+            state[_RECORDS] -= record
+            before = 0
+            while record < count and batch[record] == row:
+                value = hashes[record]
+                record += 1
+                # The same key many times in turn is common, and needs no bits but the first one's.
+                if value != before and value != 0:
+                    pending[held] = value
+                    held += 1
+                    before = value
+            state[_RECORDS] += record
+            state[_PENDING] = held
+            state[_FILE_END] = table[_TABLE_POSITION, row] + table[_TABLE_SIZE, row]
+            if state[_FILE_END] - state[_POSITION] >= block_bytes or state[_RECORDS] >= block_records:
+                done = _close(state, pending, sketch, blocks, words)
+                if not done:
+                    break
+    if not done:
+        raise IndexError("no room for the block")
+    if record < count:
+        raise IndexError("a record of a batch outside of the rows")
+
+
+def probe(
+    words: cython.const[cython.ulonglong][::1],
+    firsts: cython.const[cython.longlong][::1],
+    sizes: cython.const[cython.longlong][::1],
+    hash_: cython.ulonglong,
+    marks: cython.uchar[::1],
+) -> None:
+    """For each filter, `sizes` words from `firsts` on: whether the key of this hash may be in it, 1 or 0 in `marks`.
+
+    No words: there is no key, so 0. A negative size, or words that are not all there: 1. IndexError for fewer sizes or
+    marks than filters.
+    """
+    count: cython.Py_ssize_t = len(firsts)
+    room: cython.longlong = len(words)
+    row: cython.Py_ssize_t
+    _probe: cython.int
+    place: cython.ulonglong
+    bits: cython.ulonglong
+    low: cython.ulonglong
+    step: cython.ulonglong
+    if not cython.compiled:
+        words, firsts = memoryview(words), memoryview(firsts)
+        sizes, marks = memoryview(sizes), memoryview(marks)
+    if len(sizes) < count or len(marks) < count:
+        raise IndexError("fewer sizes or marks than filters")
+    step = (hash_ >> 32) | 1
+    with cython.nogil:
+        for row in range(count):
+            if sizes[row] == 0:
+                marks[row] = 0
+                continue
+            marks[row] = 1
+            if sizes[row] < 0 or firsts[row] < 0 or sizes[row] > room or firsts[row] > room - sizes[row]:
+                continue
+            bits = cython.cast(cython.ulonglong, sizes[row]) * 64
+            if bits > _MOST_BITS:
+                continue
+            low = hash_ & _LOW
+            for _probe in range(5):
+                place = (low * bits) >> 32
+                low = (low + step) & _LOW
+                if not (words[firsts[row] + cython.cast(cython.longlong, place >> 6)] >> (place & 63)) & 1:
+                    marks[row] = 0
+                    break

@@ -1,0 +1,178 @@
+"""A layout: where each byte of a view comes from. Immutable, so readers need no lock; growing views get new ones."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kafkafs.reading.extent import Extent
+from kafkafs.reading.pieces import RecordFilter
+from storage.log.reader import find_batch
+from storage.log.scanning import scan_batches
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
+from storage.types import NO_TIMESTAMP
+
+
+class Run(NamedTuple):
+    """Consecutive bytes of a view, from the view's position `start` to `end`.
+
+    In a rendered view they come from an extent, from its rendered position `source_start` on; in a `.log` view from the
+    file itself, from the file position `source_start` on (`extent` is None). `file_end`: the run has all messages of
+    the view up to this file position of its segment, and may be extended from there; -1 if it may not.
+    """
+
+    start: int
+    end: int
+    segment: Segment
+    extent: Extent | None
+    source_start: int
+    file_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All runs of a view, in order and without gaps. `cursor`: what they cover. `greatest`: the greatest timestamp in
+    them, -1 if there is none or it is unknown. `complete`: nothing appended later can belong to it (`Selection`).
+    `unlisted`: segments that the log no longer lists, whose files may vanish at any time."""
+
+    cursor: Cursor
+    runs: tuple[Run, ...] = ()
+    greatest: int = NO_TIMESTAMP
+    complete: bool = False
+    unlisted: frozenset[Segment] = frozenset()
+    starts: tuple[int, ...] = field(default=(), compare=False)
+
+    @staticmethod
+    def of(
+        cursor: Cursor, runs: Sequence[Run], greatest: int, complete: bool, unlisted: frozenset[Segment] = frozenset()
+    ) -> Layout:
+        return Layout(cursor, tuple(runs), greatest, complete, unlisted, tuple(run.start for run in runs))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the view."""
+        return self.runs[-1].end if self.runs else 0
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether there was damage when it was measured. `.log` views are bytes, so they never count as damaged."""
+        return any(
+            run.extent is not None
+            and run.extent.pieces.is_damaged_in(run.source_start, run.source_start + run.end - run.start)
+            for run in self.runs
+        )
+
+    def run_at(self, position: int) -> Run:
+        """The run that holds the byte at `position`, which must be below `size`."""
+        return self.runs[bisect_right(self.starts, position) - 1]
+
+
+# From offsets to file spans: which whole batches of which segments hold a range, and how far a log is covered.
+
+_LOOK_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """All messages below `next_offset` are covered. In `segment` that is up to the file position `position`, if the
+    segment still exists; otherwise only the offset counts."""
+
+    next_offset: int
+    segment: Segment | None = None
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Whole batches of a segment, from the position `start` to `end`. `wanted` is set where the first or last of them
+    also holds messages outside the range. `natural`: it ends there because the log (so far) does, not the range."""
+
+    segment: Segment
+    start: int
+    end: int
+    wanted: RecordFilter | None
+    natural: bool
+
+
+def spans_from(
+    snapshot: LogSnapshot, cursor: Cursor, end_offset: int | None, visible_end: int
+) -> tuple[list[Span], Cursor]:
+    """The batches that hold offsets from the cursor up to `end_offset` (excluded; None: no end), and the cursor after
+    them.
+
+    `visible_end`: where the log ends for this reader, its end or the last stable offset. SegmentGone when files vanish.
+    """
+    if cursor.next_offset < snapshot.log_start_offset:
+        # Deleted before anybody looked at them, though the files may still have their bytes.
+        cursor = Cursor(snapshot.log_start_offset)
+    natural = end_offset is None or end_offset >= visible_end
+    bound = visible_end if end_offset is None else min(end_offset, visible_end)
+    if cursor.next_offset >= bound:
+        return [], cursor
+    start = _start(snapshot, cursor)
+    if start is None:
+        return [], Cursor(bound, cursor.segment, cursor.position)
+    first_index, position, first = start
+    last_index, end, last = _end(snapshot, bound)
+    spans = []
+    for index in range(first_index, last_index + 1):
+        segment = snapshot.segments[index]
+        start_position = position if index == first_index else 0
+        end_position = end if index == last_index else snapshot.end_position(segment)
+        if start_position >= end_position:
+            continue
+        below = first if index == first_index else None
+        above = last if index == last_index else None
+        wanted = None if below is None and above is None else RecordFilter(below or 0, above)
+        spans.append(Span(segment, start_position, end_position, wanted, natural))
+    if last_index < first_index:  # nothing but a gap
+        return [], Cursor(bound, snapshot.segments[first_index], position)
+    return spans, Cursor(bound, snapshot.segments[last_index], end)
+
+
+def _start(snapshot: LogSnapshot, cursor: Cursor) -> tuple[int, int, int | None] | None:
+    """(segment index, position, least wanted offset if the batch there begins below it)."""
+    for index in range(len(snapshot.segments) - 1, -1, -1):
+        if snapshot.segments[index] is cursor.segment:
+            if cursor.position <= snapshot.end_position(snapshot.segments[index]):
+                return index, cursor.position, None
+            break
+    found = find_batch(snapshot, cursor.next_offset)
+    if found is None:
+        return None
+    base_offset, _ = _batch(snapshot, found.segment, found.position)
+    return found.segment_index, found.position, None if base_offset >= cursor.next_offset else cursor.next_offset
+
+
+def _end(snapshot: LogSnapshot, bound: int) -> tuple[int, int, int | None]:
+    """(segment index, position, first offset not wanted if the batch before the position reaches beyond it)."""
+    last = len(snapshot.segments) - 1
+    found = None if bound >= snapshot.log_end_offset else find_batch(snapshot, bound)
+    if found is None:
+        return last, snapshot.end_position(snapshot.segments[last]), None
+    base_offset, end = _batch(snapshot, found.segment, found.position)
+    if base_offset >= bound or _ends_before(snapshot, found.segment, found.position, bound):
+        return found.segment_index, found.position, None
+    return found.segment_index, end, bound
+
+
+def _ends_before(snapshot: LogSnapshot, segment: Segment, position: int, bound: int) -> bool:
+    """Whether all offsets below `bound` are before `position`, where the first offset cannot be read."""
+    last_offset = segment.base_offset - 1
+    for window in scan_batches(snapshot, segment, segment.floor(bound - 1, position), position, window=_LOOK_BYTES):
+        if window.table.rows:
+            last_offset = int(window.table.last_offset[-1])
+    return last_offset >= bound - 1
+
+
+def _batch(snapshot: LogSnapshot, segment: Segment, position: int) -> tuple[int, int]:
+    """Base offset and end of the batch, or damage, at a position. Base offset -1: in damage, or where it is only known
+    after decompression."""
+    for window in scan_batches(snapshot, segment, position, window=_LOOK_BYTES):
+        if window.damage is not None:
+            return -1, window.damage.end
+        return int(window.table.base_offset[0]), position + int(window.table.size[0])
+    return -1, snapshot.end_position(segment)

@@ -1,0 +1,278 @@
+"""Pieces: how a stretch of one segment's file becomes a stretch of rendered bytes. Values only, no I/O.
+
+A piece is about 512 KiB of rendered bytes made from whole batches (smaller ones cost more in calls than they save). A
+batch that renders to many MiB is shared by several pieces: they have the same file span, and each skips the bytes of
+the ones before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kafkafs.reading.selection import key_rows, time_mask
+from storage.format.batches import BatchTable
+from storage.format.block import RecordBlock
+from storage.types import NO_TIMESTAMP, TimeRange
+
+PIECE_BYTES = 512 << 10  # rendered
+PIECE_SPAN_BYTES = 1 << 20  # of the file: tombstones and aborted messages render to little or nothing
+GROUP_PIECES = 8  # rendered at a time for a sequential reader: fewer, longer steps
+GROUP_SPAN_BYTES = 8 << 20
+SPLIT_BYTES = 4 << 20  # a batch that renders to more is cut
+
+NOT_SPLIT = -1  # `Piece.skip` of a piece of whole batches
+NO_CRC = -1  # `Piece.crc` of damage: of an unreadable batch, or where no batch begins
+NO_LEAST = 2**63 - 1  # least and greatest timestamp where there is no message
+NO_GREATEST = -(2**63 - 1)
+# Least and greatest timestamp of damage that may have held any lower, or higher, timestamp than its neighbour.
+OPEN_BELOW = NO_GREATEST
+OPEN_ABOVE = NO_LEAST
+
+
+class Piece(NamedTuple):
+    """One piece. Positions and sizes in bytes; it is made from the whole batches from `position` to `file_end`."""
+
+    end: int  # rendered position after it, counted from where the pieces begin
+    size: int  # rendered
+    position: int
+    file_end: int
+    skip: int  # in a part of a huge batch: rendered bytes of earlier parts; otherwise NOT_SPLIT
+    base_offset: int  # of the batch at `position`: checked before use, together with its CRC
+    crc: int
+    least: int  # timestamps; NO_LEAST, NO_GREATEST when it has no message; for damage what it may have held
+    greatest: int
+    records: int
+
+    @property
+    def start(self) -> int:
+        """Rendered position of its first byte."""
+        return self.end - self.size
+
+
+END, SIZE, POSITION, FILE_END, SKIP, BASE_OFFSET, CRC, LEAST, GREATEST, RECORDS = range(len(Piece._fields))
+COLUMNS = len(Piece._fields)
+
+
+class Pieces:
+    """All pieces of a stretch from the file position `start` to `file_end`, in order. Immutable.
+
+    `columns`: int64, shape (COLUMNS, pieces), see Piece.
+    """
+
+    __slots__ = ("columns", "file_end", "is_damaged", "size", "start")
+
+    def __init__(self, columns: npt.NDArray[np.int64], start: int, file_end: int) -> None:
+        self.columns = columns
+        self.start = start
+        self.file_end = file_end
+        self.size = int(columns[END, -1]) if columns.shape[1] else 0
+        self.is_damaged = bool((columns[CRC] == NO_CRC).any())
+
+    @staticmethod
+    def none(start: int) -> Pieces:
+        """Nothing measured yet."""
+        return Pieces(np.empty((COLUMNS, 0), dtype=np.int64), start, start)
+
+    def __len__(self) -> int:
+        return int(self.columns.shape[1])
+
+    def piece(self, row: int) -> Piece:
+        return Piece._make(self.columns[:, row].tolist())
+
+    def group(self, row: int, start: int, end: int) -> Piece:
+        """The piece `row` and those of its group that lie between the rendered positions `start` and `end`, as one.
+
+        The piece alone if one of them is damaged or a part of a huge batch.
+        """
+        low = row - row % GROUP_PIECES
+        high = min(low + GROUP_PIECES, len(self))
+        ends = self.columns[END, low:high].tolist()
+        while low < row and ends[0] <= start:
+            del ends[0]
+            low += 1
+        while high - 1 > row and ends[-2] >= end:
+            del ends[-1]
+            high -= 1
+        part = self.columns[:, low:high]
+        first = Piece._make(part[:, 0].tolist())
+        file_end = int(part[FILE_END, -1])
+        is_special = (part[SKIP] != NOT_SPLIT).any() or (part[CRC] == NO_CRC).any()
+        if is_special or file_end - first.position > GROUP_SPAN_BYTES:
+            return self.piece(row)
+        return first._replace(
+            end=ends[-1],
+            size=ends[-1] - first.start,
+            file_end=file_end,
+            least=int(part[LEAST].min()),
+            greatest=int(part[GREATEST].max()),
+            records=int(part[RECORDS].sum()),
+        )
+
+    def is_damaged_in(self, start: int, end: int) -> bool:
+        """Whether there is damage between these rendered positions."""
+        if not self.is_damaged or start >= end:
+            return False
+        return bool((self.columns[CRC, self.row_at(start) : self.row_at(end - 1) + 1] == NO_CRC).any())
+
+    def row_at(self, rendered: int) -> int:
+        """The piece that holds the byte at this rendered position; the number of pieces if the position is the end."""
+        return int(self.columns[END].searchsorted(rendered, side="right"))
+
+    def row_of(self, position: int) -> int:
+        """The first piece that ends after this file position."""
+        return int(self.columns[FILE_END].searchsorted(position, side="right"))
+
+    def rendered_start(self, row: int) -> int:
+        """The rendered position where the piece `row` begins; the whole size for the row after the last."""
+        return int(self.columns[END, row] - self.columns[SIZE, row]) if row < len(self) else self.size
+
+    def records_between(self, start: int, end: int) -> int | None:
+        """Messages in the pieces between these rendered positions; None if the last position is within a piece."""
+        last = self.row_at(end)
+        if start < end and self.rendered_start(last) != end:
+            return None
+        return int(self.columns[RECORDS, self.row_at(start) : last].sum())
+
+    def until(self, position: int) -> Pieces:
+        """The pieces that end at or before a file position."""
+        if self.file_end <= position:
+            return self
+        rows = self.row_of(position)
+        return Pieces(self.columns[:, :rows], self.start, int(self.columns[FILE_END, rows - 1]) if rows else self.start)
+
+    @property
+    def greatest_timestamp(self) -> int:
+        """-1 when no message has one."""
+        return self.greatest_in(0, len(self))
+
+    def greatest_in(self, first: int, last: int) -> int:
+        """The greatest timestamp in the readable pieces of [first, last); -1 when no message has one."""
+        greatest = self.columns[GREATEST, first:last][self.columns[CRC, first:last] != NO_CRC]
+        return max(int(greatest.max()), NO_TIMESTAMP) if len(greatest) else NO_TIMESTAMP
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.columns.nbytes
+
+
+class PieceBuilder:
+    """Adds pieces after the existing ones; small neighbours are merged."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._before = pieces
+        self._rows: list[Piece] = []
+        if len(pieces):
+            self._rows.append(pieces.piece(len(pieces) - 1))
+
+    def add(self, piece: Piece) -> None:
+        """`piece.end` is ignored; pieces without rendered bytes are left out."""
+        if piece.size == 0:
+            return
+        if not self._rows:
+            self._rows.append(piece._replace(end=piece.size))
+            return
+        last = self._rows[-1]
+        end = last.end + piece.size
+        if (
+            last.size + piece.size > PIECE_BYTES
+            or piece.file_end - last.position > PIECE_SPAN_BYTES
+            or last.skip != NOT_SPLIT
+            or piece.skip != NOT_SPLIT
+            or NO_CRC in (last.crc, piece.crc)
+        ):
+            self._rows.append(piece._replace(end=end))
+            return
+        self._rows[-1] = last._replace(
+            end=end,
+            size=last.size + piece.size,
+            file_end=piece.file_end,
+            least=min(last.least, piece.least),
+            greatest=max(last.greatest, piece.greatest),
+            records=last.records + piece.records,
+        )
+
+    def build(self, file_end: int) -> Pieces:
+        """All pieces, up to the file position `file_end`."""
+        kept = self._before.columns[:, : max(0, len(self._before) - 1)]
+        added = np.array(self._rows, dtype=np.int64).reshape(-1, COLUMNS).T
+        columns = np.ascontiguousarray(np.concatenate((kept, added), axis=1))
+        return Pieces(columns, self._before.start, file_end)
+
+
+class MessageFilter(Protocol):
+    """Which messages of a stretch are wanted. Immutable; equal filters want the same."""
+
+    def skips(self, table: BatchTable) -> npt.NDArray[np.uint8] | None:
+        """1 for each batch that is known to hold nothing wanted, so that it need not be decoded; None for none."""
+
+    def mask(self, block: RecordBlock) -> npt.NDArray[np.bool_] | None:
+        """For each record, whether it is wanted; None when all are."""
+
+    def apply(self, block: RecordBlock) -> RecordBlock:
+        """The wanted records of a block."""
+
+    def may_hold(self, table: BatchTable, row: int, times: tuple[int, int]) -> bool:
+        """Whether the damaged batch in `row` may hold a wanted message, according to the offsets in its header and
+        `times`, the least and greatest timestamp that it may have held."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFilter:
+    """Which messages of a stretch are wanted: offsets from `first` to `end` (excluded; None: all), times, and a key.
+
+    Messages without a timestamp are in no time range, and those without a key have none.
+    """
+
+    first: int = 0
+    end: int | None = None
+    times: TimeRange | None = None
+    key: bytes | None = None
+
+    def skips(self, _table: BatchTable) -> npt.NDArray[np.uint8] | None:
+        """See MessageFilter: only batches that hold something wanted are usually in the stretch."""
+        return None
+
+    def mask(self, block: RecordBlock) -> npt.NDArray[np.bool_] | None:
+        """For each record, whether it is wanted; None when all are."""
+        if len(block) == 0:
+            return None
+        mask: npt.NDArray[np.bool_] | None = None
+        if int(block.offset.min()) < self.first:
+            mask = block.offset >= self.first
+        if self.end is not None and int(block.offset.max()) >= self.end:
+            below = block.offset < self.end
+            mask = below if mask is None else mask & below
+        if self.times is not None:
+            within = time_mask(block.timestamp, self.times)
+            mask = within if mask is None else mask & within
+        if self.key is not None:
+            keyed = np.zeros(len(block), np.bool_)
+            keyed[key_rows(block, self.key)] = True
+            mask = keyed if mask is None else mask & keyed
+        return None if mask is None or mask.all() else mask
+
+    def apply(self, block: RecordBlock) -> RecordBlock:
+        """The wanted records of a block."""
+        mask = self.mask(block)
+        return block if mask is None else block.select(mask)
+
+    def may_hold(self, table: BatchTable, row: int, times: tuple[int, int]) -> bool:
+        """See MessageFilter."""
+        base_offset, last_offset = int(table.base_offset[row]), int(table.last_offset[row])
+        if last_offset < self.first or (self.end is not None and base_offset >= self.end):
+            return False
+        return self.times is None or may_lie_in(self.times, *times)
+
+
+def may_lie_in(times: TimeRange, least: int, greatest: int) -> bool:
+    """Whether something with timestamps from `least` to `greatest` (both included) may be in a range of times;
+    NO_LEAST, NO_GREATEST (or -1 for both) when it has no timestamp."""
+    if greatest <= NO_TIMESTAMP and least >= NO_TIMESTAMP:
+        return False
+    if times.start_ms is not None and greatest < times.start_ms:
+        return False
+    return times.end_ms is None or least < times.end_ms

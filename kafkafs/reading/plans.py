@@ -1,0 +1,379 @@
+"""Planning: which runs show the file spans of a rendered view, with as little measuring as possible.
+
+A span that is a whole segment uses the view index, which is made if necessary. A part of a segment uses the index where
+there is one, and measures the pieces at its edges separately; without an index only the part is measured. A time range
+needs the index of each segment that may hold a message of it: pieces wholly inside the range are used as they are, the
+others are measured again through a filter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kafkafs.reading.extent import Extent, Times, hidden_times
+from kafkafs.reading.index import ViewIndex
+from kafkafs.reading.key_blocks import Found
+from kafkafs.reading.layout import Cursor, Run, Span, spans_from
+from kafkafs.reading.pieces import (
+    CRC,
+    END,
+    FILE_END,
+    GREATEST,
+    LEAST,
+    NO_CRC,
+    OPEN_ABOVE,
+    OPEN_BELOW,
+    POSITION,
+    Pieces,
+    RecordFilter,
+    may_lie_in,
+)
+from kafkafs.reading.workbench import Rendition
+from storage.format.batches import BATCH_HEADER_SIZE, claimed_times_in
+from storage.log.counting import visible_end
+from storage.log.offset_lookup import first_times_behind, greatest_timestamp, may_reach, times_before
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
+from storage.types import NO_TIMESTAMP, TimeRange
+
+_SKIP, _WHOLE, _PART = range(3)
+
+
+class Raced(Exception):
+    """Another thread has measured more than this snapshot shows: take a newer one."""
+
+
+class Plan(Protocol):
+    """How the spans of a range become runs."""
+
+    def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
+        """Adds the runs of a span after `runs`, or extends the last one. Returns the greatest timestamp in them, -1 if
+        unknown. `grows`: the view will continue at the span's end. If it raises (Raced too), discard `runs`."""
+
+    def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
+        """Runs that a truncation has left unchanged, for the log as it is after it. None of them is extended later."""
+
+    def count(self, runs: Sequence[Run]) -> int | None:
+        """The number of messages in these runs; None where they do not say."""
+
+    def is_outdated(self) -> bool:
+        """Whether a plan made now would show the same messages otherwise. What is open keeps its plan."""
+
+
+def append_run(
+    runs: list[Run], segment: Segment, extent: Extent | None, source_start: int, size: int, file_end: int = -1
+) -> None:
+    """Adds a run of `size` bytes after the others; see Run. An empty one is left out unless it may be extended."""
+    start = runs[-1].end if runs else 0
+    if size or file_end >= 0:
+        runs.append(Run(start, start + size, segment, extent, source_start, file_end))
+
+
+class RenderedPlan:
+    """What the plans of rendered views have in common."""
+
+    def __init__(self, index: ViewIndex, rendition: Rendition) -> None:
+        self._index = index
+        self._rendition = rendition
+
+    def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
+        """See Plan. Runs of segments that the log no longer lists stay, with their decisions about transactions."""
+        listed = set(snapshot.segments)
+        kept: list[Run] = []
+        for run in runs:
+            extent = run.extent
+            if extent is not None and run.segment in listed:
+                extent = extent.successor(snapshot)
+            kept.append(run._replace(extent=extent, file_end=-1))
+        return tuple(kept)
+
+    def count(self, runs: Sequence[Run]) -> int | None:
+        """See Plan. None too where a run ends within a piece that another view has extended."""
+        total = 0
+        for run in runs:
+            end = run.source_start + run.end - run.start
+            count = None if run.extent is None else run.extent.pieces.records_between(run.source_start, end)
+            if count is None:
+                return None
+            total += count
+        return total
+
+    def is_outdated(self) -> bool:
+        """See Plan."""
+        return self._rendition.is_outdated()
+
+    def _continues(self, runs: list[Run], span: Span) -> bool:
+        """Whether the span begins where the last run ends, so that the run can simply be extended."""
+        return bool(runs) and runs[-1].segment is span.segment and runs[-1].file_end == span.start and span.natural
+
+    def _lengthen(self, snapshot: LogSnapshot, runs: list[Run], span: Span) -> int:
+        """Extends the last run by a span that continues it."""
+        run = runs[-1]
+        assert run.extent is not None
+        self._index.extend(run.extent, snapshot, span.end)
+        pieces = run.extent.pieces
+        _check_not_raced(pieces, span)
+        runs[-1] = run._replace(end=run.start + pieces.size - run.source_start, file_end=span.end)
+        return pieces.greatest_timestamp
+
+    def _add_extent(self, runs: list[Run], span: Span, extent: Extent, *, grows: bool) -> int:
+        """Adds everything that an extent shows."""
+        pieces = extent.pieces
+        _check_not_raced(pieces, span)
+        append_run(runs, span.segment, extent, 0, pieces.size, span.end if grows else -1)
+        return pieces.greatest_timestamp
+
+    def _add_pieces(self, runs: list[Run], span: Span, extent: Extent, first: int, last: int, file_end: int) -> int:
+        """Adds the pieces [first, last) of an extent. `file_end`: see Run."""
+        pieces = extent.pieces
+        start, end = pieces.rendered_start(first), int(pieces.columns[END, last - 1])
+        append_run(runs, span.segment, extent, start, end - start, file_end)
+        return pieces.greatest_in(first, last)
+
+    def _add_measured(
+        self,
+        snapshot: LogSnapshot,
+        runs: list[Run],
+        span: Span,
+        start: int,
+        end: int,
+        wanted: RecordFilter | None,
+        *,
+        grows: bool,
+    ) -> int:
+        """Adds what is wanted of the span's batches from the file position `start` to `end`, measured separately."""
+        extent = self._index.stretch(snapshot, span.segment, self._rendition, start, end, wanted, grows=grows)
+        return self._add_extent(runs, span, extent, grows=grows)
+
+
+class OffsetPlan(RenderedPlan):
+    """The plan of a range of offsets."""
+
+    def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
+        if self._continues(runs, span):
+            return self._lengthen(snapshot, runs, span)
+        ends_with_segment = span.natural or span.end == snapshot.end_position(span.segment)
+        if span.start == 0 and span.wanted is None and ends_with_segment:
+            extent = self._index.whole(snapshot, span.segment, self._rendition, span.end)
+            return self._add_extent(runs, span, extent, grows=grows)
+        grows = grows and span.natural
+        held = self._index.held(snapshot, span.segment, self._rendition, span.end)
+        first, last = (0, 0) if held is None else self._whole_pieces(held.pieces, span)
+        if held is None or first >= last:
+            return self._add_measured(snapshot, runs, span, span.start, span.end, span.wanted, grows=grows)
+        before = int(held.pieces.columns[POSITION, first])
+        behind = span.end if span.natural else int(held.pieces.columns[FILE_END, last - 1])
+        greatest = self._add_edge(snapshot, runs, span, span.start, before)
+        file_end = span.end if grows else -1
+        greatest = max(greatest, self._add_pieces(runs, span, held, first, last, file_end))
+        return max(greatest, self._add_edge(snapshot, runs, span, behind, span.end))
+
+    def _add_edge(self, snapshot: LogSnapshot, runs: list[Run], span: Span, start: int, end: int) -> int:
+        """Adds the batches between an end of the span and the whole pieces in it, if there are any."""
+        if start >= end:
+            return NO_TIMESTAMP
+        return self._add_measured(snapshot, runs, span, start, end, span.wanted, grows=False)
+
+    @staticmethod
+    def _whole_pieces(pieces: Pieces, span: Span) -> tuple[int, int]:
+        """The first of the pieces that lie wholly in the span, and the first one after them."""
+        position, file_end = pieces.columns[POSITION], pieces.columns[FILE_END]
+        cut_below = span.wanted is not None and span.wanted.first > 0
+        cut_above = span.wanted is not None and span.wanted.end is not None
+        first = pieces.row_of(span.start)
+        if first < len(pieces) and (int(position[first]) < span.start or cut_below):
+            # All pieces of the batch there: those of a huge batch share its position.
+            first = int(position.searchsorted(int(file_end[first])))
+        if span.natural:
+            _check_not_raced(pieces, span)
+            return first, len(pieces)
+        return first, int(file_end.searchsorted(span.end, side="left" if cut_above else "right"))
+
+
+class TimePlan(RenderedPlan):
+    """The plan of a range of times."""
+
+    def __init__(self, index: ViewIndex, rendition: Rendition, times: TimeRange) -> None:
+        super().__init__(index, rendition)
+        self._times = times
+
+    def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
+        if self._continues(runs, span):
+            self._pass_over(snapshot, runs[-1], span)
+            return self._lengthen(snapshot, runs, span)
+        if span.segment.sealed and lies_before(snapshot, span, self._times):
+            return NO_TIMESTAMP
+        if not span.natural:  # up to a cut
+            return self._add_filtered(snapshot, runs, span, span.start, span.end, grows=False)
+        extent = self._index.held(snapshot, span.segment, self._rendition, span.end)
+        if extent is None and span.start > snapshot.end_position(span.segment) // 2:
+            return self._add_filtered(snapshot, runs, span, span.start, span.end, grows=grows)
+        if extent is None:
+            extent = self._index.whole(snapshot, span.segment, self._rendition, span.end)
+        pieces = extent.pieces
+        _check_not_raced(pieces, span)
+        position, file_end = pieces.columns[POSITION], pieces.columns[FILE_END]
+        # Where the view grows, everything from the last piece on is measured through the filter, now and later.
+        last = int(position.searchsorted(int(position[-1]))) if grows and len(pieces) else len(pieces)
+        greatest = NO_TIMESTAMP
+        for start, stop, kind in _groups(self._kinds(snapshot, pieces, span)[:last]):
+            if kind == _WHOLE:
+                greatest = max(greatest, self._add_pieces(runs, span, extent, start, stop, -1))
+            elif kind == _PART:
+                first, end = max(span.start, int(position[start])), int(file_end[stop - 1])
+                greatest = max(greatest, self._add_filtered(snapshot, runs, span, first, end, grows=False))
+        if grows:
+            first = max(span.start, int(position[last])) if last < len(pieces) else span.start
+            greatest = max(greatest, self._add_filtered(snapshot, runs, span, first, span.end, grows=True))
+        return greatest
+
+    def _pass_over(self, snapshot: LogSnapshot, run: Run, span: Span) -> None:
+        """Marks the span as measured in the run's extent if nothing in it is in the range, and this is cheap to find.
+
+        Most ranges lie in the past, and only late messages may still come: what is appended is measured once for all of
+        them, in the index, instead of through the filter of each.
+        """
+        times = self._times
+        if run.extent is None or times.end_ms is None:
+            return
+        if greatest_timestamp(snapshot, span.segment).timestamp < times.end_ms:
+            return
+        whole = self._index.held(snapshot, span.segment, self._rendition, span.end)
+        if whole is None or whole.pieces.file_end != span.end:
+            return
+        columns = whole.pieces.columns[:, whole.pieces.row_of(span.start) :]
+        outside = (columns[LEAST] >= times.end_ms) | (columns[GREATEST] <= NO_TIMESTAMP)
+        if times.start_ms is not None:
+            outside |= columns[GREATEST] < times.start_ms
+        if (outside & (columns[CRC] != NO_CRC)).all():
+            run.extent.pass_over(span.start, span.end)
+
+    def _add_filtered(
+        self, snapshot: LogSnapshot, runs: list[Run], span: Span, start: int, end: int, *, grows: bool
+    ) -> int:
+        """Adds the span's batches from the file position `start` to `end`, measured through the filter."""
+        first, behind = (0, None) if span.wanted is None else (span.wanted.first, span.wanted.end)
+        wanted = RecordFilter(first, behind, self._times)
+        return self._add_measured(snapshot, runs, span, start, end, wanted, grows=grows)
+
+    def _kinds(self, snapshot: LogSnapshot, pieces: Pieces, span: Span) -> npt.NDArray[np.int64]:
+        """For each piece: whether it is wholly in the range, partly, or not at all."""
+        columns = pieces.columns
+        least, greatest = columns[LEAST], columns[GREATEST]
+        inside, outside = least > NO_TIMESTAMP, (greatest <= NO_TIMESTAMP) & (least >= NO_TIMESTAMP)
+        if self._times.start_ms is not None:
+            inside &= least >= self._times.start_ms
+            outside |= greatest < self._times.start_ms
+        if self._times.end_ms is not None:
+            inside &= greatest < self._times.end_ms
+            outside |= least >= self._times.end_ms
+        kinds = np.where(outside, _SKIP, np.where(inside, _WHOLE, _PART))
+        # Damage is shown as a whole if what it hides may have been in the range: nothing is missing without an error.
+        for row in np.flatnonzero(columns[CRC] == NO_CRC).tolist():
+            held = may_have_held(snapshot, span.segment, pieces, row)
+            kinds[row] = _WHOLE if may_lie_in(self._times, *held) else _SKIP
+        first = pieces.row_of(span.start)
+        kinds[:first] = _SKIP
+        if first < len(pieces) and (span.wanted is not None or int(columns[POSITION, first]) < span.start):
+            same = columns[POSITION] == columns[POSITION, first]
+            kinds[same & (kinds == _WHOLE)] = _PART
+        return kinds
+
+
+def lies_before(snapshot: LogSnapshot, span: Span, times: TimeRange) -> bool:
+    """Whether all messages of a sealed segment, including those that damage may hide, are older than the range."""
+    if times.start_ms is None or greatest_timestamp(snapshot, span.segment).timestamp == NO_TIMESTAMP:
+        return False
+    return not may_reach(snapshot, span.segment, times.start_ms)
+
+
+def may_have_held(snapshot: LogSnapshot, segment: Segment, pieces: Pieces, row: int) -> Times:
+    """Least and greatest timestamp that the damaged piece `row` may have held. If an end is open, its neighbours are
+    in another chunk or segment."""
+    columns = pieces.columns
+    least, greatest = int(columns[LEAST, row]), int(columns[GREATEST, row])
+    if least != OPEN_BELOW and greatest != OPEN_ABOVE:
+        return least, greatest
+    good = np.flatnonzero(columns[CRC] != NO_CRC)
+    slot = int(good.searchsorted(row))
+    before = _times_of(pieces, good[slot - 1]) if slot else times_before(snapshot, segment)
+    behind = _times_of(pieces, good[slot]) if slot < len(good) else first_times_behind(snapshot, segment)
+    own = claimed_times_in(segment.log.read(int(columns[POSITION, row]), BATCH_HEADER_SIZE))
+    return hidden_times(before, behind, own)
+
+
+def _times_of(pieces: Pieces, row: int) -> Times:
+    least, greatest = int(pieces.columns[LEAST, row]), int(pieces.columns[GREATEST, row])
+    return (least, greatest) if least <= greatest else (NO_TIMESTAMP, NO_TIMESTAMP)
+
+
+def _check_not_raced(pieces: Pieces, span: Span) -> None:
+    if pieces.file_end > span.end:
+        raise Raced
+
+
+def _groups(kinds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+    """Consecutive pieces of one kind: (first, first after them, kind)."""
+    edges = np.flatnonzero(np.diff(kinds)) + 1
+    bounds = [0, *edges.tolist(), len(kinds)]
+    for start, stop in pairwise(bounds):
+        if start < stop:
+            yield start, stop, int(kinds[start])
+
+
+# The plan of a key's messages: only the blocks that may hold the key are measured, through a filter.
+#
+# Without a key index everything is. What is appended later is measured through the filter as it comes, so positions do
+# not depend on the index.
+
+
+class KeyPlan(RenderedPlan):
+    """The plan of all messages with a key."""
+
+    def __init__(self, index: ViewIndex, rendition: Rendition, key: bytes) -> None:
+        super().__init__(index, rendition)
+        self._key = key
+
+    def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
+        if self._continues(runs, span):
+            return self._lengthen(snapshot, runs, span)
+        wanted = self._wanted(span)
+        found = self._find(snapshot, span)
+        greatest = NO_TIMESTAMP
+        for start, end in found.stretches:
+            greatest = max(greatest, self._add_measured(snapshot, runs, span, start, end, wanted, grows=False))
+        if grows or found.behind < span.end:
+            behind = self._add_measured(snapshot, runs, span, found.behind, span.end, wanted, grows=grows)
+            greatest = max(greatest, behind)
+        return greatest
+
+    def first_sizes(self, snapshot: LogSnapshot) -> Iterator[tuple[int, int]]:
+        """For each stretch that may hold the key, in order: the bytes that its messages render to, and the greatest
+        timestamp in them. Measured one by one, so that the first with messages shows that the key is there."""
+        visible = visible_end(snapshot, self._rendition.isolation)
+        spans, _ = spans_from(snapshot, Cursor(snapshot.log_start_offset), None, visible)
+        for span in spans:
+            found = self._find(snapshot, span)
+            wanted = self._wanted(span)
+            # The stretches as `add` measures them, so that an open finds them measured.
+            stretches = [(*stretch, False) for stretch in found.stretches]
+            grows = span is spans[-1]
+            if grows or found.behind < span.end:
+                stretches.append((found.behind, span.end, grows))
+            for start, end, grows in stretches:
+                extent = self._index.stretch(snapshot, span.segment, self._rendition, start, end, wanted, grows=grows)
+                yield extent.pieces.size, extent.pieces.greatest_timestamp
+
+    def _wanted(self, span: Span) -> RecordFilter:
+        first, end = (0, None) if span.wanted is None else (span.wanted.first, span.wanted.end)
+        return RecordFilter(first, end, None, self._key)
+
+    def _find(self, snapshot: LogSnapshot, span: Span) -> Found:
+        if self._index.keys is None:
+            return Found([], span.start)
+        return self._index.keys.find(snapshot, span.segment, self._key, span.start, span.end)

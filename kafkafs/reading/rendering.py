@@ -1,0 +1,353 @@
+"""One piece of a view, rendered: its file span is read, its CRCs are checked, and its bytes go into a buffer.
+
+A damaged batch takes as many bytes as were measured for it, which stand for its error; everything else is right.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kafkafs.formats.long_record import LongRecord
+from kafkafs.reading.block_cache import Block, BlockCache, Buffer, DamagedPlace
+from kafkafs.reading.extent import Extent, SegmentTask, measure_row
+from kafkafs.reading.handle import OpenView, ViewHandle
+from kafkafs.reading.layout import Layout, Run
+from kafkafs.reading.pieces import NO_CRC, NOT_SPLIT, Piece
+from kafkafs.reading.workbench import Workbench, workbench
+from kafkafs.reading.workers import Workers
+from storage.errors import CorruptBatch, SegmentGone, StorageError
+from storage.format.batches import BatchTable
+from storage.format.block import RecordBlock
+from storage.log.scanning import scan_batches
+
+
+def render_piece(task: SegmentTask, piece: Piece, buffer: Buffer) -> list[DamagedPlace]:
+    """Fills buffer[:piece.size] and returns the places in it that take the place of damage.
+
+    SegmentGone when the file is gone, or no longer holds the batches that were measured.
+    """
+    read_at = task.segment.changed_ns()
+    return [replace(place, read_at=read_at) for place in _fill(task, piece, buffer)]
+
+
+def _fill(task: SegmentTask, piece: Piece, buffer: Buffer) -> list[DamagedPlace]:
+    out = buffer.array.data[: piece.size]
+    if piece.crc == NO_CRC:
+        return _render_damaged(task, piece, out)
+    if piece.skip != NOT_SPLIT:
+        return _huge.render(task, piece, out)
+    with workbench() as bench:
+        data = bench.read(task.segment, piece.position, piece.file_end)
+        bench.scan(data, piece.position)
+        _check(task, piece, bench.table)
+        end, places = _render(bench, task, piece, data, out)
+    if end != piece.size:
+        raise _rewritten(task, piece, end)
+    return places
+
+
+class _HugeBatch:
+    """The last decoded batch among those that are served in parts: it is decoded once for all its parts, and only one
+    is kept, because its records may take more memory than everything else."""
+
+    def __init__(self) -> None:
+        # guarded by the lock
+        self._lock = threading.Lock()
+        self._of: tuple[SegmentTask, int] | None = None
+        self._bench: Workbench | None = None
+        self._block: RecordBlock | None = None
+        self._ends: npt.NDArray[np.int64] | None = None
+        self._long: tuple[int, LongRecord] | None = None  # the last record that was rendered in part, and its row
+
+    def render(self, task: SegmentTask, piece: Piece, out: memoryview) -> list[DamagedPlace]:
+        """Renders a part of a batch."""
+        with self._lock:
+            if self._of is None or self._of[0] is not task or self._of[1] != piece.position:
+                self._forget_locked()
+                self._decode_locked(task, piece)
+            block, ends = self._block, self._ends
+            assert block is not None
+            assert ends is not None
+            if block.damage is not None:
+                return [DamagedPlace(0, piece.size, block.damage.error)]
+            at, stop = piece.skip, piece.skip + piece.size
+            if stop > (int(ends[-1]) if len(ends) else 0):
+                raise _rewritten(task, piece, "fewer")
+            while at < stop:
+                row = int(ends.searchsorted(at, side="right"))
+                last = int(ends.searchsorted(stop, side="right"))
+                start = int(ends[row - 1]) if row else 0
+                if at == start and row < last:
+                    shown = block.select(slice(row, last))
+                    end = at + task.format.render(shown, out[at - piece.skip :])
+                    if end != ends[last - 1]:
+                        raise _rewritten(task, piece, end - piece.skip)
+                else:
+                    end = min(int(ends[row]), stop)
+                    long = self._long_locked(task, block, row)
+                    if long.size != int(ends[row]) - start:
+                        raise _rewritten(task, piece, long.size)
+                    long.render(out[at - piece.skip : end - piece.skip], at - start)
+                at = end
+            if stop == ends[-1]:
+                self._forget_locked()
+        return []
+
+    def _long_locked(self, task: SegmentTask, block: RecordBlock, row: int) -> LongRecord:
+        if self._long is None or self._long[0] != row:
+            self._long = row, LongRecord(task.format, block.select(slice(row, row + 1)))
+        return self._long[1]
+
+    def forget(self) -> None:
+        """Frees the memory; a reader that still needs it decodes the batch again."""
+        with self._lock:
+            self._forget_locked()
+
+    def _decode_locked(self, task: SegmentTask, piece: Piece) -> None:
+        bench = Workbench()
+        data = bench.read(task.segment, piece.position, piece.file_end)
+        bench.scan(data, piece.position)
+        _check(task, piece, bench.table)
+        block = bench.checked.decode(data, bench.table, origin=piece.position)
+        if block.damage is not None:
+            block.damage.error.path = task.segment.log.path
+        if task.filter is not None:
+            block = task.filter.apply(block)
+        sizes = bench.sizes(len(block))
+        task.format.measure(block, sizes)
+        self._of = task, piece.position
+        self._bench, self._block, self._ends = bench, block, np.cumsum(sizes)
+
+    def _forget_locked(self) -> None:
+        self._of = self._bench = self._block = self._ends = self._long = None
+
+
+_huge = _HugeBatch()
+forget_huge_batch = _huge.forget
+
+
+def _render(
+    bench: Workbench, task: SegmentTask, piece: Piece, data: memoryview, out: memoryview
+) -> tuple[int, list[DamagedPlace]]:
+    table = bench.table
+    skip = None if task.skips is None else task.skips(table)
+    places: list[DamagedPlace] = []
+    at = 0
+    row = 0
+    while row < table.rows:
+        block = bench.checked.decode(data, table, row, origin=piece.position, skip=skip)
+        bench.note(block)
+        row, damage = block.next_row, block.damage
+        if len(block):
+            shown = block if task.filter is None else task.filter.apply(block)
+            done, at = task.format.render_rows(shown, out, at)
+            if done < len(shown):
+                raise _rewritten(task, piece, f"more than {len(out)}")
+        if damage is not None:
+            damage.error.path = task.segment.log.path
+            size = measure_row(bench, task, data, table, damage.row, piece.position)
+            if size:
+                places.append(DamagedPlace(at, at + size, damage.error))
+            at += size
+            row = damage.row + 1
+            if at > len(out):
+                raise _rewritten(task, piece, f"more than {len(out)}")
+    return at, places
+
+
+def _rewritten(task: SegmentTask, piece: Piece, end: int | str) -> SegmentGone:
+    return SegmentGone(
+        "segment was rewritten since its messages were measured",
+        path=task.segment.log.path,
+        position=piece.position,
+        expected=f"{piece.size} rendered bytes",
+        found=end,
+    )
+
+
+def _check(task: SegmentTask, piece: Piece, table: BatchTable) -> None:
+    """The batches that were measured must still be there: a file may be rewritten under the same name and inode."""
+    if (
+        table.rows
+        and int(table.base_offset[0]) == piece.base_offset
+        and int(table.crc[0]) == piece.crc
+        and int(table.position[-1] + table.size[-1]) == piece.file_end
+    ):
+        return
+    raise SegmentGone(
+        "the file has other batches where messages were measured", path=task.segment.log.path, position=piece.position
+    )
+
+
+def _render_damaged(task: SegmentTask, piece: Piece, out: memoryview) -> list[DamagedPlace]:
+    """A piece that was damaged when it was measured: its error, or its messages if it was repaired and fits."""
+    error = _no_batch(task, piece)
+    if error is not None:
+        return [DamagedPlace(0, piece.size, error)]
+    with workbench() as bench:
+        data = bench.read(task.segment, piece.position, piece.file_end)
+        bench.scan(data, piece.position)
+        block = bench.checked.decode(data, bench.table, origin=piece.position)
+        if block.damage is not None:
+            block.damage.error.path = task.segment.log.path
+            return [DamagedPlace(0, piece.size, block.damage.error)]
+        sizes = sum(measure_row(bench, task, data, bench.table, row, piece.position) for row in range(bench.table.rows))
+        if sizes == piece.size:
+            _, places = _render(bench, task, piece, data, out)
+            return places
+    repaired = CorruptBatch(
+        "a damaged batch was repaired, and does not fit in the place of its error",
+        path=task.segment.log.path,
+        position=piece.position,
+        expected=f"{piece.size} rendered bytes",
+        found=sizes,
+        advice="Close this file in all programs, and open it again",
+    )
+    return [DamagedPlace(0, piece.size, repaired)]
+
+
+def _no_batch(task: SegmentTask, piece: Piece) -> StorageError | None:
+    """Why no batch begins at a piece's position; None if one does. The scan begins at an earlier batch, so that the
+    error gives the offset that follows it."""
+    segment = task.segment
+    start = segment.floor_position(piece.position, task.snapshot.end_position(segment))
+    for window in scan_batches(task.snapshot, segment, start, piece.file_end):
+        if window.damage is not None and window.damage.position == piece.position:
+            return window.damage.error
+    return None
+
+
+# Open files of rendered messages: reads are answered from blocks of a shared cache, which workers fill in advance.
+
+_AHEAD_BYTES = 12 << 20  # rendered before they are requested, once a reader has proved to be sequential
+_NEAR_BYTES = 1 << 20  # reads of a buffered file arrive out of order by a few requests
+
+# memmove that keeps the interpreter's lock: a copy takes less time than getting the lock back may take.
+_memmove = ctypes.PyDLL(None).memmove
+_memmove.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_memmove.restype = None
+
+
+class Place(NamedTuple):
+    """A piece of a view: the view's bytes from `start` to `end` are the block's from `skip` on."""
+
+    start: int
+    end: int
+    skip: int
+    run: Run
+    extent: Extent
+    piece: Piece
+
+
+def place_at(layout: Layout, position: int, *, grouped: bool) -> Place:
+    """The piece (or group of pieces) that holds the byte at `position`, which is below the layout's size."""
+    run = layout.run_at(position)
+    extent = run.extent
+    assert extent is not None, "a rendered view has extents"
+    pieces = extent.pieces
+    row = pieces.row_at(run.source_start + position - run.start)
+    if grouped:
+        piece = pieces.group(row, run.source_start, run.source_start + run.end - run.start)
+    else:
+        piece = pieces.piece(row)
+    start = run.start + piece.start - run.source_start
+    first = max(start, run.start)
+    # The last piece may have grown since this layout was made.
+    return Place(first, min(start + piece.size, run.end), first - start, run, extent, piece)
+
+
+class RenderedHandle(ViewHandle):
+    """An open rendered view. The fields that reading threads share are only hints."""
+
+    def __init__(self, view: OpenView, cache: BlockCache, workers: Workers) -> None:
+        super().__init__(view)
+        self._cache = cache
+        self._workers = workers
+        self._place: tuple[Layout, Place] | None = None
+        self._next = 0  # where a sequential reader continues
+        self._streak = 0  # how often it did
+        self._ahead = 0  # up to where pieces were requested
+        self._reads_parts = False  # of a huge batch
+
+    def close(self) -> None:
+        super().close()
+        if self._reads_parts:
+            forget_huge_batch()
+
+    def _copy(self, layout: Layout, position: int, end: int, address: int) -> tuple[int, int]:
+        place = self._find(layout, position)
+        if place.run.segment in layout.unlisted:
+            place.run.segment.log.stat()  # when a file is removed, its cached blocks are no longer served
+        block = self._block(place, self._workers.help)
+        finished = False
+        try:
+            start = position - place.start + place.skip
+            stop = min(block.readable_until(start), start + min(end, place.end) - position)
+            _memmove(address, block.address + start, stop - start)
+            finished = self._streak > 1 and place.start + stop - place.skip >= place.end
+            return stop - start, min(end, place.end) - position
+        finally:
+            self._cache.release(block, finished=finished)
+
+    def _after_read(self, layout: Layout, offset: int, position: int) -> None:
+        if self._workers.running:
+            self._render_ahead(layout, offset, position)
+
+    def _find(self, layout: Layout, position: int) -> Place:
+        held = self._place
+        if held is not None and held[0] is layout and held[1].start <= position < held[1].end:
+            return held[1]
+        place = place_at(layout, position, grouped=self._streak > 1)
+        self._place = (layout, place)
+        return place
+
+    def _block(self, place: Place, while_waiting: Callable[[], object] | None = None) -> Block:
+        extent, piece = place.extent, place.piece
+        key = extent.key(piece)
+        self._reads_parts = self._reads_parts or piece.skip != NOT_SPLIT
+
+        def fill(buffer: Buffer) -> list[DamagedPlace]:
+            return render_piece(extent.task, piece, buffer)
+
+        block = self._cache.get(key, piece.size, fill, while_waiting)
+        if block.damage and block.damage[0].read_at != place.run.segment.changed_ns():
+            # A damaged block is valid only until its file changes: it may have been repaired in place.
+            self._cache.release(block, outdated=True)
+            block = self._cache.get(key, piece.size, fill, while_waiting)
+        return block
+
+    def _render_ahead(self, layout: Layout, offset: int, position: int) -> None:
+        if abs(offset - self._next) <= _NEAR_BYTES:
+            self._streak += 1
+        else:
+            self._streak = 0
+            self._ahead = 0
+        self._next = position
+        if self._streak < 2:
+            return  # reading only the head of a file does not justify rendering much
+        held = self._place
+        ahead = max(self._ahead, position if held is None else held[1].end)
+        while ahead < layout.size and ahead - position < _AHEAD_BYTES:
+            place = place_at(layout, ahead, grouped=True)
+            self._submit(place)
+            ahead = place.end
+        self._ahead = ahead
+
+    def _submit(self, place: Place) -> None:
+        extent, piece = place.extent, place.piece
+        if piece.size > _NEAR_BYTES and self._cache.max_bytes < 8 * piece.size:
+            return
+
+        def render() -> None:
+            if self._view.is_open and place.end > self._next - _NEAR_BYTES:
+                self._cache.release(self._block(place))
+
+        if not self._cache.holds(extent.key(piece)):
+            self._workers.submit(render)

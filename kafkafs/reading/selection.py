@@ -1,0 +1,220 @@
+"""Which messages of a log are meant, and which offsets these are in a snapshot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kafkafs.reading import key_kernel
+from kafkafs.reading.range_names import LastDuration, LastMessages, OffsetsCount, OffsetSpec, TimeBetween, TimeSpec
+from storage.latest.latest_records import rows_among
+from storage.log.counting import count_messages, nth_message, visible_end
+from storage.log.offset_lookup import may_reach, position_for_timestamp
+from storage.types import MAX_OFFSET, NO_TIMESTAMP, Isolation, TimeRange
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from storage.format.batches import BatchTable
+    from storage.format.block import RecordBlock
+    from storage.latest.offset_map import Int64s
+    from storage.log.segment import Segment
+    from storage.log.snapshot import LogSnapshot
+
+
+# What a range means for a log as it is now: from which offset to which, and which timestamps.
+#
+# Shared by the views and by the commands that read without a mount. A range that ends above the log end has the
+# messages that exist so far, and grows; a range that begins above the log end or below the log start is Kafka's
+# OffsetOutOfRange (kafkafs/CONTRACT.md, "Ranges").
+
+
+def time_mask(timestamps: NDArray[np.int64], times: TimeRange) -> NDArray[np.bool_]:
+    """Which of these timestamps are in `times`. -1 means no timestamp and is in no range."""
+    mask: NDArray[np.bool_] = timestamps != NO_TIMESTAMP
+    if times.start_ms is not None:
+        mask &= timestamps >= times.start_ms
+    if times.end_ms is not None:
+        mask &= timestamps < times.end_ms
+    return mask
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Messages of a log: offsets from `start_offset` (included) to `end_offset` (excluded; None: all, growing),
+    of these at most the first `limit`, and of these the ones with timestamps in `time_range` (None: all).
+
+    `complete`: nothing that is appended later can belong to it. An incomplete A+N has `end_offset` None and `limit` N:
+    resolve it again with a later snapshot.
+    """
+
+    start_offset: int
+    end_offset: int | None
+    time_range: TimeRange | None = None
+    limit: int | None = None
+    complete: bool = False
+
+
+def resolve(
+    snapshot: LogSnapshot,
+    spec: OffsetSpec | TimeSpec | None,
+    isolation: Isolation,
+    now_ms: int,
+    *,
+    clamp: bool = False,
+    find_nth: bool = True,
+) -> Selection:
+    """What `spec` (None: everything) selects from a log as it is in `snapshot`.
+
+    `clamp`: of a range that begins below the log start, what is left. `find_nth` False leaves the end of an A+N to the
+    reader (`limit`), which counts anyway. Raises OffsetOutOfRange; another StorageError where damage hides the place
+    that is searched. Takes a few reads, for last-N and A+N also the headers of their span.
+    """
+    if spec is None:
+        return Selection(snapshot.log_start_offset, None)
+    if isinstance(spec, TimeBetween):
+        return Selection(_start_of_time(snapshot, spec.start_ms), None, TimeRange(spec.start_ms, spec.end_ms))
+    if isinstance(spec, LastDuration):
+        # Up to now, inclusive.
+        times = TimeRange(now_ms - spec.duration_ms, now_ms + 1)
+        end = visible_end(snapshot, isolation)
+        return Selection(min(_start_of_time(snapshot, times.start_ms), end), end, times, complete=True)
+    if isinstance(spec, LastMessages):
+        end = visible_end(snapshot, isolation)
+        return Selection(_start_of_last(snapshot, spec.most, end, isolation), end, complete=True)
+    start = _checked_start(snapshot, spec.first, spec.last, clamp)
+    if isinstance(spec, OffsetsCount):
+        nth = nth_message(snapshot, start, spec.most, isolation) if find_nth else None
+        if nth is None:
+            return Selection(start, None, limit=spec.most)
+        return Selection(start, nth + 1, limit=spec.most, complete=True)
+    if spec.last is None:
+        return Selection(start, None)
+    return Selection(start, spec.last + 1, complete=spec.last < visible_end(snapshot, isolation))
+
+
+def _checked_start(snapshot: LogSnapshot, first: int, last: int | None, clamp: bool) -> int:
+    """The offset where reading begins. OffsetOutOfRange above the log end, and below the log start if not clamped."""
+    if first >= snapshot.log_start_offset or not clamp:
+        snapshot.check_offset(first)
+        return first
+    if last is not None and last < snapshot.log_start_offset:
+        raise snapshot.out_of_range(f"range is wholly below the log start of {snapshot.tp}", last)
+    return snapshot.log_start_offset
+
+
+def _start_of_last(snapshot: LogSnapshot, count: int, end: int, isolation: Isolation) -> int:
+    """The offset from which there are `count` messages up to `end` (excluded); the log start when there are fewer.
+
+    A step back over n offsets finds at most n messages: in a log without gaps the first step finds them all. With gaps
+    the steps grow, and the last one is counted forward again.
+    """
+    start, missing, step = end, count, count
+    while missing > 0 and start > snapshot.log_start_offset:
+        before = max(start - step, snapshot.log_start_offset)
+        found = count_messages(snapshot, before, start, isolation)
+        if found > missing:
+            nth = nth_message(snapshot, before, found - missing + 1, isolation)
+            assert nth is not None  # more messages were just found
+            return nth
+        start, missing = before, missing - found
+        step *= 2
+    return start
+
+
+def _start_of_time(snapshot: LogSnapshot, start_ms: int | None) -> int:
+    """An offset below which no message has a timestamp >= `start_ms`; the log end when there is none at all.
+
+    Damage that may hide such a message is not skipped: reading must end with its error.
+    """
+    if start_ms is None:
+        return snapshot.log_start_offset
+    for segment in snapshot.segments:
+        if may_reach(snapshot, segment, start_ms):
+            return max(snapshot.log_start_offset, _start_in_segment(snapshot, segment, start_ms))
+    return snapshot.log_end_offset
+
+
+def _start_in_segment(snapshot: LogSnapshot, segment: Segment, start_ms: int) -> int:
+    position = position_for_timestamp(snapshot, segment, start_ms)
+    batch = segment.batch_at(position, snapshot.end_position(segment)) if position > 0 else None
+    # The header of a compressed message in an old format does not have its first offset (-1).
+    return segment.base_offset if batch is None else max(segment.base_offset, int(batch.base_offset[0]))
+
+
+# Which records of a block have a key or a header: by columns, with Python objects only for possible matches.
+
+
+def key_rows(block: RecordBlock, key: bytes) -> NDArray[np.intp]:
+    """The rows whose key is `key`, ascending."""
+    rows = np.empty(len(block), np.int64)
+    return rows[: key_kernel.rows_with_key(block.buffer, block.key_start, block.key_length, key, rows)]
+
+
+def header_rows(block: RecordBlock, name: bytes, value: bytes) -> NDArray[np.intp]:
+    """The rows that have a header of this name and value, ascending."""
+    needle = value or name
+    rows = np.flatnonzero(block.headers_count > 0)
+    if needle:
+        rows = _that_may_hold(block, rows, needle)
+    return np.array([row for row in rows.tolist() if (name, value) in block.headers(row)], np.intp)
+
+
+def _that_may_hold(block: RecordBlock, rows: NDArray[np.intp], needle: bytes) -> NDArray[np.intp]:
+    """Those of `rows` (which have headers) with the needle between the start of their headers and that of the next
+    row's."""
+    starts = block.headers_start[rows]
+    search = re.compile(re.escape(needle)).search
+    slots = []
+    found = search(block.buffer, int(starts[0])) if len(rows) else None
+    while found is not None:
+        slot = int(starts.searchsorted(found.start(), side="right")) - 1
+        slots.append(slot)
+        # One match in a record is enough.
+        found = search(block.buffer, int(starts[slot + 1])) if slot + 1 < len(starts) else None
+    return rows[np.array(slots, np.intp)]
+
+
+# Messages by a list of offsets: the last message of every key, once a scan has found them.
+
+DEFAULT_LATEST_BYTES: Final = 512 << 20  # for the keys of one scan
+
+
+class ChosenOffsets:
+    """The messages at some offsets, ascending (a MessageFilter of kafkafs.reading.pieces). Equal only to itself."""
+
+    def __init__(self, offsets: Int64s) -> None:
+        self.offsets = offsets
+
+    def skips(self, table: BatchTable) -> NDArray[np.uint8] | None:
+        """See MessageFilter. A batch whose base offset is unknown (-1) is not skipped without need."""
+        first = self.offsets.searchsorted(table.base_offset)
+        behind = self.offsets.searchsorted(table.last_offset, side="right")
+        return np.equal(first, behind).view(np.uint8)
+
+    def mask(self, block: RecordBlock) -> NDArray[np.bool_] | None:
+        """See MessageFilter."""
+        mask = rows_among(block.offset, self.offsets)
+        return None if mask.all() else mask
+
+    def apply(self, block: RecordBlock) -> RecordBlock:
+        """See MessageFilter."""
+        mask = self.mask(block)
+        return block if mask is None else block.select(mask)
+
+    def spans(self, snapshot: LogSnapshot, start_offset: int) -> Iterator[tuple[int, int]]:
+        """Offsets from (included) and to (excluded) which the messages at `start_offset` and after it lie, one pair for
+        each segment that holds any."""
+        for slot, segment in enumerate(snapshot.segments):
+            behind = snapshot.segments[slot + 1].base_offset if slot + 1 < len(snapshot.segments) else MAX_OFFSET
+            first, last = self.offsets.searchsorted((max(segment.base_offset, start_offset), behind)).tolist()
+            if first < last:
+                yield int(self.offsets[first]), int(self.offsets[last - 1]) + 1
+
+    def may_hold(self, _table: BatchTable, _row: int, _times: tuple[int, int]) -> bool:
+        """See MessageFilter. Nothing in the header of a damaged batch is certain."""
+        return True

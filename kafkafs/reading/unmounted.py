@@ -1,0 +1,325 @@
+"""Reading without a mount: a partition's messages in a range, in order, as blocks or as the log's own bytes.
+
+A reader that is called again continues where it stopped, so a log is followed by reading it again and again. Segments
+that retention or compaction replaces meanwhile are looked up again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from kafkafs.reading.growth import agreed_end
+from kafkafs.reading.layout import Cursor, Span, spans_from
+from kafkafs.reading.range_names import LastDuration, LastMessages, OffsetSpec, TimeSpec
+from kafkafs.reading.selection import Selection, header_rows, key_rows, resolve, time_mask
+from storage.errors import OffsetOutOfRange, SegmentGone, StorageError, TierUnavailable
+from storage.log.counting import visible_end
+from storage.log.reader import Rereads, read_blocks, read_range
+from storage.types import Isolation, TimeRange
+
+if TYPE_CHECKING:
+    from kafkafs.reading.key_index import KeyIndex
+    from kafkafs.reading.selection import ChosenOffsets
+    from storage.format.block import RecordBlock
+    from storage.format.decoder import Decoder
+    from storage.log.segment import Segment
+    from storage.log.snapshot import Log, LogSnapshot
+
+
+_Part = TypeVar("_Part")
+
+_CHUNK_BYTES: Final = 1 << 20
+_KEYS_BYTES: Final = 1 << 30  # of the key index on disk
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The wanted messages: those in both ranges (None: all) that have the key and all the headers.
+
+    `latest_bytes`: instead of all messages the last one of every key, as `latest.txt` has it, with so much memory for
+    the keys; without ranges.
+    """
+
+    offsets: OffsetSpec | None = None
+    times: TimeSpec | None = None
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    key: bytes | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    latest_bytes: int | None = None
+
+    def of_new(self) -> Wanted:
+        """What is wanted of a partition that is added later: all that it has is newer than the last messages."""
+        return replace(self, offsets=None) if isinstance(self.offsets, LastMessages) else self
+
+    def begins_behind(self, snapshot: LogSnapshot) -> bool:
+        """Whether the range of offsets begins above the log end: out of range, unless the reader waits for it."""
+        spec = self.offsets
+        return spec is not None and not isinstance(spec, LastMessages) and spec.first > snapshot.log_end_offset
+
+    def select(self, snapshot: LogSnapshot, now_ms: int, *, follow: bool) -> Selection:
+        """The selection for a log as it is now. Raises OffsetOutOfRange."""
+        by_offset = resolve(snapshot, self.offsets, self.isolation, now_ms, find_nth=False)
+        if follow and isinstance(self.offsets, LastMessages):
+            by_offset = replace(by_offset, end_offset=None, complete=False)
+        if self.times is None:
+            return by_offset
+        by_time = resolve(snapshot, self.times, self.isolation, now_ms)
+        times = by_time.time_range
+        if follow and isinstance(self.times, LastDuration) and times is not None:
+            by_time = replace(by_time, end_offset=None, complete=False, time_range=TimeRange(times.start_ms, None))
+        ends = [end for end in (by_offset.end_offset, by_time.end_offset) if end is not None]
+        # The first N of an A+N are those at A, whatever their timestamps: then reading begins at A.
+        start = by_offset.start_offset if by_offset.limit else max(by_offset.start_offset, by_time.start_offset)
+        return Selection(start, min(ends, default=None), by_time.time_range, by_offset.limit)
+
+
+class PartitionReader:
+    """Reads the wanted messages of one log. Not thread-safe.
+
+    `follow`: messages that are appended later belong to the range too, a range above the log end is waited for, and a
+    loss is reported to `note` instead of raised. What a tier does not give is always reported to it: then `failed` is
+    set, and reading goes on behind it. `decoder` may be shared with readers that are not used at the same time. `keys`:
+    where to look for a wanted key. `done`: no more messages can come.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        wanted: Wanted,
+        now_ms: int,
+        decoder: Decoder,
+        *,
+        follow: bool = False,
+        note: Callable[[str], None] | None = None,
+        keys: KeyIndex | None = None,
+    ) -> None:
+        self.done = False
+        self.failed = False
+        self._log = log
+        self._wanted = wanted
+        self._now_ms = now_ms
+        self._follow = follow
+        self._note = note
+        self._selection: Selection | None = None
+        self._seen: LogSnapshot | None = None  # what was read last
+        self._next = 0
+        self._left: int | None = None
+        self._latest: ChosenOffsets | None = None
+        self._missing = 0  # of the latest messages: those not read yet
+        self._may_retry = True  # nothing was yielded since `_next` was moved
+        self._decoder = decoder
+        self._keys = keys
+
+    def blocks(self) -> Iterator[RecordBlock]:
+        """The wanted records up to the end of the log as it is now; a block is valid until the next is taken.
+
+        Raises OffsetOutOfRange; the error of damaged data, after the records before it.
+        """
+        yield from self._passes(self._blocks)
+
+    def raw(self) -> Iterator[memoryview]:
+        """The whole batches that hold the ranges, verbatim, in parts of up to a MiB; a part is valid until the next.
+
+        Key and headers are ignored; batches are not decoded.
+        """
+        yield from self._passes(self._raw)
+
+    def _passes(self, one_pass: Callable[[LogSnapshot, Selection], Iterator[_Part]]) -> Iterator[_Part]:
+        rereads = Rereads()
+        self._may_retry = True
+        while not self.done:
+            snapshot = self._log.snapshot()
+            if self._selection is None and self._follow and self._wanted.begins_behind(snapshot):
+                return  # The log has not reached the range yet.
+            try:
+                selection = self._settle(snapshot)
+                if self._next > snapshot.log_end_offset:  # truncated below where the range begins
+                    self.done = not self._follow
+                    return
+                yield from one_pass(snapshot, selection)
+            except SegmentGone:
+                if not self._may_retry or rereads.are_exhausted(self._next):
+                    raise
+                continue
+            end = visible_end(snapshot, self._wanted.isolation)
+            bound = end if selection.end_offset is None else min(end, selection.end_offset)
+            self._next = max(self._next, bound)
+            whole = selection.end_offset is not None and selection.end_offset <= end
+            self.done = self.done or whole or not self._follow
+            return
+
+    def _settle(self, snapshot: LogSnapshot) -> Selection:
+        """Decides where to continue: the log may have changed at both ends since the last pass."""
+        before, self._seen = self._seen, snapshot
+        if self._selection is None or (self._wanted.latest_bytes is not None and self._latest is None):
+            self._selection = self._wanted.select(snapshot, self._now_ms, follow=self._follow)
+            self._next = self._selection.start_offset
+            self._left = self._selection.limit
+            if self._wanted.latest_bytes is not None:
+                self._find_latest(snapshot, self._wanted.latest_bytes)
+            return self._selection
+        start = self._selection.start_offset
+        if before is not None and before.generation != snapshot.generation:
+            agreed = max(agreed_end(before, snapshot, self._wanted.isolation), start)
+            if agreed < self._next:
+                self._say(f"{snapshot.tp} was truncated to {min(snapshot.cuts[before.generation :])}")
+                self._next = agreed
+        if self._next < snapshot.log_start_offset:
+            how = "removed" if snapshot.remote_offsets is None else "moved to tiered storage"
+            lost = f"messages {self._next} to {snapshot.log_start_offset - 1} of {snapshot.tp} were {how} unread"
+            if not self._follow:
+                raise OffsetOutOfRange(lost)
+            self._say(lost)
+            self._next = snapshot.log_start_offset
+        return self._selection
+
+    def _say(self, text: str) -> None:
+        if self._note is not None:
+            self._note(text)
+
+    def _pass_over(self, error: StorageError) -> None:
+        """Reports what a tier does not give; raises any other error."""
+        if not isinstance(error, TierUnavailable):
+            raise error
+        self.failed = True
+        self._say(str(error))
+
+    def _blocks(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[RecordBlock]:
+        for block in self._undivided(snapshot, selection):
+            if self._left is not None:
+                block = block.select(slice(0, self._left)) if len(block) > self._left else block
+                self._left -= len(block)
+            if len(block):
+                behind = int(block.offset[-1]) + 1
+                chosen = self._filtered(block, selection.time_range)
+                if len(chosen):
+                    yield chosen
+                self._next = behind
+            if self._left == 0:
+                self.done = True
+                return
+            if block.damage is not None:
+                self._pass_over(block.damage.error)
+        if self._missing:
+            raise SegmentGone(
+                f"{self._missing} of the latest messages of {snapshot.tp} were removed unread", advice="Run it again"
+            )
+
+    def _undivided(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[RecordBlock]:
+        """The messages from the next one on, before filters."""
+        isolation, decoder = self._wanted.isolation, self._decoder
+        if self._latest is None:
+            yield from self._read(snapshot, selection.end_offset)
+            return
+        for start, end in self._latest.spans(snapshot, self._next):
+            yield from read_range(snapshot, start, end, isolation=isolation, decoder=decoder)
+
+    def _find_latest(self, snapshot: LogSnapshot, memory_bytes: int) -> None:
+        from kafkafs.reading.selection import ChosenOffsets
+        from storage.latest.latest_records import latest_offsets
+
+        offsets = latest_offsets(snapshot, self._wanted.isolation, memory_bytes)
+        self._latest, self._missing = ChosenOffsets(offsets), len(offsets)
+
+    def _read(self, snapshot: LogSnapshot, end_offset: int | None) -> Iterator[RecordBlock]:
+        """The records from `_next` to `end_offset`; without those that the key index shows not to have the key."""
+        isolation, key = self._wanted.isolation, self._wanted.key
+        if self._keys is None or key is None or self._left is not None:  # the first N messages have any key
+            yield from read_range(snapshot, self._next, end_offset, isolation=isolation, decoder=self._decoder)
+            return
+        snapshot.check_offset(self._next)
+        spans, _ = spans_from(snapshot, Cursor(self._next), end_offset, visible_end(snapshot, isolation))
+        for span in spans:
+            for start, end in self._stretches(snapshot, span, self._keys, key):
+                for block in read_blocks(
+                    snapshot, span.segment, start, end, isolation=isolation, decoder=self._decoder
+                ):
+                    yield block if span.wanted is None else span.wanted.apply(block)
+
+    @staticmethod
+    def _stretches(snapshot: LogSnapshot, span: Span, keys: KeyIndex, key: bytes) -> list[tuple[int, int]]:
+        """The stretches (start, end) of a span in which the key may be."""
+        from kafkafs.reading.store import LEAST_BYTES
+
+        segment, whole = span.segment, [(span.start, span.end)]
+        if segment.size < LEAST_BYTES:
+            return whole
+        found = keys.find_known(segment, key, span.start, span.end)
+        if found is None or found.behind < span.end:
+            # To scan a segment for its index is worth while if most of it would have to be read anyway.
+            left = span.end - (span.start if found is None else found.behind)
+            if 2 * left > snapshot.end_position(segment):
+                found = keys.find(snapshot, segment, key, span.start, span.end)
+        if found is None:
+            return whole
+        return [*found.stretches, (found.behind, span.end)] if found.behind < span.end else found.stretches
+
+    def _filtered(self, block: RecordBlock, times: TimeRange | None) -> RecordBlock:
+        if self._latest is not None:
+            block = self._latest.apply(block)
+            self._missing -= len(block)
+        if times is not None:
+            mask = time_mask(block.timestamp, times)
+            block = block if mask.all() else block.select(mask)
+        if self._wanted.key is not None:
+            block = block.select(key_rows(block, self._wanted.key))
+        for name, value in self._wanted.headers:
+            block = block.select(header_rows(block, name, value))
+        return block
+
+    def _raw(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[memoryview]:
+        # The plans of the views, so that the bytes are the same as theirs.
+        from kafkafs.reading.layout import Run
+        from kafkafs.reading.raw import RawPlan, RawTimePlan
+
+        end = visible_end(snapshot, self._wanted.isolation)
+        if self._left is not None:
+            nth = resolve(snapshot, self._wanted.offsets, self._wanted.isolation, self._now_ms)
+            selection = replace(selection, end_offset=nth.end_offset)
+        plan = RawPlan() if selection.time_range is None else RawTimePlan(selection.time_range)
+        spans, _ = spans_from(snapshot, Cursor(self._next), selection.end_offset, end)
+        for span in spans:
+            runs: list[Run] = []
+            plan.add(snapshot, runs, span, grows=False)
+            for run in runs:
+                try:
+                    for part in _file_bytes(run.segment, run.source_start, run.end - run.start):
+                        self._may_retry = False
+                        yield part
+                except TierUnavailable as error:
+                    self._pass_over(error)
+        if self._left is not None and selection.end_offset is not None:
+            self.done = True
+
+
+@contextmanager
+def key_index() -> Iterator[KeyIndex]:
+    """The key index, with what mounts and earlier commands have kept of it; what is added is kept at the end."""
+    from kafkafs.reading.key_index import KeyIndex
+    from kafkafs.reading.store import KeyStore, default_directory
+    from kafkafs.reading.workers import Workers
+
+    store: KeyStore | None
+    try:
+        store = KeyStore(default_directory(), _KEYS_BYTES)
+    except RuntimeError:  # there is no home directory
+        store = None
+    keys = KeyIndex(Workers(), store)
+    try:
+        yield keys
+    finally:
+        keys.stop()
+
+
+def _file_bytes(segment: Segment, position: int, size: int) -> Iterator[memoryview]:
+    buffer = bytearray(min(_CHUNK_BYTES, size))
+    end = position + size
+    while position < end:
+        data = segment.log.read(position, min(_CHUNK_BYTES, end - position), buffer)
+        if not data:
+            raise SegmentGone("segment was truncated while it was read", path=segment.log.path, position=position)
+        yield data
+        position += len(data)

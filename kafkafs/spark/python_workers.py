@@ -1,0 +1,154 @@
+"""What Spark's Python workers run: kafkafs from where the driver has it, compiled or not."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+
+from pyspark import TaskContext
+
+from kafkafs.compiled_kernels import uncompiled
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+# The check that Spark jobs run compiled kernels: without them, a scan of minutes takes days.
+
+
+class UncompiledKernels(RuntimeError):
+    """The kernels run as plain Python, hundreds of times slower, and this was not explicitly allowed."""
+
+
+def require_compiled(allow_uncompiled: bool = False) -> None:
+    """Raises UncompiledKernels unless the kernels of this process are compiled or `allow_uncompiled` is set."""
+    slow = [] if allow_uncompiled else uncompiled()
+    if slow:
+        raise UncompiledKernels(
+            f"{', '.join(slow)} {'is' if len(slow) == 1 else 'are'} not compiled on this machine, so this would be "
+            "hundreds of times slower: install kafkafs with a C compiler, or set option('allowUncompiled', 'true')"
+        )
+
+
+# Removes two delays that Spark adds to every task in a Python worker.
+#
+# - Spark's JVM sends a task in two pieces over a connection without TCP_NODELAY, so the second is sent only when the
+#   first is acknowledged; the kernel delays that by 40 ms, to send it with an answer (tcp(7), TCP_QUICKACK). The first
+#   piece holds the function: the acknowledgement is sent while the function is unpickled.
+# - pyspark.daemon collects garbage after every task, through all objects of all imported modules: about 20 ms.
+#
+# Over Unix sockets (`spark.python.unix.domain.socket.enabled`) there is only the second delay.
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_begun = False  # whether this process has run a task
+
+
+class WorkerStart:
+    """An attribute of objects that Spark sends to its workers: unpickling it there removes the delays. It has no effect
+    elsewhere."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _start, ()
+
+
+@dataclass(frozen=True, slots=True)
+class Started(Generic[P, R]):
+    """A function that is sent to the workers together with a WorkerStart."""
+
+    work: Callable[P, R]
+    start: WorkerStart = field(default_factory=WorkerStart)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.work(*args, **kwargs)
+
+
+def _start() -> WorkerStart:
+    global _begun
+    if TaskContext.get() is not None:
+        _acknowledge()
+        if _begun and not gc.get_freeze_count():
+            # What the first task imported is never freed: later collections need not examine it.
+            gc.freeze()
+        _begun = True
+    return WorkerStart()
+
+
+def _acknowledge() -> None:
+    """Sends the delayed acknowledgements of this process's connections within the machine."""
+    # Spark does not expose its socket, so all are examined; closing a duplicate does not affect the original.
+    for entry in os.scandir("/proc/self/fd"):
+        # Raised for the listing's own descriptor, and for listening or closed sockets: none of these matter.
+        with suppress(OSError):
+            if stat.S_ISSOCK(entry.stat().st_mode):
+                with socket.socket(fileno=os.dup(int(entry.name))) as connection:
+                    if _is_within_machine(connection):
+                        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+
+def _is_within_machine(connection: socket.socket) -> bool:
+    """Whether it is a TCP connection to another process on this machine. OSError if it is not connected."""
+    if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
+        return False
+    return ip_address(connection.getpeername()[0]).is_loopback
+
+
+# The check of the Python that Spark's workers run: it needs kafkafs, which plans, reads and writes in the workers.
+
+_ASK: Final = (
+    "import sys, importlib.util as u; "
+    "print('%d.%d' % sys.version_info[:2], all(map(u.find_spec, ('kafkafs', 'storage', 'pyarrow'))))"
+)
+_TIMEOUT_S: Final = 60
+
+
+class WrongWorkerPython(RuntimeError):
+    """The workers' Python lacks kafkafs, or its version differs from this one's."""
+
+
+def mending(python: str) -> str:
+    """Advice for workers whose Python, the executable `python`, lacks kafkafs."""
+    return (
+        f"Install it there (`{python} -m pip install 'kafkafs[spark]'`), or let the workers run a Python that has it: "
+        f"PYSPARK_PYTHON={sys.executable}, or --conf spark.pyspark.python={sys.executable}"
+    )
+
+
+def check_python(spark: SparkSession) -> None:
+    """Checks the Python that the workers of a session on this machine will use, if it is not this one, by running it.
+
+    A cluster is not checked: its machines may not be running yet, and a task that fails reports it. WrongWorkerPython.
+    """
+    try:
+        master, python = str(spark.sparkContext.master), str(spark.sparkContext.pythonExec)
+    except Exception:  # noqa: BLE001 - Spark Connect has no context, and raises errors of its own
+        return
+    found = shutil.which(python)
+    if not master.startswith("local") or found == sys.executable:
+        return
+    if found is None:
+        raise WrongWorkerPython(f"Spark's workers would run {python}, which does not exist here. {mending(python)}")
+    answer = subprocess.run(
+        [Path(found).absolute(), "-P", "-c", _ASK],
+        cwd="/", capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    version, _, has_all = answer.stdout.strip().partition(" ")
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if has_all != "True":
+        raise WrongWorkerPython(f"the Python of Spark's workers, {found}, has no kafkafs. {mending(found)}")
+    if version != own:
+        raise WrongWorkerPython(
+            f"the Python of Spark's workers, {found}, has version {version}, but this one has {own}. {mending(found)}"
+        )

@@ -1,0 +1,677 @@
+"""Replication of logs from one directory to another, batch by batch and byte for byte, as a follower does it.
+
+The copy continues at its own log end. With a moment, each partition is cut there (storage.log.offset_lookup); with a
+recorder, everything that was copied is digested for a manifest (storage.backup.mirror). Sources: Kafka's
+ReplicaFetcherThread, appendAsFollower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from storage.append.partition_log import PartitionLog
+from storage.config import NEW_TOPIC_OVERRIDES
+from storage.coordinators.groups import ConsumerGroup, GroupOffsets, GroupReplay
+from storage.directory.owned_dir import OwnedDir
+from storage.errors import (
+    CorruptCheckpoint,
+    InvalidRecord,
+    InvalidTopic,
+    SegmentGone,
+    StorageError,
+    UnknownTopicOrPartition,
+)
+from storage.files import meta_properties, metadata_checkpoint, names
+from storage.files.cluster_metadata import ClusterMetadata, read_bootstrap
+from storage.files.disk import replace_file
+from storage.files.log_file import paths_in
+from storage.files.manifest import (
+    Manifest,
+    ManifestFile,
+    ManifestOffset,
+    ManifestPartition,
+    ManifestTopic,
+    digest_file,
+)
+from storage.files.metadata_checkpoint import cluster_records
+from storage.files.opening import exists
+from storage.format.batches import RANGE_BYTES, BatchRange, BatchTable, Column, RangeDigest
+from storage.format.decoder import verify_crcs
+from storage.log import reader
+from storage.log.log_dir import LogDir
+from storage.log.offset_lookup import MixedBatch, cut_at
+from storage.log.reader import Rereads, spans_between
+from storage.log.scanning import scan_batches, scan_sound_batches
+from storage.log.snapshot import LogSnapshot, TransactionOutcomes
+from storage.log.tiering import TIERED_KEYS
+from storage.progress import NoProgress, Progress
+from storage.types import OffsetRange, TopicPartition
+
+# Whether a copy's batches are those of its source, which may have been compacted since.
+#
+# Compaction keeps a batch's base offset, last offset, producer and sequence, and removes records from it, or the batch
+# as a whole (Kafka's MemoryRecords.buildRetainedRecordsInto). Batches of formats v0 and v1 become v2.
+
+_KEPT: Final = [
+    Column.BASE_OFFSET,
+    Column.PRODUCER_ID,
+    Column.PRODUCER_EPOCH,
+    Column.BASE_SEQUENCE,
+    Column.LEADER_EPOCH,
+]
+
+
+def same_batches(copy: BatchTable, source: BatchTable, *, compacted: bool) -> bool:
+    """Whether the source's batches in a range of offsets are the copy's; by their checksums.
+
+    `compacted`: its topic is compacted, so that batches may be missing from the source, or have fewer records.
+    """
+    _, ours, theirs = np.intersect1d(copy.last_offset, source.last_offset, assume_unique=True, return_indices=True)
+    if len(theirs) < source.rows or (not compacted and len(ours) < copy.rows):
+        return False
+    same = copy.crc[ours] == source.crc[theirs]
+    if compacted:
+        kept = (copy.data[_KEPT][:, ours] == source.data[_KEPT][:, theirs]).all(axis=0)
+        same |= kept & (source.count[theirs] < copy.count[ours])
+        same |= (copy.magic[ours] < 2) & (source.magic[theirs] == 2)
+    return bool(same.all())
+
+
+# What a mirror writes to its manifest: digests of all batches that it copies, the topics, the groups' offsets.
+#
+# A manifest never lists what is not on the disk, and is never partly there:
+#
+# 1. batches are appended and digested, and flushed   → a stopped mirror leaves the manifest that was there before, if
+# any 2. the copy is closed, which syncs it               → as before; the copy is marked as cleanly shut down 3. the
+# copy's other files are digested, and the    manifest is replaced as a whole (`manifest`)     → it lists all that was
+# copied
+#
+# So it may be behind the copy, if a mirror was stopped before step 3, or had no manifest to write. The next one reads
+# what is not listed back from the copy, checks it, and compares it with the source as far as that still has it.
+
+_OF_THE_DIRECTORY: Final = (
+    names.RECOVERY_POINT_CHECKPOINT,
+    names.LOG_START_CHECKPOINT,
+    names.REPLICATION_CHECKPOINT,
+    names.CLEANER_CHECKPOINT,
+    names.CLEAN_SHUTDOWN,
+    names.BOOTSTRAP_CHECKPOINT,
+)
+
+
+@dataclass(slots=True)
+class PartitionRecorder:
+    """Digests the batches of one partition in order. A range ends with a segment of the source, or at RANGE_BYTES."""
+
+    log_start_offset: int
+    ranges: list[BatchRange] = field(default_factory=list)
+    _digest: RangeDigest = field(default_factory=RangeDigest)
+    _segment: int = -1
+
+    def add(self, segment: int, data: memoryview, table: BatchTable) -> None:
+        """Adds batches of the segment with this base offset; `data` has their bytes, back to back."""
+        if segment != self._segment or self._digest.size_bytes >= RANGE_BYTES:
+            self.finish()
+        self._segment = segment
+        self._digest.add(data, table)
+
+    def finish(self) -> None:
+        """Ends the range: what is added later is another one."""
+        if self._digest.batches:
+            self.ranges.append(self._digest.result())
+            self._digest = RangeDigest()
+
+
+@dataclass(slots=True)
+class ManifestRecorder:
+    """Collects the content of a manifest while a mirror runs. `previous`: the manifest that is added to, None for a new
+    one. `found`: by
+    partition, what the copy had before this mirror and the manifest did not list: from the first offset to the last."""
+
+    previous: Manifest | None = None
+    found: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
+    _partitions: dict[TopicPartition, PartitionRecorder] = field(default_factory=dict)
+    _topics: dict[str, ManifestTopic] = field(default_factory=dict)
+    _offsets_of: GroupOffsets | None = None  # keeps what it has read: a mirror that follows looks all the time
+    _groups: Mapping[str, ConsumerGroup] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=dict)
+    _cluster_id: str | None = None
+
+    def see_topics(
+        self, source: LogDir, snapshots: Mapping[TopicPartition, LogSnapshot], renamed: Mapping[str, str]
+    ) -> None:
+        """Notes the topics of these logs as they are in the source now. OSError."""
+        with suppress(CorruptCheckpoint):  # the messages are worth a backup all the same
+            meta = meta_properties.read(source.path / names.META_PROPERTIES)
+            self._cluster_id = None if meta is None else meta.cluster_id
+        for topic in {tp.topic for tp in snapshots}:
+            info = source.topic_info(topic)
+            name = self._names[topic] = renamed.get(topic, topic)
+            self._topics[name] = ManifestTopic(topic, info.topic_id, info.partition_count, dict(info.overrides))
+
+    def see_groups(self, source: LogDir, until_ms: int | None) -> None:
+        """Notes what groups have committed in the source now, or had committed at a moment. What cannot be read is left
+        out; `kafkafs groups` reports it."""
+        if self._offsets_of is None:
+            self._offsets_of = GroupOffsets(source)
+        self._groups = self._offsets_of.groups() if until_ms is None else _groups_at(source, self._offsets_of, until_ms)
+
+    def partition(
+        self, tp: TopicPartition, source: LogSnapshot, copy: LogSnapshot, *, compacted: bool
+    ) -> PartitionRecorder:
+        """The recorder of a partition of the copy. When it is first asked for, what the copy has and the manifest does
+        not is digested. `compacted`: see same_batches.
+
+        InvalidRecord if the copy ends before its manifest does, or differs from the source; CorruptBatch and the like.
+        """
+        known = self._partitions.get(tp)
+        if known is not None:
+            return known
+        before = None if self.previous is None else self.previous.partitions.get(tp)
+        recorder = PartitionRecorder(copy.log_start_offset)
+        start = copy.segments[0].base_offset if copy.segments else 0
+        if before is not None and before.ranges:
+            recorder.ranges += before.ranges
+            start = before.log_end_offset
+            if copy.log_end_offset < start:
+                raise InvalidRecord(
+                    "the copy has lost messages that its manifest lists",
+                    path=copy.segments[0].directory if copy.segments else None,
+                    expected=f"a log end offset of at least {start}",
+                    found=copy.log_end_offset,
+                    advice="`kafkafs verify --manifest` shows more. Mirror into another directory",
+                )
+        unlisted = _digested(copy, start)
+        for found in unlisted:
+            _check_same(found, source, copy, compacted=compacted)
+        recorder.ranges += unlisted
+        if unlisted:
+            self.found[tp] = OffsetRange(unlisted[0].first_offset, unlisted[-1].last_offset + 1)
+        self._partitions[tp] = recorder
+        return recorder
+
+    def manifest(self, until_ms: int | None, now_ms: int, copy: Path) -> Manifest:
+        """The manifest after this mirror, once the directory `copy` is closed: what was there before, and what was
+        added. OSError."""
+        partitions = dict({} if self.previous is None else self.previous.partitions)
+        for tp, recorder in self._partitions.items():
+            recorder.finish()
+            end = recorder.ranges[-1].last_offset + 1 if recorder.ranges else recorder.log_start_offset
+            partitions[tp] = ManifestPartition(recorder.log_start_offset, end, tuple(recorder.ranges))
+        return Manifest(
+            self._cluster_id,
+            now_ms if self.previous is None else self.previous.created_ms,
+            now_ms,
+            until_ms,
+            {**({} if self.previous is None else self.previous.topics), **self._topics},
+            partitions,
+            tuple(self._offsets()),
+            {} if exists(copy / names.META_PROPERTIES) else dict(self._files(copy)),
+        )
+
+    def _files(self, copy: Path) -> Iterator[tuple[str, ManifestFile]]:
+        """The files of the copy, but for its logs. Those of partitions that this mirror did not come to stay as the
+        previous manifest has them."""
+        before = {} if self.previous is None else self.previous.files
+        came_to = {tp.dir_name for tp in self._partitions}
+        for name, file in before.items():
+            directory = name.rpartition("/")[0]
+            if directory and directory not in came_to:
+                yield name, file
+        listed = {directory: [path.name for path in paths_in(copy / directory)] for directory in came_to}
+        for name in (*_OF_THE_DIRECTORY, *(f"{place}/{name}" for place in sorted(listed) for name in listed[place])):
+            found = None if name.endswith(".log") else digest_file(copy / name)
+            if found is not None:
+                yield name, found
+
+    def _offsets(self) -> Iterator[ManifestOffset]:
+        """The committed offsets of the topics that were copied. Those of other topics stay as the previous manifest has
+        them."""
+        for committed in () if self.previous is None else self.previous.groups:
+            if committed.topic not in self._topics:
+                yield committed
+        for name, group in sorted(self._groups.items()):
+            for topic, offsets in sorted(group.offsets.items()):
+                if topic in self._names:
+                    for partition, found in sorted(offsets.items()):
+                        place = self._names[topic], partition
+                        yield ManifestOffset(name, *place, found.offset, found.leader_epoch, found.metadata)
+
+
+def _groups_at(source: LogDir, offsets: GroupOffsets, until_ms: int) -> Mapping[str, ConsumerGroup]:
+    """The groups as they were at a moment."""
+    groups: dict[str, ConsumerGroup] = {}
+    for partition in offsets.partitions():
+        replay = GroupReplay(partition)
+        try:
+            snapshot = source.log(TopicPartition(names.CONSUMER_OFFSETS_TOPIC, partition)).snapshot()
+            for _ in replay.read(cut_at(snapshot, until_ms).snapshot):
+                pass
+        except (StorageError, OSError):
+            continue
+        groups |= replay.groups({})
+    return groups
+
+
+def _digested(snapshot: LogSnapshot, start_offset: int) -> list[BatchRange]:
+    """Ranges of all batches from an offset on. CorruptBatch and the like where they are damaged."""
+    recorder = PartitionRecorder(0)
+    for span in spans_between(snapshot, start_offset):
+        table = span.table.copy()
+        damage = verify_crcs(span.data, table, 0, table.rows, span.origin)
+        if damage is not None:
+            damage.error.path = span.segment.log.path
+            raise damage.error
+        recorder.add(span.segment.base_offset, span.data, table)
+    recorder.finish()
+    return recorder.ranges
+
+
+def _check_same(found: BatchRange, source: LogSnapshot, copy: LogSnapshot, *, compacted: bool) -> None:
+    """InvalidRecord unless the source has the same batches where the copy has this range. One that begins before the
+    source does is not compared."""
+    if not source.segments or found.first_offset < source.segments[0].base_offset:
+        return
+    ours, theirs = (
+        BatchTable.concat(span.table.copy() for span in spans_between(log, found.first_offset, found.last_offset))
+        for log in (copy, source)
+    )
+    if not same_batches(ours, theirs, compacted=compacted):
+        raise InvalidRecord(
+            "the copy holds other messages than the source",
+            path=copy.segments[0].directory,
+            offset=found.first_offset,
+            expected=f"the source's batches from offset {found.first_offset} to {found.last_offset}",
+            found="other batches",
+            advice="Mirror into another directory, or remove the topic there first",
+        )
+
+
+_WINDOW: Final = 1 << 20
+_FLUSH_BYTES: Final = 32 << 20
+# Retention is not copied, nor tiering: the copy keeps what it was given.
+_NOT_COPIED: Final = frozenset({"retention.ms", "retention.bytes", "retention.free.bytes"})
+
+
+@dataclass(slots=True)
+class Mirrored:
+    """What was copied into one partition: batches' bytes, from `first_offset` to below `log_end_offset`.
+
+    `tp`: its name in the copy. `mixed`: the last batch before the cut, if it also has messages from after the moment.
+    `remote_note`: LogSnapshot.remote_note of the source.
+    """
+
+    tp: TopicPartition
+    first_offset: int
+    log_end_offset: int
+    size_bytes: int = 0
+    mixed: MixedBatch | None = None
+    remote_note: str | None = None
+    error: Exception | None = None
+
+
+class _Chosen(NamedTuple):
+    """A partition to be copied: its name in the source, and in the copy; its log, cut where a moment is given, or why
+    that failed; and whether its topic is compacted."""
+
+    source_tp: TopicPartition
+    tp: TopicPartition
+    snapshot: LogSnapshot
+    compacted: bool
+    mixed: MixedBatch | None = None
+    error: Exception | None = None
+
+
+class _Flushes:
+    """Flushes a log in another thread while it is copied into, so that the disk is not idle until the end.
+
+    Used as a context manager, which waits for the last flush. An error takes the log offline, so that the next append
+    fails too.
+    """
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self._pool: ThreadPoolExecutor | None = None
+        self._flush: Future[int] | None = None
+        self._unflushed_bytes = 0
+
+    def __enter__(self) -> _Flushes:
+        return self
+
+    def wrote(self, size_bytes: int) -> None:
+        """Notes what was appended. Begins a flush if that is much by now, and the last one has ended."""
+        self._unflushed_bytes += size_bytes
+        if self._unflushed_bytes < _FLUSH_BYTES or (self._flush is not None and not self._flush.done()):
+            return
+        self._wait()
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, "mirror-flush")
+        self._flush = self._pool.submit(self._log.flush)
+        self._unflushed_bytes = 0
+
+    def _wait(self) -> None:
+        flush, self._flush = self._flush, None
+        if flush is not None:
+            flush.result()
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._wait()
+        finally:
+            if self._pool is not None:
+                self._pool.shutdown()
+
+
+@dataclass(slots=True)
+class Mirror:
+    """Copies the partitions that `wanted` chooses from `source` to `target`, in passes.
+
+    A topic that the target does not have is created with as many partitions and the source topic's own configuration,
+    without retention. Partitions begin at the source's first segment. A failing partition does not stop the others.
+    `until_ms`: where each partition is cut, epoch milliseconds. `renamed`: other names in the copy, by topic of the
+    source. `recorder`: digests what is copied. `results`: by partition of the copy.
+    """
+
+    source: LogDir
+    target: OwnedDir
+    wanted: Callable[[LogDir], Collection[TopicPartition]]
+    progress: Progress = field(default_factory=NoProgress)
+    force: bool = False
+    until_ms: int | None = None
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    recorder: ManifestRecorder | None = None
+    results: dict[TopicPartition, Mirrored] = field(default_factory=dict)
+    # The log, and its generation, of which a partition is known to be a copy: between two passes a topic may be created
+    # again, or lose messages and get others.
+    _copied_of: dict[TopicPartition, tuple[TransactionOutcomes, int]] = field(default_factory=dict)
+    _cluster: ClusterMetadata | None = None  # as it was copied last
+
+    def run(self) -> int:
+        """One pass over all partitions; returns the bytes copied. Errors of a partition are in `results`; those of the
+        directories, and of topics that cannot be created (NotPermitted in a broker's directory), are raised."""
+        self.source.refresh()
+        wanted = [tp for tp in sorted(self.wanted(self.source)) if tp.topic != names.CLUSTER_METADATA_TOPIC]
+        self._check_names({tp.topic for tp in wanted})
+        if self.recorder is not None:
+            self.recorder.see_groups(self.source, self.until_ms)  # before the logs, so that no group is ahead of them
+        whole = {tp: self.source.log(tp).snapshot() for tp in wanted}
+        make_topics(self.source, self.target, whole, self.renamed)
+        self._copy_cluster()
+        chosen = [self._chosen(tp, snapshot) for tp, snapshot in whole.items()]
+        if self.recorder is not None:
+            self.recorder.see_topics(self.source, whole, self.renamed)
+        total = sum(_bytes_from(one.snapshot, self._known_end(one.tp)) for one in chosen)
+        if not total:
+            for one in chosen:
+                self._copy(one)
+            return 0
+        self.progress.begin("mirror", total)
+        try:
+            return sum(self._copy(one) for one in chosen)
+        finally:
+            self.progress.end()
+
+    def _copy_cluster(self) -> None:
+        """Writes what the source's metadata say of its cluster besides topics to `bootstrap.checkpoint`, from which
+        `revive` takes it. Not into a broker's directory: it is the broker's own there. OSError."""
+        cluster = self.source.cluster_metadata() or read_bootstrap(self.source.path)
+        if cluster is None or cluster is self._cluster or self.target.log_dir.is_broker:
+            return
+        records = cluster_records(cluster)
+        if records:
+            content = metadata_checkpoint.bootstrap(records, self.source.clock.now_ms())
+            replace_file(self.target.disk, self.target.path / names.BOOTSTRAP_CHECKPOINT, content, mode=0o600)
+        self._cluster = cluster
+
+    def _check_names(self, topics: Collection[str]) -> None:
+        """InvalidTopic if two topics would have one name in the copy, or an internal topic another one."""
+        for topic in sorted(topics):
+            name = self.renamed.get(topic, topic)
+            if name != topic and names.INTERNAL_TOPICS & {topic, name}:
+                raise InvalidTopic("an internal topic keeps its name", expected=topic, found=name)
+            same = [other for other in sorted(topics) if other != topic and self.renamed.get(other, other) == name]
+            if same:
+                raise InvalidTopic(f"two topics would have the name {name} in the copy", found=f"{topic}, {same[0]}")
+
+    def _chosen(self, tp: TopicPartition, snapshot: LogSnapshot) -> _Chosen:
+        renamed = TopicPartition(self.renamed.get(tp.topic, tp.topic), tp.partition)
+        compacted = "compact" in self.source.topic_info(tp.topic).config.cleanup_policy
+        if self.until_ms is None:
+            return _Chosen(tp, renamed, snapshot, compacted)
+        try:
+            cut = cut_at(snapshot, self.until_ms)
+        except (StorageError, OSError) as error:
+            return _Chosen(tp, renamed, snapshot, compacted, error=error)
+        return _Chosen(tp, renamed, cut.snapshot, compacted, cut.mixed)
+
+    def _known_end(self, tp: TopicPartition) -> int:
+        try:
+            return self.target.log(tp).log_end_offset
+        except StorageError:
+            return 0
+
+    def _copy(self, chosen: _Chosen) -> int:
+        """Copies one partition. Where compaction or retention of the source removes a segment meanwhile, it goes on
+        with a newer snapshot."""
+        copied, fresh, rereads = 0, False, Rereads()
+        while True:
+            more, fresh = self._copy_snapshot(chosen, fresh=fresh)
+            copied += more
+            result = self.results[chosen.tp]
+            if not isinstance(result.error, SegmentGone) or rereads.are_exhausted(result.log_end_offset):
+                return copied
+            try:
+                chosen = self._chosen(chosen.source_tp, self.source.log(chosen.source_tp).snapshot())
+            except (StorageError, OSError) as error:
+                result.error = error
+                return copied
+
+    def _copy_snapshot(self, chosen: _Chosen, *, fresh: bool) -> tuple[int, bool]:
+        """The bytes copied, and whether the copy was without messages. `fresh`: as an earlier attempt found it. Errors
+        are in `results`."""
+        tp, snapshot = chosen.tp, chosen.snapshot
+        result = self.results.get(tp)
+        before = 0 if result is None else result.size_bytes
+        try:
+            if chosen.error is not None:
+                raise chosen.error
+            if tp.topic in names.INTERNAL_TOPICS and not self.target.log_dir.is_broker:
+                log = self.target.log(tp)  # a copy of the brokers' topic: no group is coordinated here
+            else:
+                log = self.target.appendable(tp, force=self.force)
+            source = (snapshot.transactions, snapshot.generation)
+            if result is None:
+                result = self.results[tp] = Mirrored(tp, log.log_end_offset, log.log_end_offset)
+            result.mixed, result.remote_note = chosen.mixed, snapshot.remote_note
+            if self._copied_of.get(tp) != source:
+                fresh |= _begin(log, snapshot, compacted=chosen.compacted)
+                self._copied_of[tp] = source
+                if not result.size_bytes:
+                    result.first_offset = log.log_end_offset
+            if self.until_ms is not None:
+                _check_cut(log, snapshot)
+            recording = None
+            if self.recorder is not None:
+                recording = self.recorder.partition(tp, snapshot, log.snapshot(), compacted=chosen.compacted)
+            try:
+                with _Flushes(log) as flushes:
+                    for size in copy_batches(snapshot, log, recording):
+                        result.size_bytes += size
+                        self.progress.advance(size)
+                        flushes.wrote(size)
+            finally:
+                result.log_end_offset = log.log_end_offset
+            if fresh:
+                # Only at first: later the copy keeps what the source loses.
+                log.increment_log_start_offset(min(snapshot.log_start_offset, log.log_end_offset))
+            if recording is not None:
+                recording.log_start_offset = log.log_start_offset
+            result.error = None
+        except (StorageError, OSError) as error:
+            if isinstance(error, UnknownTopicOrPartition) and self.target.log_dir.is_broker:
+                error.advice = "Create the topic on the broker that owns the directory, stop it, then mirror"
+            if result is None:
+                result = self.results[tp] = Mirrored(tp, 0, 0)
+            result.error = error
+        return result.size_bytes - before, fresh
+
+
+def make_topics(
+    source: LogDir,
+    target: OwnedDir,
+    snapshots: Mapping[TopicPartition, LogSnapshot],
+    renamed: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Creates the topics of these logs of `source` where `target` lacks them, or lacks some of their partitions.
+
+    With the source's own configuration, without retention, and its id, by which groups know it; partitions begin where
+    the source's files begin. `renamed`: other names in `target`, by topic of `source`; those are new topics.
+    NotPermitted in a broker's directory.
+    """
+    target.log_dir.refresh()
+    for topic in dict.fromkeys(tp.topic for tp in snapshots):
+        info = source.topic_info(topic)
+        starts = {
+            tp.partition: snapshot.segments[0].base_offset
+            for tp, snapshot in snapshots.items()
+            if tp.topic == topic and snapshot.segments
+        }
+        count = info.partition_count or source.partitions(topic)[-1] + 1
+        name = renamed.get(topic, topic)
+        if name not in target.log_dir.topics():
+            overrides = {
+                key: value
+                for key, value in info.overrides.items()
+                if key not in _NOT_COPIED and not key.startswith(TIERED_KEYS)
+            }
+            topic_id = info.topic_id if name == topic else None
+            target.create_topic(
+                name, count, {**NEW_TOPIC_OVERRIDES, **overrides}, start_offsets=starts, topic_id=topic_id
+            )
+        elif not target.log_dir.is_broker and count > len(target.log_dir.partitions(name)):
+            target.add_partitions(name, count)
+
+
+def _begin(log: PartitionLog, snapshot: LogSnapshot, *, compacted: bool) -> bool:
+    """Makes a log without messages begin where the source begins (True), or checks that it is a copy of the source.
+    `compacted`: see same_batches."""
+    ours = log.snapshot()
+    if not ours.size_bytes:
+        if snapshot.segments and ours.log_end_offset < snapshot.segments[0].base_offset:
+            log.restart_at(snapshot.segments[0].base_offset)
+        return True
+    if not snapshot.segments:
+        return False
+    last = _last_batch(ours)
+    if last is None:
+        return False
+    offset, epoch = int(last.last_offset[0]), int(last.leader_epoch[0])
+    same = _batch_ending_at(snapshot, offset)
+    # Batches may end elsewhere after a truncation, but each offset of an epoch is written once: storage.log.lineage.
+    leader = snapshot.epochs.epoch_at(offset)
+    expected, found = None, None
+    if same is not None and not same_batches(last, same, compacted=compacted):
+        expected, found = f"checksum {int(same.crc[0]):#010x}", f"{int(last.crc[0]):#010x}"
+    elif leader is not None and 0 <= epoch != leader:
+        expected, found = f"leader epoch {leader}", f"{epoch}"
+    if expected is not None:
+        raise InvalidRecord(
+            "the copy holds other messages than the source",
+            path=log.path,
+            offset=offset,
+            expected=expected,
+            found=found,
+            advice="Mirror into another directory, or remove the topic there first",
+        )
+    return False
+
+
+def _last_batch(snapshot: LogSnapshot) -> BatchTable | None:
+    """The header of a log's last batch."""
+    for segment in reversed(snapshot.segments):
+        end = snapshot.end_position(segment)
+        if end:
+            found = None
+            start = segment.floor(snapshot.log_end_offset, end)
+            for window in scan_batches(snapshot, segment, start, end):
+                if window.table.rows:
+                    found = window.table.slice(window.table.rows - 1, window.table.rows).copy()
+            return found
+    return None
+
+
+def _batch_ending_at(snapshot: LogSnapshot, offset: int) -> BatchTable | None:
+    """The header of the batch whose last offset is `offset`; None where there is none (after compaction, say)."""
+    place = reader.find_batch(snapshot, offset)
+    if place is None:
+        return None
+    batch = place.segment.batch_at(place.position, snapshot.end_position(place.segment))
+    return batch if batch is not None and int(batch.last_offset[0]) == offset else None
+
+
+def _check_cut(log: PartitionLog, snapshot: LogSnapshot) -> None:
+    """InvalidRecord if the copy has messages from after the cut: a copy is not shortened."""
+    if log.log_end_offset > snapshot.log_end_offset and not log.is_empty:
+        raise InvalidRecord(
+            "the copy already holds messages from after the cut",
+            path=log.path,
+            expected=f"a log end offset of at most {snapshot.log_end_offset}",
+            found=log.log_end_offset,
+            advice="Mirror into another directory",
+        )
+
+
+def copy_batches(snapshot: LogSnapshot, log: PartitionLog, recorder: PartitionRecorder | None = None) -> Iterator[int]:
+    """Appends the batches after the log's end, a window of them at a time; yields the bytes of each.
+
+    `recorder` is given what was appended, by another thread, and has all of it when this ends or is closed.
+    CorruptBatch and the like at damage in the source: everything before it was copied.
+    """
+    place = _first_batch(snapshot, log.log_end_offset)
+    if place is None:
+        return
+    position = place.position
+    with ThreadPoolExecutor(1, "mirror-digest") as pool:  # starts a thread when it gets something to do
+        digesting: Future[None] | None = None
+        for segment in snapshot.segments[place.segment_index :]:
+            for window in scan_sound_batches(snapshot, segment, position, window=_WINDOW):
+                first = int(window.table.position[0]) - window.origin
+                last = int(window.table.end[-1]) - window.origin
+                data, headers = window.buffer[first:last], window.table.copy()
+                headers.data[Column.POSITION] -= window.table.position[0]
+                log.append_batches(data, headers)
+                if recorder is not None:
+                    if digesting is not None:
+                        digesting.result()
+                    # The next window is read into the same buffer.
+                    digesting = pool.submit(recorder.add, segment.base_offset, memoryview(bytes(data)), headers)
+                yield last - first
+            position = 0
+        if digesting is not None:
+            digesting.result()
+
+
+def _first_batch(snapshot: LogSnapshot, offset: int) -> reader.BatchPosition | None:
+    """The first batch from `offset` on, even below the log start offset: whole segments are copied."""
+    if not snapshot.segments:
+        return None
+    if offset <= snapshot.segments[0].base_offset:
+        return reader.BatchPosition(0, snapshot.segments[0], 0)
+    return reader.find_batch(replace(snapshot, log_start_offset=snapshot.segments[0].base_offset), offset)
+
+
+def _bytes_from(snapshot: LogSnapshot, offset: int) -> int:
+    """Bytes of the batches from an offset on, for a progress bar."""
+    place = _first_batch(snapshot, offset)
+    if place is None:
+        return 0
+    later = snapshot.segments[place.segment_index :]
+    return sum(snapshot.end_position(segment) for segment in later) - place.position

@@ -1,0 +1,713 @@
+"""The groups of `__consumer_offsets`: their records, what they hold now, and changes of committed offsets."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from threading import Lock
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from storage.append.appender import Appender
+from storage.append.partition_log import PartitionLog
+from storage.directory import guest_rules
+from storage.directory.owned_dir import OwnedDir
+from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, StorageError, UnknownTopicOrPartition
+from storage.files.names import CONSUMER_OFFSETS_TOPIC
+from storage.format.block import Record, RecordBlock
+from storage.format.control_records import ControlType, parse_marker
+from storage.format.hashing import group_partition
+from storage.format.messages import UnknownRecordType, messages
+from storage.log.log_dir import LogDir
+from storage.log.reader import Follower, read_range
+from storage.log.snapshot import LogSnapshot
+from storage.types import MAX_OFFSET, TopicPartition
+
+# Records of `__consumer_offsets`: which kinds there are, and committed offsets as they are written here. `messages`
+# reads them all.
+#
+# Sources: the schemas OffsetCommitKey, OffsetCommitValue, GroupMetadataKey of Kafka 4.3, OffsetAndMetadata,
+# GroupCoordinatorRecordHelpers. See storage/DESIGN.md, "Consumer groups".
+
+NO_LEADER_EPOCH: Final = -1
+NO_EXPIRY: Final = -1
+
+OFFSET_KINDS: Final = (0, 1)
+METADATA_KIND: Final = 2  # of a classic group
+_VERSION: Final = struct.Struct(">h")
+_INT64: Final = struct.Struct(">q")
+# A member is deleted after its assignments, and the group after everything that belongs to it: a coordinator that reads
+# deletions in another order refuses to start (GroupMetadataManager.replay). By type: classic group, current assignment,
+# target assignment of a member, of the group, member, topics or topology, regular expressions, the group.
+DELETION_ORDER: Final = (METADATA_KIND, 8, 7, 6, 5, 4, 16, 3, 22, 21, 20, 19, 23, 17, 14, 13, 12, 10, 15, 11)
+_WRITTEN_KEY: Final = 1
+# Brokers from 2.1 on read version 3; version 4, which 4.3 writes, only those from 3.5 on.
+_WRITTEN_VALUE: Final = 3
+_MAX_STRING_BYTES: Final = 2**15 - 1
+
+
+class GroupType(StrEnum):
+    """Kafka's Group.GroupType: the protocol of a group's members."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"  # KIP-848
+    SHARE = "share"  # KIP-932
+    STREAMS = "streams"  # KIP-1071
+
+
+def group_type(kind: int) -> GroupType:
+    """The type of the group that a record of this type belongs to."""
+    if kind <= METADATA_KIND:
+        return GroupType.CLASSIC
+    return GroupType.SHARE if 10 <= kind <= 15 else GroupType.STREAMS if kind >= 17 else GroupType.CONSUMER
+
+
+class OffsetKey(NamedTuple):
+    """The key of a committed offset."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+class CommittedOffset(NamedTuple):
+    """The next offset that a group will read. `leader_epoch` -1: unknown. Timestamps are in epoch ms;
+    `expire_timestamp` -1: the broker's retention applies."""
+
+    offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    metadata: str = ""
+    commit_timestamp: int = -1
+    expire_timestamp: int = NO_EXPIRY
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> CommittedOffset:
+        """From an OffsetCommitValue of any version, as `messages` reads it."""
+        return cls(
+            data["offset"],
+            data.get("leaderEpoch", NO_LEADER_EPOCH),
+            data["metadata"],
+            data["commitTimestamp"],
+            data.get("expireTimestamp", NO_EXPIRY),
+        )
+
+
+def encode_offset_key(key: OffsetKey) -> bytes:
+    """An OffsetCommitKey as brokers write it, version 1. InvalidRecord for texts that do not fit."""
+    return _VERSION.pack(_WRITTEN_KEY) + _string(key.group) + _string(key.topic) + struct.pack(">i", key.partition)
+
+
+def encode_commit(committed: CommittedOffset) -> bytes:
+    """An OffsetCommitValue, version 3 (without `expire_timestamp`). InvalidRecord as `encode_offset_key`."""
+    head = struct.pack(">hqi", _WRITTEN_VALUE, committed.offset, committed.leader_epoch)
+    return head + _string(committed.metadata) + _INT64.pack(committed.commit_timestamp)
+
+
+def _string(text: str) -> bytes:
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRecord("a group's name or metadata is not valid Unicode text", found=ascii(text)) from None
+    if len(data) > _MAX_STRING_BYTES:
+        raise InvalidRecord("a group's name or metadata is too long", expected=f"at most {_MAX_STRING_BYTES} bytes")
+    return struct.pack(">h", len(data)) + data
+
+
+# What consumer groups have committed: `__consumer_offsets` read as a group coordinator reads it.
+#
+# The latest record of a key counts, a null value deletes it, offsets committed in a transaction count once it commits
+# (OffsetMetadataManager.replay, replayEndTransactionMarker). What was read is kept, and new records are read from where
+# the last read ended. Where segments that were read have been removed (compaction, retention) or truncated, everything
+# is read again: a tombstone that was never read may have been removed with them.
+
+_NO_PRODUCER: Final = -1
+_PROBLEMS_KEPT: Final = 20
+_RANKS: Final = {kind: rank for rank, kind in enumerate(DELETION_ORDER)}
+
+Offsets = Mapping[str, Mapping[int, CommittedOffset]]
+_NO_OFFSETS: Final[Offsets] = MappingProxyType({})
+
+
+class GroupRecord(NamedTuple):
+    """A record that a coordinator stores for a group besides its offsets: type, key's bytes, data of key and value."""
+
+    kind: int
+    raw_key: bytes
+    key: Mapping[str, Any]
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroup:
+    """A group at one moment. `offsets`: by topic, then partition. Share groups have none here.
+
+    `log`: the partition of `__consumer_offsets` that has it. `records`: in the order in which they are deleted.
+    """
+
+    name: str
+    log: int
+    offsets: Offsets = field(default_factory=lambda: _NO_OFFSETS)
+    records: tuple[GroupRecord, ...] = ()
+
+    @property
+    def type(self) -> GroupType:
+        """Of a group that has only committed offsets: classic."""
+        return group_type(max((record.kind for record in self.records), default=METADATA_KIND))
+
+    @property
+    def metadata(self) -> Mapping[str, Any] | None:
+        """A GroupMetadataValue's data; None for groups without classic members, and if it cannot be read."""
+        return next((record.data for record in self.records if record.kind == METADATA_KIND), None) or None
+
+    @property
+    def commit_timestamp(self) -> int:
+        """When an offset was last committed, epoch ms; -1 if never."""
+        stamps = (known.commit_timestamp for topic in self.offsets.values() for known in topic.values())
+        return max(stamps, default=-1)
+
+
+class GroupOffsets:
+    """The groups of a log directory, as of each call; its partitions as of its last refresh. Thread-safe."""
+
+    def __init__(self, log_dir: LogDir) -> None:
+        # Constant after construction.
+        self._log_dir = log_dir
+        # Guarded by the lock.
+        self._lock = Lock()
+        self._followers: dict[int, _Follower] = {}
+        self._count: tuple[list[int], int | None] = ([], None)
+
+    def groups(self) -> dict[str, ConsumerGroup]:
+        """All groups by name. Those in a partition that cannot be read are left out; see `problems`."""
+        found: dict[str, ConsumerGroup] = {}
+        for partition in self.partitions():
+            follower = self._follower(partition)
+            try:
+                found |= follower.refreshed()
+            except (StorageError, OSError) as error:
+                follower.add_problem(error)
+        return found
+
+    def group(self, name: str) -> ConsumerGroup | None:
+        """One group; None if there is none. StorageError or OSError when its partition cannot be read."""
+        for partition in self._places(name):
+            group = self._follower(partition).refreshed().get(name)
+            if group is not None:
+                return group
+        return None
+
+    def place(self, name: str) -> int | None:
+        """The partition of `__consumer_offsets` for a group; None when it is not known here: only the broker knows the
+        number of partitions, and the group is in none of those that are here."""
+        if self._partition_count() is not None:
+            return self._places(name)[0]
+        group = self.group(name)
+        return None if group is None else group.log
+
+    def partitions(self) -> list[int]:
+        """The partitions of `__consumer_offsets` that are here."""
+        try:
+            return self._log_dir.partitions(CONSUMER_OFFSETS_TOPIC)
+        except UnknownTopicOrPartition:
+            return []
+
+    def problems(self) -> list[str]:
+        """The latest errors of records and partitions that were left out."""
+        with self._lock:
+            followers = list(self._followers.values())
+        return [problem for follower in followers for problem in follower.problems]
+
+    def _places(self, name: str) -> list[int]:
+        """The partitions where a group may be."""
+        count = self._partition_count()
+        if count is None:
+            return self.partitions()
+        return [group_partition(name, count)]
+
+    def _partition_count(self) -> int | None:
+        here = self.partitions()
+        with self._lock:
+            if self._count[0] != here or self._count[1] is None:  # a broker may add it later
+                count = self._log_dir.topic_info(CONSUMER_OFFSETS_TOPIC).partition_count if here else None
+                self._count = here, count
+            return self._count[1]
+
+    def _follower(self, partition: int) -> _Follower:
+        with self._lock:
+            follower = self._followers.get(partition)
+            if follower is None:
+                follower = self._followers[partition] = _Follower(self._log_dir, partition)
+            return follower
+
+
+class _Follower:
+    """One partition of `__consumer_offsets`: its groups as of the last read."""
+
+    def __init__(self, log_dir: LogDir, partition: int) -> None:
+        # Constant after construction.
+        self._log_dir = log_dir
+        self._partition = partition
+        # Guarded by the lock, which is held while records are read: other callers need the same answer.
+        self._lock = Lock()
+        self._follower = Follower(lambda: GroupReplay(partition))
+        self._groups: tuple[GroupReplay, Mapping[str, ConsumerGroup]] = self._follower.replay, {}
+        self.problems: list[str] = []
+
+    def refreshed(self) -> Mapping[str, ConsumerGroup]:
+        """The groups as of now; the mapping never changes. StorageError, OSError."""
+        log = self._log_dir.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, self._partition))
+        with self._lock:
+            if self._follower.refresh(log, self.add_problem):
+                before, groups = self._groups
+                replay = self._follower.replay
+                self._groups = replay, replay.groups(groups if replay is before else {})
+            return self._groups[1]
+
+    def add_problem(self, error: object) -> None:
+        """Adds an error to `problems`."""
+        text = str(error)
+        if text not in self.problems:
+            self.problems = [*self.problems, text][-_PROBLEMS_KEPT:]
+
+
+class GroupReplay:
+    """The state that results from the records of one partition. Not thread-safe."""
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+        self.next_offset = -1  # of the first record that was not read; -1: at the log start
+        self._offsets: dict[str, dict[OffsetKey, tuple[int, CommittedOffset]]] = {}
+        # Offsets committed in transactions that have not ended, by producer.
+        self._pending: dict[int, dict[OffsetKey, tuple[int, CommittedOffset]]] = {}
+        self._records: dict[str, dict[bytes, GroupRecord]] = {}
+        self._touched: set[str] = set()
+
+    def read(self, snapshot: LogSnapshot) -> Iterator[StorageError]:
+        """Continues to the snapshot's end; yields the errors of records and batches that are skipped."""
+        start = snapshot.log_start_offset if self.next_offset < 0 else self.next_offset
+        for block in read_range(snapshot, start, control=True):
+            yield from self._apply(block, snapshot)
+            if block.damage is not None:
+                yield block.damage.error
+        self.next_offset = snapshot.log_end_offset
+
+    def groups(self, before: Mapping[str, ConsumerGroup]) -> Mapping[str, ConsumerGroup]:
+        """All groups as of now; `before` is the result of the last call."""
+        if not self._touched:
+            return before
+        groups = {name: group for name, group in before.items() if name not in self._touched}
+        for name in self._touched:
+            if name in self._offsets or name in self._records:
+                known = self._records.get(name, {}).values()
+                records = tuple(sorted(known, key=lambda one: (_RANKS[one.kind], one.raw_key)))
+                groups[name] = ConsumerGroup(name, self._partition, self._by_topic(name), records)
+        self._touched.clear()
+        return groups
+
+    def _by_topic(self, name: str) -> Offsets:
+        topics: dict[str, dict[int, CommittedOffset]] = {}
+        for key, (_, committed) in self._offsets.get(name, {}).items():
+            topics.setdefault(key.topic, {})[key.partition] = committed
+        return topics
+
+    def _apply(self, block: RecordBlock, snapshot: LogSnapshot) -> Iterator[StorageError]:
+        table = block.table
+        data = bytes(block.buffer)  # slices of bytes are bytes; of a memoryview they cost twice as much
+        transactional, control = table.is_transactional, table.is_control
+        plain = not (transactional | control).any()
+        batches = None if plain else block.batch.tolist()
+        columns = (block.offset, block.key_start, block.key_length, block.value_start, block.value_length)
+        read = messages(CONSUMER_OFFSETS_TOPIC).objects(block)
+        for row, ((offset, key_start, key_length, start, length), (key, value, error)) in enumerate(
+            zip(zip(*(column.tolist() for column in columns), strict=True), read, strict=True)
+        ):
+            raw = data[key_start : key_start + key_length]
+            producer = _NO_PRODUCER
+            try:
+                if batches is not None:
+                    batch = batches[row]
+                    if transactional[batch]:
+                        producer = int(table.producer_id[batch])
+                    if control[batch]:
+                        self._end_transaction(producer, raw, data[start : start + length])
+                        continue
+                if isinstance(error, UnknownRecordType):
+                    continue  # a type that a coordinator passes over, too
+                if key is not None and (error is None or key["type"] not in OFFSET_KINDS):
+                    # A record whose value cannot be read is one nevertheless: it is deleted with its group.
+                    self._apply_one(offset, producer, raw, key, value if error is None else {"data": {}})
+                if error is not None:
+                    raise error
+            except StorageError as error:
+                error.path, error.offset = error.path or snapshot.segments[-1].directory, offset
+                yield error
+
+    def _apply_one(self, offset: int, producer: int, raw: bytes, key: Any, value: Any) -> None:
+        kind, named = key["type"], key["data"]
+        if kind in OFFSET_KINDS:
+            place = OffsetKey(**named)
+            if value is None:
+                self._forget(place)
+                return
+            committed = offset, CommittedOffset.of(value["data"])
+            if producer != _NO_PRODUCER:
+                self._pending.setdefault(producer, {})[place] = committed
+                return
+            self._offsets.setdefault(place.group, {})[place] = committed
+            self._touched.add(place.group)
+            return
+        group = named["group" if kind == METADATA_KIND else "groupId"]
+        if value is not None:
+            self._records.setdefault(group, {})[raw] = GroupRecord(kind, raw, named, value["data"])
+        elif group in self._records:
+            self._records[group].pop(raw, None)
+            if not self._records[group]:
+                del self._records[group]
+        self._touched.add(group)
+
+    def _forget(self, key: OffsetKey) -> None:
+        committed = self._offsets.get(key.group)
+        if committed is not None:
+            committed.pop(key, None)
+            if not committed:
+                del self._offsets[key.group]
+        for pending in self._pending.values():
+            pending.pop(key, None)
+        self._touched.add(key.group)
+
+    def _end_transaction(self, producer: int, raw: bytes, value: bytes) -> None:
+        marker = parse_marker(raw, value)
+        if marker is None:
+            return
+        pending = self._pending.pop(producer, {})
+        if marker.type is not ControlType.COMMIT:
+            return
+        for key, (offset, committed) in pending.items():
+            known = self._offsets.setdefault(key.group, {})
+            if key not in known or known[key][0] < offset:
+                known[key] = offset, committed
+                self._touched.add(key.group)
+
+
+# A group's members and what they are assigned, as its coordinator would describe it after a start.
+#
+# Of the classic protocol the last rebalance is recorded; of the newer ones (KIP-848, KIP-932, KIP-1071) each member
+# with its target and its current assignment. Sources: Kafka's ClassicGroup, ConsumerGroup.maybeUpdateGroupState,
+# ShareGroup, StreamsGroup, MemberState.
+
+# By type of group: the types of the records with its epoch, its assignment's epoch, and of a member: what it is, its
+# target assignment, its current one.
+_KINDS: Final = {GroupType.CONSUMER: (3, 6, 5, 7, 8), GroupType.SHARE: (11, 12, 10, 13, 14),
+                 GroupType.STREAMS: (17, 20, 19, 21, 22)}  # fmt: skip
+_REGULAR_EXPRESSION, _TOPOLOGY, _SHARE_PARTITIONS = 16, 23, 15
+_MEMBER_STATES: Final = {0: "Stable", 1: "UnrevokedPartitions", 2: "UnreleasedPartitions", 127: "Unknown"}
+_TASKS: Final = ("activeTasks", "standbyTasks", "warmupTasks")
+
+_Names = Mapping[str, str]
+
+
+def state_of(group: ConsumerGroup, topics_by_id: Callable[[], _Names]) -> dict[str, Any]:
+    """The content of `@state.json` (kafkafs/CONTRACT.md, "Groups"). `topics_by_id`: called where ids are recorded."""
+    if group.type is GroupType.CLASSIC:
+        return {"group": group.name, "type": "classic", **_classic(group)}
+    names = topics_by_id()
+    epoch_kind, target_kind, *member_kinds = _KINDS[group.type]
+    whole = {record.kind: record.data for record in group.records}
+    epoch, target = whole.get(epoch_kind, {}).get("epoch"), whole.get(target_kind, {}).get("assignmentEpoch")
+    parts: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for record in group.records:
+        if record.kind in member_kinds:
+            parts.setdefault(record.key["memberId"], {})[record.kind] = record.data
+    members = [_member(name, [of.get(kind, {}) for kind in member_kinds], names) for name, of in sorted(parts.items())]
+    state: dict[str, Any] = {
+        "group": group.name,
+        "type": str(group.type),
+        "state": _state(group.type, epoch, target, members),
+        "epoch": epoch,
+        "assignment_epoch": target,
+        "members": members,
+    }
+    expressions = {
+        one.key["regularExpression"]: one.data.get("topics") for one in group.records if one.kind == _REGULAR_EXPRESSION
+    }
+    if expressions:
+        state["regular_expressions"] = expressions
+    if _TOPOLOGY in whole:
+        state["topology"] = whole[_TOPOLOGY]
+    if _SHARE_PARTITIONS in whole:
+        state["initialized_partitions"] = [
+            {"topic": one["topicName"], "topic_id": one["topicId"], "partitions": one["partitions"]}
+            for one in whole[_SHARE_PARTITIONS].get("initializedTopics", ())
+        ]
+    return state
+
+
+def _classic(group: ConsumerGroup) -> dict[str, Any]:
+    known = group.metadata
+    if known is None:  # of a consumer that only commits
+        return {"state": "Empty", "protocol_type": None, "protocol": None, "generation": None, "leader": None,
+                "members": []}  # fmt: skip
+    is_consumers = known["protocolType"] == "consumer"
+    members = []
+    for one in known["members"]:
+        subscription = _opened("subscription", one["subscription"], is_consumers)
+        assignment = _opened("assignment", one["assignment"], is_consumers)
+        member = {
+            "member_id": one["memberId"],
+            "group_instance_id": one.get("groupInstanceId"),
+            "client_id": one["clientId"],
+            "client_host": one["clientHost"],
+        }
+        if isinstance(subscription, Mapping):
+            member["subscribed_topics"] = subscription["topics"]
+        else:
+            member["subscription"] = subscription
+        if isinstance(assignment, Mapping):
+            assignment = assignment["assignedPartitions"]
+        members.append({**member, "assignment": assignment})
+    return {
+        "state": "Stable" if members else "Empty",
+        "protocol_type": known["protocolType"],
+        "protocol": known["protocol"],
+        "generation": known["generation"],
+        "leader": known["leader"],
+        "members": members,
+    }
+
+
+def _opened(what: str, text: str, is_consumers: bool) -> Any:
+    """What a client of the consumer protocol has sent; the base64 of what others send, or what cannot be read."""
+    data = base64.b64decode(text)
+    if not is_consumers:
+        return text
+    try:
+        return messages(what).one(None, data)[1]["data"] if data else {"topics": [], "assignedPartitions": []}
+    except StorageError:
+        return text
+
+
+def _member(name: str, parts: Sequence[Mapping[str, Any]], names: _Names) -> dict[str, Any]:
+    about, target, current = parts
+    member = {
+        "member_id": name,
+        "group_instance_id": about.get("instanceId"),
+        "client_id": about.get("clientId"),
+        "client_host": about.get("clientHost"),
+        "rack": about.get("rackId"),
+        "state": _MEMBER_STATES.get(current.get("state", 127), "Unknown"),
+        "member_epoch": current.get("memberEpoch"),
+    }
+    if "subscribedTopicNames" in about:
+        member["subscribed_topics"] = about["subscribedTopicNames"]
+        if about.get("subscribedTopicRegex"):
+            member["subscribed_expression"] = about["subscribedTopicRegex"]
+        member["assignment"] = _partitions(current.get("assignedPartitions", ()), names)
+        member["target_assignment"] = _partitions(target.get("topicPartitions", ()), names)
+    else:
+        member["process_id"], member["topology_epoch"] = about.get("processId"), about.get("topologyEpoch")
+        for side, of in (("assignment", current), ("target_assignment", target)):
+            member[side] = {
+                kind.removesuffix("Tasks"): [
+                    {"subtopology": one["subtopologyId"], "partitions": one["partitions"]} for one in of.get(kind, ())
+                ]
+                for kind in _TASKS
+            }
+    return member
+
+
+def _partitions(topics: Sequence[Mapping[str, Any]], names: _Names) -> list[dict[str, Any]]:
+    return [
+        {"topic": names.get(one["topicId"]), "topic_id": one["topicId"], "partitions": one["partitions"]}
+        for one in topics
+    ]
+
+
+def _state(kind: GroupType, epoch: int | None, target: int | None, members: Sequence[Mapping[str, Any]]) -> str:
+    if not members:
+        return "Empty"
+    if kind is GroupType.SHARE:
+        return "Stable"
+    if (epoch or 0) > (target or 0):
+        return "Assigning"
+    stable = all(one["state"] == "Stable" and one["member_epoch"] == target for one in members)
+    return "Stable" if stable else "Reconciling"
+
+
+# Commits offsets for consumer groups: appends records to `__consumer_offsets`, as a group coordinator writes them.
+#
+# A broker that starts on the directory later uses them, and so do its consumers.
+
+# Kafka's offsets.topic.segment.bytes, and GroupCoordinator.offsetsTopicConfigs.
+OFFSETS_CONFIG: Final[Mapping[str, str]] = MappingProxyType(
+    {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
+)
+
+
+class GroupCommitter:
+    """Writes for the groups of a log directory that this process owns. Thread-safe.
+
+    `force`: also where `__consumer_offsets` has several replicas. `partitions`: how many it gets if it is created here;
+    by default as many as the broker's configuration says (`offsets.topic.num.partitions`, 50).
+
+    All methods raise: NotPermitted where offsets cannot be committed (guest_rules.check_append; a broker's directory
+    without the topic); InvalidConfig when the topic's partition count is not known; UnknownTopicOrPartition when the
+    group's partition is not here; InvalidRecord for an offset or a name that cannot be stored; PartitionOffline,
+    OSError.
+    """
+
+    def __init__(
+        self, owned: OwnedDir, groups: GroupOffsets, *, force: bool = False, partitions: int | None = None
+    ) -> None:
+        # Constant after construction.
+        self._owned = owned
+        self._groups = groups
+        self._force = force
+        configured = owned.log_dir.broker_config().offsets_topic_num_partitions
+        self._partitions = configured if partitions is None else partitions
+        # Guarded by the lock.
+        self._making = Lock()
+
+    def check(self, group: str, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Raises what prevents the group's offsets from being committed, as far as that is known without writing.
+
+        UnknownTopicOrPartition also for one of `partitions` that does not exist: with an offset of it a broker can no
+        longer describe its groups. NotPermitted also for a share group and a streams group.
+        """
+        here = self._groups.partitions()
+        if here:
+            place = self._place(group)
+            if place not in here:
+                where = f"{CONSUMER_OFFSETS_TOPIC}/{place}"
+                raise UnknownTopicOrPartition(f"{where}, where {group!r} belongs, is not here", path=self._owned.path)
+            info = self._owned.topic_info(CONSUMER_OFFSETS_TOPIC)
+            guest_rules.check_append(info, force=self._force, as_group_coordinator=True)
+        elif self._owned.log_dir.is_broker:
+            raise _no_topic(self._owned)
+        known = self._groups.group(group)
+        _check_not_share(known, "it commits no offsets")
+        if known is not None and known.type is GroupType.STREAMS:
+            raise NotPermitted(
+                f"{group!r} is a streams group: its offsets belong together with its state stores and internal topics",
+                advice="With the broker running, kafka-streams-groups.sh resets them together",
+            )
+        for tp in partitions:
+            if not self._exists(tp, known):
+                raise UnknownTopicOrPartition(
+                    f"there is no partition {tp} here",
+                    path=self._owned.path,
+                    advice="With an offset of it a broker could no longer describe its groups",
+                )
+
+    def _exists(self, tp: TopicPartition, known: ConsumerGroup | None) -> bool:
+        """Whether there is such a partition: here or, in a broker's directory, elsewhere in its cluster."""
+        log_dir = self._owned.log_dir
+        if tp.topic in log_dir.topics() and tp.partition in log_dir.partitions(tp.topic):
+            return True
+        if not log_dir.is_broker:
+            return False
+        metadata = log_dir.cluster_metadata()
+        if metadata is None:  # only brokers know; that one has let the group commit to it is all there is to see
+            return known is not None and tp.partition in known.offsets.get(tp.topic, {})
+        return tp.topic in metadata.topics and tp.partition in metadata.topics[tp.topic].partitions
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commits these offsets, each the next to be read. They are one batch: all or none (as far as max.message.bytes
+        allows)."""
+        now_ms = self._owned.clock.now_ms()
+        records = []
+        for tp, offset in sorted(offsets.items()):
+            if not 0 <= offset <= MAX_OFFSET:
+                raise InvalidRecord("committed offset", expected=f"0 to {MAX_OFFSET}", found=offset)
+            key = encode_offset_key(OffsetKey(group, tp.topic, tp.partition))
+            records.append(Record(key, encode_commit(CommittedOffset(offset, commit_timestamp=now_ms))))
+        self._append(group, records)
+
+    def forget(self, group: str, partitions: Collection[TopicPartition]) -> None:
+        """Deletes what the group has committed for these partitions."""
+        keys = [encode_offset_key(OffsetKey(group, tp.topic, tp.partition)) for tp in sorted(partitions)]
+        self._append(group, [Record(key, None) for key in keys])
+
+    def delete(self, group: str) -> None:
+        """Deletes the group, with everything that it has committed and that a coordinator stores for it.
+
+        NotPermitted for a share group.
+        """
+        known = self._groups.group(group)
+        if known is None:
+            return
+        _check_not_share(known, "what it has read cannot be deleted with it here")
+        keys = [
+            encode_offset_key(OffsetKey(group, topic, partition))
+            for topic, partitions in known.offsets.items()
+            for partition in partitions
+        ]
+        keys += [record.raw_key for record in known.records]
+        self._append(group, [Record(key, None) for key in keys])
+
+    def sync(self, group: str) -> None:
+        """Makes everything that was written for the group durable."""
+        if self._groups.partitions():
+            self._log(group).flush()
+
+    def _append(self, group: str, records: list[Record]) -> None:
+        if not records:
+            return
+        self._make_topic()
+        outcome = Appender(self._log(group), clock=self._owned.clock).append(records)
+        if outcome.error is not None:
+            raise outcome.error
+
+    def _log(self, group: str) -> PartitionLog:
+        tp = TopicPartition(CONSUMER_OFFSETS_TOPIC, self._place(group))
+        return self._owned.appendable(tp, force=self._force, as_group_coordinator=True)
+
+    def _place(self, group: str) -> int:
+        place = self._groups.place(group)
+        if place is None:
+            raise InvalidConfig(
+                f"the number of partitions of {CONSUMER_OFFSETS_TOPIC} is not known here",
+                path=self._owned.path,
+                advice="A group's partition depends on it",
+            )
+        return place
+
+    def _make_topic(self) -> None:
+        """Creates `__consumer_offsets` as Kafka does when it is first needed, except in a broker's directory.
+
+        1. the partitions are created, ascending (OwnedDir.create_topic) → none, some or all of them
+        A crash may leave fewer than there should be, and a group's partition depends on their number. But nothing is
+        committed before all exist: so if there are fewer, none of them written to, they are the first of these.
+        """
+        if self._owned.log_dir.is_broker:
+            if not self._groups.partitions():
+                raise _no_topic(self._owned)
+            return
+        with self._making:
+            here = self._groups.partitions()
+            if not here:
+                self._owned.create_topic(CONSUMER_OFFSETS_TOPIC, self._partitions, OFFSETS_CONFIG)
+            elif len(here) < self._partitions and not any(map(self._written_to, here)):
+                self._owned.add_partitions(CONSUMER_OFFSETS_TOPIC, self._partitions)
+
+    def _written_to(self, partition: int) -> bool:
+        log = self._owned.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, partition))
+        return log.log_end_offset > 0
+
+
+def _check_not_share(known: ConsumerGroup | None, why: str) -> None:
+    if known is not None and known.type is GroupType.SHARE:
+        raise NotPermitted(
+            f"{known.name!r} is a share group: {why}, and where it reads is in __share_group_state",
+            advice="With the broker running, kafka-share-groups.sh changes it",
+        )
+
+
+def _no_topic(owned: OwnedDir) -> NotPermitted:
+    return NotPermitted(
+        f"there is no {CONSUMER_OFFSETS_TOPIC} here, and only the broker that owns this directory can create it",
+        path=owned.path,
+        advice="Let a consumer of any group join on the broker once, stop it, then commit",
+    )

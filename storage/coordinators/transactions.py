@@ -1,0 +1,261 @@
+"""Who has transactions open, without a broker: producers from the logs, transactional ids from `__transaction_state`.
+
+A broker answers this with DescribeProducers and DescribeTransactions, and `kafka-transactions.sh find-hanging` compares
+the two: a transaction is hanging if it is open in a partition, and no coordinator will end it. Nothing after its first
+message is then shown to readers of committed messages. Sources: Kafka's ProducerStateManager,
+FindHangingTransactionsCommand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from storage.append.producer_table import ProducerTable
+from storage.errors import SegmentGone, StorageError, UnknownTopicOrPartition, UnsupportedFormat
+from storage.files.names import TRANSACTION_STATE_TOPIC
+from storage.files.producer_state import ProducerEntry
+from storage.format.batches import times_of
+from storage.format.messages import UnknownRecordType, messages
+from storage.log.isolation import last_stable_offset
+from storage.log.log_dir import LogDir
+from storage.log.producers import newest_snapshot
+from storage.log.reader import Rereads, find_batch, read_range
+from storage.log.scanning import scan_sound_batches
+from storage.log.snapshot import Log, LogSnapshot
+from storage.types import NO_TIMESTAMP, TopicPartition
+
+# What `__transaction_state` says of a transactional id. `messages` reads the records.
+#
+# Sources: the schemas TransactionLogKey and TransactionLogValue of Kafka 4.3, TransactionState.
+
+NO_ID: Final = -1
+
+
+class TransactionState(IntEnum):
+    """Kafka's TransactionState. In the PREPARE states the outcome is certain, and markers are being written."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def text(self) -> str:
+        """As Kafka's tools print it: PrepareCommit."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+class TransactionMetadata(NamedTuple):
+    """The last state of a transactional id. Timestamps in epoch ms, `start_timestamp` -1: no transaction has begun.
+
+    `partitions`: of the transaction, in the PREPARE states those whose marker is not written yet. Ids of -1: none.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: TransactionState
+    partitions: tuple[TopicPartition, ...]
+    last_update_timestamp: int
+    start_timestamp: int
+    previous_producer_id: int = NO_ID
+    next_producer_id: int = NO_ID
+    client_version: int = 0
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> TransactionMetadata:
+        """From a TransactionLogValue of any version, as `messages` reads it. UnsupportedFormat for a state that is not
+        known."""
+        number = data["transactionStatus"]
+        try:
+            state = TransactionState(number)
+        except ValueError:
+            raise UnsupportedFormat("unknown transaction's state", expected="0 to 7", found=number) from None
+        return cls(
+            data["producerId"],
+            data["producerEpoch"],
+            data["transactionTimeoutMs"],
+            state,
+            tuple(
+                TopicPartition(one["topic"], partition)
+                for one in data["transactionPartitions"] or ()
+                for partition in one["partitionIds"]
+            ),
+            data["transactionLastUpdateTimestampMs"],
+            data["transactionStartTimestampMs"],
+            data.get("previousProducerId", NO_ID),
+            data.get("nextProducerId", NO_ID),
+            data.get("clientTransactionVersion", 0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProducers:
+    """The producers of a partition, by id, as its log shows them: a broker forgets those that are silent for long.
+
+    `begun`: for each open transaction the timestamp of its first batch, -1 if unknown, by producer id.
+    """
+
+    tp: TopicPartition
+    log_start_offset: int
+    log_end_offset: int
+    last_stable_offset: int
+    producers: tuple[ProducerEntry, ...]
+    begun: Mapping[int, int]
+
+    def holds_back(self, producer: ProducerEntry) -> bool:
+        """Whether this producer's open transaction is where the last stable offset is."""
+        return producer.current_txn_first_offset == self.last_stable_offset
+
+
+def partition_producers(log: Log) -> PartitionProducers:
+    """The producers of a log, from its newest good snapshot and the batches after it. Changes nothing.
+
+    StorageError where headers show damage that may hide a transaction's begin or end; CRCs are not checked.
+    """
+    rereads = Rereads()
+    while True:
+        snapshot = log.snapshot()
+        try:
+            return _producers(log, snapshot)
+        except SegmentGone:
+            if rereads.are_exhausted(0):
+                raise
+
+
+def _producers(log: Log, snapshot: LogSnapshot) -> PartitionProducers:
+    known = newest_snapshot(log.path, snapshot)
+    table = ProducerTable(snapshot.log_start_offset) if known is None else ProducerTable(known[0], known[1].entries())
+    first = max(snapshot.segment_index(table.end_offset), 0)
+    for segment in snapshot.segments[first:]:
+        start = (
+            segment.floor(table.end_offset, snapshot.end_position(segment))
+            if segment is snapshot.segments[first]
+            else 0
+        )
+        for window in scan_sound_batches(snapshot, segment, start):
+            batches = window.table
+            row = int(batches.last_offset.searchsorted(table.end_offset))
+            if row < batches.rows:
+                changes = table.changes(window.buffer, batches, row, batches.rows, window.origin)
+                table.commit(changes, int(batches.last_offset[-1]) + 1)
+    producers = tuple(sorted(table.entries(), key=lambda entry: entry.producer_id))
+    begun = {
+        entry.producer_id: _timestamp_at(snapshot, entry.current_txn_first_offset)
+        for entry in producers
+        if entry.current_txn_first_offset >= 0
+    }
+    return PartitionProducers(
+        snapshot.tp,
+        snapshot.whole_start_offset,
+        snapshot.log_end_offset,
+        last_stable_offset(snapshot),
+        producers,
+        begun,
+    )
+
+
+def _timestamp_at(snapshot: LogSnapshot, offset: int) -> int:
+    """The timestamp of the first message of the batch at an offset; -1 if it is no longer there."""
+    found = find_batch(snapshot, offset)
+    if found is None:
+        return NO_TIMESTAMP
+    batch = found.segment.batch_at(found.position, snapshot.end_position(found.segment))
+    if batch is None or int(batch.base_offset[0]) != offset:
+        return NO_TIMESTAMP
+    return times_of(batch, 0)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalIds:
+    """The transactional ids in a directory's `__transaction_state`. `complete`: all its partitions are here and could
+    be read, so an id that is not listed does not exist. `problems`: what could not be read."""
+
+    by_id: Mapping[str, TransactionMetadata]
+    complete: bool
+    problems: tuple[str, ...] = ()
+    by_producer: Mapping[int, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_producer", {one.producer_id: name for name, one in self.by_id.items()})
+
+    def owner(self, producer_id: int) -> str | None:
+        """The transactional id that a producer id belongs to now; None if there is none here."""
+        return self.by_producer.get(producer_id)
+
+    def will_end(self, tp: TopicPartition, producer_id: int) -> bool | None:
+        """Whether a coordinator will end this producer's open transaction in a partition; None if that is not known
+        here."""
+        owner = self.owner(producer_id)
+        if owner is None:
+            return False if self.complete else None
+        return tp in self.by_id[owner].partitions
+
+
+def transactional_ids(log_dir: LogDir) -> TransactionalIds:
+    """The latest state of each transactional id, as a coordinator loads it. Records and partitions that cannot be read
+    are left out and named in `problems`."""
+    try:
+        here = log_dir.partitions(TRANSACTION_STATE_TOPIC)
+    except UnknownTopicOrPartition:
+        return TransactionalIds({}, complete=False)
+    found: dict[str, TransactionMetadata] = {}
+    problems: list[str] = []
+    for partition in here:
+        try:
+            states, skipped = _states(log_dir.log(TopicPartition(TRANSACTION_STATE_TOPIC, partition)))
+        except (StorageError, OSError) as error:
+            problems.append(str(error))
+            continue
+        found |= states
+        problems += skipped
+    count = log_dir.topic_info(TRANSACTION_STATE_TOPIC).partition_count
+    return TransactionalIds(found, complete=count == len(here) and not problems, problems=tuple(problems))
+
+
+def _states(log: Log) -> tuple[dict[str, TransactionMetadata], list[str]]:
+    rereads = Rereads()
+    while True:
+        snapshot = log.snapshot()
+        try:
+            return _replayed(snapshot)
+        except SegmentGone:
+            if rereads.are_exhausted(0):
+                raise
+
+
+def _replayed(snapshot: LogSnapshot) -> tuple[dict[str, TransactionMetadata], list[str]]:
+    states: dict[str, TransactionMetadata] = {}
+    problems: list[str] = []
+    for block in read_range(snapshot, snapshot.log_start_offset):
+        read = messages(TRANSACTION_STATE_TOPIC).objects(block)
+        for row, (key, value, unread) in enumerate(read):
+            if isinstance(unread, UnknownRecordType):
+                continue  # a type that a coordinator passes over, too
+            try:
+                if unread is not None:
+                    raise unread
+                name = key["data"]["transactionalId"]
+                if value is None:
+                    states.pop(name, None)
+                else:
+                    states[name] = TransactionMetadata.of(value["data"])
+            except StorageError as error:
+                error.path, error.offset = snapshot.segments[-1].directory, int(block.offset[row])
+                problems.append(str(error))
+        if block.damage is not None:
+            problems.append(str(block.damage.error))
+    # A coordinator forgets an id that has become Dead; its tombstone follows.
+    return {name: one for name, one in states.items() if one.state is not TransactionState.DEAD}, problems
+
+
+def involves(metadata: TransactionMetadata, chosen: Iterable[TopicPartition]) -> bool:
+    """Whether any of these partitions takes part in a transaction."""
+    return not set(chosen).isdisjoint(metadata.partitions)
