@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ import pytest
 from kafkafs.mounting.operations import Operations, Serving, Traffic, inode
 from kafkafs.tree.tree import Tree
 from storage.errors import PartitionUnavailable
-from tests.kafkafs.mounting.fake_tree import CONTENT, FAILURES, MTIME_NS
+from tests.kafkafs.mounting.fake_tree import CONTENT, FAILURES
 from tests.support.faults import FaultyDisk
 from tests.support.mounts import requires_fuse
 from tests.support.owned_dirs import opened
@@ -42,19 +41,6 @@ def test_reads_are_exact(mnt: Path, name: str) -> None:
     with (mnt / name).open("rb", buffering=0) as file:
         for position, size in ((0, 1), (1, 131072), (len(CONTENT) - 5, 100), (len(CONTENT), 10), (10**12, 1), (7, 0)):
             assert os.pread(file.fileno(), size, position) == CONTENT[position : position + size]
-
-
-def test_attributes(mnt: Path) -> None:
-    file = (mnt / "direct").stat()
-    assert stat.S_ISREG(file.st_mode)
-    assert stat.S_IMODE(file.st_mode) == 0o444
-    assert (file.st_size, file.st_blocks, file.st_blksize) == (len(CONTENT), len(CONTENT) // 512, 131072)
-    assert file.st_mtime_ns == file.st_ctime_ns == file.st_atime_ns == MTIME_NS
-    assert (file.st_uid, file.st_gid, file.st_nlink) == (os.getuid(), os.getgid(), 1)
-    assert file.st_ino == inode("/direct")
-    directory = (mnt / "deep").stat()
-    assert stat.S_ISDIR(directory.st_mode)
-    assert stat.S_IMODE(directory.st_mode) == 0o555
 
 
 def test_listing_tells_types_and_inodes(mnt: Path) -> None:
@@ -86,25 +72,6 @@ def test_failures_reach_the_reader_and_the_mount_goes_on(mnt: Path, name: str) -
 def test_a_bug_in_lookup(mnt: Path) -> None:
     with fails_with(errno.EIO):
         (mnt / "lookup-bug").stat()
-
-
-def test_extended_attributes(mnt: Path) -> None:
-    assert os.listxattr(mnt / "direct") == ["user.kafka.size", "user.kafka.empty"]
-    assert os.getxattr(mnt / "direct", "user.kafka.size") == b"%d" % len(CONTENT)
-    assert os.getxattr(mnt / "direct", "user.kafka.empty") == b""
-    assert os.listxattr(mnt) == []
-    for name, number in (
-        ("user.kafka.none", errno.ENODATA),
-        ("security.selinux", errno.ENOTSUP),
-        ("system.posix_acl_access", errno.ENOTSUP),
-    ):
-        with fails_with(number):
-            os.getxattr(mnt / "direct", name)
-
-
-def test_statfs_speaks_of_the_disk(mnt: Path) -> None:
-    ours, disk = os.statvfs(mnt), os.statvfs("/")
-    assert (ours.f_blocks, ours.f_frsize, ours.f_namemax) == (disk.f_blocks, disk.f_frsize, 255)
 
 
 def test_more_readers_than_threads_are_kept(served: Served) -> None:

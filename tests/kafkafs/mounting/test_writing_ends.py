@@ -33,8 +33,7 @@ pytestmark = requires_fuse
 # Seconds after which something hangs, on a machine that may be busy with more than this.
 PATIENCE = 120
 
-# More of them make a night's torture.
-KILLS = int(os.environ.get("KAFKAFS_TEST_KILLS", "3"))
+KILLS = 3
 
 WRITER = """
 import os, sys

@@ -44,30 +44,6 @@ def states(registry: Registry) -> dict[tuple[str, int], State]:
 
 
 @requires_fixtures
-def test_ids_of_the_fixture() -> None:
-    registry = fixture_registry()
-    golden = json.loads((GOLDEN / "schemas.json").read_text())
-    assert [str(schema_id) for schema_id in registry.ids()] == sorted(golden["ids"], key=int)
-    for text, expected in golden["ids"].items():
-        schema = registry.by_id(int(text))
-        assert schema is not None
-        assert (schema.schema_type, schema.text) == (expected["type"], expected["schema"])
-        references = [{"name": one.name, "subject": one.subject, "version": one.version} for one in schema.references]
-        assert references == expected["references"]
-        found = [entry for entry in registry.versions.values() if entry.schema.schema_id == int(text)]
-        assert [
-            (entry.subject, entry.version, entry.offset, entry.state.value)
-            for entry in sorted(found, key=lambda entry: entry.offset)
-            if not entry.context
-        ] == [(one["subject"], one["version"], one["offset"], one["state"]) for one in expected["subjects"]]
-    for one in golden["other_contexts"]:
-        assert registry.versions[one["subject"], one["version"]].schema.schema_id == one["id"]
-        schema = registry.by_id(one["id"], "avro-orders-value")
-        assert schema is not None
-        assert schema.text != STRING  # the default context's
-
-
-@requires_fixtures
 def test_answers_of_the_real_registry() -> None:
     """Subjects, versions, texts and levels as Karapace answered before the hand-made records were written."""
     registry = fixture_registry()

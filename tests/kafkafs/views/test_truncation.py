@@ -6,7 +6,6 @@ Shown is what a reader of the log as it is now would see, nothing of what was cu
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from tests.support.live_log import START_MS, LiveLog
 from tests.support.reference_views import content, read_all, tree_of
 
 PATH = "/t/0/messages.txt"
-Wanted = Callable[[int, int], bool]
 
 
 @pytest.fixture
@@ -52,46 +50,6 @@ def shows(handle: Handle, expected: bytes) -> bool:
 def look(tree: Tree) -> None:
     """A look at the log that no view takes part in."""
     tree.log_dir.log(TopicPartition("t", 0)).snapshot()
-
-
-RANGES: dict[str, Wanted] = {
-    "offsets/45-": lambda offset, _: offset >= 45,
-    "offsets/40-": lambda offset, _: offset >= 40,
-    "offsets/47+3": lambda offset, _: 47 <= offset < 50,
-    "offsets/45": lambda offset, _: offset == 45,
-    "offsets/45-52": lambda offset, _: 45 <= offset <= 52,
-    "offsets/25-48": lambda offset, _: 25 <= offset <= 48,
-    "offsets/25+20": lambda offset, _: 25 <= offset < 45,
-    "messages": lambda _offset, _stamp: True,
-    f"time/{START_MS + 45_000}--": lambda _, stamp: stamp >= START_MS + 45_000,
-    f"time/{START_MS + 45_000}--{START_MS + 52_000}": lambda _, stamp: 45_000 <= stamp - START_MS < 52_000,
-    f"time/until-{START_MS + 52_000}": lambda _, stamp: stamp < START_MS + 52_000,
-}
-
-
-@pytest.mark.parametrize("seen", [True, False], ids=["seen", "unseen"])
-@pytest.mark.parametrize("rolled", [True, False], ids=["rolled", "one-segment"])
-@pytest.mark.parametrize(("name", "wanted"), RANGES.items(), ids=RANGES)
-def test_a_truncation_below_the_start_of_a_range(
-    live: LiveLog, tree: Tree, name: str, wanted: Wanted, rolled: bool, seen: bool
-) -> None:
-    path = f"/t/0/{name}.txt"
-    live.write(40)
-    if rolled:
-        live.roll()
-    live.write(20)
-    handle = opened(tree, path)
-    assert read_all(handle) == live.text(wanted)
-    live.truncate(30)
-    if seen:
-        assert read_all(handle) == live.text(wanted)
-    live.write(25, size=55)
-    assert read_all(handle) == live.text(wanted)
-    assert handle.size == len(live.text(wanted))
-    live.write(20, size=30)
-    assert read_all(handle) == live.text(wanted)
-    handle.close()
-    assert content(tree, path) == live.text(wanted) == content(tree_of(live.path.parent), path)
 
 
 def test_positions_before_the_cut_stay_when_the_log_start_has_moved(live: LiveLog, tree: Tree) -> None:
