@@ -17,9 +17,9 @@ MIB = 1 << 20
 # A process of its own: what is set holds for good.
 BLOCKS = """
 import ctypes, sys
-from kafkafs.mounting import mount
-
 if sys.argv[1] == "set":
+    from kafkafs.mounting import mount
+
     assert mount.keep_little()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
