@@ -242,7 +242,7 @@ def test_only_the_cli_prints(module: str) -> None:
     assert not prints, f"{module} prints in lines {prints}"
 
 
-def test_the_rooms_have_no_circle() -> None:
+def test_the_packages_have_no_circle() -> None:
     """The table itself has no circle."""
     graphlib.TopologicalSorter({package: set(below) for package, below in PACKAGES.items()}).prepare()
 

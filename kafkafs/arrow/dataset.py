@@ -68,11 +68,9 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         return Scanner(self._scan, columns, filter)
 
     def to_batches(self, **options: Any) -> Iterator[pa.RecordBatch]:
-        """See `scanner`."""
         return self.scanner(**options).to_batches()
 
     def to_table(self, **options: Any) -> pa.Table:
-        """See `scanner`."""
         return self.scanner(**options).to_table()
 
     def count_rows(self, **options: Any) -> int:

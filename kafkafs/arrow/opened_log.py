@@ -256,7 +256,7 @@ def _pair(name: str, given: object) -> tuple[Any, Any]:
 
 
 def _typed_form(source: Source, topic: str, decode: Decode) -> TypedForm | None:
-    """As what typed columns the values of a topic are read; None: as JSON. InvalidOption where there are no schemas."""
+    """The typed columns of a topic's values; None where they are JSON. InvalidOption where there are no schemas."""
     require_pyarrow()
     from kafkafs.arrow.block_texts import schemas_for
 
@@ -287,7 +287,6 @@ def open_log(
     tier: Paths | Tier | None = None,
     tier_keys: Mapping[str, str | os.PathLike[str]] | None = None,
 ) -> Log:
-    """See `kafkafs.open`."""
     several = paths if isinstance(paths, list | tuple) else [paths]
     if not several:
         raise InvalidOption("no log directory is named")
@@ -375,6 +374,18 @@ class Topic:
     def scan(self, **arguments: Unpack[Arguments]) -> Scan:
         """The messages that the arguments choose, as record batches (kafkafs/CONTRACT.md, "From Python").
 
+        `partitions`: a number or several; without it all that the cluster has. One that is in no directory is an error.
+        `offsets`: a pair, from (included) to (excluded), None for open; or a text as after `--offsets`.
+        `time`: such a pair, each a text as after `--time`, epoch milliseconds, a datetime (UTC without a zone) or None;
+        or one text as after `--time`. What a pair names and the log does not have yet is not there.
+        `key`: only messages with this key.
+        `latest`: only the last message of every key of a partition, as in `latest.txt`; without `offsets` and `time`.
+        `columns`: names, in this order; all without it.
+        `decode`: True for more columns and typed values, "json" for more columns alone.
+        `text`: keys and values are strings: True or "strict" makes other bytes an error, "replace" has U+FFFD for them.
+        `on_damage`: "fail", or "skip": damage, and messages that are gone, are passed over, and `skipped` lists them.
+        With `latest` damage is always an error, because it may hide a last message.
+
         InvalidOption, StorageError, OSError.
         """
         return make_scan(self._source, self.name, **arguments)
@@ -398,11 +409,10 @@ class Partition:
         return snapshot.log_start_offset, visible_end(snapshot, self._source.isolation)
 
     def scan(self, **arguments: Unpack[Arguments]) -> Scan:
-        """See `Topic.scan`; without `partitions`."""
+        """`Topic.scan` of this partition; without the argument `partitions`."""
         return make_scan(self._source, self.tp.topic, **(arguments | {"partitions": self.tp.partition}))
 
     def messages(self, **arguments: Unpack[Arguments]) -> Iterator[Message]:
-        """See `Topic.messages`."""
         return _messages(self._source, self.scan(**arguments))
 
     def _snapshot(self) -> LogSnapshot:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from kafkafs.arrow.database import Where
     from kafkafs.cli.output import Output
     from kafkafs.formats.program import Format
-    from kafkafs.reading.unmounted import PartitionReader, Wanted
+    from kafkafs.reading.selection import Question
+    from kafkafs.reading.unmounted import PartitionReader
     from storage.format.block import RecordBlock
     from storage.log.log_dir import LogDir
 
@@ -121,12 +122,16 @@ def cat(
     expression: str | None,
     isolation: str,
 ) -> None:
-    """Print the messages of TP.
+    """Print the messages of TP, as the files of a mount have them.
 
     TP is a topic, topic/partition or a glob like 'orders*/0'. Partitions are printed one after the other, and
     ranges apply to each. With --offsets and --time, only messages in both ranges are printed. With --key, the
     partition that producers choose for the key comes first, and an index of keys, kept in the user's cache directory,
-    spares reading the rest.
+    spares reading the rest. A key that no visible message has is exit code 4, unless a range, --header, --where,
+    --latest or --follow is given.
+
+    With --latest, --key and --header choose among the last messages, and keys take at most 512 MiB of memory. --follow
+    also prints partitions that are added later. The form log is for one partition, and cannot be combined with --where.
 
     \b
     kafkafs cat /var/kafka orders
@@ -138,10 +143,10 @@ def cat(
     kafkafs cat /var/kafka orders --where "value_json->>'customer' = 'c-11' AND key IS NOT NULL"
 
     Template letters: %s value, %S its length (-1: null), %R that as 4 bytes, %k key, %K its length, %t topic, %p
-    partition, %o offset, %T timestamp in ms, %h headers, %%; \\n \\t \\r \\xNN.
+    partition, %o offset, %T timestamp in ms, %h headers, %%; \\n \\t \\r \\xNN. A null prints nothing, a null
+    header value NULL.
     """
-    from kafkafs.reading.selection import DEFAULT_LATEST_BYTES
-    from kafkafs.reading.unmounted import Wanted
+    from kafkafs.reading.selection import DEFAULT_LATEST_BYTES, Question
 
     use_default_signals(ctx)
     if form == "log" and (key is not None or headers or expression is not None):
@@ -160,10 +165,12 @@ def cat(
     if form == "log" and len(targets) != 1:
         raise click.UsageError(f"--format log takes one partition; {tp} means {len(targets)}")
     memory = DEFAULT_LATEST_BYTES if latest else None
-    wanted = Wanted(offsets, times, Isolation(isolation), None if key is None else os.fsencode(key), headers, memory)
+    question = Question(
+        offsets, times, Isolation(isolation), None if key is None else os.fsencode(key), headers, memory
+    )
     make_format = _decoded(log_dir, schemas_path, targets) if form == DECODED else _plain(form)
-    if wanted.key is not None:
-        targets = _in_order_for(wanted.key, log_dir, targets)
+    if question.key is not None:
+        targets = _in_order_for(question.key, log_dir, targets)
     slow = compiled_kernels.slowness()
     if slow is not None:
         say(slow)
@@ -175,7 +182,7 @@ def cat(
 
         refused = (BadQuery,)
     try:
-        printed = _print(log_dir, targets, wanted, make_format, added if follow else None, where)
+        printed = _print(log_dir, targets, question, make_format, added if follow else None, where)
     except refused as error:
         raise click.UsageError(f"--where: {error}") from None
     if printed.failed:
@@ -273,7 +280,7 @@ def _where(expression: str, log_dir: LogDir, path: Path | None, targets: list[To
 def _print(
     log_dir: LogDir,
     targets: list[TopicPartition],
-    wanted: Wanted,
+    question: Question,
     make_format: MakeFormat,
     added: Callable[[], list[TopicPartition]] | None,
     where: Where | None,
@@ -290,29 +297,29 @@ def _print(
     decoder = Decoder()
 
     def make(_: Output) -> None:
-        with nullcontext() if wanted.key is None else key_index() as keys:
+        with nullcontext() if question.key is None else key_index() as keys:
 
-            def source_of(tp: TopicPartition, wanted: Wanted) -> _Source:
-                note = _remote_note(log_dir, tp, wanted)
+            def source_of(tp: TopicPartition, question: Question) -> _Source:
+                note = _remote_note(log_dir, tp, question)
                 if note is not None:
                     output.report(note)
                 follow, log = added is not None, log_dir.log(tp)
-                reader = PartitionReader(log, wanted, now_ms, decoder, follow=follow, note=output.report, keys=keys)
+                reader = PartitionReader(log, question, now_ms, decoder, follow=follow, note=output.report, keys=keys)
                 return _Source(reader, partial(make_format, tp), None if where is None else partial(where, tp))
 
-            sources = (source_of(tp, wanted) for tp in targets)
+            sources = (source_of(tp, question) for tp in targets)
             following = [source for source in sources if printer.print(source) and not source.reader.done]
             while following and added is not None:
                 output.flush()
                 output.wait(_POLL_SECONDS)
-                following += [source_of(tp, wanted.of_new()) for tp in added()]
+                following += [source_of(tp, question.of_new()) for tp in added()]
                 following = [source for source in following if printer.print(source) and not source.reader.done]
 
     output.run(make, stdout_sink(), say)
     return printer
 
 
-def _remote_note(log_dir: LogDir, tp: TopicPartition, wanted: Wanted) -> str | None:
+def _remote_note(log_dir: LogDir, tp: TopicPartition, question: Question) -> str | None:
     """What to say where messages that may be wanted are not here; of explicit offsets reading says it."""
     from storage.errors import StorageError
 
@@ -321,7 +328,7 @@ def _remote_note(log_dir: LogDir, tp: TopicPartition, wanted: Wanted) -> str | N
     except (StorageError, OSError):
         return None  # reading reports it
     here = snapshot.log_end_offset - snapshot.log_start_offset
-    asked = wanted.offsets
+    asked = question.offsets
     may_be_short = asked is None or (isinstance(asked, LastMessages) and asked.most > here)
     return f"note: {snapshot.remote_note}" if snapshot.remote_note is not None and may_be_short else None
 

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 @AS_JSON
 @click.pass_context
 def compact(ctx: click.Context, logdir: Path, tp: str, dry_run: bool, as_json: bool) -> None:
-    """Compact TP (topic, topic/partition or a glob), whatever its dirty ratio.
+    """Compact TP, whatever its dirty ratio.
 
-    Below the active segment, the latest record of each key is kept, as the topic's configuration says (cleanup.policy
-    must name compact; delete.retention.ms, min.compaction.lag.ms). If the offset map (log.cleaner.dedupe.buffer.size)
-    fills up, further passes follow until everything is compacted.
+    TP is a topic, topic/partition or a glob. Below the active segment, the latest record of each key is kept, as the
+    topic's configuration says (cleanup.policy must name compact; delete.retention.ms, min.compaction.lag.ms). If the
+    offset map (log.cleaner.dedupe.buffer.size) fills up, further passes follow until everything is compacted.
 
     \b
     kafkafs compact ./logs accounts --dry-run

@@ -29,7 +29,8 @@ def count(ctx: click.Context, logdir: Path, tp: str | None, isolation: str, as_j
     """Count the messages that a consumer would see.
 
     TP is a topic, topic/partition or a glob; without it, all of LOGDIR is counted. For one partition one number is
-    printed; for several, one line each and the total.
+    printed; for several, one line each and the total. With --json, `remote_offsets` has the first and the last offset
+    that are in tiered storage alone.
 
     \b
     kafkafs count /var/kafka orders/0

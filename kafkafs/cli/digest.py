@@ -53,11 +53,12 @@ def digest(
     isolation: str,
     as_json: bool,
 ) -> None:
-    """Print a digest of the records of TP (topic, topic/partition or a glob), one for each partition.
+    """Print a digest of the records of each partition of TP.
 
-    It covers offset, timestamp, key, value and headers of every message that a consumer sees. Two logs with the same
-    records have the same digest, whatever their batches, compression, format version and segments are. Control records
-    do not count; with --isolation read_committed, neither do aborted messages and those of open transactions.
+    TP is a topic, topic/partition or a glob. It covers offset, timestamp, key, value and headers of every message that
+    a consumer sees. Two logs with the same records have the same digest, whatever their batches, compression, format
+    version and segments are. Control records do not count; with --isolation read_committed, neither do aborted messages
+    and those of open transactions.
 
     With --by N, there is a digest for each range of N offsets that has messages; ranges begin at multiples of N.
 
@@ -151,13 +152,15 @@ def diff(
     isolation: str,
     as_json: bool,
 ) -> None:
-    """Compare the messages of TP (topic, topic/partition or a glob) in two log directories.
+    """Compare the messages of TP in two log directories.
 
-    What is compared is what `kafkafs digest` covers. For each partition that differs, the first difference is shown as
-    it is on both sides, and the ranges of offsets that have differences, as finely as --by says. An offset that only
-    one side has is a difference; --offsets (100-199, 100-, 100) limits what is compared. Then comes how many messages
-    differ, and in what, and how many only one side has: those that compaction may have removed from the other side are
-    counted apart. Equal messages that are stored in other batches, codecs or format versions are a note on stderr.
+    TP is a topic, topic/partition or a glob. What is compared is what `kafkafs digest` covers. For each partition that
+    differs, the first difference is shown as it is on both sides, and the ranges of offsets that have differences, as
+    finely as --by says. An offset that only one side has is a difference; --offsets (100-199, 100-, 100) limits what is
+    compared. Then comes how many messages differ, and in what, and how many only one side has: those that compaction
+    may have removed from the other side are counted apart (with --json in `differences`, of the first 1,048,576
+    messages in these ranges): deletions, and messages whose key a later one has. Equal messages that are stored in
+    other batches, codecs or format versions are a note on stderr (`stored`).
 
     \b
     kafkafs diff /var/kafka /backup/kafka orders
@@ -309,7 +312,7 @@ def _record_json(seen: SeenRecord) -> dict[str, Any]:
 
 
 def _bytes_json(data: bytes | None) -> object:
-    """As in the jsonl views: text, or base64 where the bytes are not UTF-8."""
+    """A value as in the jsonl views: text, or base64 where the bytes are not UTF-8."""
     if data is None:
         return None
     try:

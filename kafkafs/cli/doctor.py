@@ -38,11 +38,18 @@ def doctor(
     of_kafkafs: bool,
     as_json: bool,
 ) -> None:
-    """Say what a broker (KRaft, Kafka 3.9 to 4.4) will do when it starts on all of these log directories of one node.
+    """Say what a broker (KRaft, Kafka 3.9 to 4.4) will do when it starts on LOGDIRs.
 
-    Nothing is changed. Each line says what was found and where, what the broker does about it, and what to do: whether
-    it starts at all, which partitions it sets aside or creates empty, what recovery cuts, how much it checks before it
-    is ready, and which damage it does not notice.
+    LOGDIRs are all log directories of one node. Nothing is changed. Each line says what was found and where, what the
+    broker does about it, and what to do: whether it starts at all, which partitions it sets aside or creates empty,
+    what recovery cuts, how much it checks before it is ready, and which damage it does not notice.
+
+    With --json each prediction has the broker's reaction. Findings: `refuses` (it does not start), `takes-offline`,
+    `sets-aside` (a stray), `creates-empty`, `cuts`, `does-not-notice` (reads fail there later). Notes: `removes`,
+    `repairs`, `recovers`, `ignores`. `loses_nothing` is null with --quick where nothing else was found.
+
+    With --self: versions, kernels, FUSE, extras, cache directory, limits; `problems` says what keeps kafkafs from
+    mounting, or makes it slow.
 
     \b
     kafkafs doctor /var/kafka

@@ -320,7 +320,8 @@ def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool, raw: boo
     meta.properties, topic.properties; a directory means its files.
 
     Records of Kafka's own topics are decoded, as in decoded.jsonl, and those of MirrorMaker's checkpoints and
-    heartbeats. Of a .log that is in no partition's directory, the first records tell whether they are such.
+    heartbeats, control records with `version` and `data`. Of a .log that is in no partition's directory, the first
+    records tell whether they are such.
 
     \b
     kafkafs dump /var/kafka/orders-0/*.log | jq 'select(.kind == "batch") | .codec'

@@ -49,12 +49,13 @@ _PICTURE = click.Path(path_type=Path, dir_okay=False)
 def histogram(
     ctx: click.Context, logdir: Path, tp: str, buckets: int, png: Path | None, svg: Path | None, as_json: bool
 ) -> None:
-    """Show messages and bytes of TP (topic, topic/partition or a glob; several are added up) over time, in UTC.
+    """Show messages and bytes of TP over time, in UTC.
 
-    Only index entries and batch headers are read: ten gigabytes take less than a second. Bytes are exact. Messages are
-    counted as offsets, so messages that compaction removed and transaction markers count too. A batch counts at its
-    greatest timestamp; a late batch counts at the time of the batches before it. A time beyond the year 9999 (for
-    example of a producer that writes nanoseconds) counts as no timestamp.
+    TP is a topic, topic/partition or a glob; several partitions are added up. Only index entries and batch headers are
+    read: ten gigabytes take less than a second. Bytes are exact. Messages are counted as offsets, so messages that
+    compaction removed and transaction markers count too. A batch counts at its greatest timestamp; a late batch counts
+    at the time of the batches before it. A time beyond the year 9999 (for example of a producer that writes
+    nanoseconds) counts as no timestamp.
 
     \b
     kafkafs histogram /var/kafka orders

@@ -99,15 +99,16 @@ def mirror(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Copy the log of TP (topic, topic/partition or a glob; by default everything) from SRC into DEST, batch by batch.
+    """Copy the log of TP, by default everything, from SRC into DEST, batch by batch.
 
-    SRC is only read, and may be a running broker's. Batches that were copied before are not copied again. DEST's own
-    topic configuration decides where segments end and how they are indexed. A topic that DEST lacks is created with
-    SRC's configuration, but keeps everything. If DEST is a broker's directory, only topics that the broker has created
-    are copied.
+    TP is a topic, topic/partition or a glob. SRC is only read, and may be a running broker's. Batches that were copied
+    before are not copied again. DEST's own topic configuration decides where segments end and how they are indexed. A
+    topic that DEST lacks is created with SRC's configuration, but keeps everything. If DEST is a broker's directory,
+    only topics that the broker has created are copied.
 
     With --until, every partition is cut at the same moment. Batches stay whole: if the last one also has later
-    messages, that is reported. Timestamps need not ascend; what precedes that batch is copied too.
+    messages, their number is reported. Timestamps need not ascend; what precedes that batch is copied too. Messages
+    that reach SRC after the run, with an earlier timestamp, are not in the copy.
 
     The manifest is written last, as a whole, and only if every partition was copied: `kafkafs verify DEST --manifest
     FILE` then shows whether anything is missing or has changed. A run that was interrupted leaves no manifest, or the

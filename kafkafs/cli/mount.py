@@ -45,23 +45,32 @@ def mount(
 
     \b
     Mount options:
+      ro, config=FILE            the same as --read-only and --config
+      schemas=PATH, tier=PATH, tier_key=ID=FILE
+                                 the same as the options; the last two may be repeated
       isolation=read_committed   leave out aborted messages, stop at open transactions
+                                 (default: read_uncommitted)
       out_of_range=clamp         a range that begins below the log start shows the rest of it
-      keys=off                   no index of keys: TOPIC/keys/KEY.txt reads the whole log
-      log=FILE                   the file for log messages (default: syslog; with -f: stderr)
-      cache_size=64M             memory for rendered messages
-      latest_memory=512M         memory for the keys of latest.txt, latest.jsonl
-      config=FILE                the same as --config
-      schemas=PATH               the same as --schemas
-      tier=PATH                  where remote segments of tiered topics are (may be repeated)
-      tier_key=ID=FILE           a private key (PEM) for encrypted segments (may be repeated)
-      ro                         the same as --read-only
+                                 (default: error)
+      keys=off                   no index of keys: TOPIC/keys/KEY.txt reads the whole log, and
+                                 TOPIC/keys lists nothing (default: on)
+      log=FILE                   the log of the mount (default: syslog if there is one; with -f:
+                                 stderr). A writable mount in the background says on stderr
+                                 where it is, unless it was named
+      cache_size=64M             memory for rendered messages, at least 4M
+      latest_memory=512M         memory for the keys of a latest file at its open, at least 1M
       uid=N, gid=N               the owner of the files (default: you)
-      modes=below                permit what the files below permit (default: modes=all)
-      allow_other, allow_root    others may read and append too (needs user_allow_other in fuse.conf)
-      noauto_unmount             a killed kafkafs leaves a dead mountpoint
+      modes=below                files have the owner of LOGDIR, and permit what all
+                                 directories and .log files permit of which they are made, or
+                                 nothing (but to root) where their owners differ; the kernel
+                                 decides (default: modes=all, everything may be read). Not with
+                                 uid=, gid=
+      allow_other, allow_root    others may read and append too (needs user_allow_other in
+                                 fuse.conf, unless root mounts)
+      noauto_unmount             a killed kafkafs leaves a dead mountpoint (default:
+                                 auto_unmount, which frees it)
       sync                       every write is on disk when it returns, as with O_SYNC
-      noexec, nosuid, nodev, noatime, and the words of fstab
+      noexec, nosuid, nodev, noatime, and the words of fstab(5) and mount(8)
 
     In fstab:  LOGDIR MNT fuse.kafkafs ro,noauto,user 0 0
 

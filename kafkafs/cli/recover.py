@@ -37,11 +37,11 @@ _CLUSTER_METADATA = "__cluster_metadata"
 @AS_JSON
 @click.pass_context
 def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, drop: bool, as_json: bool) -> None:
-    """Do what a broker's start after a crash does, to all of LOGDIR or to TP (topic, topic/partition or a glob).
+    """Do what a broker's start after a crash does, to all of LOGDIR or to TP.
 
-    Each log is checked from its recovery point on. It is cut at the first batch that is not sound, and everything after
-    the cut is removed: run `kafkafs salvage` first if it may be of value. Indexes and producer state are rebuilt. If
-    all of LOGDIR was recovered, it is marked as cleanly shut down.
+    TP is a topic, topic/partition or a glob. Each log is checked from its recovery point on. It is cut at the first
+    batch that is not sound, and everything after the cut is removed: run `kafkafs salvage` first if it may be of value.
+    Indexes and producer state are rebuilt. If all of LOGDIR was recovered, it is marked as cleanly shut down.
 
     Pending writes from Spark are finished. A write that cannot be finished, because a file with its staged messages was
     lost, stays pending, and its query cannot write. With --drop-lost-writes it is given up: partitions keep what they
@@ -91,9 +91,10 @@ def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, dro
 @AS_JSON
 @click.pass_context
 def reindex(ctx: click.Context, logdir: Path, tp: str, as_json: bool) -> None:
-    """Rebuild the indexes of TP (topic, topic/partition or a glob) from its log.
+    """Rebuild the indexes of TP from its log.
 
-    If a log is damaged before its end, neither the log nor its indexes are changed.
+    TP is a topic, topic/partition or a glob. If a log is damaged before its end, neither the log nor its indexes are
+    changed.
 
     \b
     kafkafs reindex /var/kafka orders/3

@@ -136,11 +136,21 @@ def revive(
 
     SRC are log directories, or single partitions' directories such as orders-3, of one or several dead brokers; they
     are only read. TP (topic, topic/partition or a glob) limits what is taken. Of several replicas of a partition the
-    one with the highest leader epoch, then the highest end is taken, and it is told what the others have beyond it.
+    one with the highest leader epoch, then the highest end is taken, a sound one before a damaged one, and the notes
+    say what the others have beyond it. A damaged log is refused (exit code 4) without --salvage, with which what it
+    has lost comes from the others where the leaders of the same epochs wrote it (`filled`), and what nobody has is
+    `lost`: `first_offset`, `last_offset` or null.
 
-    All messages keep their offsets, timestamps and bytes; topics keep their names and ids, groups their offsets, the
-    cluster its features, ACLs, credentials, quotas and dynamic configuration, as far as a source knows them. DEST
-    appears when everything is complete; it holds a server.properties to start the broker with.
+    Messages keep their offsets, timestamps and bytes; topics their names, ids and known configurations; groups their
+    offsets; the cluster its `features`, ACLs, SCRAM credentials, quotas, delegation tokens, groups' and client metrics'
+    configurations and this node's dynamic configuration, as a source's metadata log or bootstrap.checkpoint has them;
+    otherwise the features that the data need. A topic whose retention is not known keeps everything. Left out are keys
+    of listeners, TLS, SASL, replication and log.retention.*. The notes say what was carried over and what was not, and
+    never a secret. DEST appears when everything is complete, with a server.properties to start the broker; until then
+    everything is in DEST.reviving, and a run that finds one that was killed begins anew.
+
+    --until and --offsets cut behind the last whole batch with a message at or before the time, or below the offset.
+    --link does not read the segments that it shares. A remote segment that --tier does not give is exit code 4.
 
     \b
     kafkafs revive /mnt/broker-1 --to /var/kafka

@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 @AS_JSON
 @click.pass_context
 def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool, as_json: bool) -> None:
-    """Copy every intact batch of TP (topic, topic/partition or a glob) around any damage into another log directory,
-    and list the offsets that are lost.
+    """Copy every intact batch of TP around any damage into another log directory, and list the lost offsets.
 
-    LOGDIR is only read. The copy keeps offsets, timestamps and bytes, and any broker accepts it. If DIR is a broker's
-    directory, only topics that the broker has created and that are empty are copied.
+    TP is a topic, topic/partition or a glob. LOGDIR is only read. The copy keeps offsets, timestamps and bytes, and any
+    broker accepts it. If DIR is a broker's directory, only topics that the broker has created and that are empty are
+    copied.
 
     \b
     kafkafs salvage /var/kafka orders/3 --to /tmp/rescued

@@ -203,7 +203,7 @@ def each(chosen: Sequence[TopicPartition], run: Callable[[TopicPartition], None]
 def each_owned(
     logdir: Path, chosen: Sequence[TopicPartition], run: Callable[[OwnedDir, TopicPartition], None]
 ) -> Errors:
-    """As `each`, in a directory that is opened for writing and closed. Raises an error of closing it."""
+    """`each` in a directory that is opened for writing and closed. Raises an error of closing it."""
     from storage.directory.owned_dir import Opening, OwnedDir
 
     owned = OwnedDir.open(logdir, Opening(gentle=True, only=chosen))

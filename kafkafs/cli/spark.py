@@ -135,8 +135,11 @@ def export(
 
     With --decode, `value` is a struct with the fields of the newest version of the topic's schema, as it is at the
     first run into DIRECTORY, and all values are read as that version by Avro's rules. `value_schema_id` is the schema
-    that wrote a value. One that cannot be read so is in `value_bytes`, and `decode_error` says why; stderr has their
-    number, and with --strict the exit code is 1, after the export.
+    that wrote a value. One that cannot be read so is null, and in `value_bytes` as it is in the log; `decode_error`
+    says why; stderr and --json (`undecoded`) have their number by partition, and with --strict the exit code is 1,
+    after the export. Of logical types the type below them counts. Enums, uuids, times of day and decimals of more than
+    38 digits are strings as in decoded.jsonl; timestamps have microseconds; records without fields and unions of
+    several types are JSON texts. The schema must be an Avro record that does not contain itself.
 
     \b
     kafkafs spark export /var/kafka ./lake orders
@@ -272,7 +275,7 @@ def _stats_row(hour: HourStats) -> tuple[object, ...]:
 
 
 def _hour_name(milliseconds: int) -> str:
-    """As in the names of `time/`, which have no years of more than four digits."""
+    """An hour as in the names of `time/`, which have no years of more than four digits."""
     from kafkafs.spark.jobs.stats import CALENDAR_MS
 
     if milliseconds not in CALENDAR_MS:

@@ -65,16 +65,25 @@ def sql(
 ) -> None:
     """Run SQL over topics, with DuckDB; without QUERY, statements from stdin or a prompt.
 
-    Each topic is a table with the columns key, value, topic, partition, offset, timestamp, timestampType and headers.
-    Keys and values are text. value_json is there where values are JSON, and with key_json, value_schema_id and
-    decode_error where schemas are. A name with other characters than letters, digits and _ needs quotes: "my-topic".
-    A filter on offset, partition or timestamp reads only what it needs. A statement sees the messages that are there
-    when it begins.
+    Each topic is a table with the columns key, value, topic, partition, offset, timestamp (TIMESTAMP WITH TIME ZONE;
+    the session is in UTC), timestampType and headers. Keys and values are text, with U+FFFD for bytes that are not
+    UTF-8. Where schemas are, and in Kafka's own topics, there are also key_json, value_json, value_schema_id and
+    decode_error; elsewhere value_json, if the topic's last value is a JSON object or array (a value that is none is
+    NULL). A name with other characters than letters, digits and _ needs quotes: "my-topic"; offset needs none. A filter
+    on offset, partition or timestamp reads only what it needs, and a query only the columns that it names. A statement
+    sees the messages that are there when it begins.
+
+    QUERY may have several statements. A prompt has a history ($XDG_STATE_HOME/kafkafs/sql_history), .tables, .schema
+    TOPIC, .help and .quit. A table escapes control characters, and says when there are more rows. In csv and jsonl
+    bytes that are not UTF-8 are {"base64":"..."}, timestamps ISO 8601; in csv lists and structs are JSON. What exceeds
+    DuckDB's memory goes to a temporary directory that is not in LOGDIR.
 
     \b
     kafkafs sql /var/kafka "SELECT max(offset) FROM orders WHERE timestamp >= '2026-11-20'"
     kafkafs sql /var/kafka "SELECT value_json->>'item' AS item, count(*) FROM orders GROUP BY item"
     kafkafs sql /var/kafka 'SELECT * FROM orders JOIN "orders-dlq" USING (key)' -o joined.txt
+
+    Exit code: 2 what DuckDB refuses; 4 damage and lost messages, with their place.
     """
     from kafkafs.arrow.database import BadQuery, Database
     from kafkafs.arrow.log_dirs import InvalidOption
@@ -193,7 +202,7 @@ def _moment(value: datetime) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: bytes that are no text as in jsonl."""
+    """A value as JSON has it: bytes that are no text as in jsonl."""
     if isinstance(value, bytes):
         try:
             return value.decode()

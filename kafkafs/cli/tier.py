@@ -156,14 +156,20 @@ _SHOWN = 10
 @TIER
 @click.pass_context
 def tier(ctx: click.Context, logdir: Path, tp: str | None, as_json: bool) -> None:
-    """Show what a tier holds of the topics of LOGDIR, or of TP (topic, topic/partition or a glob).
+    """Show what a tier has of the topics of LOGDIR, or of TP.
 
-    LOCAL are the segments in LOGDIR, REMOTE those in the tier whose upload was finished, BOTH the remote ones whose
-    messages are in LOGDIR too. Then follow, for each partition: offsets that neither has; parts of remote segments that
-    are missing; uploads that were not finished and segments whose removal has begun, both of which a broker tidies up;
-    and orphans, objects that __remote_log_metadata does not name and nothing will remove.
+    TP is a topic, topic/partition or a glob. LOCAL are the segments in LOGDIR, REMOTE those in the tier whose upload
+    was finished, BOTH the remote ones whose messages are in LOGDIR too. Then follow, for each partition: offsets that
+    neither has; parts of remote segments that are missing; uploads that were not finished and segments whose removal
+    has begun, both of which a broker removes; and orphans, objects that __remote_log_metadata does not name and nothing
+    will remove.
 
-    Without TP also what is in the tier of partitions that are not in LOGDIR. The tier is only listed and read.
+    With --json: `local`, `remote`; `gaps`, first and last offset of each; `missing_parts`, `all` if no part is there;
+    `unfinished`, `deleting` and `orphans`, with bytes; `metadata`: whether __remote_log_metadata says anything of the
+    partition here; if not, every complete segment counts.
+
+    Without TP also what is in the tier of partitions that are not in LOGDIR (`elsewhere`); all of a topic that the
+    cluster no longer has is orphaned. The tier is only listed and read.
 
     \b
     kafkafs tier /var/kafka --tier /mnt/tier

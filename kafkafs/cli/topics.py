@@ -210,7 +210,8 @@ def describe(ctx: click.Context, logdir: Path, patterns: tuple[str, ...], as_jso
 
     OLDEST is the largest timestamp in the oldest segment: what retention.ms is compared with, and so when the next
     segment to go was written. GAPS counts where offsets between two segments are in neither of them; in a topic that is
-    compacted they are not counted.
+    compacted they are not counted. With --json they are `oldest_timestamp` and `gaps`, null where compaction may have
+    made them.
 
     \b
     kafkafs topics describe /var/kafka orders

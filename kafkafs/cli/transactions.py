@@ -39,12 +39,13 @@ _MINUTE_MS: Final = 60_000
 def transactions(
     ctx: click.Context, logdir: Path, tp: str | None, only_open: bool, timeout_minutes: int, as_json: bool
 ) -> None:
-    """Show the producers of LOGDIR, or of TP (topic, topic/partition or a glob), and their open transactions.
+    """Show the producers of LOGDIR, or of TP, and their open transactions.
 
-    Readers of committed messages stop at the first message of the oldest open transaction: the last stable offset. Its
-    producer is marked with 'holds LSO'. A transaction is 'hanging' if it has been silent for longer than --timeout and
-    no transactional id in __transaction_state will end it in that partition, as kafka-transactions.sh find-hanging
-    decides it; 'hanging?' if partitions of __transaction_state are missing here, so that this is not certain.
+    TP is a topic, topic/partition or a glob. Readers of committed messages stop at the first message of the oldest open
+    transaction: the last stable offset. Its producer is marked with 'holds LSO'. A transaction is 'hanging' if it has
+    been silent for longer than --timeout and no transactional id in __transaction_state will end it in that partition,
+    as kafka-transactions.sh find-hanging decides it; 'hanging?', with --json null, if partitions of __transaction_state
+    are missing here, so that this is not certain.
 
     Then follow the transactional ids and the states of their transactions, where __transaction_state is here.
 

@@ -39,11 +39,14 @@ if TYPE_CHECKING:
 def verify(
     ctx: click.Context, logdir: Path, tp: str | None, notes: bool, manifest_path: Path | None, as_json: bool
 ) -> None:
-    """Check all of LOGDIR, or TP (topic, topic/partition or a glob): every batch, record and index entry, snapshots,
-    checkpoints, names. Nothing is changed.
+    """Check every batch, record, index entry, snapshot, checkpoint and name of LOGDIR, or of TP.
+
+    TP is a topic, topic/partition or a glob. Nothing is changed.
 
     Each finding says where it is, what was expected and found, what recovery after a crash would do about it, and what
-    repairs it. In a directory that a broker holds, what is being written at the moment is a note, not a finding.
+    repairs it. In a directory that a broker holds, what is being written at the moment is a note, not a finding. Notes
+    are also what the next opening for writing repairs, offsets between two segments that neither has (`segment-gap`) in
+    a topic without cleanup.policy=compact, and messages in tiered storage (`remote-segments`).
 
     With --manifest, nothing that FILE lists may be missing or changed; LOGDIR may have more. Ranges of batches are
     compared, so segments may end elsewhere than in the source.

@@ -212,7 +212,7 @@ class Programs:
 
 
 def quoted(name: str) -> bytes:
-    """As JSON."""
+    """A name as JSON."""
     return json.dumps(name, ensure_ascii=False).encode()
 
 

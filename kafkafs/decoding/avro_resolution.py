@@ -37,7 +37,7 @@ _NOT_FINITE: Final = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf", "INF
 
 
 def encode_default(kind: AvroType, value: Any) -> bytes:
-    """As a value of this type; of a union the first branch that takes it. BadSchema if it is none."""
+    """A default as a value of this type; of a union the first branch that takes it. BadSchema if it is none."""
     out = bytearray()
     _Defaults(out).put(kind, value, 0)
     return bytes(out)
@@ -386,7 +386,7 @@ class _Resolved:
             self._made.emit(Code.LONG_TO_FLOAT if reader.kind == "float" else Code.LONG_TO_DOUBLE)
 
     def _shown(self, writer: AvroType, reader: AvroType) -> None:
-        """As JSON, types that match and contain no others."""
+        """JSON texts, of types that match and contain no others."""
         if reader.kind == "enum":
             self._enum(writer, reader, quoted)
         elif reader.kind in ("float", "double"):

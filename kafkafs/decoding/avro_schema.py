@@ -260,6 +260,6 @@ def _unicode(name: str) -> str:
 
 
 def _short(node: object) -> str:
-    """As JSON, cut off after 60 characters: for messages."""
+    """A value as JSON, cut off after 60 characters: for messages."""
     text = json.dumps(node) if not isinstance(node, (dict, list)) else str(node)[:100]
     return text if len(text) <= 60 else f"{text[:60]}…"

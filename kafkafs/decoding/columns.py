@@ -153,7 +153,7 @@ class Rooms:
         self._local = threading.local()
 
     def take(self) -> Room:
-        """This thread's room, which it has not any more until `keep`: rendering can be called again within a lookup."""
+        """This thread's room, which nobody else gets until `keep`: a lookup may cause rendering within rendering."""
         room: Room | None = self._local.__dict__.pop("room", None)
         return Room(self._size) if room is None else room
 

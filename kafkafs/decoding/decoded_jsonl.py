@@ -96,7 +96,7 @@ class DecodedJsonl(Format):
         self._rooms = Rooms(_ROOM, _MOST_KEPT)
 
     def measure(self, block: RecordBlock, sizes: Int64s) -> None:
-        """See Format. ValueError if a column points outside its buffer, or `sizes` is too short."""
+        """ValueError if a column points outside its buffer, or `sizes` is too short."""
         if len(sizes) < len(block):
             raise ValueError(f"{len(sizes)} sizes for {len(block)} records")
         row, step = 0, _MOST_ROWS
@@ -112,7 +112,7 @@ class DecodedJsonl(Format):
     def render_rows(
         self, block: RecordBlock, out: memoryview, out_start: int = 0, first_row: int = 0
     ) -> tuple[int, int]:
-        """See Format. ValueError if a column points outside its buffer, or `out_start` outside `out`."""
+        """ValueError if a column points outside its buffer, or `out_start` outside `out`."""
         if not 0 <= out_start <= len(out):
             raise ValueError(f"position {out_start} in {len(out)} bytes")
         row, position, step = first_row, out_start, _MOST_ROWS
@@ -129,7 +129,6 @@ class DecodedJsonl(Format):
         return row, position
 
     def prepared(self, record: RecordBlock) -> Prepared:
-        """See Format."""
         room = self._rooms.take()  # not given back: the texts are in it
         columns = self._window(record, 0, 1, room)  # which may give the room other memory
         return Prepared(self._program, columns, room.texts.data)

@@ -152,7 +152,7 @@ class DoesNotFit(ValueError):
 
 
 def _short(value: object) -> str:
-    """As JSON, at most 60 characters."""
+    """A value as JSON, at most 60 characters, for messages."""
     if isinstance(value, (dict, list)):
         return "an object" if isinstance(value, dict) else "an array"
     text = json.dumps(value) if not isinstance(value, int) or abs(value) < 1 << 100 else "a very large integer"

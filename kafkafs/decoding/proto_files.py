@@ -112,7 +112,7 @@ class _Kept:
         self._kept: OrderedDict[tuple[tuple[str, str], ...], Compiled] = OrderedDict()
 
     def compiled(self, texts: tuple[tuple[str, str], ...]) -> Compiled:
-        """As `compiled_files`."""
+        """`compiled_files`, kept from earlier calls."""
         with self._lock:
             found = self._kept.get(texts)
             if found is not None:
@@ -161,7 +161,7 @@ def _weight(found: Any, scope: int) -> int:
 
 
 def _with_options(texts: tuple[tuple[str, str], ...]) -> bytes:
-    """As `_descriptor_set`, also of texts that use Confluent's options without an import: ksqlDB writes such."""
+    """`_descriptor_set`, also of texts that use Confluent's options without an import: ksqlDB writes such."""
     try:
         return _descriptor_set(texts)
     except BadSchema as error:

@@ -201,7 +201,7 @@ def _spans(starts: Int64s, lengths: Int64s) -> Int64s:
 
 
 def _json(source: memoryview, start: int, length: int) -> Iterator[_Part]:
-    """As the kernel's _json: null, a string, or a base64 object where it is not UTF-8."""
+    """The text that the kernel's _json makes: null, a string, or a base64 object where it is not UTF-8."""
     if length < 0:
         yield _plain(b"null")
         return

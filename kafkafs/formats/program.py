@@ -146,7 +146,7 @@ class ProgramFormat(Format):
         self._program = program
 
     def measure(self, block: RecordBlock, sizes: NDArray[np.int64]) -> None:
-        """See Format. ValueError if a column points outside its buffer, or `sizes` is too short."""
+        """ValueError if a column points outside its buffer, or `sizes` is too short."""
         if len(sizes) < len(block):
             raise ValueError(f"{len(sizes)} sizes for {len(block)} records")
         if len(block):
@@ -155,13 +155,12 @@ class ProgramFormat(Format):
     def render_rows(
         self, block: RecordBlock, out: memoryview, out_start: int = 0, first_row: int = 0
     ) -> tuple[int, int]:
-        """See Format. ValueError if a column points outside its buffer, or `out_start` outside `out`."""
+        """ValueError if a column points outside its buffer, or `out_start` outside `out`."""
         if not 0 <= out_start <= len(out):
             raise ValueError(f"position {out_start} in {len(out)} bytes")
         return self._run(block, first_row, out, out_start, _NO_SIZES)
 
     def prepared(self, record: RecordBlock) -> Prepared:
-        """See Format."""
         return Prepared(self._program, record.columns, _NO_EXTRA)
 
     def _run(

@@ -56,7 +56,7 @@ class Txt(ProgramFormat):
         super().__init__("txt", Program.of([VALUE, b"\n"]))
 
     def measure(self, block: RecordBlock, sizes: NDArray[np.int64]) -> None:
-        """See Format. Needs only one column."""
+        """Needs only one column."""
         wanted = sizes[: len(block)]
         np.maximum(block.value_length, 0, out=wanted)
         wanted += 1

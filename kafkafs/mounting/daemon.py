@@ -109,15 +109,13 @@ class _Pipe:
                 os.close(self._descriptor)
 
     def say(self, line: str) -> None:
-        """A line for a person."""
+        """Sends a line that is shown to the user."""
         self._send({"say": line})
 
     def begin(self, what: str, total: int) -> None:
-        """See Progress."""
         self._send({"begin": what, "total": total})
 
     def advance(self, amount: int) -> None:
-        """See Progress."""
         with self._lock:
             self._advanced += amount
             if self.answered or time.monotonic() - self._reported_at < _REPORT_SECONDS:
@@ -128,7 +126,6 @@ class _Pipe:
             self._advanced = 0
 
     def end(self) -> None:
-        """See Progress."""
         self._send({"end": True})
 
     def _send(self, what: dict[str, Any]) -> None:

@@ -104,17 +104,14 @@ class RecoveryProgress:
         self._status = RecoveryStatus(0, 0, 0)
 
     def begin(self, what: str, total: int) -> None:
-        """See Progress."""
         self._add(1, total, 0)
         self._listener.begin(what, total)
 
     def advance(self, amount: int) -> None:
-        """See Progress."""
         self._add(0, 0, amount)
         self._listener.advance(amount)
 
     def end(self) -> None:
-        """See Progress."""
         self._add(-1, 0, 0)
         self._listener.end()
 
@@ -123,7 +120,7 @@ class RecoveryProgress:
         self._listener = NoProgress()
 
     def status(self) -> RecoveryStatus:
-        """As of now."""
+        """The state as it is now."""
         with self._lock:
             return self._status
 
@@ -352,7 +349,7 @@ def _opened(
         opening = Opening(create=request.options.create, gentle=True)
         owned = OwnedDir.open(request.log_dir, opening, config=config, progress=recovery)
     except OSError as error:
-        raise MountError(f"{error.filename or request.log_dir}: {error.strerror}; --read-only may do") from error
+        raise MountError(f"{error.filename or request.log_dir}: {error.strerror}; try --read-only") from error
     owned.log_dir.use_tier(tier)
     changed = [f"{name} was recovered: {'; '.join(changes)}" for name, changes in _recovered(owned).items()]
     for line in changed:
@@ -378,7 +375,7 @@ def _opened(
 
 
 def _first_of(lines: list[str], place: str) -> list[str]:
-    """As many lines as a person reads; `place` has all of them."""
+    """The first lines, as many as a person reads; `place` has all of them."""
     more = len(lines) - _SAID_LINES
     return lines if more <= 0 else [*lines[:_SAID_LINES], f"… and {more} more, see {place}"]
 

@@ -31,11 +31,11 @@ from kafkafs.reading.pieces import (
     OPEN_BELOW,
     PIECE_BYTES,
     SPLIT_BYTES,
-    MessageFilter,
     Piece,
     PieceBuilder,
     Pieces,
 )
+from kafkafs.reading.selection import MessageFilter
 from kafkafs.reading.workbench import Rendition, Skips, Workbench
 from kafkafs.reading.workers import OnBytes, Workers, in_parts, window_bytes
 from storage.format.batches import BatchTable, claimed_times, times_of
@@ -411,7 +411,7 @@ class Extent:
 
     @property
     def task(self) -> SegmentTask:
-        """As of the last `extend`."""
+        """What the last `extend` has measured with."""
         assert self._task is not None, "an extent is extended before it is read"
         return self._task
 

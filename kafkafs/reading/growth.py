@@ -17,15 +17,13 @@ from typing import NamedTuple
 
 from kafkafs.reading.layout import Cursor, Layout, spans_from
 from kafkafs.reading.plans import Plan
-from kafkafs.reading.range_names import LastDuration, LastMessages, OffsetSpec, TimeBetween, TimeSpec
-from kafkafs.reading.selection import Selection, resolve
+from kafkafs.reading.range_names import TimeBetween
+from kafkafs.reading.selection import Question, Selection, agreed_end
 from storage.errors import OffsetOutOfRange
-from storage.log import lineage
 from storage.log.counting import count_messages, nth_message, visible_end
-from storage.log.isolation import stable_offset_before
 from storage.log.segment import Segment
-from storage.log.snapshot import Log, LogSnapshot
-from storage.types import NO_TIMESTAMP, Isolation
+from storage.log.snapshot import LogSnapshot
+from storage.types import NO_TIMESTAMP
 
 # What remains of an open view after a truncation: a follower's log may lose its last messages and get others instead.
 #
@@ -41,21 +39,6 @@ class Cover(NamedTuple):
 
     first_offset: int
     segment: Segment
-
-
-def agreed_end(before: LogSnapshot, snapshot: LogSnapshot, isolation: Isolation) -> int:
-    """The offset (excluded) up to which nothing has changed since the snapshot `before` for a reader.
-
-    For a reader of committed messages this is not where the log was cut: a marker that was cut decided about messages
-    before it, and without it the last stable offset is before them.
-    """
-    agreed = visible_end(snapshot, isolation)
-    if snapshot.generation == before.generation:
-        return agreed
-    cut = lineage.agreed_end(before, snapshot)
-    if isolation is Isolation.READ_COMMITTED:
-        cut = stable_offset_before(snapshot, cut)
-    return min(agreed, cut)
 
 
 class Kept(NamedTuple):
@@ -85,28 +68,6 @@ def kept_covers(covers: Sequence[Cover], next_offset: int, agreed: int, snapshot
 def _file(segment: Segment) -> tuple[int, object]:
     """A file under its offset: what replaces another file may get the inode of a third."""
     return segment.base_offset, segment.log.identity
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Which messages of a log a path shows. `spec` None: all; `at_open`: all that exist when the file is opened.
-    `clamp`: see kafkafs.reading.selection."""
-
-    log: Log
-    spec: OffsetSpec | TimeSpec | None
-    isolation: Isolation
-    clamp: bool
-    at_open: bool = False
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether the range is what exists when the file is opened, and nothing that is appended later."""
-        return self.at_open or isinstance(self.spec, LastMessages | LastDuration)
-
-    def resolve(self, snapshot: LogSnapshot, now_ms: int, *, find_nth: bool = True) -> Selection:
-        if self.at_open:
-            return Selection(snapshot.log_start_offset, visible_end(snapshot, self.isolation), complete=True)
-        return resolve(snapshot, self.spec, self.isolation, now_ms, clamp=self.clamp, find_nth=find_nth)
 
 
 class Tally(NamedTuple):
@@ -156,7 +117,7 @@ class Growth:
             return self._grown(shown, snapshot)
         agreed = agreed_end(shown.snapshot, snapshot, self._question.isolation)
         start = shown.selection.start_offset
-        if agreed < start and (self._question.spec is None or isinstance(self._question.spec, TimeBetween)):
+        if agreed < start and self._question.offsets is None and isinstance(self._question.times, TimeBetween | None):
             # Nothing is left of it, so it begins where the messages that exist now begin.
             # These two kinds of range do not depend on the time of day.
             return replace(self.begin(snapshot, 0), cuts=(*shown.cuts, 0))

@@ -1,4 +1,7 @@
-"""The view index: the measured segments in each rendition; measured when first needed, then kept."""
+"""The view index: the measured segments in each rendition; measured when first needed, then kept.
+
+A segment that a truncation has cut is another Segment, and is measured again.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 
 from kafkafs.reading.extent import Extent, epoch_of
 from kafkafs.reading.key_index import KeyIndex
-from kafkafs.reading.pieces import BASE_OFFSET, CRC, FILE_END, NO_CRC, POSITION, Pieces, RecordFilter
+from kafkafs.reading.selection import RecordFilter
 from kafkafs.reading.store import NO_MARKER, Marker, Store
 from kafkafs.reading.workbench import Rendition
 from kafkafs.reading.workers import OnBytes, Scans, Workers
@@ -19,26 +22,7 @@ from storage.log.reader import find_batch
 from storage.log.segment import Segment
 from storage.log.snapshot import DecidingMarker, LogSnapshot
 
-# Which part of a measured segment is still right: after a truncation of its own file, or of the markers that decided
-# about its transactions; and in a later mount, where those markers must still exist.
-
-
-def carried(before: Extent, snapshot: LogSnapshot, segment: Segment, end: int) -> Pieces | None:
-    """The pieces of a whole segment that are also right for `segment`, which has its place now; None if there are none.
-
-    `end`: the file position up to which they may reach. If transactions were decided in a segment that is no longer in
-    the log, none are right.
-    """
-    pieces = before.pieces  # read before the marker, which another thread may replace by a later one
-    if before.decider is not None and before.decider.segment not in snapshot.segments:
-        return None
-    if before.segment is segment:
-        pieces = pieces.until(end)
-    elif before.segment.log.identity == segment.log.identity:
-        pieces = _agreeing(pieces, segment, end)
-    else:
-        return None
-    return pieces if len(pieces) else None
+# The marker that decided about a segment's transactions: a later mount uses what was measured if it is still there.
 
 
 def marker_of(snapshot: LogSnapshot, decider: DecidingMarker) -> Marker | None:
@@ -62,41 +46,11 @@ def decider_of(snapshot: LogSnapshot, marker: Marker) -> DecidingMarker | None:
     return decider if marker_of(snapshot, decider) == marker else None
 
 
-def _agreeing(pieces: Pieces, segment: Segment, end: int) -> Pieces:
-    """The pieces that are unchanged in the file of `segment`, which was truncated and perhaps extended."""
-    low, high = 0, int(pieces.columns[FILE_END].searchsorted(end, side="right"))
-    # If a piece's first batch is still there, so is everything before it: a truncation does not change what precedes
-    # it.
-    while low < high:
-        middle = (low + high) // 2
-        if _begins_with(pieces, middle, segment, end):
-            low = middle + 1
-        else:
-            high = middle
-    # The last piece that begins alike may end differently, and the pieces of one huge batch belong together.
-    return pieces.until(int(pieces.columns[POSITION, low - 1])) if low else Pieces.none(pieces.start)
-
-
-def _begins_with(pieces: Pieces, row: int, segment: Segment, end: int) -> bool:
-    if int(pieces.columns[CRC, row]) == NO_CRC:
-        return False
-    try:
-        batch = segment.batch_at(int(pieces.columns[POSITION, row]), end)
-    except StorageError:
-        return False
-    return (
-        batch is not None
-        and int(batch.base_offset[0]) == int(pieces.columns[BASE_OFFSET, row])
-        and int(batch.crc[0]) == int(pieces.columns[CRC, row])
-    )
-
-
 _KEPT_BYTES = 32 << 20  # of pieces in memory, in addition to those that open views hold
 _KEPT_STRETCHES = 1024
 
 
 _WholeKey = tuple[Segment, str, int]  # segment, name of the rendition, epoch
-_Place = tuple[Path, int, str]  # directory, base offset, name of the rendition
 
 
 class ViewIndex:
@@ -116,7 +70,6 @@ class ViewIndex:
         # guarded by the lock
         self._lock = threading.Lock()
         self._whole: OrderedDict[_WholeKey, Extent] = OrderedDict()
-        self._newest: dict[_Place, _WholeKey] = {}  # the last key that was held for each place in the log
         self._stretches: OrderedDict[tuple[_WholeKey, int, int | None, RecordFilter | None], Extent] = OrderedDict()
 
     def held(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent | None:
@@ -127,23 +80,11 @@ class ViewIndex:
             if extent is not None:
                 self._whole.move_to_end(key)
         if extent is None:
-            extent = self._carried(snapshot, key, rendition, end) or self._loaded(snapshot, segment, rendition)
+            extent = self._loaded(snapshot, segment, rendition)
             if extent is None:
                 return None
             extent = self._hold(key, extent)
         self._extend_whole(extent, snapshot, end)
-        return extent
-
-    def _carried(self, snapshot: LogSnapshot, key: _WholeKey, rendition: Rendition, end: int) -> Extent | None:
-        """The part of a segment, measured before a truncation, that is still right."""
-        segment = key[0]
-        with self._lock:
-            before = self._whole.get(self._newest.get(_place(key), key))
-        pieces = None if before is None else carried(before, snapshot, segment, end)
-        if before is None or pieces is None:
-            return None
-        extent = Extent(segment, rendition, None, 0, pieces, before.decider)
-        extent.kept = before.kept and before.segment is segment and pieces is before.pieces
         return extent
 
     def _loaded(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition) -> Extent | None:
@@ -212,8 +153,6 @@ class ViewIndex:
         with self._lock:
             for whole in [key for key in self._whole if key[0] is segment]:
                 del self._whole[whole]
-                if self._newest.get(_place(whole)) == whole:
-                    del self._newest[_place(whole)]
             for stretch in [key for key in self._stretches if key[0][0] is segment]:
                 del self._stretches[stretch]
 
@@ -256,22 +195,11 @@ class ViewIndex:
         """The extent to use for `key`: this one, or the one that another thread has stored meanwhile."""
         with self._lock:
             extent = self._whole.setdefault(key, extent)
-            before = self._newest.get(_place(key), key)
-            self._newest[_place(key)] = key
-            if before != key:
-                self._whole.pop(before, None)
             held = sum(other.pieces.memory_bytes for other in self._whole.values())
             while held > self._kept_bytes and len(self._whole) > 1:
-                dropped, other = self._whole.popitem(last=False)
-                held -= other.pieces.memory_bytes
-                self._newest.pop(_place(dropped), None)
+                held -= self._whole.popitem(last=False)[1].pieces.memory_bytes
         return extent
 
 
 def _key(snapshot: LogSnapshot, segment: Segment, rendition: Rendition) -> _WholeKey:
     return segment, rendition.name, epoch_of(snapshot, rendition)
-
-
-def _place(key: _WholeKey) -> _Place:
-    segment, rendition, _ = key
-    return segment.directory, segment.base_offset, rendition

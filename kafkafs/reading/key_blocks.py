@@ -184,7 +184,7 @@ class KeyCollector:
 
     @property
     def names(self) -> frozenset[bytes] | None:
-        """As in KeyBlocks."""
+        """The names of the keys so far; None when they are too many (KeyBlocks)."""
         return None if self._names is None else self._names.all()
 
     def add(self, table: BatchTable, first: int, last: int, block: RecordBlock, hashes: UInt64s) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from kafkafs.reading.extent import Extent
-from kafkafs.reading.pieces import RecordFilter
+from kafkafs.reading.selection import RecordFilter
 from storage.log.reader import find_batch
 from storage.log.scanning import scan_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    from kafkafs.reading.extent import Extent
 
 
 class Run(NamedTuple):

@@ -7,16 +7,12 @@ the ones before it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from kafkafs.reading.selection import key_rows, time_mask
-from storage.format.batches import BatchTable
-from storage.format.block import RecordBlock
-from storage.types import NO_TIMESTAMP, TimeRange
+from storage.types import NO_TIMESTAMP
 
 PIECE_BYTES = 512 << 10  # rendered
 PIECE_SPAN_BYTES = 1 << 20  # of the file: tombstones and aborted messages render to little or nothing
@@ -137,13 +133,6 @@ class Pieces:
             return None
         return int(self.columns[RECORDS, self.row_at(start) : last].sum())
 
-    def until(self, position: int) -> Pieces:
-        """The pieces that end at or before a file position."""
-        if self.file_end <= position:
-            return self
-        rows = self.row_of(position)
-        return Pieces(self.columns[:, :rows], self.start, int(self.columns[FILE_END, rows - 1]) if rows else self.start)
-
     @property
     def greatest_timestamp(self) -> int:
         """-1 when no message has one."""
@@ -201,78 +190,3 @@ class PieceBuilder:
         added = np.array(self._rows, dtype=np.int64).reshape(-1, COLUMNS).T
         columns = np.ascontiguousarray(np.concatenate((kept, added), axis=1))
         return Pieces(columns, self._before.start, file_end)
-
-
-class MessageFilter(Protocol):
-    """Which messages of a stretch are wanted. Immutable; equal filters want the same."""
-
-    def skips(self, table: BatchTable) -> npt.NDArray[np.uint8] | None:
-        """1 for each batch that is known to hold nothing wanted, so that it need not be decoded; None for none."""
-
-    def mask(self, block: RecordBlock) -> npt.NDArray[np.bool_] | None:
-        """For each record, whether it is wanted; None when all are."""
-
-    def apply(self, block: RecordBlock) -> RecordBlock:
-        """The wanted records of a block."""
-
-    def may_hold(self, table: BatchTable, row: int, times: tuple[int, int]) -> bool:
-        """Whether the damaged batch in `row` may hold a wanted message, according to the offsets in its header and
-        `times`, the least and greatest timestamp that it may have held."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordFilter:
-    """Which messages of a stretch are wanted: offsets from `first` to `end` (excluded; None: all), times, and a key.
-
-    Messages without a timestamp are in no time range, and those without a key have none.
-    """
-
-    first: int = 0
-    end: int | None = None
-    times: TimeRange | None = None
-    key: bytes | None = None
-
-    def skips(self, _table: BatchTable) -> npt.NDArray[np.uint8] | None:
-        """See MessageFilter: only batches that hold something wanted are usually in the stretch."""
-        return None
-
-    def mask(self, block: RecordBlock) -> npt.NDArray[np.bool_] | None:
-        """For each record, whether it is wanted; None when all are."""
-        if len(block) == 0:
-            return None
-        mask: npt.NDArray[np.bool_] | None = None
-        if int(block.offset.min()) < self.first:
-            mask = block.offset >= self.first
-        if self.end is not None and int(block.offset.max()) >= self.end:
-            below = block.offset < self.end
-            mask = below if mask is None else mask & below
-        if self.times is not None:
-            within = time_mask(block.timestamp, self.times)
-            mask = within if mask is None else mask & within
-        if self.key is not None:
-            keyed = np.zeros(len(block), np.bool_)
-            keyed[key_rows(block, self.key)] = True
-            mask = keyed if mask is None else mask & keyed
-        return None if mask is None or mask.all() else mask
-
-    def apply(self, block: RecordBlock) -> RecordBlock:
-        """The wanted records of a block."""
-        mask = self.mask(block)
-        return block if mask is None else block.select(mask)
-
-    def may_hold(self, table: BatchTable, row: int, times: tuple[int, int]) -> bool:
-        """See MessageFilter."""
-        base_offset, last_offset = int(table.base_offset[row]), int(table.last_offset[row])
-        if last_offset < self.first or (self.end is not None and base_offset >= self.end):
-            return False
-        return self.times is None or may_lie_in(self.times, *times)
-
-
-def may_lie_in(times: TimeRange, least: int, greatest: int) -> bool:
-    """Whether something with timestamps from `least` to `greatest` (both included) may be in a range of times;
-    NO_LEAST, NO_GREATEST (or -1 for both) when it has no timestamp."""
-    if greatest <= NO_TIMESTAMP and least >= NO_TIMESTAMP:
-        return False
-    if times.start_ms is not None and greatest < times.start_ms:
-        return False
-    return times.end_ms is None or least < times.end_ms

@@ -19,20 +19,8 @@ from kafkafs.reading.extent import Extent, Times, hidden_times
 from kafkafs.reading.index import ViewIndex
 from kafkafs.reading.key_blocks import Found
 from kafkafs.reading.layout import Cursor, Run, Span, spans_from
-from kafkafs.reading.pieces import (
-    CRC,
-    END,
-    FILE_END,
-    GREATEST,
-    LEAST,
-    NO_CRC,
-    OPEN_ABOVE,
-    OPEN_BELOW,
-    POSITION,
-    Pieces,
-    RecordFilter,
-    may_lie_in,
-)
+from kafkafs.reading.pieces import CRC, END, FILE_END, GREATEST, LEAST, NO_CRC, OPEN_ABOVE, OPEN_BELOW, POSITION, Pieces
+from kafkafs.reading.selection import RecordFilter, may_lie_in
 from kafkafs.reading.workbench import Rendition
 from storage.format.batches import BATCH_HEADER_SIZE, claimed_times_in
 from storage.log.counting import visible_end
@@ -82,7 +70,7 @@ class RenderedPlan:
         self._rendition = rendition
 
     def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
-        """See Plan. Runs of segments that the log no longer lists stay, with their decisions about transactions."""
+        """Runs of segments that the log no longer lists stay, with their decisions about transactions."""
         listed = set(snapshot.segments)
         kept: list[Run] = []
         for run in runs:
@@ -93,7 +81,7 @@ class RenderedPlan:
         return tuple(kept)
 
     def count(self, runs: Sequence[Run]) -> int | None:
-        """See Plan. None too where a run ends within a piece that another view has extended."""
+        """None too where a run ends within a piece that another view has extended."""
         total = 0
         for run in runs:
             end = run.source_start + run.end - run.start
@@ -104,7 +92,6 @@ class RenderedPlan:
         return total
 
     def is_outdated(self) -> bool:
-        """See Plan."""
         return self._rendition.is_outdated()
 
     def _continues(self, runs: list[Run], span: Span) -> bool:

@@ -13,9 +13,8 @@ import numpy.typing as npt
 from kafkafs.reading.extent import Times, hidden_times, of_damaged_rows, times_at_ends
 from kafkafs.reading.handle import ViewHandle
 from kafkafs.reading.layout import Layout, Run, Span
-from kafkafs.reading.pieces import RecordFilter, may_lie_in
 from kafkafs.reading.plans import append_run, lies_before
-from kafkafs.reading.selection import time_mask
+from kafkafs.reading.selection import RecordFilter, may_lie_in, time_mask
 from kafkafs.reading.workbench import Workbench, workbench
 from storage.errors import SegmentGone
 from storage.log.offset_lookup import first_times_behind
@@ -39,7 +38,6 @@ class RawPlan:
         return None
 
     def is_outdated(self) -> bool:
-        """See Plan."""
         return False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -12,7 +12,9 @@ import numpy as np
 from kafkafs.reading import key_kernel
 from kafkafs.reading.range_names import LastDuration, LastMessages, OffsetsCount, OffsetSpec, TimeBetween, TimeSpec
 from storage.latest.latest_records import rows_among
+from storage.log import lineage
 from storage.log.counting import count_messages, nth_message, visible_end
+from storage.log.isolation import stable_offset_before
 from storage.log.offset_lookup import may_reach, position_for_timestamp
 from storage.types import MAX_OFFSET, NO_TIMESTAMP, Isolation, TimeRange
 
@@ -59,6 +61,71 @@ class Selection:
     complete: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which messages of a log are meant: those in both ranges (None: all) that have the key and all the headers.
+
+    `latest_bytes`: of all messages that exist now the last one of every key, with so much memory for the keys; without
+    ranges. `clamp`: of a range that begins below the log start, what is left of it.
+    """
+
+    offsets: OffsetSpec | None = None
+    times: TimeSpec | None = None
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    key: bytes | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    latest_bytes: int | None = None
+    clamp: bool = False
+
+    @staticmethod
+    def of(spec: OffsetSpec | TimeSpec | None, isolation: Isolation, *, clamp: bool = False) -> Question:
+        """What a range name means, which is of offsets or of times."""
+        if isinstance(spec, TimeBetween | LastDuration):
+            return Question(times=spec, isolation=isolation, clamp=clamp)
+        return Question(offsets=spec, isolation=isolation, clamp=clamp)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the range is what exists when it is resolved, and nothing that is appended later."""
+        fixed = isinstance(self.offsets, LastMessages) or isinstance(self.times, LastDuration)
+        return fixed or self.latest_bytes is not None
+
+    def of_new(self) -> Question:
+        """What is meant of a partition that is added later: all that it has is newer than the last messages."""
+        return replace(self, offsets=None) if isinstance(self.offsets, LastMessages) else self
+
+    def begins_behind(self, snapshot: LogSnapshot) -> bool:
+        """Whether the range of offsets begins above the log end: out of range, unless the reader waits for it."""
+        spec = self.offsets
+        return spec is not None and not isinstance(spec, LastMessages) and spec.first > snapshot.log_end_offset
+
+    def resolve(self, snapshot: LogSnapshot, now_ms: int, *, follow: bool = False, find_nth: bool = True) -> Selection:
+        """The ranges as offsets of a log as it is in `snapshot`.
+
+        `follow`: what is appended later belongs to last-N and `last-15m` too. `find_nth` False leaves the end of an A+N
+        to the reader (`limit`), which counts anyway. Raises OffsetOutOfRange; another StorageError where damage hides
+        the place that is searched. Takes a few reads, for last-N and A+N also the headers of their span.
+        """
+        if self.latest_bytes is not None:
+            return Selection(snapshot.log_start_offset, visible_end(snapshot, self.isolation), complete=True)
+        find_nth = find_nth and self.times is None
+        by_offset = resolve(snapshot, self.offsets, self.isolation, now_ms, clamp=self.clamp, find_nth=find_nth)
+        if follow and isinstance(self.offsets, LastMessages):
+            by_offset = replace(by_offset, end_offset=None, complete=False)
+        if self.times is None:
+            return by_offset
+        by_time = resolve(snapshot, self.times, self.isolation, now_ms)
+        times = by_time.time_range
+        if follow and isinstance(self.times, LastDuration) and times is not None:
+            by_time = replace(by_time, end_offset=None, complete=False, time_range=TimeRange(times.start_ms, None))
+        if self.offsets is None:
+            return by_time
+        ends = [end for end in (by_offset.end_offset, by_time.end_offset) if end is not None]
+        # The first N of an A+N are those at A, whatever their timestamps: then reading begins at A.
+        start = by_offset.start_offset if by_offset.limit else max(by_offset.start_offset, by_time.start_offset)
+        return Selection(start, min(ends, default=None), by_time.time_range, by_offset.limit)
+
+
 def resolve(
     snapshot: LogSnapshot,
     spec: OffsetSpec | TimeSpec | None,
@@ -70,9 +137,7 @@ def resolve(
 ) -> Selection:
     """What `spec` (None: everything) selects from a log as it is in `snapshot`.
 
-    `clamp`: of a range that begins below the log start, what is left. `find_nth` False leaves the end of an A+N to the
-    reader (`limit`), which counts anyway. Raises OffsetOutOfRange; another StorageError where damage hides the place
-    that is searched. Takes a few reads, for last-N and A+N also the headers of their span.
+    For `clamp`, `find_nth` and errors see Question.
     """
     if spec is None:
         return Selection(snapshot.log_start_offset, None)
@@ -146,6 +211,21 @@ def _start_in_segment(snapshot: LogSnapshot, segment: Segment, start_ms: int) ->
     return segment.base_offset if batch is None else max(segment.base_offset, int(batch.base_offset[0]))
 
 
+def agreed_end(before: LogSnapshot, snapshot: LogSnapshot, isolation: Isolation) -> int:
+    """The offset (excluded) up to which nothing has changed since the snapshot `before` for a reader.
+
+    For a reader of committed messages this is not where the log was cut: a marker that was cut decided about messages
+    before it, and without it the last stable offset is before them.
+    """
+    agreed = visible_end(snapshot, isolation)
+    if snapshot.generation == before.generation:
+        return agreed
+    cut = lineage.agreed_end(before, snapshot)
+    if isolation is Isolation.READ_COMMITTED:
+        cut = stable_offset_before(snapshot, cut)
+    return min(agreed, cut)
+
+
 # Which records of a block have a key or a header: by columns, with Python objects only for possible matches.
 
 
@@ -155,10 +235,12 @@ def key_rows(block: RecordBlock, key: bytes) -> NDArray[np.intp]:
     return rows[: key_kernel.rows_with_key(block.buffer, block.key_start, block.key_length, key, rows)]
 
 
-def header_rows(block: RecordBlock, name: bytes, value: bytes) -> NDArray[np.intp]:
-    """The rows that have a header of this name and value, ascending."""
+def header_rows(
+    block: RecordBlock, name: bytes, value: bytes, among: NDArray[np.bool_] | None = None
+) -> NDArray[np.intp]:
+    """The rows that have a header of this name and value, ascending; of those in the mask `among` (None: of all)."""
     needle = value or name
-    rows = np.flatnonzero(block.headers_count > 0)
+    rows = np.flatnonzero(block.headers_count > 0 if among is None else among & (block.headers_count > 0))
     if needle:
         rows = _that_may_hold(block, rows, needle)
     return np.array([row for row in rows.tolist() if (name, value) in block.headers(row)], np.intp)
@@ -179,30 +261,98 @@ def _that_may_hold(block: RecordBlock, rows: NDArray[np.intp], needle: bytes) ->
     return rows[np.array(slots, np.intp)]
 
 
+@dataclass(frozen=True, slots=True)
+class RecordFilter:
+    """Which messages are wanted: offsets from `first` to `end` (excluded; None: all), times, a key, headers.
+
+    Messages without a timestamp are in no time range, and those without a key have none. Equal filters want the same.
+    """
+
+    first: int = 0
+    end: int | None = None
+    times: TimeRange | None = None
+    key: bytes | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def skips(self, _table: BatchTable) -> NDArray[np.uint8] | None:
+        """1 for each batch that is known to hold nothing wanted, so that it need not be decoded; None for none: only
+        batches that hold something wanted are usually read."""
+        return None
+
+    def mask(self, block: RecordBlock) -> NDArray[np.bool_] | None:
+        """For each record, whether it is wanted; None when all are."""
+        if len(block) == 0:
+            return None
+        mask: NDArray[np.bool_] | None = None
+        if int(block.offset.min()) < self.first:
+            mask = block.offset >= self.first
+        if self.end is not None and int(block.offset.max()) >= self.end:
+            below = block.offset < self.end
+            mask = below if mask is None else mask & below
+        if self.times is not None:
+            within = time_mask(block.timestamp, self.times)
+            mask = within if mask is None else mask & within
+        if self.key is not None:
+            keyed = _mask_of(key_rows(block, self.key), block)
+            mask = keyed if mask is None else mask & keyed
+        for name, value in self.headers:
+            mask = _mask_of(header_rows(block, name, value, mask), block)
+        return None if mask is None or mask.all() else mask
+
+    def apply(self, block: RecordBlock) -> RecordBlock:
+        """The wanted records of a block."""
+        mask = self.mask(block)
+        return block if mask is None else block.select(mask)
+
+    def may_hold(self, table: BatchTable, row: int, times: tuple[int, int]) -> bool:
+        """Whether the damaged batch in `row` may hold a wanted message, according to the offsets in its header and
+        `times`, the least and greatest timestamp that it may have held."""
+        base_offset, last_offset = int(table.base_offset[row]), int(table.last_offset[row])
+        if last_offset < self.first or (self.end is not None and base_offset >= self.end):
+            return False
+        return self.times is None or may_lie_in(self.times, *times)
+
+
+def _mask_of(rows: NDArray[np.intp], block: RecordBlock) -> NDArray[np.bool_]:
+    mask = np.zeros(len(block), np.bool_)
+    mask[rows] = True
+    return mask
+
+
+def may_lie_in(times: TimeRange, least: int, greatest: int) -> bool:
+    """Whether something with timestamps from `least` to `greatest` (both included) may be in a range of times;
+    NO_LEAST, NO_GREATEST (or -1 for both) when it has no timestamp."""
+    if greatest <= NO_TIMESTAMP and least >= NO_TIMESTAMP:
+        return False
+    if times.start_ms is not None and greatest < times.start_ms:
+        return False
+    return times.end_ms is None or least < times.end_ms
+
+
 # Messages by a list of offsets: the last message of every key, once a scan has found them.
 
 DEFAULT_LATEST_BYTES: Final = 512 << 20  # for the keys of one scan
 
 
 class ChosenOffsets:
-    """The messages at some offsets, ascending (a MessageFilter of kafkafs.reading.pieces). Equal only to itself."""
+    """The messages at some offsets, ascending . Filters as RecordFilter does; equal only to itself."""
 
     def __init__(self, offsets: Int64s) -> None:
         self.offsets = offsets
 
     def skips(self, table: BatchTable) -> NDArray[np.uint8] | None:
-        """See MessageFilter. A batch whose base offset is unknown (-1) is not skipped without need."""
+        """Batches between the offsets. One whose base offset is unknown (-1) is not skipped without need."""
         first = self.offsets.searchsorted(table.base_offset)
         behind = self.offsets.searchsorted(table.last_offset, side="right")
         return np.equal(first, behind).view(np.uint8)
 
     def mask(self, block: RecordBlock) -> NDArray[np.bool_] | None:
-        """See MessageFilter."""
+        """For each record, whether it is wanted; None when all are."""
         mask = rows_among(block.offset, self.offsets)
         return None if mask.all() else mask
 
     def apply(self, block: RecordBlock) -> RecordBlock:
-        """See MessageFilter."""
+        """The wanted records of a block."""
         mask = self.mask(block)
         return block if mask is None else block.select(mask)
 
@@ -216,5 +366,8 @@ class ChosenOffsets:
                 yield int(self.offsets[first]), int(self.offsets[last - 1]) + 1
 
     def may_hold(self, _table: BatchTable, _row: int, _times: tuple[int, int]) -> bool:
-        """See MessageFilter. Nothing in the header of a damaged batch is certain."""
+        """True: nothing in the header of a damaged batch is certain."""
         return True
+
+
+MessageFilter = RecordFilter | ChosenOffsets

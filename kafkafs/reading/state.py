@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from kafkafs.reading.block_cache import PathPages
-from kafkafs.reading.growth import Growth, Question, Shown
+from kafkafs.reading.growth import Growth, Shown
 from kafkafs.reading.layout import Layout
 from kafkafs.reading.plans import Plan, Raced
 from kafkafs.reading.range_names import LastDuration
-from kafkafs.reading.selection import Selection
+from kafkafs.reading.selection import Question, Selection
 from storage.errors import SegmentGone
 from storage.log.reader import Rereads
 from storage.log.snapshot import Log, LogSnapshot
@@ -143,16 +143,19 @@ class ViewState:
 
     def __init__(
         self,
+        log: Log,
         question: Question,
         plan: Callable[[Selection], Plan],
         clocks: Clocks,
         callers: Callers | None = None,
         pages: PathPages | None = None,
     ) -> None:
-        """`pages`: of the path, if it showed another log before."""
+        """`log`: when its topic is made again, the path shows another log (StateTable). `pages`: of the path, if it
+        showed another log before."""
         # constant after construction
         self.clocks = clocks
         self._callers = callers or OneCaller()
+        self.log = log
         self._question = question
         self._growth = Growth(question, plan)
         # has its own locking
@@ -163,11 +166,6 @@ class ViewState:
         self._lock = threading.Lock()
         self._fresh_at: LogSnapshot | None = None  # the last positions are what beginning at this snapshot would give
         self._repaired: Positions | None = None  # no later open gets them
-
-    @property
-    def log(self) -> Log:
-        """The log that is shown. When its topic is made again, the path shows another log: see StateTable."""
-        return self._question.log
 
     @property
     def handles(self) -> int:
@@ -232,7 +230,7 @@ class ViewState:
         return self.layout if found is None else found.layout
 
     def _glance(self, look: Callable[[LogSnapshot], Positions]) -> Positions | None:
-        """As `_look_locked`; None if another thread keeps the lock for long."""
+        """`_look_locked`, or None if another thread keeps the lock for long."""
         if not self._lock.acquire(timeout=_PATIENCE_S):
             return None
         try:
@@ -244,14 +242,14 @@ class ViewState:
         """What `look` finds in the log as it is now; called again when the log has changed meanwhile."""
         races, rereads = 0, Rereads()
         while True:
-            snapshot = self._question.log.snapshot()
+            snapshot = self.log.snapshot()
             try:
                 return look(snapshot)
             except Raced:
                 races += 1
                 if races == _RACES:
                     raise SegmentGone(
-                        "log changes faster than it is measured", path=self._question.log.path, advice="Try again"
+                        "log changes faster than it is measured", path=self.log.path, advice="Try again"
                     ) from None
             except SegmentGone:
                 if rereads.are_exhausted(0):
@@ -287,7 +285,7 @@ class ViewState:
         last = self._positions[-1]
         if last.shown.plan.is_outdated() or last is self._repaired:
             return False
-        if isinstance(self._question.spec, LastDuration):
+        if isinstance(self._question.times, LastDuration):
             return snapshot is last.shown.snapshot and self.clocks.monotonic() - last.begun <= _FIXED_S
         if snapshot is self._fresh_at and snapshot is last.shown.snapshot:
             return True

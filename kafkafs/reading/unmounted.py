@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from kafkafs.reading.growth import agreed_end
 from kafkafs.reading.layout import Cursor, Span, spans_from
-from kafkafs.reading.range_names import LastDuration, LastMessages, OffsetSpec, TimeSpec
-from kafkafs.reading.selection import Selection, header_rows, key_rows, resolve, time_mask
+from kafkafs.reading.selection import ChosenOffsets, Question, RecordFilter, Selection, agreed_end
 from storage.errors import OffsetOutOfRange, SegmentGone, StorageError, TierUnavailable
 from storage.log.counting import visible_end
 from storage.log.reader import Rereads, read_blocks, read_range
-from storage.types import Isolation, TimeRange
+from storage.types import TimeRange
 
 if TYPE_CHECKING:
     from kafkafs.reading.key_index import KeyIndex
-    from kafkafs.reading.selection import ChosenOffsets
     from storage.format.block import RecordBlock
     from storage.format.decoder import Decoder
     from storage.log.segment import Segment
@@ -33,47 +30,6 @@ _Part = TypeVar("_Part")
 
 _CHUNK_BYTES: Final = 1 << 20
 _KEYS_BYTES: Final = 1 << 30  # of the key index on disk
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The wanted messages: those in both ranges (None: all) that have the key and all the headers.
-
-    `latest_bytes`: instead of all messages the last one of every key, as `latest.txt` has it, with so much memory for
-    the keys; without ranges.
-    """
-
-    offsets: OffsetSpec | None = None
-    times: TimeSpec | None = None
-    isolation: Isolation = Isolation.READ_UNCOMMITTED
-    key: bytes | None = None
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-    latest_bytes: int | None = None
-
-    def of_new(self) -> Wanted:
-        """What is wanted of a partition that is added later: all that it has is newer than the last messages."""
-        return replace(self, offsets=None) if isinstance(self.offsets, LastMessages) else self
-
-    def begins_behind(self, snapshot: LogSnapshot) -> bool:
-        """Whether the range of offsets begins above the log end: out of range, unless the reader waits for it."""
-        spec = self.offsets
-        return spec is not None and not isinstance(spec, LastMessages) and spec.first > snapshot.log_end_offset
-
-    def select(self, snapshot: LogSnapshot, now_ms: int, *, follow: bool) -> Selection:
-        """The selection for a log as it is now. Raises OffsetOutOfRange."""
-        by_offset = resolve(snapshot, self.offsets, self.isolation, now_ms, find_nth=False)
-        if follow and isinstance(self.offsets, LastMessages):
-            by_offset = replace(by_offset, end_offset=None, complete=False)
-        if self.times is None:
-            return by_offset
-        by_time = resolve(snapshot, self.times, self.isolation, now_ms)
-        times = by_time.time_range
-        if follow and isinstance(self.times, LastDuration) and times is not None:
-            by_time = replace(by_time, end_offset=None, complete=False, time_range=TimeRange(times.start_ms, None))
-        ends = [end for end in (by_offset.end_offset, by_time.end_offset) if end is not None]
-        # The first N of an A+N are those at A, whatever their timestamps: then reading begins at A.
-        start = by_offset.start_offset if by_offset.limit else max(by_offset.start_offset, by_time.start_offset)
-        return Selection(start, min(ends, default=None), by_time.time_range, by_offset.limit)
 
 
 class PartitionReader:
@@ -88,7 +44,7 @@ class PartitionReader:
     def __init__(
         self,
         log: Log,
-        wanted: Wanted,
+        question: Question,
         now_ms: int,
         decoder: Decoder,
         *,
@@ -99,7 +55,7 @@ class PartitionReader:
         self.done = False
         self.failed = False
         self._log = log
-        self._wanted = wanted
+        self._question = question
         self._now_ms = now_ms
         self._follow = follow
         self._note = note
@@ -132,7 +88,7 @@ class PartitionReader:
         self._may_retry = True
         while not self.done:
             snapshot = self._log.snapshot()
-            if self._selection is None and self._follow and self._wanted.begins_behind(snapshot):
+            if self._selection is None and self._follow and self._question.begins_behind(snapshot):
                 return  # The log has not reached the range yet.
             try:
                 selection = self._settle(snapshot)
@@ -144,7 +100,7 @@ class PartitionReader:
                 if not self._may_retry or rereads.are_exhausted(self._next):
                     raise
                 continue
-            end = visible_end(snapshot, self._wanted.isolation)
+            end = visible_end(snapshot, self._question.isolation)
             bound = end if selection.end_offset is None else min(end, selection.end_offset)
             self._next = max(self._next, bound)
             whole = selection.end_offset is not None and selection.end_offset <= end
@@ -154,16 +110,16 @@ class PartitionReader:
     def _settle(self, snapshot: LogSnapshot) -> Selection:
         """Decides where to continue: the log may have changed at both ends since the last pass."""
         before, self._seen = self._seen, snapshot
-        if self._selection is None or (self._wanted.latest_bytes is not None and self._latest is None):
-            self._selection = self._wanted.select(snapshot, self._now_ms, follow=self._follow)
+        if self._selection is None or (self._question.latest_bytes is not None and self._latest is None):
+            self._selection = self._question.resolve(snapshot, self._now_ms, follow=self._follow, find_nth=False)
             self._next = self._selection.start_offset
             self._left = self._selection.limit
-            if self._wanted.latest_bytes is not None:
-                self._find_latest(snapshot, self._wanted.latest_bytes)
+            if self._question.latest_bytes is not None:
+                self._find_latest(snapshot, self._question.latest_bytes)
             return self._selection
         start = self._selection.start_offset
         if before is not None and before.generation != snapshot.generation:
-            agreed = max(agreed_end(before, snapshot, self._wanted.isolation), start)
+            agreed = max(agreed_end(before, snapshot, self._question.isolation), start)
             if agreed < self._next:
                 self._say(f"{snapshot.tp} was truncated to {min(snapshot.cuts[before.generation :])}")
                 self._next = agreed
@@ -210,7 +166,7 @@ class PartitionReader:
 
     def _undivided(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[RecordBlock]:
         """The messages from the next one on, before filters."""
-        isolation, decoder = self._wanted.isolation, self._decoder
+        isolation, decoder = self._question.isolation, self._decoder
         if self._latest is None:
             yield from self._read(snapshot, selection.end_offset)
             return
@@ -218,15 +174,14 @@ class PartitionReader:
             yield from read_range(snapshot, start, end, isolation=isolation, decoder=decoder)
 
     def _find_latest(self, snapshot: LogSnapshot, memory_bytes: int) -> None:
-        from kafkafs.reading.selection import ChosenOffsets
         from storage.latest.latest_records import latest_offsets
 
-        offsets = latest_offsets(snapshot, self._wanted.isolation, memory_bytes)
+        offsets = latest_offsets(snapshot, self._question.isolation, memory_bytes)
         self._latest, self._missing = ChosenOffsets(offsets), len(offsets)
 
     def _read(self, snapshot: LogSnapshot, end_offset: int | None) -> Iterator[RecordBlock]:
         """The records from `_next` to `end_offset`; without those that the key index shows not to have the key."""
-        isolation, key = self._wanted.isolation, self._wanted.key
+        isolation, key = self._question.isolation, self._question.key
         if self._keys is None or key is None or self._left is not None:  # the first N messages have any key
             yield from read_range(snapshot, self._next, end_offset, isolation=isolation, decoder=self._decoder)
             return
@@ -261,23 +216,16 @@ class PartitionReader:
         if self._latest is not None:
             block = self._latest.apply(block)
             self._missing -= len(block)
-        if times is not None:
-            mask = time_mask(block.timestamp, times)
-            block = block if mask.all() else block.select(mask)
-        if self._wanted.key is not None:
-            block = block.select(key_rows(block, self._wanted.key))
-        for name, value in self._wanted.headers:
-            block = block.select(header_rows(block, name, value))
-        return block
+        return RecordFilter(times=times, key=self._question.key, headers=self._question.headers).apply(block)
 
     def _raw(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[memoryview]:
         # The plans of the views, so that the bytes are the same as theirs.
         from kafkafs.reading.layout import Run
         from kafkafs.reading.raw import RawPlan, RawTimePlan
 
-        end = visible_end(snapshot, self._wanted.isolation)
+        end = visible_end(snapshot, self._question.isolation)
         if self._left is not None:
-            nth = resolve(snapshot, self._wanted.offsets, self._wanted.isolation, self._now_ms)
+            nth = replace(self._question, times=None).resolve(snapshot, self._now_ms)
             selection = replace(selection, end_offset=nth.end_offset)
         plan = RawPlan() if selection.time_range is None else RawTimePlan(selection.time_range)
         spans, _ = spans_from(snapshot, Cursor(self._next), selection.end_offset, end)

@@ -69,7 +69,6 @@ class Rendition:
         return None if lasting is None else self._named(lasting)
 
     def is_outdated(self) -> bool:
-        """See Basis."""
         return self.basis is not None and self.basis.is_outdated()
 
     def _named(self, basis: str) -> str:
@@ -116,7 +115,7 @@ class Workbench:
         return self._sizes[:count]
 
     def hashes(self, count: int) -> npt.NDArray[np.uint64]:
-        """As `sizes`, and in the same memory: whichever of them is asked for later overwrites the other."""
+        """A column like `sizes`, in the same memory: whichever of them is asked for later overwrites the other."""
         return self.sizes(count).view(np.uint64)
 
     def totals(self, rows: int) -> npt.NDArray[np.int64]:

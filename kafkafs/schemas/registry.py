@@ -50,7 +50,7 @@ class SchemaLookup(Protocol):
 
 
 NEWEST: Final = -1
-"""As the version of a reference: the newest one (Confluent's "latest")."""
+"""The version of a reference that means the newest one (Confluent's "latest")."""
 
 _ID_AND_LENGTH: Final = struct.Struct(">qq")
 
@@ -120,7 +120,7 @@ class Registry:
         return any(self._ids.values())
 
     def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
-        """See SchemaLookup. Ids belong to contexts: that of `subject` if it has the id there; otherwise the default
+        """Ids belong to contexts: that of `subject` if it has the id there; otherwise the default
         one; otherwise the other contexts, if they do not disagree."""
         if subject is not None and (subject, schema_id) not in self._pairs:
             for context, ids in self._ids.items():
@@ -133,11 +133,10 @@ class Registry:
         return found[0] if found and all(schema == found[0] for schema in found) else None
 
     def by_guid(self, guid: bytes) -> Schema | None:
-        """See SchemaLookup."""
         return self._guids.get(guid)
 
     def referenced(self, reference: Reference) -> Schema | None:
-        """See SchemaLookup. A subject of another context that does not exist is looked for in the default one."""
+        """A subject of another context that does not exist is looked for in the default one."""
         for subject in (reference.subject, name_in_context(reference.subject)):
             entry = (
                 self.newest(subject) if reference.version == NEWEST else self.versions.get((subject, reference.version))

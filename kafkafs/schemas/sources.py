@@ -317,13 +317,13 @@ class SchemaSource(Protocol):
         """All schemas as of now; the same object until something changes. Never raises."""
 
     def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
-        """See SchemaLookup."""
+        """The schema with an id, in the context of `subject` if it has one there; None if it is unknown."""
 
     def by_guid(self, guid: bytes) -> Schema | None:
-        """See SchemaLookup."""
+        """The schema with a GUID; None if it is unknown."""
 
     def referenced(self, reference: Reference) -> Schema | None:
-        """See SchemaLookup."""
+        """The version of a subject that another schema refers to; None if it is unknown."""
 
 
 class _Lookup:
@@ -590,15 +590,12 @@ class SteadySchemas:
         self._compared: tuple[Registry | None, bool, bool] = None, False, False
 
     def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
-        """See SchemaLookup."""
         return self._answer((schema_id, subject))
 
     def by_guid(self, guid: bytes) -> Schema | None:
-        """See SchemaLookup."""
         return self._answer(bytes(guid))
 
     def referenced(self, reference: Reference) -> Schema | None:
-        """See SchemaLookup."""
         return self._answer(reference)
 
     def is_outdated(self) -> bool:

@@ -97,7 +97,7 @@ def plan(
 
 
 def plan_by_size(ranges: Iterable[LogRange], cores: int, task_bytes: int) -> list[tuple[Split, ...]]:
-    """As `plan`, with enough tasks that one reads about `task_bytes` of the log's files, or less."""
+    """`plan` with enough tasks that one reads about `task_bytes` of the log's files, or less."""
     ranges = list(ranges)
     tasks = plan(ranges, cores)
     least = -(-sum(split.size_bytes for splits in tasks for split in splits) // task_bytes)

@@ -279,7 +279,7 @@ class InfoTexts:
         return text, log_mtime_ns(log, sources[0])
 
     def topic_config(self, topic: str) -> bytes:
-        """As the function `topic_config`. UnknownTopicOrPartition; OSError."""
+        """The content, by the function `topic_config`. UnknownTopicOrPartition; OSError."""
         info = self._log_dir.topic_info(topic)
         with self._lock:
             held = self._topics.get(topic)

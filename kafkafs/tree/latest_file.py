@@ -6,22 +6,19 @@ otherwise the size that the last open found, and before the first an estimate.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import accumulate
 
 from kafkafs.formats import by_name
 from kafkafs.reading.block_cache import PathPages
 from kafkafs.reading.extent import Extent
-from kafkafs.reading.growth import Question
-from kafkafs.reading.handle import CopyingHandle, Handle, OpenView, read_parts
+from kafkafs.reading.handle import Handle, JoinedHandle, OpenView, ViewHandle
 from kafkafs.reading.index import ViewIndex
 from kafkafs.reading.layout import Layout, Run, Span
 from kafkafs.reading.plans import Plan, RenderedPlan, append_run
 from kafkafs.reading.rendering import RenderedHandle
-from kafkafs.reading.selection import ChosenOffsets, Selection
+from kafkafs.reading.selection import ChosenOffsets, Question, Selection
 from kafkafs.reading.state import ViewState
 from kafkafs.reading.times import log_mtime_ns
 from kafkafs.reading.workbench import Rendition
@@ -61,7 +58,7 @@ class LatestPlan(RenderedPlan):
         self._runs = 0
 
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
-        """See Plan. A view that is complete never grows."""
+        """A view that is complete never grows."""
         if self._offsets is None:
             self._offsets = self._find(snapshot)
         segment = span.segment
@@ -77,7 +74,7 @@ class LatestPlan(RenderedPlan):
         return extent.pieces.greatest_timestamp
 
     def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
-        """See Plan. SegmentGone if a truncation has taken any of them."""
+        """SegmentGone if a truncation has taken any of them."""
         kept = super().kept(snapshot, runs)
         if len(kept) < self._runs:
             raise SegmentGone(
@@ -93,62 +90,35 @@ def held_bytes(layout: Layout) -> int:
     return sum(wanted.offsets.nbytes for wanted in filters if isinstance(wanted, ChosenOffsets))
 
 
-class LatestHandle(CopyingHandle):
-    """Several open files of fixed sizes, one after the other, as one."""
-
-    direct_io = True
-    keep_cache = False
-
-    def __init__(self, parts: Sequence[Handle]) -> None:
-        """Takes the parts over: `close` closes them."""
-        self._parts = parts
-        self._ends = list(accumulate(part.size for part in parts))
-
-    @property
-    def size(self) -> int:
-        return self._ends[-1] if self._ends else 0
-
-    def read_into(self, address: int, offset: int, size: int) -> int:
-        return read_parts(address, offset, min(offset + size, self.size), self._part_at)
-
-    def _part_at(self, position: int) -> tuple[Handle, int, int]:
-        number = bisect_right(self._ends, position)
-        start = self._ends[number - 1] if number else 0
-        return self._parts[number], position - start, self._ends[number]
-
-    def close(self) -> None:
-        for part in self._parts:
-            part.close()
-
-
 class LatestFile(File):
     """The file of a partition."""
 
     def __init__(self, services: Services, log: Log, ext: str) -> None:
         self._services = services
         self._node = LatestPath(log.tp, ext)
-        self._question = Question(log, None, services.isolation, clamp=False, at_open=True)
+        self._log = log
+        self._question = Question(isolation=services.isolation, latest_bytes=services.latest.scan_bytes)
 
     def attributes(self) -> Attributes:
-        state = self._services.states.get(self._node, self._question.log, self._make_state)
+        state = self._services.states.get(self._node, self._log, self._make_state)
         layout = None if state is None else state.seen()
-        snapshot = self._question.log.snapshot()
+        snapshot = self._log.snapshot()
         size = estimated_size(snapshot, snapshot.segments, None) if layout is None else layout.size
         if layout is not None and layout.greatest != NO_TIMESTAMP:
             mtime_ns = layout.greatest * 1_000_000
         else:
-            mtime_ns = log_mtime_ns(self._question.log, snapshot)
+            mtime_ns = log_mtime_ns(self._log, snapshot)
         return Attributes(NodeKind.FILE, size, mtime_ns, FILE_MODE)
 
-    def open(self) -> Handle:
+    def open(self) -> ViewHandle:
         services = self._services
-        state = services.states.obtain(self._node, self._question.log, self._make_state)
+        state = services.states.obtain(self._node, self._log, self._make_state)
         view = OpenView(state)
         services.latest.hold(self._node, state, held_bytes(view.positions.layout))
         return _Handle(view, services)
 
     def xattrs(self) -> Mapping[str, bytes]:
-        snapshot = self._question.log.snapshot()
+        snapshot = self._log.snapshot()
         facts = {
             "topic": snapshot.tp.topic,
             "partition": snapshot.tp.partition,
@@ -159,7 +129,7 @@ class LatestFile(File):
         return {f"user.kafka.{name}": str(value).encode() for name, value in facts.items()}
 
     def _make_state(self, pages: PathPages | None) -> ViewState:
-        services, tp = self._services, self._question.log.tp
+        services, tp = self._services, self._log.tp
         # The scan has applied the isolation: what it has found is shown.
         isolation = Isolation.READ_UNCOMMITTED
         plain = None if self._node.ext == DECODED else Rendition(by_name(self._node.ext, tp), isolation)
@@ -169,6 +139,7 @@ class LatestFile(File):
             return LatestPlan(services.index, rendition, self._find)
 
         return ViewState(
+            self._log,
             self._question,
             plan,
             services.clocks,
@@ -178,7 +149,7 @@ class LatestFile(File):
 
     def _find(self, snapshot: LogSnapshot) -> Int64s:
         services = self._services
-        with services.latest.scan, services.index.scanning(self._question.log.path, snapshot.size_bytes) as on_bytes:
+        with services.latest.scan, services.index.scanning(self._log.path, snapshot.size_bytes) as on_bytes:
             return latest_offsets(snapshot, services.isolation, services.latest.scan_bytes, on_bytes)
 
 
@@ -211,7 +182,7 @@ class LatestOfTopic(File):
             for file in self._files():
                 parts.append(file.open())
                 opened.callback(parts[-1].close)
-            handle = LatestHandle(parts)
+            handle = JoinedHandle(parts)
             opened.pop_all()
         return handle
 

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 
 from kafkafs.formats import by_name
 from kafkafs.reading.block_cache import PathPages
-from kafkafs.reading.growth import Question
 from kafkafs.reading.handle import CopyingHandle, Handle, OpenView, ViewHandle
 from kafkafs.reading.layout import Layout
 from kafkafs.reading.plans import KeyPlan, OffsetPlan, Plan, TimePlan
 from kafkafs.reading.range_names import LastDuration, LastMessages, OffsetSpec, TimeBetween, TimeSpec
 from kafkafs.reading.raw import RawHandle, RawPlan, RawTimePlan
 from kafkafs.reading.rendering import RenderedHandle
-from kafkafs.reading.selection import Selection
+from kafkafs.reading.selection import Question, Selection
 from kafkafs.reading.state import ViewState
 from kafkafs.reading.times import file_mtime_ns, first_timestamp, mtime_ns, newest_timestamp
 from kafkafs.reading.workbench import Rendition
@@ -180,7 +179,8 @@ class RangeFile(File):
         self._services = services
         self._node = node
         self._spec = node.spec
-        self._question = Question(log, self._spec, services.isolation, services.clamp)
+        self._log = log
+        self._question = Question.of(self._spec, services.isolation, clamp=services.clamp)
 
     @property
     def _is_raw(self) -> bool:
@@ -193,13 +193,13 @@ class RangeFile(File):
         state = self._find()
         snapshot: LogSnapshot | None = None
         if state is None and self._is_raw and not isinstance(self._spec, TimeBetween | LastDuration):
-            snapshot = self._question.log.snapshot()
+            snapshot = self._log.snapshot()
             if not self._is_all_files(snapshot):
                 self._obtain()  # a few reads give the exact size
                 shown = self.shown_attributes()
                 if shown is not None:
                     return shown
-        snapshot = snapshot or self._question.log.snapshot()
+        snapshot = snapshot or self._log.snapshot()
         segments = estimated_segments(snapshot, self._spec, clamp=self._services.clamp)
         size = estimated_size(snapshot, segments, self._spec)
         if state is not None:
@@ -221,7 +221,7 @@ class RangeFile(File):
         rereads = Rereads()
         while True:
             try:
-                snapshot = self._question.log.snapshot()
+                snapshot = self._log.snapshot()
                 plan = self._key_plan(self._node.key or b"")
                 return next((found for found in plan.first_sizes(snapshot) if found[0]), (0, NO_TIMESTAMP))
             except SegmentGone:
@@ -232,7 +232,7 @@ class RangeFile(File):
         return self.open_view()
 
     def open_view(self) -> ViewHandle:
-        """As `open`."""
+        """`open`, for who needs the view's own methods."""
         state = self._obtain()
         if self._forget_repaired(state.layout):
             state.begin_again()
@@ -251,7 +251,7 @@ class RangeFile(File):
         return found
 
     def xattrs(self) -> Mapping[str, bytes]:
-        snapshot = self._question.log.snapshot()
+        snapshot = self._log.snapshot()
         selection = self._question.resolve(snapshot, self._services.clocks.now_ms())
         end = visible_end(snapshot, self._question.isolation)
         if selection.end_offset is not None:
@@ -278,13 +278,13 @@ class RangeFile(File):
         )
 
     def _obtain(self) -> ViewState:
-        return self._services.states.obtain(self._node, self._question.log, self._make_state)
+        return self._services.states.obtain(self._node, self._log, self._make_state)
 
     def _find(self) -> ViewState | None:
-        return self._services.states.get(self._node, self._question.log, self._make_state)
+        return self._services.states.get(self._node, self._log, self._make_state)
 
     def _make_state(self, pages: PathPages | None) -> ViewState:
-        return ViewState(self._question, self._plan, self._services.clocks, self._services.callers, pages)
+        return ViewState(self._log, self._question, self._plan, self._services.clocks, self._services.callers, pages)
 
     def _plan(self, selection: Selection) -> Plan:
         if self._is_raw:
@@ -309,8 +309,8 @@ class RangeFile(File):
             return layout.greatest * 1_000_000
         segments = dict.fromkeys(run.segment for run in layout.runs)
         if self._is_raw and segments:
-            return mtime_ns(self._question.log.snapshot(), segments)
-        chosen = segments or self._question.log.snapshot().segments
+            return mtime_ns(self._log.snapshot(), segments)
+        chosen = segments or self._log.snapshot().segments
         return file_mtime_ns(chosen) if chosen else self._directory_mtime_ns()
 
     def _estimated_mtime_ns(self, snapshot: LogSnapshot, segments: tuple[Segment, ...]) -> int:
@@ -322,7 +322,7 @@ class RangeFile(File):
 
     def _directory_mtime_ns(self) -> int:
         """The mtime for a partition without a segment."""
-        return self._question.log.path.stat().st_mtime_ns
+        return self._log.path.stat().st_mtime_ns
 
 
 def estimated_segments(

@@ -42,8 +42,8 @@ class AlreadyAppended:
         return bool(self._there)
 
     def rows_of(self, columns: RecordColumns) -> list[int]:
-        """Those of these rows that are already in a log. If one is not the expected row, none is, and all are
-        forgotten."""
+        """Those of these rows that are already in a log. If any of them differs from what is expected there,
+        none counts, and all are forgotten."""
         there = [row for row in self._there if row < len(columns)]
         if any(_content(columns, row) != self._there[row] for row in there):
             self._there.clear()
@@ -109,7 +109,6 @@ class PartitionTarget:
         self._unsynced = False
 
     def append(self, parsed: Parsed) -> Taken:
-        """See Destination."""
         if not len(parsed.columns):
             return Taken(0)
         self._unsynced = True
@@ -129,14 +128,12 @@ class PartitionTarget:
             raise self._offline_or(error) from error
 
     def longest_line(self, *, verbatim: bool) -> int:
-        """See Destination."""
         return _longest_line(self.log.config, verbatim=verbatim)
 
     def forget_refused(self) -> None:
-        """See Destination."""
+        """Nothing: only a write to several partitions leaves records in logs when it is refused."""
 
     def sync(self) -> None:
-        """See Destination."""
         if self._unsynced:
             self.log.flush()
             self._unsynced = False
@@ -165,7 +162,7 @@ class TopicTarget:
         self._already = AlreadyAppended()
 
     def append(self, parsed: Parsed) -> Taken:
-        """See Destination. When a disk fails, later records of other partitions may already be in their logs: if the
+        """When a disk fails, later records of other partitions may already be in their logs: if the
         next call brings them again, they are not appended twice."""
         columns, asked = parsed.columns, parsed.partition
         there = self._already.rows_of(columns) if self._already else []
@@ -182,7 +179,6 @@ class TopicTarget:
         return taken
 
     def append_lines(self, begun: bytearray, data: Buffer) -> AppendedLines | None:
-        """See PartitionTarget."""
         if self._already:
             return None
         sticky = self._partitioner.sticky
@@ -196,15 +192,12 @@ class TopicTarget:
         return done
 
     def longest_line(self, *, verbatim: bool) -> int:
-        """See Destination."""
         return _longest_line(self._config(), verbatim=verbatim)
 
     def forget_refused(self) -> None:
-        """See Destination."""
         self._already.forget()
 
     def sync(self) -> None:
-        """See Destination."""
         sync_each(self._targets[partition].sync for partition in sorted(self._targets))
 
     def _append_all(self, columns: RecordColumns, asked: Int64s | None) -> Taken:

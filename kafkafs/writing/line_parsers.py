@@ -278,7 +278,6 @@ class JsonLines:
         self._encode = encode
 
     def __call__(self, buffer: Buffer, starts: Int64s, lengths: Int64s) -> Parsed:
-        """See Parse."""
         records: list[Record] = []
         partitions: list[int] = []
         error = None

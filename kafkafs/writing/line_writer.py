@@ -307,7 +307,7 @@ class LineWriter:
         return self._parse(line, np.zeros(1, np.int64), np.full(1, len(line), np.int64)).error is None
 
     def _take_behind_locked(self, data: Buffer, done: int) -> _Outcome:
-        """As `_take_locked`, where the first `done` bytes are in the log already, if that many come again."""
+        """`_take_locked` where the first `done` bytes are in the log already, if that many come again."""
         if not 0 < done <= len(data):
             return self._take_locked(data)
         self._begun.clear()
@@ -377,7 +377,7 @@ class LineWriter:
         return skipped + taken, error
 
     def _take_lines_locked(self, data: Buffer) -> _Outcome:
-        """As `_take_locked`, but raises the error if nothing is taken."""
+        """`_take_locked` that raises the error if nothing is taken."""
         if self._append_lines is not None:
             done = self._append_lines(self._begun, data)
             if done is not None:

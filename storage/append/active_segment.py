@@ -92,7 +92,7 @@ class IndexState:
         return self.largest if self._state[0] > self._state[3] else None
 
     def advance_batch(self, size: int, last_offset: int, max_timestamp: int) -> int:
-        """As `advance` for one batch of `size` bytes. Returns the number of entries that it gets: 1 is an offset entry,
+        """`advance` for one batch of `size` bytes. Returns the number of entries that it gets: 1 is an offset entry,
         with its last offset; 2 means a time entry as well, with the largest timestamp."""
         return index_kernel.index_batch(size, last_offset, max_timestamp, self._interval_bytes, self._state)
 
@@ -225,7 +225,7 @@ class ActiveSegment:
         return high
 
     def append_batch(self, data: memoryview, last_offset: int, max_timestamp: int) -> None:
-        """As `append`, for one batch with this last offset and max timestamp."""
+        """`append` of one batch with this last offset and max timestamp."""
         fill = self.fill
         base, before = fill.size_bytes, self._state.values()
         try:

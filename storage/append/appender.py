@@ -103,7 +103,7 @@ class Appender:
 def _append_old(
     log: PartitionLog, columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
 ) -> tuple[int, AppendResult]:
-    """As `_append_one`. Inner offsets are part of the compressed bytes, so the set is encoded under the log's lock."""
+    """`_append_one` for a message set, which is encoded under the log's lock: inner offsets are compressed with it."""
     records = batch_encoder.records_of(columns, row, stop, config)
     while True:
 

@@ -183,7 +183,7 @@ class Flushing:
             return self._flush_held(end_locked, only_sealed=only_sealed)
 
     def flush_up_to(self, offset: int, end_locked: Callable[[], int]) -> None:
-        """As `flush`, for a writer whose messages below `offset` must be on disk before it continues. Does nothing
+        """`flush` for a writer whose messages below `offset` must be on disk before it continues. Does nothing
         where another thread's flush has covered them meanwhile.
 
         Any failure takes the log offline: the messages are in the log, and cannot be reported as on disk.
@@ -508,7 +508,7 @@ class PartitionLog:
         return AppendResult(base_offset, end_offset - 1)
 
     def append_batch(self, batch: NewBatch, now_ms: int) -> int:
-        """As `append`, for one finished batch, which is not checked. Returns its base offset."""
+        """`append` of one finished batch, which is not checked. Returns its base offset."""
         with self._lock:
             self._opener.check()
             base_offset, epoch = self._next_offset, self._epochs.latest_epoch

@@ -91,7 +91,7 @@ def compact_partition(
 
 
 def compact_divided(owned: OwnedDir, tp: TopicPartition, run_parts: RunParts) -> CompactionResult:
-    """As `compact_partition`, up to the first uncleanable offset, with the work done by other processes.
+    """`compact_partition` up to the first uncleanable offset, with the work done by other processes.
 
     `run_parts` has the parts of the pass done; if it is interrupted anywhere, nothing has changed. Errors as
     `compact_partition`, and those of `run_parts`.
@@ -153,8 +153,8 @@ def preview_pass_input(log_dir: LogDir, tp: TopicPartition) -> PassInput:
 def _check(info: TopicInfo, *, is_broker: bool) -> None:
     if not guest_rules.may_compact(info, is_broker=is_broker):
         raise NotPermitted(
-            f"{info.topic} may not be compacted",
-            expected="cleanup.policy with compact, of the topic or given for it",
+            f"{info.topic} cannot be compacted",
+            expected="compact in the topic's cleanup.policy",
             found=",".join(sorted(info.config.cleanup_policy)),
         )
 

@@ -292,7 +292,7 @@ class PassInput:
 
     @property
     def legacy_horizon_ms(self) -> int:
-        """See Rewriter: delete.retention.ms before the last change of the clean part."""
+        """The time at which delete horizons end: delete.retention.ms before the last change of the clean part."""
         clean = [segment for segment in self.snapshot.segments if segment.base_offset < self.dirty.first_dirty]
         return clean[-1].mtime_ms() - self.config.delete_retention_ms if clean else 0
 

@@ -71,7 +71,7 @@ class Survivors:
     def retain(
         self, block: RecordBlock, verdicts: npt.NDArray[np.uint8], kept: Int64s, deletes: Int64s, counts: Int64s
     ) -> npt.NDArray[np.uint8]:
-        """As OffsetMap.retain."""
+        """OffsetMap.retain with the survivors in place of a map."""
         rows = len(block)
         keep = np.empty(rows, np.uint8)
         # The kernel's marks are by offset, and offsets may be far apart: row numbers are passed instead.

@@ -48,7 +48,7 @@ class TransactionState(IntEnum):
 
     @property
     def text(self) -> str:
-        """As Kafka's tools print it: PrepareCommit."""
+        """The name that Kafka's tools print: PrepareCommit."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 

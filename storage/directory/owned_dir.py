@@ -331,7 +331,6 @@ class OwnedLogs:
         self._checkpoints.write()
 
     def truncate(self, log: PartitionLog, offset: int) -> list[Path]:
-        """See OwnedDir.truncate_to."""
         with self._checkpointing:
             with self._noting:
                 if self._is_current(log):
@@ -753,15 +752,12 @@ class OwnedDir:
         return [tp for tp in self.log_dir.all_partitions() if tp.topic != names.CLUSTER_METADATA_TOPIC]
 
     def topic_info(self, topic: str) -> TopicInfo:
-        """See LogDir.topic_info."""
         return self.log_dir.topic_info(topic)
 
     def may_retain(self, topic: str) -> bool:
-        """See guest_rules.may_retain."""
         return guest_rules.may_retain(self.topic_info(topic), is_broker=self.log_dir.is_broker)
 
     def may_compact(self, topic: str) -> bool:
-        """See guest_rules.may_compact."""
         return guest_rules.may_compact(self.topic_info(topic), is_broker=self.log_dir.is_broker)
 
     def _reader(self, tp: TopicPartition) -> Log:

@@ -202,7 +202,6 @@ class HeldFile:
             return self._descriptor_locked().fileno()
 
     def size(self) -> int:
-        """See DiskFile."""
         with self.lock:
             if self._file is None:
                 self._check_locked()
@@ -210,7 +209,6 @@ class HeldFile:
             return self._file.size()
 
     def write_at(self, position: int, *buffers: Buffer) -> int:
-        """See DiskFile."""
         with self.lock:
             file = self._file
             if file is None:
@@ -221,7 +219,7 @@ class HeldFile:
             return file.write_at(position, *buffers)
 
     def truncate(self, size_bytes: int) -> None:
-        """See DiskFile. Without a descriptor, nothing is done if the file already has that size: undoing a write that
+        """Without a descriptor, nothing is done if the file already has that size: undoing a write that
         failed for want of a descriptor then needs none."""
         with self.lock:
             if self._file is None:
@@ -233,7 +231,6 @@ class HeldFile:
             file.truncate(size_bytes)
 
     def sync(self) -> None:
-        """See DiskFile."""
         with self.lock:
             if self._file is None:
                 self._check_locked()  # it was synced when its descriptor was closed
@@ -242,7 +239,7 @@ class HeldFile:
             self._unsynced = False
 
     def close(self) -> None:
-        """See DiskFile. Safe to call twice."""
+        """Safe to call twice."""
         with self.lock:
             self._is_closed = True
             file, self._file = self._file, None

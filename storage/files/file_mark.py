@@ -43,7 +43,7 @@ class FileMark:
         return status.st_mtime_ns == self.mtime_ns and status.st_size == self.size and status.st_ino == self.inode
 
     def still_shows(self, status: os.stat_result) -> bool:
-        """As `shows`, for a file that is no longer written continuously: two changes within one tick of a nanosecond
+        """`shows` for a file that is no longer written continuously: two changes within one tick of a nanosecond
         clock are ruled out, but not two within the same second where times are whole seconds."""
         return self.shows(status) and (self.settled or not _is_coarse(self.mtime_ns))
 

@@ -122,7 +122,7 @@ class DirIdentity:
         )
 
     def may_be_seen_elsewhere_as(self, other: DirIdentity) -> bool:
-        """As `may_be`, for an identity that may come from another machine, where device numbers differ and inode
+        """`may_be` for an identity that may come from another machine, where device numbers differ and inode
         numbers may differ."""
         return _may_equal(self.born_ns, other.born_ns) and _may_equal(self.topic_id, other.topic_id)
 

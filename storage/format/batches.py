@@ -278,7 +278,7 @@ def claimed_times(table: BatchTable, row: int) -> tuple[int, int]:
 
 
 def claimed_times_in(head: bytes | memoryview) -> tuple[int, int] | None:
-    """As `claimed_times`, from the first bytes of what may be a batch, whatever its length and checksum are; None if
+    """`claimed_times` of the first bytes of what may be a batch, whatever its length and checksum are; None if
     they are too few, or of a format without timestamps."""
     if len(head) > MAGIC_AT and head[MAGIC_AT] == 1 and len(head) >= _TIME_OF_V1.size:
         (timestamp,) = _TIME_OF_V1.unpack_from(head)

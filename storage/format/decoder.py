@@ -340,7 +340,7 @@ class Decoder:
         return _Payloads(self._arena[:used].toreadonly(), starts, ends, next_row, damage)
 
     def _inflate_row(self, data: memoryview, table: BatchTable, row: int, origin: int, used: int) -> int | None:
-        """As `_into_arena`, for one batch of any format and codec."""
+        """`_into_arena` for one batch of any format and codec."""
         codec, magic = int(table.attributes[row]) & CODEC_MASK, int(table.magic[row])
         start = int(table.position[row]) - origin
         end = start + int(table.size[row])

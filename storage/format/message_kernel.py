@@ -183,7 +183,7 @@ def _number(out: Out, position: Long, value: Long) -> Long:
 @cython.with_gil
 @cython.exceptval(check=False)
 def _double(out: Out, position: Long, bits: ULong) -> Long:
-    """As Python writes it; what JSON has no number for as a string."""
+    """The text that Python writes; what JSON has no number for as a string."""
     value = struct.unpack(">d", int(bits).to_bytes(8, "big"))[0]
     text = repr(value)
     if value != value:

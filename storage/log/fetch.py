@@ -240,7 +240,7 @@ class MultiMessageSetSend:
         return _HEADER.size + sum(send.size for send in self.sends)
 
     def write_to(self, fd: int) -> None:
-        """As MessageSetSend. RecordTooLarge, and nothing is written, when it is larger than the length can express."""
+        """Writes a MessageSetSend. RecordTooLarge, and nothing is written, when its length cannot be expressed."""
         length = self.size - _HEADER.size + _AFTER_LENGTH
         if length > _MAX_LENGTH:
             raise RecordTooLarge("results of all partitions", expected=f"at most {_MAX_LENGTH} bytes", found=length)

@@ -133,7 +133,6 @@ class Transactions:
         self._decoder: Decoder | None = None
 
     def last_stable_offset(self, snapshot: LogSnapshot) -> int:
-        """See the function of this name."""
         end = snapshot.log_end_offset
         with self._lock:
             self._enter_locked(snapshot.generation)
@@ -163,7 +162,6 @@ class Transactions:
         return state.stable_offset
 
     def stable_offset_before(self, snapshot: LogSnapshot, offset: int) -> int:
-        """See the function of this name."""
         with self._lock:
             self._enter_locked(snapshot.generation)
             known = self._stable_before.get(offset)
@@ -184,7 +182,6 @@ class Transactions:
     def aborted_rows(
         self, snapshot: LogSnapshot, segment: Segment, table: BatchTable, rows: npt.NDArray[np.intp]
     ) -> tuple[npt.NDArray[np.uint8], list[DecidingMarker]]:
-        """See TransactionOutcomes."""
         skip = np.zeros(table.rows, np.uint8)
         deciders: list[DecidingMarker] = []
         for later in snapshot.segments[max(snapshot.segment_index(segment.base_offset), 0) :]:

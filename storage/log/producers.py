@@ -58,7 +58,7 @@ class OpenTransactions:
 
     @staticmethod
     def at_best_snapshot(directory: Path, snapshot: LogSnapshot) -> OpenTransactions:
-        """As in `newest_snapshot`; none at the log start when there is no such file."""
+        """Those of `newest_snapshot`; none, at the log start, without such a file."""
         found = newest_snapshot(directory, snapshot)
         if found is None:
             return OpenTransactions(snapshot.log_start_offset, {})

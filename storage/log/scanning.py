@@ -69,7 +69,7 @@ def scan_batches(
 def scan_sound_batches(
     snapshot: LogSnapshot, segment: Segment, start_position: int, *, window: int = WINDOW_BYTES
 ) -> Generator[Window, None, None]:
-    """As `scan_batches` up to the segment's end, without empty windows. Damage is raised: CorruptBatch and the like."""
+    """`scan_batches` up to the segment's end, without empty windows. Damage is raised: CorruptBatch and the like."""
     with closing(scan_batches(snapshot, segment, start_position, window=window)) as windows:
         for found in windows:
             if found.damage is not None:

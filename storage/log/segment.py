@@ -179,7 +179,7 @@ class Segment:
             return -1
 
     def read(self, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
-        """As LogFile.read, but SegmentGone when the file ends before `size` bytes."""
+        """The bytes, as LogFile.read returns them; SegmentGone when the file ends before `size` bytes."""
         data = self.log.read(position, size, into)
         if len(data) < size:
             raise self.truncated(position, size, len(data))

@@ -287,7 +287,7 @@ def ignore_batches(_data: memoryview, _table: BatchTable, _rows: int, _origin: i
 
 
 def check_readable(log: LogFile, base_offset: int, size: int) -> SegmentCheck:
-    """As `check_segment`, but a batch of an undefined magic, which no reader can read, is not sound either."""
+    """`check_segment` that also refuses a batch of an undefined magic, which no reader can read."""
     ends = []
 
     def look(_data: memoryview, table: BatchTable, rows: int, _origin: int) -> None:

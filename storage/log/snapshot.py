@@ -34,10 +34,10 @@ class TransactionOutcomes(Protocol):
     """What is known of a log's transactions; implemented in `isolation`. Thread-safe."""
 
     def last_stable_offset(self, snapshot: LogSnapshot) -> int:
-        """See isolation.last_stable_offset."""
+        """The offset (excluded) up to which a reader of committed messages may read."""
 
     def stable_offset_before(self, snapshot: LogSnapshot, offset: int) -> int:
-        """See isolation.stable_offset_before."""
+        """The last stable offset as it was when the log ended at `offset`."""
 
     def aborted_rows(
         self, snapshot: LogSnapshot, segment: Segment, table: BatchTable, rows: npt.NDArray[np.intp]

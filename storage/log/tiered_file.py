@@ -126,7 +126,7 @@ class TieredFile(LogFile):
         return offset_index.encode(offsets, positions, self.spans[0].base_offset)
 
     def read(self, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
-        """As LogFile.read. TierUnavailable, naming the offsets, where it is in the tier and cannot be read."""
+        """`LogFile.read`. TierUnavailable, naming the offsets, where it is in the tier and cannot be read."""
         here = self._here
         if here is not None:
             try:

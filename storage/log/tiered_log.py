@@ -82,7 +82,6 @@ class TieredLog:
         self._ends: dict[str, int] = {}  # of segments whose layout does not tell, by name
 
     def snapshot(self) -> LogSnapshot:
-        """See Log."""
         here, held = self.here.snapshot(), self._held
         if held is not None and held[0] is here and not self._is_due():
             return held[1]

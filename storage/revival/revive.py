@@ -227,7 +227,7 @@ def rehearse(request: Request) -> Revival:
 def run(
     request: Request, *, disk: Disk | None = None, clock: Clock | None = None, progress: Progress | None = None
 ) -> Revival:
-    """All steps. Errors as `plan`; CorruptBatch where a replica is damaged (unless `salvage`), with all of them told;
+    """All steps. Errors as `plan`; CorruptBatch, which names all damaged replicas, where one is (unless `salvage`);
     LogLocked when another process revives to the same place. Nothing is left then."""
     disk = RealDisk() if disk is None else disk
     clock = SystemClock() if clock is None else clock

@@ -126,7 +126,7 @@ class StagedBatches:
                 row = block.next_row
 
     def _encoded(self, records: Sequence[Record], offset: int) -> Iterator[tuple[bytes, int]]:
-        """As few sets as the topic's limits allow; compressed bytes depend on the offsets."""
+        """The records as as few sets as the topic's limits allow; compressed bytes depend on the offsets."""
         try:
             yield batch_encoder.encode_message_sets(records, self._config, offset, self._time_ms), len(records)
         except RecordTooLarge:

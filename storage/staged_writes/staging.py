@@ -110,7 +110,7 @@ class StagedFileWriter:
 def _for_old_format(
     columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
 ) -> tuple[int, memoryview]:
-    """As BatchEncoder.encode, for as many records as a message set may hold."""
+    """BatchEncoder.encode for as many records as a message set may hold."""
     records = batch_encoder.records_of(columns, row, stop, config)
     while True:
         try:

@@ -183,7 +183,6 @@ class Finding:
 
     @property
     def recovery(self) -> str | None:
-        """See Repair."""
         return self.how.recovery
 
     @property

@@ -1,4 +1,4 @@
-"""What operators run over many gigabytes: `verify` beside Kafka's DumpLogSegments, and `histogram`.
+"""What operators run over many gigabytes: `verify` beside Kafka's DumpLogSegments.
 
 The data are copies of the one large segment, one after the other by their offsets. Files are read once before, so that
 they are in the page cache; a row of pread alone says what that costs.
@@ -7,7 +7,6 @@ they are in the page cache; a row of pread alone says what that costs.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -96,16 +95,3 @@ def verify(context: Context) -> None:
                     command = f"DumpLogSegments --files … {' '.join(options)}".strip()
                     row = Row(name, command, bytes=size, compare=(f"kafkafs verify, {what}",))
                     context.report.add(row, run_seconds(dump))
-
-
-def histogram(context: Context) -> None:
-    """Of the large partition, from the command line: the process's start is in it."""
-    with large(context, context.gigabytes * 1e9) as (path, files):
-        size = sum(file.stat().st_size for file in files)
-        command = [sys.executable, "-m", "kafkafs", "histogram", str(path), "large"]
-        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        assert f"{size:,} bytes" in out
-        for _ in range(context.runs):
-            row = Row(f"kafkafs histogram of {size / 1e9:.1f} GB", "kafkafs histogram DIR large", bytes=size)
-            row.messages = len(files) * context.messages
-            context.report.add(row, run_seconds(command))

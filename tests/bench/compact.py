@@ -1,4 +1,4 @@
-"""Compaction: our cleaner beside the real broker's on the same log, without a throttle; and what it leaves to others.
+"""Compaction: our cleaner beside the real broker's on the same log, without a throttle.
 
 The log: messages of 100 bytes with keys of 10 bytes, ten messages to a key, uncompressed batches of 16 KiB, segments
 of 128 MiB below an empty active one. The broker's figures are those of its cleaner's own log.
@@ -9,23 +9,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from storage.append.partition_log import PartitionLog
-from storage.compaction.cleaner import Throttle, compact_partition
+from storage.compaction.cleaner import compact_partition
 from storage.compaction.compaction import CompactionResult
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.format.block import RecordColumns
 from storage.format.record_batch import encode_into
-from storage.log.scanning import scan_batches
 from storage.types import TopicPartition
 from tests.bench import data
 from tests.bench.case import Context, say
@@ -36,7 +32,6 @@ from tests.interop.kafka import HAVE_KAFKA, Broker
 TP = TopicPartition("compacted", 0)
 SEGMENT_BYTES = 128 << 20
 KEY_BYTES = 10
-PACED_BYTES_PER_SECOND = 100_000_000
 SETTINGS = {
     "log.cleaner.dedupe.buffer.size": str(128 << 20),
     "log.cleaner.io.max.bytes.per.second": "1e15",
@@ -141,69 +136,8 @@ def our_pass(source: Path, place: Path) -> tuple[CompactionResult, int]:
         shutil.rmtree(place)
 
 
-def _paced(source: Path, place: Path, cleaning: bool) -> tuple[float, float]:
-    """Bytes a second that an appender and a reader got, who want 100 MB/s each, while a throttled pass runs, or not."""
-    shutil.copytree(source / "log", place)
-    owned = OwnedDir.open(place, config=BrokerConfig.from_values(SETTINGS))
-    done = threading.Event()
-    rates = [0.0, 0.0]
-    log = owned.log(TP)
-    snapshot = log.snapshot()
-    batch = bytes(snapshot.segments[0].log.read(0, data.BATCH_BYTES))
-    batch = batch[: int.from_bytes(batch[8:12], "big") + 12]
-
-    def pace(slot: int, sizes: Iterator[int]) -> None:
-        began, total = time.monotonic(), 0
-        for size in sizes:
-            total += size
-            time.sleep(max(began + total / PACED_BYTES_PER_SECOND - time.monotonic(), 0))
-            if done.is_set():
-                break
-        rates[slot] = total / (time.monotonic() - began)
-
-    def append() -> Iterator[int]:
-        while True:
-            run = bytearray()
-            for n in range(64):
-                run += (log.log_end_offset + n * 200).to_bytes(8, "big") + batch[8:]
-            log.append_batches(memoryview(run))
-            yield len(run)
-
-    def read() -> Iterator[int]:
-        while True:
-            current = log.snapshot()
-            for segment in current.segments[-2:]:
-                for window in scan_batches(current, segment, 0):
-                    yield len(window.buffer)
-
-    threads = [threading.Thread(target=pace, args=(slot, work())) for slot, work in enumerate((append, read))]
-    for thread in threads:
-        thread.start()
-    try:
-        if cleaning:
-            throttle = Throttle(50_000_000, owned.clock)
-            began = time.monotonic()
-
-            def wait(size: int) -> None:
-                time.sleep(throttle.wait_ms(size) / 1000)
-                if time.monotonic() - began > 8:
-                    raise TimeoutError
-
-            with suppress(TimeoutError):
-                compact_partition(owned, TP, pace=wait)
-        else:
-            time.sleep(8)
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
-        owned.close()
-        shutil.rmtree(place)
-    return rates[0], rates[1]
-
-
 def measure(context: Context) -> None:
-    """Rows of both cleaners, whole and by halves, and of the paced ones."""
+    """Rows of both cleaners, whole and by halves."""
     report, messages = context.report, context.messages
     if not (data.CACHE / f"compact-{messages}" / "made").exists():
         say("data: compacted")
@@ -226,9 +160,3 @@ def measure(context: Context) -> None:
             report.add(Row("broker's cleaner", "its own log", bytes=size, messages=messages), theirs.total)
             report.add(Row("- broker's indexing", bytes=size), theirs.index)
             report.add(Row("- broker's copying", bytes=size), theirs.copy)
-    for cleaning in (False, True):
-        append, read = _paced(source, place, cleaning)
-        note = "a pass at 50 MB/s beside them" if cleaning else "alone"
-        for what, rate in (("append", append), ("read", read)):
-            name = f"{what}, paced at 100 MB/s{', cleaning' if cleaning else ''}"
-            report.add(Row(name, bytes=int(rate), note=note), 1.0)

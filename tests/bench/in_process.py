@@ -1,21 +1,17 @@
-"""Decoding without a mount: our columns, aiokafka's record objects, and the decompressors by themselves."""
+"""Decoding without a mount: our columns, and aiokafka's record objects."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-import cramjam
 from aiokafka.record import MemoryRecords
 
-from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, scan
-from storage.format.compression import Codec
+from storage.format.batches import BatchTable, scan
 from storage.format.decoder import Decoder
 from storage.log.scanning import WINDOW_BYTES
 from tests.bench.case import Context
 from tests.bench.measure import Row, call_seconds
-
-CODECS = {"lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
 
 def segment_bytes(log_dir: Path, partition: str) -> bytes:
@@ -59,18 +55,6 @@ def decode_aiokafka(data: bytes) -> int:
     return count
 
 
-def decompress_all(data: bytes, codec: Codec) -> int:
-    """Only the decompressor, over the batches' payloads."""
-    decompress = cramjam.lz4.decompress_into if codec is Codec.LZ4 else cramjam.zstd.decompress_into
-    out = bytearray(1 << 20)
-    view = memoryview(data)
-    total = 0
-    for table in tables(data):
-        for position, size in zip(table.position.tolist(), table.size.tolist(), strict=True):
-            total += decompress(view[position + BATCH_HEADER_SIZE : position + size], out)
-    return total
-
-
 def measure(context: Context) -> None:
     report, log_dir, messages, runs = context.report, context.log_dir, context.messages, context.runs
     plain, single = segment_bytes(log_dir, "plain-0"), segment_bytes(log_dir, "single-0")
@@ -89,8 +73,3 @@ def measure(context: Context) -> None:
         report.add(row, call_seconds(lambda: decode_aiokafka(plain)))
         row = Row("aiokafka, one-record batches", bytes=len(single), messages=messages, note="no CRC")
         report.add(row, call_seconds(lambda: decode_aiokafka(single)))
-    for name, codec in CODECS.items():
-        data = segment_bytes(log_dir, f"{name}-0")
-        for _ in range(runs):
-            row = Row(f"{name} decompressor alone", bytes=len(data), messages=messages, note="cramjam, one thread")
-            report.add(row, call_seconds(lambda data=data, codec=codec: decompress_all(data, codec)))  # type: ignore[misc]

@@ -1,9 +1,7 @@
-"""Finding a key's messages through a mount: with the key index there, without it, and by reading everything; and what
-the index costs: its size, and its share of the scan that measures a view.
+"""Finding a key's messages through a mount: with the key index there, without it, and by reading everything.
 
 "Cold" is a fresh mount with an empty cache directory. A lookup is stat, open, read and close in this process, so that
-the start of a program is not part of it. The log's own bytes are in the kernel's page cache in all cases. The scan is
-timed in this process, by the processor time that it takes: other work on the machine is not in it.
+the start of a program is not part of it. The log's own bytes are in the kernel's page cache in all cases.
 """
 
 from __future__ import annotations
@@ -12,25 +10,17 @@ import json
 import random
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
 
-from kafkafs.formats import by_name
-from kafkafs.reading import extent as measuring
-from kafkafs.reading.extent import SegmentTask
-from kafkafs.reading.pieces import Pieces
-from kafkafs.reading.workers import Workers
-from storage.log.log_dir import LogDir
-from storage.types import TopicPartition
 from tests.bench import broker, data
 from tests.bench.case import Context, say
 from tests.bench.measure import Report, Row, call_seconds, run_seconds
 from tests.bench.noop_fuse import cat_seconds
 from tests.bench.through_mount import fresh, warm_page_cache
 from tests.interop.kafka import HAVE_KAFKA
-from tests.support.mounts import KAFKAFS, Mounted, run_kafkafs
+from tests.support.mounts import Mounted, run_kafkafs
 
 _LOOKUPS = 20  # of one run
 
@@ -53,7 +43,6 @@ def measure(context: Context) -> None:
             wanted = _messages_of(log_dir, key)
             assert not wanted or _file(tree, key).read_bytes() == wanted
     there = [key for key in keys if _is_there(log_dir, messages, key)]
-    _scans(context, log_dir)
     for _ in range(context.runs):
         with fresh(log_dir, None, "-o", "keys=off") as tree:
             row = Row("messages.txt cold, keys=off", f"{command}messages.txt", bytes=context.size, messages=messages)
@@ -85,36 +74,12 @@ def measure(context: Context) -> None:
                     f"the index is on disk, {kept / messages:.2f} bytes a message; "
                     f"{1000 * taken:.0f} ms of processor time"
                 )
-            _commands(context, log_dir, Path(cache), there[2].decode())
         with fresh(log_dir, None) as tree:
             file = tree.path / "keyed" / "0" / "messages.jsonl"
             cat_seconds(file)
             row = Row("grep of messages.jsonl, warm", 'grep -F \'"key":"KEY"\' MNT/keyed/0/messages.jsonl')
             report.add(row, run_seconds(["grep", "-F", f'"key":"{there[2].decode()}"', str(file)]))
     _peer(context, there[2].decode())
-
-
-def _scans(context: Context, log_dir: Path) -> None:
-    """The scan that measures a view, without collecting keys and with, by turns."""
-    log = LogDir.open_read_only(log_dir).log(TopicPartition("keyed", 0))
-    snapshot, workers = log.snapshot(), Workers()
-    for run in range(context.runs + 1):
-        for ext in ("txt", "jsonl"):
-            for secret in (None, (data.SEED, 2**63 + data.SEED)):
-                taken = time.process_time()
-                for segment in snapshot.segments:
-                    task = SegmentTask(snapshot, segment, by_name(ext, log.tp), None, None)
-                    end = snapshot.end_position(segment)
-                    _, parts = measuring.extend(Pieces.none(0), task, end, workers, lambda _: None, secret)
-                    for part in parts:
-                        part.close()
-                taken = time.process_time() - taken
-                plain = f"measuring {ext}, processor time"
-                row = Row(plain, messages=context.messages)
-                if secret is not None:
-                    row = Row(f"{plain}, with keys", messages=context.messages, compare=(plain,))
-                if run:  # the first one allocates
-                    context.report.add(row, taken)
 
 
 def _processor_seconds(tree: Mounted) -> float:
@@ -161,14 +126,3 @@ def _lookups(report: Report, name: str, tree: Mounted, keys: list[bytes]) -> Non
 
     for key in keys[:_LOOKUPS]:
         report.add(Row(name, "cat MNT/keyed/0/keys/KEY.txt"), call_seconds(lambda key=key: look(key)))
-
-
-def _commands(context: Context, log_dir: Path, cache: Path, key: str) -> None:
-    environment = {"XDG_CACHE_HOME": str(cache)}
-    cat = [*KAFKAFS, "cat", str(log_dir), "keyed/0", "--format", "jsonl"]
-    row = Row("kafkafs cat --key", "kafkafs cat LOGDIR keyed/0 --format jsonl --key KEY", note="the index is on disk")
-    context.report.add(row, run_seconds([*cat, "--key", key], environment=environment))
-    shell = " ".join(cat) + f" | jq -c 'select(.key == \"{key}\")'"
-    row = Row("kafkafs cat | jq", "kafkafs cat LOGDIR keyed/0 --format jsonl | jq -c 'select(.key == \"KEY\")'")
-    row.messages, row.note = context.messages, "without a broker"
-    context.report.add(row, run_seconds(["bash", "-o", "pipefail", "-c", shell]))

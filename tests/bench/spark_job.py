@@ -25,7 +25,7 @@ def main(text: str) -> None:
         os.sched_setaffinity(0, given["processors"])
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(given.get("master", "local[2]"))
+    builder = SparkSession.builder.master("local[2]")
     for name, value in {
         "spark.driver.memory": "1g",
         "spark.jars": ",".join(given.get("jars", ())),
@@ -33,7 +33,6 @@ def main(text: str) -> None:
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        **given.get("conf", {}),
     }.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
@@ -82,57 +81,6 @@ def _messages(spark: Any, given: dict[str, Any]) -> Any:
     return spark.range(given["messages"]).selectExpr("cast(lpad(cast(id as string), 100, 'message ') as binary) value")
 
 
-def dropped_write(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
-    """What a writer in Python costs that drops all messages: Spark's part of `kafkafs write`."""
-    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
-
-    class Writer(DataSourceArrowWriter):
-        def write(self, iterator: Any) -> Any:
-            for _ in iterator:
-                pass
-            return WriterCommitMessage()
-
-    class Dropped(DataSource):
-        def writer(self, schema: Any, overwrite: bool) -> Any:
-            return Writer()
-
-    spark.dataSource.register(Dropped)
-    return lambda: _messages(spark, given).write.format("Dropped").mode("append").save()
-
-
-def ready_scan(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
-    """What a source in Python costs that has its batches ready: Spark's part of `scan`, with the same columns."""
-    import pyarrow as pa
-    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-
-    from kafkafs.arrow.rows import TYPES
-
-    columns, messages, tasks, rows = given["columns"], given["messages"], 8, 10_000
-
-    class Reader(DataSourceReader):
-        def partitions(self) -> Any:
-            return [InputPartition(messages // tasks + (task < messages % tasks)) for task in range(tasks)]
-
-        def read(self, partition: Any) -> Any:
-            values = {"key": None, "value": b"m" * 100, "topic": "plain", "headers": None}
-            arrays = [pa.repeat(pa.scalar(values.get(name, 1), TYPES[name]), rows) for name in columns]
-            batch = pa.RecordBatch.from_arrays(arrays, names=columns)
-            for start in range(0, partition.value, rows):
-                yield batch.slice(0, min(rows, partition.value - start))
-
-    class Ready(DataSource):
-        def schema(self) -> str:
-            sql = {"key": "binary", "value": "binary", "topic": "string", "partition": "int", "offset": "bigint",
-                   "timestamp": "timestamp", "timestampType": "int"}  # fmt: skip
-            return ", ".join(f"{name} {sql[name]}" for name in columns)
-
-        def reader(self, schema: Any) -> Any:
-            return Reader()
-
-    spark.dataSource.register(Ready)
-    return _counted(spark, {**given, "source": "Ready", "options": {}})
-
-
 def scan(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
     """Counts messages and sums the lengths of their values, from either source."""
     if given["source"] == "kafkafs":
@@ -159,8 +107,6 @@ JOBS = {
     "kafkafs export": kafkafs_export,
     "kafka write": kafka_write,
     "kafkafs write": kafkafs_write,
-    "dropped write": dropped_write,
-    "ready scan": ready_scan,
     "scan": scan,
 }
 

@@ -65,8 +65,8 @@ def measure(context: Context) -> None:
             cat("jsonl warm", tree, "plain/0/messages.jsonl")
         for codec in ("lz4", "zstd"):
             with fresh(log_dir) as tree:
-                cat(f"{codec} txt cold", tree, f"{codec}/0/messages.txt", "txt cold", f"{codec} decompressor alone")
-                cat(f"{codec} txt warm", tree, f"{codec}/0/messages.txt", "txt warm", f"{codec} decompressor alone")
+                cat(f"{codec} txt cold", tree, f"{codec}/0/messages.txt", "txt cold")
+                cat(f"{codec} txt warm", tree, f"{codec}/0/messages.txt", "txt warm")
         with fresh(log_dir) as tree:
             cat("one-record batches txt cold", tree, "single/0/messages.txt")
             cat("log view", tree, "plain/0/messages.log")

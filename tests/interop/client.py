@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -233,13 +232,6 @@ class Client:
                 await consumer.stop()
 
         return asyncio.run(run())
-
-    def kcat_produce(self, topic: str, lines: bytes, partition: int = 0, *options: str) -> None:
-        """Produces with librdkafka: one message per line."""
-        command = ["kcat", "-P", "-b", self.address, "-t", topic, "-p", str(partition), *options]
-        done = subprocess.run(command, input=lines, capture_output=True, check=False, timeout=120)
-        if done.returncode != 0:
-            raise AssertionError(f"{command}: {done.stderr.decode()}")
 
 
 async def send(

@@ -35,14 +35,6 @@ def live(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
         yield tree
 
 
-@pytest.fixture(scope="session")
-def live_committed(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    """The same, as a read_committed consumer sees it."""
-    point = tmp_path_factory.mktemp("live-committed") / "mnt"
-    with mounted(broker.log_dir, point, "-o", "isolation=read_committed") as tree:
-        yield tree
-
-
 @pytest.fixture(autouse=True)
 def the_broker_does_not_notice(request: pytest.FixtureRequest) -> Iterator[None]:
     """After each test on the shared broker its log holds no error."""

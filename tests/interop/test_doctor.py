@@ -99,285 +99,146 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
-def edit(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
+# The whole directory: each case is a start. Damages are made of these.
+
+Damage = Callable[[Path], object]
+META, QUORUM_STATE, BOOTSTRAP = "meta.properties", "__cluster_metadata-0/quorum-state", "bootstrap.checkpoint"
+METADATA, POINTS = "__cluster_metadata-0", "recovery-point-offset-checkpoint"
 
 
-# The whole directory: each case is a start.
-
-
-def second_dir(first: Path, *, like_first: bool = True) -> Path:
-    """A second log directory, formatted as the first one."""
-    second = first.with_name("second")
-    second.mkdir()
-    if like_first:
-        text = (first / "meta.properties").read_text()
-        lines = [line for line in text.splitlines() if not line.startswith("directory.id")]
-        (second / "meta.properties").write_text("\n".join([*lines, f"directory.id={OTHER_ID}", ""]))
-    return second
-
-
-def meta_missing(logs: Path) -> list[Path]:
-    (logs / "meta.properties").unlink()
-    return [logs]
-
-
-def meta_of_another_version(logs: Path) -> list[Path]:
-    edit(logs / "meta.properties", "version=1", "version=7")
-    return [logs]
-
-
-def meta_of_zookeeper(logs: Path) -> list[Path]:
-    edit(logs / "meta.properties", "version=1", "version=0")
-    edit(logs / "meta.properties", "node.id", "broker.id")
-    shutil.rmtree(logs / "__cluster_metadata-0")
-    return [logs]
-
-
-def meta_without_cluster_id(logs: Path) -> list[Path]:
-    edit(logs / "meta.properties", "cluster.id=", "cluster.was=")
-    return [logs]
-
-
-def another_node(logs: Path) -> list[Path]:
-    edit(logs / "meta.properties", "node.id=1", "node.id=5")
-    return [logs]
-
-
-def another_cluster(logs: Path) -> list[Path]:
-    second = second_dir(logs)
-    edit(second / "meta.properties", "cluster.id=", "cluster.id=X")
-    return [logs, second]
-
-
-def shared_directory_id(logs: Path) -> list[Path]:
-    second = second_dir(logs, like_first=False)
-    shutil.copy(logs / "meta.properties", second)
-    return [logs, second]
-
-
-def lost_and_found(logs: Path) -> list[Path]:
-    (logs / "lost+found").mkdir()
-    return [logs]
-
-
-def dot_snapshot(logs: Path) -> list[Path]:
-    (logs / ".snapshot").mkdir()
-    return [logs]
-
-
-def partition_twice(logs: Path) -> list[Path]:
-    second = second_dir(logs)
-    shutil.copytree(logs / "p-0", second / "p-0")
-    return [logs, second]
-
-
-def metadata_elsewhere(logs: Path) -> list[Path]:
-    second = second_dir(logs)
-    shutil.copytree(logs / "__cluster_metadata-0", second / "__cluster_metadata-0")
-    return [logs, second]
-
-
-def bad_quorum_state(logs: Path) -> list[Path]:
-    (logs / "__cluster_metadata-0" / "quorum-state").write_text("{")
-    return [logs]
-
-
-def bad(name: str) -> Callable[[Path], list[Path]]:
-    def damage(logs: Path) -> list[Path]:
-        (logs / name).write_text("garbage\n")
-        return [logs]
+def all_of(*damages: Damage) -> Damage:
+    def damage(logs: Path) -> None:
+        for one in damages:
+            one(logs)
 
     return damage
 
 
-def bad_topic_id(logs: Path) -> list[Path]:
-    (logs / "p-3" / "partition.metadata").write_text("version: 0\ntopic_id: nonsense")
-    return [logs]
+def written(name: str, content: bytes = b"garbage\n") -> Damage:
+    return lambda logs: (logs / name).write_bytes(content)
 
 
-def misnamed_segment(logs: Path) -> list[Path]:
-    (logs / "p-3" / "backup.log").write_bytes(b"")
-    return [logs]
-
-
-def bad_epochs(logs: Path) -> list[Path]:
-    (logs / "p-3" / "leader-epoch-checkpoint").write_text("garbage\n")
-    return [logs]
-
-
-def later_txn_index(logs: Path) -> list[Path]:
-    (index,) = (logs / f"p-{PARTITIONS - 1}").glob("*.txnindex")
-    index.write_bytes(b"\0\1" + index.read_bytes()[2:])
-    return [logs]
-
-
-def metadata_lost(logs: Path) -> list[Path]:
-    shutil.rmtree(logs / "__cluster_metadata-0")
-    return [logs]
-
-
-def metadata_and_bootstrap_lost(logs: Path) -> list[Path]:
-    (logs / "bootstrap.checkpoint").unlink()
-    return metadata_lost(logs)
-
-
-def unformatted_second(logs: Path) -> list[Path]:
-    return [logs, second_dir(logs, like_first=False)]
-
-
-def reserved_directory_id(logs: Path) -> list[Path]:
-    second = second_dir(logs)
-    edit(second / "meta.properties", OTHER_ID, RESERVED_ID)
-    return [logs, second]
-
-
-def bad_second(logs: Path) -> list[Path]:
-    second = second_dir(logs)
-    edit(second / "meta.properties", "version=1", "version=7")
-    return [logs, second]
-
-
-def bad_id_of_second(logs: Path) -> list[Path]:
-    second = second_dir(logs)
-    edit(second / "meta.properties", OTHER_ID, "nonsense")
-    return [logs, second]
-
-
-def meta_of_second_is_directory(logs: Path) -> list[Path]:
-    second = second_dir(logs)
-    (second / "meta.properties").unlink()
-    (second / "meta.properties").mkdir()
-    return [logs, second]
-
-
-def bad_points_of_second(logs: Path) -> list[Path]:
-    second = second_dir(logs)
-    (second / "recovery-point-offset-checkpoint").write_text("garbage\n")
-    return [logs, second]
-
-
-def metadata_damaged(logs: Path) -> list[Path]:
-    log = logs_of(logs / "__cluster_metadata-0")[-1]
-    flip(log, log.stat().st_size - 5)
-    return [logs]
-
-
-def edited(name: str, old: str, new: str) -> Callable[[Path], list[Path]]:
+def edited(name: str, old: str, new: str) -> Damage:
     """A pattern in a file replaced."""
 
-    def damage(logs: Path) -> list[Path]:
+    def damage(logs: Path) -> None:
         text = (logs / name).read_text()
         assert re.search(old, text)
         (logs / name).write_text(re.sub(old, new, text))
-        return [logs]
 
     return damage
 
 
-def as_directory(pattern: str) -> Callable[[Path], list[Path]]:
+def removed(name: str) -> Damage:
+    return lambda logs: shutil.rmtree(logs / name) if (logs / name).is_dir() else (logs / name).unlink()
+
+
+def made(name: str) -> Damage:
+    return lambda logs: (logs / name).mkdir()
+
+
+def renamed(name: str, new: str) -> Damage:
+    return lambda logs: (logs / name).rename(logs / new)
+
+
+def as_directory(pattern: str) -> Damage:
     """The last file of a pattern replaced by a directory."""
 
-    def damage(logs: Path) -> list[Path]:
+    def damage(logs: Path) -> None:
         file = sorted(logs.glob(pattern))[-1]
         file.unlink()
         file.mkdir()
-        return [logs]
 
     return damage
 
 
-def later_snapshot(content: bytes) -> Callable[[Path], list[Path]]:
-    def damage(logs: Path) -> list[Path]:
-        (logs / "__cluster_metadata-0" / f"{50:020}-{1:010}.checkpoint").write_bytes(content)
-        return [logs]
-
-    return damage
+def copied(name: str, to: str) -> Damage:
+    return lambda logs: (shutil.copytree if (logs / name).is_dir() else shutil.copy)(logs / name, logs / to)
 
 
-def bad_bootstrap(logs: Path) -> list[Path]:
-    (logs / "bootstrap.checkpoint").write_bytes(b"")
-    return [logs]
+def second(*damages: Damage) -> Damage:
+    """A second log directory, formatted as the first one, then damaged."""
+    formatted = all_of(copied(META, f"../second/{META}"), edited(f"../second/{META}", ID, f"directory.id={OTHER_ID}"))
+    return all_of(made("../second"), formatted, lambda logs: all_of(*damages)(logs.with_name("second")))
 
 
-def last_segment_lost(logs: Path) -> list[Path]:
-    logs_of(logs / "p-3")[-1].unlink()
-    return [logs]
+def later_txn_index(logs: Path) -> None:
+    (index,) = (logs / f"p-{PARTITIONS - 1}").glob("*.txnindex")
+    index.write_bytes(b"\0\1" + index.read_bytes()[2:])
 
 
-def zeros_before_the_number(logs: Path) -> list[Path]:
-    (logs / "p-3").rename(logs / "p-003")
-    return [logs]
+def metadata_damaged(logs: Path) -> None:
+    log = logs_of(logs / METADATA)[-1]
+    flip(log, log.stat().st_size - 5)
 
 
-def zeros_and_another(logs: Path) -> list[Path]:
-    shutil.copytree(logs / "p-3", logs / "p-003")
-    return [logs]
-
-
-def only_a_future_log(logs: Path) -> list[Path]:
-    (logs / "p-3").rename(logs / f"p-3.{'a' * 32}-future")
-    return [logs]
-
-
-def misnamed_snapshot(logs: Path) -> list[Path]:
-    (logs / "__cluster_metadata-0" / "x.checkpoint").write_bytes(b"")
-    return [logs]
-
-
-def bootstrap_is_directory(logs: Path) -> list[Path]:
-    (logs / "bootstrap.checkpoint").unlink()
-    (logs / "bootstrap.checkpoint").mkdir()
-    return [logs]
-
-
-def segment_with_few_digits(logs: Path) -> list[Path]:
-    (logs / "p-3" / f"{7:019}.log").write_bytes(b"")
-    return [logs]
-
-
-def number_that_is_none(logs: Path) -> list[Path]:
-    (logs / "recovery-point-offset-checkpoint").write_text("0\n1\np zero 5\n")
-    return [logs]
-
-
-QUORUM_STATE = "__cluster_metadata-0/quorum-state"
+ID = "directory.id=.*"
+OF_ZOOKEEPER = all_of(edited(META, "version=1", "version=0"), edited(META, "node.id", "broker.id"), removed(METADATA))
+LATER = f"{METADATA}/{50:020}-{1:010}.checkpoint"
 WHOLE = {
     # name: (damage, the finding, its reaction, whether the broker starts, what its log says)
-    "meta.properties missing": (meta_missing, "meta-properties-missing", "refuses", False, "meta.properties"),
-    "meta.properties of version 7": (meta_of_another_version, "meta-properties-corrupt", "refuses", False, ""),
-    "meta.properties of ZooKeeper": (meta_of_zookeeper, "metadata-lost", "sets-aside", True, ""),
-    "meta.properties without a cluster id": (meta_without_cluster_id, "meta-properties-corrupt", "refuses", False, ""),
-    "another node's": (another_node, "node-id-differs", "refuses", False, "Stored node id 5"),
-    "another cluster's": (another_cluster, "cluster-id-differs", "refuses", False, "Invalid cluster.id"),
-    "one directory id twice": (shared_directory_id, "directory-id-shared", "refuses", False, "Duplicate directory ID"),
-    "a reserved directory id": (reserved_directory_id, "directory-id-reserved", "refuses", False, "reserved directory"),
-    "lost+found": (lost_and_found, "name-unparsable", "refuses", False, "lost+found"),
-    ".snapshot": (dot_snapshot, "name-unparsable", "refuses", False, ".snapshot"),
-    "one partition twice": (partition_twice, "partition-twice", "refuses", False, "Duplicate log directories"),
-    "a metadata log elsewhere": (metadata_elsewhere, "metadata-log-elsewhere", "refuses", False, "__cluster_metadata"),
-    "quorum-state": (bad_quorum_state, "quorum-state-corrupt", "refuses", False, "quorum-state"),
-    "recovery points": (bad("recovery-point-offset-checkpoint"), "checkpoint-corrupt", "takes-offline", False, ""),
-    "log starts": (bad("log-start-offset-checkpoint"), "checkpoint-corrupt", "takes-offline", False, ""),
-    "high watermarks": (bad("replication-offset-checkpoint"), "checkpoint-corrupt", "takes-offline", False, ""),
-    "cleaner offsets": (bad("cleaner-offset-checkpoint"), "checkpoint-corrupt", "takes-offline", False, ""),
-    "a topic id": (bad_topic_id, "topic-id-corrupt", "refuses", False, ""),
-    "a segment's name": (misnamed_segment, "file-misnamed", "refuses", False, "NumberFormatException"),
-    "leader epochs": (bad_epochs, "epochs-corrupt", "takes-offline", False, ""),
-    "a later transaction index": (later_txn_index, "txn-index-version", "does-not-notice", True, ""),
-    "the metadata log lost": (metadata_lost, "metadata-lost", "sets-aside", True, ""),
-    "the metadata log and bootstrap lost": (metadata_and_bootstrap_lost, "metadata-lost", "sets-aside", True, ""),
-    "a second, unformatted directory": (unformatted_second, "meta-properties-missing", "refuses", False, ""),
-    "a second directory of version 7": (bad_second, "meta-properties-corrupt", "takes-offline", True, ""),
-    "an id of a second directory that is none": (bad_id_of_second, "directory-id-corrupt", "takes-offline", True, ""),
-    "meta.properties of a second directory is one": (
-        meta_of_second_is_directory, "meta-properties-corrupt", "takes-offline", True, "",
+    "meta.properties missing": (removed(META), "meta-properties-missing", "refuses", False, META),
+    "meta.properties of version 7": (
+        edited(META, "version=1", "version=7"), "meta-properties-corrupt", "refuses", False, "",
     ),
-    "recovery points of a second directory": (bad_points_of_second, "checkpoint-corrupt", "takes-offline", True, ""),
+    "meta.properties of ZooKeeper": (OF_ZOOKEEPER, "metadata-lost", "sets-aside", True, ""),
+    "meta.properties without a cluster id": (
+        edited(META, "cluster.id=", "cluster.was="), "meta-properties-corrupt", "refuses", False, "",
+    ),
+    "another node's": (
+        edited(META, "node.id=1", "node.id=5"), "node-id-differs", "refuses", False, "Stored node id 5",
+    ),
+    "another cluster's": (
+        second(edited(META, "cluster.id=", "cluster.id=X")),
+        "cluster-id-differs", "refuses", False, "Invalid cluster.id",
+    ),
+    "one directory id twice": (
+        all_of(made("../second"), copied(META, "../second")),
+        "directory-id-shared", "refuses", False, "Duplicate directory ID",
+    ),
+    "a reserved directory id": (
+        second(edited(META, OTHER_ID, RESERVED_ID)), "directory-id-reserved", "refuses", False, "reserved directory",
+    ),
+    "lost+found": (made("lost+found"), "name-unparsable", "refuses", False, "lost+found"),
+    ".snapshot": (made(".snapshot"), "name-unparsable", "refuses", False, ".snapshot"),
+    "one partition twice": (
+        all_of(second(), copied("p-0", "../second/p-0")),
+        "partition-twice", "refuses", False, "Duplicate log directories",
+    ),
+    "a metadata log elsewhere": (
+        all_of(second(), copied(METADATA, f"../second/{METADATA}")),
+        "metadata-log-elsewhere", "refuses", False, "__cluster_metadata",
+    ),
+    "quorum-state": (written(QUORUM_STATE, b"{"), "quorum-state-corrupt", "refuses", False, "quorum-state"),
+    "recovery points": (written(POINTS), "checkpoint-corrupt", "takes-offline", False, ""),
+    "log starts": (written("log-start-offset-checkpoint"), "checkpoint-corrupt", "takes-offline", False, ""),
+    "high watermarks": (written("replication-offset-checkpoint"), "checkpoint-corrupt", "takes-offline", False, ""),
+    "cleaner offsets": (written("cleaner-offset-checkpoint"), "checkpoint-corrupt", "takes-offline", False, ""),
+    "a topic id": (
+        written("p-3/partition.metadata", b"version: 0\ntopic_id: nonsense"), "topic-id-corrupt", "refuses", False, "",
+    ),
+    "a segment's name": (
+        written("p-3/backup.log", b""), "file-misnamed", "refuses", False, "NumberFormatException",
+    ),
+    "leader epochs": (written("p-3/leader-epoch-checkpoint"), "epochs-corrupt", "takes-offline", False, ""),
+    "a later transaction index": (later_txn_index, "txn-index-version", "does-not-notice", True, ""),
+    "the metadata log lost": (removed(METADATA), "metadata-lost", "sets-aside", True, ""),
+    "the metadata log and bootstrap lost": (
+        all_of(removed(BOOTSTRAP), removed(METADATA)), "metadata-lost", "sets-aside", True, "",
+    ),
+    "a second, unformatted directory": (made("../second"), "meta-properties-missing", "refuses", False, ""),
+    "a second directory of version 7": (
+        second(edited(META, "version=1", "version=7")), "meta-properties-corrupt", "takes-offline", True, "",
+    ),
+    "an id of a second directory that is none": (
+        second(edited(META, OTHER_ID, "nonsense")), "directory-id-corrupt", "takes-offline", True, "",
+    ),
+    "meta.properties of a second directory is one": (
+        second(as_directory(META)), "meta-properties-corrupt", "takes-offline", True, "",
+    ),
+    "recovery points of a second directory": (second(written(POINTS)), "checkpoint-corrupt", "takes-offline", True, ""),
     "a directory id that is none": (
-        edited("meta.properties", "directory.id=.*", "directory.id=nonsense"),
+        edited(META, ID, "directory.id=nonsense"),
         "directory-id-corrupt", "refuses", False, "Unable to read directory.id as a Uuid",
     ),
     "quorum-state of version 7": (
@@ -389,43 +250,44 @@ WHOLE = {
         "quorum-state-corrupt", "refuses", False, "unable to locate field 'leaderEpoch'",
     ),
     "quorum-state is a directory": (as_directory(QUORUM_STATE), "quorum-state-corrupt", "refuses", False, ""),
-    "bootstrap.checkpoint is a directory": (bootstrap_is_directory, "bootstrap-corrupt", "refuses", False, ""),
-    "a snapshot's name": (misnamed_snapshot, "file-misnamed", "refuses", False, "StringIndexOutOfBounds"),
-    "another directory id": (
-        edited("meta.properties", "directory.id=.*", f"directory.id={OTHER_ID}"),
-        "directory-id-unknown", "does-not-notice", True, "",
+    "bootstrap.checkpoint is a directory": (as_directory(BOOTSTRAP), "bootstrap-corrupt", "refuses", False, ""),
+    "a snapshot's name": (
+        written(f"{METADATA}/x.checkpoint", b""), "file-misnamed", "refuses", False, "StringIndexOutOfBounds",
     ),
-    "a segment's name of 19 digits": (segment_with_few_digits, "file-misnamed", "cuts", True, ""),
-    "a number in the recovery points": (number_that_is_none, "checkpoint-corrupt", "recovers", True, "resetting"),
-    "an empty snapshot": (later_snapshot(b""), "metadata-snapshot-damaged", "refuses", False, "handleLoadSnapshot"),
-    "a snapshot of garbage": (later_snapshot(b"x" * 100), "metadata-snapshot-damaged", "refuses", False, "magic"),
-    "bootstrap.checkpoint": (bad_bootstrap, "bootstrap-corrupt", "refuses", False, "No FeatureLevelRecord"),
+    "another directory id": (
+        edited(META, ID, f"directory.id={OTHER_ID}"), "directory-id-unknown", "does-not-notice", True, "",
+    ),
+    "a segment's name of 19 digits": (written(f"p-3/{7:019}.log", b""), "file-misnamed", "cuts", True, ""),
+    "a number in the recovery points": (
+        written(POINTS, b"0\n1\np zero 5\n"), "checkpoint-corrupt", "recovers", True, "resetting",
+    ),
+    "an empty snapshot": (written(LATER, b""), "metadata-snapshot-damaged", "refuses", False, "handleLoadSnapshot"),
+    "a snapshot of garbage": (written(LATER, b"x" * 100), "metadata-snapshot-damaged", "refuses", False, "magic"),
+    "bootstrap.checkpoint": (written(BOOTSTRAP, b""), "bootstrap-corrupt", "refuses", False, "No FeatureLevelRecord"),
     "meta.properties is a directory": (
-        as_directory("meta.properties"), "meta-properties-corrupt", "refuses", False, "Is a directory",
+        as_directory(META), "meta-properties-corrupt", "refuses", False, "Is a directory",
     ),
     "a checkpoint is a directory": (
-        as_directory("recovery-point-offset-checkpoint"),
-        "checkpoint-corrupt", "takes-offline", False, "Is a directory",
+        as_directory(POINTS), "checkpoint-corrupt", "takes-offline", False, "Is a directory",
     ),
-    "leader epochs are a directory": (
-        as_directory("p-3/leader-epoch-checkpoint"), "no-regular-file", "takes-offline", False, "Is a directory",
-    ),
-    "a topic id is a directory": (
-        as_directory("p-3/partition.metadata"), "no-regular-file", "takes-offline", False, "Is a directory",
-    ),
-    "an index is a directory": (
-        as_directory("p-3/*.index"), "no-regular-file", "takes-offline", False, "Is a directory",
-    ),
-    "a snapshot is a directory": (
-        as_directory("p-3/*.snapshot"), "no-regular-file", "takes-offline", False, "Is a directory",
-    ),
+    **{
+        f"{what} a directory": (
+            as_directory(f"p-3/{pattern}"), "no-regular-file", "takes-offline", False, "Is a directory",
+        )
+        for what, pattern in (
+            ("leader epochs are", "leader-epoch-checkpoint"), ("a topic id is", "partition.metadata"),
+            ("an index is", "*.index"), ("a snapshot is", "*.snapshot"),
+        )
+    },
     "the last segment is a directory": (as_directory("p-3/*.log"), "log-end-lost", "cuts", True, ""),
-    "the last segment lost": (last_segment_lost, "log-end-lost", "cuts", True, "orphaned index file"),
-    "zeros before a number": (zeros_before_the_number, "name-not-canonical", "ignores", True, ""),
-    "one partition twice, once with zeros": (
-        zeros_and_another, "partition-twice", "refuses", False, "Duplicate log directories",
+    "the last segment lost": (
+        lambda logs: logs_of(logs / "p-3")[-1].unlink(), "log-end-lost", "cuts", True, "orphaned index file",
     ),
-    "only a future log": (only_a_future_log, "being-moved", "ignores", True, ""),
+    "zeros before a number": (renamed("p-3", "p-003"), "name-not-canonical", "ignores", True, ""),
+    "one partition twice, once with zeros": (
+        copied("p-3", "p-003"), "partition-twice", "refuses", False, "Duplicate log directories",
+    ),
+    "only a future log": (renamed("p-3", f"p-3.{'a' * 32}-future"), "being-moved", "ignores", True, ""),
     "a metadata log that is damaged": (metadata_damaged, "metadata-log-damaged", "cuts", True, "Corruption found"),
 }  # fmt: skip
 
@@ -435,7 +297,8 @@ def test_what_happens_to_the_directory(origin: Origin, tmp_path: Path, case: str
     damage, name, reaction, starts, said = WHOLE[case]
     logs = tmp_path / "logs"
     shutil.copytree(origin.clean, logs)
-    broker = Patient(tmp_path / "broker", damage(logs))
+    damage(logs)
+    broker = Patient(tmp_path / "broker", [path for path in (logs, logs.with_name("second")) if path.exists()])
     told = examined(broker.dirs, "--server-properties", broker.properties)
     try:
         began = broker.begins()

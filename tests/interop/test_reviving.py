@@ -1,39 +1,51 @@
-"""A real broker starts on what `kafkafs revive` makes of the directories of a dead one, and serves all of it."""
+"""A real broker starts on what `kafkafs revive` makes of dead directories and of backups, and serves all of it."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
 import re
 import shlex
 import shutil
-import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
+from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, told_since
 from tests.interop.client import Client, Message
 from tests.interop.kafka import OLDER_VERSION, VERSION, Broker, requires_kafka, requires_older_kafka
 from tests.interop.reviving import (
+    AUTHORIZER,
     Expected,
     Place,
     RevivedBroker,
+    asked,
+    configured,
     group_continues,
     left_open,
     port_pair,
     producers_write_on,
     read_by_java,
+    read_by_share_group,
     revived,
     second_start_is_clean,
     served_as_expected,
+    topic_ids,
+    transacted,
 )
-from tests.support.commands import output_of, process, run
+from tests.support.commands import output_of, run
+from tests.support.tiers import TIERS, golden_of, partitions, tier_options
 from tests.support.waiting import wait_for
 
-pytestmark = requires_kafka
+# A real broker starts on what `kafkafs revive` makes of the directories of a dead one, and serves all of it.
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -143,6 +155,7 @@ def without_metadata(source: Path, target: Path) -> Path:
     return target
 
 
+@requires_kafka
 @with_an_older_broker
 def test_a_whole_directory(dead: Dead, tmp_path: Path) -> None:
     """With its metadata log: features, ids, counts and configurations are those of the cluster."""
@@ -156,6 +169,7 @@ def test_a_whole_directory(dead: Dead, tmp_path: Path) -> None:
     serves(broker, dead.expected)
 
 
+@requires_kafka
 def test_a_directory_without_its_metadata_log(dead: Dead, tmp_path: Path) -> None:
     """The numbers of partitions of the coordinators' topics are found from their keys; links instead of copies."""
     source = without_metadata(dead.clean, tmp_path / "source")
@@ -181,6 +195,7 @@ def test_a_directory_without_its_metadata_log(dead: Dead, tmp_path: Path) -> Non
     assert {path: path.read_bytes() for path in contents} == contents  # the broker wrote to none of them
 
 
+@requires_kafka
 @with_an_older_broker
 @pytest.mark.parametrize("with_ids", [True, False])
 def test_bare_partition_directories(dead: Dead, tmp_path: Path, with_ids: bool) -> None:
@@ -202,43 +217,7 @@ def test_bare_partition_directories(dead: Dead, tmp_path: Path, with_ids: bool) 
     serves(broker, dead.expected)
 
 
-@pytest.mark.parametrize("version", [VERSION, pytest.param(OLDER_VERSION, marks=requires_older_kafka)])
-def test_replicas_of_different_lengths(tmp_path: Path, version: str) -> None:
-    """The highest leader epoch wins over the longer log, then the end; what the others have beyond it is told."""
-    origin = Broker(tmp_path / "origin", version=version)
-    copies = [tmp_path / f"broker-{number}" for number in range(3)]
-    try:
-        for number, copy in enumerate(copies):
-            client = Client(origin.start().address)
-            if not number:
-                client.create_topic("t", 1, KEEP)
-            client.produce("t", messages(number, 100), batch=10)
-            expected = Expected(client, {"t": 1})
-            origin.stop()
-            shutil.copytree(origin.log_dir, copy)
-            shutil.rmtree(copy / "__cluster_metadata-0")
-        # The first went on alone, in its old epoch, beyond the end of the others.
-        (copies[0] / "meta.properties").unlink()
-        lines = "".join(f"alone {number}\n" for number in range(250))
-        with process("append", copies[0], "t/0", stdin=subprocess.PIPE) as appending:
-            appending.communicate(lines.encode(), timeout=120)
-        assert appending.returncode == 0
-        assert b"350" in output_of("topics", "describe", copies[0], "t")
-    finally:
-        origin.kill()
-    broker, told = revived(tmp_path, copies, version=version)
-    (partition,) = [one for one in told["partitions"] if one["topic"] == "t"]
-    assert partition["source"] == str(copies[2] / "t-0")
-    assert partition["beyond"] == [{"source": str(copies[0] / "t-0"), "first_offset": 100, "last_offset": 349}]
-    try:
-        client = Client(broker.start().address)
-        served_as_expected(client, expected)
-        producers_write_on(client, "t", 0, "tx")
-        second_start_is_clean(broker)
-    finally:
-        broker.kill()
-
-
+@requires_kafka
 @with_an_older_broker
 def test_a_killed_and_damaged_directory(dead: Dead, tmp_path: Path) -> None:
     """Torn tails are left out; damage is refused, and salvaged on request: everything around it is served."""
@@ -280,6 +259,7 @@ def test_a_killed_and_damaged_directory(dead: Dead, tmp_path: Path) -> None:
         broker.kill()
 
 
+@requires_kafka
 def test_without_transactions(dead: Dead, tmp_path: Path) -> None:
     """Where the coordinator's topic is lost, an open transaction would hold back committed messages for ever."""
     source = without_metadata(dead.clean, tmp_path / "source")
@@ -302,31 +282,7 @@ def test_without_transactions(dead: Dead, tmp_path: Path) -> None:
         broker.kill()
 
 
-@with_an_older_broker
-def test_until_a_time(dead: Dead, tmp_path: Path) -> None:
-    """Each partition ends with the last batch that holds a message up to then."""
-    until_ms = START_MS + 1000 + 150  # in the middle of orders/1
-    broker, told = revived(tmp_path, [dead.clean], "orders", "--until", str(until_ms), version=dead.version)
-    ends = {one["partition"]: one["log_end_offset"] for one in told["partitions"]}
-    assert ends == {0: 400, 1: 160, 2: 0}
-    assert {one["partition"]: one["holds_later_messages"] for one in told["partitions"]} == {
-        0: False,
-        1: True,
-        2: False,
-    }
-    try:
-        client = Client(broker.start().address)
-        for partition, end in ends.items():
-            wanted = [one for one in dead.expected.records[("orders", partition), False] if one.offset < end]
-            assert client.consume("orders", partition) == wanted
-        client.produce("orders", [Message(b"after")], 1)
-        assert client.consume("orders", 1)[-1].value == b"after"
-        assert client.offsets("orders", 1) == (123, 161)
-        second_start_is_clean(broker)
-    finally:
-        broker.kill()
-
-
+@requires_kafka
 def test_old_messages_are_not_removed(dead: Dead, tmp_path: Path) -> None:
     """Messages of 2025, whose retention nobody knows, outlive the broker's retention."""
     source = without_metadata(dead.clean, tmp_path / "source")
@@ -343,6 +299,7 @@ def test_old_messages_are_not_removed(dead: Dead, tmp_path: Path) -> None:
         broker.kill()
 
 
+@requires_kafka
 def test_the_page_about_dead_brokers(dead: Dead, tmp_path: Path) -> None:
     """The commands of examples/dead-broker.md, in order, on the disk of a killed broker whose metadata log is lost."""
     place = tmp_path / "var"
@@ -374,3 +331,229 @@ def test_the_page_about_dead_brokers(dead: Dead, tmp_path: Path) -> None:
         assert ("metadata-lost" in result.stdout) == lost
     count = sum(len(dead.expected.records[("orders", number), False]) for number in range(3))
     assert output_of("count", place / "before", "orders").split()[-1] == str(count).encode()  # TIME is after them
+
+
+# A backup that `kafkafs revive` restores is the cluster that was.
+#
+# Topic ids, features, transactional ids, groups of the newer protocols, ACLs, SCRAM credentials, quotas and dynamic
+# configuration: Kafka's own tools say so before and after.
+
+GROUP, SHARE_GROUP, TRANSACTIONAL_ID = "g-848", "g-share", "java-tx"
+
+
+@dataclass
+class Old:
+    """The directory of the cluster, stopped, and what Kafka's tools said of it before. `said`: by question."""
+
+    directory: Path
+    topic_id: str
+    said: dict[str, list[str]]
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Old]:
+    config = {
+        "offsets.topic.num.partitions": "3",
+        "transaction.state.log.num.partitions": "3",
+        "share.coordinator.state.topic.num.partitions": "3",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        **AUTHORIZER,
+    }
+    broker = Broker(tmp_path_factory.mktemp("old"), config)
+    try:
+        address = broker.start().address
+        client = Client(address)
+        client.create_topic("t", 1, {"retention.ms": -1})
+        client.produce("t", [Message(b"%d" % number) for number in range(40)])
+        configured(address, GROUP, SHARE_GROUP, "t")
+        transacted(address, 5, "t", TRANSACTIONAL_ID)
+        assert read_by_java(Client(address), GROUP, "t", 10, protocol="consumer") == list(range(10))
+        assert read_by_share_group(address, SHARE_GROUP, "t", 7) == list(range(7))
+        said, topic_id = asked(address), topic_ids(address)["t"]
+        broker.stop()
+        yield Old(broker.log_dir, topic_id, said)
+    finally:
+        broker.kill()
+
+
+def goes_on(broker: RevivedBroker, old: Old) -> None:
+    """Clients of all kinds go on where they stopped, and the tools say what they said before."""
+    try:
+        address = broker.start().address
+        assert topic_ids(address)["t"] == old.topic_id
+        assert asked(address) == old.said
+        assert read_by_java(Client(address), GROUP, "t", 3, protocol="consumer") == [10, 11, 12]
+        assert read_by_share_group(address, SHARE_GROUP, "t", 3) == [7, 8, 9]
+        transacted(address, 5, "t", TRANSACTIONAL_ID)
+        second_start_is_clean(broker)
+    finally:
+        broker.kill()
+
+
+@requires_kafka
+def test_from_a_backup(old: Old, tmp_path: Path) -> None:
+    output_of("mirror", old.directory, tmp_path / "copy", "--manifest", tmp_path / "manifest.json")
+    assert (tmp_path / "copy" / "bootstrap.checkpoint").stat().st_mode & 0o777 == 0o600
+    broker, told = revived(tmp_path, [tmp_path / "copy"], config=AUTHORIZER)
+    assert not [note for note in told["notes"] if "no source tells" in note]
+    goes_on(broker, old)
+
+
+@requires_kafka
+def test_without_metadata_the_data_decide_the_features(old: Old, tmp_path: Path) -> None:
+    rest = tmp_path / "rest"
+    shutil.copytree(old.directory, rest, ignore=shutil.ignore_patterns("__cluster_metadata-0", "bootstrap.checkpoint"))
+    failed = run("revive", rest, "--to", tmp_path / "never", "--release", "4.1")
+    assert failed.exit_code == 4
+    assert "share.version" in failed.stderr
+    broker, told = revived(tmp_path, [rest], config=AUTHORIZER)
+    levels = {"metadata.version": 29, "transaction.version": 2, "group.version": 1, "share.version": 1}
+    assert told["features"] == levels
+    assert [note for note in told["notes"] if "no source tells" in note]
+    try:
+        address = broker.start().address
+        assert read_by_java(Client(address), GROUP, "t", 3, protocol="consumer") == [10, 11, 12]
+        assert read_by_share_group(address, SHARE_GROUP, "t", 3) == [7, 8, 9]
+        transacted(address, 5, "t", TRANSACTIONAL_ID)
+        second_start_is_clean(broker)
+    finally:
+        broker.kill()
+
+
+@requires_kafka
+def test_without_security(old: Old, tmp_path: Path) -> None:
+    told = json.loads(output_of("revive", old.directory, "--to", tmp_path / "new", "--without-security", "--json"))
+    assert [note for note in told["notes"] if note.startswith("ACLs: 0 of 1 carried over")]
+    assert b"alice" not in (tmp_path / "new" / "bootstrap.checkpoint").read_bytes().replace(b"user\x06alice", b"")
+
+
+# `kafkafs revive --tier`: a broker without tiered storage serves all that the tiered one did.
+
+
+@requires_kafka
+@pytest.mark.timeout(600)
+def test_a_broker_without_tiering_serves_all(tmp_path: Path) -> None:
+    broker, told = revived(tmp_path, [TIERS / "log"], *tier_options("tier-aiven-enc"))
+    ends = {(one["topic"], one["partition"]): one["log_end_offset"] for one in told["partitions"]}
+    broker.start()
+    try:
+        client = Client(broker.address)
+        for tp in partitions():
+            start, end = client.offsets(tp.topic, tp.partition)
+            assert (start, end) == (517 if tp.topic == "cut" else 0, ends[tp.topic, tp.partition])
+            for isolation in ("read_uncommitted", "read_committed"):
+                got = client.consume(tp.topic, tp.partition, committed=isolation == "read_committed")
+                assert got == golden_of(tp, isolation), (tp, isolation)
+        assert "remote.storage.enable" not in client.topic_config("gone")
+        assert broker.complaints() == []
+    finally:
+        broker.stop()
+
+
+# A backup of a broker that is written to, cut at one moment, and restored into another broker.
+
+BACKUP_TOPICS = {"cut": "CreateTime", "cut-append": "LogAppendTime"}
+PARTITIONS = 2
+TOGETHER = 5  # messages that a producer sends at once to a partition
+
+
+class Writing:
+    """A producer in a thread of its own. `acknowledged`: by topic and partition, the timestamp of its latest message
+    that the broker has."""
+
+    def __init__(self, address: str, number: int, stop: threading.Event) -> None:
+        self.acknowledged: dict[tuple[str, int], int] = {}
+        self._address, self._number, self._stop = address, number, stop
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._thread.start()
+
+    async def _run(self) -> None:
+        codec = (None, "gzip", "lz4", None)[self._number % 4]
+        async with AIOKafkaProducer(
+            bootstrap_servers=self._address, compression_type=codec, linger_ms=2, enable_idempotence=True
+        ) as producer:
+            count = 0
+            while not self._stop.is_set():
+                for topic in BACKUP_TOPICS:
+                    for partition in range(PARTITIONS):
+                        sent = []
+                        for _ in range(TOGETHER):
+                            value, headers = b"%d of %d" % (count, self._number), [("n", b"%d" % count)]
+                            sent.append(await producer.send(topic, value, b"key", partition, headers=headers))
+                            count += 1
+                        told = await asyncio.gather(*sent)
+                        self.acknowledged[topic, partition] = max(one.timestamp for one in told)
+
+    def join(self) -> None:
+        self._thread.join()
+
+
+@pytest.fixture
+def writing(client: Client) -> Iterator[list[Writing]]:
+    """Four producers that write to every partition until the end of the test."""
+    for topic, kind in BACKUP_TOPICS.items():
+        client.create_topic(topic, PARTITIONS, {"message.timestamp.type": kind, "internal.segment.bytes": 100_000})
+    stop = threading.Event()
+    producers = [Writing(client.address, number, stop) for number in range(4)]
+    yield producers
+    stop.set()
+    for producer in producers:
+        producer.join()
+
+
+@requires_kafka
+def test_a_consistent_cut_is_restored(broker: Broker, client: Client, writing: list[Writing], tmp_path: Path) -> None:
+    copy, manifest = tmp_path / "copy", tmp_path / "m.json"
+    everywhere = [(topic, partition) for topic in BACKUP_TOPICS for partition in range(PARTITIONS)]
+
+    def all_are_past(moment: int) -> bool:
+        return all(one.acknowledged.get(place, 0) > moment for one in writing for place in everywhere)
+
+    wait_for("every producer writes to every partition", lambda: all_are_past(0))
+    first = int(time.time() * 1000)
+    wait_for("all have written something later", lambda: all_are_past(first))
+    output_of("mirror", broker.log_dir, copy, "cut*", "--until", first, "--manifest", manifest)
+    moment = int(time.time() * 1000)
+    wait_for("all have written something later again", lambda: all_are_past(moment))
+    # An increment, up to a later moment, while they write on.
+    told = json.loads(
+        output_of("mirror", broker.log_dir, copy, "cut*", "--until", moment, "--manifest", manifest, "--json")
+    )
+    assert output_of("verify", copy, "--manifest", manifest) == b"nothing wrong\n"
+
+    other = Broker(tmp_path / "other")
+    try:
+        restored = Client(other.start().address)
+        for topic, kind in BACKUP_TOPICS.items():
+            restored.create_topic(topic, PARTITIONS, {"message.timestamp.type": kind, "internal.segment.bytes": 50_000})
+        other.stop()
+        output_of("mirror", copy, other.log_dir)
+        assert output_of("verify", other.log_dir, "cut*", "--manifest", manifest) == b"nothing wrong\n"
+        dumps_without_a_finding([other.log_dir / f"{topic}-{partition}" for topic, partition in everywhere])
+        said = len(other.log_text())
+        restored = Client(other.start().address)
+        adopted_as_it_is(told_since(other, said))
+        for row in told["partitions"]:
+            topic, partition, mixed = row["topic"], row["partition"], row["mixed_batch"]
+            here = restored.consume(topic, partition)
+            there = client.consume(topic, partition, end=row["log_end_offset"])
+            assert here == there
+            # Everything of that moment is in it, and nothing after the last batch that has some of it.
+            later = client.consume(topic, partition, start=row["log_end_offset"])
+            assert later
+            assert all(record.timestamp > moment for record in later)
+            last = max(record.offset for record in here if record.timestamp <= moment)
+            if mixed is None:
+                assert row["log_end_offset"] == last + 1
+            else:
+                assert mixed["base_offset"] <= last < mixed["last_offset"] == row["log_end_offset"] - 1
+                batch = [record for record in here if record.offset >= mixed["base_offset"]]
+                assert mixed["later"] == sum(record.timestamp > moment for record in batch)
+        restored.produce("cut", [Message(b"after")])
+        assert restored.consume("cut")[-1].value == b"after"
+        other.stop()
+        assert other.complaints() == []
+        assert output_of("verify", other.log_dir, "cut*", "--manifest", manifest) == b"nothing wrong\n"
+    finally:
+        other.kill()

@@ -41,8 +41,7 @@ from storage.format.decoder import Decoder, verify_crcs
 from storage.format.messages import GROUPS, messages
 from storage.latest import key_table_kernel, offset_map_kernel
 from storage.types import TopicPartition
-from tests.sanitizers.avro_inputs import AvroInputs, Decodable
-from tests.sanitizers.inputs import Logs, any_record, column, exact, index, number, tolerant
+from tests.sanitizers.inputs import AvroInputs, Decodable, Logs, any_record, column, exact, index, number, tolerant
 from tests.support import random_protobuf
 from tests.support.decoded_columns import one_schema
 from tests.support.fixtures import FIXTURES

@@ -37,5 +37,5 @@ Recovery repairs much, so a state is looked at before as well: while a process r
 | groups' offsets | `runs` (`_check_groups`) |
 | open views, positions, page cache, `latest` | `readers`, `last_looks` |
 | status: partitions that are offline | `programs.Administrator` |
-| `.lock`, view and key indexes on disk, `keys/`, status otherwise | nothing here: the tests of their rooms |
+| `.lock`, view and key indexes on disk, `keys/`, status otherwise | nothing here: the tests of their packages |
 """

@@ -26,7 +26,7 @@ def _fault(name: str, path: str, old: str, new: str, *more: tuple[str, str, str]
 
 _LINES = "kafkafs/writing/line_writer.py"
 _APPEND = "storage/append"
-_VIEWS = "kafkafs/views"
+_READING = "kafkafs/reading"
 _OWNED = "storage/directory"
 
 FAULTS: tuple[Fault, ...] = (
@@ -82,11 +82,11 @@ FAULTS: tuple[Fault, ...] = (
     # Flushing
     _fault(
         "flush-without-its-turn",
-        f"{_APPEND}/flushing.py",
+        f"{_APPEND}/partition_log.py",
         "        with self:\n            if self._files.recovery_point >= offset:",
         "        if True:\n            if self._files.recovery_point >= offset:",
     ),
-    _fault("put-back-left-out", f"{_APPEND}/flushing.py", "                self._files.put_back(unsynced)\n", ""),
+    _fault("put-back-left-out", f"{_APPEND}/partition_log.py", "                self._files.put_back(unsynced)\n", ""),
     _fault(
         "directory-sync-left-out",
         f"{_APPEND}/partition_files.py",
@@ -113,14 +113,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "failed-flush-stays-online",
-        f"{_APPEND}/flushing.py",
+        f"{_APPEND}/partition_log.py",
         "                if isinstance(error, OSError) and error.errno not in OPENING_ERRORS:",
         "                if False:",
         (
-            f"{_APPEND}/flushing.py",
-            "            except OSError as error:\n                with self._lock:\n"
-            "                    self._health.fail(error)\n                raise",
-            "            except OSError:\n                raise",
+            f"{_APPEND}/partition_log.py",
+            "                self._flush_held(end_locked)\n            except OSError as error:\n"
+            "                with self._lock:\n                    self._health.fail(error)\n                raise",
+            "                self._flush_held(end_locked)\n            except OSError:\n                raise",
         ),
     ),
     _fault(
@@ -159,7 +159,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "opening-is-not-tried-again",
-        f"{_OWNED}/owned_logs.py",
+        f"{_OWNED}/owned_dir.py",
         "            if isinstance(failure, PartitionUnavailable):",
         "            if False:",
     ),
@@ -206,16 +206,16 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "truncation-off-by-one",
         f"{_APPEND}/partition_log.py",
-        "position = truncation.cut_position(before, last, offset)",
-        "position = truncation.cut_position(before, last, offset + 1)",
+        "position = cut_position(before, last, offset)",
+        "position = cut_position(before, last, offset + 1)",
     ),
     _fault(
         "truncation-keeps-checkpoint",
-        f"{_OWNED}/owned_logs.py",
+        f"{_OWNED}/owned_dir.py",
         "recovery_point=min(known.recovery_point or 0, base)",
         "recovery_point=known.recovery_point",
         (
-            f"{_OWNED}/owned_logs.py",
+            f"{_OWNED}/owned_dir.py",
             "            self._checkpoint_held()\n            return removed\n",
             "            return removed\n",
         ),
@@ -229,13 +229,13 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "range-begins-below-its-name",
-        f"{_VIEWS}/growth.py",
+        f"{_READING}/growth.py",
         "Cursor(max(first, selection.start_offset))",
         "Cursor(first)",
     ),
     _fault(
         "cut-marker-still-decides",
-        f"{_VIEWS}/shrinking.py",
+        f"{_READING}/growth.py",
         "    if isolation is Isolation.READ_COMMITTED:",
         "    if False:",
     ),
@@ -267,7 +267,7 @@ FAULTS: tuple[Fault, ...] = (
     # Topics that are removed and made again
     _fault(
         "opening-not-tied-to-directory",
-        f"{_OWNED}/owned_logs.py",
+        f"{_OWNED}/owned_dir.py",
         "replaced = not is_there()",
         "replaced = False",
         (
@@ -279,11 +279,11 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "failures-of-gone-partitions",
-        f"{_OWNED}/owned_logs.py",
+        f"{_OWNED}/owned_dir.py",
         "        return {tp: failed[tp] for tp in sorted(failed) if self._is_here(tp)}",
         "        return failed",
-        (f"{_OWNED}/owned_logs.py", "{tp: failures[tp] for tp in failures if self._is_here(tp)}", "dict(failures)"),
-        (f"{_OWNED}/owned_logs.py", "        if replaced or partition_dirs.is_gone(directory):", "        if False:"),
+        (f"{_OWNED}/owned_dir.py", "{tp: failures[tp] for tp in failures if self._is_here(tp)}", "dict(failures)"),
+        (f"{_OWNED}/owned_dir.py", "        if replaced or partition_dirs.is_gone(directory):", "        if False:"),
         (
             f"{_OWNED}/owned_dir.py",
             "            with self._logs.alone(partitions):\n                try:",
@@ -299,7 +299,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "configuration-of-before",
-        f"{_OWNED}/owned_logs.py",
+        f"{_OWNED}/owned_dir.py",
         "                self._config_changes += 1  # `_install` checks it\n",
         "",
     ),
@@ -312,18 +312,18 @@ FAULTS: tuple[Fault, ...] = (
     # Views
     _fault(
         "closed-time-range-freezes",
-        f"{_VIEWS}/growth.py",
+        f"{_READING}/growth.py",
         "            complete = self._question.is_fixed or (",
         "            closed = isinstance(self._question.spec, TimeBetween) and self._question.spec.end_ms is not None\n"
         "            complete = self._question.is_fixed or closed or (",
     ),
     _fault(
         "count-before-the-step",
-        f"{_VIEWS}/growth.py",
+        f"{_READING}/growth.py",
         "        layout, selection, tally = shown.layout, shown.selection, shown.tally\n",
         "        layout, selection, tally = shown.layout, shown.selection, getattr(shown.plan, 'tally', shown.tally)\n",
         (
-            f"{_VIEWS}/growth.py",
+            f"{_READING}/growth.py",
             "                selection, tally = self._counted(snapshot, selection, tally, visible)\n",
             "                selection, tally = self._counted(snapshot, selection, tally, visible)\n"
             "                shown.plan.tally = tally._replace(offset=shown.tally.offset)\n",
@@ -331,11 +331,11 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "damage-ends-a-page-read",
-        f"{_VIEWS}/open_view.py",
+        f"{_READING}/handle.py",
         "if position > offset and self.direct_io:",
         "if position > offset:",
-        (f"{_VIEWS}/open_view.py", "sealed = opened.sealed and not layout.is_damaged", "sealed = opened.sealed"),
-        (f"{_VIEWS}/open_view.py", "if count < expected and self.direct_io:", "if count < expected:"),
+        (f"{_READING}/handle.py", "sealed = opened.sealed and not layout.is_damaged", "sealed = opened.sealed"),
+        (f"{_READING}/handle.py", "if count < expected and self.direct_io:", "if count < expected:"),
     ),
     # Upkeep, staged writes
     _fault(
@@ -394,13 +394,13 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "deleted-messages-shown",
-        f"{_VIEWS}/spans.py",
+        f"{_READING}/layout.py",
         "    if cursor.next_offset < snapshot.log_start_offset:",
         "    if False:",
     ),
     _fault(
         "damage-hides-its-own-times",
-        "kafkafs/reading/extent.py",
+        f"{_READING}/extent.py",
         "        known += [time for time in own if max(first, 0) <= time <= last]\n",
         "        known += []\n",
     ),
@@ -425,25 +425,25 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "truncation-ends-at-log-start",
-        f"{_APPEND}/truncation.py",
+        f"{_APPEND}/partition_log.py",
         "find_batch(replace(snapshot, log_start_offset=min(snapshot.log_start_offset, offset)), offset)",
         "find_batch(snapshot, offset)",
     ),
     _fault(
         "log-start-not-checkpointed",
-        f"{_OWNED}/owned_logs.py",
+        f"{_OWNED}/owned_dir.py",
         "PartitionOffsets(recovery_point, start if has_line else None, high_watermark)",
         "PartitionOffsets(recovery_point, None, high_watermark)",
     ),
     _fault(
         "high-watermark-too-low",
-        f"{_OWNED}/owned_logs.py",
+        f"{_OWNED}/owned_dir.py",
         "high_watermark: int | None = snapshot.log_end_offset",
         "high_watermark: int | None = snapshot.log_start_offset",
     ),
     _fault(
         "checkpoint-ahead-of-sync",
-        f"{_OWNED}/owned_logs.py",
+        f"{_OWNED}/owned_dir.py",
         "        recovery_point = log.recovery_point\n",
         "        recovery_point = log.log_end_offset\n",
     ),
@@ -465,7 +465,9 @@ FAULTS: tuple[Fault, ...] = (
         "                aborted.extend(changes.aborted)\n",
         "                pass\n",
     ),
-    _fault("index-state-not-restored", f"{_APPEND}/index_state.py", "        self._state = values\n", "        pass\n"),
+    _fault(
+        "index-state-not-restored", f"{_APPEND}/active_segment.py", "        self._state = values\n", "        pass\n"
+    ),
     # The cleaner
     _fault(
         "cleaner-drops-last-of-producer",
@@ -481,14 +483,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "truncation-keeps-cleaner-line",
-        f"{_OWNED}/owned_logs.py",
+        f"{_OWNED}/owned_dir.py",
         "                    self._checkpoints.set_cleaner_offset(log.tp, active)\n",
         "                    pass\n",
     ),
     # The order of names at a loss of power
     _fault(
         "whole-append-begins-first",
-        f"{_APPEND}/whole_append.py",
+        f"{_APPEND}/partition_log.py",
         "    for segment in reversed(built):\n",
         "    for segment in built:\n",
     ),
@@ -507,7 +509,7 @@ FAULTS: tuple[Fault, ...] = (
     # What is on the disk below a recovery point, and after an orderly end
     _fault(
         "cut-is-not-synced",
-        f"{_APPEND}/truncation.py",
+        f"{_APPEND}/partition_log.py",
         "        file.truncate(position)\n        file.sync()\n",
         "        file.truncate(position)\n",
     ),

@@ -206,7 +206,7 @@ def _with(values: tuple[T, ...], place: int, value: T) -> tuple[T, ...]:
 
 
 def as_test(plan: Plan, choices: Sequence[Choices], failure: str) -> str:
-    """A test to be pasted into test_reduced.py."""
+    """A test to be pasted into a module of tests."""
     lines = [
         f"def test_seed_{plan.seed}() -> None:",
         f'    """{failure[:300]}"""',

@@ -18,8 +18,8 @@ from tests.simulation.drawing import draw
 from tests.simulation.locks import SimulatedLock
 from tests.simulation.mutations import apply, copy_project
 from tests.simulation.planted import FAULTS
-from tests.simulation.runs import Figures, run, run_into, simulation
-from tests.simulation.scheduler import Deadlock, Scheduler, TooManySteps
+from tests.simulation.runs import Figures, run, simulation
+from tests.simulation.scheduler import Deadlock, Scheduler
 from tests.simulation.shrinking import failure_of, shrink
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,17 +89,6 @@ def test_a_failing_plan_is_reduced(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert len(printed.splitlines()) < 40
 
 
-def test_choices_are_the_order_again() -> None:
-    """The same plan with the choices that its seed made does the same."""
-    with simulation():
-        for seed in range(3, 8):
-            first, again = Figures(seed), Figures(seed)
-            traces: list[list[str]] = [[], []]
-            run_into(first, draw(seed), None, traces[0].append)
-            run_into(again, draw(seed), first.choices, traces[1].append)
-            assert traces[0] == traces[1]
-
-
 def test_a_deadlock_is_seen() -> None:
     found = set()
     for seed in range(30):
@@ -117,34 +106,3 @@ def test_a_deadlock_is_seen() -> None:
             continue
         found.add(seed)
     assert 0 < len(found) < 30
-
-
-def test_a_task_that_does_not_end_is_seen() -> None:
-    scheduler = Scheduler(random.Random(1), most_steps=1000)
-
-    def run() -> None:
-        while True:
-            scheduler.switch("again")
-
-    scheduler.spawn("runs", run)
-    with pytest.raises(TooManySteps):
-        scheduler.run()
-
-
-def test_locks_exclude() -> None:
-    for seed in range(20):
-        scheduler = Scheduler(random.Random(seed), switching=0.7)
-        lock, inside = SimulatedLock(), []
-
-        def work(lock: SimulatedLock = lock, inside: list[int] = inside, scheduler: Scheduler = scheduler) -> None:
-            for _ in range(5):
-                with lock:
-                    inside.append(1)
-                    scheduler.switch("inside")
-                    assert len(inside) == 1
-                    inside.pop()
-
-        for name in "abc":
-            scheduler.spawn(name, work)
-        scheduler.run()
-        assert scheduler.steps > 30

@@ -10,7 +10,6 @@ import os
 from dataclasses import dataclass
 
 from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
-from storage.types import TopicPartition
 from tests.simulation.mounts import MAX_MESSAGE_BYTES, Opened, Problem, Process
 from tests.simulation.plan import (
     AGAIN,
@@ -348,9 +347,3 @@ def _sent_again(lines: list[_Sent]) -> None:
 def cut_bytes(request_bytes: int) -> int:
     """What a request has at least that is not the last one of its write(2)."""
     return request_bytes * 2 // 3
-
-
-def place_of(path: str) -> TopicPartition | str:
-    """The topic, or the partition, that a file belongs to."""
-    parts = path.split("/")
-    return TopicPartition(parts[1], int(parts[2])) if len(parts) == 4 else parts[1]

@@ -19,7 +19,6 @@ from storage.log.log_dir import LogDir
 from storage.types import Isolation
 from tests.support.fixtures import Golden
 
-UNKEPT = TreeOptions(index_bytes=0)
 PLAIN = [ext for ext in RENDERED if ext != DECODED]  # the formats of a directory without schemas
 
 

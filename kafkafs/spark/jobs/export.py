@@ -321,7 +321,7 @@ def export_splits(task: ExportTask) -> Outcome:
 def _typed(
     source: Path, target: Path, chosen: Sequence[TopicPartition], before: Form | None, options: ExportOptions
 ) -> TypedForm:
-    """As which schema the values are read: the one of the files that are there, otherwise the newest."""
+    """The schema by which values are read: that of the files that are there, otherwise the newest."""
     from kafkafs.arrow.typed_values import typed_form
 
     if before is not None and before.value_schema is None:

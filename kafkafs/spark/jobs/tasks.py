@@ -172,7 +172,7 @@ def _results(outcomes: Iterable[R | Exception]) -> Iterator[R]:
 
 
 def _catching_each(work: Callable[..., Iterable[R]], allow_uncompiled: bool) -> Callable[..., Iterator[R | Exception]]:
-    """As `_catching`, for work that yields many values: an expected error is the last of them."""
+    """`_catching` for work that yields many values: an expected error is the last of them."""
 
     def caught(*given: Any) -> Iterator[R | Exception]:
         try:

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from kafkafs.reading.range_names import parse_offset_spec
-from kafkafs.reading.unmounted import PartitionReader, Wanted
+from kafkafs.reading.selection import Question
+from kafkafs.reading.unmounted import PartitionReader
 from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.decoder import Decoder
@@ -229,7 +230,7 @@ def test_follow_waits_for_its_range(growing: tuple[Path, list[Follower]], wanted
     if wanted[1].startswith("4"):
         assert run("cat", logdir, "t", *wanted).exit_code == 4
     log = LogDir.open_read_only(logdir).log(TopicPartition("t", 0))
-    reader = PartitionReader(log, Wanted(parse_offset_spec(wanted[1])), 0, Decoder(), follow=True)
+    reader = PartitionReader(log, Question(parse_offset_spec(wanted[1])), 0, Decoder(), follow=True)
     assert [list(reader.blocks()), list(reader.raw()), reader.done] == [[], [], False]  # before any output
     follower = Follower(logdir, "t", *wanted)
     followers.append(follower)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kafkafs.reading import unmounted
-from kafkafs.reading.unmounted import PartitionReader, Wanted
+from kafkafs.reading.selection import Question
+from kafkafs.reading.unmounted import PartitionReader
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
@@ -77,7 +78,7 @@ def test_with_ranges(live: LiveLog) -> None:
 def test_following_continues_after_the_index(live: LiveLog, cache: Path) -> None:
     log = LogDir.open_read_only(live.path.parent).log(TopicPartition("t", 0))
     with unmounted.key_index() as keys:
-        reader = PartitionReader(log, Wanted(key=b"k1"), 0, Decoder(), follow=True, keys=keys)
+        reader = PartitionReader(log, Question(key=b"k1"), 0, Decoder(), follow=True, keys=keys)
         found = [int(offset) for block in reader.blocks() for offset in block.offset]
         live.write(600)
         found += [int(offset) for block in reader.blocks() for offset in block.offset]

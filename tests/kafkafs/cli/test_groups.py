@@ -27,7 +27,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 def logdir(tmp_path: Path) -> Path:
-    """A directory of ours: `orders` with ten and no messages, an hour apart."""
+    """A directory of kafkafs's own: `orders` with ten and no messages, an hour apart."""
     path = tmp_path / "logs"
     owned = opened(path)
     owned.create_topic("orders", 2)

@@ -10,10 +10,10 @@ import pytest
 
 from kafkafs.cli.shared_options import dated
 from kafkafs.reading.range_names import LastMessages
-from kafkafs.reading.unmounted import Wanted
+from kafkafs.reading.selection import Question
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
-from storage.types import Isolation, TopicPartition
+from storage.types import TopicPartition
 from tests.support.builders import build_log_dir
 from tests.support.commands import output_of, process, run
 from tests.support.mounts import mounted, requires_fuse, run_kafkafs
@@ -53,7 +53,7 @@ def test_from_the_end(logs: Path, word: str) -> None:
     assert reset_to(logs, word) == [2, 1]
     assert fetched(logs, word) == fetched(logs, 2)
     snapshot = LogDir.open_read_only(logs).log(TopicPartition("orders", 0)).snapshot()
-    followed = Wanted(LastMessages(0), None, Isolation.READ_UNCOMMITTED).select(snapshot, 0, follow=True)
+    followed = Question(LastMessages(0)).resolve(snapshot, 0, follow=True, find_nth=False)
     assert (followed.start_offset, followed.end_offset) == (2, None)
 
 

@@ -279,7 +279,7 @@ def test_a_directory_that_may_not_be_written(tmpfs: Path, tmp_path: Path) -> Non
     (tmp_path / "mnt").mkdir()
     refused = run_kafkafs("mount", tmpfs / "logs", tmp_path / "mnt", check=False)
     assert refused.returncode == 4
-    assert b"Read-only file system; --read-only may do" in refused.stderr
+    assert b"Read-only file system; try --read-only" in refused.stderr
     refused = run_kafkafs("topics", "create", tmpfs / "logs", "new", check=False)
     assert refused.returncode == 4
     with mounted(tmpfs / "logs", tmp_path / "mnt") as mount:

@@ -1,1 +1,1 @@
-"""The room `kafkafs.schemas`."""
+"""The package `kafkafs.schemas`."""

@@ -12,7 +12,8 @@ import pytest
 
 from kafkafs.reading import handle as open_view
 from kafkafs.reading.handle import Handle
-from kafkafs.reading.unmounted import PartitionReader, Wanted
+from kafkafs.reading.selection import Question
+from kafkafs.reading.unmounted import PartitionReader
 from kafkafs.tree.paths import NoSuchPath
 from storage.errors import SegmentGone
 from storage.format.checksum import crc32c
@@ -169,7 +170,7 @@ class _Follower:
         self.notes: list[str] = []
         self.given: list[tuple[int, int]] = []
         log = LogDir.open_read_only(path).log(TopicPartition("t", 0))
-        self._reader = PartitionReader(log, Wanted(), START_MS, Decoder(), follow=True, note=self._note)
+        self._reader = PartitionReader(log, Question(), START_MS, Decoder(), follow=True, note=self._note)
 
     def step(self) -> None:
         for block in self._reader.blocks():

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kafkafs.reading.range_names import parse_offset_spec
-from kafkafs.reading.unmounted import PartitionReader, Wanted
+from kafkafs.reading.selection import Question
+from kafkafs.reading.unmounted import PartitionReader
 from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
@@ -28,7 +29,7 @@ def reader(built: BuiltPartition, notes: list[str] | None = None, **wanted: obje
     note = None if notes is None else notes.append
     return PartitionReader(
         log,
-        Wanted(**wanted),
+        Question(**wanted),
         START_MS,
         Decoder(),
         follow=notes is not None,
@@ -89,7 +90,7 @@ def test_a_truncation_below_where_a_follower_began(tmp_path: Path) -> None:
     live.write(60)
     notes: list[str] = []
     log = LogDir.open_read_only(tmp_path).log(TopicPartition("t", 0))
-    wanted = Wanted(offsets=parse_offset_spec("45-"))
+    wanted = Question(offsets=parse_offset_spec("45-"))
     reading = PartitionReader(log, wanted, START_MS, Decoder(), follow=True, note=notes.append)
     assert offsets(reading) == list(range(45, 60))
     live.truncate(30)

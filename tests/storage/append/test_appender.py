@@ -1,4 +1,4 @@
-"""Records on their way into a log: what a topic takes, how large a batch may be, timestamps, old formats."""
+"""Records on their way into a log: what a topic takes, times, old formats; when segments roll, and index entries."""
 
 from __future__ import annotations
 
@@ -9,17 +9,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage.append import batch_encoder
+from storage.append.active_segment import IndexState
 from storage.append.appender import Appended, Appender
+from storage.append.rolling_rules import RollLimits, SegmentFill, batch_fits, rows_that_fit
 from storage.directory.owned_dir import OwnedDir
-from storage.errors import InvalidRecord, PartitionOffline, RecordTooLarge
-from storage.format.batches import BatchTable, scan
+from storage.errors import InvalidRecord, RecordTooLarge
+from storage.format.batches import BatchTable, Column, scan
 from storage.format.block import Record, RecordColumns
-from storage.types import TopicPartition
+from storage.types import TimestampOffset, TopicPartition
 from tests.support.faults import FaultyDisk
+from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import NOW_MS, StandingClock, opened, values_of
 from tests.support.readers import read_all
+
+# Records on their way into a log: what a topic takes, how large a batch may be, timestamps, old formats.
 
 TP = TopicPartition("t", 0)
 CODECS = ["uncompressed", "gzip", "snappy", "lz4", "zstd"]
@@ -68,10 +75,6 @@ def test_one_call_is_one_batch(owned: OwnedDir) -> None:
     assert len(values_of(owned.log(TP).snapshot())) == 1005
 
 
-def test_nothing_is_fine(owned: OwnedDir) -> None:
-    assert appended(owned, []) == Appended(0, -1, -1, None)
-
-
 @pytest.mark.parametrize(
     ("codec", "version"), [*((codec, "3.0") for codec in CODECS), *((codec, "0.10.0") for codec in CODECS[1:4])]
 )
@@ -117,13 +120,6 @@ def test_all_of_a_record_is_kept(owned: OwnedDir) -> None:
     assert [(r.key, r.value, r.headers, r.timestamp) for r in found] == [
         (r.key, r.value, tuple(r.headers), NOW_MS if r.timestamp < 0 else r.timestamp) for r in records
     ]
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_codecs(owned: OwnedDir, codec: str) -> None:
-    assert appended(owned, lines(500), compression_type=codec).error is None
-    assert headers_of(owned).codec.tolist() == [CODECS.index(codec)]
-    assert values_of(owned.log(TP).snapshot()) == [b"%0100d" % n for n in range(500)]
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -203,11 +199,6 @@ def test_timestamps_have_bounds(owned: OwnedDir, timestamp: int, taken: bool) ->
     assert (outcome.error is None) == taken
 
 
-def test_by_default_the_past_is_open(owned: OwnedDir) -> None:
-    assert appended(owned, [Record(None, b"x", (), 0)]).error is None
-    assert appended(owned, [Record(None, b"x", (), NOW_MS + 3_600_001)]).taken == 0
-
-
 def test_log_append_time(owned: OwnedDir) -> None:
     records = [Record(None, b"x", (), 5), Record(None, b"y", (), 2**62)]
     assert appended(owned, records, message_timestamp_type="LogAppendTime").error is None
@@ -280,11 +271,142 @@ def test_a_full_disk_tells_what_was_taken(tmp_path: Path) -> None:
     assert owned.close().clean
 
 
-def test_a_closed_log_takes_nothing(tmp_path: Path) -> None:
-    owned = opened(tmp_path)
-    owned.create_topic("t", 1)
-    writer = Appender(owned.log(TP), clock=StandingClock())
-    owned.close()
-    outcome = writer.append(lines(3))
-    assert outcome.taken == 0
-    assert isinstance(outcome.error, PartitionOffline)
+# When a segment rolls: one batch by itself is judged as it is among others.
+
+EDGES = st.sampled_from([-1, 0, 1, 99, 100, 101, 2**31 - 1, 2**31, 2**31 + 100])
+
+
+@given(
+    size=st.integers(61, 200),
+    last_offset=EDGES,
+    max_timestamp=EDGES,
+    fill=st.builds(
+        SegmentFill,
+        base_offset=st.sampled_from([0, 1, 100]),
+        size_bytes=st.sampled_from([0, 0, 61, 100, 139, 140]),
+        first_timestamp=st.sampled_from([-1, 0, 1, 100]),
+        created_ms=st.sampled_from([0, 100]),
+        offset_entries=st.sampled_from([0, 5, 12]),
+        time_entries=st.sampled_from([0, 5, 7]),
+    ),
+    limits=st.builds(
+        RollLimits,
+        segment_bytes=st.sampled_from([61, 150, 200, 300]),
+        segment_ms=EDGES,
+        offset_entries=st.just(12),
+        time_entries=st.just(7),
+    ),
+    now_ms=EDGES,
+)
+def test_a_batch_by_itself_is_judged_as_among_others(
+    size: int, last_offset: int, max_timestamp: int, fill: SegmentFill, limits: RollLimits, now_ms: int
+) -> None:
+    table = BatchTable.empty(2)
+    table.rows = 1
+    for column, value in (
+        (Column.SIZE, size),
+        (Column.LAST_OFFSET, last_offset),
+        (Column.MAX_TIMESTAMP, max_timestamp),
+    ):
+        table.data[column, 0] = value
+    fits = batch_fits(size, last_offset, max_timestamp, fill, limits, now_ms)
+    assert int(fits) == rows_that_fit(table, 0, fill, limits, now_ms)
+
+
+# The index arithmetic against a plain transcription of Kafka's, and against the indexes that brokers wrote.
+
+
+def _table(batches: list[tuple[int, int]]) -> BatchTable:
+    """Batches of (size, max timestamp), one offset each."""
+    table = BatchTable.empty(len(batches))
+    table.rows = len(batches)
+    position = 0
+    for row, (size, timestamp) in enumerate(batches):
+        for column, value in (
+            (Column.POSITION, position),
+            (Column.SIZE, size),
+            (Column.LAST_OFFSET, row),
+            (Column.MAX_TIMESTAMP, timestamp),
+        ):
+            table.data[column, row] = value
+        position += size
+    return table
+
+
+def _expected(batches: list[tuple[int, int]], interval: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """LogSegment.append, line by line."""
+    offsets, times = [], []
+    largest, position, since, last_entry = (-1, 0), 0, 0, -1
+    for offset, (size, timestamp) in enumerate(batches):
+        if timestamp > largest[0]:
+            largest = (timestamp, offset)
+        if since > interval:
+            offsets.append((offset, position))
+            if largest[0] > last_entry:
+                times.append(largest)
+                last_entry = largest[0]
+            since = 0
+        since += size
+        position += size
+    return offsets, times
+
+
+@given(
+    batches=st.lists(st.tuples(st.integers(61, 300), st.integers(-1, 50)), max_size=60),
+    interval=st.integers(0, 400),
+    cut=st.integers(0, 60),
+)
+def test_entries_do_not_depend_on_how_batches_arrive(batches: list[tuple[int, int]], interval: int, cut: int) -> None:
+    state = IndexState(interval, 0)
+    table = _table(batches)
+    cut = min(cut, len(batches))
+    parts = [state.advance(table, 0, cut), state.advance(table, cut)]
+    offsets = [pair for part in parts for pair in zip(part.offsets.tolist(), part.positions.tolist(), strict=True)]
+    times = [pair for part in parts for pair in zip(part.timestamps.tolist(), part.time_offsets.tolist(), strict=True)]
+    assert (offsets, times) == _expected(batches, interval)
+
+
+@given(
+    batches=st.lists(st.tuples(st.integers(61, 300), st.integers(-1, 50)), max_size=60),
+    interval=st.integers(0, 400),
+)
+def test_batch_by_batch_the_entries_are_the_same(batches: list[tuple[int, int]], interval: int) -> None:
+    state = IndexState(interval, 0)
+    offsets, times, position = [], [], 0
+    for offset, (size, timestamp) in enumerate(batches):
+        entries = state.advance_batch(size, offset, timestamp)
+        offsets += [(offset, position)] if entries else []
+        times += [(state.largest.timestamp, state.largest.offset)] if entries > 1 else []
+        position += size
+    assert (offsets, times) == _expected(batches, interval)
+
+
+def test_reopening_keeps_the_largest_timestamp_and_counts_bytes_anew() -> None:
+    state = IndexState(0, 100, TimestampOffset(50, 120))
+    assert state.final_time_entry() is None
+    entries = state.advance(_table([(100, 40), (100, 60)]))
+    assert entries.offsets.tolist() == [1], "the first batch after reopening has no entry"
+    assert entries.timestamps.tolist() == [60]
+    assert state.largest == TimestampOffset(60, 1)
+
+
+@requires_fixtures
+def test_indexes_of_a_broker_come_out_again() -> None:
+    logs = sorted((FIXTURES / "codecs" / "log").glob("c-*/*.log"))
+    assert len(logs) >= 10
+    for log in logs:
+        data = log.read_bytes()
+        table = BatchTable.empty(len(data) // 61 + 1)
+        scan(data, 0, table)
+        base = int(log.stem)
+        state = IndexState(4096, base)
+        entries = state.advance(table)
+        final = state.final_time_entry()
+        pairs = list(zip(entries.timestamps.tolist(), entries.time_offsets.tolist(), strict=True))
+        pairs += [(final.timestamp, final.offset)] if final else []
+        offset_index = np.stack((entries.offsets - base, entries.positions), axis=1).astype(">i4").tobytes()
+        time_index = b"".join(
+            timestamp.to_bytes(8, "big") + (offset - base).to_bytes(4, "big") for timestamp, offset in pairs
+        )
+        assert offset_index == log.with_suffix(".index").read_bytes()
+        assert time_index == log.with_suffix(".timeindex").read_bytes()

@@ -1,4 +1,4 @@
-"""PartitionLog: the files that Kafka would have left, byte for byte, and what it refuses."""
+"""PartitionLog: the files that Kafka would have left, byte for byte, its refusals; and segments that replace others."""
 
 from __future__ import annotations
 
@@ -11,23 +11,29 @@ import pytest
 
 from storage.append.appender import Appender
 from storage.append.partition_log import PartitionLog
+from storage.append.swap import CleanedSegment, Replacement, remove_cleaned
 from storage.config import BrokerConfig, LogConfig
 from storage.directory.owned_dir import OwnedDir
-from storage.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, PartitionOffline, RecordTooLarge
+from storage.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, PartitionOffline, RecordTooLarge, SegmentGone
 from storage.files import leader_epochs, names
 from storage.files.leader_epochs import EpochEntry
+from storage.files.names import FileKind, FileState, parse_segment_file, segment_file
 from storage.format.batches import BatchTable, scan
 from storage.format.block import Record
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_blocks
+from storage.log.segment import Segment
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
+from tests.support.crash_points import Sessions, every_crash
 from tests.support.faults import FaultyDisk, full_disk
 from tests.support.fixtures import FIXTURES, topics_of
 from tests.support.owned_dirs import StandingClock, append, close_clean, opened, read, tree_of, values_of
 from tests.support.readers import read_all
 from tests.support.replayed_logs import BESIDE, replayed
+
+# PartitionLog: the files that Kafka would have left, byte for byte, and what it refuses.
 
 TP = TopicPartition("t", 0)
 
@@ -108,16 +114,6 @@ def test_follower_refuses_damage(owned: OwnedDir) -> None:
     assert log.snapshot().size_bytes == 0
 
 
-def test_follower_keeps_leader_epochs(owned: OwnedDir) -> None:
-    log = owned.log(TP)
-    log.append_batches(memoryview(_batch(0, [b"a"], epoch=3) + _batch(1, [b"b"], epoch=3) + _batch(2, [b"c"], epoch=7)))
-    found = leader_epochs.read(owned.path / "t-0" / names.LEADER_EPOCH_CHECKPOINT)
-    assert found.entries == (EpochEntry(3, 0), EpochEntry(7, 2))
-    append(log, [b"ours"])
-    last = list(batches_of(owned.path / "t-0"))[-1]
-    assert int.from_bytes(last[12:16], "big") == 7  # so a broker goes on with what it adopts
-
-
 def test_batch_above_segment_bytes(owned: OwnedDir) -> None:
     owned.alter_config("t", {"segment.bytes": "200"})
     with pytest.raises(RecordTooLarge, match=r"segment.bytes = 200"):
@@ -145,43 +141,6 @@ def test_truncation_goes_by_whole_batches(owned: OwnedDir) -> None:
     assert values_of(after) == [b"%d" % n for n in range(12)]
     owned.truncate_to(TP, 99)
     assert log.log_end_offset == 13
-
-
-def test_truncation_below_the_log_start_cuts_all_behind_it(owned: OwnedDir) -> None:
-    """What cannot be read any longer is cut off too: otherwise the next batch would follow others with its offsets."""
-    log = owned.log(TP)
-    for n in range(4):
-        append(log, [b"%d" % (3 * n), b"%d" % (3 * n + 1), b"%d" % (3 * n + 2)])
-    log.increment_log_start_offset(10)
-    owned.truncate_to(TP, 4)
-    assert (log.log_start_offset, log.log_end_offset) == (3, 3)
-    append(log, [b"next"])
-    assert values_of(log.snapshot()) == [b"next"]
-    directory = owned.path / "t-0"
-    assert [int.from_bytes(batch[:8], "big") for batch in batches_of(directory)] == [0, 3]
-
-
-def test_truncated_messages_do_not_come_back(tmp_path: Path) -> None:
-    """A power loss after a truncation: what came back could overlap a segment that was begun since."""
-    old = [b"old %d" % n for n in range(6)]
-    for seed in range(20):
-        path = tmp_path / str(seed)
-        path.mkdir()
-        disk = FaultyDisk(path, seed=seed)
-        owned = opened(path, disk=disk)
-        owned.create_topic("t", 1, {"segment.bytes": "400"})
-        for value in old:
-            append(owned.log(TP), [value])
-        owned.log(TP).flush()
-        owned.truncate_to(TP, 0)
-        for n in range(9):
-            append(owned.log(TP), [b"new %d" % n])
-        assert len(owned.log(TP).snapshot().segments) > 1
-        _crash(owned)
-        disk.power_loss()
-        again = opened(path)
-        assert not set(read(again, "t")) & set(old)
-        close_clean(again)
 
 
 def test_a_log_ends_where_its_segment_begins(tmp_path: Path) -> None:
@@ -431,21 +390,6 @@ def test_full_disk_leaves_a_valid_log(tmp_path: Path, limit: int) -> None:
     assert again.close().clean
 
 
-def test_a_flush_without_descriptors_is_tried_again(owned: OwnedDir, tmp_path: Path) -> None:
-    close_clean(owned)
-    disk = FaultyDisk(tmp_path / "dir")
-    again = opened(tmp_path / "dir", disk=disk)
-    log = again.log(TP)
-    append(log, [b"a"])
-    disk.fail = lambda what, _path: errno.EMFILE if what.startswith("sync") else None
-    with pytest.raises(OSError, match="Too many open files"):
-        log.flush()
-    assert (log.failure, log.recovery_point) == (None, 0)
-    disk.fail = lambda _what, _path: None
-    assert log.flush() == 1
-    close_clean(again)
-
-
 def test_failing_disk_takes_one_partition_offline(tmp_path: Path) -> None:
     path = tmp_path / "dir"
     first = opened(path)
@@ -474,25 +418,6 @@ def test_failing_disk_takes_one_partition_offline(tmp_path: Path) -> None:
     assert read(again, "t") == [b"before"]
     assert read(again, "t", 1) == [b"fine"]
     assert again.close().clean
-
-
-def test_failed_sync_is_never_forgotten(tmp_path: Path) -> None:
-    path = tmp_path / "dir"
-    first = opened(path)
-    first.create_topic("t", 1)
-    first.close()
-    disk = FaultyDisk(path)
-    owned = opened(path, disk=disk)
-    log = owned.log(TP)
-    append(log, [b"a"])
-    disk.fail = lambda what, _path: errno.EIO if what.startswith("sync ") else None
-    with pytest.raises(OSError, match="Input/output"):
-        log.flush()
-    disk.fail = lambda _what, _path: None
-    with pytest.raises(PartitionOffline):
-        log.flush()
-    assert log.recovery_point == 0
-    assert not owned.close().clean
 
 
 def test_segments_roll_by_the_clock_of_messages(tmp_path: Path) -> None:
@@ -538,3 +463,137 @@ def test_preallocated_space_is_no_message_and_goes(tmp_path: Path) -> None:
         append(again.log(TP), [b"more"])
         assert read(again, "t") == [*values, b"more"]
         close_clean(again)
+
+
+# Segments put in the place of others, stopped at every disk operation: the old messages or the new, never fewer.
+
+ALL = [b"%d" % n * 20 for n in range(16)]
+SOURCES = slice(1, 4)  # of segments of three messages each
+
+
+def made(path: Path) -> None:
+    """A log of one-message batches, three to a segment, shut down in order."""
+    owned = opened(path)
+    owned.create_topic("t", 1, {"index.interval.bytes": "0"})
+    log = owned.log(TP)
+    for value in ALL:
+        if value != ALL[0] and ALL.index(value) % 3 == 0:
+            log.roll()
+        append(log, [value])
+    close_clean(owned)
+
+
+def cleaned(log: PartitionLog, sources: tuple[Segment, ...], kept: list[int], owned_disk: object) -> CleanedSegment:
+    """A segment of those batches of `sources` that hold the offsets `kept`."""
+    segment = CleanedSegment(owned_disk, log.path, sources[0].base_offset, interval_bytes=0)  # type: ignore[arg-type]
+    for source in sources:
+        data = bytes(source.log.read(0, source.size))
+        table = BatchTable.empty(16)
+        scan(data, 0, table)
+        for row in range(table.rows):
+            if int(table.base_offset[row]) in kept:
+                batch = memoryview(data)[int(table.position[row]) : int(table.end[row])]
+                one = BatchTable.empty(1)
+                scan(batch, 0, one)
+                segment.append(batch, one)
+    segment.finish([], sources[-1].log.stat().st_mtime_ns)
+    return segment
+
+
+def replaced(log: PartitionLog, kept: list[int], disk: object) -> list[Path]:
+    sources = log.snapshot().segments[SOURCES]
+    cleaned(log, sources, kept, disk)
+    return log.replace_segments([Replacement(sources[0].base_offset, sources)])
+
+
+def names_in(path: Path) -> set[str]:
+    return {file.name for file in (path / "t-0").iterdir() if parse_segment_file(file.name)}
+
+
+def test_a_segment_takes_the_place_of_its_sources(tmp_path: Path) -> None:
+    made(tmp_path / "log")
+    owned = opened(tmp_path / "log")
+    log = owned.log(TP)
+    before = log.snapshot()
+    mtime = before.segments[3].log.stat().st_mtime_ns
+    removed = replaced(log, [4, 8, 11], owned.disk)
+    after = log.snapshot()
+    assert values_of(after) == [*ALL[:3], ALL[4], ALL[8], ALL[11], *ALL[12:]]
+    assert values_of(before) == ALL  # whoever holds the old segments reads them under their later names
+    assert [segment.base_offset for segment in after.segments] == [0, 3, 12, 15]
+    assert after.log_end_offset == before.log_end_offset
+    assert after.generation == before.generation
+    assert after.segments[1].log.stat().st_mtime_ns == mtime
+    assert after.segments[1].sealed
+    assert {path.name for path in removed} == {
+        *(segment_file(n, kind, FileState.DELETED) for n in (3, 6, 9) for kind in list(FileKind)[:3]),
+        *(segment_file(n, FileKind.PRODUCER_SNAPSHOT, FileState.DELETED) for n in (6, 9)),
+    }
+    for path in removed:
+        path.unlink()
+    with pytest.raises(SegmentGone):
+        values_of(before)
+    append(log, [b"more"])
+    close_clean(owned)
+    assert {name for name in names_in(tmp_path / "log") if name.endswith(".snapshot")} == {
+        segment_file(n, FileKind.PRODUCER_SNAPSHOT) for n in (3, 12, 15, 16, 17)
+    }
+
+
+def test_sources_that_are_gone_are_not_replaced(tmp_path: Path) -> None:
+    made(tmp_path / "log")
+    owned = opened(tmp_path / "log")
+    log = owned.log(TP)
+    sources = log.snapshot().segments[SOURCES]
+    segment = cleaned(log, sources, [4], owned.disk)
+    for path in log.remove_segments(log.snapshot().segments[:2]):
+        path.unlink()
+    with pytest.raises(SegmentGone):
+        log.replace_segments([Replacement(segment.base_offset, sources)])
+    with pytest.raises(SegmentGone):
+        log.replace_segments([Replacement(segment.base_offset, ())])
+    remove_cleaned(owned.disk, log.path, segment.base_offset)
+    assert read(owned, "t") == ALL[6:]
+    close_clean(owned)
+
+
+@pytest.mark.parametrize("kept", [[4, 8, 11], [3], []], ids=["each", "first", "none"])
+def test_stopped_anywhere(tmp_path: Path, kept: list[int]) -> None:
+    """Old or new. Of sources behind the last message of the new segment, as with Kafka, some may be left."""
+    made(tmp_path / "before")
+
+    def work(sessions: Sessions, _: list[str]) -> None:
+        owned = sessions.open()
+        for path in replaced(owned.log(TP), kept, sessions.disk):
+            sessions.disk.unlink(path)
+        owned.close()
+
+    new = [*ALL[:3], *(ALL[n] for n in kept), *ALL[12:]]
+    covered = kept[-1] + 1 if kept else 3
+    seen = set()
+    for stopped, _ in every_crash(tmp_path, tmp_path / "before", work, list, power_losses=3, any_order=True):
+        owned = opened(stopped.path)
+        found = read(owned, "t")
+        states = {"old": ALL, "new": new} | {
+            f"left from {first}": [*ALL[:3], *(ALL[n] for n in kept), *ALL[first:12], *ALL[12:]]
+            for first in (6, 9)
+            if first >= covered
+        }
+        assert found in states.values(), f"{stopped}: {found}"
+        seen.add(next(name for name, values in states.items() if values == found))
+        close_clean(owned, stopped)
+        left = {name.rpartition(".")[2] for name in names_in(stopped.path)}
+        assert left <= {"log", "index", "timeindex", "snapshot"}, f"{stopped}: {left}"
+    assert {"old", "new"} <= seen
+
+
+@pytest.mark.parametrize("kind", [FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX])
+def test_a_segment_of_which_one_file_cannot_be_created_leaves_none(tmp_path: Path, kind: FileKind) -> None:
+    """Found by the simulation: with few descriptors the files that were created first stayed, after an orderly end
+    too."""
+    disk = FaultyDisk(tmp_path)
+    missing = segment_file(7, kind, FileState.CLEANED)
+    disk.fail = lambda what, path: errno.EMFILE if what.startswith("create") and path.name == missing else None
+    with pytest.raises(OSError, match="Too many open files"):
+        CleanedSegment(disk, tmp_path, 7, interval_bytes=0)
+    assert not list(tmp_path.iterdir())

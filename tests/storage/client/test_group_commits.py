@@ -1,4 +1,4 @@
-"""Offsets committed by us: what is in `__consumer_offsets` then, in a directory of ours and in a broker's."""
+"""Offsets committed by us: what is in `__consumer_offsets` then, in a directory of kafkafs's own and in a broker's."""
 
 from __future__ import annotations
 

@@ -213,34 +213,6 @@ def test_a_bug_with_one_partition_costs_the_others_nothing(
     close_clean(world.owned)
 
 
-def test_a_full_disk_passes_and_others_do_not_wait_for_it(tmp_path: Path) -> None:
-    """The dirtiest partition's disk has no space for its copy: the next one's turn comes, and its own when it has."""
-    (tmp_path / "log").mkdir()
-    disk = FaultyDisk(tmp_path / "log")
-    world = World(tmp_path / "log", disk)
-    for _ in range(2):
-        world.fill(T, 15)
-    world.fill(U, 10)
-    disk.fail = lambda what, path: errno.ENOSPC if what.startswith("write") and path.match("t-0/*.cleaned") else None
-    world.clock.time_ms += 15_000
-    world.maintenance.run_due()
-    assert world.offset(U) == 10
-    assert list((tmp_path / "log" / "t-0").glob("*.deleted"))  # of what was done in t
-    _run(world)
-    assert not list((tmp_path / "log").rglob("*.deleted"))
-    assert world.offset(T) is None
-    ((where, error),) = world.status().errors
-    assert where == "t/0"
-    assert "No space left" in error
-    assert not world.owned.failures()
-    disk.fail = lambda _what, _path: None
-    _run(world)
-    assert world.offset(T) == 30
-    assert not world.status().errors
-    world.maintenance.stop()
-    close_clean(world.owned)
-
-
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 def test_a_disk_that_fails_once_at_any_operation(tmp_path: Path, code: int) -> None:
     """The next round compacts, unless the log's own files are in doubt: then the partition is offline, and whoever

@@ -21,15 +21,13 @@ from storage.format.control_records import ControlType
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind, Severity
 from storage.verify.verify import verify_log_dir
-from tests.storage.compaction.test_compaction import any_batches, transact
-from tests.storage.compaction.test_compaction_fixtures import PARTITIONS, cleaned_at, compacted, prepared
+from tests.storage.compaction.test_compaction import PARTITIONS, any_batches, cleaned_at, compacted, prepared, transact
 from tests.support.compacted_logs import TP, compact, contents, opened, put, updates
 from tests.support.crash_points import Sessions, every_crash
 from tests.support.divided_passes import both_ways, in_parts
 from tests.support.faults import FaultyDisk
 from tests.support.fixtures import requires_fixtures
 from tests.support.owned_dirs import HastyDisk, StandingClock, close_clean, tree_of
-from tests.support.uncompiled import plain_kernels
 
 DAY_MS = 86_400_000
 
@@ -116,29 +114,10 @@ def test_the_same_behind_a_pass_that_ended_within_a_batch(tmp_path: Path, seed: 
     both_ways(tmp_path / "log", once, in_two)
 
 
-def test_the_same_with_plain_kernels(tmp_path: Path) -> None:
-    owned = opened(tmp_path / "log")
-    any_batches(owned.log(TP), random.Random(3), 40)
-    close_clean(owned)
-
-    def once(copy: Path) -> None:
-        owned = opened(copy)
-        compact(owned)
-        close_clean(owned)
-
-    def plain(copy: Path) -> None:
-        owned = opened(copy)
-        with plain_kernels():
-            divided(owned, in_parts(random.Random(3)))
-        close_clean(owned)
-
-    both_ways(tmp_path / "log", once, plain)
-
-
 @requires_fixtures
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_the_same_on_kafkas_logs(tmp_path: Path, name: str) -> None:
-    """Of which test_compaction_fixtures knows that one pass makes of them what Kafka's cleaner did."""
+    """Of which test_compaction knows that one pass makes of them what Kafka's cleaner did."""
     tp, clock = TopicPartition(name[:-2], int(name[-1])), StandingClock(cleaned_at(name))
 
     def in_two(copy: Path) -> None:

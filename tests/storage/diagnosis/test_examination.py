@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from storage.diagnosis import directory_checks
-from storage.diagnosis.directory_checks import LogDirState, check_placement
 from storage.diagnosis.examination import examine
 from storage.diagnosis.predictions import Diagnosis, Reaction
 from storage.errors import InvalidConfig
-from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader, PartitionMetadata, TopicMetadata
+from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
 from storage.files.metadata_checkpoint import bootstrap, cluster_records
 from storage.format.block import Record
 from storage.types import TopicPartition
-from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many, metadata_records
+from tests.support.builders import Batch, Partition, build_log_dir, many, metadata_records
 from tests.support.builders import topic_id as id_of
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.raw_batches import batch, record
@@ -87,21 +86,6 @@ def test_a_snapshot_that_cannot_be_read_hides_no_topics(tmp_path: Path) -> None:
         assert metadata is not None
         assert list(metadata.topics) == ["t"]
         assert metadata.problem is not None
-
-
-def test_strays_and_absent_partitions(tmp_path: Path) -> None:
-    records = [*metadata_records("t", 3, [1]), *metadata_records("other", 1, [2])]
-    built = build_log_dir(
-        tmp_path, {"t": [[b"a"], [b"b"]], "other": [[b"c"]], "unknown": [[b"d"]], "__cluster_metadata": [records]}
-    )
-    (built.path / "t-1" / "partition.metadata").write_text(f"version: 0\ntopic_id: {id_of('later')}")
-    found = examine([built.path])
-    assert {(str(one.tp), one.name) for one in found.predictions} == {
-        ("t/1", "topic-id-differs"), ("t/2", "partition-absent"), ("other/0", "not-assigned"),
-        ("unknown/0", "topic-unknown"),
-    }  # fmt: skip
-    assert found.starts
-    assert not found.is_well
 
 
 def test_what_is_expected_of_an_unclean_directory(tmp_path: Path) -> None:
@@ -189,34 +173,6 @@ def test_a_quorum_state_that_a_broker_reads(tmp_path: Path, change: dict[str, ob
     assert found.starts == is_read
 
 
-@pytest.mark.parametrize(
-    ("name", "finding"),
-    [
-        ("__cluster_metadata-0/quorum-state", "quorum-state-corrupt"),
-        ("bootstrap.checkpoint", "bootstrap-corrupt"),
-        (f"__cluster_metadata-0/{2:020}-{1:010}.checkpoint", "metadata-snapshot-damaged"),
-    ],
-)
-def test_a_directory_in_place_of_a_file_of_the_quorum(tmp_path: Path, name: str, finding: str) -> None:
-    built = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 1, [1])]})
-    (built.path / name).mkdir()
-    found = examine([built.path])
-    assert finding in names_of(found)
-    assert not found.starts
-
-
-@pytest.mark.parametrize("end", [".checkpoint", ".checkpoint.part", ".checkpoint.deleted"])
-def test_a_misnamed_snapshot(tmp_path: Path, end: str) -> None:
-    built = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 1, [1])]})
-    directory = built.path / "__cluster_metadata-0"
-    (directory / f"{2:020}-{1:010}.checkpoint.deleted").write_bytes(b"")
-    assert examine([built.path]).is_well
-    (directory / f"x{end}").write_bytes(b"")
-    found = examine([built.path])
-    assert names_of(found) == {"file-misnamed"}
-    assert not found.starts
-
-
 def test_an_older_snapshot_does_not_help_a_newer_one_that_is_damaged(tmp_path: Path) -> None:
     """A broker loads the newest one; cut at the end of a batch it takes it as it is."""
     built = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 1, [1])]})
@@ -230,32 +186,19 @@ def test_an_older_snapshot_does_not_help_a_newer_one_that_is_damaged(tmp_path: P
         assert [one.reaction for one in found] == ([] if reaction is None else [reaction])
 
 
-@pytest.mark.parametrize("clean", [True, False])
-def test_indexes_tell_of_a_last_segment_that_is_lost(tmp_path: Path, clean: bool) -> None:
-    """4.3.0 and 4.4.0 go on at 1."""
-    built = build_log_dir(tmp_path, {"t": [Partition([b"a", ROLL, b"b"], recovery_point=0)]}, clean=clean)
-    assert "log-end-lost" not in names_of(examine([built.path]))
-    (built.path / "t-0" / f"{1:020}.log").unlink()
-    (found,) = [one for one in examine([built.path]).predictions if one.name == "log-end-lost"]
-    assert (found.reaction, found.end_offset) == (Reaction.CUTS, 1)
-
-
-def test_a_directory_id_that_the_metadata_do_not_know(tmp_path: Path) -> None:
-    """With another id, or none, 4.3.0 and 4.4.0 sometimes left all partitions in there without a leader."""
-    built = build_log_dir(tmp_path, {"t": [[b"a"], [b"b"]]})
-    (built.path / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\ndirectory.id=" + "B" * 22 + "\n")
-    state = LogDirState.of(built.path)
-
-    def told(directory: str) -> list[str]:
-        partitions = {number: PartitionMetadata((1,), (1,), 1, 0, (directory,)) for number in (0, 1, 2)}
-        metadata = ClusterMetadata(topics={"t": TopicMetadata("t", id_of("t"), partitions, {})})
-        return [f"{one.name}: {one.what} {one.advice}" for one in check_placement([state], metadata, 1)]
-
-    assert told("B" * 22) == []
-    assert told("A" * 22) == []  # not placed yet
-    (found,) = told("C" * 22)
-    assert found.startswith("directory-id-unknown: the metadata place 2 partitions, t/0 among them")
-    assert f"directory.id={'C' * 22}" in found
+def test_strays_and_absent_partitions(tmp_path: Path) -> None:
+    records = [*metadata_records("t", 3, [1]), *metadata_records("other", 1, [2])]
+    built = build_log_dir(
+        tmp_path, {"t": [[b"a"], [b"b"]], "other": [[b"c"]], "unknown": [[b"d"]], "__cluster_metadata": [records]}
+    )
+    (built.path / "t-1" / "partition.metadata").write_text(f"version: 0\ntopic_id: {id_of('later')}")
+    found = examine([built.path])
+    assert {(str(one.tp), one.name) for one in found.predictions} == {
+        ("t/1", "topic-id-differs"), ("t/2", "partition-absent"), ("other/0", "not-assigned"),
+        ("unknown/0", "topic-unknown"),
+    }  # fmt: skip
+    assert found.starts
+    assert not found.is_well
 
 
 def test_names_that_a_broker_takes(tmp_path: Path) -> None:
@@ -274,11 +217,3 @@ def test_names_that_a_broker_takes(tmp_path: Path) -> None:
     ]  # fmt: skip
     (misnamed,) = [one for one in found.predictions if one.name == "file-misnamed"]
     assert (misnamed.reaction, misnamed.end_offset) == (Reaction.CUTS, 7)
-
-
-@pytest.mark.parametrize(("line", "starts"), [("t 0 99999999999999999999", True), ("t zero 1", True), ("t 0", False)])
-def test_a_number_in_the_recovery_points_that_is_none(tmp_path: Path, line: str, starts: bool) -> None:
-    """4.3.0 and 4.4.0 go on with 0 for all."""
-    built = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 1, [1])]})
-    (built.path / "recovery-point-offset-checkpoint").write_text(f"0\n1\n{line}\n")
-    assert examine([built.path]).starts == starts

@@ -1,7 +1,4 @@
-"""Owning a log directory, and being a guest in a broker's.
-
-The rules: storage/DESIGN.md, "Sharing a directory with a broker".
-"""
+"""Owning a log directory, and being a guest in a broker's."""
 
 from __future__ import annotations
 
@@ -11,14 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kafkafs.mounting.errnos import errno_of
 from storage.config import BrokerConfig, LogConfig
-from storage.directory import guest_rules
+from storage.directory import guest_rules, owned_dir
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import (
     InvalidConfig,
@@ -32,13 +29,18 @@ from storage.errors import (
 )
 from storage.files import checkpoints, names, partition_metadata
 from storage.files.dir_lock import holder
-from storage.files.names import FileKind
 from storage.log.log_dir import LogDir
 from storage.log.topic_info import DEFAULTS, TopicInfo
+from storage.progress import NoProgress
+from storage.recovery.recovery import Recovery, RecoveryPlan
 from storage.types import TopicPartition
 from tests.support.builders import Batch, BuiltLogDir, Partition, build_log_dir, many
 from tests.support.faults import Crash, FaultyDisk
 from tests.support.owned_dirs import ONE_THREAD, StandingClock, append, close_clean, opened, read, tree_of
+
+# Owning a log directory, and being a guest in a broker's.
+#
+# The rules: storage/DESIGN.md, "Sharing a directory with a broker".
 
 TP = TopicPartition("t", 0)
 METADATA = Path(__file__).parent.parent / "files" / "data" / "cluster-metadata" / "snapshot-and-log"
@@ -141,13 +143,6 @@ def test_without_one_the_epoch_is_minus_one(broker: BuiltLogDir) -> None:
     (broker.path / names.CLEAN_SHUTDOWN).unlink()
     assert opened(broker.path).close().clean
     assert (broker.path / names.CLEAN_SHUTDOWN).read_bytes() == b'{"version":0,"brokerEpoch":-1}'
-
-
-def test_it_is_removed_durably_before_any_other_change(broker: BuiltLogDir) -> None:
-    disk = FaultyDisk(broker.path)
-    opened(broker.path, disk=disk).close()
-    operations = [what for what in disk.operations if ".lock" not in what]
-    assert operations[:2] == [f"unlink {names.CLEAN_SHUTDOWN}", f"sync_dir {broker.path.name}"]
 
 
 @pytest.mark.leaves_damage("batch-crc")
@@ -457,19 +452,6 @@ def test_only_an_empty_topic_goes_when_asked_so(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == []
 
 
-def test_a_topic_made_anew_begins_anew(tmp_path: Path) -> None:
-    """Checkpoint lines of the topic before it would make its messages vanish."""
-    (tmp_path / names.LOG_START_CHECKPOINT).write_bytes(checkpoints.encode({TP: 100}))
-    (tmp_path / names.RECOVERY_POINT_CHECKPOINT).write_bytes(checkpoints.encode({TP: 200}))
-    owned = opened(tmp_path)
-    owned.create_topic("t", 1)
-    append(owned.log(TP), [b"x"])
-    close_clean(owned)
-    owned = opened(tmp_path, Opening(trust_clean=False))
-    assert read(owned, "t") == [b"x"]
-    owned.close()
-
-
 def test_unfinished_directories_of_ours_are_removed(tmp_path: Path) -> None:
     owned = opened(tmp_path)
     owned.create_topic("t", 1)
@@ -510,28 +492,6 @@ def test_after_closing_nothing_is_taken(tmp_path: Path) -> None:
         owned.log(TopicPartition("t", 1))
     with pytest.raises(PartitionOffline):
         owned.create_topic("u")
-
-
-def test_a_crash_while_opening_lets_go_of_the_lock_in_this_process(tmp_path: Path) -> None:
-    path = tmp_path / "dir"
-    opened(path).close()
-    with pytest.raises(Crash):
-        OwnedDir.open(path, disk=FaultyDisk(path, stop_at=1))
-    opened(path).close()
-
-
-def test_one_log_for_all_who_ask_at_once(broker: BuiltLogDir) -> None:
-    owned = opened(broker.path)
-    found: list[object] = []
-    threads = [threading.Thread(target=lambda: found.append(owned.log_dir.log(PLAIN))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 8
-    assert {id(log) for log in found} == {id(owned.log(PLAIN))}
-    assert not owned.log_dir.read_only
-    owned.close()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.ENOMEM])
@@ -601,87 +561,30 @@ def test_what_has_passed_by_the_end_is_recovered_then(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def test_a_recovery_that_cuts_below_the_checkpoint_lowers_it_first(tmp_path: Path) -> None:
-    """A bit has flipped below the recovery point. The process that cuts there is killed before its next checkpoint:
-    otherwise the next recovery would trust what was appended in place of what was cut, and never synced."""
-    path = tmp_path / "dir"
-    owned = opened(path)
-    owned.create_topic("t", 1)
-    for value in (b"kept", b"rots", b"cut"):
-        append(owned.log(TP), [value])
-    owned.log(TP).flush()
-    owned.checkpoint()
-    owned._logs.abandon()
-    owned._dir_lock.release()
-    with (path / "t-0" / names.segment_file(0, FileKind.LOG)).open("r+b") as file:
-        file.seek(file.read().index(b"rots"))
-        file.write(b"R")
-    disk = FaultyDisk(path)
-    disk.fail = lambda what, _path: errno.EIO if what.endswith(f"{names.RECOVERY_POINT_CHECKPOINT}.tmp") else None
-    owned = opened(path, disk=disk)
-    assert list(owned.failures()) == [TP]  # nobody can append before the line is lowered
-    owned._logs.abandon()
-    owned._dir_lock.release()
-    owned = opened(path)
-    assert checkpoints.read(path / names.RECOVERY_POINT_CHECKPOINT)[TP] == 1
-    assert read(owned, "t") == [b"kept"]
-    append(owned.log(TP), [b"more"])
-    close_clean(owned)
+# The rehearsal of a directory's recovery is told what the recovery itself is told.
 
 
-@pytest.mark.parametrize("lost_power", [False, True])
-def test_no_checkpoint_is_above_the_end_after_a_truncation(tmp_path: Path, lost_power: bool) -> None:
-    """The disk is full when the lines are written after a truncation below the log start. What is appended then, and
-    the process's end, find lines that are right."""
+def test_the_rehearsal_has_the_plan_of_the_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_log_dir(tmp_path, {"t": [Partition([Batch(many(3))], recovery_point=2)]})
+    config = replace(ONE_THREAD, producer_id_expiration_ms=7_000)
+    told: list[RecoveryPlan] = []
+    monkeypatch.setattr(owned_dir, "rehearse", lambda plan, **_: told.append(plan))
+    owned_dir.rehearse_recovery(LogDir.open_read_only(tmp_path, config=config), [TopicPartition("t", 0)], NoProgress())
+    done: list[RecoveryPlan] = []
+
+    def recovery(plan: RecoveryPlan, **others: object) -> Recovery:
+        done.append(plan)
+        return Recovery(plan, **others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(owned_dir, "Recovery", recovery)
+    OwnedDir.open(tmp_path, Opening(trust_clean=False), config=config).close()
+    assert told == done
+    assert told[0].producer_expiration_ms == 7_000
+
+
+def test_a_crash_while_opening_lets_go_of_the_lock_in_this_process(tmp_path: Path) -> None:
     path = tmp_path / "dir"
-    path.mkdir()
-    disk = FaultyDisk(path)
-    owned = opened(path, disk=disk)
-    owned.create_topic("t", 1, {"segment.bytes": "400"})
-    log = owned.log(TP)
-    for n in range(8):
-        append(log, [b"%d" % n * 20, b"%d" % n * 20])
-    log.flush()
-    log.increment_log_start_offset(11)
-    owned.checkpoint()
-    before = log.log_end_offset
-    disk.fail = lambda what, _path: errno.ENOSPC if "checkpoint" in what and log.log_end_offset < before else None
-    with pytest.raises(OSError, match="No space left"):
-        owned.truncate_to(TP, 3)
-    end = log.log_end_offset
-    for name in (names.RECOVERY_POINT_CHECKPOINT, names.LOG_START_CHECKPOINT):
-        assert checkpoints.read(path / name).get(TP, 0) <= end, name
-    append(log, [b"acknowledged"])
-    if lost_power:
-        owned._logs.get(TP).flush()
-    disk.stopped = True
-    owned._logs.abandon()
+    opened(path).close()
     with pytest.raises(Crash):
-        owned._dir_lock.release()
-    if lost_power:
-        disk.power_loss()
-    owned = opened(path)
-    assert read(owned, "t")[-1] == b"acknowledged"
-    close_clean(owned)
-
-
-def test_a_truncation_lowers_the_cleaners_checkpoint(tmp_path: Path) -> None:
-    """What is appended there is dirty: also if the process is killed before the line is lowered."""
-    owned = opened(tmp_path / "dir")
-    owned.create_topic("t", 1, {"segment.bytes": "100"})
-    log = owned.log(TP)
-    for n in range(8):
-        append(log, [b"%d" % n * 20])
-    owned.note_cleaned(log, 6)
-    for removed in owned.truncate_to(TP, 3):
-        removed.unlink()
-    assert owned.checkpoints.cleaner_offset(TP) == log.snapshot().segments[-1].base_offset <= 3
-    owned.note_cleaned(log, 6)  # by a pass that the truncation has overtaken
-    assert owned.checkpoints.cleaner_offset(TP) == log.snapshot().segments[-1].base_offset
-    close_clean(owned)
-    text = checkpoints.encode({TP: 6})
-    (tmp_path / "dir" / names.CLEANER_CHECKPOINT).write_bytes(text)
-    owned = opened(tmp_path / "dir")
-    assert owned.log(TP).log_end_offset == 3
-    assert owned.checkpoints.cleaner_offset(TP) == 3
-    close_clean(owned)
+        OwnedDir.open(path, disk=FaultyDisk(path, stop_at=1))
+    opened(path).close()

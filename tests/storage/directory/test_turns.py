@@ -20,12 +20,8 @@ import pytest
 
 from storage.append.partition_log import PartitionLog
 from storage.compaction.cleaner import compact_partition
-from storage.directory import owned_dir
-from storage.directory.directory_checkpoints import PartitionOffsets
-from storage.directory.owned_dir import Opening, OwnedDir, OwnedLogs
 from storage.errors import PartitionOffline, UnknownTopicOrPartition
 from storage.files import checkpoints, names
-from storage.log.log_dir import LogDir
 from storage.recovery.recovery import Recovery
 from storage.types import TopicPartition
 from tests.support.faults import FaultyDisk
@@ -120,109 +116,6 @@ def cleanly_shut_down(path: Path, partitions: int = 2, values: int = 5) -> None:
     close_clean(owned)
 
 
-def make_again(owned: OwnedDir) -> None:
-    owned.delete_topic("t")
-    owned.create_topic("t", 2)
-
-
-@pytest.mark.parametrize("before", [True, False], ids=["before recovery", "after recovery"])
-def test_a_topic_made_again_while_its_log_is_opened_begins_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
-) -> None:
-    cleanly_shut_down(tmp_path)
-    owned = opened(tmp_path)
-    with stopped(monkeypatch, Recovery, "run", before=before) as recovery:
-        looking = Doing(lambda: owned.log_dir.log(TP))
-        recovery.reached()
-        making = Doing(lambda: make_again(owned))
-        making.until_done_or_waiting()
-        recovery.go_on()
-        making.done()
-        looking.done()
-    assert making.error is None
-    assert isinstance(looking.error, UnknownTopicOrPartition | PartitionOffline | None)
-    log = owned.log(TP)
-    assert (log.log_start_offset, log.log_end_offset) == (0, 0)
-    assert owned.log_dir.log(TP) is log
-    append(log, [b"new"])
-    assert read(owned, "t") == [b"new"]
-    assert not owned.failures()
-    close_clean(owned)
-    owned = opened(tmp_path)
-    assert read(owned, "t") == [b"new"]
-    close_clean(owned)
-
-
-def test_a_topic_removed_while_its_log_is_opened_leaves_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cleanly_shut_down(tmp_path)
-    owned = opened(tmp_path)
-    with stopped(monkeypatch, Recovery, "run", before=True) as recovery:
-        looking = Doing(lambda: owned.log(TP))
-        recovery.reached()
-        removing = Doing(lambda: owned.delete_topic("t"))
-        removing.until_done_or_waiting()
-        recovery.go_on()
-        removing.done()
-        looking.done()
-    assert removing.error is None
-    with pytest.raises(UnknownTopicOrPartition):
-        owned.log(TP)
-    assert not owned.failures()
-    close_clean(owned)
-
-
-def test_a_log_that_was_forgotten_on_the_way_to_its_reader_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cleanly_shut_down(tmp_path)
-    owned = opened(tmp_path)
-    with stopped(monkeypatch, owned.log_dir, "_open_log", before=False) as asked:
-        looking = Doing(lambda: owned.log_dir.log(TP))
-        asked.reached()
-        make_again(owned)
-        asked.go_on()
-        looking.done()
-    assert owned.log_dir.log(TP) is owned.log(TP)
-    assert owned.log_dir.log(TP).snapshot().log_end_offset == 0
-    close_clean(owned)
-
-
-def test_no_checkpoint_line_of_a_topic_comes_after_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lines of a log whose topic is removed while they are noted: with them a new topic would begin at 5."""
-    cleanly_shut_down(tmp_path)
-    owned = opened(tmp_path)
-    owned.log(TP).increment_log_start_offset(5)
-    with stopped(monkeypatch, OwnedLogs, "offsets_of", before=False) as noted:
-        checkpointing = Doing(owned.checkpoint)
-        noted.reached()
-        removing = Doing(lambda: owned.delete_topic("t"))
-        removing.until_done_or_waiting()
-        noted.go_on()
-        removing.done()
-        checkpointing.done()
-    assert removing.error is None
-    assert checkpointing.error is None
-    assert owned.checkpoints.of(TP) == PartitionOffsets(None, None, None)
-    owned.create_topic("t", 1)
-    assert (owned.log(TP).log_start_offset, owned.log(TP).log_end_offset) == (0, 0)
-    close_clean(owned)
-
-
-def test_a_log_that_is_there_when_its_topic_is_made_leaves_no_line(tmp_path: Path) -> None:
-    """Its directory was removed by somebody else, and its log is still open."""
-    cleanly_shut_down(tmp_path, partitions=1)
-    owned = opened(tmp_path)
-    owned.log(TP).increment_log_start_offset(5)
-    shutil.rmtree(tmp_path / "t-0")
-    owned.create_topic("t", 1)
-    assert owned.checkpoints.of(TP) == PartitionOffsets(None, None, None)
-    log = owned.log(TP)
-    assert (log.log_start_offset, log.log_end_offset) == (0, 0)
-    close_clean(owned)
-
-
 def test_the_cleaners_line_is_of_the_log_that_was_cleaned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass that ends when its topic is another says nothing of that one."""
     owned = opened(tmp_path)
@@ -283,50 +176,7 @@ def test_a_directory_that_somebody_takes_away_while_it_is_opened(
     close_clean(owned)
 
 
-def test_a_failed_partition_that_somebody_removes_is_no_failure_any_more(tmp_path: Path) -> None:
-    cleanly_shut_down(tmp_path / "dir")
-    (tmp_path / "dir" / names.CLEAN_SHUTDOWN).unlink()
-    (tmp_path / "dir" / names.RECOVERY_POINT_CHECKPOINT).unlink()
-    (tmp_path / "dir" / "t-0" / "00000000000000000000.index").unlink()
-    disk = FaultyDisk(tmp_path / "dir")
-    disk.fail = lambda what, place: errno.EIO if "t-0" in str(place) and what.startswith(("write", "create")) else None
-    owned = opened(tmp_path / "dir", Opening(), disk=disk)
-    assert list(owned.failures()) == [TP]
-    shutil.rmtree(tmp_path / "dir" / "t-0")
-    owned.log_dir.refresh()
-    assert not owned.failures()
-    assert owned.close().clean
-
-
 # Configurations
-
-
-@pytest.mark.parametrize("before", [True, False], ids=["before recovery", "after recovery"])
-@pytest.mark.parametrize("way", ["lazily", "again after a full disk"])
-def test_a_configuration_altered_while_a_log_is_opened_is_in_force(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool, way: str
-) -> None:
-    cleanly_shut_down(tmp_path / "dir")
-    disk = FaultyDisk(tmp_path / "dir")
-    owned = opened(tmp_path / "dir", disk=disk)
-    if way != "lazily":
-        (tmp_path / "dir" / "t-1" / "00000000000000000000.timeindex").unlink()
-        disk.fail = lambda what, _place: errno.ENOSPC if what.startswith("create") else None
-        with pytest.raises(PartitionOffline):
-            owned.log(SECOND)
-        disk.fail = lambda _what, _place: None
-    with stopped(monkeypatch, Recovery, "run", before=before) as recovery:
-        looking = Doing(lambda: owned.log(SECOND))
-        recovery.reached()
-        altered = owned.alter_config("t", {"max.message.bytes": "100"})
-        twice = owned.alter_config("t", {"flush.messages": "1"})
-        recovery.go_on()
-        looking.done()
-    assert looking.error is None
-    assert (altered.max_message_bytes, twice.max_message_bytes, twice.flush_messages) == (100, 100, 1)
-    config = owned.log(SECOND).config
-    assert (config.max_message_bytes, config.flush_messages) == (100, 1)
-    close_clean(owned)
 
 
 def test_a_configuration_that_could_be_written_in_part_is_in_force_where_it_says_so(tmp_path: Path) -> None:
@@ -345,44 +195,6 @@ def test_a_configuration_that_could_be_written_in_part_is_in_force_where_it_says
     close_clean(owned)
     told = {path.parent.name: path.read_bytes() for path in (tmp_path / "dir").glob("t-*/topic.properties")}
     assert told["t-0"] == told["t-1"]
-
-
-def test_an_opening_that_mends_a_configuration_does_not_bring_the_one_before_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever opens the second partition copies the first's file to it while that is being replaced."""
-    cleanly_shut_down(tmp_path)
-    owned = opened(tmp_path)
-    with stopped(monkeypatch, owned_dir.topic_properties, "read", before=False) as mending:
-        looking = Doing(lambda: _mend(owned))
-        mending.reached()
-        altering = Doing(lambda: owned.alter_config("t", {"max.message.bytes": "100"}))
-        deadline = time.monotonic() + _BOUND_S
-        while altering.is_alive() and not _is_in(altering, "describe"):
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-        mending.go_on()
-        altering.done()
-        looking.done()
-    assert altering.error is None
-    assert looking.error is None
-    assert LogDir.open_read_only(tmp_path).topic_info("t").config.max_message_bytes == 100
-    told = {path.parent.name: path.read_bytes() for path in tmp_path.glob("t-*/topic.properties")}
-    assert told["t-0"] == told["t-1"]
-    close_clean(owned)
-
-
-def _mend(owned: OwnedDir) -> None:
-    owned._logs._mend_properties(SECOND)
-
-
-def _is_in(thread: threading.Thread, name: str) -> bool:
-    frame = sys._current_frames().get(thread.ident or 0)
-    while frame is not None:
-        if frame.f_code.co_name == name:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def test_two_who_want_it_rebuilt_and_opened_get_one_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -291,43 +291,6 @@ def test_unchanged_topics_are_shared(tmp_path: Path) -> None:
     assert len(same) >= len(before.topics) - 1
 
 
-@pytest.mark.parametrize("fraction", [0.1, 0.4, 0.9])
-def test_damage_in_the_log_ends_the_replay(tmp_path: Path, fraction: float) -> None:
-    directory = copy_of("log-only", tmp_path)
-    log = directory / LOG
-    whole = log.read_bytes()
-    table = BatchTable.empty(1000)
-    scan(whole, 0, table)
-    row = int(table.rows * fraction)
-    data = bytearray(whole)
-    data[int(table.end[row]) - 1] ^= 0x10
-    log.write_bytes(data)
-    reader = ClusterMetadataReader(directory)
-    metadata = reader.refresh()
-    assert metadata is not None
-    assert metadata.end_offset == int(table.base_offset[row])
-    assert isinstance(metadata.problem, CorruptBatch)
-    assert metadata.problem.path == log
-    assert reader.refresh() is metadata
-    with log.open("r+b") as file:  # a torn read of what is being written heals
-        file.write(whole)
-    check(reader.refresh(), directory)
-
-
-def test_rubbish_and_zeros_behind_the_log(tmp_path: Path) -> None:
-    directory = copy_of("log-only", tmp_path)
-    with (directory / LOG).open("ab") as file:
-        file.write(bytes(4096))
-    check(ClusterMetadataReader(directory).refresh(), directory)
-    with (directory / LOG).open("ab") as file:
-        file.write(b"rubbish" * 20)
-    metadata = ClusterMetadataReader(directory).refresh()
-    assert metadata is not None
-    assert metadata.problem is not None
-    assert metadata.problem.what == "metadata holds what is no batch"
-    assert metadata.end_offset == 64
-
-
 def test_every_byte_of_the_log_damaged_gives_a_prefix(tmp_path: Path) -> None:
     directory = copy_of("log-only", tmp_path)
     log = directory / LOG

@@ -1,18 +1,28 @@
-"""Decoder: what is left out, where damage and full arenas stop it, what it recycles."""
+"""Decoder and RecordBlock: what is left out, where damage and full arenas stop it, batches decompressed together."""
 
 from __future__ import annotations
 
+import random
 import threading
 
+import cramjam
 import numpy as np
 import pytest
 
+from storage.append import batch_encoder
 from storage.errors import CorruptBatch, StorageError, UnsupportedFormat
+from storage.format import block as block_module
+from storage.format import compression, decode_kernel, decoder, inflate_kernel
 from storage.format.batches import BatchTable, scan
-from storage.format.block import RecordBlock
-from storage.format.compression import Codec, compress
-from storage.format.decoder import Decoder
-from tests.support.raw_batches import batch, message, record
+from storage.format.block import Record, RecordBlock
+from storage.format.compression import LZ4_MAGIC, Codec, CodecLibrary, compress
+from storage.format.decoder import MOST_HEADERS, MOST_RECORDS, Decoder
+from tests.storage.format.test_both_forms import Outcome, read_all
+from tests.support.damaged_bytes import damaged, with_right_checksums
+from tests.support.raw_batches import batch, body, message, record, sized, varint
+from tests.support.uncompiled import uncompiled
+
+# Decoder: what is left out, where damage and full arenas stop it, what it recycles.
 
 CODECS = list(Codec)
 
@@ -314,3 +324,380 @@ def test_the_memory_of_an_older_block_stays() -> None:
     view = block.buffer
     decoder.decode(large, table_of(large), origin=0)
     assert len(bytes(view)) == len(record(0, b"key", b"v"))
+
+
+# The most records and headers that are read of one batch: what compresses to almost nothing takes no memory for it.
+#
+# With the built kernels: plain Python would take minutes.
+
+RECORD = sized(body(value=None))
+HEADERS = sized(body(value=None)[:-1] + varint(MOST_HEADERS) + b"\0\1" * MOST_HEADERS)
+TOO_MANY_RECORDS = "more records than are read of one batch"
+
+
+def scanned(data: bytes) -> tuple[bytes, BatchTable]:
+    table = BatchTable.empty(1)
+    scan(data, 0, table)
+    return data, table
+
+
+def decode(data: bytes) -> RecordBlock:
+    return Decoder().decode(*scanned(data), origin=0)
+
+
+def fault(data: bytes) -> tuple[str, str, str]:
+    damages = [decode(data).damage, Decoder().audit(*scanned(data), origin=0).damage]
+    found = {(str(one.error.what), str(one.error.expected), str(one.error.found)) for one in damages if one}
+    assert None not in damages
+    return found.pop() if len(found) == 1 else ("", "", "")
+
+
+@pytest.mark.skipif(not decode_kernel.is_compiled(), reason="plain Python takes minutes")
+def test_the_most_records_and_headers_are_read() -> None:
+    block = decode(batch(RECORD * (MOST_RECORDS - 1) + sized(body(MOST_RECORDS - 1)), count=MOST_RECORDS))
+    assert (block.damage, len(block), int(block.offset[-1])) == (None, MOST_RECORDS, MOST_RECORDS - 1)
+    block = decode(batch([HEADERS]))
+    assert (block.damage, block.headers_count.tolist()) == (None, [MOST_HEADERS])
+    assert block.headers_spans().shape == (4, MOST_HEADERS)
+
+
+@pytest.mark.skipif(not decode_kernel.is_compiled(), reason="plain Python takes minutes")
+@pytest.mark.parametrize("value", [None, b"value"])  # an audit has a shorter way for records like the second
+def test_a_batch_of_more_records_is_damage(value: bytes | None) -> None:
+    number = MOST_RECORDS + 1
+    found = fault(batch(sized(body(value=value)) * number, count=number))
+    assert found == (TOO_MANY_RECORDS, f"at most {MOST_RECORDS}", str(number))
+
+
+@pytest.mark.skipif(not decode_kernel.is_compiled(), reason="plain Python takes minutes")
+def test_a_batch_of_more_headers_is_damage() -> None:
+    found = fault(batch([HEADERS, sized(body(1, headers=[(b"", None)]))]))
+    what = "more headers than are read of one batch (record 1 of the batch)"
+    assert found == (what, f"at most {MOST_HEADERS}", str(MOST_HEADERS + 1))
+
+
+@pytest.mark.skipif(not decode_kernel.is_compiled(), reason="plain Python takes minutes")
+def test_a_wrapper_of_more_messages_is_damage() -> None:
+    message = batch_encoder.encode([Record(None, None, (), 0)], 0)
+    table = scanned(batch_encoder.encode([Record(None, b"", (), 0)], 0, codec=Codec.GZIP))[1]
+
+    def wrong(messages: int) -> str:
+        content = message * messages
+        columns, fault = np.empty((9, MOST_RECORDS + 1), np.int64), np.zeros(4, np.int64)
+        spans = np.array([0, len(content)], np.int64)
+        decode_kernel.decode(
+            content, table.data, 0, 1, 0, spans[:1], spans[1:], np.empty(0, np.uint8), False, columns, 0, fault
+        )
+        return decode_kernel.FAULTS[fault[0]][0]
+
+    assert (wrong(MOST_RECORDS), wrong(MOST_RECORDS + 1)) == ("", TOO_MANY_RECORDS)
+
+
+@pytest.mark.skipif(not decode_kernel.is_compiled(), reason="plain Python takes minutes")
+def test_no_room_is_made_for_records_that_are_not_read() -> None:
+    data, table = scanned(batch(RECORD * (MOST_RECORDS + 1), count=MOST_RECORDS + 1))
+    assert decode_kernel.survey(table.data, 0, 1, 0, len(data), np.empty(0, np.uint8), True) == (MOST_RECORDS, 0, 0)
+
+
+@pytest.mark.skipif(not decode_kernel.is_compiled(), reason="plain Python takes minutes")
+def test_memory_of_a_large_batch_is_given_back() -> None:
+    small = batch([sized(body())])
+    payload = compress(Codec.ZSTD, sized(body(value=bytes(decoder._KEPT_BYTES))))
+    large = batch(payload, count=1, attributes=Codec.ZSTD)
+    damaged = batch(payload, count=2, attributes=Codec.ZSTD)
+    one = Decoder()
+    assert len(one.decode(*scanned(large), origin=0)) == 1
+    assert len(one._arena) > decoder._KEPT_BYTES
+    one.decode(*scanned(small), origin=0)
+    assert len(one._arena) == 0
+    assert one.decode(*scanned(damaged), origin=0).damage is not None
+    assert len(one._arena) == 0
+    one.audit(*scanned(large), origin=0)
+    assert len(one._arena) == 0
+    one.decode(*scanned(batch(RECORD * MOST_RECORDS, count=MOST_RECORDS)), origin=0)
+    assert one._columns.shape[1] >= MOST_RECORDS
+    one.decode(*scanned(small), origin=0)
+    assert one._columns.shape[1] <= 4096 | 8
+
+
+@pytest.mark.skipif(not decode_kernel.is_compiled(), reason="plain Python takes minutes")
+def test_few_decoders_have_large_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = scanned(batch(RECORD * (decoder._KEPT_RECORDS + 1), count=decoder._KEPT_RECORDS + 1))
+    small = scanned(batch([RECORD]))
+    monkeypatch.setattr(decoder, "_large", threading.BoundedSemaphore(2))
+    monkeypatch.setattr(decoder, "_PATIENCE_SECONDS", 0)
+    first, second, third = Decoder(), Decoder(), Decoder()
+    for one in (first, second, third):
+        assert one.decode(*large, origin=0).damage is None
+    assert (first._is_counted, second._is_counted, third._is_counted) == (True, True, False)
+    first.decode(*small, origin=0)
+    third.decode(*large, origin=0)
+    assert (first._is_counted, third._is_counted) == (False, True)
+    del one, second, third
+    assert decoder._large.acquire(blocking=False)
+    assert decoder._large.acquire(blocking=False)
+
+
+@pytest.mark.skipif(not decode_kernel.is_compiled(), reason="plain Python takes minutes")
+def test_a_decoder_waits_for_another_ones_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = scanned(batch(RECORD * (decoder._KEPT_RECORDS + 1), count=decoder._KEPT_RECORDS + 1))
+    waited: list[float] = []
+
+    class Taken:
+        def acquire(self, timeout: float) -> bool:
+            waited.append(timeout)
+            return False
+
+    monkeypatch.setattr(decoder, "_large", Taken())
+    assert Decoder().decode(*large, origin=0).damage is None
+    assert waited == [decoder._PATIENCE_SECONDS]
+
+
+# RecordBlock: choosing, gathering, and bytes at API edges.
+
+BLOCK_HEADERS = [(b"a", b"1"), (b"a", None), (b"", b"x" * 200)]
+RECORDS = [
+    record(0, b"k0", b"v0"),
+    record(1, None, b""),
+    record(2, b"", None),
+    record(3, b"k3", b"v" * 300, BLOCK_HEADERS),
+]
+KEYS = [b"k0", None, b"", b"k3"]
+VALUES = [b"v0", b"", None, b"v" * 300]
+
+
+def a_block() -> RecordBlock:
+    data = batch(RECORDS[:3], 10) + batch(RECORDS[3:], 10)
+    table = BatchTable.empty(2)
+    scan(data, 0, table)
+    return Decoder().decode(data, table, origin=0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "offsets"),
+    [
+        (np.array([True, False, False, True]), [10, 13]),
+        (np.array([3, 0, 0]), [13, 10, 10]),
+        (np.array([], np.int64), []),
+        (slice(1, 3), [11, 12]),
+        (slice(None, None, -1), [13, 12, 11, 10]),
+    ],
+)
+def test_select(rows: np.ndarray | slice, offsets: list[int]) -> None:
+    block = a_block()
+    part = block.select(rows)
+    assert part.offset.tolist() == offsets
+    assert [part.key(i) for i in range(len(part))] == [KEYS[offset - 10] for offset in offsets]
+    assert (part.buffer, part.table, part.next_row, part.damage) == (block.buffer, block.table, 2, None)
+    part.columns[:] = -7
+    assert block.offset.tolist() == [10, 11, 12, 13]
+    assert all(column.flags.c_contiguous for column in part.columns)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("separator", [None, b"\n", b"", b"\r\n--"])
+def test_gather(separator: bytes | None, plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if plain:
+        monkeypatch.setattr(block_module, "decode_kernel", uncompiled("storage.format.decode_kernel"))
+    block = a_block()
+    gap = separator or b""
+    for column, expected in ("key", KEYS), ("value", VALUES):
+        data, ends = block.gather(column, separator)  # type: ignore[arg-type] # a loop over both literals
+        assert data == b"".join((item or b"") + gap for item in expected)
+        starts = [0, *(ends[:-1] + len(gap)).tolist()]
+        assert [data[a:b] for a, b in zip(starts, ends.tolist(), strict=True)] == [item or b"" for item in expected]
+    assert (block.select(slice(0)).gather("key")[0], len(block.select(slice(0)).gather("key")[1])) == (b"", 0)
+
+
+def test_single_records() -> None:
+    block = a_block()
+    assert [block.key(i) for i in range(4)] == KEYS
+    assert [block.value(i) for i in range(4)] == VALUES
+    assert [block.headers(i) for i in range(4)] == [[], [], [], BLOCK_HEADERS]
+
+
+def test_headers_of_foreign_columns_raise() -> None:
+    block = a_block().detach()
+    block.headers_start[3] = len(block.buffer) - 1
+    with pytest.raises(CorruptBatch):
+        block.headers(3)
+
+
+def test_a_detached_block_outlives_the_next_decode() -> None:
+    first, second = bytearray(batch([record(0, b"one")])), batch([record(0, b"two")], 5)
+    table = BatchTable.empty(1)
+    scan(first, 0, table)
+    decoder = Decoder()
+    block = decoder.decode(first, table, origin=0)
+    kept = block.detach()
+    table.clear()
+    scan(second, 0, table)
+    first[:] = bytes(len(first))
+    assert decoder.decode(second, table, origin=0).key(0) == b"two"
+    assert (kept.key(0), kept.offset.tolist(), kept.table.base_offset.tolist()) == (b"one", [0], [0])
+    assert block.offset.tolist() == [5]  # which is why
+
+
+def test_the_buffer_is_read_only() -> None:
+    assert a_block().buffer.readonly
+    assert a_block().detach().buffer.readonly
+
+
+# Batches decompressed many at a time: the same records and errors as one by one, whatever the frames are.
+
+INFLATE_CODECS = [Codec.LZ4, Codec.ZSTD]
+CONTENT = b"".join(record(i, b"key", b"value" * 40) for i in range(30))
+
+
+def frame(payload: bytes, codec: int, base_offset: int = 0) -> bytes:
+    """A batch of the 30 records of CONTENT whose stored bytes are `payload`."""
+    return batch(payload, base_offset, count=30, last_offset_delta=29, attributes=codec)
+
+
+def lz4_frame(flags: int, descriptor: int = 0x40, *, checksum: int | None = None) -> bytes:
+    """A frame of CONTENT in one stored block, with this first header byte."""
+    plain = compress(Codec.LZ4, CONTENT)
+    head = LZ4_MAGIC + bytes([flags, descriptor, plain[6] if checksum is None else checksum])
+    return head + plain[7:]
+
+
+def without_libraries(data: bytes, patch: pytest.MonkeyPatch, **options: bool) -> Outcome:
+    with patch.context() as inner:
+        inner.setattr(compression, "_zstd", lambda: None)
+        inner.setattr(compression, "_lz4", lambda: None)
+        return read_all(data, **options)
+
+
+def taken(data: bytes) -> int:
+    """How many batches from the first on the kernel takes."""
+    table = BatchTable.empty(100)
+    scan(data, 0, table)
+    spans = np.zeros((2, table.rows), np.int64)
+    arena, rows = np.empty(1 << 20, np.uint8), np.arange(table.rows, dtype=np.int64)
+    library = CodecLibrary()
+    headers = np.ascontiguousarray(table.data)
+    index, _ = inflate_kernel.inflate(
+        data, headers, 0, 0, rows, 0, arena, 0, 1 << 20, 1 << 20, spans[0], spans[1], library.addresses
+    )
+    return index
+
+
+def test_the_libraries_of_this_machine_are_used() -> None:
+    if not inflate_kernel.is_compiled() or set(compression.versions()) != {"libzstd", "liblz4"}:
+        pytest.skip("kernel not built, or libzstd or liblz4 not there")
+    for codec in INFLATE_CODECS:
+        assert taken(frame(compress(codec, CONTENT), codec) * 3) == 3
+    assert taken(frame(compress(Codec.GZIP, CONTENT), Codec.GZIP)) == 0
+
+
+@pytest.mark.parametrize("codec", INFLATE_CODECS)
+def test_equal_to_one_by_one(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    payload = compress(codec, CONTENT)
+    data = b"".join(frame(payload, codec, 30 * i) for i in range(40))
+    outcome = read_all(data)
+    assert len(outcome.records) == 40 * 30
+    assert outcome == without_libraries(data, monkeypatch)
+
+
+@pytest.mark.parametrize("codec", INFLATE_CODECS)
+def test_damage_behind_a_right_checksum(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = random.Random(codec)
+    payload = compress(codec, CONTENT)
+    found = more = 0
+    for _ in range(500):
+        parts = [frame(payload, codec), frame(damaged(payload, dice), codec, 30), frame(payload, codec, 60)]
+        data = with_right_checksums(b"".join(parts))
+        outcome, other = read_all(data), without_libraries(data, monkeypatch)
+        if outcome != other:
+            # cramjam's libzstd is younger than the system's may be, and finds some damage that the older one does not.
+            assert [damage[0] for damage in other.damages] == [1]
+            assert not outcome.damages
+            assert [r for r in outcome.records if r.row != 1] == list(other.records)
+            more += 1
+        found += bool(outcome.damages)
+    assert more <= found // 100
+    assert found > 50
+
+
+def test_codecs_that_change_from_batch_to_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = random.Random(7)
+    codecs = [dice.choice((*INFLATE_CODECS, Codec.GZIP, Codec.SNAPPY, Codec.NONE)) for _ in range(60)]
+    parts = [
+        frame(CONTENT if codec is Codec.NONE else compress(codec, CONTENT), codec, 30 * i)
+        for i, codec in enumerate(codecs)
+    ]
+    outcome = read_all(b"".join(parts))
+    assert len(outcome.records) == 60 * 30
+    assert outcome == without_libraries(b"".join(parts), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(bytes(cramjam.lz4.compress(CONTENT)), id="lz4-linked-or-checked"),
+        pytest.param(lz4_frame(0x40), id="lz4-linked"),
+        pytest.param(lz4_frame(0x60, checksum=0), id="lz4-wrong-header-checksum"),
+        pytest.param(lz4_frame(0x60, 0x30), id="lz4-block-size-unknown"),
+        pytest.param(compress(Codec.LZ4, CONTENT) + b"behind", id="lz4-bytes-behind"),
+        pytest.param(compress(Codec.LZ4, CONTENT) * 2, id="lz4-two-frames"),
+        pytest.param(b"\x50\x2a\x4d\x18\x01\0\0\0x" + compress(Codec.LZ4, CONTENT), id="lz4-skippable-frame"),
+        pytest.param(compress(Codec.LZ4, CONTENT)[:-4], id="lz4-no-end-mark"),
+        pytest.param(b"", id="nothing"),
+    ],
+)
+def test_frames_that_kafka_has_rules_for(payload: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = frame(payload, Codec.LZ4) + frame(compress(Codec.LZ4, CONTENT), Codec.LZ4, 30)
+    outcome = read_all(data)
+    assert outcome == without_libraries(data, monkeypatch)
+    assert {r.offset for r in outcome.records} >= set(range(30, 60))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(compress(Codec.ZSTD, CONTENT) + b"behind", id="bytes-behind"),
+        pytest.param(compress(Codec.ZSTD, CONTENT[:100]) + compress(Codec.ZSTD, CONTENT[100:]), id="two-frames"),
+        pytest.param(b"\x50\x2a\x4d\x18\x01\0\0\0x" + compress(Codec.ZSTD, CONTENT), id="skippable-frame"),
+        pytest.param(compress(Codec.ZSTD, CONTENT)[:-1], id="cut"),
+        pytest.param(b"\x28\xb5\x2f\xfd\x00\xff" + compress(Codec.ZSTD, CONTENT)[6:], id="huge-window"),
+        pytest.param(b"\x28\xb5\x2f\xfd", id="magic-alone"),
+    ],
+)
+def test_zstd_streams_of_all_kinds(payload: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = frame(payload, Codec.ZSTD) + frame(compress(Codec.ZSTD, CONTENT), Codec.ZSTD, 30)
+    outcome = read_all(data)
+    assert outcome == without_libraries(data, monkeypatch)
+    assert {r.offset for r in outcome.records} >= set(range(30, 60))
+
+
+@pytest.mark.parametrize("codec", INFLATE_CODECS)
+def test_the_cap_holds(codec: Codec) -> None:
+    bomb = compress(codec, bytes(1 << 20))
+    table = BatchTable.empty(4)
+    data = frame(bomb, codec)
+    scan(data, 0, table)
+    block = Decoder(max_decompressed_bytes=1000, block_bytes=500).decode(data, table, origin=0)
+    assert block.damage is not None
+    assert "cap" in str(block.damage.error)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_gather_trusts_no_column(plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if plain:
+        monkeypatch.setattr(block_module, "decode_kernel", uncompiled("storage.format.decode_kernel"))
+    size = len(a_block().buffer)
+    for start, length in ((-1, 3), (size, 1), (size + 5, 1), (size - 1, 2), (2**63 - 1, 3), (-(2**63), 3)):
+        block = a_block().detach()
+        block.key_start[3], block.key_length[3] = start, length
+        with pytest.raises(ValueError, match="outside"):
+            block.gather("key")
+    decode_kernel = block_module.decode_kernel
+    start, length = np.zeros(1, np.int64), np.array([4])
+    with pytest.raises(ValueError, match="outside"):
+        decode_kernel.gather(b"abcd", start, length, b"", np.empty(3, np.uint8), np.empty(1, np.int64))
+    with pytest.raises(ValueError, match="outside"):
+        decode_kernel.gather(b"abcd", start, length, b"\n", np.empty(4, np.uint8), np.empty(1, np.int64))
+    with pytest.raises(ValueError, match="lengths"):
+        decode_kernel.gather(b"abcd", start, length[:0], b"", np.empty(4, np.uint8), np.empty(1, np.int64))
+    with pytest.raises(ValueError, match="lengths"):
+        decode_kernel.gather(b"abcd", start, length, b"", np.empty(4, np.uint8), np.empty(0, np.int64))

@@ -1,25 +1,39 @@
-"""Kafka's own records read by definition: as Kafka's own classes print them, and damaged ones as errors."""
+"""Kafka's own records, read and written by definition; and the examples of FORMAT.md."""
 
 from __future__ import annotations
 
 import json
 import random
+import re
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from storage.errors import StorageError
+from storage.coordinators.groups import (
+    DELETION_ORDER,
+    CommittedOffset,
+    GroupType,
+    OffsetKey,
+    encode_commit,
+    encode_offset_key,
+    group_type,
+)
+from storage.errors import InvalidRecord, StorageError
 from storage.files.names import KAFKAS_OWN_TOPICS
 from storage.format.messages import GROUPS, Messages, messages
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
-from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.fixtures import FIXTURES, ROOT, requires_fixtures
 from tests.support.own_topics import INTERNAL, PARTITIONS, golden, lines, raw, tp_of, without_name
 from tests.support.uncompiled import plain_kernels
 
-pytestmark = requires_fixtures
+# Kafka's own records read by definition: as Kafka's own classes print them, and damaged ones as errors.
 
 
+@requires_fixtures
 @pytest.mark.parametrize("fixture", INTERNAL)
 def test_records_of_every_type_and_version_are_read_as_kafka_reads_them(fixture: str) -> None:
     count = 0
@@ -31,6 +45,7 @@ def test_records_of_every_type_and_version_are_read_as_kafka_reads_them(fixture:
     assert count > 200
 
 
+@requires_fixtures
 @pytest.mark.parametrize("fixture", INTERNAL)
 def test_odd_and_broken_records_are_read_or_refused_as_kafka_does_it(fixture: str) -> None:
     errors = {}
@@ -50,6 +65,7 @@ def test_odd_and_broken_records_are_read_or_refused_as_kafka_does_it(fixture: st
     assert errors["members: length beyond the value"] == "cut off in field members, at byte 25"
 
 
+@requires_fixtures
 @pytest.mark.parametrize(("fixture", "partition"), PARTITIONS)
 def test_logs_of_brokers_read_as_kafkas_classes_print_them(fixture: str, partition: str) -> None:
     tp = tp_of(partition)
@@ -70,10 +86,12 @@ def test_logs_of_brokers_read_as_kafkas_classes_print_them(fixture: str, partiti
     assert found == golden(fixture, partition)
 
 
+@requires_fixtures
 def test_the_groups_that_are_topics_are_kafkas_own() -> None:
     assert GROUPS == KAFKAS_OWN_TOPICS
 
 
+@requires_fixtures
 def test_the_key_tells_the_name_of_its_type() -> None:
     key, _ = messages("__consumer_offsets").one(b"\0\1\0\1g\0\1t\0\0\0\3", None)
     assert json.dumps(key) == (
@@ -102,6 +120,7 @@ def all_texts(reader: Messages, rows: list[tuple[bytes | None, bytes | None]], r
     return found
 
 
+@requires_fixtures
 @pytest.mark.parametrize("topic", sorted(GROUPS))
 def test_damaged_records_give_texts_or_errors_the_same_in_both_forms_of_the_kernel(topic: str) -> None:
     dice = random.Random(topic)
@@ -127,6 +146,7 @@ def test_damaged_records_give_texts_or_errors_the_same_in_both_forms_of_the_kern
     assert any(error is not None for _, _, error in compiled)
 
 
+@requires_fixtures
 def test_text_that_is_not_utf8_is_replaced_as_javas_decoder_replaces_it() -> None:
     dice = random.Random(7)
     pieces = [b"a", "ü€😀".encode(), b"\x80", b"\xc3", b"\xe2\x82", b"\xf0\x9f\x98", b"\xf4\x90", b"\xff", b"\xe0\x80"]
@@ -136,12 +156,100 @@ def test_text_that_is_not_utf8_is_replaced_as_javas_decoder_replaces_it() -> Non
         assert key["data"]["transactionalId"] == text.decode(errors="replace"), text
 
 
+@requires_fixtures
 def test_an_element_that_is_null_is_an_error_as_for_kafkas_reader() -> None:
     """MessageDataGenerator: "non-nullable field topics element was serialized as null"."""
     reader, key, rest = messages("__consumer_offsets"), b"\0\x10\0\1g\0\1r", b"\0" * 17
     assert reader.one(key, b"\0\0\2\2t" + rest)[1]["data"]["topics"] == ["t"]
     with pytest.raises(StorageError, match="null where it must not be in field topics"):
         reader.one(key, b"\0\0\2\0" + rest)
+
+
+# Committed offsets as they are written here, read back by Kafka's definitions; and what kinds of records there are.
+
+KEY = OffsetKey("g", "t", 2)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
+int64s = st.integers(-(2**63), 2**63 - 1)
+
+
+def read(key: OffsetKey, value: bytes) -> tuple[OffsetKey, CommittedOffset]:
+    named, data = messages("__consumer_offsets").one(encode_offset_key(key), value)
+    assert named["name"] == "OffsetCommit"
+    return OffsetKey(**named["data"]), CommittedOffset.of(data["data"])
+
+
+@given(texts, texts, st.integers(-(2**31), 2**31 - 1), int64s, st.integers(-(2**31), 2**31 - 1), texts, int64s)
+def test_commits_come_back(group: str, topic: str, partition: int, offset: int, epoch: int, text: str, at: int) -> None:
+    key, committed = OffsetKey(group, topic, partition), CommittedOffset(offset, epoch, text, at)
+    assert read(key, encode_commit(committed)) == (key, committed)
+
+
+@pytest.mark.parametrize(
+    ("version", "epoch", "expires"), [(0, -1, -1), (1, -1, 9), (2, -1, -1), (3, 7, -1), (4, 7, -1)]
+)
+def test_every_version_of_a_committed_offset(version: int, epoch: int, expires: int) -> None:
+    offset, stamp = (number.to_bytes(8, "big") for number in (5, 6))
+    head = b"\0" + bytes([version]) + offset + (b"\0\0\0\7" if version >= 3 else b"")
+    metadata = b"\2m" if version == 4 else b"\0\1m"
+    tail = {1: (9).to_bytes(8, "big"), 4: b"\1\0\x10" + bytes(range(16))}.get(version, b"")
+    assert read(KEY, head + metadata + stamp + tail) == (KEY, CommittedOffset(5, epoch, "m", 6, expires))
+
+
+def test_what_a_record_cannot_hold() -> None:
+    for name in ("x" * 2**15, "\ud800"):
+        with pytest.raises(InvalidRecord):
+            encode_offset_key(OffsetKey(name, "t", 0))
+        with pytest.raises(InvalidRecord):
+            encode_commit(CommittedOffset(1, metadata=name))
+
+
+def test_every_kind_of_record_belongs_to_a_type_of_group_and_has_its_place_in_the_order_of_deletions() -> None:
+    names: dict[int, Any] = {}
+    for kind in range(64):
+        key = b"\0" + bytes([kind]) + b"\0\1g" * 2 + b"\0\0\0\0"
+        try:
+            names[kind] = messages("__consumer_offsets").one(key, None)[0]["name"]
+        except StorageError:
+            continue
+    assert sorted(DELETION_ORDER) == sorted(set(names) - {0, 1})
+    for kind in DELETION_ORDER[1:]:
+        assert names[kind].lower().startswith(group_type(kind)), names[kind]
+    assert group_type(2) == GroupType.CLASSIC
+
+
+# The examples of FORMAT.md are what lies in the files they name.
+
+TEXT = (ROOT / "storage" / "FORMAT.md").read_text()
+BYTES = re.findall(r"`([^`\n]+)` from byte (\d+):\n\n```hex\n(.*?)```", TEXT, re.DOTALL)
+LINES = re.findall(r"`([^`\n]+)`:\n\n```text\n(.*?)```", TEXT, re.DOTALL)
+HEX = re.compile(r"(?:[0-9a-f]{2} ?)+(?: (?:[0-9a-f]{2} ?)+)?")
+
+
+def data_of(example: str) -> bytes:
+    """The bytes at the start of each line; words follow after two spaces or more."""
+    matches = [HEX.match(line) for line in example.splitlines()]
+    assert all(matches)
+    return bytes.fromhex("".join(match.group() for match in matches if match))
+
+
+@requires_fixtures
+@pytest.mark.parametrize(("name", "position", "example"), BYTES, ids=[name for name, _, _ in BYTES])
+def test_bytes(name: str, position: str, example: str) -> None:
+    data = data_of(example)
+    assert (FIXTURES / name).read_bytes()[int(position) : int(position) + len(data)] == data
+    if name.endswith(".log"):
+        assert len(data) == 12 + int.from_bytes(data[8:12], "big")
+
+
+@requires_fixtures
+@pytest.mark.parametrize(("name", "example"), LINES, ids=[name for name, _ in LINES])
+def test_lines(name: str, example: str) -> None:
+    assert (FIXTURES / name).read_text().rstrip("\n") == example.rstrip("\n")
+
+
+def test_no_example_is_missed() -> None:
+    assert (len(BYTES), len(LINES)) == (TEXT.count("```hex"), TEXT.count("```text"))
+    assert len(BYTES) == 8
 
 
 def test_columns_outside_of_the_buffer_are_refused() -> None:

@@ -82,23 +82,11 @@ def values(count: int, size: int = 100) -> list[bytes]:
     return [rng.randbytes(rng.randrange(size)) for _ in range(count)]
 
 
-def test_small_batches(tmp_path: Path) -> None:
-    seen, wrong = both(tmp_path, batches(values(300)))
-    assert [last for _, _, last in seen] == list(range(300))
-    assert not wrong
-
-
 def test_more_batches_in_a_window_than_rows_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ROWS", 5)
     seen, wrong = both(tmp_path, batches(values(300)))
     assert [last for _, _, last in seen] == list(range(300))
     assert not wrong
-
-
-def test_from_the_middle(tmp_path: Path) -> None:
-    head, rest = batches(values(50)), b"".join(batch(50 + n, b"x" * 50) for n in range(200))
-    seen, _ = both(tmp_path, head + rest, start=len(head))
-    assert [last for _, _, last in seen] == list(range(50, 250))
 
 
 def test_batches_larger_than_a_window(tmp_path: Path) -> None:
@@ -114,11 +102,6 @@ def test_values_that_are_batches(tmp_path: Path) -> None:
     seen, wrong = both(tmp_path, batches(copies))
     assert [last for _, _, last in seen] == list(range(60))
     assert not wrong
-
-
-def test_nothing_but_text(tmp_path: Path) -> None:
-    seen, wrong = both(tmp_path, b"this is no log at all, but long enough " * 500)
-    assert (seen, wrong) == ([], False)
 
 
 def test_an_unknown_magic_is_read_as_v2(tmp_path: Path) -> None:

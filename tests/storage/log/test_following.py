@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 from pathlib import Path
 
 import pytest
 
-from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
+from storage.errors import SegmentGone, UnknownTopicOrPartition
 from storage.files import names, partition_metadata
 from storage.format.block import Record
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
-from storage.log.reader import find_batch, read_blocks, read_range
 from storage.types import Isolation, TopicPartition
 from tests.support.builders import ROLL, Batch, BuiltPartition, Partition, abort, build_log_dir, commit, many
-from tests.support.readers import built, open_log, read_all, records_of
+from tests.support.readers import built, open_log, read_all
 
 
 @pytest.fixture
@@ -84,24 +82,6 @@ def test_nothing_changed_is_the_same_snapshot(live: Live) -> None:
     assert log.snapshot() is log.snapshot()
 
 
-def test_a_roll_keeps_segments(live: Live) -> None:
-    live.copy(0, live.end(0, 5))
-    log = open_log(live.path)
-    first = log.snapshot()
-    live.copy(0)
-    live.copy(1, 0)
-    rolled = log.snapshot()
-    assert rolled.log_end_offset == 30
-    assert rolled.segments[0] is first.segments[0]
-    assert rolled.end_position(rolled.segments[0]) == live.log(0).stat().st_size
-    assert first.end_position(first.segments[0]) == live.end(0, 5)
-    assert [record.offset for record in read_all(first)] == list(range(15))
-    live.copy(1)
-    live.copy(2)
-    assert built(read_all(log.snapshot())) == live.source.records
-    assert log.snapshot().generation == 0
-
-
 def test_roll_under_one_name_with_preallocation(live: Live) -> None:
     """preallocate=true: the file has its full size from the start, zeros behind the data; a roll trims it."""
     data = live.source.log(0).read_bytes()
@@ -136,41 +116,6 @@ def test_a_torn_write_within_preallocated_space(live: Live) -> None:
     assert log.snapshot().log_end_offset == 12
     live.log(0).write_bytes(data[: live.end(0, 5)] + bytes(1000))
     assert log.snapshot().log_end_offset == 15
-
-
-def test_retention(live: Live) -> None:
-    for segment in range(3):
-        live.copy(segment)
-    log = open_log(live.path)
-    before = log.snapshot()
-    blocks = read_blocks(before, before.segments[0], 0, window=256)
-    assert records_of(next(blocks))[0].offset == 0
-    live.log(0).rename(live.log(0).with_suffix(".log.deleted"))
-    after = log.snapshot()
-    assert after.log_start_offset == 30
-    assert after.segments == before.segments[1:]
-    assert after.generation == 0
-    with pytest.raises(OffsetOutOfRange):
-        next(read_range(after, 29))
-    # Whoever is reading goes on, until the file itself is removed.
-    assert records_of(next(blocks))[0].offset > 0
-    live.log(0).with_suffix(".log.deleted").unlink()
-    with pytest.raises(SegmentGone):
-        list(blocks)
-    assert built(read_all(after)) == live.source.records[30:]
-
-
-def test_retention_of_everything(live: Live) -> None:
-    """All segments expired: a broker rolls to an empty one at the log end, then removes the rest."""
-    live.copy(0)
-    log = open_log(live.path)
-    assert log.snapshot().log_end_offset == 30
-    (live.path / f"{30:020d}.log").touch()
-    live.log(0).rename(live.log(0).with_suffix(".log.deleted"))
-    after = log.snapshot()
-    assert (after.log_start_offset, after.log_end_offset, after.active_end) == (30, 30, 0)
-    assert read_all(after) == []
-    assert find_batch(after, 30) is None
 
 
 def test_compaction_takes_the_name(live: Live) -> None:
@@ -435,43 +380,6 @@ def test_directory_without_segments(live: Live) -> None:
     assert log.snapshot() is snapshot
 
 
-def test_log_start_moves_with_the_checkpoint(live: Live) -> None:
-    live.copy(0)
-    start = 0
-    log = open_log(live.path)
-    log._log_start = lambda: start
-    before = log.snapshot()
-    start = 4  # within the second batch
-    after = log.snapshot()
-    assert after.segments == before.segments
-    assert [record.offset for record in read_all(after)] == list(range(4, 30))
-    assert records_of(next(read_blocks(after, after.segments[0], 0)))[0].offset == 4
-    start = 1000
-    beyond = log.snapshot()
-    assert (beyond.log_start_offset, beyond.log_end_offset) == (1000, 1000)
-    assert read_all(beyond) == []
-
-
-def test_topic_deleted_and_made_anew(live: Live, source: BuiltPartition) -> None:
-    live.copy(0)
-    log_dir = LogDir.open_read_only(live.path.parent)
-    log = log_dir.log(TopicPartition("t", 0))
-    before = log.snapshot()
-    live.path.rename(live.path.with_name("t-0.0123456789abcdef0123456789abcdef-delete"))
-    with pytest.raises(UnknownTopicOrPartition):
-        log.snapshot()
-    with pytest.raises(SegmentGone):
-        read_all(before)
-    again = Live(source, live.path)
-    again.copy(0, again.end(0, 1))
-    # It is not the log that was opened.
-    for _ in range(2):
-        with pytest.raises(UnknownTopicOrPartition, match="created again"):
-            log.snapshot()
-    log_dir.refresh()
-    assert log_dir.log(TopicPartition("t", 0)).snapshot().log_end_offset == 3
-
-
 @pytest.mark.parametrize("known_at_first", [True, False])
 def test_topic_made_anew_with_the_inodes_of_the_one_before(
     live: Live, other: list[bytes], known_at_first: bool, monkeypatch: pytest.MonkeyPatch
@@ -529,32 +437,3 @@ def test_last_stable_offset_follows_growth_and_truncation(tmp_path: Path) -> Non
     live.copy(0, source.batches[3].position)
     assert last_stable_offset(log.snapshot()) == 3
     assert log.snapshot().generation == 1
-
-
-def test_readers_in_parallel_with_a_writer(live: Live) -> None:
-    """Whatever moment a snapshot is taken at, it shows a prefix of the log."""
-    live.copy(0, 0)
-    log = open_log(live.path)
-    failures: list[str] = []
-    done = threading.Event()
-
-    def read() -> None:
-        while not done.is_set():
-            snapshot = log.snapshot()
-            offsets = [record.offset for record in read_all(snapshot)]
-            if offsets != list(range(snapshot.log_end_offset)):
-                failures.append(f"{snapshot.log_end_offset}: {offsets}")
-
-    readers = [threading.Thread(target=read) for _ in range(3)]
-    for reader in readers:
-        reader.start()
-    for segment in range(3):
-        data = live.source.log(segment).read_bytes()
-        with live.log(segment).open("wb", buffering=0) as file:
-            for at in range(0, len(data), 100):
-                file.write(data[at : at + 100])
-    done.set()
-    for reader in readers:
-        reader.join()
-    assert failures == []
-    assert built(read_all(log.snapshot())) == live.source.records

@@ -1,4 +1,4 @@
-"""Windows of batches: where they begin and end, and what of a segment no byte flip can bring about."""
+"""Windows of batches, walks around damage, and the search for intact batches among bytes that look like batches."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ from pathlib import Path
 import pytest
 
 from storage.errors import StorageError
-from storage.format.batches import BATCH_HEADER_SIZE
-from storage.format.compression import Codec
+from storage.files.log_file import LogFile
+from storage.format import decode_kernel
+from storage.format.batches import BATCH_HEADER_SIZE, BatchTable
+from storage.format.compression import Codec, compress
+from storage.log import intact
+from storage.log.intact import Break, Budget, Fault, Undecided, Walk, intact_batch, walk
 from storage.log.reader import find_batch, read_blocks
 from storage.log.scanning import scan_batches
+from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
-from storage.types import Isolation
+from storage.types import MAX_OFFSET, Isolation
 from tests.support.builders import ROLL, Batch, BuiltPartition, Partition, abort, build_log_dir, commit, many
+from tests.support.raw_batches import batch, message, record
 from tests.support.readers import built, open_log, read_past_damage
+
+# Windows of batches: where they begin and end, and what of a segment no byte flip can bring about.
 
 
 @pytest.fixture
@@ -135,3 +143,260 @@ def test_a_flipped_bit_of_a_header_hides_its_batch_alone(tmp_path: Path, magic: 
             records, errors = read_past_damage(open_log(partition.path).snapshot(), window=window)
             assert [record.offset for record in records] == offsets, bit
             assert [error.position for error in errors if isinstance(error, StorageError)] == [batch.position], bit
+
+
+# Walks around damage: where a log breaks off, and where it goes on.
+
+BATCHES = [batch([record(i, value=bytes([65 + n]) * 50) for i in range(3)], n * 3) for n in range(6)]
+SIZE = len(BATCHES[0])
+
+
+def segment(path: Path, data: bytes, base_offset: int = 0) -> Segment:
+    log = path / f"{base_offset:020}.log"
+    log.write_bytes(data)
+    return Segment(path, base_offset, LogFile(log), len(data))
+
+
+def walked(one: Segment, end_offset: int = 1 << 40) -> tuple[list[tuple[int, int]], Walk, list[tuple[Break, int]]]:
+    """(position and base offset of each batch that was seen, the walk, what was passed)."""
+    seen: list[tuple[int, int]] = []
+    passed: list[tuple[Break, int]] = []
+
+    def visit(data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
+        seen.extend(zip(table.position[:rows].tolist(), table.base_offset[:rows].tolist(), strict=True))
+
+    result = walk(one, visit, lambda broken, offset: passed.append((broken, offset)), end_offset)
+    assert tuple(broken for broken, _ in passed) == result.breaks
+    return seen, result, passed
+
+
+def test_a_sound_segment(tmp_path: Path) -> None:
+    seen, result, _ = walked(segment(tmp_path, b"".join(BATCHES)))
+    assert seen == [(n * SIZE, n * 3) for n in range(6)]
+    assert result == Walk((), 18)
+
+
+@pytest.mark.parametrize(
+    ("hurt", "fault"),
+    [
+        (BATCHES[2][:80] + b"#" + BATCHES[2][81:], Fault.CRC),
+        (BATCHES[2][:8] + b"\0\0\0\1" + BATCHES[2][12:], Fault.LENGTH),
+        (BATCHES[2][:8] + b"\0\0\0\x12" + BATCHES[2][12:], Fault.LENGTH),
+        (BATCHES[2][:8] + b"\x7f\0\0\0" + BATCHES[2][12:], Fault.CUT_OFF),
+        (BATCHES[2][:16] + b"\x09" + BATCHES[2][17:80] + b"#" + BATCHES[2][81:], Fault.GARBAGE),
+        (bytes(SIZE), Fault.ZEROS),
+        (b"what is this?" * 9, Fault.GARBAGE),
+        (BATCHES[2][:-5], Fault.CRC),
+        (b"\0\0\0\5" + BATCHES[2][4:], Fault.RANGE),
+    ],
+)
+def test_behind_damage_it_goes_on(tmp_path: Path, hurt: bytes, fault: Fault) -> None:
+    seen, result, ((broken, offset),) = walked(segment(tmp_path, b"".join([*BATCHES[:2], hurt, *BATCHES[3:]])))
+    assert [base for _, base in seen] == [0, 3, 9, 12, 15]
+    assert (broken.fault, broken.position, broken.end) == (fault, 2 * SIZE, 2 * SIZE + len(hurt))
+    assert (broken.offset, offset, broken.intact_behind) == (6, 9, True)
+    assert result.next_offset == 18
+
+
+def test_a_tail(tmp_path: Path) -> None:
+    seen, result, ((broken, offset),) = walked(segment(tmp_path, b"".join(BATCHES)[:-1]))
+    assert len(seen) == 5
+    assert (broken.fault, broken.intact_behind, broken.end) == (Fault.CUT_OFF, False, 6 * SIZE - 1)
+    assert (offset, result.next_offset) == (15, 15)
+
+
+def test_offsets_that_fall_are_a_break_of_no_bytes(tmp_path: Path) -> None:
+    high = batch([record(0)], 900)
+    seen, result, ((broken, offset),) = walked(segment(tmp_path, b"".join([*BATCHES[:2], high, *BATCHES[2:]])))
+    assert [base for _, base in seen] == [0, 3, 900, 6, 9, 12, 15]
+    assert (broken.fault, broken.position, broken.end) == (Fault.ORDER, 2 * SIZE + len(high), 2 * SIZE + len(high))
+    assert (broken.offset, offset, result.next_offset) == (901, 6, 901)
+
+
+def test_a_copy_of_a_log_in_a_damaged_message_is_not_taken_for_this_log(tmp_path: Path) -> None:
+    """Of the batch's own length nothing says that it is wrong; and beyond the segment's offsets nothing counts."""
+    inner = b"".join(BATCHES[4:])
+    outer = bytearray(batch([record(value=inner)], 6))
+    outer[25] ^= 1
+    one = segment(tmp_path, b"".join([*BATCHES[:2], outer, BATCHES[3]]))
+    assert [base for _, base in walked(one)[0]] == [0, 3, 9]
+    outer[8:12] = b"\x7f\0\0\0"  # now its length is damaged, too
+    one = segment(tmp_path, b"".join([*BATCHES[:2], outer, BATCHES[3]]))
+    assert [base for _, base in walked(one, end_offset=12)[0]] == [0, 3, 9]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_old_formats(tmp_path: Path, magic: int) -> None:
+    parts = [message(n, b"value" * 9, magic=magic) for n in range(4)]
+    parts.append(message(6, compress(Codec.GZIP, parts[0] + parts[1], magic), magic=magic, attributes=Codec.GZIP))
+    parts[2] = parts[2][:40] + b"#" + parts[2][41:]
+    one = segment(tmp_path, b"".join(parts))
+    seen, result, ((broken, offset),) = walked(one)
+    assert [base for _, base in seen] == [0, 1, 3, -1]
+    assert (broken.fault, offset, result.next_offset) == (Fault.CRC, 3, 7)
+    parts[2] = parts[2][:8] + b"\x7f" + parts[2][9:]
+    assert [base for _, base in walked(segment(tmp_path, b"".join(parts)))[0]] == [0, 1, 3, -1]
+
+
+def test_behind_a_length_of_zero_nothing_was_written_yet_at_the_end_of_a_log(tmp_path: Path) -> None:
+    """An append of several batches gets its first length last: what it left is no part of the log."""
+    unfinished = BATCHES[2][:8] + bytes(4) + BATCHES[2][12:]
+    one = segment(tmp_path, b"".join([*BATCHES[:2], unfinished, *BATCHES[3:]]))
+    seen, _, ((broken, _),) = walked(one, end_offset=MAX_OFFSET)
+    assert [base for _, base in seen] == [0, 3]
+    assert (broken.fault, broken.end, broken.intact_behind) == (Fault.ZEROS, one.size, False)
+    assert len(walked(one, end_offset=100)[0]) == 5
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("batches_behind", [0, 2])
+def test_a_hole_of_terabytes_is_not_read(
+    tmp_path: Path, threads: int, batches_behind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = segment(tmp_path, b"".join(BATCHES[:2]))
+    behind = (1 << 40) - 5  # the hole ends within a page: the batch's first bytes follow zeros of its page
+    with one.log.path.open("r+b") as file:
+        file.seek(behind)
+        file.write(b"".join(BATCHES[2 : 2 + batches_behind]) or b"x")
+    one = Segment(tmp_path, 0, LogFile(one.log.path), one.log.path.stat().st_size)
+    sizes: list[int] = []
+    read = LogFile.read
+
+    def counted(log: LogFile, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
+        sizes.append(size)
+        return read(log, position, size, into)
+
+    monkeypatch.setattr(LogFile, "read", counted)
+    seen: list[int] = []
+    result = walk(
+        one,
+        lambda _data, table, rows, _origin: seen.extend(table.base_offset[:rows].tolist()),
+        lambda _broken, _offset: None,
+        1 << 40,
+        threads=threads,
+    )
+    assert seen == [0, 3, *([6, 9] if batches_behind else [])]
+    assert [(broken.position, broken.end) for broken in result.breaks] == [
+        (2 * SIZE, behind if batches_behind else one.size)
+    ]
+    assert sum(sizes) < 64 << 20
+
+
+def test_what_looks_like_batches_everywhere_ends_the_walk_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All searches of a walk share one budget, and nobody is told that nothing is behind."""
+    lie = BATCHES[2][:8] + b"\0\0\x40\0" + BATCHES[2][12:61]
+    hostile = lie * (0x4000 // len(lie) + 40)
+    data = BATCHES[0] + hostile + BATCHES[3]
+    monkeypatch.setattr(intact, "_STEP", 1 << 10)
+    monkeypatch.setattr(intact, "_ROUNDS", 1000)
+    seen, result, _ = walked(segment(tmp_path, data))
+    assert seen == [(0, 0), (len(data) - SIZE, 9)]
+    assert [broken.undecided for broken in result.breaks] == [False]
+    monkeypatch.setattr(intact, "_ROUNDS", 2)
+    seen, result, _ = walked(segment(tmp_path, data))
+    assert seen == [(0, 0)]
+    (broken,) = result.breaks
+    assert (broken.position, broken.end, broken.undecided, broken.intact_behind) == (SIZE, len(data), True, False)
+    assert "too much behind it looks like batches" in broken.behind
+
+
+# The search for intact batches among bytes that look like batches, whatever these claim.
+
+GOOD = [batch([record(value=b"v" * 90)], 7), message(8, b"w" * 50), message(9, b"x" * 70, magic=0)]
+
+
+def search_segment(path: Path, data: bytes) -> Segment:
+    log = path / f"{0:020}.log"
+    log.write_bytes(data)
+    return Segment(path, 0, LogFile(log), len(data))
+
+
+def claiming(kind: int, size: int) -> bytes:
+    """The header of a batch that claims `size` bytes; its CRC is wrong."""
+    header = bytearray(GOOD[kind][: (61, 34, 26)[kind]])
+    header[8:12] = (size - 12).to_bytes(4, "big")
+    header[12:21] = header[12:17] + b"bad!" if kind == 0 else b"bad!" + header[16:21]
+    return bytes(header)
+
+
+def hostile(size: int) -> bytes:
+    """Bytes that are full of headers, each of which claims everything that follows."""
+    data = bytearray(size)
+    for at in range(0, size - 61, 61):
+        header = claiming(at % 3, size - at)
+        data[at : at + len(header)] = header
+    return bytes(data)
+
+
+def first_by_brute_force(one: Segment, data: bytes) -> int | None:
+    at = decode_kernel.search(data, 0, len(data), 0, 2**62)
+    while at >= 0 and one.batch_at(at, len(data), any_offset=True) is None:
+        at = decode_kernel.search(data, at + 1, len(data), 0, 2**62)
+    return None if at < 0 else at
+
+
+@pytest.mark.parametrize("many", [1, 3, 1000])
+def test_it_finds_what_brute_force_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int) -> None:
+    monkeypatch.setattr(intact, "_FEW", 0)
+    monkeypatch.setattr(intact, "_MANY", many)
+    dice = random.Random(many)
+    found = set()
+    for _ in range(150):
+        parts = []
+        for _ in range(dice.randrange(1, 9)):
+            kind = dice.randrange(3)
+            garbage = bytes(dice.choices((0, 1, 2, 60), k=dice.randrange(40)))
+            lie = claiming(kind, dice.randrange(30, 900))
+            parts += [dice.choice((garbage, lie, lie, lie, GOOD[kind] if dice.random() < 0.3 else garbage))]
+        data = b"".join(parts)
+        monkeypatch.setattr(intact, "_STEP", dice.choice((64, 100, 1 << 20)))
+        one = search_segment(tmp_path, data)
+        expected = first_by_brute_force(one, data)
+        assert intact_batch(one, 0, len(data)) == expected
+        found.add(None if expected is None else data[expected + 16])
+    assert found == {None, 0, 1, 2}
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_its_work_is_linear_in_the_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
+    """Each candidate claims all that follows: read one after the other they would be 4 GB."""
+    data = hostile(1 << 19)
+    one = search_segment(tmp_path, data + GOOD[kind])
+    read = [0]
+    original = LogFile.read
+
+    def counted(log: LogFile, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
+        read[0] += size
+        return original(log, position, size, into)
+
+    monkeypatch.setattr(LogFile, "read", counted)
+    assert intact_batch(one, 0, one.size, budget=Budget(one.size)) == len(data)
+    assert read[0] < 25 * len(data)
+    read[0] = 0
+    assert intact_batch(search_segment(tmp_path, data), 0, len(data), budget=Budget(len(data))) is None
+    assert read[0] < 25 * len(data)
+
+
+def test_it_gives_up_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intact, "_MANY", 100)
+    monkeypatch.setattr(intact, "_STEP", 1 << 12)
+    monkeypatch.setattr(intact, "_ROUNDS", 5)
+    data = hostile(1 << 16) + GOOD[0]
+    one = search_segment(tmp_path, data)
+    assert intact_batch(one, 0, len(data)) == len(data) - len(GOOD[0])
+    with pytest.raises(Undecided):
+        intact_batch(one, 0, len(data), budget=Budget(len(data)))
+
+
+def test_right_checksums_of_what_is_no_batch_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intact, "_FEW", 0)
+    monkeypatch.setattr(Segment, "batch_at", lambda *_, **__: None)
+    monkeypatch.setattr(intact, "_STEP", 100)
+    monkeypatch.setattr(intact, "_ROUNDS", 1)
+    one = search_segment(tmp_path, GOOD[0] * 9)
+    assert intact_batch(one, 0, one.size) is None
+    Budget(one.size).spend(one.size)  # the one pass over all bytes
+    with pytest.raises(Undecided):
+        intact_batch(one, 0, one.size, budget=Budget(one.size))

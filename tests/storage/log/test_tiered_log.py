@@ -1,30 +1,55 @@
-"""Logs whose older segments are in a tier, as one: against what a broker's consumers saw."""
+"""Logs whose beginning is in tiered storage: which segments make them up, and what brokers' consumers saw."""
 
 from __future__ import annotations
 
 import json
 import random
 import shutil
+from bisect import bisect_right
+from dataclasses import replace
+from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from storage.errors import TierUnavailable
-from storage.files import names
+from storage.directory.owned_dir import OwnedDir
+from storage.errors import OffsetOutOfRange, TierUnavailable
+from storage.files import checkpoints, leader_epochs, names
+from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.log.log_dir import LogDir
-from storage.log.offset_lookup import offset_for_timestamp
+from storage.log.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
 from storage.log.reader import find_batch
+from storage.log.remote_metadata import (
+    Candidate,
+    KnownSegment,
+    RemoteMetadata,
+    RemoteState,
+    Slice,
+    ascending_epochs,
+    behind_deleted,
+    counted_slices,
+    cover,
+    lineage_of,
+    slices_of,
+)
 from storage.log.scanning import scan_batches
-from storage.types import Isolation, TopicPartition
-from tests.support.fixtures import requires_fixtures
+from storage.log.tiering import remote_offsets
+from storage.types import Isolation, OffsetRange, TopicPartition
+from storage.upkeep.retention import TIERED, brokers_retention, preview_partition, retain_partition
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.owned_dirs import StandingClock
 from tests.support.readers import read_all, read_past_damage
 from tests.support.tiers import ISOLATIONS, LAYOUTS, TIERS, copied, golden_of, opened, partitions
 
-pytestmark = requires_fixtures
+# Logs whose older segments are in a tier, as one: against what a broker's consumers saw.
 
 GONE, LZ, TWO = TopicPartition("gone", 0), TopicPartition("lz", 0), TopicPartition("two", 0)
 
 
+@requires_fixtures
 @pytest.mark.parametrize("metadata", [True, False])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_record_once_from_every_layout(layout: str, metadata: bool, tmp_path: Path) -> None:
@@ -43,6 +68,7 @@ def test_every_record_once_from_every_layout(layout: str, metadata: bool, tmp_pa
             assert read_all(snapshot, start, end, Isolation(isolation), window=4096) == expected, (tp, start, end)
 
 
+@requires_fixtures
 def test_ends_are_those_of_the_broker() -> None:
     log_dir = opened(TIERS / "log", TIERS / "tier-local")
     golden = json.loads((TIERS / "golden" / "offsets.json").read_text())
@@ -53,6 +79,7 @@ def test_ends_are_those_of_the_broker() -> None:
         assert found == (offsets["earliest"], offsets["earliest-local"], offsets["latest"]), tp
 
 
+@requires_fixtures
 def test_offsets_by_time_are_those_of_the_broker() -> None:
     log_dir = opened(TIERS / "log", TIERS / "tier-aiven")
     checked = 0
@@ -67,6 +94,7 @@ def test_offsets_by_time_are_those_of_the_broker() -> None:
     assert checked > 50
 
 
+@requires_fixtures
 @pytest.mark.parametrize("metadata", [True, False])
 def test_accidents(metadata: bool, tmp_path: Path) -> None:
     directory = copied(TIERS / "lost" / "log", tmp_path / "log", metadata=metadata)
@@ -90,6 +118,7 @@ def test_accidents(metadata: bool, tmp_path: Path) -> None:
             assert records == golden, (tp, isolation)
 
 
+@requires_fixtures
 def test_a_lost_lineage_is_that_of_the_last_upload(tmp_path: Path) -> None:
     directory = copied(TIERS / "lost" / "log", tmp_path / "log", metadata=False)
     (directory / TWO.dir_name / names.LEADER_EPOCH_CHECKPOINT).unlink()
@@ -97,6 +126,7 @@ def test_a_lost_lineage_is_that_of_the_last_upload(tmp_path: Path) -> None:
     assert read_all(snapshot) == golden_of(TWO)
 
 
+@requires_fixtures
 def test_a_tier_that_is_away_is_an_error_for_its_part_and_is_tried_again(tmp_path: Path) -> None:
     away = tmp_path / "tier"
     log = opened(TIERS / "log", away).log(LZ)
@@ -112,6 +142,7 @@ def test_a_tier_that_is_away_is_an_error_for_its_part_and_is_tried_again(tmp_pat
     assert read_all(log.snapshot()) == golden_of(LZ)
 
 
+@requires_fixtures
 def test_a_truncated_object_is_an_error_where_it_ends(tmp_path: Path) -> None:
     tier = copied(TIERS / "tier-local", tmp_path / "tier")
     log = next(tier.glob("lz-*/*0781-*.log"))
@@ -125,6 +156,7 @@ def test_a_truncated_object_is_an_error_where_it_ends(tmp_path: Path) -> None:
     assert errors[0].offset == min(set(range(2974)) - kept)  # type: ignore[attr-defined]
 
 
+@requires_fixtures
 def test_a_segment_that_moves_stays_the_same(tmp_path: Path) -> None:
     keep = TopicPartition("keep", 0)
     directory = copied(TIERS / "log", tmp_path / "log")
@@ -144,6 +176,7 @@ def test_a_segment_that_moves_stays_the_same(tmp_path: Path) -> None:
     assert read_all(after) == golden_of(keep)
 
 
+@requires_fixtures
 def test_the_active_segment_moves_after_it_has_grown(tmp_path: Path) -> None:
     two = TopicPartition("gone", 1)
     directory, whole = copied(TIERS / "log", tmp_path / "log"), tmp_path / "whole"
@@ -162,11 +195,13 @@ def test_the_active_segment_moves_after_it_has_grown(tmp_path: Path) -> None:
     assert read_all(after) == golden_of(two)
 
 
+@requires_fixtures
 def test_a_log_without_a_tier_is_as_before() -> None:
     snapshot = LogDir.open_read_only(TIERS / "log").log(GONE).snapshot()
     assert (snapshot.log_start_offset, snapshot.remote_offsets is None) == (1260, False)
 
 
+@requires_fixtures
 def test_overlapping_segments_are_cut_where_batches_begin(tmp_path: Path) -> None:
     directory = copied(TIERS / "lost" / "log", tmp_path / "log", metadata=False)
     tier = copied(TIERS / "lost" / "tier-local", tmp_path / "tier")
@@ -184,6 +219,7 @@ def test_overlapping_segments_are_cut_where_batches_begin(tmp_path: Path) -> Non
         assert find_batch(snapshot, start).position < snapshot.segments[3].size  # type: ignore[union-attr]
 
 
+@requires_fixtures
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_followers_segments_begin_elsewhere_than_those_in_the_tier(layout: str, tmp_path: Path) -> None:
     directory = copied(TIERS / "log", tmp_path / "log")
@@ -209,3 +245,362 @@ def test_a_followers_segments_begin_elsewhere_than_those_in_the_tier(layout: str
     for start in (370, 481, 482, 500, 612):  # by the index that its parts have together
         assert find_batch(after, start).segment is before.segments[2]  # type: ignore[union-attr]
     assert len(after.segments[2].offset_index()) > 10
+
+
+# Logs whose beginning is in tiered storage: what is known of it, and that writing keeps it known.
+
+TIERING_GONE, CUT = TopicPartition("gone", 0), TopicPartition("cut", 0)
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> Path:
+    """A broker's directory, to be written to."""
+    copy = tmp_path / "log"
+    shutil.copytree(FIXTURES / "tiered" / "log", copy)
+    for path in (copy, *copy.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return copy
+
+
+def _without_metadata(directory: Path) -> None:
+    shutil.rmtree(directory / "__cluster_metadata-0")
+    (directory / names.META_PROPERTIES).unlink()
+
+
+def _ends(directory: Path, tp: TopicPartition) -> tuple[OffsetRange | None, int, int]:
+    snapshot = LogDir.open_read_only(directory).log(tp).snapshot()
+    return snapshot.remote_offsets, snapshot.log_start_offset, snapshot.log_end_offset
+
+
+@requires_fixtures
+@pytest.mark.parametrize("known", [True, False])
+def test_where_a_tiered_log_begins(tiered: Path, known: bool) -> None:
+    if not known:
+        _without_metadata(tiered)
+    assert _ends(tiered, TIERING_GONE) == (OffsetRange(0, 1260), 1260, 1260)
+    assert _ends(tiered, CUT) == (OffsetRange(517, 724), 724, 1252)
+
+
+@requires_fixtures
+def test_a_lost_checkpoint_leaves_the_first_leader_epoch(tiered: Path) -> None:
+    (tiered / names.LOG_START_CHECKPOINT).unlink()
+    assert _ends(tiered, CUT) == (OffsetRange(517, 724), 724, 1252)
+    _without_metadata(tiered)
+    assert _ends(tiered, CUT) == (None, 724, 1252)
+
+
+@requires_fixtures
+def test_the_rule() -> None:
+    def remote(checkpointed: int | None, first_epoch: int | None, tiered: bool | None) -> tuple[int, int] | None:
+        epochs = LeaderEpochs(() if first_epoch is None else (EpochEntry(3, first_epoch),))
+        found = remote_offsets(300, checkpointed, epochs, lambda: tiered)
+        return None if found is None else (found.start, found.end)
+
+    assert remote(150, 150, True) == (150, 300)
+    assert remote(150, None, True) == (150, 300)
+    assert remote(150, 150, False) is None  # an old line: segments were removed since
+    assert remote(150, 300, None) is None  # so is this one: the epochs were moved up with the log start
+    assert remote(150, None, None) is None
+    assert remote(150, 0, None) == (150, 300)
+    assert remote(None, 0, True) == (0, 300)
+    assert remote(None, 0, None) is None
+    assert remote(None, 300, True) is None
+    assert remote(300, 0, True) is None
+    assert remote(310, 0, True) is None
+
+
+@requires_fixtures
+def test_an_old_line_of_another_topic_is_not_believed(tiered: Path) -> None:
+    path = tiered / names.LOG_START_CHECKPOINT
+    shutil.copytree(tiered / "cut-0", tiered / "other-0")
+    lines = checkpoints.read(path) | {TopicPartition("other", 0): 100}
+    path.write_bytes(checkpoints.encode(lines))
+    (tiered / "other-0" / names.LEADER_EPOCH_CHECKPOINT).write_text("0\n1\n0 724\n")
+    assert _ends(tiered, TopicPartition("other", 0)) == (None, 724, 1252)
+
+
+@requires_fixtures
+def test_offsets_in_tiered_storage_are_out_of_range(tiered: Path) -> None:
+    snapshot = LogDir.open_read_only(tiered).log(CUT).snapshot()
+    for offset in (517, 723):
+        with pytest.raises(OffsetOutOfRange, match="in tiered storage"):
+            snapshot.check_offset(offset)
+    for offset in (516, 1253):
+        with pytest.raises(OffsetOutOfRange) as raised:
+            snapshot.check_offset(offset)
+        assert "tiered" not in str(raised.value)
+    snapshot.check_offset(724)
+    earliest, local = (
+        list_offset(snapshot, special) for special in (SpecialTimestamp.EARLIEST, SpecialTimestamp.EARLIEST_LOCAL)
+    )
+    assert earliest is not None
+    assert local is not None
+    assert (earliest.offset, local.offset) == (517, 724)
+
+
+@requires_fixtures
+def test_a_later_log_start_is_seen(tiered: Path) -> None:
+    log = LogDir.open_read_only(tiered).log(CUT)
+    before = log.snapshot()
+    assert log.snapshot() is before
+    path = tiered / names.LOG_START_CHECKPOINT
+    path.write_bytes(checkpoints.encode(checkpoints.read(path) | {CUT: 600}))
+    assert log.snapshot().remote_offsets == OffsetRange(600, 724)
+
+
+@requires_fixtures
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("known", [True, False])
+def test_opening_for_writing_keeps_where_the_log_begins(tiered: Path, clean: bool, known: bool) -> None:
+    if not clean:
+        (tiered / names.CLEAN_SHUTDOWN).unlink()
+    if not known:
+        _without_metadata(tiered)
+    before = checkpoints.read(tiered / names.LOG_START_CHECKPOINT)
+    for _ in range(2):
+        owned = OwnedDir.open(tiered, clock=StandingClock())
+        for tp in before:
+            log = owned.log(tp)
+            remote = log.snapshot().remote_offsets
+            assert remote is not None
+            assert remote.start == before[tp]
+            assert not log.is_empty
+        owned.checkpoint()
+        assert not owned.close().errors
+    assert checkpoints.read(tiered / names.LOG_START_CHECKPOINT) == before
+    for tp in before:
+        epochs = leader_epochs.read(tiered / tp.dir_name / names.LEADER_EPOCH_CHECKPOINT)
+        assert epochs.entries[0] == EpochEntry(0, before[tp])
+
+
+@requires_fixtures
+def test_a_tiered_log_that_is_all_here_keeps_its_line(tiered: Path) -> None:
+    path = tiered / names.LOG_START_CHECKPOINT
+    path.write_bytes(checkpoints.encode(checkpoints.read(path) | {CUT: 724}))
+    owned = OwnedDir.open(tiered, clock=StandingClock())
+    assert owned.log(CUT).snapshot().remote_offsets is None
+    owned.close()
+    assert checkpoints.read(path)[CUT] == 724  # a broker would take 0 for its start
+
+
+@requires_fixtures
+def test_retention_leaves_tiered_logs_alone(tiered: Path) -> None:
+    (tiered / "cut-0" / names.TOPIC_PROPERTIES).write_text("retention.bytes=1\nretention.ms=1\n")
+
+    def none_free() -> int:
+        return 0
+
+    shown = preview_partition(LogDir.open_read_only(tiered, clock=StandingClock()), CUT, free_bytes=none_free)
+    assert shown is not None
+    assert shown.segments == ()
+    assert [one.kept_by for one in shown.kept] == [(TIERED,)] * 3
+    owned = OwnedDir.open(tiered, clock=StandingClock())
+    result = retain_partition(owned, CUT, free_bytes=none_free)
+    assert result is not None
+    assert result.segments == ()
+    with pytest.raises(OffsetOutOfRange, match="in tiered storage"):
+        retain_partition(owned, CUT, free_bytes=none_free, before=600)
+    # As DeleteRecords beyond the remote part: the log begins here from now on.
+    retain_partition(owned, CUT, free_bytes=none_free, before=1000)
+    assert owned.log(CUT).snapshot().remote_offsets is None
+    owned.close()
+    assert checkpoints.read(tiered / names.LOG_START_CHECKPOINT)[CUT] == 1000
+
+
+@requires_fixtures
+def test_what_a_broker_would_remove_of_the_whole_log_and_of_what_is_here() -> None:
+    log_dir, part = opened(TIERS / "log", TIERS / "tier-local"), TopicPartition("part", 0)
+    snapshot, config = log_dir.log(part).snapshot(), log_dir.topic_info("part").config
+    sizes = [snapshot.end_position(segment) for segment in snapshot.segments]
+    limited = replace(config, retention_bytes=sum(sizes[2:]), other={**config.other, "local.retention.bytes": "1"})
+    found = brokers_retention(snapshot, limited, 0)
+    assert [(one.base_offset, one.reason) for one in found.total] == [(0, "retention.bytes"), (247, "retention.bytes")]
+    assert [one.base_offset for one in found.local] == [698, 932, 1163]
+    assert {one.reason for one in found.local} == {"local.retention.bytes"}
+    other = {**config.other, "local.retention.bytes": "-2", "local.retention.ms": "no number"}
+    as_total = replace(limited, other=other)
+    assert brokers_retention(snapshot, as_total, 0).local == ()
+
+
+# Which remote segments make up a log: against histories of leaders that uploaded what they had.
+
+END = 40
+Branch = tuple[tuple[int, int], ...]
+
+
+def branches(draw: st.DrawFn) -> list[Branch]:
+    """Logs of leaders: each begins as another one did, and goes on with an epoch of its own. The last is the log."""
+    found: list[Branch] = [((0, 0),)]
+    for epoch in range(1, draw(st.integers(1, 6))):
+        before = draw(st.sampled_from(found))
+        cut = draw(st.integers(0, END - 1))
+        found.append((*(entry for entry in before if entry[1] < cut), (epoch, cut)))
+    return found
+
+
+def epoch_at(branch: Branch, offset: int) -> int:
+    return branch[bisect_right(branch, offset, key=lambda entry: entry[1]) - 1][0]
+
+
+def upload(branch: Branch, start: int, end: int, order: int, *, deleted: bool = False) -> Candidate:
+    inside = [(epoch, first) for epoch, first in branch if start < first < end]
+    epochs = ((epoch_at(branch, start), start), *inside)
+    return Candidate(str(order), start, end, 1, epochs, order, None, deleted)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[list[Branch], list[tuple[Branch, Candidate]]]:
+    leaders = branches(draw)
+    uploads = []
+    for order in range(draw(st.integers(0, 12))):
+        start = draw(st.integers(0, END - 1))
+        branch = draw(st.sampled_from(leaders))
+        end = draw(st.integers(start + 1, END))
+        uploads.append((branch, upload(branch, start, end, order, deleted=draw(st.integers(0, 9)) == 0)))
+    return leaders, uploads
+
+
+@given(histories(), st.integers(0, END - 1), st.integers(1, END))
+def test_every_offset_is_from_a_segment_that_has_it_in_the_logs_epoch(
+    history: tuple[list[Branch], list[tuple[Branch, Candidate]]], start: int, size: int
+) -> None:
+    leaders, uploads = history
+    log, end = leaders[-1], min(start + size, END)
+    lineage = LeaderEpochs(tuple(EpochEntry(*entry) for entry in log)).truncate_from_start(start)
+    counted = counted_slices((one for _, one in uploads), lineage)
+    assert counted == sorted(counted, key=attrgetter("start"))
+    found = cover(counted, start, end)
+    assert [found[0].start, *(one.end for one in found)] == [*(one.start for one in found), end]
+    of = {one.segment_id: branch for branch, one in uploads}
+    for one in found:
+        for offset in range(one.start, one.end):
+            have = [
+                candidate
+                for branch, candidate in uploads
+                if not candidate.deleted
+                and candidate.base_offset <= offset < candidate.end_offset
+                and epoch_at(branch, offset) == epoch_at(log, offset)
+            ]
+            if one.candidate is None:
+                assert have == [], offset
+            else:
+                assert one.candidate in have, offset
+                assert epoch_at(of[one.candidate.segment_id], offset) == epoch_at(log, offset)
+
+
+def test_a_loser_that_finished_last_is_read_only_up_to_where_it_lost() -> None:
+    """Facts of a real broker: it reads on in the loser's segment, beyond the end of the epoch."""
+    lineage = LeaderEpochs((EpochEntry(0, 0), EpochEntry(2, 60)))
+    right, loser = upload(((0, 0), (2, 60)), 50, 100, 1), upload(((0, 0), (1, 60)), 50, 100, 2)
+    assert slices_of(loser, lineage) == [Slice(50, 60, loser)]
+    assert cover(counted_slices([right, loser], lineage), 50, 100) == [Slice(50, 60, loser), Slice(60, 100, right)]
+    assert lineage_of([upload(((0, 0), (1, 60)), 0, 100, 1), upload(((0, 0), (2, 40)), 0, 90, 2)]) == LeaderEpochs(
+        (EpochEntry(0, 0), EpochEntry(2, 40))
+    )
+
+
+def test_without_epochs_a_segment_counts_as_a_whole() -> None:
+    one = Candidate("a", 0, 10, 1, (), 0, None)
+    assert slices_of(one, LeaderEpochs((EpochEntry(5, 3),))) == [Slice(0, 10, one)]
+
+
+def test_the_log_begins_behind_what_retention_removes() -> None:
+    gone = [upload(((0, 0),), 0, 10, 1, deleted=True), upload(((0, 0),), 10, 20, 2, deleted=True)]
+    kept = upload(((0, 0),), 25, 30, 3)
+    found = cover(counted_slices([*gone, kept], LeaderEpochs()), 5, 30)
+    assert behind_deleted(found, [*gone, kept]) == [Slice(20, 25, None), Slice(25, 30, kept)]
+
+
+# `__remote_log_metadata`: the states of remote segments, whatever is in the topic.
+
+
+@requires_fixtures
+def test_states_are_those_of_the_broker() -> None:
+    log_dir = LogDir.open_read_only(TIERS / "log")
+    golden = json.loads((TIERS / "golden" / "segments.json").read_text())
+    for one in golden:
+        assert one["topic_id"] == log_dir.topic_info(one["topic"]).topic_id
+        found = (log_dir.remote_metadata.segments(one["topic_id"], one["partition"]) or {})[one["id"]]
+        assert (found.base_offset, found.end_offset - 1, found.size_bytes) == (one["start"], one["end"], one["size"])
+        assert found.state == one["states"][-1]
+        if found.state is not RemoteState.DELETE_FINISHED:
+            assert dict(found.epochs) == {int(epoch): start for epoch, start in one["epochs"].items()}
+    assert len(golden) > 30
+    assert log_dir.remote_metadata.segments("AAAAAAAAAAAAAAAAAAAAAA", 0) is None
+
+
+@requires_fixtures
+def test_events_that_are_added_are_followed(tmp_path: Path) -> None:
+    directory = copied(TIERS / "log", tmp_path / "log")
+    keep = TopicPartition("keep", 0)
+    log_dir = LogDir.open_read_only(directory)
+    topic_id = log_dir.topic_info("keep").topic_id or ""
+    whole = log_dir.remote_metadata.segments(topic_id, 0)
+    file = next(
+        path
+        for path in directory.glob(f"{names.REMOTE_LOG_METADATA_TOPIC}-*/*0.log")
+        if b"\x05keep" in path.read_bytes()
+    )
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) // 2])
+    log_dir = LogDir.open_read_only(directory)
+    half = log_dir.remote_metadata.segments(topic_id, keep.partition) or {}
+    assert _states(half) != _states(whole)
+    with file.open("ab") as more:
+        more.write(data[len(data) // 2 :])
+    assert _states(log_dir.remote_metadata.segments(topic_id, keep.partition)) == _states(whole)
+
+
+def _states(found: dict[str, KnownSegment] | None) -> dict[str, RemoteState]:
+    return {name: one.state for name, one in (found or {}).items()}
+
+
+def test_transitions_are_kafkas() -> None:
+    """Random events: only the transitions that Kafka allows happen."""
+    rng = random.Random(3)
+    of = {"name": "t", "id": "x", "partition": 0}
+    for _ in range(300):
+        metadata = RemoteMetadata(list)
+        expected: int | None = None
+        for _ in range(rng.randrange(12)):
+            state, first = rng.randrange(-1, 6), rng.random() < 0.4
+            data = {"remoteLogSegmentId": {"topicIdPartition": of, "id": "s"}, "remoteLogSegmentState": state}
+            if first:
+                data |= {"startOffset": 5, "endOffset": 9, "segmentSizeInBytes": 1, "segmentLeaderEpochs": []}
+            metadata._apply_locked(data)
+            if expected is None:
+                expected = 0 if first and state == 0 else None
+            elif (expected, state) in {(0, 1), (0, 2), (1, 2), (2, 3)}:
+                expected = state
+        found = metadata.segments("x", 0)
+        assert (found or {}).get("s") is None if expected is None else found["s"].state is RemoteState(expected)  # type: ignore[index]
+
+
+@given(st.lists(st.tuples(st.integers(-5, 2**31), st.integers(-5, 2**63 - 1)), max_size=6))
+def test_epochs_ascend_or_count_for_nothing(entries: list[tuple[int, int]]) -> None:
+    found = ascending_epochs(entries)
+    if found is not None:
+        assert found == tuple(sorted(entries))
+        assert all(one[0] < other[0] and one[1] <= other[1] for one, other in pairwise(found))
+
+
+@requires_fixtures
+def test_damaged_events_crash_nothing(tmp_path: Path) -> None:
+    """Bytes of the metadata topic changed anywhere: each message that is shown is one of the log."""
+    rng = random.Random(7)
+    directory = copied(TIERS / "log", tmp_path / "log")
+    files = list(directory.glob(f"{names.REMOTE_LOG_METADATA_TOPIC}-*/*0.log"))
+    whole = {path: path.read_bytes() for path in files}
+    tps = list(partitions())
+    for _ in range(12):
+        for path, data in whole.items():
+            damaged = bytearray(data)
+            for _ in range(rng.randrange(1, 20)):
+                damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+            path.write_bytes(bytes(damaged[: rng.randrange(len(damaged))] if rng.random() < 0.3 else damaged))
+        log_dir = opened(directory, TIERS / "tier-local")
+        for tp in rng.sample(tps, 2):
+            golden = {record.offset: record for record in golden_of(tp)}
+            records, _ = read_past_damage(log_dir.log(tp).snapshot())
+            assert all(golden.get(record.offset) == record for record in records)
+            assert [record.offset for record in records] == sorted({record.offset for record in records})

@@ -71,32 +71,6 @@ def described(target: Path) -> ClusterMetadata:
     return metadata
 
 
-def test_a_whole_directory(tmp_path: Path) -> None:
-    items = [Batch(many(30)), ROLL, Batch(many(30)), ROLL, Batch(many(5))]
-    built = build_log_dir(
-        tmp_path / "old",
-        {"t": [Partition(items, log_start_offset=40), [b"one"]], "u": [[b"x"]]},
-        extra={"t-0/topic.properties": b"cleanup.policy=compact\nsegment.bytes=20000\nmin.insync.replicas=2\n"},
-    )
-    target, result = revived(tmp_path, built.path)
-    for tp in (TP, TopicPartition("t", 1), TopicPartition("u", 0)):
-        assert values(target, tp) == values(built.path, tp)
-    for log in built.path.glob("*/*.log"):
-        assert (target / log.relative_to(built.path)).read_bytes() == log.read_bytes()
-    metadata = described(target)
-    assert metadata.topics["t"].topic_id == topic_id("t")
-    assert metadata.topics["t"].configs == {
-        "cleanup.policy": "compact", "internal.segment.bytes": "20000", "retention.ms": "-1",
-    }  # fmt: skip
-    assert list(metadata.topics["t"].partitions) == [0, 1]
-    assert metadata.features == {"metadata.version": 21}
-    assert any("min.insync.replicas=2" in note for note in result.notes)
-    meta = (target / "meta.properties").read_text()
-    assert "node.id=1" in meta
-    assert "a2Fma2Fmcy10ZXN0cy0wMQ" in meta  # the cluster's id
-    assert "a2Fma2Fmcy1kaXItMDAwMQ" not in meta  # but not the directory's
-
-
 def test_records_are_read_as_they_are_written(tmp_path: Path) -> None:
     identity, directory = partition_metadata.random_id(), partition_metadata.random_id()
     records = [
@@ -288,46 +262,6 @@ def test_until_a_time(tmp_path: Path) -> None:
     target, result = revived(tmp_path, built.path, offsets={TP: 5}, link=True)
     assert [row[0] for row in values(target, TP)] == list(range(6))
     assert any("cut at offset 6" in note and "later" in note for note in result.notes)
-
-
-def test_groups_partitions_and_epochs(tmp_path: Path) -> None:
-    """The number of partitions of __consumer_offsets, found from the groups' hashes; epochs above committed ones."""
-    groups = [f"group-{number}" for number in range(40)]
-    logs: list[list[Record]] = [[] for _ in range(7)]
-    for group in groups:
-        key = encode_offset_key(OffsetKey(group, "t", 0))
-        value = encode_commit(CommittedOffset(3, 17, "", START_MS))
-        logs[group_partition(group, 7)].append(Record(key, value, (), START_MS))
-    offsets = [Partition([Batch(records)] if records else []) for records in logs]
-    built = build_log_dir(tmp_path / "old", {"t": [[b"a", b"b"]], "__consumer_offsets": offsets})
-    shutil.rmtree(built.path / "__consumer_offsets-3")
-    target, result = revived(tmp_path, built.path)
-    metadata = described(target)
-    assert len(metadata.topics["__consumer_offsets"].partitions) == 7
-    assert metadata.topics["__consumer_offsets"].configs["cleanup.policy"] == "compact"
-    assert metadata.topics["t"].partitions[0].leader_epoch == 18
-    here = GroupOffsets(LogDir.open_read_only(target)).groups()
-    assert set(here) == {group for group in groups if group_partition(group, 7) != 3}
-    assert any("beyond the end" in note for note in result.notes)
-    wrong = Request(sources=[built.path], target=tmp_path / "x", partition_counts={"__consumer_offsets": 3})
-    with pytest.raises(InvalidConfig, match="at least 7"):
-        plan(wrong)
-
-
-def test_open_transactions(tmp_path: Path) -> None:
-    done = [Batch(many(5), producer_id=4711, producer_epoch=2, transactional=True), commit(4711, 2)]
-    begun = [Batch(many(5), producer_id=8000, producer_epoch=9, transactional=True), Batch(many(5))]
-    items = [*done, abort(3), *begun]
-    built = build_log_dir(tmp_path / "old", {"t": [Partition(items)], "__transaction_state": [[]]})
-    target, result = revived(tmp_path, built.path)
-    assert any("keep consumers" in note for note in result.notes)
-    assert described(target).next_producer_id == 9000
-    shutil.rmtree(target)
-    target, result = revived(tmp_path, built.path, without_transactions=True)
-    snapshot = LogDir.open_read_only(target).log(TP).snapshot()
-    assert last_stable_offset(snapshot) == snapshot.log_end_offset == 18
-    assert len(result.built[TP].aborted) == 1
-    assert "__transaction_state" not in described(target).topics
 
 
 def test_configuration_that_is_given(tmp_path: Path) -> None:
@@ -602,3 +536,69 @@ def test_other_messages_at_these_offsets_are_not_taken(tmp_path: Path) -> None:
     assert result.built[TP].filled == []
     assert [(one.first_offset, one.last_offset) for one in result.built[TP].lost] == [(50, 59)]
     assert 50 not in [row[0] for row in values(target, TP)]
+
+
+def test_a_whole_directory(tmp_path: Path) -> None:
+    items = [Batch(many(30)), ROLL, Batch(many(30)), ROLL, Batch(many(5))]
+    built = build_log_dir(
+        tmp_path / "old",
+        {"t": [Partition(items, log_start_offset=40), [b"one"]], "u": [[b"x"]]},
+        extra={"t-0/topic.properties": b"cleanup.policy=compact\nsegment.bytes=20000\nmin.insync.replicas=2\n"},
+    )
+    target, result = revived(tmp_path, built.path)
+    for tp in (TP, TopicPartition("t", 1), TopicPartition("u", 0)):
+        assert values(target, tp) == values(built.path, tp)
+    for log in built.path.glob("*/*.log"):
+        assert (target / log.relative_to(built.path)).read_bytes() == log.read_bytes()
+    metadata = described(target)
+    assert metadata.topics["t"].topic_id == topic_id("t")
+    assert metadata.topics["t"].configs == {
+        "cleanup.policy": "compact", "internal.segment.bytes": "20000", "retention.ms": "-1",
+    }  # fmt: skip
+    assert list(metadata.topics["t"].partitions) == [0, 1]
+    assert metadata.features == {"metadata.version": 21}
+    assert any("min.insync.replicas=2" in note for note in result.notes)
+    meta = (target / "meta.properties").read_text()
+    assert "node.id=1" in meta
+    assert "a2Fma2Fmcy10ZXN0cy0wMQ" in meta  # the cluster's id
+    assert "a2Fma2Fmcy1kaXItMDAwMQ" not in meta  # but not the directory's
+
+
+def test_groups_partitions_and_epochs(tmp_path: Path) -> None:
+    """The number of partitions of __consumer_offsets, found from the groups' hashes; epochs above committed ones."""
+    groups = [f"group-{number}" for number in range(40)]
+    logs: list[list[Record]] = [[] for _ in range(7)]
+    for group in groups:
+        key = encode_offset_key(OffsetKey(group, "t", 0))
+        value = encode_commit(CommittedOffset(3, 17, "", START_MS))
+        logs[group_partition(group, 7)].append(Record(key, value, (), START_MS))
+    offsets = [Partition([Batch(records)] if records else []) for records in logs]
+    built = build_log_dir(tmp_path / "old", {"t": [[b"a", b"b"]], "__consumer_offsets": offsets})
+    shutil.rmtree(built.path / "__consumer_offsets-3")
+    target, result = revived(tmp_path, built.path)
+    metadata = described(target)
+    assert len(metadata.topics["__consumer_offsets"].partitions) == 7
+    assert metadata.topics["__consumer_offsets"].configs["cleanup.policy"] == "compact"
+    assert metadata.topics["t"].partitions[0].leader_epoch == 18
+    here = GroupOffsets(LogDir.open_read_only(target)).groups()
+    assert set(here) == {group for group in groups if group_partition(group, 7) != 3}
+    assert any("beyond the end" in note for note in result.notes)
+    wrong = Request(sources=[built.path], target=tmp_path / "x", partition_counts={"__consumer_offsets": 3})
+    with pytest.raises(InvalidConfig, match="at least 7"):
+        plan(wrong)
+
+
+def test_open_transactions(tmp_path: Path) -> None:
+    done = [Batch(many(5), producer_id=4711, producer_epoch=2, transactional=True), commit(4711, 2)]
+    begun = [Batch(many(5), producer_id=8000, producer_epoch=9, transactional=True), Batch(many(5))]
+    items = [*done, abort(3), *begun]
+    built = build_log_dir(tmp_path / "old", {"t": [Partition(items)], "__transaction_state": [[]]})
+    target, result = revived(tmp_path, built.path)
+    assert any("keep consumers" in note for note in result.notes)
+    assert described(target).next_producer_id == 9000
+    shutil.rmtree(target)
+    target, result = revived(tmp_path, built.path, without_transactions=True)
+    snapshot = LogDir.open_read_only(target).log(TP).snapshot()
+    assert last_stable_offset(snapshot) == snapshot.log_end_offset == 18
+    assert len(result.built[TP].aborted) == 1
+    assert "__transaction_state" not in described(target).topics

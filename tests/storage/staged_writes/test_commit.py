@@ -17,7 +17,6 @@ from storage.errors import (
     CorruptBatch,
     CorruptCheckpoint,
     InvalidRecord,
-    NotPermitted,
     PartitionOffline,
     RecordTooLarge,
 )
@@ -25,7 +24,6 @@ from storage.files import commit_ledger, names
 from storage.files.commit_ledger import (
     CONTENTS_KEPT,
     ContentSum,
-    LastBatch,
     Ledger,
     PendingCommit,
     PendingPart,
@@ -35,12 +33,13 @@ from storage.files.commit_ledger import (
 from storage.files.dir_lock import DirLock
 from storage.files.disk_protocol import Disk
 from storage.format.block import Record, RecordColumns
+from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.staged_writes import commit, staging
 from storage.staged_writes.commit import CommitUnfinished, ReplayDiffers
 from storage.staged_writes.pending_writes import PendingWrite, Share, give_up, pending_writes
-from storage.staged_writes.staging import StagedFileWriter
+from storage.staged_writes.staging import StagedFileWriter, windows
 from storage.types import TimestampType, TopicPartition
 from storage.verify.findings import FaultKind, Severity
 from storage.verify.verify import verify_log_dir
@@ -55,6 +54,8 @@ from tests.support.owned_dirs import (
     read,
     values_of,
 )
+
+# Staged batches and their commit: what was staged is in the log, once, each partition's share as a whole.
 
 # Each is another state that a power loss at the same moment may leave.
 POWER_LOSSES = int(os.environ.get("KAFKAFS_POWER_LOSSES", "1"))
@@ -126,19 +127,6 @@ def test_a_write_is_appended_in_the_order_of_its_tasks(before: Path) -> None:
     close_sound(owned)
     assert staged_files(before) == []
     assert commit_ledger.read(before) == Ledger()
-
-
-def test_a_replayed_micro_batch_is_dropped(before: Path) -> None:
-    owned = opened(before)
-    for batch, again in ((4, True), (4, False), (3, False), (5, True), (5, False)):
-        write = WriteId(QUERY, batch)
-        assert commit.commit(owned, write, stage(before, write, {TP: messages(str(batch), 2)})).appended is again
-    other = WriteId("another-query", 4)
-    assert commit.commit(owned, other, stage(before, other, {TP: [b"x"]})).appended
-    assert read(owned, "t") == [*messages("4", 2), *messages("5", 2), b"x"]
-    close_sound(owned)
-    assert staged_files(before) == []
-    assert commit_ledger.read(before).queries[QUERY] == LastBatch(5, NOW_MS)
 
 
 def test_nothing_to_write_is_remembered_too(before: Path) -> None:
@@ -360,25 +348,6 @@ def _failing(disk: FaultyDisk, wanted: Callable[[str, Path], bool], code: int = 
     disk.fail = lambda what, path: code if wanted(what, path) else None
 
 
-def test_a_full_disk_before_anything_is_appended(before: Path) -> None:
-    """The write is taken back: nothing of it will ever be seen, and it may be tried again."""
-    disk = FaultyDisk(before)
-    owned = opened(before, disk=disk)
-    write = WriteId(QUERY, 0)
-    files = stage(before, write, WRITES[0], disk)
-    _failing(disk, lambda what, path: what.startswith("write") and path.name.endswith(".log"))
-    with pytest.raises(OSError, match="No space") as failed:
-        commit.commit(owned, write, files)
-    assert failed.value.errno == errno.ENOSPC
-    assert owned.commits.state == Ledger()
-    assert commit_ledger.read(before) == Ledger()
-    assert _seen(before, Stopped(before, 0, None, False)) == {TP: [], OTHER: [b"first"]}
-    disk.fail = lambda _what, _path: None
-    assert commit.commit(owned, write, files).appended
-    assert read(owned, "t") == WRITES[0][TP]
-    close_sound(owned)
-
-
 @pytest.mark.parametrize("step", ["create", "sync_dir"])
 def test_a_write_that_cannot_begin_is_not_said_to_have_begun(before: Path, step: str) -> None:
     """Whatever became of a partition meanwhile: who is told that a write will be finished later does not repeat it."""
@@ -404,29 +373,6 @@ def test_a_write_that_cannot_begin_is_not_said_to_have_begun(before: Path, step:
     assert left == 0
     assert owned.commits.state == commit_ledger.read(before) == Ledger()
     assert _seen(before, Stopped(before, 0, None, False)) == {TP: [], OTHER: [b"first"]}
-
-
-def test_a_full_disk_between_partitions(before: Path) -> None:
-    """The first has its share; the other gets it at the next opening; the replay is dropped."""
-    disk = FaultyDisk(before)
-    owned = opened(before, disk=disk)
-    write = WriteId(QUERY, 0)
-    files = stage(before, write, WRITES[0], disk)
-    _failing(disk, lambda what, path: what.startswith("write") and path.match("t-1/*.log"))
-    with pytest.raises(CommitUnfinished, match="do not repeat"):
-        commit.commit(owned, write, files)
-    with pytest.raises(CommitUnfinished, match="cannot be carried out yet"):
-        _write(owned, disk, 1)
-    assert _seen(before, Stopped(before, 0, None, False)) == {TP: _expected(TP, 1), OTHER: _expected(OTHER, 0)}
-    commit.abort(disk, before, write, files)
-    assert set(staged_files(before)) >= {file.name for file in files}, "abort leaves a pending write alone"
-    owned.close()
-    disk.fail = lambda _what, _path: None
-    owned = opened(before)
-    assert read(owned, "t", 1) == _expected(OTHER, 1)
-    assert not commit.commit(owned, write, stage(before, write, WRITES[0])).appended
-    assert read(owned, "t") == _expected(TP, 1)
-    close_sound(owned)
 
 
 def test_a_failing_disk_at_every_operation(tmp_path: Path, before: Path) -> None:
@@ -644,18 +590,6 @@ def test_orphans_go(before: Path) -> None:
     assert len(staging.remove_orphans(HastyDisk(), directory, Ledger(), mtime_ms + week_ms + 60_000)) == 2
 
 
-def test_opening_removes_orphans(before: Path) -> None:
-    owned = opened(before)
-    zombie = stage(before, WriteId(QUERY, 0), {OTHER: [b"zombie"]})
-    commit.commit(owned, WriteId(QUERY, 0), stage(before, WriteId(QUERY, 0), {TP: [b"x"]}))
-    close_sound(owned)
-    assert staged_files(before) == [zombie[0].name]
-    owned = opened(before)
-    owned.log(OTHER)
-    assert staged_files(before) == []
-    close_sound(owned)
-
-
 @pytest.mark.parametrize("write", [WriteId("job", None), WriteId(QUERY, 5)])
 def test_abort_removes_all_of_a_write(before: Path, write: WriteId) -> None:
     """What killed tasks left goes with what was told of; another write's files, and another batch's, do not."""
@@ -819,17 +753,93 @@ def test_the_ledger_is_bounded() -> None:
     assert ledger.done(WriteId("job", None), 0) == ledger
 
 
-def test_rules_for_guests(before: Path) -> None:
-    """Internal topics take no write, as they take no append."""
-    owned = opened(before)
-    owned.create_topic("__consumer_offsets", 1)
-    internal = TopicPartition("__consumer_offsets", 0)
-    files = stage(before, WriteId("job", None), {internal: [b"x"]}, key=b"k")
-    with pytest.raises(NotPermitted, match="internal"):
-        commit.commit(owned, WriteId("job", None), files)
-    owned.close()
-    assert _ignored(before, files)
-
-
 def _ignored(path: Path, files: Iterable[StagedBatchFile]) -> bool:
     return staged_files(path) == sorted(file.name for file in files)
+
+
+def test_a_sync_that_fails_in_a_whole_append_may_have_lost_what_was_before(tmp_path: Path) -> None:
+    """A full disk is told to the first who syncs: the next sync of the same file would say that all is well."""
+    disk = FaultyDisk(tmp_path)
+    sessions = Sessions(tmp_path, disk)
+    owned = sessions.open()
+    owned.create_topic("t", 1)
+    log = owned.log(TopicPartition("t", 0))
+    append(log, [b"before"])
+    files = stage(tmp_path, WriteId("job", None), {log.tp: [b"share"]}, disk)
+    active = names.segment_file(0, names.FileKind.LOG)
+    disk.fail = lambda what, _path: errno.ENOSPC if what == f"sync {active}" else None
+    with pytest.raises(commit.CommitUnfinished):
+        commit.commit(owned, WriteId("job", None), files)
+    disk.fail = lambda _what, _path: None
+    with pytest.raises(PartitionOffline):
+        log.flush()
+    assert log.recovery_point == 0
+    disk.stopped = True
+    sessions.end()
+    owned = opened(tmp_path)
+    assert read(owned, "t") == [b"before", b"share"]
+    close_sound(owned)
+
+
+# Staged files read back some bytes at a time, wherever a window ends.
+
+# One batch each, the third larger than most windows here.
+BATCHES = [[b"a"], [b"b", b"c"], [b"d" * 3000], [b"e"] * 50, [b"f"], [b"g"]]
+VALUES = [value for batch in BATCHES for value in batch]
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> StagedBatchFile:
+    owned = opened(tmp_path)
+    owned.create_topic("t", 1, {})
+    owned.close()
+    config = LogDir.open_read_only(tmp_path).topic_info("t").config
+    tp = TopicPartition("t", 0)
+    writer = StagedFileWriter(HastyDisk(), tmp_path, tp, WriteId("job", None), config=config, clock=StandingClock())
+    for batch in BATCHES:
+        writer.append(RecordColumns.from_records([Record(None, value) for value in batch]))
+    file = writer.finish()
+    assert file is not None
+    return file
+
+
+def read_back(path: Path, file: StagedBatchFile) -> list[bytes | None]:
+    values: list[bytes | None] = []
+    decoder = Decoder()
+    for data, table in windows(path, file):
+        row = 0
+        while row < table.rows:
+            block = decoder.decode(data, table, row, origin=0)
+            values += [block.value(number) for number in range(len(block))]
+            row = block.next_row
+    return values
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4096])
+@pytest.mark.parametrize("size", [1, 69, 100, 257, 1000, 3073, 1 << 20])
+def test_windows_of_any_size(
+    tmp_path: Path, staged: StagedBatchFile, size: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "_WINDOW_BYTES", size)
+    monkeypatch.setattr(staging, "_WINDOW_ROWS", rows)
+    assert read_back(tmp_path, staged) == VALUES
+
+
+@pytest.mark.parametrize("size", [100, 1 << 20])
+def test_what_is_missing_or_flipped_is_noticed(
+    tmp_path: Path, staged: StagedBatchFile, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = staging.path_of(tmp_path, staged)
+    whole = path.read_bytes()
+    # Of each batch, since what lies before its checksum may be anything.
+    (ends,) = [(table.position + table.size).tolist() for _, table in windows(tmp_path, staged)]
+    monkeypatch.setattr(staging, "_WINDOW_BYTES", size)
+    spoilt = [whole[:kept] for kept in range(0, len(whole), 61)]
+    spoilt += [whole[: end - 1] + bytes([whole[end - 1] ^ 1]) + whole[end:] for end in ends]
+    assert len(ends) == len(BATCHES)
+    for content in spoilt:
+        path.write_bytes(content)
+        with pytest.raises(CorruptBatch, match="staged file"):
+            read_back(tmp_path, staged)
+    path.write_bytes(whole)
+    assert read_back(tmp_path, staged) == VALUES

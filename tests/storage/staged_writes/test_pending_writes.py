@@ -11,7 +11,6 @@ import pytest
 
 from storage.append.append_values import AppendResult, PlaceWhole
 from storage.append.appender import Appender
-from storage.append.partition_log import PartitionLog
 from storage.compaction import cleaner
 from storage.compaction.cleaner import compact_divided, compact_partition
 from storage.compaction.compaction import CompactionResult
@@ -30,7 +29,7 @@ from tests.storage.staged_writes.test_commit import close_sound, stage
 from tests.support.crash_points import Sessions
 from tests.support.divided_passes import in_parts
 from tests.support.faults import Crash, FaultyDisk
-from tests.support.owned_dirs import NOW_MS, StandingClock, append, opened, read, values_of
+from tests.support.owned_dirs import NOW_MS, StandingClock, opened, read, values_of
 
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
 WRITE = WriteId("0a8e7a3b-9d1b-4f0e-8c3d-2b1a0f9e8d7c", 0)
@@ -271,35 +270,6 @@ def test_a_share_that_is_not_there_yet_keeps_nothing(tmp_path: Path) -> None:
     world.check_finished(world.base + 10 + len(SHARE))
 
 
-@pytest.mark.parametrize("ends", [True, False], ids=["to its end", "stopped behind the shares"])
-def test_a_writer_who_is_quicker_than_a_commit(tmp_path: Path, ends: bool) -> None:
-    """The share goes behind its messages, and is known there."""
-    world = World(tmp_path / "dir")
-    log = world.owned.log(FIRST)
-    whole = PartitionLog.append_whole
-
-    def later(place: PlaceWhole) -> AppendResult:
-        append(log, [b"quicker"])
-        return whole(log, place)
-
-    log.append_whole = later  # type: ignore[method-assign]
-    if ends:
-        assert commit.commit(world.owned, WRITE, world.files).appended
-        world.disk.stopped = True
-        world.sessions.end()
-    else:
-        world.stop_between_shares()
-        (pending,) = commit_ledger.read(world.path).pending
-        assert pending.parts[0].base_offset == world.base + 1
-    owned = opened(world.path)
-    found = read(owned, "t")
-    assert found.count(b"quicker") == 1
-    assert found[found.index(b"quicker") + 1 :][: len(SHARE)] == SHARE
-    assert sum(value in SHARE for value in found) == len(SHARE)
-    assert read(owned, "t", 1) == SHARE
-    close_sound(owned)
-
-
 @pytest.mark.leaves_damage("write-stuck")
 def test_an_opening_notes_what_it_found_written(tmp_path: Path) -> None:
     """What is left of the write can never be finished: the share that is there is not in the way of retention, nor
@@ -322,23 +292,6 @@ def test_an_opening_notes_what_it_found_written(tmp_path: Path) -> None:
     assert list(owned.unfinished) == [SECOND]
     assert owned.log(FIRST).log_end_offset == end_offset
     assert owned.close().clean
-
-
-def test_changes_of_the_ledger_come_one_after_the_other(tmp_path: Path) -> None:
-    """Two writes that begin at once are both pending."""
-    owned = opened(tmp_path)
-    one, other = (PendingCommit(WriteId(name, None), 0, ()) for name in ("one", "other"))
-    ledger = owned.commits
-
-    def begins(state: Ledger) -> Ledger:
-        assert ledger._lock.locked()
-        return state.begun(one)
-
-    ledger.change(begins)
-    ledger.change(lambda state: state.begun(other))
-    assert commit_ledger.read(tmp_path).pending == (one, other)
-    ledger.change(lambda state: state.withdrawn(one.write).withdrawn(other.write))
-    owned.close()
 
 
 def test_the_note_is_kept_and_older_files_have_none() -> None:

@@ -1,24 +1,32 @@
-"""Retention: what the policies choose, and what a pass leaves; stopped at every disk operation too."""
+"""Retention: what the policies choose, what a pass leaves, and why a segment is still there."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from storage.append.appender import Appender
 from storage.append.partition_log import PartitionLog
 from storage.config import BrokerConfig, LogConfig
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import NotPermitted, OffsetOutOfRange, SegmentGone
 from storage.format.block import Record
+from storage.log.log_dir import LogDir
+from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 from storage.upkeep.retention import (
+    EMPTY,
     HIGH_WATERMARK,
+    NO_LIMIT,
+    OLDER,
+    ONLY_COMPACTED,
+    UNTOUCHABLE,
     ByFreeSpace,
     BySize,
     ByTime,
+    KeptSegment,
     LogStartBreach,
     LogState,
     Retention,
@@ -29,8 +37,11 @@ from storage.upkeep.retention import (
     policies_for,
 )
 from storage.verify.verify import verify_log_dir
+from tests.support.builders import ROLL, START_MS, Batch, Item, Partition, build_log_dir
 from tests.support.crash_points import Sessions, every_crash
 from tests.support.owned_dirs import NOW_MS, StandingClock, append, opened, read, tree_of, values_of
+
+# Retention: what the policies choose, and what a pass leaves; stopped at every disk operation too.
 
 TP = TopicPartition("t", 0)
 SMALL = {"segment.bytes": "600", "index.interval.bytes": "100"}
@@ -188,37 +199,6 @@ def test_by_time_everything_goes_and_the_offsets_go_on(tmp_path: Path) -> None:
     _end(owned)
 
 
-@pytest.mark.parametrize("moment", ["before the roll", "behind the roll"])
-@pytest.mark.parametrize("timestamp", [1, NOW_MS + 60_000], ids=["old", "young"])
-def test_a_writer_appends_while_everything_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timestamp: int, moment: str
-) -> None:
-    """History that is imported has expired when it arrives. What is in a segment begun by the roll stays for now."""
-    owned, log, values = _filled(tmp_path, retention_ms="60000")
-    roll = PartitionLog.roll
-
-    def rolled(log: PartitionLog) -> None:
-        if moment == "behind the roll":
-            roll(log)
-        outcome = Appender(log, clock=StandingClock()).append([Record(None, b"import", (), timestamp)])
-        assert outcome.error is None
-        if moment == "before the roll":
-            roll(log)
-
-    monkeypatch.setattr(PartitionLog, "roll", rolled)
-    result = _retain(log, later_ms=60_001)
-    monkeypatch.undo()
-    left = [b"import"] if moment == "behind the roll" or timestamp > 1 else []
-    found = values_of(log.snapshot())
-    assert found[len(found) - len(left) :] == left
-    assert result.rolled is (moment == "behind the roll" or timestamp == 1)
-    assert result.log_start_offset == log.log_start_offset == log.snapshot().segments[0].base_offset
-    assert log.log_end_offset == len(values) + 1
-    again = _retain(log, later_ms=60_001)
-    assert log.is_empty is (timestamp == 1)
-    _end(owned, replace(result, files=(*result.files, *again.files)))
-
-
 def test_segments_that_are_no_more_the_oldest_are_left_alone(tmp_path: Path) -> None:
     owned, log, values = _filled(tmp_path)
     oldest, second = log.snapshot().segments[:2]
@@ -232,17 +212,6 @@ def test_segments_that_are_no_more_the_oldest_are_left_alone(tmp_path: Path) -> 
         log.remove_segments([oldest])
     assert values_of(log.snapshot()) == values[second.base_offset :]
     _end(owned)
-
-
-def test_by_free_space(tmp_path: Path) -> None:
-    owned, log, values = _filled(tmp_path, retention_free_bytes="100000")
-    assert not _retain(log, free_bytes=100_000).segments
-    result = _retain(log, free_bytes=99_999)
-    assert [one.reason for one in result.segments] == ["retention.free.bytes"]
-    _retain(log, free_bytes=0)
-    assert len(log.snapshot().segments) == 1
-    assert values_of(log.snapshot()) == values[log.log_start_offset :] != []
-    owned.close()
 
 
 def test_what_nobody_set_removes_nothing(tmp_path: Path) -> None:
@@ -352,3 +321,103 @@ def test_stopped_anywhere(tmp_path: Path, overrides: dict[str, str]) -> None:
         assert verify_log_dir(stopped.path) == [], str(stopped)
     assert stopped is not None
     assert stopped.stop_at > 20
+
+
+# Why a segment is still there: checked by what retention does once the time, or the bytes, that it names have come.
+
+HOUR_MS = 3_600_000
+KEPT_NOW_MS = START_MS + 100 * HOUR_MS
+
+
+def log_of(path: Path, *segments: list[int], **partition: Any) -> LogSnapshot:
+    """Segments of messages with these ages in hours; below 0 they lie in the future."""
+    items: list[Item] = []
+    for ages in segments:
+        items += [Batch([Record(None, b"x" * 50, (), KEPT_NOW_MS - age * HOUR_MS)]) for age in ages] + [ROLL]
+    built = build_log_dir(path, {"t": [Partition(items[:-1], **partition)]})["t", 0]
+    return LogDir.open_read_only(built.path.parent).log(TopicPartition("t", 0)).snapshot()
+
+
+def kept(snapshot: LogSnapshot, now_ms: int = KEPT_NOW_MS, limits: dict[str, str] | None = None, **more: Any) -> Any:
+    config = LogConfig.from_overrides(LogConfig(), limits or {})
+    return Retention(StandingClock(now_ms), lambda: 10**12, **more).preview(snapshot, config)
+
+
+def why(found: Any) -> list[tuple[str, ...]]:
+    return [segment.kept_by for segment in found.kept]
+
+
+def test_by_time(tmp_path: Path) -> None:
+    snapshot, limits = log_of(tmp_path, [90, 80], [70], [20, 10], [5]), {"retention.ms": str(50 * HOUR_MS)}
+    found = kept(snapshot, limits=limits)
+    assert len(found.segments) == 2
+    assert why(found) == [("retention.ms",), ("retention.ms",)]
+    assert [one.largest_timestamp for one in found.kept] == [KEPT_NOW_MS - 10 * HOUR_MS, KEPT_NOW_MS - 5 * HOUR_MS]
+    assert [one.future_offset for one in found.kept] == [None, None]
+    for number, one in enumerate(found.kept):
+        assert len(kept(snapshot, one.goes_at - 1, limits).segments) == 2 + number
+        assert len(kept(snapshot, one.goes_at, limits).segments) > 2 + number
+
+
+def test_a_timestamp_in_the_future_keeps_all_after_it(tmp_path: Path) -> None:
+    snapshot, limits = log_of(tmp_path, [90], [70, -500, 70], [60], [0]), {"retention.ms": str(50 * HOUR_MS)}
+    found = kept(snapshot, limits=limits)
+    assert len(found.segments) == 1
+    assert why(found) == [("retention.ms",), (OLDER,), ("retention.ms",)]
+    assert found.kept[0].future_offset == 2
+    assert found.kept[0].largest_timestamp == KEPT_NOW_MS + 500 * HOUR_MS
+    assert [one.future_offset for one in found.kept[1:]] == [None, None]
+    at = {one.goes_at for one in found.kept}
+    assert at == {KEPT_NOW_MS + 550 * HOUR_MS + 1}
+    assert len(kept(snapshot, at.pop(), limits).segments) == 4
+
+
+def test_kept_by_size(tmp_path: Path) -> None:
+    snapshot = log_of(tmp_path, [9], [8], [7], [6])
+    size = snapshot.segments[0].size
+    found = kept(snapshot, limits={"retention.bytes": str(3 * size), "retention.ms": "-1"})
+    assert len(found.segments) == 1
+    assert why(found) == [("retention.bytes",), (OLDER,), (OLDER,)]
+    assert [one.goes_after_bytes for one in found.kept] == [size, 2 * size, 3 * size]
+    assert {one.goes_at for one in found.kept} == {None}
+
+
+def test_both_limits(tmp_path: Path) -> None:
+    limits = {"retention.bytes": "1000000", "retention.ms": str(50 * HOUR_MS)}
+    assert why(kept(log_of(tmp_path, [10], [5]), limits=limits)) == [("retention.ms", "retention.bytes")] * 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "more", "reason"),
+    [
+        ({}, {}, NO_LIMIT),
+        ({"retention.ms": "1000"}, {"only_start": True}, NO_LIMIT),
+        ({"cleanup.policy": "compact", "retention.ms": "1000"}, {}, ONLY_COMPACTED),
+        ({"retention.ms": "1000"}, {"high_watermark": 0}, UNTOUCHABLE),
+        ({"retention.ms": "1000"}, {"kept_from": lambda _: 0}, UNTOUCHABLE),
+    ],
+)
+def test_other_reasons(tmp_path: Path, limits: dict[str, str], more: dict[str, Any], reason: str) -> None:
+    found = kept(log_of(tmp_path, [10], [5]), limits=limits, **more)
+    assert found.segments == ()
+    assert why(found) == [(reason,)] * 2
+
+
+def test_an_empty_active_segment(tmp_path: Path) -> None:
+    build_log_dir(tmp_path, {"t": [Partition([b"old", ROLL])]})
+    (tmp_path / "t-0" / f"{1:020d}.log").touch()
+    snapshot = LogDir.open_read_only(tmp_path).log(TopicPartition("t", 0)).snapshot()
+    found = kept(snapshot, limits={"retention.ms": "1000"})
+    assert (len(found.segments), why(found)) == (1, [(EMPTY,)])
+    assert isinstance(found.kept[0], KeptSegment)
+
+
+def test_damage_does_not_end_it(tmp_path: Path) -> None:
+    """The message with the timestamp in the future cannot be named then."""
+    snapshot = log_of(tmp_path, [-5], [1])
+    path = snapshot.segments[0].log.path
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    snapshot = LogDir.open_read_only(tmp_path).log(TopicPartition("t", 0)).snapshot()
+    assert len(kept(snapshot, limits={"retention.ms": "1000"}).kept) == 2

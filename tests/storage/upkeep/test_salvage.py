@@ -51,7 +51,7 @@ def records_of(log_dir: Path, tp: TopicPartition) -> list[Record]:
 
 
 def salvaged(source: Path, target: Path, tp: TopicPartition) -> Salvaged:
-    """Into a directory of ours, which is sound afterwards."""
+    """Into a directory of kafkafs's own, which is sound afterwards."""
     log_dir = LogDir.open_read_only(source)
     owned = opened(target)
     owned.create_topic(tp.topic, tp.partition + 1, {"retention.ms": "-1"})

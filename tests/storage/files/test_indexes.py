@@ -1,0 +1,483 @@
+"""The indexes of segments, against plain lists and against what Kafka's own tool says of those that brokers wrote."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import CorruptCheckpoint
+from storage.files import offset_index, producer_state, time_index, transaction_index
+from storage.files.names import FileKind, parse_segment_file, segment_file
+from storage.files.transaction_index import AbortedTxn
+from storage.types import OffsetPosition, TimestampOffset
+from tests.storage.files.dumps import Dumped, dumped
+from tests.support.fixtures import FIXTURES, KAFKA_SKIPS_DATA, requires_fixtures
+
+# The offset index and the time index: what is trusted, what is noticed, and lookups against a plain list.
+
+BASE, END = 1000, 6000  # the segment's base offset; its size in bytes, and the log's end offset
+
+
+class Kind(NamedTuple):
+    """An index of pairs. `columns`: the two that an entry has, with the entry's form in the file."""
+
+    module: Any
+    name: str
+    form: str
+    columns: tuple[str, str]
+    entries: list[tuple[int, int]]
+
+    def stored(self, first: int, second: int) -> bytes:
+        """An entry as it lies in the file; offsets are from the base on there."""
+        offset = self.columns.index("offsets")
+        return struct.pack(self.form, first - BASE * (offset == 0), second - BASE * (offset == 1))
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(self.stored(*entry) for entry in self.entries)
+
+    @property
+    def size(self) -> int:
+        return struct.calcsize(self.form)
+
+    def found(self, index: object) -> list[tuple[int, int]]:
+        return list(zip(*(getattr(index, column).tolist() for column in self.columns), strict=True))
+
+
+OFFSETS = Kind(
+    offset_index, "index", ">ii", ("offsets", "positions"), [(1004, 500), (1010, 900), (1011, 5000), (2000, 5001)]
+)
+TIMES = Kind(
+    time_index, "time index", ">qi", ("timestamps", "offsets"), [(50, 1004), (60, 1004), (61, 1011), (90, 2000)]
+)
+both = pytest.mark.parametrize("kind", [OFFSETS, TIMES], ids=["offset", "time"])
+
+
+@both
+@pytest.mark.parametrize("zeros", [1, 7, 8, 64, 12, 120, 8 * 12 * 8192, 8 * 12 * 20_000])
+def test_preallocated_tail_is_no_problem(tmp_path: Path, kind: Kind, zeros: int) -> None:
+    path = tmp_path / "x.index"
+    path.write_bytes(kind.data + bytes(zeros))
+    index = kind.module.load(path, BASE, END)
+    assert kind.found(index) == kind.entries
+    assert (index.problem is None) == (zeros % kind.size == 0)
+
+
+@both
+def test_missing_and_unreadable(tmp_path: Path, kind: Kind) -> None:
+    missing = kind.module.load(tmp_path / "no.index", BASE, END)
+    assert (missing.entries, missing.missing, missing.problem) == (0, True, None)
+    (tmp_path / "dir.index").mkdir()
+    unreadable = kind.module.load(tmp_path / "dir.index", BASE, END)
+    assert (unreadable.entries, unreadable.missing) == (0, False)
+    assert unreadable.problem is not None
+    assert unreadable.problem.path == tmp_path / "dir.index"
+
+
+@both
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_odd_size_is_noticed(tmp_path: Path, kind: Kind, cut: int) -> None:
+    path = tmp_path / "x.index"
+    path.write_bytes(kind.data[:-cut])
+    index = kind.module.load(path, BASE, END)
+    whole = (len(kind.data) - cut) // kind.size
+    assert kind.found(index) == kind.entries[:whole]
+    if cut % kind.size:
+        assert index.problem is not None
+        assert index.problem.what == "index file ends within an entry"
+        assert index.problem.position == whole * kind.size
+
+
+@pytest.mark.parametrize(
+    ("kind", "slot", "entry"),
+    [
+        (OFFSETS, 0, (0, 500)),  # no batch of one record at the base has an entry
+        (OFFSETS, 0, (4, 0)),  # nor has the first batch
+        (OFFSETS, 0, (-4, 500)),
+        (OFFSETS, 0, (4, -500)),
+        (OFFSETS, 1, (4, 900)),  # offset not ascending
+        (OFFSETS, 1, (10, 500)),  # position not ascending
+        (OFFSETS, 2, (9, 5000)),
+        (OFFSETS, 2, (0, 0)),  # zeros with entries behind them
+        (OFFSETS, 3, (1000, 4999)),
+        (TIMES, 0, (-1, 4)),
+        (TIMES, 0, (50, -1)),
+        (TIMES, 1, (50, 4)),  # timestamp not ascending
+        (TIMES, 1, (60, 3)),  # offset descending
+        (TIMES, 2, (59, 11)),
+        (TIMES, 2, (0, 0)),  # zeros with entries behind them
+        (TIMES, 3, (90, 10)),
+    ],
+)
+def test_first_broken_entry_ends_the_trust(kind: Kind, slot: int, entry: tuple[int, int]) -> None:
+    data = bytearray(kind.data)
+    data[slot * kind.size : (slot + 1) * kind.size] = struct.pack(kind.form, *entry)
+    index = kind.module.parse(bytes(data), BASE, END)
+    assert kind.found(index) == kind.entries[:slot]
+    assert index.problem is not None
+    assert index.problem.what in ("index entries are not strictly ascending", "time index entries are not ascending")
+    assert index.problem.position == slot * kind.size
+
+
+@pytest.mark.parametrize(
+    ("kind", "end", "trusted"),
+    [
+        *((OFFSETS, *case) for case in [(0, 0), (500, 0), (501, 1), (5000, 2), (5001, 3), (5002, 4)]),
+        *((TIMES, *case) for case in [(0, 0), (1004, 0), (1005, 2), (2000, 3), (2001, 4)]),
+    ],
+)
+def test_entries_beyond_the_log(kind: Kind, end: int, trusted: int) -> None:
+    sealed = kind.module.parse(kind.data, BASE, end)
+    assert kind.found(sealed) == kind.entries[:trusted]
+    if trusted == len(kind.entries):
+        assert sealed.problem is None
+    else:
+        assert sealed.problem is not None
+        assert sealed.problem.position == trusted * kind.size
+    growing = kind.module.parse(kind.data, BASE, end, growing=True)
+    assert (kind.found(growing), growing.problem) == (kind.entries[:trusted], None)
+
+
+@both
+def test_half_written_last_entry_of_a_growing_log_is_no_problem(kind: Kind) -> None:
+    torn = kind.data + struct.pack(kind.form, 1500 if kind is OFFSETS else 95, 0) + bytes(100 * kind.size)
+    assert kind.module.parse(torn, BASE, END).problem is not None
+    growing = kind.module.parse(torn, BASE, END, growing=True)
+    assert (kind.found(growing), growing.problem) == (kind.entries, None)
+
+
+@both
+@pytest.mark.parametrize("position", range(48))
+def test_every_byte_damaged(kind: Kind, position: int) -> None:
+    position %= len(kind.data)
+    for mask in (0x01, 0x80, 0xFF):
+        data = bytearray(kind.data)
+        data[position] ^= mask
+        index = kind.module.parse(bytes(data), BASE, END)
+        # Never more than the sound prefix and the damaged entry is believed, and what is believed is ascending.
+        slot = position // kind.size
+        assert kind.found(index)[:slot] == kind.entries[: min(slot, index.entries)]
+        check_ascending(kind, index, END)
+        if index.entries < len(kind.entries):
+            assert index.problem is not None
+
+
+def check_ascending(kind: Kind, index: Any, end: int, base: int = BASE) -> None:
+    first, second = (getattr(index, column).tolist() for column in kind.columns)
+    assert first == sorted(set(first))
+    if kind is OFFSETS:
+        assert second == sorted(set(second))
+        assert all(base < offset < base + 2**31 for offset in first)
+        assert all(0 < position < end for position in second)
+    else:
+        assert second == sorted(second)
+        assert all(base <= offset < end for offset in second)
+
+
+@both
+@given(st.binary(max_size=240), st.integers(0, 2**62), st.integers(0, 2**63 - 1), st.booleans())
+def test_any_bytes_give_an_ascending_index(kind: Kind, data: bytes, base: int, end: int, growing: bool) -> None:
+    check_ascending(kind, kind.module.parse(data, base, end, growing=growing), end, base)
+
+
+ascending = st.lists(st.tuples(st.integers(1, 3_000_000), st.integers(1, 2_000_000)), max_size=40).map(
+    lambda steps: [(sum(a for a, _ in steps[: n + 1]), sum(b for _, b in steps[: n + 1])) for n in range(len(steps))]
+)
+
+
+@given(ascending, st.integers(0, 2**62), st.integers(0, 200_000_000), st.integers(0, 100))
+def test_round_trip_and_lookup(table: list[tuple[int, int]], base: int, wanted: int, zeros: int) -> None:
+    offsets = [base + relative for relative, _ in table]
+    positions = [position for _, position in table]
+    data = offset_index.encode(offsets, positions, base)
+    index = offset_index.parse(data + bytes(zeros * OFFSETS.size), base)
+    assert (index.offsets.tolist(), index.positions.tolist(), index.problem) == (offsets, positions, None)
+    before = [OffsetPosition(base, 0)] + [OffsetPosition(*pair) for pair in zip(offsets, positions, strict=True)]
+    assert index.floor(base + wanted) == [entry for entry in before if entry.offset <= base + wanted][-1]
+    after = [entry for entry in before[1:] if entry.position >= wanted]
+    assert index.first_from_position(wanted) == (after[0] if after else None)
+
+
+@given(ascending, st.integers(0, 2**62), st.integers(-5, 200_000_000), st.integers(0, 100))
+def test_round_trip_and_lookup_of_times(table: list[tuple[int, int]], base: int, wanted: int, zeros: int) -> None:
+    timestamps = [timestamp for timestamp, _ in table]
+    offsets = [base + relative for _, relative in table]
+    data = time_index.encode(timestamps, offsets, base)
+    index = time_index.parse(data + bytes(zeros * TIMES.size) if table else data, base)
+    assert (index.timestamps.tolist(), index.offsets.tolist(), index.problem) == (timestamps, offsets, None)
+    entries = [TimestampOffset(*pair) for pair in zip(timestamps, offsets, strict=True)]
+    before = [entry for entry in entries if entry.timestamp <= wanted]
+    assert index.floor(wanted) == (before[-1] if before else TimestampOffset(-1, base))
+
+
+def test_timestamp_zero_at_the_base_looks_like_preallocation() -> None:
+    # A trimmed index with one entry has it; with zeros behind it, it may be none and tells nothing anyway.
+    assert TIMES.found(time_index.parse(bytes(12), BASE)) == [(0, BASE)]
+    assert TIMES.found(time_index.parse(bytes(24), BASE)) == []
+    assert TIMES.found(time_index.parse(bytes(12) + TIMES.data, BASE)) == [(0, BASE), *TIMES.entries]
+    twice = time_index.parse(bytes(24) + TIMES.data, BASE)
+    assert TIMES.found(twice) == [(0, BASE)]
+    assert twice.problem is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second"),
+    [
+        *((OFFSETS, *case) for case in [
+            ([BASE], [5]), ([BASE + 1], [0]), ([BASE + 1, BASE + 1], [1, 2]), ([BASE + 2**31], [1]),
+        ]),
+        *((TIMES, *case) for case in [
+            ([-1], [BASE]), ([5, 5], [BASE, BASE]), ([5, 6], [BASE + 1, BASE]), ([5], [BASE - 1]),
+            ([5], [BASE + 2**31]),
+        ]),
+    ],
+)  # fmt: skip
+def test_encode_refuses_what_kafka_never_writes(kind: Kind, first: list[int], second: list[int]) -> None:
+    with pytest.raises(ValueError, match="ascending"):
+        kind.module.encode(first, second, BASE)
+
+
+# The transaction index: what is trusted, what is noticed, and Kafka's collection rule.
+
+TXN_BASE = 100
+TXNS = [
+    AbortedTxn(5, 90, 110, 95),
+    AbortedTxn(6, 95, 120, 121),
+    AbortedTxn(5, 130, 140, 126),
+    AbortedTxn(7, 126, 150, 151),
+]
+TXN_DATA = transaction_index.encode(TXNS)
+
+
+def test_txn_missing_and_unreadable(tmp_path: Path) -> None:
+    missing = transaction_index.load(tmp_path / "no.txnindex", TXN_BASE)
+    assert (len(missing), missing.missing, missing.problem) == (0, True, None)
+    (tmp_path / "dir.txnindex").mkdir()
+    unreadable = transaction_index.load(tmp_path / "dir.txnindex", TXN_BASE)
+    assert unreadable.problem is not None
+    path = tmp_path / "x.txnindex"
+    path.write_bytes(TXN_DATA)
+    assert transaction_index.load(path, TXN_BASE).entries() == TXNS
+
+
+@pytest.mark.parametrize(
+    ("slot", "position", "value"),
+    [
+        (0, 0, b"\x01"),  # version
+        (0, 1, b"\x01"),
+        (1, 2, b"\x80"),  # producer id below 0
+        (2, 10, b"\x80"),  # first offset below 0
+        (1, 17, b"\x79"),  # first offset above the last
+        (0, 25, b"\x63"),  # last offset below the segment's base
+        (2, 25, b"\x77"),  # last offsets not ascending
+        (3, 25, b"\x8c"),  # the same last offset twice
+        (0, 33, b"\x70"),  # stable beyond the abort marker
+        (3, 26, b"\xff"),  # stable below 0
+    ],
+)
+def test_txn_first_broken_entry_ends_the_trust(slot: int, position: int, value: bytes) -> None:
+    data = bytearray(TXN_DATA)
+    data[slot * transaction_index.ENTRY_SIZE + position : slot * transaction_index.ENTRY_SIZE + position + 1] = value
+    index = transaction_index.parse(bytes(data), TXN_BASE)
+    assert index.entries() == TXNS[:slot]
+    assert index.problem is not None
+    assert index.problem.what == "transaction index entry is impossible"
+    assert index.problem.position == slot * transaction_index.ENTRY_SIZE
+
+
+@pytest.mark.parametrize("position", range(len(TXN_DATA)))
+def test_txn_every_byte_damaged(position: int) -> None:
+    data = bytearray(TXN_DATA)
+    data[position] ^= 0x80
+    index = transaction_index.parse(bytes(data), TXN_BASE)
+    slot = position // transaction_index.ENTRY_SIZE
+    assert index.entries()[:slot] == TXNS[: min(slot, len(index))]
+    if len(index) < len(TXNS):
+        assert index.problem is not None
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 9), st.integers(0, 30)), max_size=12))
+def test_collect_is_kafkas_loop(steps: list[tuple[int, int, int, int]]) -> None:
+    txns = []
+    last = TXN_BASE
+    for producer, back, forward, stable_back in steps:
+        last += forward
+        txns.append(AbortedTxn(producer, last - back, last, last + 1 - stable_back))
+    index = transaction_index.parse(transaction_index.encode(txns), TXN_BASE)
+    assert index.entries() == txns
+    for start in range(TXN_BASE - 2, last + 3, 3):
+        for end in range(start + 1, last + 5, 4):
+            expected: list[AbortedTxn] = []
+            complete = False
+            for txn in txns:
+                if txn.last_offset >= start and txn.first_offset < end:
+                    expected.append(txn)
+                if txn.last_stable_offset >= end:
+                    complete = True
+                    break
+            slots, whole = index.collect(start, end)
+            assert ([index.entry(slot) for slot in slots.tolist()], whole) == (expected, complete)
+
+
+def test_encode_refuses_disorder() -> None:
+    with pytest.raises(ValueError, match="ascending"):
+        transaction_index.encode([TXNS[1], TXNS[0]])
+
+
+# Every index and snapshot that real brokers wrote, against what Kafka's own tool says is in it.
+
+
+def base_offset_of(case: Dumped) -> int:
+    name = parse_segment_file(case.file.name)
+    assert name is not None
+    return name.offset
+
+
+def sound(suffix: str) -> list[Dumped]:
+    # Beside the garbage that a broker leaves in place the tool stops.
+    return [case for case in dumped(suffix) if not any(topic in str(case.file) for topic in KAFKA_SKIPS_DATA)]
+
+
+@requires_fixtures
+def test_offset_indexes() -> None:
+    cases = sound(".index")
+    entries = 0
+    for case in cases:
+        base_offset = base_offset_of(case)
+        log_size = (case.file.parent / segment_file(base_offset, FileKind.LOG)).stat().st_size
+        index = offset_index.load(case.file, base_offset, log_size)
+        expected = case.rows(r"offset: (\d+) position: (\d+)")
+        assert list(zip(index.offsets.tolist(), index.positions.tolist(), strict=True)) == expected, case.file
+        assert (index.problem, index.missing, index.entries) == (None, False, len(expected)), case.file
+        assert offset_index.encode(index.offsets, index.positions, base_offset) == case.file.read_bytes(), case.file
+        entries += len(expected)
+    assert len(cases) > 400
+    assert entries > 2_000
+
+
+@requires_fixtures
+def test_time_indexes() -> None:
+    cases = sound(".timeindex")
+    entries = 0
+    for case in cases:
+        base_offset = base_offset_of(case)
+        index = time_index.load(case.file, base_offset)
+        expected = case.rows(r"timestamp: (\d+) offset: (\d+)")
+        assert list(zip(index.timestamps.tolist(), index.offsets.tolist(), strict=True)) == expected, case.file
+        assert (index.problem, index.missing, index.entries) == (None, False, len(expected)), case.file
+        assert index.last == index.entry(-1) if expected else index.last.timestamp == -1, case.file
+        assert time_index.encode(index.timestamps, index.offsets, base_offset) == case.file.read_bytes(), case.file
+        entries += len(expected)
+    assert len(cases) > 400
+    assert entries > 2_000
+
+
+@requires_fixtures
+def test_transaction_indexes() -> None:
+    cases = dumped(".txnindex")
+    aborted = 0
+    for case in cases:
+        index = transaction_index.load(case.file, base_offset_of(case))
+        expected = case.rows(
+            r"version: 0 producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)"
+        )
+        found = [
+            (txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset) for txn in index.entries()
+        ]
+        assert found == expected, case.file
+        assert index.problem is None, case.file
+        assert transaction_index.encode(index.entries()) == case.file.read_bytes(), case.file
+        aborted += len(expected)
+    assert len(cases) > 50
+    assert aborted > 50
+
+
+_PRODUCER = re.compile(
+    r"producerId: (\d+) producerEpoch: (\d+) coordinatorEpoch: (-?\d+) "
+    r"currentTxnFirstOffset: Optional(?:Long\[(\d+)\]|Long\.empty) lastTimestamp: (-?\d+)"
+    r"(?: firstSequence: (-?\d+) lastSequence: (-?\d+) lastOffset: (\d+) offsetDelta: (\d+) timestamp: (-?\d+))?"
+)
+
+
+@requires_fixtures
+def test_producer_snapshots() -> None:
+    cases = dumped(".snapshot")
+    producers = 0
+    for case in cases:
+        snapshot = producer_state.read(case.file)
+        assert snapshot is not None
+        expected = _PRODUCER.findall(case.text())
+        found = []
+        for entry in snapshot.entries():
+            batch = (
+                entry.last_sequence - entry.offset_delta,
+                entry.last_sequence,
+                entry.last_offset,
+                entry.offset_delta,
+                entry.timestamp,
+            )
+            open_from = "" if entry.current_txn_first_offset < 0 else str(entry.current_txn_first_offset)
+            known = [str(part) for part in batch] if entry.last_offset >= 0 else [""] * 5
+            head = [str(part) for part in (entry.producer_id, entry.epoch, entry.coordinator_epoch)]
+            found.append((*head, open_from, str(entry.timestamp), *known))
+        assert found == expected, case.file
+        assert producer_state.encode(snapshot.entries()) == case.file.read_bytes(), case.file
+        producers += len(expected)
+    assert len(cases) > 300
+    assert producers > 300
+
+
+BEFORE = FIXTURES / "recovery" / "before"
+SEGMENT = "00000000000000000062"
+
+
+@requires_fixtures
+@pytest.mark.parametrize(
+    ("case", "what"),
+    [
+        ("rec-f-garbage-index-older", "index entry points beyond the end of the log"),
+        ("rec-f2-garbage-index-plausible", "index entries are not strictly ascending"),
+        ("rec-f3-garbage-index-below-recovery-point", "index entries are not strictly ascending"),
+        ("rec-f4-plausible-index-below-recovery-point", "index entries are not strictly ascending"),
+    ],
+)
+def test_garbage_offset_indexes_are_noticed(case: str, what: str) -> None:
+    directory = BEFORE / f"{case}-0"
+    log_size = (directory / f"{SEGMENT}.log").stat().st_size
+    index = offset_index.load(directory / f"{SEGMENT}.index", 62, log_size)
+    assert index.problem is not None
+    assert index.problem.what == what
+    assert index.entries == 0
+    assert index.floor(80).position == 0
+
+
+@requires_fixtures
+def test_index_of_an_emptied_segment() -> None:
+    directory = BEFORE / "rec-k-active-emptied-0"
+    path = directory / "00000000000000000084.index"
+    assert offset_index.load(path, 84, 0).problem is not None
+    growing = offset_index.load(path, 84, 0, growing=True)
+    assert (growing.entries, growing.problem) == (0, None)
+
+
+@requires_fixtures
+def test_bad_snapshots_are_refused() -> None:
+    snapshots = sorted((BEFORE / "rec-j2-bad-snapshot-0").glob("*.snapshot"))
+    assert len(snapshots) == 3
+    for path in snapshots:
+        with pytest.raises(CorruptCheckpoint) as refused:
+            producer_state.read(path)
+        assert refused.value.path == path
+
+
+@requires_fixtures
+def test_orphaned_garbage_transaction_index() -> None:
+    index = transaction_index.load(BEFORE / "rec-h-orphan-index-0" / "00000000000000000005.txnindex", 5)
+    assert index.problem is not None
+    assert len(index) == 0

@@ -1,0 +1,564 @@
+"""Batches and message sets as brokers, producers and cleaners wrote them; and decoded blocks encoded again."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zlib
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import cramjam
+import crc32c
+import numpy as np
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch
+from aiokafka.record.legacy_records import LegacyRecordBatch
+
+from storage.append import batch_encoder
+from storage.errors import CorruptBatch, InvalidRecord, RecordTooLarge, UnsupportedFormat
+from storage.format.batches import BatchTable, scan
+from storage.format.block import Record, RecordBlock, RecordColumns
+from storage.format.compression import Codec
+from storage.format.control_records import (
+    ControlRecord,
+    ControlType,
+    EndTransactionMarker,
+    control_records,
+    control_type,
+    parse_marker,
+)
+from storage.format.decoder import Decoder
+from storage.format.record_batch import (
+    BatchFields,
+    Encoded,
+    empty_batch,
+    encode_batch,
+    encode_into,
+    set_base_offset_and_epoch,
+    set_log_append_time,
+)
+from tests.storage.format.test_both_forms import read_all
+from tests.support.control_batches import control_batch, control_key, marker_batch, marker_value
+from tests.support.fixtures import FIXTURES, read_golden, requires_fixtures
+from tests.support.record_headers import batches, v2_header
+from tests.support.uncompiled import plain_kernels
+
+CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+SOME = [
+    Record(b"k", b"value", [(b"h", b"1"), (b"h", None), (b"", b"")], 1000),
+    Record(None, None, [], 990),
+    Record(b"", b"", [("größe".encode(), b"x" * 200)], 2**62),
+    Record(b"key" * 50, b"v" * 70_000, [], 0),
+]
+
+
+def read_back(batch: bytes) -> list[tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]]:
+    """(offset, timestamp, key, value, headers) by aiokafka's reader, its CRC check included."""
+    reader = DefaultRecordBatch(bytearray(batch))
+    assert reader.validate_crc()
+    return [(r.offset, r.timestamp, r.key, r.value, [(n.encode(), v) for n, v in r.headers]) for r in reader]
+
+
+def fields_of(data: bytes) -> BatchFields:
+    """The settable fields that a stored batch has."""
+    header = v2_header(data)
+    append_time = header.attributes & 8
+    return BatchFields(
+        leader_epoch=header.leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=bool(header.attributes & 16),
+        control=bool(header.attributes & 32),
+        log_append_time_ms=header.max_timestamp if append_time else None,
+        delete_horizon_ms=header.base_timestamp if header.attributes & 64 else None,
+    )
+
+
+@requires_fixtures
+def test_bytes_equal_the_java_producers() -> None:
+    """Partition 0 of c-none was written by Kafka's Java producer, with and without producer ids."""
+    golden = iter(read_golden(FIXTURES / "codecs" / "golden" / "c-none-0.jsonl.gz"))
+    seen = idempotent = 0
+    for log in sorted((FIXTURES / "codecs" / "log" / "c-none-0").glob("*.log")):
+        for stored in batches(log.read_bytes()):
+            header = v2_header(stored)
+            records = [Record(g.key, g.value, g.headers, g.timestamp) for g in islice(golden, header.count)]
+            assert encode_batch(records, base_offset=header.base_offset, fields=fields_of(stored)) == stored
+            seen += 1
+            idempotent += header.producer_id >= 0
+    assert next(golden, None) is None
+    assert seen > 50
+    assert idempotent > 10
+
+
+@requires_fixtures
+def test_bytes_equal_the_brokers_markers() -> None:
+    """Commit and abort markers as a transaction coordinator had them written."""
+    seen = {ControlType.COMMIT: 0, ControlType.ABORT: 0}
+    for log in sorted((FIXTURES / "transactions" / "log").glob("tx-*/*.log")):
+        for stored in batches(log.read_bytes()):
+            header = v2_header(stored)
+            if not header.attributes & 32:
+                continue
+            ((offset, timestamp, key, value, _),) = read_back(stored)
+            marker = parse_marker(key, value)
+            assert marker is not None
+            rebuilt = marker_batch(
+                marker,
+                base_offset=offset,
+                timestamp=timestamp,
+                producer_id=header.producer_id,
+                producer_epoch=header.producer_epoch,
+                leader_epoch=header.leader_epoch,
+            )
+            assert len(rebuilt) == 78
+            assert rebuilt == stored
+            seen[marker.type] += 1
+    assert min(seen.values()) > 5
+
+
+@requires_fixtures
+def test_bytes_equal_the_cleaners_empty_batches() -> None:
+    """The 61-byte batches that Kafka's cleaner left."""
+    seen = 0
+    for log in sorted((FIXTURES / "compaction-after" / "log").glob("cmp-*/*.log")):
+        for stored in batches(log.read_bytes()):
+            if stored[16] != 2 or len(stored) != 61:
+                continue
+            header = v2_header(stored)
+            rebuilt = empty_batch(
+                base_offset=header.base_offset,
+                last_offset=header.base_offset + header.last_offset_delta,
+                max_timestamp=header.max_timestamp,
+                fields=fields_of(stored),
+            )
+            assert rebuilt == stored
+            seen += 1
+    assert seen > 0
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_another_reader_reads_what_was_encoded(codec: Codec) -> None:
+    batch = encode_batch(SOME, base_offset=2**40, codec=codec, fields=BatchFields(leader_epoch=7))
+    header = v2_header(batch)
+    assert (header.attributes, header.count, header.last_offset_delta) == (int(codec), 4, 3)
+    assert (header.base_timestamp, header.max_timestamp, header.leader_epoch) == (1000, 2**62, 7)
+    assert read_back(batch) == [(2**40 + i, r.timestamp, r.key, r.value, list(r.headers)) for i, r in enumerate(SOME)]
+
+
+def test_every_header_field_is_settable() -> None:
+    fields = BatchFields(
+        leader_epoch=2**31 - 1,
+        producer_id=2**63 - 1,
+        producer_epoch=2**15 - 1,
+        base_sequence=2**31 - 1,
+        transactional=True,
+        control=True,
+        log_append_time_ms=77,
+        delete_horizon_ms=500,
+        last_offset_delta=9,
+    )
+    header = v2_header(encode_batch(SOME[:2], base_offset=5, codec=Codec.ZSTD, fields=fields))
+    assert header.attributes == 4 | 8 | 16 | 32 | 64
+    assert (header.base_timestamp, header.max_timestamp, header.last_offset_delta) == (500, 77, 9)
+    assert header[9:12] == (2**63 - 1, 2**15 - 1, 2**31 - 1)
+    fields = BatchFields(base_timestamp=3, max_timestamp=4)
+    assert v2_header(encode_batch(SOME[:2], fields=fields))[7:9] == (3, 4)
+
+
+def test_timestamps_wrap_as_javas_longs_do() -> None:
+    records = [Record(None, b"", (), -1), Record(None, b"", (), 2**63 - 1), Record(None, b"", (), -(2**63))]
+    data = encode_batch(records)
+    body = data[61:]
+    # 2^63 - 1 - (-1) wraps to -2^63, whose zigzag is all ones: nine 0xff and 0x01.
+    assert body[7 + 2 : 7 + 12] == b"\xff" * 9 + b"\x01"
+    assert v2_header(data).max_timestamp == 2**63 - 1
+
+
+def test_columns_that_share_one_value_equal_tuples() -> None:
+    lines = b"first\nsecond\n\n"
+    columns = RecordColumns(lines, np.array([0, 6, 13]), np.array([5, 6, 0]), timestamp=np.array([42]))
+    records = [Record(None, line, (), 42) for line in (b"first", b"second", b"")]
+    assert encode_batch(columns, base_offset=3) == encode_batch(records, base_offset=3)
+
+
+def test_rows_that_fit_are_encoded_and_the_rest_left() -> None:
+    columns = RecordColumns.from_records(Record(None, b"x" * 100, (), i) for i in range(10))
+    whole = encode_batch(columns)
+    record_size = (len(whole) - 61) // 10
+    out = bytearray(20 + 61 + 4 * record_size + 1)
+    assert encode_into(out, 20, columns, 3, base_offset=3) == Encoded(7, len(out) - 1, 6)
+    assert [r[:2] for r in read_back(bytes(out[20:-1]))] == [(i, i) for i in range(3, 7)]
+    assert out[:20] == bytes(20)
+    # One byte less and the fourth does not fit; no room for one record, none for the header.
+    assert encode_into(bytearray(len(out) - 2), 20, columns, 3).next_row == 6
+    for size in (0, 61, 61 + record_size - 1):
+        small = bytearray(size)
+        assert encode_into(small, 0, columns) == Encoded(0, 0)
+        assert small == bytes(size)
+
+
+def test_offset_deltas_of_a_compacted_batch_are_kept() -> None:
+    starts, ones = np.array([0, 2]), np.array([1, 1])
+    columns = RecordColumns(
+        b"a1b2", starts + 1, ones, np.array([5, 6]), key_start=starts, key_length=ones, offset_delta=np.array([2, 9])
+    )
+    batch = encode_batch(columns, base_offset=100, fields=BatchFields(last_offset_delta=20))
+    assert [r[0] for r in read_back(batch)] == [102, 109]
+    assert v2_header(batch).last_offset_delta == 20
+    assert v2_header(encode_batch(columns, base_offset=100)).last_offset_delta == 9
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("value_start", -1),
+        ("value_start", 4),
+        ("value_start", 2**63 - 1),
+        ("value_length", 11),
+        ("value_length", -2),
+        ("value_length", 2**63 - 1),
+        ("key_length", -(2**63)),
+        ("headers_length", -1),
+        ("headers_length", 11),
+        ("headers_count", -1),
+        ("headers_count", 2**31),
+        ("offset_delta", 2**31),
+        ("offset_delta", -(2**31) - 1),
+    ],
+)
+def test_columns_are_checked_against_the_buffer(column: str, value: int) -> None:
+    good = {"value_start": np.array([0]), "value_length": np.array([7]), "timestamp": np.array([0])}
+    encode_batch(RecordColumns(b"0123456789", **good))
+    with pytest.raises(ValueError, match="row 0"):
+        encode_batch(RecordColumns(b"0123456789", **(good | {column: np.array([value])})))
+
+
+def test_rows_and_fields_out_of_range_are_refused() -> None:
+    columns = RecordColumns.from_records([Record(None, b"x")])
+    for first, last in ((0, 0), (0, 2), (-1, 1), (1, 1)):
+        with pytest.raises(ValueError, match="rows"):
+            encode_into(bytearray(200), 0, columns, first, last)
+    with pytest.raises(ValueError, match="rows"):
+        encode_batch([])
+    with pytest.raises(ValueError, match="out of range"):
+        encode_batch([Record(None, b"")], fields=BatchFields(producer_epoch=2**15))
+    with pytest.raises(ValueError, match="shorter"):
+        encode_batch(RecordColumns(b"", np.zeros(3, np.int64), np.zeros(2, np.int64), timestamp=np.zeros(1, np.int64)))
+
+
+def test_one_record_above_two_gib_is_refused_without_reading_it() -> None:
+    """One value column entry of 2^31 - 1 bytes over a sparse mapping: the body would pass the limit."""
+    with mmap.mmap(-1, 2**31) as memory:
+        columns = RecordColumns(memory, np.array([0]), np.array([2**31 - 1]), timestamp=np.array([0]))
+        with pytest.raises(RecordTooLarge):
+            encode_into(bytearray(100), 0, columns)
+        del columns
+
+
+def test_base_offset_and_epoch_lie_outside_the_crc() -> None:
+    log = bytearray(encode_batch(SOME) + encode_batch(SOME, codec=Codec.LZ4))
+    second = len(encode_batch(SOME))
+    before = bytes(log)
+    set_base_offset_and_epoch(log, second, 2**50, 12)
+    assert log[:second] == before[:second]
+    header = v2_header(bytes(log), second)
+    assert (header.base_offset, header.leader_epoch) == (2**50, 12)
+    assert [r[0] for r in read_back(bytes(log[second:]))] == [2**50 + i for i in range(4)]
+
+
+def test_log_append_time_recomputes_the_crc_and_drops_unused_bits() -> None:
+    batch = bytearray(encode_batch(SOME, codec=Codec.GZIP, fields=BatchFields(transactional=True)))
+    struct.pack_into(">h", batch, 21, v2_header(bytes(batch)).attributes | 0x0100)
+    struct.pack_into(">I", batch, 17, crc32c.crc32c(batch[21:]))
+    set_log_append_time(batch, 0, 123_456)
+    header = v2_header(bytes(batch))
+    assert header.attributes == 1 | 8 | 16
+    assert (header.base_timestamp, header.max_timestamp) == (1000, 123_456)
+    assert {r[1] for r in read_back(bytes(batch))} == {123_456}
+
+
+def test_an_unchanged_max_timestamp_changes_no_byte() -> None:
+    batch = bytearray(encode_batch(SOME))
+    struct.pack_into(">h", batch, 21, 0x0108)
+    before = bytes(batch)
+    set_log_append_time(batch, 0, 2**62)
+    assert batch == before
+
+
+def test_only_a_whole_v2_batch_is_changed_in_place() -> None:
+    batch = bytearray(encode_batch(SOME))
+    with pytest.raises(CorruptBatch):
+        set_base_offset_and_epoch(batch, 1 + len(batch) - 61, 0, 0)
+    with pytest.raises(CorruptBatch):
+        set_log_append_time(batch[:-1], 0, 0)
+    with pytest.raises(CorruptBatch):
+        set_log_append_time(batch, -1, 0)
+    batch[16] = 1
+    with pytest.raises(UnsupportedFormat):
+        set_base_offset_and_epoch(batch, 0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ControlType if kind is not ControlType.UNKNOWN])
+def test_control_types_are_read_back(kind: ControlType) -> None:
+    batch = control_batch(kind, b"payload", base_offset=8, timestamp=5, fields=BatchFields(leader_epoch=1))
+    ((offset, timestamp, key, value, _),) = read_back(batch)
+    assert (offset, timestamp, value, control_type(key)) == (8, 5, b"payload", kind)
+    assert v2_header(batch).attributes == 0x20
+
+
+def test_control_keys_by_kafkas_rules() -> None:
+    assert control_type(b"\x00\x00\x00\x07") is ControlType.UNKNOWN
+    assert control_type(b"\x00\x05\x00\x01more") is ControlType.COMMIT  # later versions may only add fields
+    for key in (None, b"", b"\x00\x00\x00", b"\xff\xff\x00\x01"):
+        with pytest.raises(CorruptBatch):
+            control_type(key)
+    with pytest.raises(ValueError, match="unknown"):
+        control_key(ControlType.UNKNOWN)
+
+
+def test_markers_by_kafkas_rules() -> None:
+    commit, marker = control_key(ControlType.COMMIT), EndTransactionMarker(ControlType.COMMIT, 31)
+    assert parse_marker(commit, marker_value(marker)) == marker
+    assert parse_marker(control_key(ControlType.LEADER_CHANGE), b"") is None
+    for value in (None, b"\x00\x00\x00\x00\x00", b"\x80\x00\x00\x00\x00\x01"):
+        with pytest.raises(CorruptBatch):
+            parse_marker(commit, value)
+    with pytest.raises(ValueError, match="LEADER_CHANGE"):
+        marker_batch(
+            EndTransactionMarker(ControlType.LEADER_CHANGE), base_offset=0, timestamp=0, producer_id=1, producer_epoch=0
+        )
+
+
+OLD_CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
+MESSAGES_SOME = [
+    Record(b"k", b"value", (), 1000),
+    Record(None, None, (), 3000),
+    Record(b"", b"", (), 2000),
+    Record(b"key" * 50, b"v" * 100_000, (), 0),
+]
+
+
+def messages_read_back(data: bytes, magic: int) -> list[tuple[int, int | None, bytes | None, bytes | None]]:
+    """(offset, timestamp, key, value) by aiokafka's reader, its CRC check included."""
+    found = []
+    if magic == 0 and data[17] == Codec.LZ4:  # which it does not read: v0's wrong header checksum
+        assert zlib.crc32(data[16:]) == struct.unpack_from(">I", data, 12)[0]
+        frame = bytearray(data[26:])
+        assert frame[6] == 0x1A
+        frame[6] = 0x82
+        data = bytes(cramjam.lz4.decompress(frame))
+    for batch in batches(data):
+        reader = LegacyRecordBatch(bytearray(batch), magic)
+        assert reader.validate_crc()
+        found += [(r.offset, r.timestamp, r.key, r.value) for r in reader]
+    return found
+
+
+@requires_fixtures
+@pytest.mark.parametrize("magic", [0, 1])
+def test_bytes_equal_the_brokers(magic: int) -> None:
+    """Plain messages as Kafka 3.9.1 wrote them, converting down (partition 0) and from an old client (partition 1)."""
+    seen = 0
+    for partition in (0, 1):
+        fixture = FIXTURES / f"v{magic}"
+        golden = read_golden(fixture / "golden" / f"v{magic}-none-{partition}.jsonl.gz")
+        stored = [
+            batch
+            for log in sorted((fixture / "log" / f"v{magic}-none-{partition}").glob("*.log"))
+            for batch in batches(log.read_bytes())
+        ]
+        assert len(stored) == len(golden)
+        for record, batch in zip(golden, stored, strict=True):
+            ours = batch_encoder.encode(
+                [Record(record.key, record.value, (), record.timestamp)], magic, base_offset=record.offset
+            )
+            assert ours == batch
+            seen += 1
+    assert seen > 100
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [Codec.NONE, *OLD_CODECS])
+def test_messages_another_reader_reads_what_was_encoded(magic: int, codec: Codec) -> None:
+    data = batch_encoder.encode(MESSAGES_SOME, magic, base_offset=1 << 40, codec=codec)
+    assert len(list(batches(data))) == (len(MESSAGES_SOME) if codec == Codec.NONE else 1)
+    assert messages_read_back(data, magic) == [
+        ((1 << 40) + i, r.timestamp if magic else None, r.key, r.value) for i, r in enumerate(MESSAGES_SOME)
+    ]
+
+
+@pytest.mark.parametrize("codec", OLD_CODECS)
+def test_a_wrapper_has_its_last_messages_offset_and_the_greatest_timestamp(codec: Codec) -> None:
+    for magic in (0, 1):
+        data = batch_encoder.encode(MESSAGES_SOME, magic, base_offset=50, codec=codec)
+        offset, size, crc, stored_magic, attributes = struct.unpack_from(">qiIbb", data)
+        assert (offset, size, stored_magic, attributes) == (53, len(data) - 12, magic, codec)
+        assert crc == zlib.crc32(data[16:])
+        if magic:
+            assert struct.unpack_from(">q", data, 18) == (3000,)
+        key_at = 26 if magic else 18
+        assert struct.unpack_from(">i", data, key_at) == (-1,)
+
+
+def test_gaps_between_offsets_are_kept() -> None:
+    offsets = [100, 103, 104, 110]
+    for magic in (0, 1):
+        for codec in (Codec.NONE, *OLD_CODECS):
+            data = batch_encoder.encode(MESSAGES_SOME, magic, base_offset=100, offsets=offsets, codec=codec)
+            assert [r[0] for r in messages_read_back(data, magic)] == offsets
+    inner = zlib.decompress(
+        batch_encoder.encode(MESSAGES_SOME, 1, base_offset=100, offsets=offsets, codec=Codec.GZIP)[34:], 31
+    )
+    assert [struct.unpack_from(">q", m)[0] for m in batches(inner)] == [0, 3, 4, 10]
+    inner = zlib.decompress(
+        batch_encoder.encode(MESSAGES_SOME, 0, base_offset=100, offsets=offsets, codec=Codec.GZIP)[26:], 31
+    )
+    assert [struct.unpack_from(">q", m)[0] for m in batches(inner)] == offsets
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, *OLD_CODECS])
+def test_log_append_time_holds_for_every_message(codec: Codec) -> None:
+    data = batch_encoder.encode(MESSAGES_SOME, 1, codec=codec, log_append_time_ms=777)
+    assert all(batch[17] == codec | 8 for batch in batches(data))
+    assert [r[1] for r in messages_read_back(data, 1)] == [777] * len(MESSAGES_SOME)
+
+
+def test_v0s_lz4_header_checksum_is_the_wrong_one() -> None:
+    frames = [batch_encoder.encode(MESSAGES_SOME, magic, codec=Codec.LZ4)[26 + 8 * magic :] for magic in (0, 1)]
+    assert [frame[:7].hex() for frame in frames] == ["04224d1860401a", "04224d18604082"]
+
+
+def test_what_the_old_formats_lack_is_refused() -> None:
+    with pytest.raises(InvalidRecord):
+        batch_encoder.encode([Record(None, b"", ((b"h", b""),))], 1)
+    with pytest.raises(UnsupportedFormat):
+        batch_encoder.encode(MESSAGES_SOME, 1, codec=Codec.ZSTD)
+    with pytest.raises(UnsupportedFormat):
+        batch_encoder.encode(MESSAGES_SOME, 2)
+    with pytest.raises(UnsupportedFormat):
+        batch_encoder.encode(MESSAGES_SOME, 0, log_append_time_ms=1)
+    with pytest.raises(ValueError, match="without"):
+        batch_encoder.encode([], 1)
+
+
+# Decoded blocks encoded again: the way that compaction and conversions go.
+
+# The broker accepted these as they are; they do not decode (fixtures/README.md).
+DAMAGED = {"rec-c4-flip-magic-0", "rec-m-flip-below-recovery-point-0"}
+
+
+def table_of(data: bytes) -> BatchTable:
+    table = BatchTable.empty(len(data) // 26 + 1)
+    scan(data, 0, table)
+    return table
+
+
+def decoded(data: bytes, *, control: bool = True) -> RecordBlock:
+    table = table_of(data)
+    block = Decoder().decode(data, table, origin=0, control=control)
+    assert block.damage is None
+    assert block.next_row == table.rows
+    return block
+
+
+def partitions() -> list[Any]:
+    logs = [p for d in ("log", "after") for p in FIXTURES.glob(f"*/{d}/*") if p.is_dir() and any(p.glob("*.log"))]
+    return [
+        pytest.param(str(p.relative_to(FIXTURES)), id=f"{p.parent.parent.name}:{p.name}")
+        for p in sorted(logs)
+        if p.name not in DAMAGED
+    ]
+
+
+@requires_fixtures
+@pytest.mark.parametrize("partition", partitions())
+def test_uncompressed_batches_come_out_as_they_were(partition: str) -> None:
+    """Byte for byte, of every producer, coordinator and cleaner, where timestamps are the records' own."""
+    for log in sorted((FIXTURES / partition).glob("*.log")):
+        data = log.read_bytes()
+        table = table_of(data)
+        decoder = Decoder()
+        for row in range(table.rows):
+            attributes = int(table.attributes[row])
+            if table.magic[row] != 2 or attributes & 0x0F or table.count[row] == 0:
+                continue
+            block = decoder.decode(data, table, row, row + 1, origin=0, control=True)
+            base_offset = int(table.base_offset[row])
+            fields = BatchFields(
+                leader_epoch=int(table.leader_epoch[row]),
+                producer_id=int(table.producer_id[row]),
+                producer_epoch=int(table.producer_epoch[row]),
+                base_sequence=int(table.base_sequence[row]),
+                transactional=bool(table.is_transactional[row]),
+                control=bool(table.is_control[row]),
+                delete_horizon_ms=int(table.base_timestamp[row]) if table.has_delete_horizon[row] else None,
+                last_offset_delta=int(table.last_offset[row]) - base_offset,
+            )
+            columns = RecordColumns.from_block(block, block.offset - base_offset)
+            start, size = int(table.position[row]), int(table.size[row])
+            assert encode_batch(columns, base_offset=base_offset, fields=fields) == data[start : start + size]
+
+
+def test_kept_records_of_a_compressed_batch() -> None:
+    """A selection of a block's rows, with their offsets, into another codec."""
+    records = [Record(b"k%d" % i, b"v" * i, ((b"h", b"%d" % i), (b"n", None))[: i % 3], 1000 - i) for i in range(20)]
+    block = decoded(encode_batch(records, base_offset=500, codec=Codec.ZSTD))
+    kept = block.select(np.arange(20) % 3 == 2)
+    columns = RecordColumns.from_block(kept, kept.offset - 500)
+    again = encode_batch(
+        columns, base_offset=500, codec=Codec.LZ4, fields=BatchFields(delete_horizon_ms=77, last_offset_delta=19)
+    )
+    outcome = read_all(again)
+    assert [(r.offset, r.timestamp, r.key, r.value, r.headers) for r in outcome.records] == [
+        (500 + i, r.timestamp, r.key, r.value, tuple(r.headers)) for i, r in enumerate(records) if i % 3 == 2
+    ]
+    assert outcome.batches[0][3] == 519
+    with plain_kernels():
+        columns = RecordColumns.from_block(kept, kept.offset - 500)
+        plain = encode_batch(columns, base_offset=500, fields=BatchFields(delete_horizon_ms=77))
+    assert [r.value for r in read_all(plain).records] == [r.value for r in outcome.records]
+
+
+def test_headers_that_do_not_parse_stop_the_conversion() -> None:
+    block = decoded(encode_batch([Record(None, b"", ((b"name", b"value"),))], base_offset=9))
+    block.columns[6] = len(block.buffer) - 1
+    with pytest.raises(CorruptBatch, match="headers") as raised:
+        RecordColumns.from_block(block)
+    assert raised.value.offset == 9
+
+
+MARKERS = [EndTransactionMarker(ControlType.COMMIT, 4), EndTransactionMarker(ControlType.ABORT, 5)]
+
+
+def a_log_with_markers() -> bytes:
+    markers = [
+        marker_batch(marker, base_offset=10 + i, timestamp=100 + i, producer_id=70 + i, producer_epoch=i)
+        for i, marker in enumerate(MARKERS)
+    ]
+    return encode_batch([Record(None, b"data")] * 10) + b"".join(markers)
+
+
+def test_control_records_of_a_block() -> None:
+    data = a_log_with_markers()
+    assert control_records(decoded(data)) == [
+        ControlRecord(10, 100, 1, ControlType.COMMIT, 70, 0, 4),
+        ControlRecord(11, 101, 2, ControlType.ABORT, 71, 1, 5),
+    ]
+    assert control_records(decoded(data, control=False)) == []
+
+
+def test_a_control_record_that_does_not_parse_is_told_with_its_offset() -> None:
+    fields = BatchFields(producer_id=1, producer_epoch=0, transactional=True, control=True)
+    record = Record(control_key(ControlType.ABORT), b"12345")
+    data = a_log_with_markers() + encode_batch([record], base_offset=12, fields=fields)
+    with pytest.raises(CorruptBatch) as raised:
+        control_records(decoded(data))
+    assert raised.value.offset == 12
+    data = encode_batch([Record(b"\x00\x00\x00\x02", None)], base_offset=3, fields=replace(fields, transactional=False))
+    assert [(r.type, r.coordinator_epoch) for r in control_records(decoded(data))] == [
+        (ControlType.LEADER_CHANGE, None)
+    ]

@@ -1,0 +1,349 @@
+"""What readers get of a log: of brokers' logs what consumers saw, by isolation, and what is still the same log."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.files.leader_epochs import EpochEntry, LeaderEpochs
+from storage.format.batches import BatchTable, scan
+from storage.log import isolation as isolation_module
+from storage.log.isolation import AbortedTransactions, last_stable_offset
+from storage.log.lineage import agreed_end, first_difference
+from storage.log.log_dir import LogDir
+from storage.log.reader import read_range
+from storage.log.snapshot import Log
+from storage.types import Isolation, TopicPartition
+from tests.support.builders import ROLL, Batch, BuiltPartition, Item, Partition, abort, build_log_dir, commit, many
+from tests.support.fixtures import FIXTURES, GoldenCase, case_params, golden_cases, requires_fixtures, topics_of
+from tests.support.readers import built, open_log, read_all, read_past_damage, records_of
+from tests.support.replicas import Replica
+
+# Every fixture, through LogDir and read_range, against what real consumers saw.
+
+# A batch here fails for Kafka's consumer too, and the golden file ends before it.
+_DAMAGED_AFTER = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}
+
+
+@pytest.mark.parametrize("case", case_params())
+def test_records_equal_golden(case: GoldenCase) -> None:
+    log = LogDir.open_read_only(case.log_dir).log(TopicPartition(case.topic, case.partition))
+    snapshot = log.snapshot()
+    isolation = Isolation(case.isolation)
+    golden = case.records()
+    if case.topic in _DAMAGED_AFTER:
+        records, errors = read_past_damage(snapshot, isolation)
+        assert records[: len(golden)] == golden
+        assert len(errors) == 1
+        return
+    assert read_all(snapshot, isolation=isolation) == golden
+    # Small windows cut batches and segments in other places.
+    assert read_all(snapshot, isolation=isolation, window=4096) == golden
+
+
+@pytest.mark.parametrize("case", case_params())
+def test_any_range_equals_golden(case: GoldenCase) -> None:
+    if case.topic in _DAMAGED_AFTER:
+        pytest.skip("ends in damage; see test_records_equal_golden")
+    snapshot = LogDir.open_read_only(case.log_dir).log(TopicPartition(case.topic, case.partition)).snapshot()
+    golden = case.records()
+    rng = random.Random(str(case))
+    for _ in range(12):
+        start = rng.randint(snapshot.log_start_offset, snapshot.log_end_offset)
+        end = rng.randint(start, snapshot.log_end_offset)
+        expected = [record for record in golden if start <= record.offset < end]
+        assert read_all(snapshot, start, end, Isolation(case.isolation)) == expected
+
+
+@requires_fixtures
+def test_last_stable_offsets_equal_the_brokers() -> None:
+    checked = 0
+    for case in golden_cases():
+        counts = topics_of(case.fixture)[case.topic].get("golden", {}).get(str(case.partition), {})
+        if "last_stable_offset" in counts:
+            snapshot = open_log(case.partition_dir).snapshot()
+            assert last_stable_offset(snapshot) == counts["last_stable_offset"], str(case)
+            assert snapshot.log_end_offset == counts["high_watermark"], str(case)
+            checked += 1
+    assert checked >= 6
+
+
+@requires_fixtures
+def test_open_transaction_bounds_the_last_stable_offset() -> None:
+    counts = topics_of("transactions")["tx-open"]["golden"]["0"]
+    snapshot = open_log(FIXTURES / "transactions/log/tx-open-0").snapshot()
+    assert last_stable_offset(snapshot) == counts["last_stable_offset"] < snapshot.log_end_offset
+
+
+@requires_fixtures
+def test_log_start_offsets_come_from_the_checkpoint() -> None:
+    golden = json.loads((FIXTURES / "times/golden/list-offsets.json").read_text())
+    log_dir = LogDir.open_read_only(FIXTURES / "times/log")
+    for name, offsets in golden.items():
+        topic, _, partition = name.rpartition("-")
+        snapshot = log_dir.log(TopicPartition(topic, int(partition))).snapshot()
+        assert (snapshot.log_start_offset, snapshot.log_end_offset) == (offsets["earliest"], offsets["latest"])
+
+
+# read_committed: the last stable offset and aborted transactions, from the log itself.
+
+_COMMITTED = Isolation.READ_COMMITTED
+
+
+def _random_items(rng: random.Random, count: int) -> list[Item]:
+    """Interleaved transactions of five producers, idempotent and plain batches between them, rolls anywhere."""
+    items: list[Item] = []
+    open_producers: set[int] = set()
+    for _ in range(count):
+        kind = rng.random()
+        producer = rng.randint(1, 5)
+        if kind < 0.5:
+            items.append(Batch(many(rng.randint(1, 3)), producer_id=producer, transactional=True))
+            open_producers.add(producer)
+        elif kind < 0.75 and open_producers:
+            producer = rng.choice(sorted(open_producers))
+            open_producers.discard(producer)
+            items.append(rng.choice([commit, abort])(producer))
+        elif kind < 0.8:
+            items.append(rng.choice([commit, abort])(producer + 100))  # a transaction without data here
+        elif kind < 0.9:
+            items.append(Batch(many(2)))
+        elif kind < 0.95:
+            items.append(Batch(many(1), producer_id=50))
+        else:
+            items.append(ROLL)
+    return items
+
+
+def _write(tmp_path: Path, seed: int, *, clean: bool = True) -> BuiltPartition:
+    items = _random_items(random.Random(seed), 120)
+    return build_log_dir(tmp_path, {"t": [Partition(items, index_interval_bytes=300)]}, clean=clean)["t", 0]
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("indexes", ["all", "no txnindex", "no snapshots", "neither", "cut txnindex"])
+def test_random_transactions(tmp_path: Path, seed: int, indexes: str) -> None:
+    partition = _write(tmp_path, seed, clean=seed % 2 == 0)
+    if indexes in ("no txnindex", "neither"):
+        for path in partition.path.glob("*.txnindex"):
+            path.unlink()
+    if indexes in ("no snapshots", "neither"):
+        for path in partition.path.glob("*.snapshot"):
+            path.unlink()
+    if indexes == "cut txnindex":
+        for path in partition.path.glob("*.txnindex"):
+            path.write_bytes(path.read_bytes()[:-34])
+    snapshot = open_log(partition.path).snapshot()
+    assert last_stable_offset(snapshot) == partition.last_stable_offset
+    expected = partition.read_committed
+    assert built(read_all(snapshot, isolation=_COMMITTED)) == expected
+    assert built(read_all(snapshot, isolation=_COMMITTED, window=200)) == expected
+    rng = random.Random(seed)
+    for _ in range(20):
+        start = rng.randint(0, snapshot.log_end_offset)
+        end = rng.randint(start, snapshot.log_end_offset)
+        records = read_all(snapshot, start, end, _COMMITTED)
+        assert built(records) == [record for record in expected if start <= record.offset < end]
+
+
+def test_forgetting_markers_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Markers of many segments do not fit: they are collected again."""
+    monkeypatch.setattr(isolation_module, "_MARKERS_KEPT", 3)
+    partition = _write(tmp_path, 3)
+    assert len(partition.segments) > 4
+    snapshot = open_log(partition.path).snapshot()
+    assert built(read_all(snapshot, isolation=_COMMITTED)) == partition.read_committed
+
+
+def test_a_transaction_over_many_segments(tmp_path: Path) -> None:
+    data = [
+        item for _ in range(6) for item in (Batch(many(2), producer_id=1, transactional=True), Batch(many(1)), ROLL)
+    ]
+    partition = build_log_dir(tmp_path, {"t": [[*data, abort(1), Batch(many(1))]]})["t", 0]
+    snapshot = open_log(partition.path).snapshot()
+    assert last_stable_offset(snapshot) == snapshot.log_end_offset
+    assert [record.offset for record in read_all(snapshot, isolation=_COMMITTED)] == [2, 5, 8, 11, 14, 17, 19]
+    assert [record.offset for record in read_all(snapshot, 3, 9, _COMMITTED)] == [5, 8]
+
+
+def test_skip_rows_tells_rows_without_state(tmp_path: Path) -> None:
+    items = [
+        Batch(many(1), producer_id=1, transactional=True),
+        Batch(many(1), producer_id=2, transactional=True),
+        abort(1),
+        Batch(many(1), producer_id=1, transactional=True),
+        commit(2),
+        commit(1),
+    ]
+    partition = build_log_dir(tmp_path, {"t": [items]})["t", 0]
+    snapshot = open_log(partition.path).snapshot()
+    aborted = AbortedTransactions(snapshot, snapshot.segments[0])
+    table = BatchTable.empty(10)
+    scan(partition.log().read_bytes(), 0, table)
+    skip = aborted.skip_rows(table)
+    assert skip is not None
+    assert skip.dtype == np.uint8
+    assert skip.tolist() == [1, 0, 0, 0, 0, 0]
+    assert aborted.skip_rows(table.slice(1, 6).copy()) is None
+
+
+def test_a_marker_lost_to_damage_is_looked_up_in_the_txnindex(tmp_path: Path) -> None:
+    items = [
+        Batch(many(2), producer_id=1, transactional=True),
+        abort(1),
+        Batch(many(2), producer_id=1, transactional=True),
+        commit(1),
+        Batch(many(1)),
+        ROLL,
+        Batch(many(1)),
+    ]
+    partition = build_log_dir(tmp_path, {"t": [items]})["t", 0]
+    marker = partition.batches[1]
+    with partition.log().open("r+b") as file:
+        file.seek(marker.position + 70)
+        file.write(b"\xff")
+    snapshot = open_log(partition.path).snapshot()
+    records, errors = read_past_damage(snapshot, _COMMITTED)
+    assert len(errors) == 1
+    assert built(records) == partition.read_committed
+
+
+def test_blocks_under_both_isolations_carry_the_same_damage(tmp_path: Path) -> None:
+    """An aborted batch that is corrupt is corrupt: its CRC is checked although its records are left out."""
+    items = [Batch(many(2), producer_id=1, transactional=True), abort(1), Batch(many(1)), ROLL, Batch(many(1))]
+    partition = build_log_dir(tmp_path, {"t": [items]})["t", 0]
+    with partition.log().open("r+b") as file:
+        file.seek(80)
+        file.write(b"\xff\xff")
+    snapshot = open_log(partition.path).snapshot()
+    for isolation in Isolation:
+        blocks = [(records_of(block), block.damage) for block in read_range(snapshot, 0, isolation=isolation)]
+        assert sum(damage is not None for _, damage in blocks) == 1
+        assert [record.offset for records, _ in blocks for record in records] == [3, 4]
+
+
+def test_an_open_transaction_whose_start_is_gone_bounds_at_the_log_start(tmp_path: Path) -> None:
+    items = [Batch(many(3), producer_id=1, transactional=True), ROLL, Batch(many(3)), ROLL, Batch(many(2))]
+    partition = build_log_dir(tmp_path, {"t": [items]})["t", 0]
+    for path in partition.path.glob(f"{0:020d}.*"):
+        path.unlink()
+    snapshot = open_log(partition.path).snapshot()
+    # The snapshots from offset 6 on know of it; nothing of it can be read, but nothing after it is stable.
+    assert last_stable_offset(snapshot) == snapshot.log_start_offset == 3
+    assert read_all(snapshot, isolation=_COMMITTED) == []
+    assert [record.offset for record in read_all(snapshot)] == [3, 4, 5, 6, 7]
+
+
+# Which messages of a log are still those that were read, by leader epochs, and where these lack by what is seen.
+
+
+def epochs(*entries: tuple[int, int]) -> LeaderEpochs:
+    return LeaderEpochs(tuple(EpochEntry(*entry) for entry in entries))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "end", "expected"),
+    [
+        (epochs((1, 0)), epochs((1, 0)), 10, None),
+        (epochs((1, 0)), epochs((1, 0), (2, 5)), 10, 5),
+        (epochs((1, 0)), epochs((1, 0), (2, 10)), 10, None),  # what a new leader appended
+        (epochs((1, 0), (2, 5)), epochs((1, 0), (3, 6)), 8, 5),  # leader 1 had written one more
+        (epochs((1, 0), (2, 5)), epochs((2, 7)), 8, None),  # retention
+        (epochs((1, 0), (2, 5)), epochs((3, 7)), 8, 7),
+        (epochs((1, 0), (2, 9)), epochs((1, 0), (3, 9)), 9, None),  # leader 2 wrote nothing
+        (epochs(), epochs((1, 0)), 10, None),
+    ],
+)
+def test_the_first_difference(before: LeaderEpochs, now: LeaderEpochs, end: int, expected: int | None) -> None:
+    assert first_difference(before, now, end) == expected
+
+
+def opened(path: Path) -> Log:
+    return LogDir.open_read_only(path).log(TopicPartition("t", 0))
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_a_cut_that_is_seen_after_others_were_written(tmp_path: Path, checkpoint: bool, count: int) -> None:
+    replica = Replica(tmp_path, checkpoint=checkpoint)
+    replica.append(5)
+    log = opened(tmp_path)
+    log.snapshot()
+    replica.append(3)
+    before = log.snapshot()
+    replica.truncate(5)
+    replica.append(count)
+    now = log.snapshot()
+    assert now.cuts == (5,)
+    assert agreed_end(before, now) == 5
+
+
+def test_a_cut_outlives_the_cleaning_of_the_file(tmp_path: Path) -> None:
+    replica = Replica(tmp_path)
+    replica.append(10)
+    log = opened(tmp_path)
+    before = log.snapshot()
+    replica.truncate(5)
+    replica.append(8)
+    log.snapshot()
+    replica.roll()
+    replica.append(3)
+    log.snapshot()
+    replica.compact(lambda offset: offset != 2)
+    assert agreed_end(before, log.snapshot()) == 5
+
+
+def test_a_cut_and_a_cleaning_between_two_looks(tmp_path: Path) -> None:
+    """No file says so any more, but the epochs do."""
+    replica = Replica(tmp_path)
+    replica.append(10)
+    log = opened(tmp_path)
+    before = log.snapshot()
+    replica.truncate(5)
+    replica.append(8)
+    replica.roll()
+    replica.append(3)
+    replica.compact(lambda offset: offset != 2)
+    assert agreed_end(before, log.snapshot()) == 5
+
+
+def test_neither_a_new_leader_nor_a_cleaning_is_a_cut(tmp_path: Path) -> None:
+    replica = Replica(tmp_path)
+    replica.append(10)
+    log = opened(tmp_path)
+    before = log.snapshot()
+    replica.elect()
+    replica.append(10)
+    replica.roll()
+    replica.append(3)
+    log.snapshot()
+    replica.compact(lambda offset: offset % 3 == 0)
+    now = log.snapshot()
+    assert (now.cuts, agreed_end(before, now)) == ((), 23)
+
+
+@pytest.mark.parametrize("content", [b"0\n1\n7 0\n", b"garbage", b"0\n2\n1 0\n2 4\n"])
+def test_a_checkpoint_that_is_wrong_does_no_harm(tmp_path: Path, content: bytes) -> None:
+    replica = Replica(tmp_path, checkpoint=False)
+    (replica.path / "leader-epoch-checkpoint").write_bytes(content)
+    replica.append(10)
+    log = opened(tmp_path)
+    assert log.snapshot().log_end_offset == 10
+    replica.append(10)
+    assert (log.snapshot().log_end_offset, log.snapshot().cuts) == (20, ())
+
+
+def test_an_unchanged_log_is_not_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = Replica(tmp_path)
+    replica.append(10)
+    for path in (replica.path, *replica.path.iterdir()):
+        os.utime(path, (1, 1.5))
+    log = opened(tmp_path)
+    before = log.snapshot()
+    monkeypatch.setattr(os, "open", None)
+    assert log.snapshot() is before

@@ -1,0 +1,599 @@
+"""Tiers: every layout gives the bytes that the broker had, also behind URLs; damaged or hostile ones give errors."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import resource
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cramjam
+import pytest
+
+from storage.errors import CorruptData, InvalidConfig, StorageError, TierUnavailable, UnsupportedFormat
+from storage.files.names import FileKind
+from storage.tier.blocks import BlockCache
+from storage.tier.manifests import decode_sizes
+from storage.tier.object_places import Url
+from storage.tier.remote_segments import RemoteFile, RemoteSegment
+from storage.tier.tier import Tier
+from tests.support.aiven_objects import RsaKey, Style, random_id, sizes_text, write
+from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.tiers import KEYS, TIERS
+
+pytestmark = requires_fixtures
+
+
+# Every layout gives the bytes that the broker had.
+
+LOCAL = Tier([str(TIERS / "tier-local")])
+
+
+def files_of(segment: RemoteSegment) -> dict[str, RemoteFile]:
+    """All files of a segment, by what they are."""
+    found = {kind.name: file for kind in FileKind if (file := segment.part(kind)) is not None}
+    return found if segment.content.epochs_file is None else {**found, "epochs": segment.content.epochs_file}
+
+
+def assert_same(found: RemoteSegment, expected: RemoteSegment, rng: random.Random) -> None:
+    """Equal files, however they are read."""
+    assert (found.segment_id, found.base_offset, found.is_complete) == (expected.segment_id, expected.base_offset, True)
+    assert found.segment_epochs == expected.segment_epochs
+    files = files_of(expected)
+    assert set(files_of(found)) == set(files)
+    for name, file in files_of(found).items():
+        whole = bytes(files[name].whole())
+        assert file.size == len(whole)
+        for _ in range(4):
+            position, size = rng.randrange(file.size + 10), rng.randrange(file.size + 10)
+            assert bytes(file.read(position, size)) == whole[position : position + size], (name, position, size)
+        assert bytes(file.read(0, file.size + 1)) == whole
+
+
+@pytest.mark.parametrize("layout", ["tier-aiven", "tier-aiven-enc"])
+def test_the_layouts_of_one_tier_are_equal(layout: str) -> None:
+    tier = Tier([str(TIERS / layout)], KEYS)
+    rng = random.Random(layout)
+    assert tier.partitions() == LOCAL.partitions()
+    for of in LOCAL.partitions():
+        for topic_id in (of.topic_id, None):
+            expected = LOCAL.segments(of.topic, of.partition, topic_id)
+            found = tier.segments(of.topic, of.partition, topic_id)
+            assert len(found) == len(expected) > 0
+            for one, other in zip(found, expected, strict=True):
+                assert one.of == other.of == of
+                assert_same(one, other, rng)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_prefix_chunk_size_and_key(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    prefix = rng.choice(["", "pre/", "pre-", "a/b/c/", "x/backups-2024-01-01-productionx/", "data-7/pre."])
+    key = RsaKey.new("the key", rng.choice([2048, 2056])) if seed % 2 else None
+    topic_id = random_id()
+    sources = LOCAL.segments("two", 0)
+    for segment in sources:
+        size = rng.choice([1000, 4096, 65536, 1 << 22])
+        compressed = rng.random() < 0.5
+        write(tmp_path, segment, topic_id, segment.base_offset + 100, Style(prefix, size, compressed, key))
+    pem = tmp_path / "key.pem"
+    # Whatever the label says.
+    pem.write_bytes(b"\n" + (key.pem if key is not None else b"").replace(b" PRIVATE KEY", b" ANY KEY"))
+    tier = Tier([str(tmp_path)], {"the key": pem})
+    (of,) = tier.partitions()
+    assert (of.topic, of.topic_id, of.partition) == ("two", topic_id, 0)
+    for asked in (topic_id, None):
+        found = tier.segments("two", 0, asked)
+        assert [segment.end_offset for segment in found] == [segment.base_offset + 100 for segment in sources]
+        for one, other in zip(found, sources, strict=True):
+            assert_same(one, other, rng)
+    assert tier.segments("two", 0, random_id()) == tier.segments("wo", 0) == tier.segments("two", 1) == []
+
+
+def test_a_path_may_be_any_directory_of_the_tier() -> None:
+    place = TIERS / "tier-aiven"
+    (manifest,) = place.rglob("two-*/0/*00249-*.rsm-manifest")
+    while True:
+        manifest = manifest.parent
+        assert len(Tier([str(manifest)]).segments("two", 0)) == 4
+        if manifest == place:
+            break
+
+
+def test_manifests_before_they_had_metadata(tmp_path: Path) -> None:
+    (segment,) = (segment for segment in LOCAL.segments("two", 0) if segment.base_offset == 249)
+    write(tmp_path, segment, random_id(), 496, Style(with_metadata=False))
+    (found,) = Tier([str(tmp_path)]).segments("two", 0)
+    assert found.end_offset is None
+    assert_same(found, segment, random.Random(1))
+
+
+def test_plain_segments_of_a_partition() -> None:
+    directory = TIERS / "log" / "keep-0"
+    remote = LOCAL.segments("keep", 0)
+    for place in (directory, TIERS / "log"):
+        plain = Tier([str(place)]).segments("keep", 0, "any id")
+        assert [segment.base_offset for segment in plain] == [0, 239, 471, 719, 957, 1200]
+        assert [segment.end_offset for segment in plain] == [238, 470, 718, 956, 1199, None]
+        for one, other in zip(plain, remote, strict=False):
+            assert one.segment_id is None
+            assert one.segment_epochs == other.segment_epochs
+            files = {name: file for name, file in files_of(other).items() if name != "epochs"}
+            for name, file in files.items():
+                assert bytes(files_of(one)[name].whole()) == bytes(file.whole()), name
+
+
+def test_parts_in_two_places_are_one_segment(tmp_path: Path) -> None:
+    # A key prefix that was changed: the custom metadata say where the .log is.
+    one, other = tmp_path / "one", tmp_path / "other"
+    shutil.copytree(TIERS / "tier-aiven", one)
+    for path in (one, *one.rglob("*")):
+        path.chmod(0o755)
+    for log in one.rglob("*.log"):
+        target = other / log.relative_to(one)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        log.rename(target)
+    assert not any(segment.is_complete for segment in Tier([str(one)]).segments("two", 0))
+    expected = LOCAL.segments("two", 0)
+    for places in ([tmp_path], [one, other], [other, one], [one, TIERS / "tier-local"]):
+        found = Tier(list(map(str, places))).segments("two", 0)
+        assert len(found) == 4
+        for segment, same in zip(found, expected, strict=True):
+            assert_same(segment, same, random.Random(1))
+
+
+def test_nothing_is_changed_and_no_link_is_followed(tmp_path: Path) -> None:
+    tier = tmp_path / "tier"
+    shutil.copytree(TIERS / "tier-local", tier)
+    for path in (tier, *tier.rglob("*")):
+        path.chmod(0o755)
+    (directory,) = tier.glob("two-0-*")
+    secret = tmp_path / "secret"
+    log = next(directory.glob("*.log"))
+    log.rename(secret)
+    log.symlink_to(secret)
+    directory.rename(tmp_path / directory.name)
+    (tier / directory.name).symlink_to(tmp_path / directory.name)
+    paths = sorted(tmp_path.rglob("*"))  # which changes access times itself
+    before = {path: path.lstat() for path in paths}
+    assert Tier([str(tier)]).segments("two", 0) == []
+    inside = Tier([str(tmp_path / directory.name)]).segments("two", 0)
+    assert [segment.part(FileKind.LOG) is None for segment in inside].count(True) == 1
+    for of in Tier([str(tier)]).partitions():
+        for segment in Tier([str(tier)]).segments(of.topic, of.partition):
+            for file in files_of(segment).values():
+                file.read(0, file.size)
+    assert {path: path.lstat() for path in before} == before
+
+
+def test_a_place_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(TierUnavailable, match="is not in the tier"):
+        Tier([str(tmp_path / "none")]).segments("two", 0)
+    with pytest.raises(TierUnavailable):
+        Tier(["nosuchscheme://bucket"]).partitions()
+    assert Tier([str(tmp_path)]).partitions() == []
+
+
+@pytest.mark.parametrize(
+    ("data", "sizes"),
+    [
+        ("00000000", []),
+        ("0000000100000007", [7]),
+        ("00000003 0000000a 01 000a 0000001e", [10, 20, 30]),
+        ("00000003 00000100 02 0000 0101 00000001", [256, 513, 1]),
+        ("00000002 0000000a 05 00 00000000 0000001e", None),
+        ("00000002 0000000a 01 00 0000001e 00", None),
+        ("7fffffff 0000000a 01 00 0000001e", None),
+        ("0000", None),
+        ("", None),
+    ],
+)
+def test_lists_of_chunk_sizes(data: str, sizes: list[int] | None) -> None:
+    found = decode_sizes(bytes.fromhex(data))
+    assert (None if found is None else found.tolist()) == sizes
+
+
+# Tiers that are damaged, or made to do harm: a clear error, and nothing else.
+
+Manifest = dict[str, Any]
+TOPIC_ID = random_id()
+
+
+@pytest.fixture(scope="module")
+def key() -> RsaKey:
+    return RsaKey.new("k1")
+
+
+@pytest.fixture(scope="module")
+def made(key: RsaKey, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One segment, compressed and encrypted, and its key."""
+    place = tmp_path_factory.mktemp("made")
+    source = Tier([str(FIXTURES / "tiers" / "tier-local")]).segments("txn", 0)[3]
+    write(place / "tier", source, TOPIC_ID, source.base_offset + 248, Style("", 4096, True, key))
+    (place / "k1.pem").write_bytes(key.pem)
+    return place
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def segment_of(place: Path, **keys: Path) -> RemoteSegment:
+    (segment,) = Tier([str(place / "tier")], keys or {"k1": place / "k1.pem"}).segments("txn", 0, TOPIC_ID)
+    return segment
+
+
+def read_all(segment: RemoteSegment) -> None:
+    for file in [*segment.content.parts.values(), segment.content.epochs_file]:
+        if file is not None:
+            for position in range(0, file.size, 10_000):
+                file.read(position, 10_000)
+
+
+def object_of(place: Path, suffix: str) -> Path:
+    return next((place / "tier").rglob(f"*{suffix}"))
+
+
+def change(place: Path, edit: Callable[[Manifest], None]) -> None:
+    path = object_of(place, ".rsm-manifest")
+    manifest = json.loads(path.read_text())
+    edit(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def test_what_was_made_can_be_read(place: Path) -> None:
+    read_all(segment_of(place))
+
+
+def test_keys(place: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.pem"
+    other.write_bytes(RsaKey.new("k1").pem)
+    with pytest.raises(TierUnavailable, match=r"was not encrypted with the private key .*other\.pem.*--tier-key"):
+        read_all(segment_of(place, k1=other))
+    with pytest.raises(TierUnavailable, match=r"the private key 'k1' was not given; found keys: k2"):
+        read_all(segment_of(place, k2=place / "k1.pem"))
+    with pytest.raises(TierUnavailable, match="cannot be read; found No such file"):
+        read_all(segment_of(place, k1=tmp_path / "none.pem"))
+    for text in (b"", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", os.urandom(100_000)):
+        other.write_bytes(text)
+        with pytest.raises(InvalidConfig, match="is no private RSA key"):
+            read_all(segment_of(place, k1=other))
+
+
+def test_what_is_not_encrypted_needs_no_key(place: Path) -> None:
+    segment = segment_of(place, k2=place / "none")
+    assert segment.end_offset == segment.base_offset + 248
+    assert segment.log_size == 65151
+
+
+@pytest.mark.parametrize("suffix", [".log", ".indexes", ".rsm-manifest"])
+@pytest.mark.parametrize("left", [0, 1, -1])
+def test_objects_that_are_cut_off(place: Path, suffix: str, left: int) -> None:
+    path = object_of(place, suffix)
+    data = path.read_bytes()
+    path.write_bytes(data[:left])
+    with pytest.raises(CorruptData) as found:
+        read_all(segment_of(place))
+    assert str(path) in str(found.value)
+
+
+@pytest.mark.parametrize("suffix", [".log", ".indexes"])
+def test_objects_that_shrink_after_they_were_listed(place: Path, suffix: str) -> None:
+    segment = segment_of(place)
+    assert segment.log_size
+    path = object_of(place, suffix)
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(CorruptData, match="object is cut off"):
+        read_all(segment)
+    path.unlink()
+    with pytest.raises(TierUnavailable, match="is not in the tier"):
+        read_all(segment_of(place) if suffix == "" else segment)
+
+
+def test_a_changed_byte_is_noticed(place: Path) -> None:
+    for suffix in (".log", ".indexes"):
+        path = object_of(place, suffix)
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(CorruptData, match="cannot be decrypted") as found:
+            read_all(segment_of(place))
+        assert "rsm-manifest" in str(found.value)
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+
+
+def test_without_a_manifest(place: Path) -> None:
+    object_of(place, ".rsm-manifest").unlink()
+    segment = segment_of(place)
+    assert not segment.is_complete
+    with pytest.raises(TierUnavailable, match="has no manifest"):
+        read_all(segment)
+
+
+def _set(*path: str, value: object) -> Callable[[Manifest], None]:
+    def edit(manifest: Manifest) -> None:
+        for key in path[:-1]:
+            manifest = manifest[key]
+        manifest[path[-1]] = value
+
+    return edit
+
+
+def _bomb(size: int) -> str:
+    return base64.b64encode(bytes(cramjam.zstd.compress(bytes(size)))).decode()
+
+
+_METADATA = "remoteLogSegmentMetadata"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        _set("version", value="2"),
+        _set("version", value=1),
+        _set("chunkIndex", value=None),
+        _set("chunkIndex", value=[]),
+        _set("chunkIndex", "type", value="other"),
+        _set("chunkIndex", "type", value="fixed"),
+        _set("chunkIndex", "originalFileSize", value=2**31),
+        _set("chunkIndex", "originalFileSize", value=-1),
+        _set("chunkIndex", "originalFileSize", value=2**31 - 1),
+        _set("chunkIndex", "originalFileSize", value=1e300),
+        _set("chunkIndex", "originalFileSize", value=True),
+        _set("chunkIndex", "originalChunkSize", value=0),
+        _set("chunkIndex", "originalChunkSize", value=1),
+        _set("chunkIndex", "originalChunkSize", value=2**31 - 1),
+        _set("chunkIndex", "transformedChunks", value="!"),
+        _set("chunkIndex", "transformedChunks", value=_bomb(1 << 30)),
+        _set("chunkIndex", "transformedChunks", value=_bomb(4)),
+        _set("chunkIndex", "transformedChunks", value=sizes_text([1 << 30] * 16)),
+        _set("chunkIndex", "transformedChunks", value=sizes_text([1000] * 15 + [0x7FFFFFFF])),
+        _set("segmentIndexes", "offset", "size", value=2**31 - 1),
+        _set("segmentIndexes", "offset", "size", value=27),
+        _set("segmentIndexes", "offset", "position", value=2**31 - 1),
+        _set("segmentIndexes", "timestamp", "position", value=-1),
+        _set("segmentIndexes", "timestamp", "position", value=3),
+        _set("compression", value="yes"),
+        _set("compression", value=False),
+        _set("encryption", value={"dataKey": "k1", "aad": ""}),
+        _set("encryption", value={"dataKey": "k1:AAAA", "aad": ""}),
+        _set("encryption", value={"dataKey": "k1:" + "A" * 342 + "==", "aad": ""}),
+        _set("encryption", value={"dataKey": 7, "aad": ""}),
+        _set("encryption", "aad", value="AAAA"),
+        _set("encryption", value=None),
+        _set(_METADATA, "startOffset", value=0),
+        _set(_METADATA, "endOffset", value=0),
+        _set(_METADATA, "endOffset", value=2**63),
+        _set(_METADATA, "segmentLeaderEpochs", value={"-1": 0}),
+        _set(_METADATA, "segmentLeaderEpochs", value={"1" * 5000: 0}),
+        _set(_METADATA, "segmentLeaderEpochs", value={"1": "x"}),
+        _set(_METADATA, "remoteLogSegmentId", "id", value="../../../../etc/passwd"),
+        _set(_METADATA, "remoteLogSegmentId", "topicIdPartition", "topicId", value=random_id()),
+        _set(_METADATA, "remoteLogSegmentId", "topicIdPartition", "topicPartition", "partition", value=1),
+    ],
+)
+def test_hostile_manifests(place: Path, edit: Callable[[Manifest], None]) -> None:
+    change(place, edit)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(StorageError) as found:
+        read_all(segment_of(place))
+        # An index that is only garbage is for its reader to find out; a log is not.
+    assert str(place) in str(found.value)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 128 << 10  # KiB
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '"x"', "[" * 100_000, '{"version":"1"}', "9" * 10_000, '{"version":"1","x":' + "9" * 9999],
+)
+def test_manifests_that_are_none(place: Path, text: str) -> None:
+    object_of(place, ".rsm-manifest").write_text(text)
+    with pytest.raises(CorruptData, match="manifest does not parse"):
+        read_all(segment_of(place))
+
+
+def test_a_manifest_is_not_read_beyond_its_limit(place: Path) -> None:
+    os.truncate(object_of(place, ".rsm-manifest"), 1 << 40)
+    with pytest.raises(CorruptData, match="manifest is too large"):
+        read_all(segment_of(place))
+
+
+def test_a_chunk_that_decompresses_to_more_or_less(place: Path) -> None:
+    # What the manifest says of sizes is right, and so is the tag; only the content is not.
+    source = Tier([str(FIXTURES / "tiers" / "tier-local")]).segments("txn", 0)[3]
+    shutil.rmtree(place / "tier")
+    for real, said in ((4096, 4095), (4096, 4097)):
+        manifest = write(place / "tier", source, TOPIC_ID, 2000, Style("", real, True, None))
+        found = json.loads(manifest.read_text())
+        count = -(-found["chunkIndex"]["originalFileSize"] // real)
+        found["chunkIndex"] |= {"originalChunkSize": said, "originalFileSize": said * count}
+        manifest.write_text(json.dumps(found))
+        with pytest.raises(CorruptData, match="chunk"):
+            read_all(segment_of(place))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_damages(place: Path, seed: int) -> None:
+    """Of random bytes in random objects nothing but a StorageError comes, or the bytes as they were."""
+    rng = random.Random(seed)
+    expected = bytes(segment_of(place).content.parts[FileKind.LOG].read(0, 1 << 20))
+    originals = {suffix: object_of(place, suffix).read_bytes() for suffix in (".log", ".indexes", ".rsm-manifest")}
+    for _ in range(15):
+        for suffix, data in originals.items():
+            damaged = bytearray(data)
+            if rng.random() < (0.9 if suffix == ".rsm-manifest" else 0.3):
+                for _ in range(rng.choice([1, 1, 1, 5])):
+                    at = rng.randrange(len(damaged))
+                    choice = rng.randrange(4)
+                    if choice == 0:
+                        del damaged[at : at + rng.randrange(1, 50)]
+                    elif choice == 1:
+                        damaged[at:at] = rng.choice([b"0", b"9" * 20, b"}", b'"', b"-", os.urandom(8), b"null"])
+                    else:
+                        damaged[at] = rng.choice(b'0123456789,:{}[]"truefalsn\x00\xff')
+            object_of(place, suffix).write_bytes(damaged)
+        try:
+            segment = segment_of(place)
+            log = segment.content.parts[FileKind.LOG]
+            read_all(segment)
+        except (StorageError, KeyError):
+            continue
+        assert bytes(log.read(0, 1 << 20)) == expected
+
+
+def test_names_that_lead_elsewhere(tmp_path: Path) -> None:
+    # Names of files are matched against what backends write, and never joined from what an object says.
+    place = tmp_path / f"t-{TOPIC_ID}" / "0"
+    place.mkdir(parents=True)
+    segment_id = random_id()
+    for name in (
+        f"{2**63:020d}-{segment_id}.log",
+        f"{'9' * 20}-{segment_id}.rsm-manifest",
+        f"x{'0' * 20}-{segment_id}.log",
+    ):
+        (place / name).write_bytes(b"x")
+    os.mkfifo(place / f"{0:020d}-{segment_id}.log")
+    (place / f"{0:020d}-{segment_id}.indexes").mkdir()
+    assert Tier([str(tmp_path)]).segments("t", 0) == []
+
+
+def test_a_version_of_the_future_is_told(place: Path) -> None:
+    change(place, _set("version", value="2"))
+    with pytest.raises(UnsupportedFormat, match="unknown version"):
+        read_all(segment_of(place))
+
+
+# Tiers behind URLs: fsspec's file system in memory stands for a bucket.
+
+URL = "memory://bucket/some/prefix"
+
+
+class Requests:
+    """What is asked of URLs: (key, position, size), and keys that are listed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.read: list[tuple[str, int, int]] = []
+        self.listed: list[str] = []
+        read, entries = Url.read, Url.entries
+
+        def noted_read(url: Url, key: str, position: int, size: int) -> bytes:
+            self.read.append((key, position, size))
+            return read(url, key, position, size)
+
+        def noted_entries(url: Url, key: str) -> Any:
+            self.listed.append(key)
+            return entries(url, key)
+
+        monkeypatch.setattr(Url, "read", noted_read)
+        monkeypatch.setattr(Url, "entries", noted_entries)
+
+
+@pytest.fixture
+def bucket() -> Any:
+    import fsspec
+
+    system = fsspec.filesystem("memory")
+    for layout in ("tier-local", "tier-aiven-enc"):
+        for path in (TIERS / layout).rglob("*"):
+            if path.is_file():
+                name = f"/bucket/some/prefix/{layout}/{path.relative_to(TIERS / layout)}"
+                system.pipe_file(name, path.read_bytes())
+    yield system
+    system.rm("/bucket", recursive=True)
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
+    return Requests(monkeypatch)
+
+
+def tier(layout: str, cache: Path) -> Tier:
+    return Tier([f"{URL}/{layout}"], KEYS, BlockCache(directory=cache))
+
+
+@pytest.mark.usefixtures("bucket")
+@pytest.mark.parametrize("layout", ["tier-local", "tier-aiven-enc"])
+def test_the_same_bytes_and_few_requests(layout: str, requests: Requests, tmp_path: Path) -> None:
+    expected = Tier([str(TIERS / "tier-local")]).segments("two", 0)
+    found = tier(layout, tmp_path).segments("two", 0, expected[0].of.topic_id)
+    assert all("two-" in key for key in requests.listed if "-" in key.partition("/")[2])
+    assert requests.read == []
+    for one, other in zip(found, expected, strict=True):
+        log = other.content.parts[FileKind.LOG].read(0, 1 << 20)
+        got = one.content.parts[FileKind.LOG]
+        assert b"".join(got.read(at, 1000) for at in range(0, got.size, 1000)) == log
+        assert one.epochs == other.epochs
+    # One request for a manifest, at most three for a .log, one for the epochs.
+    assert len(requests.read) <= 5 * len(found)
+    read = len(requests.read)
+    for one in found:
+        one.content.parts[FileKind.LOG].read(0, 1 << 20)
+    assert len(requests.read) == read
+
+
+@pytest.mark.usefixtures("bucket")
+def test_what_was_read_is_kept_as_it_is_in_the_tier(requests: Requests, tmp_path: Path) -> None:
+    def contents() -> list[bytes]:
+        return [
+            bytes(segment.content.parts[FileKind.LOG].read(0, 1 << 20))
+            for segment in tier("tier-aiven-enc", tmp_path / "cache").segments("two", 0)
+        ]
+
+    first, read = contents(), len(requests.read)
+    kept = sorted((tmp_path / "cache").iterdir())
+    assert kept
+    assert all(path.stat().st_mode & 0o077 == 0 for path in kept)
+    objects = b"".join(path.read_bytes() for path in (TIERS / "tier-aiven-enc").rglob("two*/**/*") if path.is_file())
+    assert all(path.read_bytes()[:-4] in objects for path in kept)
+    assert contents() == first
+    assert len(requests.read) == read
+    for path in kept:  # damaged ones are read again
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert contents() == first
+    assert len(requests.read) > read
+    (tmp_path / "cache").chmod(0o777)  # anybody could write there
+    read = len(requests.read)
+    assert contents() == first
+    assert len(requests.read) > read
+
+
+def test_an_object_that_was_replaced_is_not_read_from_the_cache(bucket: Any, tmp_path: Path) -> None:
+    def log() -> bytes:
+        return bytes(tier("tier-local", tmp_path).segments("two", 0)[0].content.parts[FileKind.LOG].read(0, 100))
+
+    before = log()
+    (name,) = bucket.glob("/bucket/some/prefix/tier-local/two-0-*/00000000000000000000-*.log")
+    bucket.pipe_file(name, bytes(1000))
+    assert log() == bytes(100) != before
+
+
+def test_errors_name_the_object(bucket: Any, tmp_path: Path) -> None:
+    segment = tier("tier-aiven-enc", tmp_path).segments("two", 0)[0]
+    log = segment.content.parts[FileKind.LOG]
+    (name,) = bucket.glob("/bucket/some/prefix/tier-aiven-enc/**/two-*/0/00000000000000000000-*.log")
+    data = bucket.cat_file(name)
+    bucket.pipe_file(name, data[:-1])
+    with pytest.raises(CorruptData, match=rf"{URL}/.*\.log: object is cut off"):
+        log.read(0, 1 << 20)
+    bucket.rm(name)
+    with pytest.raises(TierUnavailable, match=rf"{URL}/.*\.log: is not in the tier"):
+        log.read(0, 1 << 20)
+
+
+def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(TierUnavailable, match=r"memory:// is not installed.*kafkafs\[tier\]"):
+        tier("tier-local", tmp_path).segments("two", 0)
+    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
+    (segment, *_) = Tier([str(TIERS / "tier-aiven-enc")], KEYS).segments("two", 0)
+    with pytest.raises(TierUnavailable, match=r"cryptography is missing.*kafkafs\[tier\]"):
+        segment.content.parts[FileKind.LOG].read(0, 1)
