@@ -2,13 +2,46 @@
 # Installs everything that the tests need on a Debian machine with Python, and runs them: lint, types, unit tests,
 # sanitizers, mounts, a real Kafka. Arguments are passed to pytest:   tests/run.sh tests/storage -k offset
 # If something cannot be installed, its tests are skipped with the reason; with CI=true they fail.
+# tests/run.sh --quick runs the tests that say most, without Kafka, Java and Spark: for every day.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . examples/setup.sh
 
+# Lint and types, the architecture, formats against golden files, the engine's append, recovery and compaction, the
+# simulation, commands, and a real mount.
+QUICK=(
+    tests/test_lint.py
+    tests/test_architecture.py
+    tests/storage/append/test_partition_log.py
+    tests/storage/compaction/test_compaction.py
+    tests/storage/format/test_decoder.py
+    tests/storage/recovery/test_recovery.py
+    tests/simulation/test_simulation.py::test_nothing_is_found
+    tests/kafkafs/formats
+    tests/kafkafs/views/test_decoded_golden.py
+    tests/kafkafs/views/test_golden.py::test_whole_partition
+    tests/kafkafs/views/test_truncation.py
+    tests/kafkafs/writing/test_refused_writes.py
+    tests/kafkafs/cli/test_main.py
+    tests/kafkafs/cli/test_habits.py
+    tests/kafkafs/mounting/test_keys.py
+    tests/kafkafs/mounting/test_system_calls.py
+)
+
+if [ "${1:-}" = --quick ]; then
+    shift
+    find_python
+    need_packages fusermount=fuse3 lib:libfuse.so.2=libfuse2 gcc=gcc /usr/include/stdlib.h=libc6-dev \
+        || say "continuing without them"
+    make_venv dev,schemas
+    say "running the tests that say most"
+    KAFKAFS_SIMULATION_SEEDS=${KAFKAFS_SIMULATION_SEEDS:-300} \
+        exec "$venv/bin/python" -m pytest -q -n 2 --dist worksteal "${QUICK[@]}" "$@"
+fi
+
 find_python
 need_packages fusermount=fuse3 lib:libfuse3.so=fuse3 lib:libfuse.so.2=libfuse2 kcat=kcat jq=jq rsync=rsync less=less strace=strace \
-    fio=fio gcc=gcc /usr/include/stdlib.h=libc6-dev lsof=lsof java=default-jre-headless javac=default-jdk-headless mvn=maven \
+    gcc=gcc /usr/include/stdlib.h=libc6-dev lsof=lsof java=default-jre-headless javac=default-jdk-headless mvn=maven \
     || say "continuing without them"
 make_venv dev,spark,plot,schemas,tier
 

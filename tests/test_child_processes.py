@@ -58,11 +58,6 @@ def test_no_module_has_them_by_another_name() -> None:
             assert not any(name.startswith(OTHER_STARTERS) for name in names), path
 
 
-def test_the_workers_of_a_new_jvm_import_nothing_from_here() -> None:
-    source = (ROOT / "kafkafs/spark/jobs/session.py").read_text()
-    assert "_no_imports_from_here():\n            gateway = launch_gateway(conf" in source
-
-
 @requires_fuse
 @pytest.mark.parametrize("entry", ["", "."])
 def test_a_program_in_the_log_directory_is_not_found(tmp_path: Path, entry: str) -> None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.support.replaced_files import plausible
+
 _GIANT_BYTES: Final = 1 << 40
 _MOST_COPIED_BYTES: Final = 64 << 20  # a giant that was cut is still one
 _ESCAPE: Final = "\x1b]0;evil\x07\x1b[2J"
@@ -80,9 +82,13 @@ def _giant(place: Place) -> None:
 
 def _linked_file(place: Place) -> None:
     path = place.file()
+    alike = place.outside / path.name  # what it has could be that file's
     target = place.dice.choice(
-        (place.outside / "secret", place.outside, Path("/dev/zero"), path, Path("/nowhere"), place.file())
+        (alike, place.outside / "secret", place.outside, Path("/dev/zero"), path, Path("/nowhere"), place.file())
     )
+    if target == alike:
+        alike.write_bytes(plausible(path.name))
+        alike.chmod(0o600)
     path.unlink()
     path.symlink_to(target)
 

@@ -27,8 +27,10 @@ from kafkafs.cli import main
 from tests.hostile import commands, mutations
 from tests.support.fixtures import FIXTURES
 from tests.support.mounts import mounted
+from tests.support.replaced_files import SECRET as OUTSIDE_SECRET
 
-SECRET: Final = b"what-is-outside-stays-outside"
+SECRET: Final = OUTSIDE_SECRET.encode()
+
 _HANG_S: Final = 60
 _MOST_RSS_BYTES: Final = 1 << 30
 _MOST_FILE_BYTES: Final = 1 << 30  # of what a command writes
@@ -154,8 +156,14 @@ def _call(call: tuple[str, str], place: mutations.Place, scratch: Path, result: 
     if reads and _state(place.log_dir) != before:
         result.faults.append(f"{shown}: changed the directory")
     if out.exists():
+        copied = [path for path in out.rglob("*") if stat.S_ISREG(path.lstat().st_mode) and _holds_secret(path)]
+        result.faults += [f"{shown}: copied what is outside to {path}" for path in copied]
         shutil.rmtree(out)
     out.with_name("out.json").unlink(missing_ok=True)
+
+
+def _holds_secret(path: Path) -> bool:
+    return path.stat().st_size < _MOST_FILE_BYTES and SECRET in path.read_bytes()
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,12 +60,6 @@ def test_every_type_and_slice(text: pa.DataType, binary: pa.DataType, first: int
     assert decoded(record_columns(key, value, headers)) == expected(first, last)
 
 
-def test_without_keys_and_headers() -> None:
-    value = pa.array([b"a", None], pa.binary())
-    assert decoded(record_columns(None, value, None)) == [(None, b"a", []), (None, None, [])]
-    assert decoded(record_columns(None, value, pa.array([None, []], HEADERS))) == [(None, b"a", []), (None, None, [])]
-
-
 def test_bytes_under_a_null_are_left_out() -> None:
     mask = pa.array([True, False, True]).buffers()[1]
     bounds = pa.array([0, 2, 5, 6], pa.int32()).buffers()[1]

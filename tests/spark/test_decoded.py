@@ -2,80 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kafkafs.arrow import block_texts, rows
 from kafkafs.arrow.block_texts import Decoding
 from kafkafs.arrow.log_dirs import InvalidOption
-from kafkafs.arrow.rows import arrow_batches, arrow_schema
+from kafkafs.arrow.rows import arrow_batches
 from kafkafs.schemas.sources import LogSchemas, schemas_at
-from kafkafs.spark.options import COLUMNS, DECODED, parse
+from kafkafs.spark.options import COLUMNS, DECODED
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
 from tests.support.builders import Batch, build_log_dir
-from tests.support.decoded_golden import agrees, golden_lines, partitions
-from tests.support.fixtures import FIXTURES, requires_fixtures
-from tests.support.own_topics import PARTITIONS, tp_of
-from tests.support.reference_views import content, parsed, tree_of
 from tests.support.schema_logs import START_MS, avro_string, framed, schema_record
-
-pa = pytest.importorskip("pyarrow")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOG = FIXTURES / "schemas" / "log"
 LONGS = '{"type":"array","items":"long"}'
-
-
-def decoded_rows(path: Path, tp: TopicPartition) -> list[dict[str, Any]]:
-    log_dir = LogDir.open_read_only(path)
-    snapshot = log_dir.log(tp).snapshot()
-    parts = ((tp, block) for block in read_range(snapshot, snapshot.log_start_offset))
-    batches = list(arrow_batches(parts, ("offset", *DECODED), Decoding(LogSchemas(log_dir))))
-    for batch in batches:
-        batch.validate(full=True)
-    found: list[dict[str, Any]] = pa.Table.from_batches(batches, arrow_schema(("offset", *DECODED))).to_pylist()
-    return found
-
-
-@requires_fixtures
-@pytest.mark.parametrize(("fixture", "partition"), PARTITIONS)
-def test_kafkas_own_topics_need_no_schemas(fixture: str, partition: str) -> None:
-    logs, tp = FIXTURES / fixture / "log", tp_of(partition)
-    shown: list[Any] = parsed(content(tree_of(logs), f"/{tp.topic}/{tp.partition}/messages.decoded.jsonl"))
-    assert [
-        {"offset": row["offset"], **{side: json.loads(row[f"{side}_json"] or "null") for side in ("key", "value")}}
-        for row in decoded_rows(logs, tp)
-    ] == [{name: line[name] for name in ("offset", "key", "value")} for line in shown]
-
-
-@requires_fixtures
-@pytest.mark.parametrize("partition", partitions())
-def test_every_golden_line(partition: str) -> None:
-    """The columns hold what decoded.jsonl shows."""
-    topic, _, number = partition.rpartition("-")
-    plain: list[Any] = parsed(content(tree_of(LOG), f"/{topic}/{number}/messages.jsonl"))
-    found = decoded_rows(LOG, TopicPartition(topic, int(number)))
-    for row, golden, jsonl in zip(found, golden_lines(partition), plain, strict=True):
-        line = {
-            **jsonl,
-            "key": json.loads(row["key_json"] or "null"),
-            "value": json.loads(row["value_json"] or "null"),
-            "keySchema": row["key_schema_id"],
-            "valueSchema": row["value_schema_id"],
-        }
-        if row["decode_error"] is not None:
-            line["error"] = row["decode_error"]
-        assert not agrees(line, golden, jsonl), row
-        assert (row["value_json"] is None) == (jsonl["value"] is None)
 
 
 def test_large_texts_make_short_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,39 +42,6 @@ def test_large_texts_make_short_batches(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(batches) >= 8
     assert max(batch.nbytes for batch in batches) < 200_000
     assert json.loads(batches[-1].column(0)[0].as_py()) == [0] * 1000
-
-
-def test_schemas_that_headers_name(tmp_path: Path) -> None:
-    guid = b"\1" + hashlib.md5(LONGS.encode()).digest()
-    records = [
-        Record(None, b"\2\x0e\0", ((b"__value_schema_id", guid),)),
-        Record(None, framed(1, b"\2\x0e\0"), ((b"__key_schema_id", guid),)),
-        Record(b"\2\x0e\0", b"plain", ((b"__key_schema_id", guid),)),
-    ]
-    build_log_dir(tmp_path, {"_schemas": [[schema_record("t-value", 1, 1, LONGS)]], "t": [[Batch(records)]]})
-    rows = decoded_rows(tmp_path, TopicPartition("t", 0))
-    assert [(row["key_json"], row["value_json"]) for row in rows] == [(None, "[7]"), (None, "[7]"), ("[7]", '"plain"')]
-    assert [(row["key_schema_id"], row["value_schema_id"]) for row in rows] == [(None, 1), (None, 1), (1, None)]
-
-
-def test_options() -> None:
-    base = {"path": "/x", "subscribe": "t"}
-    assert parse({**base, "decode": "true"}).columns == (*COLUMNS[:-1], *DECODED)
-    assert parse({**base, "decode": "true", "includeHeaders": "true"}).columns == (*COLUMNS, *DECODED)
-    assert parse({**base, "decode": "true"}).decodes
-    assert not parse({**base, "schemas": "/y"}).decodes
-    assert parse({**base, "decode": "true"}).needs_schemas
-    own = {"path": "/x", "decode": "true"}
-    assert not parse({**own, "subscribe": "__consumer_offsets,__transaction_state"}).needs_schemas
-    assert not parse({**own, "assign": '{"__consumer_offsets":[0]}'}).needs_schemas
-    assert parse({**own, "subscribe": "__consumer_offsets,orders"}).needs_schemas
-    assert parse({**base, "columns": "value_JSON"}).columns == ("value_json",)
-    assert parse({**base, "columns": "value_json"}).decodes
-    assert parse({**base, "schemas": "file:/y"}).schemas == Path("/y")
-    with pytest.raises(InvalidOption, match="option schemas is empty"):
-        parse({**base, "schemas": " "})
-    with pytest.raises(InvalidOption, match="decode must be true or false"):
-        parse({**base, "decode": "yes"})
 
 
 @pytest.fixture

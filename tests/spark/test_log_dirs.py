@@ -77,14 +77,6 @@ def test_several_directories_are_read_as_one(spark: SparkSession, parted: tuple[
     assert count(spark, paths, subscribe="t", startingOffsets=span, minPartitions="4") == {0: 1, 1: 7, 2: 1}
 
 
-def test_a_topic_that_is_wholly_elsewhere(spark: SparkSession, parted: tuple[Path, Path]) -> None:
-    first, _ = parted
-    shutil.rmtree(first / "t-0")
-    with pytest.raises(PySparkException, match="DataLoss: t/0, t/1, t/2 are known to the cluster"):
-        count(spark, first, subscribe="t")
-    assert count(spark, first, subscribe="t", failOnDataLoss="false") == {}
-
-
 @pytest.mark.parametrize(
     ("epochs", "read"),
     [((b"0\n1\n0 0\n", b"0\n1\n0 0\n"), 9), ((b"0\n2\n0 0\n4 3\n", b"0\n1\n0 0\n"), 5)],

@@ -47,13 +47,6 @@ def indexed(batches: int, each: int = 10) -> Partition:
     return Partition([Batch(many(each, 100)) for _ in range(batches)], index_interval_bytes=1)
 
 
-def test_little_is_one_task(tmp_path: Path) -> None:
-    logs = snapshots(tmp_path, [b"one", b"two"], [b"three"], [])
-    assert plan(map(whole, logs), cores=2) == [
-        (Split(logs[0].tp, 0, 2, logs[0].active_end), Split(logs[1].tp, 0, 1, logs[1].active_end))
-    ]
-
-
 def test_a_log_is_a_task_of_its_own_where_there_are_as_many_cores(tmp_path: Path) -> None:
     logs = snapshots(tmp_path, [b"one", b"two"], [b"three"], [])
     tasks = plan(map(whole, logs), cores=2, separate=True)
@@ -115,11 +108,6 @@ def test_most_records(tmp_path: Path) -> None:
     tasks = plan(map(whole, logs), cores=1, most_records=33)
     assert covered(tasks) == {0: [(0, 400)], 1: [(0, 30)]}
     assert max(sum(split.end_offset - split.start_offset for split in task) for task in tasks) <= 33
-
-
-def test_nothing(tmp_path: Path) -> None:
-    (log,) = snapshots(tmp_path, [b"one"])
-    assert plan([], cores=2) == plan([LogRange(log, 1, 1)], cores=2, least_tasks=5) == []
 
 
 @pytest.mark.usefixtures("small_tasks")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,12 +21,11 @@ from storage.log.reader import read_range
 from storage.staged_writes import commit
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.spark.session import run_to_end, wait_for_tasks
-from tests.support.builders import START_MS, Batch, build_log_dir, many, metadata_records
+from tests.spark.session import wait_for_tasks
+from tests.support.builders import START_MS, build_log_dir, metadata_records
 from tests.support.mounts import mounted, requires_fuse
 from tests.support.partitions import partition_for_key
 
-PythonException = pytest.importorskip("pyspark.errors").PythonException
 PySparkException = pytest.importorskip("pyspark.errors").PySparkException
 
 if TYPE_CHECKING:
@@ -125,14 +123,6 @@ def test_compression_as_a_producer_would(spark: SparkSession, logs: Path, given:
         assert int(block.table.codec[0]) == codec
 
 
-def test_nulls_go_to_one_partition_at_a_time(spark: SparkSession, logs: Path) -> None:
-    frame = spark.range(20_000).selectExpr("if(id % 2 = 0, null, cast(id AS string)) AS value").coalesce(1)
-    write(frame, logs, topic="t")
-    found = [messages(logs, "t", partition) for partition in range(3)]
-    assert sum(len(part) for part in found) == 20_000
-    assert sum(value is None for part in found for _, value, _ in part) == 10_000
-
-
 REFUSED: list[tuple[Callable[[SparkSession], DataFrame], dict[str, object], str]] = [
     (lambda spark: spark.range(1).selectExpr("'x' AS value"), {}, "topic option required when no 'topic' attribute"),
     (lambda spark: spark.range(1).selectExpr("'x' AS key"), {"topic": "t"}, "Required attribute 'value' not found"),
@@ -182,13 +172,6 @@ def test_only_appending(spark: SparkSession, logs: Path) -> None:
         write(frame, logs / "none", topic="t")
 
 
-def test_a_directory_that_is_held_is_refused_by_name(spark: SparkSession, logs: Path) -> None:
-    owned = OwnedDir.open(logs)
-    with pytest.raises(PySparkException, match=rf"process {os.getpid()}"):
-        write(spark.range(1).selectExpr("'x' AS value"), logs, topic="t", lockTimeoutMs=100)
-    assert owned.close().clean
-
-
 @requires_fuse
 def test_a_directory_that_a_mount_serves_is_refused_by_name(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
     """A mount that may write holds the lock as long as it runs; a read-only mount does not."""
@@ -217,18 +200,6 @@ def test_partitions_with_replicas_take_force(spark: SparkSession, tmp_path: Path
     found = [value for number in range(2) for _, value, _ in messages(path, "t", number)]
     assert sorted(found) == [b"new"] * 20 + [b"old"] * 2
     assert not verify_log_dir(path)
-
-
-def test_a_task_that_fails_leaves_nothing(spark: SparkSession, logs: Path) -> None:
-    """Each attempt fails halfway; Spark kills its worker, which cannot remove anything."""
-    frame = spark.range(0, 40_000, 1, 1).selectExpr(
-        "cast(id AS string) AS value", "if(id = 39000, raise_error('broken'), 'k') AS key"
-    )
-    with pytest.raises(PySparkException, match="broken"):
-        write(frame, logs, topic="t")
-    assert [messages(logs, "t", partition) for partition in range(3)] == [[], [], []]
-    wait_for_tasks(spark)
-    assert not staged_files(logs)
 
 
 def test_one_task_of_two_that_fails(spark: SparkSession, logs: Path) -> None:
@@ -344,34 +315,6 @@ def _begin(logs: Path, told: StagedMessage) -> None:
 
 class Killed(Exception):
     """Raised instead of ending the process."""
-
-
-def test_foreach_batch_with_a_version_writes_each_batch_once(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
-    source = build_log_dir(tmp_path / "in", {"in": [[Batch(many(30))]]}, broker=False).path
-    fail = [True]
-
-    def take(frame: DataFrame, number: int) -> None:
-        write(frame.selectExpr("key", "value"), logs, topic="t", txnAppId="query", txnVersion=number)
-        if fail:
-            raise Killed
-
-    def run() -> None:
-        reader = spark.readStream.format("kafkafs").options(subscribe="in", startingOffsets="earliest")
-        writer = reader.load(str(source)).writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query = writer.foreachBatch(take)
-        run_to_end(query.trigger(availableNow=True).start, 120)
-
-    with pytest.raises(PySparkException, match="Killed"):
-        run()
-    fail.clear()
-    run()
-    assert sum(len(messages(logs, "t", partition)) for partition in range(3)) == 30
-
-
-def test_no_rows_is_no_change(spark: SparkSession, logs: Path) -> None:
-    write(spark.range(0).selectExpr("'x' AS value"), logs, topic="t")
-    assert messages(logs, "t", 0) == []
-    assert commit_ledger.read(logs).queries == {}
 
 
 def test_options_are_checked() -> None:

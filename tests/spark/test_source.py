@@ -226,24 +226,6 @@ def long(tmp_path: Path) -> BuiltLogDir:
     return build_log_dir(tmp_path / "log", {"t": [items]}, broker=False)
 
 
-def test_a_task_whose_worker_is_killed_is_done_again(spark: SparkSession, long: BuiltLogDir) -> None:
-    def kill_readers(found: Iterator[Row]) -> Iterator[int]:
-        import psutil
-        from pyspark import TaskContext
-
-        yield next(found)["offset"]
-        if TaskContext.get().attemptNumber() == 0:
-            me = psutil.Process()
-            for worker in me.parent().children():
-                if worker != me:
-                    worker.kill()
-        for row in found:
-            yield row["offset"]
-
-    frame = read(spark, long.path, subscribe="t", columns="value,offset")
-    assert frame.rdd.mapPartitions(kill_readers).collect() == list(range(6 * rows.MOST_ROWS))
-
-
 @pytest.mark.parametrize("fail", [True, False])
 def test_retention_during_a_read(spark: SparkSession, long: BuiltLogDir, fail: bool) -> None:
     log = long["t", 0]

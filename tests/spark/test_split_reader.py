@@ -11,7 +11,7 @@ import pytest
 
 from kafkafs.arrow.split_reader import Split, read_split
 from kafkafs.spark.ranges import LogRange, plan
-from storage.errors import CorruptBatch, SegmentGone
+from storage.errors import SegmentGone
 from storage.files import partition_metadata
 from storage.files.log_file import LogFile
 from storage.files.names import PARTITION_METADATA
@@ -19,7 +19,7 @@ from storage.format.block import BatchDamage
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.types import Isolation, OffsetRange, TopicPartition
-from tests.support.builders import ROLL, Batch, BuiltPartition, Partition, abort, build_log_dir, many
+from tests.support.builders import ROLL, Batch, BuiltPartition, Partition, build_log_dir, many
 
 TP = TopicPartition("t", 0)
 
@@ -66,24 +66,6 @@ def test_a_split(built: BuiltPartition, start: int, end: int) -> None:
     assert not reading.lost
 
 
-def test_one_segment_reads_about_its_own_bytes(built: BuiltPartition, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: dict[str, int] = {}
-    whole = LogFile.read
-
-    def counting(self: LogFile, position: int, size: int, into: bytearray | None = None) -> memoryview:
-        data = whole(self, position, size, into)
-        read[self.path.name] = read.get(self.path.name, 0) + len(data)
-        return data
-
-    monkeypatch.setattr(LogFile, "read", counting)
-    assert Reading(built, 20, 30).rest() == list(range(20, 30))
-    last = built.log(5).name  # where the log ends is measured there
-    assert set(read) <= {built.log(2).name, last}
-    size = built.log(2).stat().st_size
-    assert size <= read[built.log(2).name] <= 3 * size
-    assert read.get(last, 0) <= 2 * built.log(5).stat().st_size
-
-
 def test_retention_before_and_during(built: BuiltPartition) -> None:
     remove(built, 0)
     reading = Reading(built, 5, 60)
@@ -92,13 +74,6 @@ def test_retention_before_and_during(built: BuiltPartition) -> None:
     remove(built, 1, 2, 3)
     assert reading.rest() == list(range(40, 60))
     assert reading.lost[1:] == [(OffsetRange(20, 40), "the log begins at 40")]
-
-
-def test_all_of_it_is_gone(built: BuiltPartition) -> None:
-    remove(built, 0, 1, 2)
-    reading = Reading(built, 5, 25)
-    assert reading.rest() == []
-    assert reading.lost == [(OffsetRange(5, 25), "the log begins at 30")]
 
 
 def test_truncation(built: BuiltPartition) -> None:
@@ -166,23 +141,3 @@ def test_a_file_that_is_never_there_is_an_error(built: BuiltPartition, monkeypat
     monkeypatch.setattr(LogFile, "read", gone)
     with pytest.raises(SegmentGone):
         reading.rest()
-
-
-def test_damage_is_told_and_passed(built: BuiltPartition) -> None:
-    path = built.log(1)
-    content = bytearray(path.read_bytes())
-    content[70] ^= 1
-    path.write_bytes(content)
-    reading = Reading(built, 0, 60)
-    assert reading.rest() == [*range(10), *range(15, 60)]
-    (damage,) = reading.damage
-    assert isinstance(damage.error, CorruptBatch)
-    assert (damage.error.path, damage.position) == (path, 0)
-    assert not reading.lost
-
-
-def test_committed(tmp_path: Path) -> None:
-    items = [Batch(many(3), producer_id=7, transactional=True), abort(7), Batch(many(2))]
-    built = build_log_dir(tmp_path, {"t": [items]})["t", 0]
-    assert Reading(built, 0, 6, "read_committed").rest() == [4, 5]
-    assert Reading(built, 0, 6).rest() == [0, 1, 2, 4, 5]

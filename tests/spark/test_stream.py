@@ -205,14 +205,6 @@ def test_too_few_messages_wait_for_more_but_not_for_ever(built: BuiltLogDir) -> 
     assert bare(reader.latestOffset({"t": {"0": 35, "1": 11}}, limit)) == {"t": {"0": 36, "1": 11}}
 
 
-def test_the_first_end_is_a_beginning_too(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
-    """As the progress of a query shows it."""
-    given = json.dumps({"t": {"0": 27, "1": 10}, "@initial": {"t": {"0": 0, "1": 0}}})
-    stream = query(spark, built, tmp_path, startingOffsets=given)
-    stream.run()
-    assert stream.rows == pairs(0, range(27, 30))
-
-
 def source_schema(options: dict[str, str]) -> object:
     from kafkafs.spark.source import schema_of
 

@@ -8,13 +8,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from kafkafs.spark.jobs.tasks import run_tasks
-from kafkafs.spark.python_workers import Started, WorkerStart
+from kafkafs.spark.python_workers import Started, WorkerStart, WrongWorkerPython, check_python
 from kafkafs.spark.source import BatchReader
 
 if TYPE_CHECKING:
@@ -104,3 +106,49 @@ def test_whatever_is_sent_takes_it_along(tmp_path: Path) -> None:
     stream = StreamReader(options, 2, SystemClock())
     for sent in (BatchReader(options, 2), stream, BatchWriter(sink, []), StreamWriter(sink, [])):
         assert any(isinstance(value, WorkerStart) for value in vars(sent).values())
+
+
+# The check of the workers' Python before any work is done in vain
+
+
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def session(python: Path | str, master: str = "local[2]") -> SimpleNamespace:
+    return SimpleNamespace(sparkContext=SimpleNamespace(master=master, pythonExec=str(python)))
+
+
+def python_that_says(path: Path, answer: str) -> Path:
+    path.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (f"{VERSION} False", "has no kafkafs.*-m pip install 'kafkafs.*PYSPARK_PYTHON="),
+        ("", "has no kafkafs"),
+        ("2.7 True", "has version 2.7, but this one has"),
+    ],
+)
+def test_another_python(tmp_path: Path, answer: str, error: str) -> None:
+    python = python_that_says(tmp_path / "python", answer)
+    with pytest.raises(WrongWorkerPython, match=error):
+        check_python(session(python))
+    check_python(session(python, "spark://there:7077"))
+
+
+def test_a_python_that_will_do(tmp_path: Path) -> None:
+    check_python(session(sys.executable))
+    check_python(session(python_that_says(tmp_path / "python", f"{VERSION} True")))
+    with pytest.raises(WrongWorkerPython, match="does not exist here"):
+        check_python(session(tmp_path / "none"))
+
+
+def test_what_is_asked(tmp_path: Path) -> None:
+    """Another name of this Python, which has everything that is needed."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    check_python(session(python))

@@ -1,7 +1,7 @@
 """How a broker (Kafka 4.3) turns a sequence of batches into a partition's files: for `tests.support.builders`.
 
 The rules: storage/DESIGN.md, "Index files"; storage/DESIGN.md, "Rolling"; storage/DESIGN.md, "Producers". Written with
-struct alone, without code of `storage`, which it judges; `test_builders.py` compares it with the files of real brokers.
+struct alone, without code of `storage`, which it judges.
 Nothing here checks what a broker would refuse.
 """
 

@@ -122,14 +122,6 @@ def test_duckdb_reads_only_what_the_filter_needs(built: BuiltLogDir, where: str,
     assert read <= share
 
 
-def test_duckdb_over_all_ways(built: BuiltLogDir) -> None:
-    scan = scan_of(built)
-    query = 'SELECT partition, count(*), sum("offset"), max(timestamp) FROM t GROUP BY partition ORDER BY partition'
-    assert duck(scan, query) == duck(scan.to_arrow(), query) == duck(scan.to_dataset(), query)
-    joined = 'SELECT count(*) FROM t a JOIN t b ON a."offset" = b."offset" WHERE a.partition = 0 AND b.partition = 1'
-    assert duck(scan.to_dataset(), joined) == [(ROWS,)]
-
-
 def test_only_the_columns_that_are_needed_are_made(built: BuiltLogDir) -> None:
     dataset = scan_of(built).to_dataset()
     scanner = dataset.scanner(columns=["value"], filter=(pc.field("key") == b"k") & (pc.field("offset") > 3))

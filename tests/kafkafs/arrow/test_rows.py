@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -88,15 +87,6 @@ def test_timestamp_types(tmp_path: Path) -> None:
     assert batch.column("timestamp").cast(pa.int64()).to_pylist()[:3:2] == [-1000, 77_000]
 
 
-def test_batches_have_their_number_of_rows(tmp_path: Path) -> None:
-    build_log_dir(tmp_path, {"t": [[Batch(many(70_000, 1))], [Batch(many(9_999, 1))], [Batch(many(30_000, 1))]]})
-    batches = list(arrow_batches(parts(tmp_path), ["partition", "offset"]))
-    assert sum(len(batch) for batch in batches) == 109_999
-    assert all(rows.LEAST_ROWS <= len(batch) <= rows.MOST_ROWS for batch in batches[:-1])
-    ordered = [pair for batch in batches for pair in zip(*(batch.column(i).to_pylist() for i in (0, 1)), strict=True)]
-    assert ordered == sorted(ordered)
-
-
 def test_large_rows_make_short_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "LEAST_BYTES", 100_000)
     monkeypatch.setattr(rows, "MOST_BYTES", 120_000)
@@ -128,15 +118,3 @@ def test_a_timestamp_that_does_not_fit(tmp_path: Path) -> None:
         list(arrow_batches(parts(tmp_path), ALL))
     (batch,) = arrow_batches(parts(tmp_path), ["offset"])
     assert batch.column(0).to_pylist() == [0, 1]
-
-
-def test_nothing(tmp_path: Path) -> None:
-    build_log_dir(tmp_path, {"t": [[]]})
-    assert list(arrow_batches(parts(tmp_path), ALL)) == []
-    assert list(arrow_batches([(TP, empty_block(tmp_path))], ALL)) == []
-
-
-def empty_block(path: Path) -> RecordBlock:
-    build_log_dir(path / "other", {"t": [[b"one"]]})
-    ((_, block),) = parts(path / "other")
-    return block.select(np.zeros(1, np.bool_)).detach()

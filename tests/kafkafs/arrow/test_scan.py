@@ -22,9 +22,6 @@ from kafkafs.arrow import COLUMNS, DECODED
 from kafkafs.arrow.log_dirs import InvalidOption
 from kafkafs.arrow.opened_log import Message, NotHere
 from kafkafs.arrow.scan import Scan
-from storage.append.appender import Appender
-from storage.clock import SystemClock
-from storage.directory.owned_dir import OwnedDir
 from storage.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, StorageError, UnsupportedFormat
 from storage.format.block import Record
 from storage.format.compression import Codec
@@ -309,18 +306,6 @@ def test_text(tmp_path: Path) -> None:
     assert log.scan(text=True, columns="key").to_arrow().num_rows == 5
 
 
-def test_a_growing_log(tmp_path: Path) -> None:
-    path = build_log_dir(tmp_path, {"t": [[Batch(many(10))]]}, broker=False).path
-    log = kafkafs.open(path)
-    scan, dataset = log["t"].scan(), log["t"].scan().to_dataset()
-    owned = OwnedDir.open(path)
-    Appender(owned.log(TopicPartition("t", 0)), clock=SystemClock()).append([Record(None, b"more")] * 5)
-    owned.close()
-    assert offsets(scan) == {0: list(range(10))}
-    assert dataset.count_rows() == dataset.to_table().num_rows == 10
-    assert len(log["t"].scan()) == 15
-
-
 def test_messages_that_are_gone_are_an_error_or_counted(tmp_path: Path) -> None:
     items = [Batch(many(10)), ROLL, Batch(many(10)), ROLL, Batch(many(10))]
     built = build_log_dir(tmp_path, {"t": [items]}, broker=False)
@@ -395,13 +380,6 @@ def test_threads_share_a_scan(built: BuiltLogDir) -> None:
         counts = set(pool.map(lambda _: scan.count(), range(24)))
     assert all(table.equals(wanted) for table in tables)
     assert counts == {wanted.num_rows}
-
-
-def test_two_passes_at_once(built: BuiltLogDir) -> None:
-    scan = kafkafs.open(built.path)["t"].scan(columns="offset")
-    one, other = iter(scan), iter(scan)
-    pairs = list(zip(one, other, strict=True))
-    assert all(first.equals(second) for first, second in pairs)
 
 
 @pytest.mark.golden

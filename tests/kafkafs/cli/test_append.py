@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from storage.directory.owned_dir import OwnedDir
 from storage.files import names
 from tests.support.commands import output_of
 
@@ -65,11 +64,6 @@ def test_a_bad_line(logs: Path) -> None:
     assert output_of("cat", logs, "t/0") == b"a\nb\n"
 
 
-def test_a_line_too_long(logs: Path) -> None:
-    assert "line 2: message" in append(logs, b"a\n" + b"x" * 2000 + b"\nc\n", "t/0", code=4)
-    assert output_of("cat", logs, "t/0") == b"a\n"
-
-
 @pytest.mark.parametrize("arguments", [["t/x"], ["*"], ["t", "--key-separator="], ["t", "--format=log"]])
 def test_usage(logs: Path, arguments: list[str]) -> None:
     append(logs, b"x\n", *arguments, code=2)
@@ -79,11 +73,3 @@ def test_no_such_topic(logs: Path) -> None:
     assert "no topic" in append(logs, b"x\n", "nix", code=4)
     assert "no partition" in append(logs, b"x\n", "t/7", code=4)
     assert "no such log directory" in append(logs.with_name("nix"), b"x\n", "t", code=4)
-
-
-def test_a_held_directory(logs: Path) -> None:
-    owned = OwnedDir.open(logs)
-    try:
-        assert "in use" in append(logs, b"x\n", "t", code=3)
-    finally:
-        owned.close()

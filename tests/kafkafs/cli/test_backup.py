@@ -78,17 +78,6 @@ def test_until_says_where_it_cut(source: Path, tmp_path: Path) -> None:
     assert "after the cut" in again.stderr
 
 
-def test_times_are_written_as_in_range_names(tmp_path: Path) -> None:
-    for number, until in enumerate(
-        ("2026-11-20T10", "20261120T100000.000Z", "2026-11-20T11:00+01:00", "1795168800000")
-    ):
-        told = json.loads(output_of("mirror", SAMPLE, tmp_path / str(number), "orders/1", "--until", until, "--json"))
-        assert [p["log_end_offset"] for p in told["partitions"]] == [160]
-    for wrong in ("last-1h", "someday", "2026-11-20T10--2026-11-21", ""):
-        assert run("mirror", SAMPLE, tmp_path / "other", "--until", wrong).exit_code == 2
-    assert not (tmp_path / "other").exists()
-
-
 def test_a_run_that_was_interrupted_is_continued_and_says_so(source: Path, tmp_path: Path) -> None:
     output_of("mirror", source, tmp_path / "copy")
     (tmp_path / "copy" / names.CLEAN_SHUTDOWN).unlink()
@@ -127,19 +116,6 @@ def test_a_killed_mirror_leaves_no_manifest(tmp_path: Path) -> None:
     source.close()
 
 
-def test_no_manifest_of_a_part(source: Path, tmp_path: Path) -> None:
-    log = source / "t-0" / f"{0:020d}.log"
-    data = bytearray(log.read_bytes())
-    data[70] ^= 1
-    log.write_bytes(data)
-    result = run("mirror", source, tmp_path / "copy", "--manifest", tmp_path / "m.json", "--json")
-    assert result.exit_code == 4
-    assert "m.json was not written, because not everything was copied" in result.stderr
-    assert json.loads(result.stdout)["manifest"] is None
-    assert not (tmp_path / "m.json").exists()
-    assert run("mirror", source, tmp_path / "copy", "t/1", "--manifest", tmp_path / "m.json").exit_code == 0
-
-
 def test_no_manifest_of_what_may_not_be_on_the_disk(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,13 +143,6 @@ def test_manifest_where_none_can_be(source: Path, tmp_path: Path) -> None:
     assert run("verify", source, "--manifest", tmp_path / "none.json").exit_code == 2
     assert run("verify", source, "--manifest", tmp_path / "text").exit_code == 4
     assert (tmp_path / "text").read_text() == "a text"
-
-
-def test_a_source_whose_own_files_are_damaged(source: Path, tmp_path: Path) -> None:
-    (source / "meta.properties").write_text("version=7\n")
-    copy, manifest = copy_of(source, tmp_path)
-    assert json.loads(manifest.read_bytes())["cluster_id"] is None
-    assert output_of("verify", copy, "--manifest", manifest) == b"nothing wrong\n"
 
 
 def test_rename(source: Path, tmp_path: Path) -> None:

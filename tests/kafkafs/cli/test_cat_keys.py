@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,8 @@ from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.kafkafs.views.test_keys import path_of
 from tests.support.commands import output_of, run
-from tests.support.fixtures import GoldenCase, case_params, golden_cases
 from tests.support.live_log import LiveLog
 from tests.support.reference_views import content, tree_of
-
-SOME = [case for case in golden_cases() if case.fixture in ("codecs", "transactions", "v0", "v1", "roll")]
 
 
 @pytest.fixture(autouse=True)
@@ -79,17 +75,6 @@ def test_with_ranges(live: LiveLog) -> None:
             assert [json.loads(line) for line in found] == [line for line in whole if line["key"] == key]
 
 
-def test_a_topic_has_the_producers_partition_first(tmp_path: Path) -> None:
-    logs = [LiveLog(tmp_path / "log", key_of=lambda offset: b"k%d" % (offset % 5), partition=n) for n in range(3)]
-    for log in logs:
-        log.write(40)
-    tree = tree_of(tmp_path / "log")
-    for number in range(5):
-        for ext in ("txt", "jsonl"):
-            expected = content(tree, path_of(b"k%d" % number, ext, "t"))
-            assert output_of("cat", tmp_path / "log", "t", "--key", f"k{number}", "--format", ext) == expected
-
-
 def test_following_continues_after_the_index(live: LiveLog, cache: Path) -> None:
     log = LogDir.open_read_only(live.path.parent).log(TopicPartition("t", 0))
     with unmounted.key_index() as keys:
@@ -98,15 +83,3 @@ def test_following_continues_after_the_index(live: LiveLog, cache: Path) -> None
         live.write(600)
         found += [int(offset) for block in reader.blocks() for offset in block.offset]
     assert found == [offset for offset, _, _ in live.messages if key_of(offset) == b"k1"]
-
-
-@pytest.mark.parametrize("case", case_params(SOME[::4]))
-def test_keys_of_the_fixtures(case: GoldenCase) -> None:
-    tree = tree_of(case.log_dir, case.isolation)
-    place = f"{case.topic}/{case.partition}"
-    keys = sorted({record.key for record in case.records() if record.key})
-    for key in keys[:: max(1, len(keys) // 4)]:
-        for ext in ("txt", "jsonl"):
-            expected = content(tree, path_of(key, ext, place))
-            options = ["--isolation", case.isolation, "--format", ext, "--key", os.fsdecode(key)]
-            assert output_of("cat", case.log_dir, place, *options) == expected

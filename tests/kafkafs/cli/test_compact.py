@@ -9,9 +9,6 @@ import pytest
 
 from kafkafs.cli.process import DATA_ERROR
 from storage.append.appender import Appender
-from storage.compaction.cleaner import compact_partition
-from storage.compaction.compaction import CompactionResult
-from storage.config import BrokerConfig
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
@@ -80,41 +77,6 @@ def test_what_it_says(logdir: Path) -> None:
     text = output_of("compact", logdir, "t/0").decode()
     assert "removed\n" in text
     assert output_of("compact", logdir, "t/0") == b"t/0: nothing to compact below offset 100\n"
-
-
-def test_a_deleted_key_goes_with_the_second_pass(tmp_path: Path, logdir: Path) -> None:
-    owned = opened(logdir)
-    log = owned.log(TP)
-    for key, value in ((b"key 3", None), (b"key 4", b"new")):
-        assert Appender(log, clock=StandingClock()).append([Record(key, value)]).error is None
-    log.roll()
-    assert owned.close().clean
-    assert json.loads(output_of("compact", logdir, "t/0", "--json"))["partitions"][0]["removed_keys"] == 0
-    expected = LATEST | {b"key 3": None, b"key 4": b"new"}
-    assert messages(logdir) == expected
-    owned = opened(logdir)
-    assert Appender(owned.log(TP), clock=StandingClock()).append([Record(b"key 5", b"new")]).error is None
-    owned.log(TP).roll()
-    assert owned.close().clean
-    told = json.loads(output_of("compact", logdir, "t/0", "--json", "--dry-run"))
-    assert told["partitions"][0]["removed_keys"] == 1
-    output_of("compact", logdir, "t/0")
-    del expected[b"key 3"]
-    assert messages(logdir) == expected | {b"key 5": b"new"}
-
-
-def test_a_small_map_takes_several_passes(logdir: Path) -> None:
-    owned = opened(logdir, config=BrokerConfig.from_values({"log.cleaner.dedupe.buffer.size": "240"}))
-    results: list[CompactionResult] = []
-    while not results or not results[-1].is_complete:
-        results.append(compact_partition(owned, TP))
-        for path in results[-1].files:
-            path.unlink()
-        assert results[-1].end_offset > results[-1].first_dirty
-        assert results[-1].map_keys <= 9
-    assert len(results) > 5
-    assert owned.close().clean
-    assert messages(logdir) == LATEST
 
 
 def test_topics_that_are_not_compacted_are_left_alone(logdir: Path) -> None:

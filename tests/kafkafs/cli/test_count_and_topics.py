@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +10,6 @@ import pytest
 
 from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, Partition, abort, build_log_dir, many, topic_id
 from tests.support.commands import output_of, run
-from tests.support.fixtures import GoldenCase, case_params
 
 
 @pytest.fixture
@@ -26,17 +21,6 @@ def logdir(tmp_path: Path) -> Path:
         extra={f"gone-0.{'a' * 32}-stray/{0:020d}.log": b"xyz", "lost+found/": b""},
     )
     return tmp_path
-
-
-@pytest.mark.parametrize("case", case_params())
-def test_count_equals_golden(case: GoldenCase) -> None:
-    result = run("count", case.log_dir, f"{case.topic}/{case.partition}", "--isolation", case.isolation)
-    if result.exit_code:  # the record count is only in damaged bytes
-        assert case.topic in {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}
-        assert result.exit_code == 4
-        return
-    if case.topic != "rec-m-flip-below-recovery-point":  # headers do not show it
-        assert result.stdout == f"{len(case.records())}\n"
 
 
 def test_count(logdir: Path) -> None:
@@ -91,18 +75,6 @@ def test_topics_list(logdir: Path) -> None:
     assert [entry["directory"] for entry in found["hidden"]] == [f"gone-0.{'a' * 32}-stray", "lost+found"]
 
 
-def test_a_long_name_is_long_alone(tmp_path: Path) -> None:
-    """The other rows keep their width, in a pipe and on a terminal."""
-    long = "n" * 240
-    build_log_dir(tmp_path, {"short": [[b"one"]], long: [[b"one"]]})
-    lines = output_of("topics", "list", tmp_path).decode().splitlines()
-    assert [len(line) < 40 for line in lines] == [True, False, True]
-    assert lines[0].split() == ["TOPIC", "PARTITIONS", "BYTES"]
-    assert [line.split()[0] for line in lines[1:]] == [long, "short"]
-    (short,) = [line for line in on_a_terminal(tmp_path, "short").splitlines() if line.startswith("short")]
-    assert len(short.rstrip()) < 40
-
-
 def test_topics_describe(logdir: Path) -> None:
     (logdir / "orders-0" / "topic.properties").write_text("retention.ms=1000\n")
     text = output_of("topics", "describe", logdir, "orders").decode().splitlines()
@@ -148,23 +120,3 @@ def test_describe_nothing_and_problems(logdir: Path) -> None:
     assert result.exit_code == 4
     assert "no.such.key" in result.stderr
     assert result.stdout.startswith("empty: 1 partition")
-
-
-def test_tables_are_drawn_on_a_terminal(logdir: Path) -> None:
-    assert "─" in on_a_terminal(logdir, "lost+found")
-
-
-def on_a_terminal(logdir: Path, last: str) -> str:
-    """The output of `topics list` there, up to `last`."""
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "kafkafs", "topics", "list", str(logdir)], stdout=theirs, stderr=theirs, env=environment
-    ) as listing:
-        os.close(theirs)
-        shown = b""
-        while b"\n" not in shown.partition(last.encode())[2]:
-            shown += os.read(ours, 65536)
-        assert listing.wait(timeout=120) == 0
-    os.close(ours)
-    return shown.decode()

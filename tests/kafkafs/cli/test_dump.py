@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 from pathlib import Path
@@ -14,7 +13,7 @@ from storage.files.log_file import LogFile
 from storage.format.compression import Codec
 from tests.support.builders import Batch, Partition, abort, build_log_dir, commit, many
 from tests.support.commands import output_of, run
-from tests.support.fixtures import FIXTURES, READ_UNCOMMITTED, GoldenCase, case_params, golden_cases, requires_fixtures
+from tests.support.fixtures import FIXTURES, requires_fixtures
 
 Lines = list[dict[str, Any]]
 
@@ -22,37 +21,6 @@ Lines = list[dict[str, Any]]
 def lines_of(output: bytes | str, kind: str | None = None) -> Lines:
     lines = [json.loads(line) for line in output.splitlines()]
     return [line for line in lines if kind in (None, line["kind"])]
-
-
-def data(text: Any) -> bytes | None:
-    """The bytes of a JSON text, base64 object or null."""
-    if isinstance(text, dict):
-        return base64.b64decode(text["base64"])
-    return None if text is None else text.encode()
-
-
-@pytest.mark.parametrize("case", case_params(case for case in golden_cases() if case.isolation == READ_UNCOMMITTED))
-def test_records_of_fixtures(case: GoldenCase) -> None:
-    """Every record that a consumer saw is in the dump of the segments, after the right batch."""
-    logs = sorted(case.partition_dir.glob("*.log"))
-    result = run("dump", "--raw", *logs)
-    lines = lines_of(result.stdout_bytes)
-    assert (result.exit_code == 0) == (not [line for line in lines if line["kind"] == "damage"])
-    assert {line["kind"] for line in lines} <= {"batch", "record", "controlRecord", "damage"}
-    found = {
-        line["offset"]: (line["timestamp"], data(line["key"]), data(line["value"]))
-        for line in lines
-        if line["kind"] == "record"
-    }
-    for record in case.records():
-        assert found[record.offset] == (record.timestamp, record.key, record.value)
-    positions = [(line["file"], line["position"] + line["size"]) for line in lines if line["kind"] == "batch"]
-    for log in logs:
-        ends = [end for name, end in positions if name == str(log)]
-        assert ends == sorted(ends)
-    batches = lines_of(output := run("dump", "--no-records", *logs).stdout_bytes, "batch")
-    assert len(batches) == len(positions)
-    assert len(lines_of(output, "record")) == 0
 
 
 @requires_fixtures

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -72,16 +71,6 @@ def test_into_a_file_and_an_appended_one(logdir: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == 2 * once
 
 
-def test_a_reader_that_goes_away(logdir: Path) -> None:
-    child = process("fetch", logdir, "t/0", "--offset", 0, "--max-bytes", 9999, stderr=subprocess.PIPE)
-    assert child.stdout is not None
-    child.stdout.close()
-    assert child.stderr is not None
-    assert child.stderr.read() == b""
-    child.stderr.close()
-    assert child.wait(timeout=120) in (0, -13)
-
-
 @pytest.mark.parametrize(
     "args",
     [
@@ -95,7 +84,3 @@ def test_a_reader_that_goes_away(logdir: Path) -> None:
 )
 def test_wrong_uses(logdir: Path, args: tuple[str, ...]) -> None:
     assert run("fetch", logdir, *args).exit_code == 2
-
-
-def test_what_is_not_here(logdir: Path) -> None:
-    assert run("fetch", logdir, "nix", "--offset", "0", "--max-bytes", "9").exit_code == 4

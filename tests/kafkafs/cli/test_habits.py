@@ -57,14 +57,6 @@ def test_from_the_end(logs: Path, word: str) -> None:
     assert (followed.start_offset, followed.end_offset) == (2, None)
 
 
-def test_the_beginning_is_the_log_start(tmp_path: Path) -> None:
-    """`0-` is out of range there."""
-    source = build_log_dir(tmp_path, {"t": [[b"one", b"two"]]}, broker=False).path
-    assert run("retain", source, "t", "--before", 1).exit_code == 0
-    assert output_of("cat", source, "t", "--offsets", "beginning") == b"two\n"
-    assert run("cat", source, "t", "--offsets", "0-").exit_code == 4
-
-
 def test_days(tmp_path: Path) -> None:
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     midnight = int(today.timestamp()) * 1000
@@ -161,15 +153,6 @@ def test_an_unknown_key(logs: Path) -> None:
     for limits in (["--offsets", "1-"], ["--time", "2000"], ["--header", "a=b"], ["--latest"]):
         assert run("cat", logs, "orders", "--key", "none", *limits).exit_code == 0
     assert output_of("cat", logs, "orders", "--key", "k") == b"one\n"
-
-
-def test_damage_may_hide_a_key(tmp_path: Path) -> None:
-    built = build_log_dir(tmp_path, {"t": [[b"one"]]}, broker=False)
-    log = built["t", 0].log()
-    log.write_bytes(log.read_bytes()[:-1] + b"\xff")
-    result = run("cat", tmp_path, "t", "--key", "none")
-    assert result.exit_code == 4
-    assert "has the key" not in result.stderr
 
 
 @requires_fuse

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from storage.files import manifest
 from storage.format.block import Record
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
-from tests.support.commands import output_of, process, run
+from tests.support.commands import process, run
 from tests.support.mounts import KAFKAFS
 from tests.support.schema_logs import GrowingLog, framed, schema_record
 
-_ESCAPE = "\x1b]0;title\x07\x1b[2J\u202e"
 _READING = [
     ["topics", "list"],
     ["topics", "describe"],
@@ -129,52 +129,6 @@ def test_no_code_of_the_directory_is_run(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
-def test_nothing_is_printed_raw(log_dir: Path) -> None:
-    """Names and texts that a terminal would obey: in tables, notes, findings and errors, and in JSON."""
-    (log_dir / f"strange{_ESCAPE}-0").mkdir()
-    (log_dir / os.fsdecode(b"caf\xe9-0")).mkdir()
-    (log_dir / "orders-0" / "topic.properties").write_text(f"retention.ms={_ESCAPE}\n{_ESCAPE}=1\n")
-    (log_dir / "recovery-point-offset-checkpoint").write_text(f"0\n1\n{_ESCAPE} x\n")
-    (log_dir / "orders-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {_ESCAPE}\n")
-    (log_dir / "kafkafs-commits").write_text(f'{{"{_ESCAPE}": 1')
-    commands = _commands(log_dir)
-    assert any("strange" in run(*command).output for command in commands)
-    for command in [
-        *commands,
-        *([*command, "--json"] for command in commands if command[0] not in ("recover", "retain")),
-    ]:
-        shown = run(*command).output
-        assert not [char for char in shown if not char.isprintable() and char != "\n"], (command, shown)
-
-
-@pytest.mark.parametrize("name", ["log-start-offset-checkpoint", "orders-0/leader-epoch-checkpoint", "kafkafs-commits"])
-@pytest.mark.parametrize("number", ["9" * 5000, "0" * 5000 + "1", "1e999", "-1", "[" * 100_000])
-def test_numbers_are_not_believed(log_dir: Path, name: str, number: str) -> None:
-    text = {
-        "log-start-offset-checkpoint": f"0\n1\norders 0 {number}\n",
-        "orders-0/leader-epoch-checkpoint": f"0\n1\n0 {number}\n",
-        "kafkafs-commits": f'{{"version":1,"queries":{{"q":[{number},1]}},"contents":{{}},"pending":[]}}',
-    }[name]
-    (log_dir / name).write_text(text)
-    for command in _commands(log_dir):
-        assert run(*command).exit_code in (0, 1, 4), command
-
-
-def test_a_directorys_name_does_not_make_two_billion_partitions(log_dir: Path) -> None:
-    (log_dir / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
-    (log_dir / "orders-2147483647").mkdir()
-    for command in _commands(log_dir):
-        assert run(*command).exit_code in (0, 1, 4), command
-    assert "has a partition number above" in run("topics", "list", log_dir).output
-
-
-def test_links_that_lead_in_circles_hide_nothing(log_dir: Path) -> None:
-    (log_dir / "a-0").symlink_to("a-0")
-    (log_dir / "b-0").symlink_to(".")
-    assert run("count", log_dir).output.split()[-1] == "9"
-    assert "is a symbolic link that is not followed" in run("topics", "list", log_dir).output
-
-
 def test_an_argument_is_printed_without_its_control_characters(tmp_path: Path) -> None:
     """A shell may have taken it from the names in a directory."""
     log_dir = build_log_dir(tmp_path / "log", {"t": [[b"a"]]}).path
@@ -210,14 +164,66 @@ def test_a_directory_of_schemas_is_opened_as_a_log_directory_is(tmp_path: Path, 
     assert "secret" not in run("schemas", log_dir, "--json").output
 
 
-def test_a_fifo_in_place_of_messages_is_no_empty_partition(tmp_path: Path) -> None:
-    built = build_log_dir(tmp_path / "log", {"t": [[b"a"]], "u": [[b"b"]]})
-    log = built["t", 0].log(0)
-    log.unlink()
-    os.mkfifo(log)
-    for command in (("count", built.path, "t"), ("cat", built.path, "t"), ("dump", log)):
-        result = run(*command)
-        assert result.exit_code == 4
-        assert "is not a regular file" in result.output
-    assert output_of("cat", built.path, "u") == b"b\n"
-    assert "is not a regular file" in run("verify", built.path).output
+# Files of a terabyte that take no space on disk: their size is not believed, and they are named
+
+
+SIZE = 1 << 40
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    path = tmp_path / "log"
+    shutil.copytree(Path(__file__).parents[3] / "examples/sample-log", path)
+    (path / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "meta.properties",
+        "recovery-point-offset-checkpoint",
+        "log-start-offset-checkpoint",
+        "cleaner-offset-checkpoint",
+        "kafkafs-commits",
+        "orders-0/topic.properties",
+        "orders-0/leader-epoch-checkpoint",
+        "orders-0/partition.metadata",
+        "orders-0/00000000000000000480.txnindex",
+        "orders-0/00000000000000000480.snapshot",
+    ],
+)
+def test_verify_names_a_file_that_is_too_large(directory: Path, name: str) -> None:
+    (directory / name).touch()
+    os.truncate(directory / name, SIZE)
+    result = run("verify", directory)
+    assert result.exit_code != 0
+    assert f"has {SIZE} bytes, and such a file at most" in result.output
+    assert name in result.output
+    assert run("doctor", directory).exit_code in (0, 1, 4)  # 0 where brokers do not read the file
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex"])
+def test_an_index_of_any_size_is_rebuilt(directory: Path, kind: str) -> None:
+    os.truncate(directory / f"orders-0/00000000000000000480.{kind}", SIZE // 12 * 12 * 2)
+    result = run("recover", directory, "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert "orders/0: 0 to 500" in result.output
+
+
+def test_the_end_of_a_log_of_any_size_is_found(directory: Path) -> None:
+    log = directory / "orders-0/00000000000000000480.log"
+    size = log.stat().st_size
+    os.truncate(log, SIZE)
+    result = run("recover", directory, "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert f"{SIZE - size} bytes are removed" in result.output.replace(",", "")
+    assert run("verify", directory).exit_code == 1
+
+
+def test_a_manifest(tmp_path: Path) -> None:
+    path = tmp_path / "manifest"
+    path.touch()
+    os.truncate(path, SIZE)
+    with pytest.raises(OSError, match="at most 67108864"):
+        manifest.read(path)

@@ -11,9 +11,10 @@ import click
 import pytest
 
 from kafkafs.cli import main
+from kafkafs.cli.shared_options import whole_number
 from storage.errors import LogLocked
 from tests.support.builders import build_log_dir
-from tests.support.commands import output_of, process, run
+from tests.support.commands import output_of, run
 from tests.support.fixtures import ROOT
 
 
@@ -119,17 +120,6 @@ def test_a_held_lock_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.stderr == "kafkafs: /var/kafka: held by process 7\n"
 
 
-def test_the_installed_program(tmp_path: Path) -> None:
-    build_log_dir(tmp_path, {"t": [[b"a"]]})
-    program = Path(sys.executable).with_name("kafkafs")
-    if program.exists():
-        assert subprocess.run([program, "cat", tmp_path, "t"], capture_output=True, check=True).stdout == b"a\n"
-    module = process("cat", tmp_path, "none")
-    _, errors = module.communicate(timeout=120)
-    assert module.returncode == 4
-    assert errors == f"kafkafs: {tmp_path}: no topic or partition here is named none\n".encode()
-
-
 def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exit code says nothing about what was examined."""
 
@@ -140,3 +130,56 @@ def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run("count", build_log_dir(tmp_path, {"t": [[b"one"]]}).path)
     assert result.exit_code == 130
     assert result.stderr == "kafkafs: interrupted\n"
+
+
+# ^C reaches a command wherever it comes
+
+
+# Between fork(2) and its return Python runs functions whose exceptions it drops.
+_INTERRUPTED_IN_A_FORK = """
+import os, signal
+import click
+from kafkafs.cli.process import interrupts_kept
+
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
+try:
+    with interrupts_kept(click.Context(click.Command("x"), obj="process")):
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+        print("dropped")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_while_python_forks() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_IN_A_FORK], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stdout == "dropped\ninterrupted\n", done.stderr
+
+
+# Numbers on the command line
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0", 0),
+        ("000", 0),
+        ("00000000000000000100", 100),  # the base offset of a segment, as in its name
+        ("2147483647", 2**31 - 1),
+        ("2147483648", None),
+        ("9" * 10_000, None),
+        ("", None),
+        ("-1", None),
+        ("+1", None),
+        ("1_000", None),
+        ("²", None),
+        ("٣", None),
+    ],
+)
+def test_whole_number(text: str, number: int | None) -> None:
+    assert whole_number(text, 2**31 - 1) == number

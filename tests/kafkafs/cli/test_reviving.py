@@ -159,14 +159,6 @@ def test_a_quick_doctor_says_what_it_did_not_look_at(old: Path, tmp_path: Path) 
     assert json.loads(run("doctor", tmp_path / "new", "--quick", "--json").stdout)["loses_nothing"] is None
 
 
-def test_the_summary_of_the_doctor_agrees_with_its_findings(old: Path, tmp_path: Path) -> None:
-    revived(tmp_path, old)
-    (tmp_path / "new" / "u-0" / "partition.metadata").unlink()
-    result = run("doctor", tmp_path / "new")
-    assert result.exit_code == 1
-    assert result.stdout.splitlines()[-1].endswith("do not start it before you have seen to the findings above")
-
-
 SUMMARIES = {
     Reaction.REFUSES: "does not start",
     Reaction.UNNOTICED: "starts, and does not notice",

@@ -58,8 +58,3 @@ def test_twice_into_the_same_directory_is_refused(tmp_path: Path) -> None:
     assert result.exit_code == 4
     assert "already holds messages" in result.output
     assert tree_of(tmp_path / "rescued") == before
-
-
-def test_not_onto_itself(tmp_path: Path) -> None:
-    _damaged(tmp_path / "logs")
-    assert run("salvage", tmp_path / "logs", "t", "--to", tmp_path / "logs").exit_code == 2

@@ -9,16 +9,12 @@ from typing import Any
 
 import pytest
 
-from kafkafs.cli.cat import _decoded
 from kafkafs.schemas.sources import schemas_at
 from storage.format.block import Record
-from storage.log.log_dir import LogDir
-from storage.log.reader import read_range
-from storage.types import TopicPartition
 from tests.support.builders import build_log_dir
 from tests.support.commands import output_of, run
 from tests.support.fixtures import FIXTURES, requires_fixtures
-from tests.support.schema_logs import LONG, START_MS, GrowingLog, avro_string, framed, other_record, schema_record
+from tests.support.schema_logs import LONG, START_MS, avro_string, framed, other_record, schema_record
 
 LOG = FIXTURES / "schemas" / "log"
 
@@ -127,14 +123,6 @@ def test_a_failure_leaves_nothing(logs: Path, tmp_path: Path, monkeypatch: pytes
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
 
 
-def test_long_names(tmp_path: Path) -> None:
-    build_log_dir(tmp_path / "logs", {"_schemas": [[schema_record("x" * 300, 1, 1)]]})
-    result = run("schemas", tmp_path / "logs", "--to", tmp_path / "out")
-    assert result.exit_code == 0
-    assert "is too long for a directory" in result.stderr
-    assert len(schemas_at(tmp_path / "out").registry().versions) == 1
-
-
 def test_cat(logs: Path) -> None:
     first, second, third = decoded(logs, "t")
     assert list(first) == [
@@ -166,29 +154,6 @@ def test_schemas_of_another_place(logs: Path, tmp_path: Path) -> None:
     result = run("cat", bare, "t", "--format", "decoded", "--schemas", bare)
     assert result.exit_code == 4
     assert "no schemas here" in result.stderr
-
-
-def test_a_schema_that_is_registered_while_cat_follows(tmp_path: Path) -> None:
-    schemas, topic = GrowingLog(tmp_path, "_schemas-0"), GrowingLog(tmp_path, "t-0")
-    schemas.append([schema_record("other", 1, 9)])
-    topic.append([Record(None, framed(1, avro_string("a")))])
-    log_dir, tp = LogDir.open_read_only(tmp_path), TopicPartition("t", 0)
-    make = _decoded(log_dir, None, [tp])
-
-    def shown() -> dict[str, Any]:
-        form = make(tp)
-        assert form is not None
-        (block,) = read_range(log_dir.log(tp).snapshot(), 0)
-        out = bytearray(1000)
-        line: dict[str, Any] = json.loads(out[: form.render(block, memoryview(out))])
-        return line
-
-    assert "error" in shown()
-    first = make(tp)
-    schemas.append([schema_record("other", 2, 8)])
-    assert make(tp) is first  # nothing that was unknown is known now
-    schemas.append([schema_record("t-value", 1, 1)])
-    assert shown()["value"] == "a"
 
 
 @pytest.mark.parametrize("broken", ["link", "directory", "gone"])

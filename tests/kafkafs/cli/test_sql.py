@@ -54,24 +54,6 @@ def test_a_topic_is_a_table() -> None:
                               "value_json"]  # fmt: skip
 
 
-def test_topics_join_and_names_are_quoted() -> None:
-    (found,) = rows(SAMPLE, 'SELECT count(*) AS n FROM "orders" o, Accounts a WHERE o.key = a.key')
-    accounts = [row["key"] for row in rows(SAMPLE, "SELECT key FROM accounts")]
-    orders = [row["key"] for row in rows(SAMPLE, "SELECT key FROM orders")]
-    assert found["n"] == sum(orders.count(key) for key in accounts) > 0
-
-
-def test_values_are_decoded() -> None:
-    expected = [
-        json.loads(line)["value"] for line in text_of("cat", AVRO, "shipments", "--format", "decoded").splitlines()
-    ]
-    found = rows(AVRO, "SELECT value_json, decode_error FROM shipments")
-    assert [json.loads(str(row["value_json"])) for row in found] == expected
-    (found_own,) = rows(SAMPLE, "SELECT count(*) AS n FROM __consumer_offsets WHERE key_json->>'name' = 'OffsetCommit'")
-    own = text_of("cat", SAMPLE, "__consumer_offsets", "--format", "decoded").splitlines()
-    assert found_own["n"] == sum(json.loads(line)["key"].get("name") == "OffsetCommit" for line in own) > 0
-
-
 def test_filters_are_pushed_down(tmp_path: Path) -> None:
     made(tmp_path, *[b"x" * 1000] * 3000)
     with Database(open_log(tmp_path)) as database:
@@ -145,11 +127,6 @@ def test_nothing_else_can_be_reached(statement: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_files_if_they_are_allowed(tmp_path: Path) -> None:
-    text_of("sql", SAMPLE, f"COPY (SELECT 1 AS x) TO '{tmp_path}/out.csv'", "--allow-files")
-    assert (tmp_path / "out.csv").read_text() == "x\n1\n"
-
-
 @pytest.mark.parametrize(
     ("query", "said"),
     [
@@ -173,13 +150,6 @@ def test_damage_is_told_with_its_place(tmp_path: Path) -> None:
     done = run("sql", tmp_path, "SELECT count(value) FROM t")
     assert done.exit_code == DATA_ERROR
     assert "00000000000000000000.log" in done.output
-
-
-def test_a_destination_in_a_log_directory(tmp_path: Path) -> None:
-    made(tmp_path, b"one")
-    before = sorted(tmp_path.iterdir())
-    assert run("sql", tmp_path, "SELECT 1", "-o", tmp_path / "x.csv").exit_code == 2
-    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_topics_whose_names_differ_in_case(tmp_path: Path) -> None:

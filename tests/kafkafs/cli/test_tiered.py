@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ import pytest
 
 from tests.support.commands import output_of, run
 from tests.support.fixtures import FIXTURES, requires_fixtures
-from tests.support.mounts import mounted
 
 pytestmark = requires_fixtures
 
@@ -55,13 +52,6 @@ def test_cat() -> None:
     assert "tiered" not in run("cat", LOG, "cut/0", "--offsets", "5").stderr
     assert "tiered" not in run("cat", LOG, "cut/0", "--offsets", "last-3").stderr
     assert NOTE in run("cat", LOG, "cut/0", "--offsets", "last-529").stderr
-
-
-@pytest.mark.parametrize("command", ["digest", "histogram"])
-def test_notes_of_commands_that_read_all(command: str) -> None:
-    said = run(command, LOG, "cut/0")
-    assert said.exit_code == 0
-    assert NOTE in said.stderr
 
 
 def test_verify_and_doctor() -> None:
@@ -110,27 +100,3 @@ def test_a_group_may_begin_in_tiered_storage(tmp_path: Path) -> None:
     (copy / "meta.properties").unlink()
     told = object_of("groups", copy, "g", "--reset-to", "earliest", "--topic", "cut")
     assert [one["offset"] for one in told["offsets"]] == [517]
-
-
-def test_kafkas_own_topic(tmp_path: Path) -> None:
-    copy = tmp_path / "log"
-    shutil.copytree(LOG / "__remote_log_metadata-0", copy / "__remote_log_metadata-0")
-    for path in (copy, *copy.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    with mounted(copy, tmp_path / "mnt", read_only=False) as fs, pytest.raises(PermissionError):
-        (fs.path / "__remote_log_metadata" / "0" / "append.txt").write_bytes(b"x\n")
-
-
-def test_mount(tmp_path: Path) -> None:
-    with mounted(LOG, tmp_path / "mnt") as fs:
-        partition = fs.path / "cut" / "0"
-        facts = json.loads((partition / "@info.json").read_bytes())
-        assert (facts["log_start_offset"], facts["local_log_start_offset"]) == (517, 724)
-        assert os.getxattr(partition, "user.kafka.local_log_start_offset") == b"724"
-        assert os.getxattr(partition, "user.kafka.log_start_offset") == b"517"
-        status = json.loads((fs.path / "@status.json").read_bytes())["partitions"]["cut/0"]
-        assert (status["log_start_offset"], status["local_log_start_offset"]) == (517, 724)
-        assert len((partition / "messages.jsonl").read_bytes().splitlines()) == 528
-        with pytest.raises(OSError, match=os.strerror(errno.ERANGE)) as raised:
-            (partition / "offsets" / "600-800.jsonl").read_bytes()
-        assert raised.value.errno == errno.ERANGE

@@ -12,7 +12,7 @@ from storage.coordinators.transactions import TransactionMetadata, TransactionSt
 from storage.types import TopicPartition
 from tests.storage.client.test_transactions import state_topic
 from tests.support.builders import START_MS, Batch, Partition, build_log_dir, many
-from tests.support.commands import output_of, run
+from tests.support.commands import output_of
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import tree_of
 
@@ -91,16 +91,3 @@ def test_the_open_transaction_of_a_broker() -> None:
     (producer,) = told["partitions"][0]["producers"]
     assert producer["transaction"]["holds_last_stable_offset"] is True
     assert producer["transaction"]["first_offset"] == told["partitions"][0]["last_stable_offset"]
-
-
-def test_damage(logdir: Path) -> None:
-    path = next((logdir / "t-0").glob("*.log"))
-    data = bytearray(path.read_bytes())
-    data[16] = 9
-    path.write_bytes(data)
-    for snapshot in (logdir / "t-0").glob("*.snapshot"):
-        snapshot.unlink()
-    result = run("transactions", logdir)
-    assert result.exit_code == 4
-    assert "t/0: " in result.stderr
-    assert "t/1 " in result.stdout

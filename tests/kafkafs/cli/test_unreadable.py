@@ -67,19 +67,6 @@ def test_copies(unreadable: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("words", ["digest orders", "histogram orders", "transactions", "recover --dry-run"])
-def test_other_commands(logdir: Path, words: str) -> None:
-    place = logdir / "orders-0"
-    mode = place.stat().st_mode
-    place.chmod(0)
-    try:
-        said = _of(logdir, *words.split())
-    finally:
-        place.chmod(mode)
-    assert said.returncode == 4
-    assert ADVICE in said.stderr
-
-
 def test_the_list_of_topics(logdir: Path) -> None:
     place = logdir / "orders-0"
     mode = place.stat().st_mode
@@ -95,15 +82,3 @@ def test_the_list_of_topics(logdir: Path) -> None:
     assert (text.returncode, found.returncode) == (4, 4)
     assert ADVICE in text.stderr
     assert [(one["topic"], one["bytes"]) for one in json.loads(found.stdout)["topics"]] == [("orders", None)]
-
-
-def test_a_checkpoint(logdir: Path) -> None:
-    path = logdir / "log-start-offset-checkpoint"
-    mode = path.stat().st_mode
-    path.chmod(0)
-    try:
-        said = run("count", logdir, "orders")
-    finally:
-        path.chmod(mode)
-    assert said.returncode == 4
-    assert said.stderr.count(ADVICE) == 2  # for each partition

@@ -25,12 +25,6 @@ def _damaged(path: Path) -> Path:
     return log
 
 
-def test_nothing_wrong(tmp_path: Path) -> None:
-    build_log_dir(tmp_path, {"t": [Partition([b"x"])]})
-    assert output_of("verify", tmp_path) == b"nothing wrong\n"
-    assert json.loads(output_of("verify", tmp_path, "--json")) == {"findings": [], "notes": []}
-
-
 def test_a_finding_for_people_and_for_programs(tmp_path: Path) -> None:
     log = _damaged(tmp_path)
     before = tree_of(tmp_path)
@@ -51,11 +45,6 @@ def test_a_finding_for_people_and_for_programs(tmp_path: Path) -> None:
     assert tree_of(tmp_path) == before
 
 
-def test_the_other_partition_is_sound(tmp_path: Path) -> None:
-    _damaged(tmp_path)
-    assert output_of("verify", tmp_path, "t/1") == b"nothing wrong\n"
-
-
 def test_notes_are_counted_and_listed_when_asked_for(tmp_path: Path) -> None:
     build_log_dir(tmp_path, {"t": [Partition([Batch(many(5))], tail=b"\0" * 7)]}, clean=False)
     counted = "3 notes: 1 index-not-trimmed, 1 log-cut-off, 1 time-index-not-trimmed"
@@ -74,12 +63,6 @@ def test_a_directory_that_is_held_is_looked_at_all_the_same(tmp_path: Path) -> N
         assert b"nothing wrong; 1 note: 1 log-cut-off" in output_of("verify", tmp_path)
     finally:
         lock.release()
-
-
-def test_no_such_directory_or_topic(tmp_path: Path) -> None:
-    assert run("verify", tmp_path / "none").exit_code == 4
-    build_log_dir(tmp_path / "logs", {"t": [Partition([b"x"])]})
-    assert run("verify", tmp_path / "logs", "u").exit_code == 4
 
 
 def test_start_is_lean(tmp_path: Path) -> None:

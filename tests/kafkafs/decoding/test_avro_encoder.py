@@ -95,61 +95,6 @@ def test_values_that_do_not_fit(schema: Any, value: Any, message: str) -> None:
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("schema", "value"),
-    [
-        ("bytes", "AAE="),
-        ("bytes", ""),
-        (BYTES4, "-99.99"),
-        (BYTES4, "0.00"),
-        (BYTES4, "1.28"),
-        (BYTES4, "-1.28"),
-        ({"type": "bytes", "logicalType": "decimal", "precision": 9000, "scale": 4}, "8" * 8000 + ".1234"),
-        ({"type": "fixed", "name": "F", "size": 6, "logicalType": "decimal", "precision": 9}, "-123456789"),
-        (DAY, "0001-01-01"),
-        (DAY, "9999-12-31"),
-        (DAY, -(2**31)),
-        (TIME, "23:59:59.999"),
-        (STAMP, "0001-01-01T00:00:00.000Z"),
-        (STAMP, "9999-12-31T23:59:59.999Z"),
-        (STAMP, 2**63 - 1),
-        (LOCAL, "1969-12-31T23:59:59.999999"),
-        ("double", "-Infinity"),
-        ("float", 0.1),
-        ("float", 3.4028235e38),
-        (["null", "string", "double"], "NaN"),
-        (["null", "double", "long"], 5),
-        (["null", "double", "long"], 5.0),
-        (["bytes", "string"], "abcd"),
-        (["string", "bytes"], "abcd"),
-        (["float", "double"], 0.1),
-        (["float", "double"], 0.1000000001),
-        ([DAY, "string"], "2025-01-01"),
-        ([{"type": "map", "values": "int"}, INNER], {"zip": None}),
-        ([STAMP, "int"], 2**62),
-        ({"type": "map", "values": ["null", {"type": "array", "items": "int"}]}, {"a": [1], "b": None, "": []}),
-        (OUTER, {"id": -1, "in": {"zip": "x"}, "tags": [1, 2, 2**63 - 1]}),
-    ],
-)
-def test_what_is_written_is_shown(schema: Any, value: Any) -> None:
-    assert again(schema, value) == value
-    assert type(again(schema, value)) is type(value)
-
-
-def test_the_branch_of_a_union() -> None:
-    """Text and whole numbers stay what they are; a float is taken where nothing is lost."""
-    assert encoded(["bytes", "string"], "abcd")[0] == 2
-    assert encoded(["double", "string"], "NaN")[0] == 2
-    assert encoded(["bytes", "double"], "NaN")[0] == 2
-    assert encoded(["double", "long"], 5)[0] == 2
-    assert encoded(["double", "int"], 2**40)[0] == 0
-    assert encoded(["float", "double"], 0.1)[0] == 0
-    assert encoded(["float", "double"], 1e300)[0] == 2
-    assert encoded(["string", {"type": "enum", "name": "E", "symbols": ["A"]}], "A")[0] == 0
-    assert encoded([{"type": "enum", "name": "E", "symbols": ["A"]}, "string"], "A")[0] == 0
-    assert encoded([{"type": "enum", "name": "E", "symbols": ["A"]}, "string"], "B")[0] == 2
-
-
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}
 MICROS_OF_DAY = {"type": "long", "logicalType": "time-micros"}
 DECIMAL_FIXED = {"type": "fixed", "name": "D", "size": 6, "logicalType": "decimal", "precision": 9, "scale": 1}

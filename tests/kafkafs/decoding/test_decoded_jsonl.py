@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import random
-import threading
 
 import numpy as np
 import pytest
@@ -121,24 +120,6 @@ def test_texts_that_do_not_fit_into_the_room(monkeypatch: pytest.MonkeyPatch) ->
     assert lines(DecodedJsonl(TP, table()), rows) == expected
 
 
-def test_what_was_said_of_an_id_is_kept() -> None:
-    """A schema that comes later changes no line of a format that has said that there is none."""
-    schemas = SchemaTable()
-    form, rows = DecodedJsonl(TP, schemas), [Row(value=avro_string("x"))]
-    (before,) = lines(form, rows)
-    schemas._ids[7] = STRING
-    assert lines(form, rows) == [before]
-    assert json.loads(before)["error"] == "value: there is no schema 7"
-    (after,) = lines(DecodedJsonl(TP, schemas), rows)
-    assert json.loads(after)["value"] == "x"
-
-
-def test_the_subjects_that_are_asked_for() -> None:
-    schemas = table()
-    lines(DecodedJsonl(TP, schemas), [Row(key=avro_string("k"), value=avro_string("v"))])
-    assert schemas.asked == [(7, f"{TP.topic}-key"), (7, f"{TP.topic}-value")]
-
-
 def test_columns_outside_the_buffer() -> None:
     form = DecodedJsonl(TP, table())
     for column, wrong in (
@@ -157,28 +138,6 @@ def test_columns_outside_the_buffer() -> None:
         form.render(block, memoryview(bytearray(10)))
     with pytest.raises(ValueError, match="position 11 in 10 bytes"):
         form.render_rows(block, memoryview(bytearray(10)), 11)
-
-
-def test_no_records() -> None:
-    assert lines(DecodedJsonl(TP, table()), []) == []
-
-
-def test_threads_share_a_format() -> None:
-    """Eight threads at once, from the first use of each schema on."""
-    expected = expected_lines()
-    form, found = DecodedJsonl(TP, table()), []
-    start = threading.Barrier(8)
-
-    def read() -> None:
-        start.wait()
-        found.extend(lines(form, ROWS) for _ in range(5))
-
-    threads = [threading.Thread(target=read) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [expected] * 40
 
 
 def test_texts_in_columns() -> None:

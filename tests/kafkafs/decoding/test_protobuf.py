@@ -129,23 +129,6 @@ def test_schemas_that_do_not_compile() -> None:
     assert "there is no message type [0]" in fault(b"\0", 'syntax = "proto3";')
 
 
-def test_the_compilers_words_are_not_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has an error for each of 100,000 beginnings of a comment within a comment."""
-    read: list[int] = []
-
-    def said(output: bytes, folder: str) -> str:
-        read.append(len(output))
-        return said_before(output, folder)
-
-    said_before = proto_files._said
-    monkeypatch.setattr(proto_files, "_said", said)
-    error = fault(b"\0", "/*" * 100_000)
-    assert "inside block comment" in error
-    assert "…" in error
-    assert len(error) < 500
-    assert read == [1 << 16]
-
-
 @pytest.mark.parametrize(
     ("limit", "less"),
     [("RLIMIT_AS, 671088640", "RLIMIT_AS, 268435456"), ("RLIMIT_FSIZE, 16777216", "RLIMIT_FSIZE, 99")],
@@ -348,16 +331,6 @@ def test_long_names_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(b"\0", f'syntax="proto3"; message N {{ {inner} }}') == {}
     with pytest.raises(BadSchema, match="more than 50 descriptors"):
         protobuf.decoder(Schema(7, PROTOBUF, f'syntax="proto3"; message {"n" * 10_000} {{ {inner} }}'), SchemaTable())
-
-
-def test_closed_views_keep_few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = proto_files._Kept()
-    monkeypatch.setattr(proto_files, "_KEPT", kept)
-    monkeypatch.setattr(proto_files, "MOST_DESCRIPTORS", 5)
-    for number in range(3):
-        text = f'syntax="proto3"; message B{number} {{ int32 a = 1; }}'
-        protobuf.decoder(Schema(7, PROTOBUF, text), SchemaTable())
-    assert [one.file.message_types_by_name.keys() for one in kept._kept.values()] == [["B1"], ["B2"]]
 
 
 def test_a_number_that_could_not_be_shown() -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from kafkafs.decoding import DecodedJsonl, TextDecoder, find_guids
+from kafkafs.decoding import DecodedJsonl
 from kafkafs.schemas.registry import AVRO, JSON, PROTOBUF, Schema
 from storage.format.block import RecordColumn
 from tests.support.blocks import TP, Row, block_of
@@ -100,34 +100,9 @@ def test_headers_that_are_none_of_these(other: tuple[bytes, bytes | None]) -> No
     assert "error" not in line
 
 
-def test_many_rows_in_small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [
-        Row(i, value=b"\x08" if i % 3 else framed(b"\x06", 70), headers=(header(0),) if i % 3 else ())
-        for i in range(500)
-    ]
-    monkeypatch.setattr("kafkafs.decoding.decoded_jsonl._MOST_ROWS", 7)
-    assert [line["value"] for line in shown(rows)] == [4 if i % 3 else 3 for i in range(500)]
-
-
 @pytest.mark.parametrize("count", [5, 50, 2**40, 2**63 - 1])
 def test_headers_that_do_not_parse(count: int) -> None:
     block = block_of([Row(value=b"\x08", headers=(header(0),))])
     block.columns[RecordColumn.HEADERS_COUNT, 0] = count
     with pytest.raises(ValueError, match="outside its buffer"):
         DecodedJsonl(TP, WithGuids(*SCHEMAS)).measure(block, np.empty(1, np.int64))
-
-
-def test_columns_with_guids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the lines, also in windows of few rows."""
-    monkeypatch.setattr("kafkafs.decoding.decoded_jsonl._MOST_ROWS", 3)
-    rows = [Row(value=b"\x08", headers=(header(0),) if i % 4 else ()) for i in range(20)]
-    block = block_of(rows)
-    keys, values = find_guids(block)
-    assert not keys
-    decoder = TextDecoder(WithGuids(*SCHEMAS), "t-value")
-    texts, ends, ids, errors = decoder.decode(block.buffer, block.value_start, block.value_length, values)
-    assert not errors
-    assert ids.tolist() == [70 if i % 4 else -1 for i in range(20)]
-    begins = [0, *ends.tolist()]
-    found = [texts.tobytes()[begins[i] : begins[i + 1]] for i in range(20)]
-    assert found == [b"4" if i % 4 else b'"\\b"' for i in range(20)]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
-from kafkafs.reading import workbench
 from tests.support.live_log import LiveLog
 from tests.support.mounts import mounted, requires_fuse
 
@@ -19,10 +17,10 @@ MIB = 1 << 20
 # A process of its own: what is set holds for good.
 BLOCKS = """
 import ctypes, sys
-from kafkafs.mounting import allocator
-
 if sys.argv[1] == "set":
-    assert allocator.keep_little()
+    from kafkafs.mounting import mount
+
+    assert mount.keep_little()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.free.argtypes = (ctypes.c_void_p,)
@@ -58,33 +56,6 @@ def is_glibc() -> bool:
 def test_large_blocks_that_are_freed_go_back(settings: str, kept: bool) -> None:
     result = subprocess.run([sys.executable, "-c", BLOCKS, settings], capture_output=True, text=True, check=True)
     assert (int(result.stdout) > 32 * MIB) is kept
-
-
-def test_there_are_no_more_benches_than_processors_can_use() -> None:
-    threads, in_use, most = 3 * workbench._MOST, set[int](), 0
-    begin = threading.Barrier(threads)
-    lock, full = threading.Lock(), threading.Event()
-
-    def work() -> None:
-        nonlocal most
-        begin.wait()
-        with workbench.workbench() as bench:
-            with lock:
-                assert id(bench) not in in_use
-                in_use.add(id(bench))
-                most = max(most, len(in_use))
-                if len(in_use) >= workbench._MOST:
-                    full.set()
-            assert full.wait(60)  # nobody gives a bench back before all that there may be are in use
-            with lock:
-                in_use.remove(id(bench))
-
-    workers = [threading.Thread(target=work) for _ in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert most == workbench._MOST
 
 
 @requires_fuse

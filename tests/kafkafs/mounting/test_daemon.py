@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.mounting.mountpoint import listening
 from tests.support.fixtures import ROOT
 
 PROGRAM = """
@@ -102,11 +104,6 @@ def test_a_child_that_dies() -> None:
     assert "exit code 7" in result.stdout
 
 
-def test_what_libraries_say_is_shown() -> None:
-    result = run("os.write(2, b'fusermount: no\\n'); raise MountError('could not mount')")
-    assert result.stdout == "fusermount: no\ncould not mount\n"
-
-
 def test_what_it_says_and_how_far_it_is_is_shown() -> None:
     result = run(
         """
@@ -124,7 +121,47 @@ def test_what_it_says_and_how_far_it_is_is_shown() -> None:
     assert lines == ["begin recovery 70", "advance 7", "größer: " + "x" * 100_000, "end", "ready"]
 
 
-def test_a_return_without_ready() -> None:
-    result = run("pass")
-    assert result.returncode == 4
-    assert "before it was ready" in result.stdout
+# What is heard of a process that has ended: how it ended, or that it could not say so
+
+
+SERVER = """
+import sys
+from kafkafs.mounting import mountpoint
+with mountpoint.left_behind():
+    print("ready", flush=True)
+    order = sys.stdin.readline().strip()
+    if order:
+        raise ValueError(order)
+"""
+
+
+def heard_after(order: bytes | None) -> str | None:
+    """The last word of a process that ends well (b""), with an error (its text), or is killed (None)."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        with listening(server.pid) as said:
+            if order is None:
+                server.send_signal(signal.SIGKILL)
+            server.communicate(order and order + b"\n", timeout=120)
+            return said()
+
+
+@pytest.mark.parametrize(("order", "word"), [(b"", ""), ("kaputt: ü".encode(), "kaputt: ü"), (None, None)])
+def test_how_it_ended(order: bytes | None, word: str | None) -> None:
+    assert heard_after(order) == word
+
+
+def test_a_long_message_is_cut() -> None:
+    word = heard_after(b"x" * 100_000)
+    assert word == "x" * (64 << 10)
+
+
+def test_a_process_that_leaves_no_word_behind() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other, listening(other.pid) as said:
+        other.communicate()
+        assert said() == ""
+    with listening(other.pid) as said:  # it has ended
+        assert said() == ""

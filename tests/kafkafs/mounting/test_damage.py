@@ -168,67 +168,6 @@ def test_a_log_that_was_cut_short(tmp_path: Path) -> None:
                 list(iter(lambda: file.read(1 << 20), b""))
 
 
-@pytest.mark.parametrize("harm", [_zero, _flip])
-@pytest.mark.parametrize("ext", ["txt", "jsonl"])
-def test_a_time_range_within_damage_is_not_empty(tmp_path: Path, harm: object, ext: str) -> None:
-    """Exactly the hours that were destroyed."""
-    assert callable(harm)
-    built = _build(tmp_path / "logs")
-    for batch in built["t", 0].batches[BAD : BAD + 3]:
-        harm(built, batch)
-    records = built["t", 0].records
-    made = {"txt": txt, "jsonl": jsonl}[ext]
-    with watched(built.path, tmp_path / "mnt") as mount:
-        for number in range(BATCHES):
-            start = START_MS + number * HOUR_MS
-            path = mount.path / f"t/0/time/{start}--{start + HOUR_MS // 2}.{ext}"
-            expected = made(records[number * PER_BATCH : (number + 1) * PER_BATCH])
-            if BAD <= number < BAD + 3:
-                with fails_with(errno.EIO):
-                    path.read_bytes()
-            elif not BAD - 1 <= number <= BAD + 3:
-                assert path.read_bytes() == expected
-        # A minute that had no message even before it was destroyed: nobody knows that any more.
-        start = START_MS + BAD * HOUR_MS + HOUR_MS // 2
-        with fails_with(errno.EIO):
-            (mount.path / f"t/0/time/{start}--{start + 60_000}.{ext}").read_bytes()
-
-
-def test_the_log_names_the_offset(tmp_path: Path) -> None:
-    built = _build(tmp_path / "logs")
-    _zero(built, built["t", 0].batches[BAD])
-    with watched(built.path, tmp_path / "mnt") as mount:
-        with fails_with(errno.EIO):
-            (mount.path / "t/0/messages.txt").read_bytes()
-        messages = mount.path.with_name("mnt.messages")
-        (line,) = [line for line in messages.read_text().splitlines() if " ERROR " in line]
-    assert f"position {built['t', 0].batches[BAD].position}, offset {BAD * PER_BATCH}" in line
-
-
-@pytest.mark.parametrize("name", ["messages.txt", f"offsets/0-{SEALED - 1}.txt", f"time/{START_MS}--.txt"])
-@pytest.mark.parametrize("harm", [_zero, _flip])
-def test_what_was_repaired_in_place_is_read(tmp_path: Path, name: str, harm: object) -> None:
-    """With the file's time set to what it was, as `rsync --inplace --times` leaves it."""
-    assert callable(harm)
-    built = _build(tmp_path / "logs")
-    log = built["t", 0].log(0)
-    intact, status = log.read_bytes(), log.stat()
-    harm(built, built["t", 0].batches[BAD])
-    os.utime(log, ns=(status.st_atime_ns, status.st_mtime_ns))
-    records = built["t", 0].records
-    expected = txt(records[:SEALED] if name.startswith("offsets") else records)
-    with watched(built.path, tmp_path / "mnt") as mount:
-        path = mount.path / "t/0" / name
-        for _ in range(2):
-            with fails_with(errno.EIO):
-                path.read_bytes()
-        _overwrite(built, 0, intact)
-        os.utime(log, ns=(status.st_atime_ns, status.st_mtime_ns))
-        assert path.read_bytes() == expected
-        assert path.stat().st_size == len(expected)
-        assert path.read_bytes() == expected
-
-
 @pytest.mark.parametrize("name", ["messages.txt", f"offsets/0-{SEALED - 1}.txt", f"time/{START_MS}--.txt"])
 @pytest.mark.parametrize("harm", [_zero, _flip])
 def test_what_was_repaired_is_read_although_another_handle_is_open(tmp_path: Path, name: str, harm: object) -> None:

@@ -13,7 +13,6 @@ import pytest
 from storage.format.block import Record
 from tests.support.builders import build_log_dir
 from tests.support.commands import output_of
-from tests.support.decoded_golden import agrees, golden_lines
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.mounts import Mounted, mounted, requires_fuse, run_kafkafs
 from tests.support.schema_logs import LONG, START_MS, GrowingLog, avro_string, framed, schema_record
@@ -27,23 +26,6 @@ LOG = FIXTURES / "schemas" / "log"
 def fixture_mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
     with mounted(LOG, tmp_path_factory.mktemp("decoded") / "mnt") as mount:
         yield mount
-
-
-@requires_fixtures
-@pytest.mark.parametrize("partition", ["avro-orders-0", "json-users-1", "mixed-0", "proto-events-0"])
-def test_golden_lines(fixture_mount: Mounted, partition: str) -> None:
-    topic, _, number = partition.rpartition("-")
-    directory = fixture_mount.path / topic / number
-    data = (directory / "messages.decoded.jsonl").read_bytes()
-    plain = (directory / "messages.jsonl").read_bytes().splitlines()
-    for line, golden, jsonl in zip(data.splitlines(), golden_lines(partition), plain, strict=True):
-        assert not agrees(json.loads(line), golden, json.loads(jsonl)), line
-    assert output_of("cat", LOG, f"{topic}/{number}", "--format", "decoded") == data
-    assert subprocess.check_output(["tail", "-n", "2", directory / "messages.decoded.jsonl"]) == b"".join(
-        data.splitlines(keepends=True)[-2:]
-    )
-    ranged = (directory / "offsets" / "3-9.decoded.jsonl").read_bytes()
-    assert ranged == b"".join(line for line in data.splitlines(keepends=True) if 3 <= json.loads(line)["offset"] <= 9)
 
 
 @requires_fixtures

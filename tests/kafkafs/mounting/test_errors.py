@@ -69,37 +69,6 @@ def test_out_of_range(mnt: Path, name: str) -> None:
         (mnt / "t/0" / name).read_bytes()
 
 
-@pytest.mark.parametrize(
-    "name", ["offsets/400.txt", "offsets/400-.txt", "offsets/400-500.txt", "offsets/400+1.jsonl", "time/1999.txt"]
-)
-def test_at_the_edge_is_empty(mnt: Path, name: str) -> None:
-    assert (mnt / "t/0" / name).read_bytes() == b""
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["offsets/200-100.txt", "offsets/5+0.txt", "offsets/last-0.txt", "offsets/9223372036854775808.txt", "offsets/x.txt",
-     "offsets/100.csv", "offsets/100", "offsets/.txt", "offsets/-.txt", "offsets/1--2.txt", "time/2026-13.txt",
-     "time/2026-02-30.txt", "time/tomorrow.txt", "time/2026--2025.txt", "time/--.txt", "time/2026-11-20Z.txt",
-     "messages.csv", "messages", "segments/none.log", "@append", "@append.jsonl", "@nothing", "1", "offsets/200.txt/x",
-     "offsets/" + "9" * 200 + ".txt"],
-)  # fmt: skip
-def test_no_such_name(mnt: Path, name: str) -> None:
-    number = errno.ENOTDIR if name.endswith("/x") else errno.ENOENT
-    with fails_with(number):
-        (mnt / "t/0" / name).read_bytes()
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["none", "t/1", "t/00", "t/-1", "t/4294967296", "@none", "t/0/none", "old", "old-0", "moved", "no partition",
-     "meta.properties", "recovery-point-offset-checkpoint", "x" * 250, ".lock"],
-)  # fmt: skip
-def test_no_such_place(mnt: Path, name: str) -> None:
-    with fails_with(errno.ENOENT):
-        (mnt / name).stat()
-
-
 def test_hidden_directories_are_named_in_the_status(mnt: Path) -> None:
     status = json.loads((mnt / "@status.json").read_bytes())
     assert {hidden["name"].split(".")[0] for hidden in status["hidden"]} == {"old-0", "moved-0", "no partition"}
@@ -134,32 +103,6 @@ def test_damage(mnt: Path, mount: Mounted, built: BuiltLogDir, topic: str, numbe
     assert status["errors"]["bugs"] == 0
 
 
-def test_log_views_of_damaged_logs_are_the_bytes(mnt: Path, built: BuiltLogDir) -> None:
-    """`.log` is Kafka's own bytes; nothing is decoded to read them."""
-    for topic in ("crc", "magic"):
-        log = built[topic, 0].log(0)
-        assert (mnt / topic / "0/segments" / log.name).read_bytes() == log.read_bytes()
-
-
-def test_directories_and_files(mnt: Path) -> None:
-    with pytest.raises(IsADirectoryError):
-        (mnt / "t/0").read_bytes()
-    with pytest.raises(NotADirectoryError):
-        list((mnt / "t/0/messages.txt").iterdir())
-
-
-def test_clamp(built: BuiltLogDir, tmp_path: Path) -> None:
-    """`-o out_of_range=clamp` serves what is left."""
-    records = built["t", 0].records
-    with watched(built.path, tmp_path / "mnt", "-o", "out_of_range=clamp") as mount:
-        offsets = mount.path / "t/0/offsets"
-        assert (offsets / "0-199.txt").read_bytes() == txt(records[:50])
-        assert (offsets / "0-.txt").read_bytes() == txt(records)
-        assert (offsets / "100+70.txt").read_bytes() == txt(records[:70])
-        with fails_with(errno.ERANGE):
-            (offsets / "401.txt").read_bytes()
-
-
 def test_a_partition_that_vanishes(tmp_path: Path) -> None:
     built = build_log_dir(tmp_path / "logs", {"t": [[b"one"]], "u": [[b"two"]]})
     with watched(built.path, tmp_path / "mnt") as mount, (mount.path / "t/0/messages.txt").open("rb") as file:
@@ -168,18 +111,6 @@ def test_a_partition_that_vanishes(tmp_path: Path) -> None:
             (mount.path / "t/0/messages.txt").stat()
         with pytest.raises(OSError, match=r"."):
             file.read()
-        assert (mount.path / "u/0/messages.txt").read_bytes() == b"two\n"
-
-
-def test_a_disk_that_fails(tmp_path: Path) -> None:
-    """A partition's directory that cannot be read is that partition's trouble alone."""
-    built = build_log_dir(tmp_path / "logs", {"t": [[b"one"]], "u": [[b"two"]]})
-    log = built["t", 0].log(0)
-    log.unlink()
-    log.mkdir()  # EISDIR instead of bytes
-    with watched(built.path, tmp_path / "mnt") as mount:
-        with pytest.raises(OSError, match=r"."):
-            (mount.path / "t/0/messages.txt").read_bytes()
         assert (mount.path / "u/0/messages.txt").read_bytes() == b"two\n"
 
 

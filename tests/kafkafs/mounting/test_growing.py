@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import subprocess
 import threading
 import time
@@ -16,10 +15,8 @@ from typing import BinaryIO
 
 import pytest
 
-from storage.format.block import Record
-from storage.format.record_batch import encode_batch
-from tests.support.builders import ROLL, START_MS, Batch, BuiltLogDir, Partition, build_log_dir, many
-from tests.support.mounted_logs import Appender, day, txt
+from tests.support.builders import ROLL, Batch, BuiltLogDir, Partition, build_log_dir, many
+from tests.support.mounted_logs import Appender, txt
 from tests.support.mounts import Mounted, requires_fuse
 from tests.support.serving_processes import watched
 
@@ -129,18 +126,6 @@ def test_tail_f_prints_each_new_message_once(mount: Mounted, appender: Appender,
     assert running.complaints == b""
 
 
-def test_tail_f_over_a_roll(mount: Mounted, built: BuiltLogDir, appender: Appender) -> None:
-    view = mount.path / "t/0/messages.txt"
-    with tail("-f", "-n", "0", view) as running:
-        wait_until_at(running.process, view, len(txt(built["t", 0].records)))
-        for number in range(4):
-            appender.append(numbered(number, 1))
-            running.wait_for(b"new-%d" % number)
-            appender.log = built["t", 0].path / f"{appender.next_offset:020}.log"
-    assert running.lines == [line + b"\n" for line in numbered(0, 4)]
-    assert running.complaints == b""
-
-
 def test_readers_see_an_exact_prefix_while_it_grows(mount: Mounted, built: BuiltLogDir, appender: Appender) -> None:
     view = mount.path / "t/0/messages.txt"
     content = txt(built["t", 0].records)
@@ -175,29 +160,6 @@ def test_readers_see_an_exact_prefix_while_it_grows(mount: Mounted, built: Built
         assert content.startswith(read)
         assert read.endswith(b"\n")
     assert view.read_bytes() == content
-
-
-def test_end_of_file_instead_of_waiting(mount: Mounted, appender: Appender) -> None:
-    with (mount.path / "t/0/messages.txt").open("rb", buffering=0) as file:
-        file.seek(0, os.SEEK_END)
-        assert file.read() == b""  # while nothing comes: what waited would wait for ever
-        appender.append([b"one", b"two"])
-        assert file.read() == b"one\ntwo\n"
-        assert file.read() == b""
-
-
-def test_half_a_batch_is_not_there_yet(mount: Mounted, appender: Appender) -> None:
-    view = mount.path / "t/0/messages.txt"
-    content = view.read_bytes()
-    batch = encode_batch([Record(None, b"late", (), START_MS)], base_offset=appender.next_offset)
-    written = 0
-    for cut in (10, 30, 61, len(batch) - 1, len(batch)):
-        assert view.read_bytes() == content
-        assert view.stat().st_size == len(content)
-        with appender.log.open("ab") as file:
-            file.write(batch[written:cut])
-        written = cut
-    assert view.read_bytes() == content + b"late\n"
 
 
 def test_retention_under_a_reader(mount: Mounted, built: BuiltLogDir, appender: Appender) -> None:
@@ -282,80 +244,6 @@ def test_tail_f_over_retention(mount: Mounted, built: BuiltLogDir, appender: App
                 _remove(logs[0])
     assert running.lines == [line + b"\n" for line in numbered(0, 10)]
     assert running.complaints == b""
-
-
-def test_a_followers_truncation_shrinks_the_view(mount: Mounted, built: BuiltLogDir) -> None:
-    view = mount.path / "t/0/messages.txt"
-    partition = built["t", 0]
-    content = txt(partition.records)
-    with view.open("rb", buffering=0) as file:
-        assert file.read() == content
-        os.truncate(partition.log(-1), partition.batches[-1].position)
-        kept = txt(partition.records[:500])
-        assert view.stat().st_size == len(kept)
-        wait_until(lambda: os.pread(file.fileno(), 100, len(kept)) == b"", "nothing is read behind the end")
-    assert view.read_bytes() == kept
-    again = Appender(partition.log(-1), 500)
-    again.append([b"other"])
-    assert view.read_bytes() == kept + b"other\n"
-
-
-def test_a_range_grows_until_it_is_complete(mount: Mounted, appender: Appender) -> None:
-    end = appender.next_offset
-    view = mount.path / f"t/0/offsets/{end - 1}-{end + 2}.txt"
-    last = (many(100)[-1].value or b"") + b"\n"
-    assert view.read_bytes() == last
-    appender.append([b"a", b"b"])
-    assert view.read_bytes() == last + b"a\nb\n"
-    appender.append([b"c", b"d"])
-    assert view.read_bytes() == last + b"a\nb\nc\n"
-    count = mount.path / f"t/0/offsets/{end}+3.txt"
-    assert count.read_bytes() == b"a\nb\nc\n"
-
-
-def test_a_closed_time_range_takes_stragglers_in(mount: Mounted, built: BuiltLogDir) -> None:
-    # In the active segment, all messages of which are of the next day, there is nothing of it.
-    partition = built["t", 0]
-    os.truncate(partition.log(-1), 0)
-    appender = Appender(partition.log(-1), 400)
-    appender.append([b"tomorrow"], START_MS + 86_400_000)
-    today = mount.path / f"t/0/time/{day(START_MS)}.txt"
-    before = txt(partition.records[:400])
-    assert today.read_bytes() == before
-    appender.append([b"from the future"], START_MS + 400 * 86_400_000)
-    assert today.read_bytes() == before
-    appender.append([b"late"], START_MS + 5)
-    assert today.read_bytes() == before + b"late\n"
-    assert today.stat().st_size == len(before) + 5
-    with today.open("rb") as held:
-        assert held.read() == before + b"late\n"
-        appender.append([b"from the future", b"too"], START_MS + 400 * 86_400_000)
-        appender.append([b"later"], START_MS + 6)
-        assert today.read_bytes() == before + b"late\nlater\n"
-        assert held.read() == b"later\n"
-    assert subprocess.run(["tail", "-n", "1", today], capture_output=True, check=True).stdout == b"later\n"
-    assert today.read_bytes() == before + b"late\nlater\n"
-
-
-def test_topics_come_and_go(mount: Mounted, built: BuiltLogDir, tmp_path: Path) -> None:
-    build_log_dir(tmp_path / "more", {"new": [[b"hello"]]})
-    assert not (mount.path / "new").exists()
-    shutil.copytree(tmp_path / "more" / "new-0", built.path / "new-0")
-    assert (mount.path / "new/0/messages.txt").read_bytes() == b"hello\n"
-    assert {"new", "t"} <= {path.name for path in mount.path.iterdir()}
-    (built.path / "new-0").rename(built.path / "new-0.0123456789abcdef0123456789abcdef-delete")
-    assert not (mount.path / "new").exists()
-    with pytest.raises(FileNotFoundError):
-        (mount.path / "new/0/messages.txt").read_bytes()
-
-
-def test_segment_files_grow_too(mount: Mounted, built: BuiltLogDir, appender: Appender) -> None:
-    real = built["t", 0].log(-1)
-    view = mount.path / "t/0/segments" / real.name
-    assert view.read_bytes() == real.read_bytes()
-    appender.append([b"more"])
-    assert view.stat().st_size == real.stat().st_size
-    assert view.read_bytes() == real.read_bytes()
 
 
 def _fails(file: BinaryIO, number: int) -> bool:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from storage.append.partitioner import in_order_for_key
-from tests.support.fixtures import Golden, golden_cases
 from tests.support.live_log import LiveLog
 from tests.support.mounts import mounted, requires_fuse
-from tests.support.reference_views import txt
 
 pytestmark = requires_fuse
 KEYS = (b"", b"a/b", b"%", b".x", b"\xff", "größe".encode(), b"plain")
@@ -75,48 +72,3 @@ def test_files(logs: list[LiveLog], tmp_path: Path) -> None:
         status = json.loads((mount.path / "@status.json").read_bytes())["key_index"]
         assert status["segments"] == 4
         assert b"kafkafs_key_index_keys " in (mount.path / "@metrics").read_bytes()
-
-
-def test_growth(logs: list[LiveLog], tmp_path: Path) -> None:
-    with mounted(tmp_path / "log", tmp_path / "mnt") as mount:
-        with (mount.path / "t" / "keys" / "plain.txt").open("rb", buffering=0) as file:
-            before = read_on(file.fileno())
-            for number in (1, 0, 1):
-                size = len(expected(logs, b"plain"))
-                logs[number].write(30)
-                added = expected(logs, b"plain")
-                assert os.fstat(file.fileno()).st_size == len(added)
-                before += (fresh := read_on(file.fileno()))
-                assert len(fresh) == len(added) - size
-                assert set(fresh.splitlines()) <= set(expected([logs[number]], b"plain").splitlines())
-        assert sorted(before.splitlines()) == sorted(expected(logs, b"plain").splitlines())
-
-
-def read_on(descriptor: int) -> bytes:
-    data = b""
-    while part := os.read(descriptor, 100):
-        data += part
-    return data
-
-
-def test_off(logs: list[LiveLog], tmp_path: Path) -> None:
-    with mounted(tmp_path / "log", tmp_path / "mnt", "-o", "keys=off") as mount:
-        assert listed(mount.path / "t" / "keys") == []
-        assert cat(mount.path / "t" / "1" / "keys" / "plain.txt") == expected([logs[1]], b"plain")
-        assert json.loads((mount.path / "@status.json").read_bytes())["key_index"] is None
-        assert not (mount.path / "t" / "keys" / "nobody.txt").exists()
-
-
-def test_a_sample_of_the_fixtures(tmp_path: Path) -> None:
-    cases = [case for case in golden_cases() if case.fixture == "codecs" and case.isolation == "read_uncommitted"]
-    assert len(cases) > 5
-    with mounted(cases[0].log_dir, tmp_path / "mnt") as mount:
-        for case in cases:
-            by_key: dict[bytes, list[Golden]] = {}
-            for record in case.records():
-                if record.key:
-                    by_key.setdefault(record.key, []).append(record)
-            for key in sorted(by_key)[:3]:
-                name = "".join(f"%{byte:02X}" for byte in key)
-                file = mount.path / case.topic / str(case.partition) / "keys" / f"{name}.txt"
-                assert cat(file) == txt(by_key[key]), (case, key)

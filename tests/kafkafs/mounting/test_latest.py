@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.builders import Batch, Partition, build_log_dir, many
 from tests.support.commands import output_of
-from tests.support.compacted_logs import TP, opened, put, updates
 from tests.support.mounts import mounted, requires_fuse
 from tests.support.serving_processes import fails_with
 
@@ -49,26 +48,6 @@ def test_tools_and_sizes(tmp_path: Path) -> None:
             os.open(topic / "latest.txt", os.O_WRONLY)
         with pytest.raises(FileNotFoundError):
             (topic / "latest.log").stat()
-
-
-def test_an_open_file_is_a_snapshot_and_the_next_open_is_a_new_one(tmp_path: Path) -> None:
-    owned = opened(tmp_path / "log")
-    log = owned.log(TP)
-    put(log, updates([(b"a", b"1"), (b"b", b"2"), (None, b"no key"), (b"a", b"3")]))
-    with mounted(tmp_path / "log", tmp_path / "mnt") as mount:
-        path = mount.path / "t" / "0" / "latest.txt"
-        first = os.open(path, os.O_RDONLY)
-        put(log, updates([(b"b", None), (b"c", b"4")]))
-        assert path.read_bytes() == b"3\n4\n"
-        second = os.open(path, os.O_RDONLY)
-        put(log, updates([(b"a", b"5 and more")]))
-        assert os.pread(first, 100, 0) == b"2\n3\n"
-        assert os.pread(second, 100, 0) == b"3\n4\n"
-        assert path.read_bytes() == b"4\n5 and more\n"
-        for handle in (first, second):
-            os.close(handle)
-        assert subprocess.run(["wc", "-c", path], capture_output=True, check=True).stdout.split()[0] == b"13"
-    owned.close()
 
 
 def test_more_keys_than_the_memory_holds(tmp_path: Path) -> None:

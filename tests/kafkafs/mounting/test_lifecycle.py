@@ -199,11 +199,6 @@ def test_umount_by_others(log_dir: Path, mnt: Path) -> None:
         wait_until(lambda process=process: has_ended(process), "the server ends")  # type: ignore[misc]
 
 
-def test_umount_of_nothing(mnt: Path) -> None:
-    result = run_kafkafs("umount", mnt, check=False)
-    assert (result.returncode, result.stderr) == (4, f"kafkafs: {mnt}: nothing is mounted there\n".encode())
-
-
 def test_a_killed_server_leaves_nothing(log_dir: Path, mnt: Path) -> None:
     """auto_unmount: fusermount watches. It looks once, and goes without unmounting where the kernel is still about it
     (ECONNABORTED, not ENOTCONN), which a busy machine makes likelier: the next mount cleans up behind it."""
@@ -241,34 +236,11 @@ def test_a_stale_mountpoint_is_explained_and_cleaned(log_dir: Path, mnt: Path) -
     assert mnt not in kafkafs_mounts()
 
 
-def test_umount_of_a_stale_mountpoint(log_dir: Path, mnt: Path) -> None:
-    mount(log_dir, mnt, "-o", "noauto_unmount")
-    process = server(mnt)
-    process.kill()
-    wait_until(lambda: has_ended(process), "the server is dead")
-    run_kafkafs("umount", mnt)
-    assert mnt not in kafkafs_mounts()
-    assert list(mnt.iterdir()) == []
-
-
 def test_a_second_mount_is_refused(log_dir: Path, mnt: Path) -> None:
     mount(log_dir, mnt)
     said = mount(log_dir, mnt, exit_code=4)
     assert f"{log_dir} is mounted there".encode() in said
     run_kafkafs("umount", mnt)
-
-
-def test_the_same_directory_twice(log_dir: Path, mnt: Path, tmp_path: Path) -> None:
-    """Read-only mounts take no lock."""
-    other = tmp_path / "other"
-    other.mkdir()
-    mount(log_dir, mnt)
-    try:
-        mount(log_dir, other)
-        assert (other / "t/0/messages.txt").read_bytes() == b"one\ntwo\n"
-    finally:
-        run_kafkafs("umount", other)
-        run_kafkafs("umount", mnt)
 
 
 @pytest.mark.parametrize("background", [True, False])
@@ -301,16 +273,6 @@ def test_errors_of_the_child_reach_the_parent(log_dir: Path, mnt: Path) -> None:
     assert mnt not in kafkafs_mounts()
 
 
-def test_usage(log_dir: Path, mnt: Path) -> None:
-    for arguments, words in (
-        (["-o", "isolaton=read_committed"], b"did you mean isolation"),
-        (["-o", "isolation=dirty"], b"read_uncommitted or read_committed"),
-        (["--sideways"], b"No such option"),
-    ):
-        assert words in mount(log_dir, mnt, *arguments, exit_code=2)
-    assert run_kafkafs("mount", log_dir, check=False).returncode == 2
-
-
 def test_without_libfuse(log_dir: Path, mnt: Path) -> None:
     environment = {**os.environ, "FUSE_LIBRARY_PATH": "/nowhere/libfuse.so.2"}
     result = subprocess.run(
@@ -339,15 +301,6 @@ def test_the_log_goes_to_a_file(mnt: Path, tmp_path: Path) -> None:
     assert str(data) in line
     assert "expected" in line
     assert "found" in line
-
-
-def test_log_in_the_foreground(log_dir: Path, mnt: Path) -> None:
-    child = subprocess.Popen([*KAFKAFS, "mount", str(log_dir), str(mnt), "-f", "--read-only"], stderr=-1)
-    wait_until(lambda: mnt in kafkafs_mounts(), "it mounts")
-    run_kafkafs("umount", mnt)
-    _, messages = child.communicate(timeout=120)
-    assert child.returncode == 0
-    assert b"serving" in messages
 
 
 class TestMountCommand:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ import pytest
 from kafkafs.mounting.operations import Operations, Serving, Traffic, inode
 from kafkafs.tree.tree import Tree
 from storage.errors import PartitionUnavailable
-from tests.kafkafs.mounting.fake_tree import CONTENT, FAILURES, MTIME_NS
+from tests.kafkafs.mounting.fake_tree import CONTENT, FAILURES
 from tests.support.faults import FaultyDisk
 from tests.support.mounts import requires_fuse
 from tests.support.owned_dirs import opened
@@ -44,30 +43,6 @@ def test_reads_are_exact(mnt: Path, name: str) -> None:
             assert os.pread(file.fileno(), size, position) == CONTENT[position : position + size]
 
 
-@pytest.mark.parametrize("name", ["direct", "cached", "buffered"])
-def test_parallel_readers(mnt: Path, name: str) -> None:
-    with ThreadPoolExecutor(16) as pool:
-        assert all(content == CONTENT for content in pool.map(lambda _: (mnt / name).read_bytes(), range(64)))
-
-
-def test_attributes(mnt: Path) -> None:
-    file = (mnt / "direct").stat()
-    assert stat.S_ISREG(file.st_mode)
-    assert stat.S_IMODE(file.st_mode) == 0o444
-    assert (file.st_size, file.st_blocks, file.st_blksize) == (len(CONTENT), len(CONTENT) // 512, 131072)
-    assert file.st_mtime_ns == file.st_ctime_ns == file.st_atime_ns == MTIME_NS
-    assert (file.st_uid, file.st_gid, file.st_nlink) == (os.getuid(), os.getgid(), 1)
-    assert file.st_ino == inode("/direct")
-    directory = (mnt / "deep").stat()
-    assert stat.S_ISDIR(directory.st_mode)
-    assert stat.S_IMODE(directory.st_mode) == 0o555
-
-
-def test_fstat_of_an_open_file(mnt: Path) -> None:
-    with (mnt / "cached").open("rb") as file:
-        assert os.fstat(file.fileno()).st_size == len(CONTENT)
-
-
 def test_listing_tells_types_and_inodes(mnt: Path) -> None:
     with os.scandir(mnt) as entries:
         found = {entry.name: (entry.is_dir(follow_symlinks=False), entry.inode()) for entry in entries}
@@ -81,21 +56,6 @@ def test_listing_tells_types_and_inodes(mnt: Path) -> None:
 def test_a_large_directory_is_listed_without_a_stat_each(mnt: Path) -> None:
     listed = subprocess.run(["find", mnt / "many", "-type", "f"], capture_output=True, timeout=120, check=True)
     assert len(listed.stdout.splitlines()) == 20_000
-
-
-def test_names(mnt: Path) -> None:
-    assert (mnt / "größe").read_text() == "umlaut\n"
-    for name in (b"\xff\xfe", b"nix", b"x" * 255, b"direct\n"):
-        with pytest.raises(FileNotFoundError):
-            (mnt / os.fsdecode(name)).stat()
-    with fails_with(errno.ENAMETOOLONG):
-        (mnt / ("x" * 2000)).stat()
-    with pytest.raises(NotADirectoryError):
-        (mnt / "direct" / "below").stat()
-    with pytest.raises(NotADirectoryError):
-        list((mnt / "direct").iterdir())
-    with pytest.raises(IsADirectoryError):
-        (mnt / "deep").read_bytes()
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -112,54 +72,6 @@ def test_failures_reach_the_reader_and_the_mount_goes_on(mnt: Path, name: str) -
 def test_a_bug_in_lookup(mnt: Path) -> None:
     with fails_with(errno.EIO):
         (mnt / "lookup-bug").stat()
-
-
-WRITES: dict[str, Callable[[Path], object]] = {
-    "create": lambda mnt: (mnt / "new").open("x"),
-    "mkdir": lambda mnt: (mnt / "new").mkdir(),
-    "mknod": lambda mnt: os.mknod(mnt / "new"),
-    "symlink": lambda mnt: (mnt / "new").symlink_to("direct"),
-    "link": lambda mnt: os.link(mnt / "direct", mnt / "new"),
-    "rename": lambda mnt: (mnt / "direct").rename(mnt / "new"),
-    "unlink": lambda mnt: (mnt / "direct").unlink(),
-    "rmdir": lambda mnt: (mnt / "deep").rmdir(),
-    "open for writing": lambda mnt: os.open(mnt / "direct", os.O_WRONLY),
-    "open for both": lambda mnt: os.open(mnt / "direct", os.O_RDWR),
-    "open for appending": lambda mnt: os.open(mnt / "direct", os.O_WRONLY | os.O_APPEND),
-    "open and truncate": lambda mnt: os.open(mnt / "direct", os.O_RDONLY | os.O_TRUNC),
-    "truncate": lambda mnt: os.truncate(mnt / "direct", 0),
-    "chmod": lambda mnt: (mnt / "direct").chmod(0o600),
-    "chown": lambda mnt: os.chown(mnt / "direct", 1, 1),
-    "utime": lambda mnt: os.utime(mnt / "direct"),
-    "setxattr": lambda mnt: os.setxattr(mnt / "direct", "user.x", b"1"),
-    "removexattr": lambda mnt: os.removexattr(mnt / "direct", "user.kafka.size"),
-}
-
-
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_writes_are_refused(mnt: Path, write: Callable[[Path], object]) -> None:
-    with fails_with(errno.EROFS):
-        write(mnt)
-    assert not os.access(mnt / "direct", os.W_OK)
-
-
-def test_extended_attributes(mnt: Path) -> None:
-    assert os.listxattr(mnt / "direct") == ["user.kafka.size", "user.kafka.empty"]
-    assert os.getxattr(mnt / "direct", "user.kafka.size") == b"%d" % len(CONTENT)
-    assert os.getxattr(mnt / "direct", "user.kafka.empty") == b""
-    assert os.listxattr(mnt) == []
-    for name, number in (
-        ("user.kafka.none", errno.ENODATA),
-        ("security.selinux", errno.ENOTSUP),
-        ("system.posix_acl_access", errno.ENOTSUP),
-    ):
-        with fails_with(number):
-            os.getxattr(mnt / "direct", name)
-
-
-def test_statfs_speaks_of_the_disk(mnt: Path) -> None:
-    ours, disk = os.statvfs(mnt), os.statvfs("/")
-    assert (ours.f_blocks, ours.f_frsize, ours.f_namemax) == (disk.f_blocks, disk.f_frsize, 255)
 
 
 def test_more_readers_than_threads_are_kept(served: Served) -> None:

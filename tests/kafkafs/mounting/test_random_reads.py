@@ -21,7 +21,7 @@ from tests.support.serving_processes import watched
 
 pytestmark = requires_fuse
 
-STEPS = int(os.environ.get("KAFKAFS_RANDOM_READS", "60"))
+STEPS = 60  # changes of the log
 MOVED_ON = (errno.ERANGE, errno.ENOENT)
 
 
@@ -244,8 +244,7 @@ def sequential(fd: int, start: int = 0) -> bytes:
     return b"".join(parts)
 
 
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD], ids=lambda codec: codec.name)
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("seed", "codec"), [(1, Codec.NONE), (2, Codec.ZSTD)])
 def test_as_a_sequential_read(tmp_path: Path, seed: int, codec: Codec) -> None:
     log = LiveLog(tmp_path / "logs", codec)
     log.write(200)

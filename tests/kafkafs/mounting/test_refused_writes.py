@@ -1,4 +1,4 @@
-"""write(2)s of many FUSE requests that are refused in part, through a real mount and with real tools."""
+"""A writable mount of a stopped broker's directory, and what a mount that may not write shows and says."""
 
 from __future__ import annotations
 
@@ -11,11 +11,52 @@ from pathlib import Path
 
 import pytest
 
+from storage.files import names
+from storage.verify.verify import verify_log_dir
 from tests.kafkafs.mounting.test_writing import messages
-from tests.support.mounts import Mounted, mounted, requires_fuse
+from tests.support.builders import build_log_dir
+from tests.support.mounts import Mounted, mounted, requires_fuse, run_kafkafs
 from tests.support.serving_processes import fails_with, killed_after
 
 pytestmark = requires_fuse
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return build_log_dir(tmp_path / "logs", {"t": [[b"one", b"two"]], "__consumer_offsets": [[b"x"]]}).path
+
+
+def test_a_stopped_brokers_directory(log_dir: Path, tmp_path: Path) -> None:
+    before = (log_dir / names.CLEAN_SHUTDOWN).read_bytes()
+    with mounted(log_dir, tmp_path / "mnt", read_only=False) as mount:
+        assert not (log_dir / names.CLEAN_SHUTDOWN).exists()
+        with fails_with(errno.EPERM):
+            (mount.path / "new").mkdir()
+        with fails_with(errno.EPERM):
+            (mount.path / "t").rmdir()
+        with fails_with(errno.EINVAL):  # how many partitions it has is not known here
+            os.open(mount.path / "t" / "@append", os.O_WRONLY)
+        with fails_with(errno.EPERM):
+            os.open(mount.path / "__consumer_offsets" / "0" / "@append", os.O_WRONLY)
+        (mount.path / "t" / "0" / "@append").write_bytes(b"three\n")
+        assert (mount.path / "t" / "0" / "messages.txt").read_bytes() == b"one\ntwo\nthree\n"
+    assert (log_dir / names.CLEAN_SHUTDOWN).read_bytes() == before
+    assert verify_log_dir(log_dir) == []
+
+
+def test_what_cannot_be_mounted_to_write(log_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "mnt").mkdir()
+    result = run_kafkafs("mount", tmp_path / "nix", tmp_path / "mnt", check=False)
+    assert (result.returncode, b"no such log directory" in result.stderr) == (4, True)
+    result = run_kafkafs("mount", log_dir, tmp_path / "mnt", "--create", "--read-only", check=False)
+    assert result.returncode == 2
+    (log_dir / ".lock").mkdir()
+    result = run_kafkafs("mount", log_dir, tmp_path / "mnt", check=False)
+    assert (result.returncode, b"--read-only" in result.stderr) == (4, True)
+
+
+# write(2)s of many FUSE requests that are refused in part, through a real mount and with real tools
+
 
 REQUEST = 128 << 10
 MIB = 1 << 20
@@ -35,13 +76,6 @@ def topic(mount: Mounted, request: pytest.FixtureRequest) -> Path:
     path: Path = mount.path / re.sub(r"[^a-z0-9]+", "-", request.node.name)
     path.mkdir()
     return path
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """As tools do: the rest of a short count is written again. OSError."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def jsonl_line(size: int) -> bytes:
@@ -103,36 +137,3 @@ def test_an_error_that_the_kernel_dropped_comes_with_the_next_call(topic: Path, 
     finally:
         os.close(fd)
     assert messages(topic) == [b"g1", b"g4"]
-
-
-def test_line_by_line(topic: Path) -> None:
-    """A program that goes on with its next line after an error."""
-    refused = 0
-    fd = os.open(topic / "@append", os.O_WRONLY)
-    try:
-        for line in (b"g1", OVERLONG, b"g2", b"x" * (MIB + 1), b"g3", b"x" * (MIB - 100), b"g4"):
-            try:
-                write_all(fd, line + b"\n")
-            except OSError as error:
-                assert error.errno == errno.EMSGSIZE  # noqa: PT017 - how many there are is asserted below
-                refused += 1
-    finally:
-        os.close(fd)
-    assert refused == 2
-    assert messages(topic) == [b"g1", b"g2", b"g3", b"x" * (MIB - 100), b"g4"]
-
-
-def test_parts_of_a_writev(topic: Path) -> None:
-    """The kernel cuts a writev(2) where 32 pages are touched, so each of these requests is small."""
-    parts = [b'{"value":"%d"}\n' % number for number in range(200)]
-    parts[150] = b'{"value":1}\n'
-    fd = os.open(topic / "@append.jsonl", os.O_WRONLY)
-    try:
-        taken = os.writev(fd, parts)
-        assert taken == len(b"".join(parts[:150]))
-        with fails_with(errno.EINVAL):
-            os.writev(fd, parts[150:])
-        assert os.writev(fd, parts[151:]) == len(b"".join(parts[151:]))
-    finally:
-        os.close(fd)
-    assert messages(topic) == [b"%d" % number for number in range(200) if number != 150]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.support.builders import START_MS, BuiltLogDir, BuiltRecord
-from tests.support.mounted_logs import BATCHES, COUNT, day, jsonl, sample, txt
+from tests.support.builders import BuiltLogDir, BuiltRecord
+from tests.support.mounted_logs import BATCHES, COUNT, jsonl, sample, txt
 from tests.support.mounts import requires_fuse
 from tests.support.serving_processes import watched
 
@@ -46,15 +44,8 @@ def files(built: BuiltLogDir, mnt: Path, records: list[BuiltRecord]) -> dict[str
     raw = built["t", 0].log(0).read_bytes()
     expected = {
         "growing": (partition / "messages.txt", txt(records)),
-        "growing-jsonl": (partition / "messages.jsonl", jsonl(records)),
-        "sealed": (partition / "offsets" / f"0-{SEALED - 1}.txt", txt(records[:SEALED])),
         "sealed-jsonl": (partition / "offsets" / f"5-{SEALED - 7}.jsonl", jsonl(records[5 : SEALED - 6])),
-        "day": (
-            partition / "time" / f"{day(START_MS)}.txt",
-            txt([record for record in records if day(record.timestamp) == day(START_MS)]),
-        ),
         "segment": (partition / "segments" / built["t", 0].log(0).name, raw),
-        "log-view": (partition / "offsets" / f"0-{BATCHES * COUNT - 1}.log", raw),
     }
     plain = built.path.with_name("plain")
     plain.mkdir()
@@ -65,8 +56,8 @@ def files(built: BuiltLogDir, mnt: Path, records: list[BuiltRecord]) -> dict[str
     return found
 
 
-KINDS = ["growing", "growing-jsonl", "sealed", "sealed-jsonl", "day", "segment", "log-view"]
-TEXT = KINDS[:-2]
+KINDS = ["growing", "sealed-jsonl", "segment"]
+TEXT = KINDS[:-1]
 
 # Each reads `{}` and must say the same of the view as of the plain file.
 COMMANDS = {
@@ -151,15 +142,6 @@ def test_grep_r_sees_each_message_once_in_each_directory(mnt: Path, records: lis
         assert run(f"grep -rh error {mnt}/t/0/{directory} | wc -l", mnt.parent) == b"%d\n" % wanted
 
 
-def test_jq(mnt: Path, records: list[BuiltRecord]) -> None:
-    if shutil.which("jq") is None:
-        pytest.skip("no jq here")
-    values = run(f"jq -r .value {mnt}/t/0/messages.jsonl", mnt.parent)
-    assert values == txt(records)
-    offsets = run(f"jq .offset {mnt}/t/0/offsets/last-3.jsonl", mnt.parent)
-    assert offsets.split() == [b"%d" % record.offset for record in records[-3:]]
-
-
 def test_a_whole_tree_by_tar_cp_and_rsync(mnt: Path, built: BuiltLogDir, tmp_path: Path) -> None:
     """Everything that is listed, copied in three ways, is the same; sizes in the archive are exact."""
     ours = {str(path.relative_to(mnt)) for path in mnt.rglob("*") if not path.name.startswith("@")}
@@ -195,18 +177,6 @@ def test_tar_of_all(mnt: Path, tmp_path: Path) -> None:
     assert b"\0" not in (tmp_path / "@metrics").read_bytes()
 
 
-def test_offsets_in_order(mnt: Path, records: list[BuiltRecord]) -> None:
-    """As a shell sorts the listed names; the plain ones are the same files."""
-    offsets = mnt / "t/0/offsets"
-    assert run("cat *", offsets) == txt(records)
-    listed = sorted(path.name for path in offsets.iterdir())
-    assert listed[0].startswith("00")
-    for name in listed:
-        plain = "-".join(str(int(number)) if number else "" for number in name.removesuffix(".txt").split("-"))
-        assert (offsets / f"{plain}.txt").samefile(offsets / name)
-        assert (offsets / f"{plain}.txt").read_bytes() == (offsets / name).read_bytes()
-
-
 def test_find_by_message_time(mnt: Path, built: BuiltLogDir) -> None:
     """mtime is the newest message's timestamp in the range."""
     records = built["t", 0].records
@@ -219,56 +189,6 @@ def test_find_by_message_time(mnt: Path, built: BuiltLogDir) -> None:
     sealed = mnt / "t/0/offsets" / f"0-{SEALED - 1}.txt"
     sealed.read_bytes()
     assert sealed.stat().st_mtime_ns == records[SEALED - 1].timestamp * 1_000_000
-
-
-def test_du_and_ls_agree_with_the_size(mnt: Path, records: list[BuiltRecord]) -> None:
-    view = mnt / "t/0/messages.txt"
-    size = len(txt(records))
-    assert (
-        run(f"cat {view} | wc -c; ls -l {view} | cut -d' ' -f5; du -b {view} | cut -f1", mnt.parent).split()
-        == [b"%d" % size] * 3
-    )
-    assert int(run(f"du -k {view} | cut -f1", mnt.parent)) * 1024 >= size
-
-
-def test_find_size(mnt: Path) -> None:
-    (mnt / "empty/0/messages.txt").read_bytes()
-    assert run(f"find {mnt}/empty/0/messages.txt -empty", mnt.parent)
-    assert run(f"find {mnt}/t/0/messages.txt -size +100k", mnt.parent)
-
-
-def test_extended_attributes(mnt: Path, built: BuiltLogDir) -> None:
-    names = os.listxattr(mnt / "t" / "0")
-    assert names
-    assert all(name.startswith("user.kafka.") for name in names)
-    values = {name: os.getxattr(mnt / "t" / "0", name) for name in names}
-    assert b"%d" % built["t", 0].log_end_offset in values.values()
-
-
-@pytest.mark.parametrize("kind", ["growing", "sealed", "segment"])
-def test_random_access(files: dict[str, tuple[Path, Path]], kind: str) -> None:
-    view, plain = files[kind]
-    content = plain.read_bytes()
-    with view.open("rb", buffering=0) as file:
-        for step in (100_003, 65_537, 4_099):
-            for position in range(0, len(content) + step, step):
-                assert os.pread(file.fileno(), 3_000, position) == content[position : position + 3_000]
-        assert file.seek(0, os.SEEK_END) == len(content)
-
-
-@pytest.mark.parametrize("kind", ["growing", "sealed", "segment"])
-def test_mmap(files: dict[str, tuple[Path, Path]], kind: str) -> None:
-    view, plain = files[kind]
-    with view.open("rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ) as mapped:
-        assert mapped[:] == plain.read_bytes()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_parallel_readers(files: dict[str, tuple[Path, Path]], kind: str) -> None:
-    view, plain = files[kind]
-    content = plain.read_bytes()
-    with ThreadPoolExecutor(12) as pool:
-        assert all(read == content for read in pool.map(lambda _: view.read_bytes(), range(48)))
 
 
 def test_less_on_a_terminal(mnt: Path, records: list[BuiltRecord]) -> None:

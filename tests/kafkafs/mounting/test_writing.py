@@ -154,20 +154,6 @@ def test_tools(topic: Path, tool: str) -> None:
     assert (topic / "@append").read_bytes() == (topic / "0" / "@append.jsonl").read_bytes() == b""
 
 
-def test_what_is_listed(mount: Mounted, topic: Path) -> None:
-    assert {"@append", "@append.jsonl", "@config", "latest.txt", "latest.jsonl", "keys", "0"} == {
-        path.name for path in topic.iterdir()
-    }
-    assert {"@append", "@append.jsonl"} < {path.name for path in (topic / "0").iterdir()}
-    assert (topic / "@append").stat().st_mode & 0o777 == 0o222
-    assert (topic / "@append").stat().st_size == 0
-    status = json.loads((mount.path / "@status.json").read_bytes())
-    assert status["mode"] == "read-write"
-    assert status["maintenance"]["state"] in ("waiting", "running")
-    assert b"@append" in (mount.path / "@help").read_bytes()
-    assert all(len(line) <= 80 for line in (mount.path / "@help").read_bytes().splitlines())
-
-
 def test_a_message_can_be_read_when_its_write_returns(topic: Path) -> None:
     with (topic / "@append").open("wb", buffering=0) as file:
         for number in range(50):
@@ -294,45 +280,6 @@ def test_parallel_writers_never_mix_lines(topic: Path) -> None:
         assert [line for line in found if line.startswith(b"%d:" % writer)] == expected
 
 
-def test_jsonl_goes_round(mount: Mounted, topic: Path) -> None:
-    line = b'{"value":{"base64":"/w=="},"key":"k","timestamp":5,"headers":[["h",null]]}\n'
-    (topic / "@append.jsonl").write_bytes(line * 3)
-    copy = mount.path / "copy-of-jsonl"
-    copy.mkdir()
-    shell(f"cat {topic}/0/messages.jsonl > @append.jsonl", copy)
-    original = (topic / "0" / "messages.jsonl").read_bytes().replace(topic.name.encode(), b"copy-of-jsonl")
-    assert (copy / "0" / "messages.jsonl").read_bytes() == original
-
-
-def test_a_bad_line(topic: Path) -> None:
-    said = shell("""printf '{"value":"a"}\\nbad\\n{"value":"c"}\\n' | cat > @append.jsonl""", topic, code=1)
-    assert "Invalid argument" in said
-    assert messages(topic) == [b"a"]
-    fd = os.open(topic / "0" / "@append.jsonl", os.O_WRONLY)
-    try:
-        assert os.write(fd, b'{"value":"d"}\n{"val') == 19
-        with fails_with(errno.EINVAL):
-            os.write(fd, b'bad"}\n{"value":"e"}\n{"va')
-        assert os.write(fd, b'lue":"f"}\n{"value":"g"}\n') == 24
-    finally:
-        os.close(fd)
-    assert messages(topic) == [b"a", b"d", b"g"]
-
-
-def test_a_message_too_large(topic: Path) -> None:
-    (topic / "@config").write_bytes(b"max.message.bytes=1000\n")
-    assert "Message too long" in shell("head -c 3000 /dev/zero | tr '\\0' x | cat > @append", topic, code=1)
-    (topic / "@append").write_bytes(b"small\n")
-    assert messages(topic) == [b"small"]
-
-
-def test_a_null_key_in_a_compacted_topic(topic: Path) -> None:
-    (topic / "@config").write_bytes(b"cleanup.policy=compact\n")
-    assert "Invalid argument" in shell("echo x > @append", topic, code=1)
-    shell("""echo '{"key":"k","value":"v"}' > 0/@append.jsonl""", topic)
-    assert messages(topic) == [b"v"]
-
-
 def test_settings(topic: Path) -> None:
     shell("echo retention.ms=5000 >> @config; printf 'segment.bytes=1048576\\n\\n# x\\nflush.ms=' > @config", topic)
     lines = (topic / "@config").read_bytes().splitlines()
@@ -364,30 +311,6 @@ def test_topics(mount: Mounted) -> None:
     assert not (mount.path / "ma_de.x").exists()
     (mount.path / "ma_de.x").mkdir()
     assert messages(topic) == [b"x", b"y"]
-
-
-def test_what_is_not_allowed(mount: Mounted, topic: Path) -> None:
-    with fails_with(errno.EPERM):
-        (topic / "1").mkdir()
-    with fails_with(errno.EPERM):
-        (topic / "0").rmdir()
-    with fails_with(errno.EPERM):
-        (topic / "@append").unlink()
-    with fails_with(errno.EPERM):
-        (topic / "0" / "new").touch()
-    with fails_with(errno.EPERM):
-        (topic / "@append").rename(topic / "@config")
-    for path in (topic / "0" / "messages.txt", mount.path / "@status.json", topic / "0" / "offsets" / "0-.txt"):
-        with fails_with(errno.EROFS):
-            os.open(path, os.O_WRONLY)
-        with fails_with(errno.EROFS):
-            path.chmod(0o600)
-        with fails_with(errno.EROFS):
-            os.truncate(path, 0)
-    with fails_with(errno.EISDIR):
-        os.open(topic, os.O_WRONLY)
-    with fails_with(errno.ENOENT):
-        os.open(topic / "1" / "@append", os.O_WRONLY)
 
 
 def test_internal_topics(mount: Mounted) -> None:

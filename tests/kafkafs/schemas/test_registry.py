@@ -17,7 +17,7 @@ import pytest
 
 from kafkafs.schemas.registry import Reference, Registry, State, context_of, name_in_context, qualified
 from kafkafs.schemas.sources import FileSchemas, Limits, LogSchemas, RegistryReplay, import_line, schemas_at
-from storage.errors import CorruptData, InvalidConfig
+from storage.errors import CorruptData
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from tests.support.builders import build_log_dir
@@ -41,30 +41,6 @@ def replayed(*records: Record, limits: Limits | None = None) -> Registry:
 
 def states(registry: Registry) -> dict[tuple[str, int], State]:
     return {place: entry.state for place, entry in registry.versions.items()}
-
-
-@requires_fixtures
-def test_ids_of_the_fixture() -> None:
-    registry = fixture_registry()
-    golden = json.loads((GOLDEN / "schemas.json").read_text())
-    assert [str(schema_id) for schema_id in registry.ids()] == sorted(golden["ids"], key=int)
-    for text, expected in golden["ids"].items():
-        schema = registry.by_id(int(text))
-        assert schema is not None
-        assert (schema.schema_type, schema.text) == (expected["type"], expected["schema"])
-        references = [{"name": one.name, "subject": one.subject, "version": one.version} for one in schema.references]
-        assert references == expected["references"]
-        found = [entry for entry in registry.versions.values() if entry.schema.schema_id == int(text)]
-        assert [
-            (entry.subject, entry.version, entry.offset, entry.state.value)
-            for entry in sorted(found, key=lambda entry: entry.offset)
-            if not entry.context
-        ] == [(one["subject"], one["version"], one["offset"], one["state"]) for one in expected["subjects"]]
-    for one in golden["other_contexts"]:
-        assert registry.versions[one["subject"], one["version"]].schema.schema_id == one["id"]
-        schema = registry.by_id(one["id"], "avro-orders-value")
-        assert schema is not None
-        assert schema.text != STRING  # the default context's
 
 
 @requires_fixtures
@@ -94,17 +70,6 @@ def test_answers_of_the_real_registry() -> None:
         "mixed-value": "NONE",
         "hand-made-value": "NONE",
     }
-
-
-@requires_fixtures
-def test_reading_changes_nothing(tmp_path: Path) -> None:
-    log = FIXTURES / "schemas" / "log" / "_schemas-0" / "00000000000000000000.log"
-    before = log.stat()
-    LogSchemas(LogDir.open_read_only(FIXTURES / "schemas" / "log")).registry()
-    after = log.stat()
-    assert (after.st_mtime_ns, after.st_atime_ns, after.st_ctime_ns) == (
-        before.st_mtime_ns, before.st_atime_ns, before.st_ctime_ns,
-    )  # fmt: skip
 
 
 def test_deletions() -> None:
@@ -258,20 +223,6 @@ def test_broken_records_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "at offset 1" in caplog.text
 
 
-def test_unknown_kinds_are_ignored() -> None:
-    registry = replayed(
-        other_record("NOOP", None, None),
-        other_record("MODE", "a", {"mode": "READONLY"}),
-        other_record("CONTEXT", None, {"context": ".dr"}),
-        other_record("ASSOC", "a", {"x": 1}),
-        other_record("CONFIG", None, {"compatibilityLevel": "FULL"}),
-        other_record("CONFIG", "a", {"compatibilityLevel": "NONE"}),
-        other_record("CONFIG", "a", None),
-    )
-    assert not registry
-    assert registry.compatibility == {"": "FULL"}
-
-
 def test_limits() -> None:
     small = Limits(text_bytes=10, versions=2, all_texts_bytes=15)
     replay = RegistryReplay(small)
@@ -387,13 +338,6 @@ def test_broken_import_lines_are_skipped(tmp_path: Path, caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING):
         assert list(FileSchemas(tmp_path).registry().ids()) == [1]
     assert "line 1 is not a schema" in caplog.text
-
-
-def test_no_schemas_at_a_path(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match="no schemas here; expected a log directory with _schemas-0"):
-        schemas_at(tmp_path)
-    with pytest.raises(FileNotFoundError):
-        schemas_at(tmp_path / "missing")
 
 
 def test_fingerprints() -> None:

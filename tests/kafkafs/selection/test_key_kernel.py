@@ -176,14 +176,6 @@ def test_a_block_with_damage_has_no_filter(form: ModuleType) -> None:
     assert made.may_hold(int(hashes_of(form, [b"c"])[0])) == [1, 1]
 
 
-@pytest.mark.parametrize("distinct", [1, 20, 500, 4000, 40_000])
-def test_how_many_keys_are_counted(distinct: int) -> None:
-    made = Made(key_kernel, 40_000, 1)
-    hashes = hashes_of(key_kernel, [b"key-%d" % (number % distinct) for number in range(40_000)])
-    made.add(table_of([1000]), [0] * 40_000, hashes, 1000, 20)
-    assert abs(made.blocks[0, KEYS] / distinct - 1) < 0.02
-
-
 @pytest.mark.parametrize("distinct", [1, 1000, 2900, 3700, 4000])
 def test_blocks_after_one_of_different_keys(distinct: int) -> None:
     """Then a filter is made as if all keys were different, and again if they are not."""

@@ -169,16 +169,6 @@ def test_every_spelling_of_a_second(written: tuple[str, datetime]) -> None:
     assert parse_time_spec(f"--{text}") == parse_time_spec(f"until-{text}") == TimeBetween(None, start)
 
 
-@given(written_instants(), written_instants())
-def test_two_instants(first: tuple[str, datetime], second: tuple[str, datetime]) -> None:
-    text = f"{first[0]}--{second[0]}"
-    if first[1] < second[1]:
-        assert parse_time_spec(text) == TimeBetween(exact_ms(first[1]), exact_ms(second[1]))
-    else:
-        with pytest.raises(MalformedRange):
-            parse_time_spec(text)
-
-
 @given(st.text(alphabet="0123456789-+T:.Zlastuni", max_size=40) | st.text(max_size=30))
 def test_any_text_parses_or_is_malformed(text: str) -> None:
     for parse in (parse_offset_spec, parse_time_spec):

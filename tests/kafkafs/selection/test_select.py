@@ -9,20 +9,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafkafs.reading.range_names import parse_offset_spec, parse_time_spec
-from kafkafs.reading.selection import Selection, resolve, time_mask
+from kafkafs.reading.selection import Selection, header_rows, key_rows, resolve, time_mask
 from storage.errors import OffsetOutOfRange
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation, TimeRange, TopicPartition
-from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, Partition, abort, build_log_dir, many
-from tests.support.fixtures import GoldenCase, case_params, golden_cases
+from tests.support.blocks import Row, block_of
+from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, Partition, build_log_dir, many
 
 PLAIN = Isolation.READ_UNCOMMITTED
-COMMITTED = Isolation.READ_COMMITTED
-# A batch of these fails for Kafka's consumer too, and their golden files end before it.
-DAMAGED = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}
-SOUND = [case for case in golden_cases() if case.topic not in DAMAGED]
 
 
 def snapshot_of(path: Path, topic: str = "t", partition: int = 0) -> LogSnapshot:
@@ -90,47 +86,6 @@ def test_out_of_range_even_if_clamped(log: LogSnapshot, text: str) -> None:
         chosen(log, text, clamp=True)
 
 
-def test_everything(log: LogSnapshot) -> None:
-    assert resolve(log, None, PLAIN, 0) == Selection(12, None)
-
-
-def test_reading_committed_ends_at_the_last_stable_offset(tmp_path: Path) -> None:
-    items = [
-        Batch(many(4)),
-        Batch(many(4), producer_id=1, transactional=True),
-        abort(1),
-        Batch(many(2)),
-        Batch(many(3), producer_id=2, transactional=True),
-    ]
-    build_log_dir(tmp_path, {"t": [Partition(items)]})
-    snapshot = snapshot_of(tmp_path)
-    assert snapshot.log_end_offset == 14
-    assert chosen(snapshot, "last-3", isolation=COMMITTED) == Selection(3, 11, complete=True)
-    assert chosen(snapshot, "last-3") == Selection(11, 14, complete=True)
-    assert chosen(snapshot, "2+3", isolation=COMMITTED) == Selection(2, 10, limit=3, complete=True)
-    assert chosen(snapshot, "9-12", isolation=COMMITTED) == Selection(9, 13)
-    assert chosen(snapshot, "13-13", isolation=COMMITTED) == Selection(13, 14)
-
-
-@pytest.mark.parametrize("case", case_params(SOUND))
-def test_last_and_count_on_golden(case: GoldenCase) -> None:
-    """last-N and A+N hold exactly N messages, however sparse compaction left the offsets."""
-    snapshot = snapshot_of(case.log_dir, case.topic, case.partition)
-    isolation = Isolation(case.isolation)
-    offsets = [record.offset for record in case.records()]
-    for number in (1, 2, 3, 10, 77, 1000, 10**9):
-        selection = chosen(snapshot, f"last-{number}", isolation=isolation)
-        assert selection.end_offset is not None
-        held = [o for o in offsets if selection.start_offset <= o < selection.end_offset]
-        assert held == offsets[-number:]
-        start = offsets[len(offsets) // 2] if offsets else snapshot.log_start_offset
-        counted = chosen(snapshot, f"{start}+{number}", isolation=isolation)
-        after = [o for o in offsets if o >= start]
-        assert counted.complete == (len(after) >= number)
-        if counted.complete:
-            assert counted.end_offset == after[number - 1] + 1
-
-
 times = st.lists(st.integers(-1, 40) | st.just(2000), min_size=1, max_size=30)
 
 
@@ -165,16 +120,31 @@ def test_last_duration_is_fixed_and_holds_now(log: LogSnapshot) -> None:
     assert 20 <= selection.start_offset <= 25
 
 
-def test_times_after_everything(log: LogSnapshot) -> None:
-    selection = resolve(log, parse_time_spec("2099"), PLAIN, 0)
-    assert selection.start_offset == 40
-    assert not selection.complete
+# Keys and headers of blocks against looking at each record
 
 
-def test_no_timestamp_lies_in_no_time(tmp_path: Path) -> None:
-    build_log_dir(tmp_path, {"t": [Partition([Batch(many(3), magic=0)])]})
-    snapshot = snapshot_of(tmp_path)
-    selection = resolve(snapshot, parse_time_spec("until-2099"), PLAIN, 0)
-    assert selection.time_range is not None
-    for block in read_range(snapshot, selection.start_offset):
-        assert not time_mask(block.timestamp, selection.time_range).any()
+few = st.binary(max_size=2) | st.sampled_from(
+    [b"key", b"x" * 31, b"x" * 32, b"x" * 33, b"x" * 40 + b"a", b"x" * 40 + b"b"]
+)
+headers = st.lists(st.tuples(few, st.none() | few), max_size=3).map(tuple)
+rows = st.lists(st.builds(Row, key=st.none() | few, value=st.none() | few, headers=headers), max_size=12)
+
+
+@given(rows, few)
+def test_keys(chosen: list[Row], key: bytes) -> None:
+    expected = [i for i, row in enumerate(chosen) if row.key == key]
+    assert key_rows(block_of(chosen), key).tolist() == expected
+
+
+@given(rows, few, few)
+def test_headers(chosen: list[Row], name: bytes, value: bytes) -> None:
+    expected = [i for i, row in enumerate(chosen) if (name, value) in row.headers]
+    assert header_rows(block_of(chosen), name, value).tolist() == expected
+
+
+@given(rows)
+def test_headers_that_are_there(chosen: list[Row]) -> None:
+    for name, value in {header for row in chosen for header in row.headers}:
+        if value is not None:
+            expected = [i for i, row in enumerate(chosen) if (name, value) in row.headers]
+            assert header_rows(block_of(chosen), name, value).tolist() == expected

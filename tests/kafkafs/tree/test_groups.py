@@ -125,21 +125,6 @@ def test_what_cannot_be_read_is_in_the_status(tmp_path: Path) -> None:
     assert "record's value cannot be read: cut off in field offset, at byte 2 at offset 0" in problem
 
 
-def test_kinds(tree: Tree) -> None:
-    write(tree, made(tree), b"1\n")
-    for path in ("/@groups", "/@groups/g", "/@groups/g/t"):
-        assert tree.lookup(path).attributes().kind is NodeKind.DIRECTORY
-        assert tree.lookup(path).attributes().mode == 0o755
-        with pytest.raises(IsADirectoryError):
-            tree.lookup(path).open()
-        with pytest.raises(IsADirectoryError):
-            tree.lookup(path).open_to_write()
-    assert tree.lookup("/@groups/g/t/0").attributes().kind is NodeKind.FILE
-    assert tree.lookup("/@groups/g/t/0").attributes().mode == 0o644
-    with pytest.raises(NotADirectoryError):
-        tree.lookup("/@groups/g/t/0").list()
-
-
 def test_committing(tree: Tree) -> None:
     path = made(tree)
     assert read(tree, path) == b""
@@ -244,19 +229,6 @@ def test_a_brokers_directory_without_the_topic_says_no_at_once(tmp_path: Path) -
     close_clean(owned)
 
 
-def test_a_group_is_removed_once_it_has_no_offset(tree: Tree) -> None:
-    """The directory of the topic is there for `rm -r`, and Kafka knows none without an offset."""
-    path = made(tree)
-    write(tree, path, b"5")
-    tree.remove_file(path)
-    assert names(tree, "/@groups/g") == ["@state.json", "t"]
-    tree.remove_directory("/@groups/g")
-    assert names(tree, "/@groups") == []
-    for gone in (path, "/@groups/g/t", "/@groups/g"):
-        with pytest.raises(NoSuchPath):
-            tree.lookup(gone)
-
-
 @pytest.mark.parametrize(("topic", "partition"), [("t", 2), ("typo", 0)])
 def test_no_offset_for_what_does_not_exist(tree: Tree, topic: str, partition: int) -> None:
     with pytest.raises(UnknownTopicOrPartition, match="no partition"):
@@ -264,16 +236,6 @@ def test_no_offset_for_what_does_not_exist(tree: Tree, topic: str, partition: in
     (refused,) = tree.status()["refused_lines"]
     assert refused["path"] == f"@groups/g/{topic}/{partition}"
     assert "no partition" in refused["reason"]
-
-
-def test_a_topic_that_is_removed_while_the_file_is_open(tree: Tree, owned: OwnedDir) -> None:
-    handle = tree.lookup(made(tree)).open_to_write()
-    handle.write(b"1\n")
-    owned.delete_topic("t")
-    with pytest.raises(UnknownTopicOrPartition):
-        handle.write(b"2\n")
-    assert read(tree, "/@groups/g/t/0") == b"1\n"
-    tree.remove_file("/@groups/g/t/0")
 
 
 def test_a_share_group_is_listed(tree: Tree, owned: OwnedDir) -> None:

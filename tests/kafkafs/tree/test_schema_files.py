@@ -11,7 +11,6 @@ import pytest
 from kafkafs.tree.node import NodeKind
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.tree import Tree
-from storage.errors import StorageError
 from tests.support.builders import build_log_dir
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.reference_views import content, tree_of
@@ -106,22 +105,6 @@ def test_nothing_where_there_are_no_schemas(tmp_path: Path) -> None:
     for path in missing:
         with pytest.raises(NoSuchPath):
             tree.lookup(path)
-
-
-def test_where_decoded_views_are(tmp_path: Path) -> None:
-    topics = {"_schemas": [[schema_record("t-value", 1, 1)]], "t": [[b"v"]], "__consumer_offsets": [[b"v"]]}
-    build_log_dir(tmp_path, topics)
-    tree = tree_of(tmp_path)
-    for topic in ("t", "_schemas"):
-        for name in ("messages.decoded.jsonl", "latest.decoded.jsonl"):
-            assert names(tree, f"/{topic}/0").count(name) == 1
-        assert "latest.decoded.jsonl" in names(tree, f"/{topic}")
-        assert content(tree, f"/{topic}/0/offsets/0-5.decoded.jsonl") == content(
-            tree, f"/{topic}/0/messages.decoded.jsonl"
-        )
-        assert names(tree, f"/{topic}/0/offsets") == ["0-.txt"]
-    with pytest.raises(StorageError):
-        tree.lookup("/t/1/messages.decoded.jsonl")
 
 
 def test_they_appear_with_the_first_schema(tmp_path: Path) -> None:

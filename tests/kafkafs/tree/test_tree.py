@@ -67,29 +67,6 @@ def test_what_is_answered_without_the_log_directory(tree: Tree, live: LiveLog) -
             tree.lookup(path)
 
 
-def test_a_topic_and_a_partition(tree: Tree) -> None:
-    assert names(tree, "/t") == ["@config", "latest.txt", "latest.jsonl", "keys", "0"]
-    assert names(tree, "/t/0") == [
-        "messages.txt",
-        "messages.jsonl",
-        "messages.log",
-        "latest.txt",
-        "latest.jsonl",
-        "@info.json",
-        "keys",
-        "offsets",
-        "time",
-        "segments",
-    ]
-    assert [entry.kind for entry in tree.lookup("/t/0").list()] == [NodeKind.FILE] * 6 + [NodeKind.DIRECTORY] * 4
-    assert tree.lookup("/t/0").attributes().nlink == 6
-    assert tree.lookup("/t").attributes().nlink == 4
-
-
-def test_offset_ranges_are_listed_one_a_segment(tree: Tree) -> None:
-    assert names(tree, "/t/0/offsets") == ["00-29.txt", "30-59.txt", "60-.txt"]
-
-
 def test_offset_ranges_are_listed_in_order(live: LiveLog, tree: Tree) -> None:
     """Sorted by their names, as a shell sorts them; without leading zeros they are the same files."""
     for _ in range(4):
@@ -104,10 +81,6 @@ def test_offset_ranges_are_listed_in_order(live: LiveLog, tree: Tree) -> None:
     assert tree.status()["views"]["handles"] == 4
     for handle in handles:
         handle.close()
-
-
-def test_days_are_listed_that_segments_reach(tree: Tree) -> None:
-    assert names(tree, "/t/0/time") == ["2023-11-14.txt", "2023-11-15.txt"]
 
 
 def test_a_timestamp_far_off_does_not_make_a_listing_of_centuries(live: LiveLog, tree: Tree) -> None:
@@ -192,16 +165,6 @@ def test_files_are_no_directories_and_the_reverse(tree: Tree) -> None:
         with pytest.raises(IsADirectoryError) as opened:
             tree.lookup(path).open()
         assert opened.value.errno == errno.EISDIR
-
-
-def test_topics_that_come_and_go(live: LiveLog, tree: Tree) -> None:
-    other = LiveLog(live.path.parent / "elsewhere")
-    other.path.rename(live.path.parent / "new-3")
-    assert names(tree, "/")[-2:] == ["new", "t"]
-    assert names(tree, "/new") == ["@config", "latest.txt", "latest.jsonl", "keys", "3"]
-    (live.path.parent / "new-3").rename(live.path.parent / f"new-3.{'a' * 32}-delete")
-    with pytest.raises(UnknownTopicOrPartition):
-        tree.lookup("/new/3")
 
 
 def test_sizes_before_the_first_open_are_estimates(live: LiveLog, tree: Tree) -> None:
@@ -338,26 +301,6 @@ def test_what_is_seen_of_a_small_file_hangs_together(live: LiveLog) -> None:
     for handle in (second, first, first):
         handle.close()
     assert tree.lookup("/@metrics").attributes().size > second.size
-
-
-def test_files_at_the_root_come_from_whoever_knows(live: LiveLog) -> None:
-    log_dir = LogDir.open_read_only(live.path.parent)
-    tree = Tree(log_dir, TreeOptions(index_bytes=0), files={"@help": lambda: b"read me\n"})
-    assert content(tree, "/@help") == b"read me\n"
-    assert json.loads(content(tree, "/@status.json"))["isolation"] == "read_uncommitted"
-
-
-def test_the_status_counts_what_is_open(tree: Tree) -> None:
-    handles = [tree.lookup("/t/0/messages.txt").open() for _ in range(2)]
-    handles.append(tree.lookup("/t/0/offsets/3-5.txt").open())
-    read_all(handles[0])
-    status = tree.status()
-    assert status["views"] == {"known": 2, "open": 2, "handles": 3}
-    assert status["view_index"]["scanned_bytes"] > 0
-    assert status["block_cache"]["blocks"] > 0
-    for handle in handles * 2:
-        handle.close()
-    assert tree.status()["views"] == {"known": 2, "open": 0, "handles": 0}
 
 
 def test_start_and_stop(live: LiveLog, tree: Tree) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from kafkafs.formats import by_name
@@ -15,7 +13,7 @@ from kafkafs.reading import workers as parts
 from kafkafs.reading.extent import Extent
 from kafkafs.reading.index import ViewIndex
 from kafkafs.reading.pieces import PIECE_BYTES, POSITION, Piece, PieceBuilder, Pieces
-from kafkafs.reading.store import LEAST_BYTES, NO_MARKER, Store, default_directory
+from kafkafs.reading.store import Store, default_directory
 from kafkafs.reading.workbench import Rendition
 from kafkafs.reading.workers import Workers
 from kafkafs.tree import services
@@ -140,15 +138,6 @@ def test_damaged_cache_files_are_as_if_they_were_not_there(live: LiveLog, cache:
     assert scanned(again) > 2 * 1500 * 1000
 
 
-def test_the_cache_may_go_at_any_time(live: LiveLog, cache: Path) -> None:
-    one = tree(live, cache)
-    content(one, PATH)
-    shutil.rmtree(cache)
-    assert content(one, PATH) == live.text()
-    content(one, "/t/0/messages.jsonl")
-    assert len(files(cache)) == 2
-
-
 def test_a_cache_that_cannot_be_written_is_no_error(live: LiveLog, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_bytes(b"no directory")
@@ -266,22 +255,6 @@ def test_lookups_leave_a_bounded_number_of_entries(live: LiveLog, cache: Path, m
         content(top, f"/t/0/offsets/{n}-{n + 2}.txt")
     assert top.status()["views"] == {"known": 20, "open": 0, "handles": 0}
     assert len(top._services.index._stretches) == 10
-
-
-def test_what_is_kept_is_read_back(tmp_path: Path, live: LiveLog) -> None:
-    snapshot = LogDir.open_read_only(live.path.parent).log(TP).snapshot()
-    extent = ViewIndex(Workers(0), None).whole(snapshot, snapshot.segments[0], TXT, snapshot.segments[0].size)
-    kept = Store(tmp_path / "kept", 1 << 20)
-    kept.save(snapshot.segments[0], TXT.name, extent.pieces)
-    found = kept.load(snapshot.segments[0], TXT.name)
-    assert found is not None
-    read, marker = found
-    assert marker == NO_MARKER
-    assert np.array_equal(read.columns, extent.pieces.columns)
-    assert (read.start, read.file_end, read.size) == (0, snapshot.segments[0].size, extent.pieces.size)
-    assert kept.load(snapshot.segments[0], "jsonl:read_uncommitted") is None
-    assert kept.load(snapshot.segments[1], TXT.name) is None
-    assert snapshot.segments[0].size >= LEAST_BYTES
 
 
 def test_a_large_segment_is_measured_in_parts_that_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

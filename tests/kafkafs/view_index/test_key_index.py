@@ -265,16 +265,3 @@ def test_a_lookup_reads_little(live: LiveLog, cache: Path, monkeypatch: pytest.M
     assert before < sum(live.log(base).stat().st_size for base in live.segments) / 8
     rare = [key for key in SAMPLE if expected(live, key)]
     assert content(looked, path_of(rare[0])) == expected(live, rare[0])
-
-
-def test_one_huge_batch(tmp_path: Path) -> None:
-    """More distinct keys than a block usually has: room is made for their hashes."""
-    live = LiveLog(tmp_path / "log", key_of=lambda offset: b"%d" % (offset % 30_000))
-    live.write(40_000, size=3, batch=40_000)
-    live.roll()
-    live.write(3)
-    looked = tree_of(live.path.parent)
-    for key in (b"0", b"1", b"29999"):
-        assert content(looked, path_of(key)) == expected(live, key)
-    assert abs(looked.status()["key_index"]["keys"] - 30_000) < 500  # counted by a sketch
-    assert np.all([absent(looked, path_of(b"x%d" % number)) for number in range(20)])

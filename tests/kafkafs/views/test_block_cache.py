@@ -87,16 +87,6 @@ def test_the_bound_holds_and_the_least_recently_used_goes_first() -> None:
         assert cache.status().used_bytes <= 4 * SIZE
 
 
-def test_blocks_of_all_sizes_keep_the_bound() -> None:
-    cache = BlockCache(8 * SIZE)
-    for number in range(200):
-        size = 1 + number * 7919 % (3 * SIZE)
-        block = cache.get(number, size, lambda _: [])
-        assert block.buffer.capacity >= size
-        cache.release(block)
-        assert cache.status().used_bytes <= 8 * SIZE
-
-
 def test_pinned_buffers_are_never_recycled() -> None:
     cache = BlockCache(2 * SIZE)
     held = [get(cache, key) for key in range(5)]
@@ -145,21 +135,6 @@ def test_damage_bounds_what_is_readable() -> None:
             block.readable_until(start)
 
 
-def test_many_threads_and_few_buffers() -> None:
-    cache = BlockCache(4 * SIZE)
-
-    def use(number: int) -> bool:
-        key = number * 31 % 17
-        block = get(cache, key)
-        right = bool((block.buffer.array[:SIZE] == key).all())
-        cache.release(block, finished=number % 3 == 0)
-        return right
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(use, range(600)))
-    assert cache.status().used_bytes <= 12 * SIZE
-
-
 def test_no_thread_before_start_and_none_after_stop() -> None:
     before = threading.active_count()
     workers = Workers(2)
@@ -179,16 +154,3 @@ def test_no_thread_before_start_and_none_after_stop() -> None:
     workers.stop()
     assert threading.active_count() == before
     assert not workers.submit(lambda: None)
-
-
-def test_reading_again_and_again_leaves_nothing_behind() -> None:
-    """A block that is read to its end over and over is noted once, and one that is rendered anew not at all."""
-    cache = BlockCache()
-    for _ in range(100):
-        cache.release(get(cache, 1), finished=True)
-    assert len(cache._finished) == 1
-    for _ in range(100):
-        cache.release(get(cache, 2), finished=True)
-        cache.release(get(cache, 2), outdated=True)
-    assert list(cache._finished) == list(cache._blocks.values())
-    assert cache._finished_bytes == SIZE

@@ -159,16 +159,6 @@ def test_damage_under_a_right_crc(tmp_path: Path, codec: Codec) -> None:
     check(tree_of(live.path.parent), "/t/0/messages.txt", [part(live, 0, 30), part(live, 40, 100)], CorruptBatch)
 
 
-def test_damage_shows_in_time_ranges_around_it(live: LiveLog) -> None:
-    start, _ = batches(live.log(100))[5]
-    patch(live.log(100), start + 8, struct.pack(">i", 0))
-    tree = tree_of(live.path.parent)
-    stretches, errors = readable(tree.lookup(f"/t/0/time/{START_MS + 140_000}--{START_MS + 160_000}.txt"))
-    assert stretches == [part(live, 140, 150), b""]
-    assert isinstance(errors[0], CorruptBatch)
-    assert content(tree, f"/t/0/time/{START_MS + 210_000}--{START_MS + 220_000}.txt") == part(live, 210, 220)
-
-
 def test_damage_in_what_is_read_ahead_does_not_stop_the_workers(live: LiveLog) -> None:
     _, end = batches(live.log(0))[4]
     patch(live.log(0), end - 3, b"\0")

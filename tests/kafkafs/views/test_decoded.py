@@ -81,57 +81,6 @@ def test_a_schema_that_appears_later(cluster: Cluster) -> None:
     assert values(content(tree, PATH)) == ["a", "b", "c"]
 
 
-def test_a_follower_sees_schemas_registered_after_it_began(cluster: Cluster) -> None:
-    cluster.register(1)
-    cluster.send(1, "a")
-    tree = tree_of(cluster.path)
-    handle = tree.lookup(PATH).open()
-    assert values(read_all(handle)) == ["a"]
-    cluster.register(2)
-    cluster.send(2, "b")
-    assert values(read_all(handle)) == ["a", "b"]
-    handle.close()
-
-
-def test_another_id_changes_nothing(cluster: Cluster) -> None:
-    """A view that met no unknown id, or not this one, is not measured again."""
-    cluster.register(1)
-    cluster.send(1, "a")
-    tree = tree_of(cluster.path)
-    content(tree, PATH)
-    scanned = tree.status()["view_index"]["scanned_bytes"]
-    cluster.register(2)
-    assert values(content(tree, PATH)) == ["a"]
-    assert tree.status()["view_index"]["scanned_bytes"] == scanned
-    cluster.send(7, "b")
-    assert values(content(tree, PATH)) == ["a", True]
-    scanned = tree.status()["view_index"]["scanned_bytes"]
-    cluster.register(3)
-    assert values(content(tree, PATH)) == ["a", True]
-    assert tree.status()["view_index"]["scanned_bytes"] == scanned
-
-
-def test_a_stat_measures_nothing_anew(cluster: Cluster) -> None:
-    cluster.send(1, "a")
-    tree = tree_of(cluster.path)
-    size = len(content(tree, PATH))
-    scanned = tree.status()["view_index"]["scanned_bytes"]
-    cluster.register(1)
-    assert tree.lookup(PATH).attributes().size == size
-    assert tree.status()["view_index"]["scanned_bytes"] == scanned
-    assert values(content(tree, PATH)) == ["a"]
-
-
-def test_ranges_and_times(cluster: Cluster) -> None:
-    cluster.register(1)
-    cluster.send(1, *"abcdefgh")
-    tree = tree_of(cluster.path)
-    assert values(content(tree, "/t/0/offsets/2-4.decoded.jsonl")) == ["c", "d", "e"]
-    assert values(content(tree, "/t/0/offsets/last-2.decoded.jsonl")) == ["g", "h"]
-    assert values(content(tree, "/t/0/time/2023-11-14.decoded.jsonl")) == list("abcdefgh")
-    assert values(content(tree, "/t/0/time/2023-11-15.decoded.jsonl")) == []
-
-
 def test_the_latest(cluster: Cluster) -> None:
     """`latest.decoded.jsonl` keeps what it shows while it is open, and is decoded anew at the next open."""
     cluster.register(1)

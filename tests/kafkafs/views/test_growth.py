@@ -12,7 +12,7 @@ import pytest
 from kafkafs.reading import extent
 from kafkafs.reading.handle import Handle
 from kafkafs.tree.tree import Tree
-from storage.errors import OffsetOutOfRange, SegmentGone
+from storage.errors import SegmentGone
 from storage.format.compression import Codec
 from tests.support.live_log import START_MS, LiveLog
 from tests.support.reference_views import content, read_all, tree_of
@@ -55,22 +55,6 @@ class Tail:
         return fresh
 
 
-@pytest.mark.parametrize("ext", ["txt", "jsonl", "log"])
-def test_growth_shows_at_once_and_nothing_moves(live: LiveLog, tree: Tree, ext: str) -> None:
-    live.write(30)
-    tail = Tail(tree, f"/t/0/messages.{ext}")
-    before = tail.data
-    for _ in range(5):
-        live.write(7, batch=3)
-        assert tail.poll()
-        live.roll()
-        assert tail.poll() == b""
-        live.write(4)
-        assert tail.poll()
-    assert tail.data.startswith(before)
-    assert tail.data == content(tree_of(live.path.parent), f"/t/0/messages.{ext}")
-
-
 def test_a_batch_that_is_being_written_does_not_show(live: LiveLog, tree: Tree) -> None:
     live.write(20)
     tail = Tail(tree)
@@ -97,28 +81,6 @@ def test_growing_views_are_read_past_the_page_cache(live: LiveLog, tree: Tree) -
     assert opened(tree, "/t/0/offsets/last-3.txt").direct_io
     # A straggler may come to any time range, however far the log has gone past it.
     assert opened(tree, f"/t/0/time/{START_MS}--{START_MS + 9_500}.txt").direct_io
-
-
-def test_sizes_without_a_handle_follow_the_log(live: LiveLog, tree: Tree) -> None:
-    live.write(20)
-    assert size_of(tree) >= 1
-    opened(tree).close()
-    assert size_of(tree) == len(live.text())
-    live.write(20)
-    assert size_of(tree) == len(live.text())
-    live.roll()
-    live.write(1)
-    live.retain()
-    assert size_of(tree) == len(live.text())
-    assert content(tree, PATH) == live.text()
-
-
-def test_an_empty_log_shows_size_0_and_grows(live: LiveLog, tree: Tree) -> None:
-    assert size_of(tree) == 0
-    tail = Tail(tree)
-    assert tail.data == b""
-    live.write(3)
-    assert tail.poll() == live.text()
 
 
 def test_retention_keeps_positions_while_a_handle_is_open(live: LiveLog, tree: Tree) -> None:
@@ -199,85 +161,6 @@ def test_tail_over_a_compaction_prints_each_message_once(live: LiveLog, tree: Tr
     assert content(tree, PATH) == live.text()
 
 
-def test_a_compaction_within_the_covered_part_keeps_byte_counts(live: LiveLog, tree: Tree) -> None:
-    live.write(40)
-    live.roll()
-    live.write(40)
-    live.roll()
-    live.write(5)
-    tail = Tail(tree)
-    whole = tail.data
-    live.compact(lambda offset: offset % 2 == 0)
-    live.write(5)
-    fresh = tail.poll()
-    assert fresh == live.text(lambda offset, _: offset >= 85)
-    assert size_of(tree) == len(whole) + len(fresh)
-    active = len(whole) - len(live.text(lambda offset, _: 80 <= offset < 85))
-    assert tail.handle.read(active, 1 << 20) == (whole + fresh)[active:]
-
-
-@pytest.mark.parametrize("cut", [77, 60, 41, 40, 15, 0])
-def test_a_truncation_shrinks_open_views(live: LiveLog, tree: Tree, cut: int) -> None:
-    live.write(40)
-    live.roll()
-    live.write(40)
-    tail = Tail(tree)
-    assert tail.data == live.text()
-    live.truncate(cut)
-    assert size_of(tree) == len(live.text())
-    assert read_all(tail.handle) == live.text()
-    live.write(30, size=55)
-    assert size_of(tree) == len(live.text())
-    assert read_all(tail.handle) == live.text()
-
-
-@pytest.mark.parametrize("cut", [77, 60, 41, 15])
-def test_a_truncation_that_nobody_saw_before_it_was_written_over(live: LiveLog, tree: Tree, cut: int) -> None:
-    live.write(40)
-    live.roll()
-    live.write(40)
-    tail = Tail(tree)
-    live.truncate(cut)
-    live.write(200, size=33)
-    assert size_of(tree) == len(live.text())
-    assert read_all(tail.handle) == live.text()
-
-
-def test_a_truncation_of_a_log_view(live: LiveLog, tree: Tree) -> None:
-    live.write(40)
-    tail = Tail(tree, "/t/0/messages.log")
-    live.truncate(20)
-    assert size_of(tree, "/t/0/messages.log") == live.log(0).stat().st_size
-    live.write(10)
-    assert read_all(tail.handle) == live.log(0).read_bytes()
-
-
-@pytest.mark.parametrize("ext", ["txt", "log"])
-@pytest.mark.parametrize("regrown", [False, True])
-def test_a_reader_behind_a_cut_is_not_given_the_new_as_a_sequel_of_the_old(
-    live: LiveLog, tree: Tree, ext: str, regrown: bool
-) -> None:
-    live.write(40)
-    path = f"/t/0/messages.{ext}"
-    behind, before = opened(tree, path), opened(tree, path)
-    whole = read_all(behind)
-    live.write(10)
-    start = before.read(0, 100)
-    live.truncate(20)
-    kept = size_of(tree, path)
-    if regrown:
-        live.write(200, size=33)
-    for _ in range(2):
-        with pytest.raises(SegmentGone):
-            behind.read(len(whole), 65_536)
-    # One that was given nothing of what is gone goes on, and so does one that begins anew at the cut or before it.
-    now = content(tree_of(live.path.parent), path)
-    assert start + before.read(100, 1 << 20) == now
-    assert behind.read(kept, 1 << 20) == now[kept:]
-    assert behind.read(0, 1 << 20) == now
-    assert behind.read(len(now), 10) == b""
-
-
 def test_a_sealed_range_is_what_it_was_when_it_was_opened_or_an_error(live: LiveLog, tree: Tree) -> None:
     live.write(40)
     live.roll()
@@ -344,64 +227,6 @@ def test_ranges_grow_until_they_are_complete(
     assert content(tree, f"/t/0/{name}.txt") == live.text(wanted)
 
 
-def test_fixed_ranges_stay_while_they_are_open(live: LiveLog, tree: Tree) -> None:
-    live.write(30)
-    path = "/t/0/offsets/last-5.txt"
-    tail = Tail(tree, path)
-    assert tail.data == live.text(lambda offset, _: offset >= 25)
-    live.write(10)
-    assert tail.poll() == b""
-    tail.handle.close()
-    assert size_of(tree, path) == len(live.text(lambda offset, _: offset >= 35))
-    assert content(tree, path) == live.text(lambda offset, _: offset >= 35)
-
-
-def test_stragglers_are_where_they_belong(live: LiveLog, tree: Tree) -> None:
-    live.write(30)
-    path = f"/t/0/time/{START_MS}--{START_MS + 20_000}.txt"
-    tail = Tail(tree, path)
-    live.append(b"late", b"later", timestamps=[START_MS + 5, START_MS + 10**9])
-    assert tail.poll() == b"late\n"
-    live.roll()
-    live.write(5)
-    live.append(b"very late", timestamps=[START_MS + 7])
-    tail.handle.close()
-    assert content(tree, path).endswith(b"late\nvery late\n")
-
-
-@pytest.mark.parametrize("ext", ["txt", "log"])
-@pytest.mark.parametrize("form", ["{start}--{end}", "until-{end}"])
-def test_a_time_range_that_the_log_has_passed_takes_stragglers_in(
-    live: LiveLog, tree: Tree, form: str, ext: str
-) -> None:
-    live.write(30)
-    live.append(b"from the future", timestamps=[START_MS + 10**9])
-    name = form.format(start=START_MS + 3_000, end=START_MS + 20_000)
-    path = f"/t/0/time/{name}.{ext}"
-
-    def fresh() -> bytes:
-        return content(tree_of(live.path.parent), path)
-
-    assert content(tree, path) == fresh()
-    for number in range(6):
-        held = opened(tree, path) if number in (2, 3) else None
-        # Ordinary ones first, so that what is in no range is passed over between two stragglers.
-        live.write(5)
-        assert content(tree, path) == fresh()
-        live.append(b"late %d" % number, timestamps=[START_MS + 5_000 + number])
-        if number % 2:
-            live.roll()
-            live.write(1)
-        expected = fresh()
-        assert size_of(tree, path) == len(expected)
-        assert content(tree, path) == expected
-        if ext == "txt":
-            assert expected.endswith(b"late %d\n" % number)
-        if held is not None:
-            assert read_all(held) == expected
-            held.close()
-
-
 def test_what_lies_outside_of_a_passed_time_range_is_measured_once_for_all(
     live: LiveLog, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,24 +247,6 @@ def test_what_lies_outside_of_a_passed_time_range_is_measured_once_for_all(
     for path in paths:
         content(tree, path)
     assert measured == [None]
-
-
-def test_a_range_that_retention_overtakes(live: LiveLog, tree: Tree) -> None:
-    live.write(40)
-    live.roll()
-    live.write(40)
-    path = "/t/0/offsets/10-60.txt"
-    handle = opened(tree, path)
-    whole = read_all(handle)
-    live.retain()
-    assert size_of(tree, path) == len(whole)
-    with pytest.raises(SegmentGone):
-        handle.read(0, 10)
-    handle.close()
-    with pytest.raises(OffsetOutOfRange):
-        tree.lookup(path).attributes()
-    with pytest.raises(OffsetOutOfRange):
-        opened(tree, path)
 
 
 def test_no_descriptor_is_kept(live: LiveLog, tree: Tree) -> None:

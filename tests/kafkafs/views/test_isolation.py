@@ -83,24 +83,3 @@ def test_the_view_index_of_committed_messages_is_another(live: LiveLog, tmp_path
             assert len(data) == len(live.text()) + len(text)
     # The index of keys is the same for both.
     assert len([path for path in cache.iterdir() if path.suffix != ".keys"]) == 2
-
-
-def test_counts_and_last_messages_are_of_committed_ones(live: LiveLog) -> None:
-    live.write(4)
-    live.begin(7, b"a", b"b")
-    live.end(7, commit=False)
-    live.write(4)
-    tree = committed(live)
-    wanted = live.text(lambda offset, _: offset in (3, 7, 8))
-    assert content(tree, "/t/0/offsets/3+3.txt") == wanted
-    assert content(tree, "/t/0/offsets/last-5.txt") == live.text(lambda offset, _: offset >= 3)
-    for name in ("4", "6"):  # aborted; the marker
-        assert content(tree, f"/t/0/offsets/{name}.txt") == b""
-    grows = tree.lookup("/t/0/offsets/3+8.txt").open()
-    assert read_all(grows) == live.text(lambda offset, _: offset >= 3)
-    live.begin(9, b"c")
-    live.write(6)
-    assert read_all(grows) == live.text(lambda offset, _: 3 <= offset < 11)
-    live.end(9, commit=True)
-    first_eight = [value for offset, _, value in live.messages if offset >= 3][:8]
-    assert read_all(grows) == b"".join(value + b"\n" for value in first_eight)

@@ -12,21 +12,18 @@ from pathlib import Path
 import pytest
 
 from kafkafs.tree import latest_file
-from kafkafs.tree.paths import LatestPath, NoSuchPath, parse
-from kafkafs.tree.services import LatestMemory
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.errors import CorruptBatch, SegmentGone, TooManyKeys
 from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.record_batch import encode_batch
 from storage.latest.latest_records import latest_offsets
-from storage.types import Isolation, TopicPartition
+from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
 from tests.support.commands import output_of, run
-from tests.support.compacted_logs import TP, compact, opened, put, updates
-from tests.support.fixtures import Golden, GoldenCase, case_params, golden_cases, log_dir_of
+from tests.support.compacted_logs import TP, opened, put, updates
+from tests.support.fixtures import Golden, GoldenCase, case_params, golden_cases
 from tests.support.live_log import LiveLog
-from tests.support.readers import read_all as records_in
 from tests.support.reference_views import PLAIN, content, jsonl_objects, parsed, read_all, read_anyhow, tree_of, txt
 
 
@@ -49,20 +46,6 @@ def test_fixtures(case: GoldenCase) -> None:
     arguments = (case.log_dir, f"{case.topic}/{case.partition}", "--latest", "--isolation", case.isolation)
     for ext in PLAIN:
         assert output_of("cat", *arguments, "--format", ext) == content(tree, f"{path}.{ext}")
-
-
-@pytest.mark.golden
-@pytest.mark.parametrize("name", ["cmp-codecs/0", "cmp-plain/0", "cmp-plain/1", "cmp-tomb/0", "cmp-txn/0"])
-def test_is_what_compaction_leaves(name: str) -> None:
-    """The same messages before and after Kafka's cleaner: it keeps the last one of every key."""
-    before, after = (tree_of(log_dir_of(f"compaction-{when}"), "read_committed") for when in ("before", "after"))
-    path = f"/{name}/latest.jsonl"
-    assert content(before, path) == content(after, path) != b""
-    topic, partition = name.split("/")
-    log = after.log_dir.log(TopicPartition(topic, int(partition)))
-    left = records_in(log.snapshot(), isolation=Isolation.READ_COMMITTED)
-    offsets = {line["offset"] for line in parsed(content(before, path))}  # type: ignore[index]
-    assert offsets <= {record.offset for record in left}
 
 
 def random_log(path: Path, seed: int, codec: Codec) -> list[Golden]:
@@ -91,15 +74,6 @@ def test_random_logs(tmp_path: Path, seed: int) -> None:
     assert output_of("cat", tmp_path, "t/0", "--latest") == expected
 
 
-def test_a_batch_that_is_shown_in_parts(tmp_path: Path) -> None:
-    """One batch of 6 MiB, of which every third message is superseded."""
-    values = [bytes([65 + i % 26]) * 20_000 for i in range(300)]
-    records = [Record(b"k%d" % (i % 200), value) for i, value in enumerate(values)]
-    build_log_dir(tmp_path, {"t": [Partition([Batch(records)])]})
-    expected = b"".join(value + b"\n" for value in values[100:])
-    assert content(tree_of(tmp_path), "/t/0/latest.txt") == expected
-
-
 def test_a_topic_has_its_partitions_one_after_the_other(tmp_path: Path) -> None:
     partitions = [Partition([Batch([Record(b"a", b"%d" % n), Record(b"b%d" % n, b"x")])]) for n in range(3)]
     build_log_dir(tmp_path, {"t": [*partitions, Partition([])]})
@@ -111,28 +85,6 @@ def test_a_topic_has_its_partitions_one_after_the_other(tmp_path: Path) -> None:
         read_anyhow(handle, b"".join(parts), 1)
     for ext in PLAIN:
         assert output_of("cat", tmp_path, "t", "--latest", "--format", ext) == content(tree, f"/t/latest.{ext}")
-
-
-def test_a_stat_of_a_topic_of_many_partitions_looks_into_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_log_dir(tmp_path, {"t": [Partition([Batch([Record(b"k", b"%d" % n)])]) for n in range(30)]})
-    tree = tree_of(tmp_path)
-    with monkeypatch.context() as patched:
-        patched.setattr(tree.log_dir, "log", None)
-        assert tree.lookup("/t/latest.txt").attributes().size > 0
-    assert content(tree, "/t/latest.txt") == b"".join(b"%d\n" % n for n in range(30))
-
-
-def test_listed_in_a_topic_and_in_a_partition(tmp_path: Path) -> None:
-    build_log_dir(tmp_path, {"t": [Partition([])]})
-    tree = tree_of(tmp_path)
-    for path in ("/t", "/t/0"):
-        names = {entry.name for entry in tree.lookup(path).list()}
-        assert {f"latest.{ext}" for ext in PLAIN} <= names
-        assert content(tree, f"{path}/latest.txt") == b""
-    assert parse("/t/latest.txt") == LatestPath("t", "txt")
-    for wrong in ("/t/latest.log", "/t/0/latest.log", "/t/0/latest", "/t/latest.txt/x"):
-        with pytest.raises(NoSuchPath):
-            parse(wrong)
 
 
 def test_the_size_before_the_first_open_is_an_estimate(tmp_path: Path) -> None:
@@ -210,25 +162,6 @@ def compact_quietly(log: Compacted) -> None:
     compact_partition(log.owned, TP)
 
 
-def test_positions_stay_while_files_are_replaced(tmp_path: Path) -> None:
-    dice, log = random.Random(3), Compacted(tmp_path / "log")
-    for _ in range(10):
-        log.write(*keys(dice))
-    handle, text = log.tree.lookup("/t/0/latest.txt").open(), log.text()
-    assert handle.read(0, 20) == text[:20]
-    log.write(*keys(dice))
-    log.owned.log(TP).roll()
-    compact_quietly(log)
-    assert read_all(handle) == text
-    other = log.tree.lookup("/t/0/latest.txt").open()
-    assert read_all(other) == log.text() != text
-    assert handle.size == len(text)
-    handle.close()
-    other.close()
-    compact(log.owned)
-    log.owned.close()
-
-
 def keyed(live: LiveLog, *pairs: tuple[bytes, bytes]) -> None:
     """Appends one batch to a log that another process writes."""
     data = encode_batch([Record(key, value) for key, value in pairs], base_offset=live.next_offset)
@@ -244,18 +177,6 @@ def live(tmp_path: Path) -> LiveLog:
         keyed(log, (b"a", b"a%d" % number), (b"b%d" % number, b"b"))
         log.roll()
     return log
-
-
-def test_two_opens_at_a_time(live: LiveLog) -> None:
-    tree = tree_of(live.path.parent)
-    first = tree.lookup("/t/0/latest.txt").open()
-    assert read_all(first) == b"b\nb\na2\nb\n"
-    keyed(live, (b"a", b"a9"))
-    second = tree.lookup("/t/0/latest.txt").open()
-    assert (read_all(first), read_all(second)) == (b"b\nb\na2\nb\n", b"b\nb\nb\na9\n")
-    assert (first.size, second.size) == (9, 9)
-    for handle in (first, second):
-        handle.close()
 
 
 def test_many_opens_at_once_scan_one_after_the_other(live: LiveLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,17 +248,6 @@ def test_too_many_keys(tmp_path: Path) -> None:
     with pytest.raises(TooManyKeys, match="latest_memory"):
         tree.lookup("/t/0/latest.txt").open()
     assert content(tree_of(tmp_path), "/t/0/latest.txt") == b"v\n" * 5_000
-
-
-def test_closed_files_keep_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_log_dir(tmp_path, {f"t{n}": [Partition([Batch(many(100, keys=100))])] for n in range(5)})
-    monkeypatch.setattr(LatestMemory, "KEPT_BYTES", 2 * 800)
-    tree = tree_of(tmp_path)
-    handles = [tree.lookup(f"/t{n}/0/latest.txt").open() for n in range(5)]
-    assert tree.status()["views"]["known"] == 5
-    for handle in handles:
-        handle.close()
-    assert tree.status()["views"]["known"] == 2
 
 
 def test_cat_filters_the_latest(tmp_path: Path) -> None:

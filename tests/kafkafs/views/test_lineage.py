@@ -60,18 +60,6 @@ def test_others_that_end_alike_are_no_continuation(tmp_path: Path, name: str, ch
         assert first + before.read(100, 1 << 20) == now
 
 
-def test_a_follower_goes_on_at_the_cut(tmp_path: Path) -> None:
-    replica = Replica(tmp_path)
-    follower = _Follower(tmp_path)
-    replica.append(8)
-    follower.step()
-    replica.truncate(5)
-    replica.append(6)
-    follower.step()
-    assert follower.notes == ["t/0 was truncated to 5"]
-    assert follower.given == [(offset, 1 if offset < 5 else 2) for offset in range(11)]
-
-
 class _History:
     """Which leader wrote each offset of the log as it is now, and which of them may be missing."""
 

@@ -81,17 +81,6 @@ def test_a_large_partition_takes_little_memory(tmp_path: Path, name: str) -> Non
     assert resident < 300
 
 
-def test_large_batches_that_shrank_a_lot_take_bounded_memory(tmp_path: Path) -> None:
-    """Batches of half a MiB that are 40 MiB of messages each."""
-    live = LiveLog(tmp_path / "log", Codec.ZSTD)
-    for number in range(6):
-        live.append(*(b"%09d" % (number * 400_000 + index) * 11 for index in range(400_000)))
-    size, growth, resident = read_apart(live.path.parent, "/t/0/messages.txt")
-    assert size == 6 * 400_000 * 100
-    assert growth < 240
-    assert resident < 300
-
-
 def test_a_large_value_is_never_rendered_as_a_whole(tmp_path: Path) -> None:
     """48 MiB of control characters, which JSON writes with six bytes each, in a batch of a few KiB."""
     live = LiveLog(tmp_path / "log", Codec.ZSTD)

@@ -12,7 +12,7 @@ import pytest
 from kafkafs.reading.handle import Handle
 from kafkafs.reading.state import Processes
 from kafkafs.tree.tree import Tree, TreeOptions
-from storage.errors import OffsetOutOfRange, SegmentGone
+from storage.errors import SegmentGone
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
@@ -67,12 +67,6 @@ def size_of(tree: Tree, path: str = PATH) -> int:
     return tree.lookup(path).attributes().size
 
 
-def positions_kept(tree: Tree, path: str = PATH) -> int:
-    """How many positions of a view are remembered."""
-    (state,) = [state for state in tree._services.states._states.values() if state._question.spec is None]
-    return len(state._positions)
-
-
 @pytest.mark.parametrize("ext", ["txt", "jsonl", "log"])
 def test_each_is_told_the_size_of_what_he_has_open(live: LiveLog, tree: Tree, asking: Asking, ext: str) -> None:
     path = f"/t/0/messages.{ext}"
@@ -101,29 +95,6 @@ def test_each_is_told_the_size_of_what_he_has_open(live: LiveLog, tree: Tree, as
     assert size_of(tree, path) == len(fresh)
 
 
-def test_positions_are_shared_while_a_beginning_would_give_the_same(live: LiveLog, tree: Tree, asking: Asking) -> None:
-    handles = []
-    for who in range(1, 6):
-        asking.who = who
-        handles.append(opened(tree))
-        live.write(3)
-    assert positions_kept(tree) == 1
-    live.retain()
-    for who in range(6, 9):
-        asking.who = who
-        handles.append(opened(tree))
-        live.write(3)
-    assert positions_kept(tree) == 2
-    assert [handle.size for handle in handles[:5]] == [handles[0].size] * 5
-    assert [read_all(handle) for handle in handles[5:]] == [live.text()] * 3
-    for handle in handles:
-        handle.close()
-        handle.close()
-    assert positions_kept(tree) == 1
-    assert tree.status()["views"]["handles"] == 0
-    assert size_of(tree) == len(live.text())
-
-
 def test_one_who_got_an_open_file_from_a_parent(live: LiveLog, tree: Tree, asking: Asking) -> None:
     asking.parents = {12: 11, 11: 10, 22: 21}
     asking.who = 10
@@ -142,34 +113,6 @@ def test_one_who_got_an_open_file_from_a_parent(live: LiveLog, tree: Tree, askin
     assert size_of(tree) == follower.size
 
 
-def test_those_whom_nobody_can_tell_apart_never_see_a_file_shrink(live: LiveLog, tree: Tree, asking: Asking) -> None:
-    asking.who = 0
-    follower = opened(tree)
-    before = follower.size
-    live.retain()
-    assert read_all(opened(tree)) == live.text()
-    assert size_of(tree) == before
-
-
-def test_the_last_that_one_opened_counts(live: LiveLog, tree: Tree) -> None:
-    forgotten = opened(tree)
-    live.retain()
-    assert content(tree, PATH) == live.text()  # with the sizes that it checks
-    again = opened(tree)
-    assert size_of(tree) == again.size
-    again.close()
-    assert size_of(tree) == forgotten.size
-
-
-def test_the_last_messages_are_those_at_the_open(live: LiveLog, tree: Tree) -> None:
-    path = "/t/0/offsets/last-5.txt"
-    first = opened(tree, path)
-    before = read_all(first)
-    live.write(3)
-    assert content(tree, path) == live.text(lambda offset, _: offset >= 98)
-    assert read_all(first) == before == live.text(lambda offset, _: 95 <= offset < 100)
-
-
 @pytest.mark.parametrize(
     ("name", "first", "last"), [("100+3", 104, 106), ("100-105", 104, 105), ("100-", 104, 109), ("", 104, 109)]
 )
@@ -183,21 +126,6 @@ def test_what_was_deleted_before_a_reader_saw_it_is_not_shown(
     live.write(10)
     (live.path.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 104\n")
     assert read_all(handle) == live.text(lambda offset, _: first <= offset <= last)
-
-
-def test_a_range_that_is_gone_is_gone_for_others(live: LiveLog, tree: Tree, asking: Asking) -> None:
-    path = "/t/0/offsets/40-60.txt"
-    handle = opened(tree, path)
-    whole = read_all(handle)
-    live.retain()
-    assert size_of(tree, path) == len(whole)
-    asking.who = 2
-    with pytest.raises(OffsetOutOfRange):
-        size_of(tree, path)
-    with pytest.raises(OffsetOutOfRange):
-        opened(tree, path)
-    part = len(live.text(lambda offset, _: 50 <= offset <= 60))
-    assert handle.read(len(whole) - part, 1 << 20) == whole[-part:]
 
 
 def test_the_page_cache_is_for_one_content_at_a_time(live: LiveLog, asking: Asking) -> None:

@@ -6,20 +6,18 @@ Shown is what a reader of the log as it is now would see, nothing of what was cu
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kafkafs.reading.handle import Handle
 from kafkafs.tree.tree import Tree
-from storage.errors import OffsetOutOfRange, SegmentGone
+from storage.errors import SegmentGone
 from storage.types import TopicPartition
 from tests.support.live_log import START_MS, LiveLog
 from tests.support.reference_views import content, read_all, tree_of
 
 PATH = "/t/0/messages.txt"
-Wanted = Callable[[int, int], bool]
 
 
 @pytest.fixture
@@ -54,72 +52,6 @@ def look(tree: Tree) -> None:
     tree.log_dir.log(TopicPartition("t", 0)).snapshot()
 
 
-RANGES: dict[str, Wanted] = {
-    "offsets/45-": lambda offset, _: offset >= 45,
-    "offsets/40-": lambda offset, _: offset >= 40,
-    "offsets/47+3": lambda offset, _: 47 <= offset < 50,
-    "offsets/45": lambda offset, _: offset == 45,
-    "offsets/45-52": lambda offset, _: 45 <= offset <= 52,
-    "offsets/25-48": lambda offset, _: 25 <= offset <= 48,
-    "offsets/25+20": lambda offset, _: 25 <= offset < 45,
-    "messages": lambda _offset, _stamp: True,
-    f"time/{START_MS + 45_000}--": lambda _, stamp: stamp >= START_MS + 45_000,
-    f"time/{START_MS + 45_000}--{START_MS + 52_000}": lambda _, stamp: 45_000 <= stamp - START_MS < 52_000,
-    f"time/until-{START_MS + 52_000}": lambda _, stamp: stamp < START_MS + 52_000,
-}
-
-
-@pytest.mark.parametrize("seen", [True, False], ids=["seen", "unseen"])
-@pytest.mark.parametrize("rolled", [True, False], ids=["rolled", "one-segment"])
-@pytest.mark.parametrize(("name", "wanted"), RANGES.items(), ids=RANGES)
-def test_a_truncation_below_the_start_of_a_range(
-    live: LiveLog, tree: Tree, name: str, wanted: Wanted, rolled: bool, seen: bool
-) -> None:
-    path = f"/t/0/{name}.txt"
-    live.write(40)
-    if rolled:
-        live.roll()
-    live.write(20)
-    handle = opened(tree, path)
-    assert read_all(handle) == live.text(wanted)
-    live.truncate(30)
-    if seen:
-        assert read_all(handle) == live.text(wanted)
-    live.write(25, size=55)
-    assert read_all(handle) == live.text(wanted)
-    assert handle.size == len(live.text(wanted))
-    live.write(20, size=30)
-    assert read_all(handle) == live.text(wanted)
-    handle.close()
-    assert content(tree, path) == live.text(wanted) == content(tree_of(live.path.parent), path)
-
-
-def test_a_closed_range_is_out_of_range_until_the_log_has_come_to_it_again(live: LiveLog, tree: Tree) -> None:
-    path = "/t/0/offsets/45-.txt"
-    live.write(60)
-    assert content(tree, path) == live.text(lambda offset, _: offset >= 45)
-    live.truncate(30)
-    with pytest.raises(OffsetOutOfRange):
-        opened(tree, path)
-    with pytest.raises(OffsetOutOfRange):
-        tree.lookup(path).attributes()
-    live.write(25, size=55)
-    assert content(tree, path) == live.text(lambda offset, _: offset >= 45)
-
-
-def test_a_range_of_times_that_has_shown_nothing_yet(live: LiveLog, tree: Tree) -> None:
-    """What replaces messages that were not in the range may be in it."""
-    path = f"/t/0/time/{START_MS + 10**6}--.txt"
-    live.write(10)
-    live.roll()
-    live.write(10)
-    handle = opened(tree, path)
-    assert read_all(handle) == b""
-    live.truncate(10)
-    live.append(*[b"late"] * 12, timestamps=[START_MS + 10**6] * 12)
-    assert read_all(handle) == b"late\n" * 12
-
-
 def test_positions_before_the_cut_stay_when_the_log_start_has_moved(live: LiveLog, tree: Tree) -> None:
     live.write(30)
     live.roll()
@@ -135,83 +67,6 @@ def test_positions_before_the_cut_stay_when_the_log_start_has_moved(live: LiveLo
     assert whole[:start] == live.text(lambda offset, _: offset < 50)
     handle.close()
     assert content(tree, PATH) == live.text(lambda offset, _: offset >= 45)
-
-
-@pytest.mark.parametrize("ext", ["txt", "jsonl", "log"])
-def test_the_first_n_are_counted_again(live: LiveLog, tree: Tree, ext: str) -> None:
-    """Neither complete ranges nor what was counted of the others outlives the messages."""
-    names = [f"/t/0/offsets/{first}+{count}.{ext}" for first in (0, 5, 15) for count in (10, 20, 30, 45)]
-    live.write(20)
-    live.roll()
-    live.write(15)
-    handles = {name: opened(tree, name) for name in names}
-    for cut, count in ((30, 3), (12, 5), (20, 60)):
-        live.truncate(cut)
-        live.next_offset += 7  # a gap: N messages are no N offsets
-        live.write(count, size=30 + count)
-        fresh = tree_of(live.path.parent)
-        for name, handle in handles.items():
-            if int(name.split("/")[-1].split("+")[0]) <= cut:
-                assert shows(handle, content(fresh, name)), (cut, name)
-
-
-def test_the_last_n_are_what_the_log_holds_now_at_their_offsets(live: LiveLog, tree: Tree) -> None:
-    live.write(40)
-    handle = opened(tree, "/t/0/offsets/last-15.txt")
-    live.truncate(30)
-    assert read_all(handle) == live.text(lambda offset, _: offset >= 25)
-    handle.close()
-    live.write(10, size=60)
-    handle = opened(tree, "/t/0/offsets/last-15.txt")
-    live.truncate(30)
-    live.write(20, size=90)
-    assert read_all(handle) == live.text(lambda offset, _: 25 <= offset < 40)
-    handle.close()
-
-
-def test_a_truncation_behind_the_last_n_takes_nothing_from_them(live: LiveLog, tree: Tree) -> None:
-    live.write(40)
-    handle = opened(tree, "/t/0/offsets/last-15.txt")
-    live.write(40)
-    live.truncate(60)
-    assert read_all(handle) == live.text(lambda offset, _: 25 <= offset < 40)
-    handle.close()
-    live.write(10)
-    end = live.next_offset
-    assert content(tree, "/t/0/offsets/last-15.txt") == live.text(lambda offset, _: offset >= end - 15)
-
-
-@pytest.mark.parametrize("rolled", [True, False], ids=["rolled", "one-segment"])
-def test_a_marker_that_was_cut_hides_what_it_let_show(live: LiveLog, committed: Tree, rolled: bool) -> None:
-    live.write(10)
-    live.begin(7, b"one", b"two")
-    live.write(5)
-    if rolled:
-        live.roll()
-    paths = [PATH, "/t/0/offsets/5-.txt", "/t/0/offsets/8+20.txt", "/t/0/offsets/3-30.txt", "/t/0/time/2020--.txt"]
-    stable = live.next_offset
-    live.end(7, commit=True)
-    live.write(3)
-    handles = {path: opened(committed, path) for path in paths}
-    before = {path: read_all(handle) for path, handle in handles.items()}
-    assert b"one\ntwo\n" in before[PATH]
-    live.truncate(stable)
-    live.open_messages[7] = [message for message in live.messages if message[2] in (b"one", b"two")]
-    live.messages = live.messages[:10]
-    held = {path: read_all(handle) for path, handle in handles.items()}
-    assert held == {path: content(committed_again(live), path) for path in paths}
-    assert held[PATH] == live.text()
-    live.write(4)
-    for path in paths:
-        assert read_all(handles[path]) == held[path]
-        handles[path].close()
-        assert content(committed, path) == held[path]
-    live.begin(8, b"in", b"between")
-    live.end(7, commit=True)
-    live.end(8, commit=True)
-    everything = content(committed_again(live), PATH)
-    assert b"one\ntwo\n" in everything
-    assert content(committed, PATH) == everything
 
 
 def committed_again(live: LiveLog) -> Tree:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.reading.range_names import parse_offset_spec, parse_time_spec
+from kafkafs.reading.range_names import parse_offset_spec
 from kafkafs.reading.selection import Question
 from kafkafs.reading.unmounted import PartitionReader
 from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
-from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, BuiltPartition, Partition, build_log_dir, many
+from tests.support.builders import ROLL, START_MS, Batch, BuiltPartition, Partition, build_log_dir, many
 from tests.support.live_log import LiveLog
 
 
@@ -41,13 +41,6 @@ def offsets(reading: PartitionReader) -> list[int]:
     return [offset for block in reading.blocks() for offset in block.offset.tolist()]
 
 
-def test_reads_once(built: BuiltPartition) -> None:
-    reading = reader(built)
-    assert offsets(reading) == list(range(20))
-    assert reading.done
-    assert offsets(reading) == []
-
-
 def test_retention_under_a_reader(built: BuiltPartition) -> None:
     reading = reader(built)
     blocks = reading.blocks()
@@ -56,14 +49,6 @@ def test_retention_under_a_reader(built: BuiltPartition) -> None:
         built.log(index).unlink()
     with pytest.raises(OffsetOutOfRange, match="5 to 14 of t/0 were removed unread"):
         next(blocks)
-
-
-def test_retention_of_what_was_read(built: BuiltPartition) -> None:
-    reading = reader(built)
-    blocks = reading.blocks()
-    assert next(blocks).offset.tolist() == [0, 1, 2, 3, 4]
-    built.log(0).unlink()
-    assert [block.offset.tolist() for block in blocks] == [[5, 6, 7, 8, 9], [10, 11, 12, 13, 14], [15, 16, 17, 18, 19]]
 
 
 def test_retention_under_a_follower_is_told(built: BuiltPartition) -> None:
@@ -99,16 +84,6 @@ def test_raw_bytes_are_never_given_twice(built: BuiltPartition) -> None:
         next(parts)
 
 
-def test_following_goes_on_behind_what_was_read(built: BuiltPartition) -> None:
-    notes: list[str] = []
-    reading = reader(built, notes, offsets=parse_offset_spec("last-2"))
-    assert offsets(reading) == [18, 19]
-    assert offsets(reading) == []
-    assert b"".join(reading.raw()) == b""
-    assert not reading.done
-    assert not notes
-
-
 def test_a_truncation_below_where_a_follower_began(tmp_path: Path) -> None:
     """What is written in place of the cut messages is not in the range until the log has come to it again."""
     live = LiveLog(tmp_path)
@@ -124,17 +99,3 @@ def test_a_truncation_below_where_a_follower_began(tmp_path: Path) -> None:
     live.write(20, size=70)
     assert offsets(reading) == [45, 46, 47, 48, 49]
     assert notes == ["t/0 was truncated to 30"]
-
-
-def test_times_of_a_follower_are_open_above(built: BuiltPartition) -> None:
-    """The clock stood at the first message; later ones belong to `last-1s` all the same while it is followed."""
-    assert offsets(reader(built, times=parse_time_spec("last-1s"))) == [0]
-    assert offsets(reader(built, [], times=parse_time_spec("last-1s"))) == list(range(20))
-
-
-def test_counted_messages_begin_at_their_offset(built: BuiltPartition) -> None:
-    """A+N are the first N at A; a time range then takes of these what it holds."""
-    late = parse_time_spec(f"{START_MS + 7 * STEP_MS}--")
-    reading = reader(built, offsets=parse_offset_spec("3+6"), times=late)
-    assert offsets(reading) == [7, 8]
-    assert reading.done

@@ -6,7 +6,6 @@ import random
 import tempfile
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,10 +16,9 @@ from storage.append.appender import AppendedLines
 from storage.append.partitioner import Partitioner
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
-from storage.errors import RecordTooLarge
 from storage.format.batches import BatchTable, scan
 from storage.types import TopicPartition
-from tests.support.owned_dirs import HastyDisk, StandingClock, close_clean, opened, tree_of
+from tests.support.owned_dirs import HastyDisk, StandingClock, close_clean, tree_of
 
 CONFIGS = st.fixed_dictionaries(
     {},
@@ -140,19 +138,3 @@ def test_all_ways_leave_the_same_files(
             partitions == 1 and config.get("message.format.version", "3.0") == "3.0"
         ):  # older ones give several batches a write
             assert follow(root / "follower", config, files) == files
-
-
-@pytest.mark.parametrize("place", ["t", TopicPartition("t", 0)], ids=str)
-def test_a_write_that_one_batch_does_not_hold_is_appended_in_several(
-    tmp_path: Path, place: str | TopicPartition
-) -> None:
-    owned = opened(tmp_path)
-    owned.create_topic("t", 1, {"max.message.bytes": "500"})
-    writer = LineWriter(open_target(owned, place), parse_txt)
-    assert writer.write(b"x" * 100 + b"\n" + b"y" * 350 + b"\n" + b"z" * 300 + b"\nrest") == 757
-    table = BatchTable.empty(10)
-    scan(owned.log(TopicPartition("t", 0)).snapshot().segments[-1].log.path.read_bytes(), 0, table)
-    assert table.count.tolist() == [1, 1, 1]
-    with pytest.raises(RecordTooLarge):
-        writer.write(b"w" * 600 + b"\n")
-    close_clean(owned)

@@ -17,7 +17,7 @@ from kafkafs.writing.destinations import open_target
 from kafkafs.writing.line_parsers import keyed_txt, parse_jsonl, parse_line, parse_txt
 from kafkafs.writing.line_writer import LineWriter
 from storage.directory.owned_dir import OwnedDir
-from storage.errors import InvalidRecord, NotPermitted, PartitionOffline, RecordTooLarge
+from storage.errors import InvalidRecord, PartitionOffline, RecordTooLarge
 from storage.format.block import Record
 from storage.log.reader import read_range
 from storage.types import TopicPartition
@@ -120,13 +120,6 @@ def test_the_last_line_ends_with_sync_or_close(kept: Kept, writer: LineWriter) -
     assert kept.values == [b"one", b"two"]
 
 
-def test_many_lines_in_one_write(kept: Kept, writer: LineWriter) -> None:
-    lines = [b"%d" % number for number in range(10_000)]
-    data = b"\n".join(lines) + b"\n"
-    assert writer.write(data) == len(data)
-    assert (kept.values, kept.calls) == (lines, 1)
-
-
 def test_a_bad_line_ends_the_write_before_it(kept: Kept, writer: LineWriter) -> None:
     data = b"a\nbb\nBAD\nc\n"
     assert writer.write(data) == 5
@@ -135,25 +128,6 @@ def test_a_bad_line_ends_the_write_before_it(kept: Kept, writer: LineWriter) -> 
     assert kept.values == [b"a", b"bb"]
     assert writer.write(b"d\n") == 2
     assert kept.values == [b"a", b"bb", b"d"]
-
-
-def test_the_rest_of_a_bad_line_is_discarded(kept: Kept, writer: LineWriter) -> None:
-    writer.write(b"begun, ")
-    with pytest.raises(RecordTooLarge):
-        writer.write(b"x" * 100)
-    assert writer.write(b"still the same line") == 19
-    assert writer.write(b" up to here\nnext\nmore") == 21
-    assert kept.values == [b"next"]
-    writer.close()
-    assert kept.values == [b"next", b"more"]
-
-
-def test_a_bad_line_begun_in_an_earlier_write(kept: Kept, writer: LineWriter) -> None:
-    writer.write(b"BA")
-    with pytest.raises(InvalidRecord):
-        writer.write(b"D\nnext\nthi")
-    assert writer.write(b"rd\nfourth\n") == 10
-    assert kept.values == [b"fourth"]  # `thi` was refused with its write, so its end is no line
 
 
 def test_a_sync_ends_the_line_within_which_a_refused_write_ended(kept: Kept, writer: LineWriter) -> None:
@@ -177,25 +151,6 @@ def test_the_end_of_a_full_request_is_not_the_end_of_a_write(
     assert kept.values == [b"good line", b"another"]
 
 
-def test_a_bad_line_behind_the_rest_of_another(kept: Kept, writer: LineWriter) -> None:
-    with pytest.raises(RecordTooLarge):
-        writer.write(b"x" * 101)
-    assert writer.write(b"rest\nBAD\nc\nd") == 5
-    with pytest.raises(InvalidRecord):
-        writer.write(b"BAD\nc\nd")
-    assert writer.write(b"d\ne\n") == 4
-    assert kept.values == [b"e"]
-
-
-def test_a_bad_last_line_is_gone(kept: Kept, writer: LineWriter) -> None:
-    writer.write(b"BAD")
-    with pytest.raises(InvalidRecord):
-        writer.sync()
-    writer.sync()
-    assert writer.write(b"x\n") == 2
-    assert kept.values == [b"x"]
-
-
 def test_a_full_disk_takes_nothing_and_forgets_nothing(kept: Kept, writer: LineWriter) -> None:
     writer.write(b"be")
     kept.failure = OSError(errno.ENOSPC, "full")
@@ -204,16 +159,6 @@ def test_a_full_disk_takes_nothing_and_forgets_nothing(kept: Kept, writer: LineW
     kept.failure = None
     assert writer.write(b"gun\nnext\npar") == 12
     assert kept.values == [b"begun", b"next"]
-
-
-def test_no_half_line_after_a_failed_write(kept: Kept, writer: LineWriter) -> None:
-    writer.write(b"be")
-    kept.failure = OSError(errno.ENOSPC, "full")
-    with pytest.raises(OSError, match="full"):
-        writer.write(b"gun\n")
-    kept.failure = None
-    writer.close()
-    assert kept.values == []
 
 
 @given(st.lists(st.binary(max_size=40).map(lambda line: line.replace(b"\n", b" "))), st.data())
@@ -301,11 +246,6 @@ def test_to_a_partition(owned: OwnedDir) -> None:
     assert log.snapshot().segments[0].size > 0
 
 
-def test_lines_without_keys_stick_to_a_partition(owned: OwnedDir) -> None:
-    LineWriter(open_target(owned, "t"), parse_txt).write(b"a\nb\nc\n")
-    assert sorted(values(owned, "t")) == [[], [], [b"a", b"b", b"c"]]
-
-
 def test_keys_choose_as_kafkas_producer_does(owned: OwnedDir) -> None:
     keys = [b"key-%d" % number for number in range(50)]
     LineWriter(open_target(owned, "t"), keyed_txt(b"\t")).write(b"".join(key + b"\t" + key + b"\n" for key in keys))
@@ -320,16 +260,6 @@ def test_partitions_that_lines_ask_for(owned: OwnedDir) -> None:
     with pytest.raises(InvalidRecord, match="no partition t/3"):
         writer.write(data[len(jsonl(*lines)) :])
     assert values(owned, "t") == [[b"%d" % n for n in range(p, 9, 3)] for p in range(3)]
-
-
-def test_a_compacted_topic_takes_no_null_key(owned: OwnedDir) -> None:
-    writer = LineWriter(open_target(owned, "compacted"), parse_jsonl)
-    good = [{"key": f"{number}", "value": "x"} for number in range(20)]
-    data = jsonl(*good, {"value": "keyless"}, {"key": "after", "value": "x"})
-    assert writer.write(data) == len(jsonl(*good))
-    with pytest.raises(InvalidRecord):
-        writer.write(data[len(jsonl(*good)) :])
-    assert sum(map(len, values(owned, "compacted"))) == 20
 
 
 IN_ORDER = [[b"%d" % n for n in range(p, 9, 3)] for p in range(3)]
@@ -355,20 +285,6 @@ def test_what_comes_again_after_a_full_disk_is_not_there_twice(
     assert writer.write(rest[:half]) == half
     assert writer.write(rest[half:]) == len(rest) - half
     assert values(owned, "t") == [[*IN_ORDER[0], b"more"], *IN_ORDER[1:]]
-
-
-def test_one_partition_after_the_other_has_room(full: tuple[OwnedDir, FaultyDisk]) -> None:
-    owned, disk = full
-    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
-    data = b"".join(NINE)
-    failing(disk, 1, 2)
-    data = data[writer.write(data) :]
-    failing(disk, 2)
-    data = data[writer.write(data) :]
-    assert data == b"".join(NINE[2:])
-    failing(disk)
-    assert writer.write(data) == len(data)
-    assert values(owned, "t") == IN_ORDER
 
 
 def test_other_lines_after_a_full_disk_are_taken_as_they_are(full: tuple[OwnedDir, FaultyDisk]) -> None:
@@ -399,16 +315,6 @@ def test_nothing_behind_a_line_for_an_offline_partition(full: tuple[OwnedDir, Fa
     owned._logs.forget([TopicPartition("t", 1)])
 
 
-def test_a_message_too_large_is_followed_by_none(owned: OwnedDir) -> None:
-    writer = LineWriter(open_target(owned, "small"), parse_jsonl)
-    good = [{"partition": number % 2, "value": f"{number}"} for number in range(6)]
-    data = jsonl(*good, {"partition": 0, "value": "x" * 400}, {"partition": 1, "value": "after"})
-    assert writer.write(data) == len(jsonl(*good))
-    with pytest.raises(RecordTooLarge):
-        writer.write(data[len(jsonl(*good)) :])
-    assert values(owned, "small") == [[b"0", b"2", b"4"], [b"1", b"3", b"5"]]
-
-
 def test_an_overlong_line_is_refused_before_its_end(owned: OwnedDir) -> None:
     writer = LineWriter(open_target(owned, TopicPartition("small", 0)), parse_txt)
     for _ in range(3):
@@ -424,11 +330,3 @@ def test_timestamps(owned: OwnedDir) -> None:
     writer.write(jsonl({"value": "a", "timestamp": 5}, {"value": "b"}))
     [block] = read_range(owned.log(TopicPartition("t", 0)).snapshot(), 0)
     assert block.timestamp.tolist() == [5, NOW_MS]
-
-
-def test_internal_topics_are_not_written(owned: OwnedDir) -> None:
-    owned.create_topic("__consumer_offsets", 1)
-    with pytest.raises(NotPermitted):
-        open_target(owned, TopicPartition("__consumer_offsets", 0))
-    with pytest.raises(NotPermitted):
-        open_target(owned, "__consumer_offsets", force=True)

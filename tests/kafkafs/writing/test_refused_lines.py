@@ -47,18 +47,6 @@ def test_contents_are_printable_and_short(refused: RefusedLines, caplog: pytest.
     assert record.getMessage() == f"refused: {entry['path']}: line 1 of the write: {entry['reason']}"
 
 
-def test_ten_lines_are_logged_in_a_second(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
-    refused = RefusedLines(clock)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(30):
-            refused.add("t/@append", 1, InvalidRecord("bad"))
-        assert len(caplog.records) == RefusedLines.PER_SECOND
-        clock.now += 1000
-        refused.add("t/@append", 1, InvalidRecord("bad"))
-    assert len(caplog.records) == RefusedLines.PER_SECOND + 1
-
-
 def test_noting(refused: RefusedLines) -> None:
     with pytest.raises(NotPermitted), refused.noting("x"):
         raise NotPermitted("no")
@@ -81,21 +69,6 @@ def test_a_bad_line_is_told_once_with_its_number(refused: RefusedLines) -> None:
     with pytest.raises(InvalidRecord):
         writer.write(b"BAD again\n")
     assert numbers_of(refused) == [3, 1]
-
-
-def test_the_number_counts_over_the_requests_of_a_large_write(refused: RefusedLines) -> None:
-    writer = LineWriter(Kept(), parse_txt, refused.at("t/@append"))
-    request = b"0123456\n" * (1 << 14)  # 128 KiB
-    assert writer.write(request) == len(request)
-    assert writer.write(request) == len(request)
-    assert writer.write(b"a\nBAD\n") == 2
-    assert numbers_of(refused) == [(2 << 14) + 2]
-    with pytest.raises(InvalidRecord):
-        writer.write(b"other\n")  # had not been told
-    assert writer.write(b"other\n") == 6
-    with pytest.raises(InvalidRecord):
-        writer.write(b"BAD\n")
-    assert numbers_of(refused) == [(2 << 14) + 2, 1]
 
 
 @pytest.mark.parametrize("ends_by_sync", [True, False])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,11 @@ import pytest
 
 from kafkafs.schemas.registry import Registry
 from kafkafs.schemas.sources import RegistryReplay
-from kafkafs.tree.tree import Tree
 from kafkafs.writing.line_parsers import Parsed, jsonl_with, parse_line
 from storage.errors import InvalidRecord
 from storage.format.block import Record
-from tests.support.commands import output_of, process
-from tests.support.fixtures import FIXTURES, requires_fixtures
-from tests.support.owned_dirs import opened
-from tests.support.reference_views import content
 from tests.support.schema_logs import LONG, avro_string, framed, schema_record
 
-LOG = FIXTURES / "schemas" / "log"
 RECORD = json.dumps(
     {
         "type": "record",
@@ -202,50 +195,3 @@ def test_brackets_in_texts_are_no_depth() -> None:
 def test_without_schemas() -> None:
     with pytest.raises(InvalidRecord, match="valueSchema names a schema, and none are known here; found 1"):
         parse_line(b'{"value":"x","valueSchema":1}')
-
-
-@requires_fixtures
-@pytest.mark.parametrize(
-    "partition",
-    ["avro-orders/0", "avro-keys/1", "proto-events/0", "proto-legacy/0", "json-users/0", "mixed/0", "hand-made/0"],
-)
-def test_round_trip(tmp_path: Path, partition: str) -> None:
-    """A decoded line that is appended again is the same decoded line."""
-    output_of("topics", "create", tmp_path, partition.partition("/")[0], "--partitions", 2)
-    lines = output_of("cat", LOG, partition, "--format", "decoded")
-    with process("append", tmp_path, partition, "--format", "jsonl", "--schemas", LOG, stdin=-1) as appending:
-        _, messages = appending.communicate(lines, timeout=120)
-    assert appending.returncode == 0, messages
-    again = output_of("cat", tmp_path, partition, "--format", "decoded", "--schemas", LOG)
-    assert [json.loads(line) for line in again.splitlines()] == [json.loads(line) for line in lines.splitlines()]
-
-
-def test_through_the_tree(tmp_path: Path) -> None:
-    """`@append.jsonl` encodes by the schemas of the directory, which may be registered while it is open."""
-    owned = opened(tmp_path)
-    try:
-        owned.create_topic("_schemas", 1)
-        owned.create_topic("t", 1)
-        tree = Tree(owned.log_dir, owned=owned)
-        schemas = tree.lookup("/_schemas/0/@append.jsonl").open_to_write()
-        handle = tree.lookup("/t/@append.jsonl").open_to_write()
-        line = b'{"value":{"id":1,"to":{"zip":"a"}},"valueSchema":3}\n'
-        with pytest.raises(InvalidRecord, match="no schema has the id 3 here"):
-            handle.write(line)
-        registered = schema_record("t-value", 1, 3, RECORD)
-        assert registered.key is not None
-        assert registered.value is not None
-        schemas.write(json.dumps({"key": registered.key.decode(), "value": registered.value.decode()}).encode() + b"\n")
-        assert handle.write(line) == len(line)
-        with pytest.raises(InvalidRecord, match="zip"):
-            handle.write(line.replace(b'"a"', b"7"))
-        shown = content(tree, "/t/0/messages.decoded.jsonl")
-        assert json.loads(shown)["value"] == {"id": 1, "to": {"zip": "a"}}
-        more = tree.lookup("/t/@append.jsonl").open_to_write()
-        more.write(shown)
-        values = [json.loads(text)["value"] for text in content(tree, "/t/0/messages.decoded.jsonl").splitlines()]
-        assert values == [{"id": 1, "to": {"zip": "a"}}] * 2
-        for one in (schemas, handle, more):
-            one.close()
-    finally:
-        owned.close()

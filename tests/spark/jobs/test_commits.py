@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import random
 from pathlib import Path
 
 import pytest
 
 from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportFile, ExportSet, Position, committed_sets
-from storage.errors import CorruptCheckpoint, LogLocked
+from storage.errors import CorruptCheckpoint
 from storage.files.disk import RealDisk, opened
 from storage.files.disk_protocol import Disk
 from storage.types import OffsetRange, TopicPartition
@@ -116,29 +114,6 @@ def test_a_crash_while_a_crash_is_repaired(tmp_path: Path) -> None:
         assert visible(directory) == expected(SETS)
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
-    """Wherever the disk is full, no incomplete file is visible, and a run with enough space finishes."""
-    failed = 0
-    for strike in range(operations(tmp_path / "count")):
-        directory = tmp_path / f"{strike}"
-        directory.mkdir()
-        disk = FaultyDisk(directory)
-
-        def fail(what: str, _path: Path, disk: FaultyDisk = disk, strike: int = strike) -> int | None:
-            grows = what.split()[0] in ("write", "create", "mkdir", "rename")
-            return errno.ENOSPC if grows and len(disk.operations) > strike else None
-
-        disk.fail = fail
-        with contextlib.suppress(OSError):
-            write_sets(directory, disk)
-            continue
-        failed += 1
-        assert visible(directory).items() <= expected(SETS).items()
-        write_sets(directory, RealDisk())
-        assert visible(directory) == expected(SETS)
-    assert failed
-
-
 def test_positions_go_on_in_the_last_set(tmp_path: Path) -> None:
     write_sets(tmp_path, RealDisk(), 2)
     other = TopicPartition("orders", 1)
@@ -153,14 +128,6 @@ def test_positions_go_on_in_the_last_set(tmp_path: Path) -> None:
     commits.close()
     assert committed_sets(tmp_path)[-1] == done
     assert ExportSet.load(tmp_path / "_export/sets/000000000003.json").ranges[0].lost == lost
-
-
-def test_one_export_at_a_time(tmp_path: Path) -> None:
-    commits = CommitList(tmp_path)
-    with pytest.raises(LogLocked, match="another export is writing here"):
-        CommitList(tmp_path)
-    commits.close()
-    CommitList(tmp_path).close()
 
 
 def test_a_pending_set_that_lost_a_file_is_dropped(tmp_path: Path) -> None:

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafkafs.spark.jobs.compact import CompactOptions, compact
-from storage.directory.owned_dir import Opening, OwnedDir
+from storage.directory.owned_dir import OwnedDir
 from storage.errors import CorruptBatch, StorageError
 from storage.files import names
-from storage.files.disk import RealDisk, RealFile
+from storage.files.disk import RealDisk
 from storage.types import TopicPartition
-from tests.storage.compaction.test_compaction import any_batches, cleaned_at, compacted, prepared
+from tests.storage.compaction.test_compaction import any_batches
 from tests.storage.compaction.test_divided_pass import any_transactions
 from tests.support import compacted_logs
 from tests.support.commands import output_of, process, run
 from tests.support.compacted_logs import TP, contents, opened, put, updates
 from tests.support.divided_passes import both_ways
-from tests.support.fixtures import requires_fixtures
 from tests.support.owned_dirs import HastyDisk, StandingClock, close_clean, tree_of
 
 if TYPE_CHECKING:
@@ -72,36 +71,6 @@ def test_the_same_as_without_spark(spark: SparkSession, tmp_path: Path) -> None:
         clock.time_ms += 100_000_000
 
 
-@requires_fixtures
-@pytest.mark.parametrize("name", ["cmp-plain-0", "cmp-txn-0"])
-def test_the_same_on_kafkas_logs(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """The other fixtures are tested in test_divided_pass."""
-    tp, clock = TopicPartition(name[:-2], int(name[-1])), StandingClock(cleaned_at(name))
-
-    def with_spark(copy: Path) -> None:
-        owned = OwnedDir.open(copy, Opening(only=[tp]), disk=HastyDisk(), clock=clock)
-        on_spark(spark, owned, tp)
-        assert owned.close().clean
-
-    both_ways(prepared(tmp_path, name), lambda copy: compacted(copy, name, clock.time_ms), with_spark)
-
-
-class _FullFile(RealFile):
-    __slots__ = ()
-
-    def write_at(self, position: int, *buffers: bytes | bytearray | memoryview) -> int:
-        if position + sum(map(len, buffers)) > 1000:
-            raise OSError(28, "No space left on device", str(self.path))
-        return super().write_at(position, *buffers)
-
-
-class FullDisk(HastyDisk):
-    """Takes small files only."""
-
-    def open(self, path: Path, *, create: bool = False) -> RealFile:
-        return _FullFile(path, super().open(path, create=create).fileno())
-
-
 class DeadlyDisk(HastyDisk):
     """Kills the worker that finishes a file: the first one to do so, or all."""
 
@@ -114,17 +83,6 @@ class DeadlyDisk(HastyDisk):
                 self._once.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         super().set_mtime(path, mtime_ns)
-
-
-def test_a_full_disk(spark: SparkSession, tmp_path: Path) -> None:
-    a_log(tmp_path / "log")
-    owned = opened(tmp_path / "log")
-    before = tree_of(tmp_path)
-    with pytest.raises(OSError, match="No space left"):
-        on_spark(spark, owned, disk=FullDisk())
-    assert tree_of(tmp_path) == before
-    on_spark(spark, owned)
-    close_clean(owned)
 
 
 def test_workers_that_are_killed(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,7 +16,7 @@ from kafkafs.arrow.split_reader import Split
 from kafkafs.spark.jobs.commits import CommitList, committed_sets
 from kafkafs.spark.jobs.export import ExportOptions, ExportTask, export, export_splits
 from storage.append.appender import Appender
-from storage.errors import CorruptBatch, LogLocked, NotPermitted, OffsetOutOfRange, StorageError
+from storage.errors import CorruptBatch, NotPermitted, OffsetOutOfRange, StorageError
 from storage.files.disk import RealDisk
 from storage.format.block import Record
 from storage.types import Isolation, TopicPartition
@@ -26,7 +24,6 @@ from storage.verify.verify import verify_log_dir
 from tests.spark.jobs.exported import CallingDisk, LethalDisk, Row, read_quarantine, read_table
 from tests.support.builders import ROLL, Batch, BuiltLogDir, BuiltPartition, Partition, build_log_dir, many
 from tests.support.commands import run
-from tests.support.faults import Crash
 from tests.support.fixtures import GoldenCase, golden_cases, requires_fixtures
 from tests.support.owned_dirs import opened
 
@@ -166,35 +163,6 @@ def test_incremental(spark: SparkSession, tmp_path: Path) -> None:
     assert verify_log_dir(log) == []
 
 
-def test_several_sets_in_a_run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that dies in its second set keeps the first, and the next run continues after it."""
-    built = a_log(tmp_path / "log", 8)
-    monkeypatch.setattr("kafkafs.spark.jobs.export._TASKS_PER_CORE_AND_SET", 1)
-    options = ExportOptions(task_bytes=2000)
-    commits = 0
-
-    class Dying(RealDisk):
-        def rename(self, source: Path, target: Path) -> None:
-            nonlocal commits
-            if target.suffix == ".json":
-                commits += 1
-                if commits == 2:
-                    raise Crash("second commit")
-            super().rename(source, target)
-
-        def __reduce__(self) -> tuple[type[RealDisk], tuple[()]]:
-            return RealDisk, ()
-
-    with pytest.raises(Crash):
-        export(spark, tmp_path / "log", tmp_path / "out", options=options, disk=Dying())
-    assert len(committed_sets(tmp_path / "out")) == 1
-    done = export(spark, tmp_path / "log", tmp_path / "out", options=options)
-    assert done.sets > 2
-    assert values(read_table(tmp_path / "out")[TP]) == built_values(built["t", 0])
-    numbers = [one.number for one in committed_sets(tmp_path / "out")]
-    assert numbers == list(range(1, len(numbers) + 1))
-
-
 def damage(path: Path, position: int) -> None:
     with path.open("r+b") as log:
         log.seek(position)
@@ -320,38 +288,6 @@ def test_a_worker_dies(spark: SparkSession, tmp_path: Path, at: int) -> None:
     assert not list((tmp_path / "out/_export/staging").iterdir())
 
 
-def test_workers_that_always_die(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark gives up: an error of one line, no visible file, and a second run exports everything."""
-    built = a_log(tmp_path / "log", 2)
-    (tmp_path / "marks").mkdir()
-    disk = LethalDisk(tmp_path / "marks", 1, times=-1)
-    with pytest.raises(StorageError, match="Spark gave up: export log to out") as raised:
-        export(spark, tmp_path / "log", tmp_path / "out", disk=disk)
-    assert "\n" not in str(raised.value)
-    assert read_table(tmp_path / "out") == {}
-    export(spark, tmp_path / "log", tmp_path / "out")
-    assert values(read_table(tmp_path / "out")[TP]) == built_values(built["t", 0])
-
-
-class FullDisk(RealDisk):
-    """No room for files of messages."""
-
-    def open(self, path: Path, *, create: bool = False) -> object:  # type: ignore[override]
-        if path.suffix == ".parquet":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        return super().open(path, create=create)
-
-
-def test_a_full_disk_under_the_workers(spark: SparkSession, tmp_path: Path) -> None:
-    built = a_log(tmp_path / "log", 2)
-    with pytest.raises(OSError, match="No space left") as raised:
-        export(spark, tmp_path / "log", tmp_path / "out", disk=FullDisk())
-    assert raised.value.errno == errno.ENOSPC
-    assert read_table(tmp_path / "out") == {}
-    export(spark, tmp_path / "log", tmp_path / "out")
-    assert values(read_table(tmp_path / "out")[TP]) == built_values(built["t", 0])
-
-
 def test_refusals(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, out = tmp_path / "log", tmp_path / "out"
     build_log_dir(log, {"t": [[Batch(many(5))]], "__internal": [[Batch(many(5))]]})
@@ -371,15 +307,6 @@ def test_refusals(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.Monke
         export(spark, log, out)
     with pytest.raises(ValueError, match="unknown compression 'lzo'"):
         ExportOptions(compression="lzo")
-
-
-def test_another_export_writes_there(spark: SparkSession, tmp_path: Path) -> None:
-    build_log_dir(tmp_path / "log", {"t": [[Batch(many(5))]]})
-    held = CommitList(tmp_path / "out")
-    with pytest.raises(LogLocked):
-        export(spark, tmp_path / "log", tmp_path / "out")
-    held.close()
-    export(spark, tmp_path / "log", tmp_path / "out")
 
 
 def test_timestamps_beyond_all_dates(spark: SparkSession, tmp_path: Path) -> None:

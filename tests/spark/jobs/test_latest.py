@@ -20,7 +20,6 @@ from storage.format.block import Record
 from storage.types import Isolation, TopicPartition
 from tests.support.builders import ROLL, Batch, BuiltRecord, Partition, abort, build_log_dir, commit
 from tests.support.commands import output_of, run
-from tests.support.fixtures import log_dir_of, read_jsonl, requires_fixtures
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,21 +86,6 @@ def test_equals_a_dict(spark: SparkSession, tmp_path: Path, isolation: Isolation
         part.log_end_offset if isolation is Isolation.READ_UNCOMMITTED else part.last_stable_offset
     )
     assert not list(tmp_path.glob(".*"))
-
-
-@requires_fixtures
-def test_equals_latest_jsonl_on_a_brokers_log(spark: SparkSession, tmp_path: Path) -> None:
-    logs = log_dir_of("compaction-before")
-    names = ["cmp-plain/0", "cmp-plain/1", "cmp-txn/0", "cmp-tomb/0"]
-    tps = [TopicPartition(name[:-2], int(name[-1])) for name in names]
-    options = LatestOptions(
-        Isolation.READ_COMMITTED, COLUMNS, keys_per_scan=100, keys_per_bucket=2_000, task_bytes=200_000
-    )
-    latest(spark, logs, tmp_path / "table", tps, options)
-    found = table(tmp_path / "table")
-    for name, tp in zip(names, tps, strict=True):
-        lines = output_of("cat", logs, name, "--latest", "--format", "jsonl", "--isolation", "read_committed")
-        assert found[tp.topic, tp.partition] == [(one.offset, one.key, one.value) for one in read_jsonl(lines)]
 
 
 def test_the_place_must_be_free(spark: SparkSession, tmp_path: Path) -> None:

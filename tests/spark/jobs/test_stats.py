@@ -7,13 +7,14 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
-from kafkafs.spark.jobs.stats import HOUR_MS, HourStats, stats
+from kafkafs.spark.jobs.stats import HOUR_MS, HourStats, K, distinct, least_hashes, quantile, size_counts, stats
 from storage.errors import CorruptBatch
 from storage.format.block import Record
 from storage.format.compression import Codec
-from storage.types import Isolation, TopicPartition
+from storage.types import TopicPartition
 from tests.support.builders import Batch, BuiltLogDir, BuiltRecord, Partition, abort, build_log_dir, commit, many
 from tests.support.commands import run
 
@@ -83,14 +84,6 @@ def test_stats_equal_plain_counting(spark: SparkSession, tmp_path: Path) -> None
     assert raw / packed < ratios["packed"] < 1.3 * raw / packed
 
 
-def test_read_committed(spark: SparkSession, tmp_path: Path) -> None:
-    a_log(tmp_path)
-    tps = [TopicPartition("tx", 0)]
-    assert sum(hour.messages for hour in stats(spark, tmp_path, tps).hours) == 5
-    committed = stats(spark, tmp_path, tps, isolation=Isolation.READ_COMMITTED)
-    assert sum(hour.messages for hour in committed.hours) == 2
-
-
 def test_damage(spark: SparkSession, tmp_path: Path) -> None:
     built = a_log(tmp_path)
     bad = built["mixed", 0].batches[1]
@@ -105,11 +98,6 @@ def test_damage(spark: SparkSession, tmp_path: Path) -> None:
     assert (sum(hour.messages for hour in found.hours), found.damaged) == (30, 1)
 
 
-def test_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    build_log_dir(tmp_path, {"t": [[]]})
-    assert stats(spark, tmp_path, [TopicPartition("t", 0)]).hours == ()
-
-
 def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
     """Runs in the existing session; a table, JSON, a plot."""
     pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
@@ -122,3 +110,48 @@ def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
     assert table.exit_code == 0, table.output
     assert table.stdout.splitlines()[1].split()[:3] == ["timeless", "-", "1"]
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+# Sketches against exact counts
+
+
+def hashes(rng: np.random.Generator, keys: int) -> np.ndarray:
+    """The hashes of this many different keys."""
+    return rng.integers(0, 2**32, keys, dtype=np.uint32)
+
+
+def test_few_keys_are_counted_exactly() -> None:
+    some = np.array([5, 5, 7, 0, 2**32 - 1, 7], np.uint32)
+    assert distinct(least_hashes(some)) == 4
+    assert distinct(least_hashes(some, some, np.empty(0, np.uint32))) == 4
+    assert distinct(least_hashes(np.empty(0, np.uint32))) == 0
+
+
+@pytest.mark.parametrize("keys", [K - 1, K, K + 1, 10_000, 1_000_000])
+def test_many_keys_are_estimated(keys: int) -> None:
+    """Within four standard errors, and independent of how the keys are distributed among tasks."""
+    rng = np.random.default_rng(keys)
+    seen = hashes(rng, keys)
+    whole = least_hashes(seen)
+    parts = [least_hashes(part) for part in np.array_split(rng.permutation(np.concatenate([seen, seen])), 7)]
+    assert np.array_equal(whole, least_hashes(*parts))
+    assert abs(distinct(whole) - keys) <= max(1, (4 / (K - 2) ** 0.5 if keys > K else 0) * keys)
+
+
+def test_hashes_that_many_keys_share() -> None:
+    """A billion keys have a ninth fewer hashes than keys; the estimate corrects this."""
+    keys = 1_000_000_000
+    different = 2**32 * (1 - np.exp(-keys / 2**32))
+    spaced = (np.arange(1, K + 1) * (2**32 / different)).astype(np.uint32)
+    assert abs(distinct(spaced) - keys) < 0.01 * keys
+
+
+def test_quantiles() -> None:
+    rng = np.random.default_rng(3)
+    sizes = np.concatenate([np.zeros(50, np.int64), (rng.pareto(1.2, 20_000) * 100).astype(np.int64)])
+    counts = size_counts(sizes)
+    assert int(counts.sum()) == len(sizes)
+    for share in (0.0, 0.001, 0.25, 0.5, 0.9, 0.99, 1.0):
+        exact = int(np.quantile(sizes, share, method="inverted_cdf"))
+        assert abs(quantile(counts, share) - exact) <= 0.09 * exact + 1
+    assert quantile(size_counts(np.array([2**31], np.int64)), 0.5) > 2**30

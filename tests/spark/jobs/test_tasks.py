@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafkafs.spark.jobs.compact import _check_nothing_lost, _CopiedTask, _Scanned
-from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, packed, run_tasks, scatter
+from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, run_tasks, scatter
 from storage.compaction.batch_filter import Passed
 from storage.errors import CorruptBatch, StorageError
 
@@ -67,8 +67,3 @@ def test_what_does_not_arrive_is_noticed() -> None:
     for wrong in ([_CopiedTask([], 3, 11, 3)], [_CopiedTask([], 2, 12, 3)]):
         with pytest.raises(StorageError, match="a shuffle lost offsets"):
             _check_nothing_lost(scanned, wrong)
-
-
-def test_packed() -> None:
-    assert list(packed("abcde", [1, 2, 3, 9, 1], 5)) == [["a", "b"], ["c"], ["d"], ["e"]]
-    assert not list(packed("", [], 5))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import hashlib
 import io
 import json
 from pathlib import Path
@@ -23,11 +22,10 @@ from kafkafs.schemas.registry import AVRO, Registry, Schema
 from kafkafs.spark.jobs.commits import Form, committed_sets
 from kafkafs.spark.jobs.export import ExportOptions, export
 from storage.errors import InvalidConfig, NotPermitted
-from storage.format.block import Record, encode_varint
+from storage.format.block import Record
 from storage.types import TopicPartition
 from tests.support.builders import build_log_dir
 from tests.support.commands import run
-from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.schema_logs import LONG, START_MS, GrowingLog, framed, schema_record
 
 fastavro = pytest.importorskip("fastavro")
@@ -108,30 +106,6 @@ def test_versions_are_read_as_the_newest(tmp_path: Path) -> None:
     assert all(errors[4:])
 
 
-def test_schemas_that_headers_name(tmp_path: Path) -> None:
-    """The value is data alone then, and may look as if it began with an id."""
-    guid = b"\1" + hashlib.md5(json.dumps(V1).encode()).digest()
-    value = encoded(1, V1, {"id": 0, "old": ""})[5:] or b""
-    tricky = encoded(1, V1, {"id": 7, "old": "abc"})[5:]
-    headers: dict[int, list[tuple[str, bytes | None]]] = {
-        1: [("other", b"x"), ("__value_schema_id", guid)],
-        2: [("__value_schema_id", b"\1" + bytes(16))],
-        3: [("__value_schema_id", None)],
-    }
-    path = a_log(tmp_path, [None], V1, V2)
-    rows = typed(path, [encoded(1, V1, {"id": 5, "old": "x"}), tricky, value, value], headers)
-    assert [row["value"] for row in rows] == [{"id": 5, "more": None}, {"id": 7, "more": None}, None, None]
-    assert [row["value_schema_id"] for row in rows] == [1, 1, None, None]
-    assert "there is no schema with the GUID 00000000-" in rows[2]["decode_error"]
-    assert rows[3]["decode_error"] == "it is not in the wire format"
-    (only,) = TypedValues(typed_form((path,), None, [TP], None), keep_headers=False)(
-        pa.RecordBatch.from_arrays(
-            [pa.array([None], pa.binary()), pa.array([None], HEADERS)], names=["value", "headers"]
-        )
-    ).to_pylist()
-    assert list(only) == ["value", "value_bytes", "value_schema_id", "decode_error"]
-
-
 def test_every_type(tmp_path: Path) -> None:
     kinds: list[tuple[str, Any, Any, Any]] = [
         ("nothing", "null", None, None),
@@ -193,105 +167,6 @@ def test_what_a_column_cannot_express(tmp_path: Path) -> None:
     assert rows[1]["decode_error"] == (
         "schema 1 does not fit the data: a number is beyond what its column can express in field when, at byte 15"
     )
-
-
-def logical(kind: str, name: str, **more: int) -> dict[str, Any]:
-    return {"type": kind, "logicalType": name, **more}
-
-
-MILLIS = logical("long", "timestamp-millis")
-WHEN_MS, WHEN = 1_700_000_000_000, datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
-PRICE = logical("bytes", "decimal", precision=9, scale=2)
-AN_HOUR = encode_varint(3_600_000)
-
-
-@pytest.mark.parametrize(
-    ("was", "data", "became", "expected"),
-    [
-        ("long", encode_varint(WHEN_MS), MILLIS, WHEN),
-        ("long", encode_varint(WHEN_MS), ["null", MILLIS], WHEN),
-        (MILLIS, encode_varint(WHEN_MS), "long", WHEN_MS),
-        (MILLIS, encode_varint(WHEN_MS), logical("long", "local-timestamp-millis"), WHEN.replace(tzinfo=None)),
-        ("int", encode_varint(19_000), logical("int", "date"), datetime.date(2022, 1, 8)),
-        (logical("int", "date"), encode_varint(19_000), "int", 19_000),
-        (logical("int", "date"), encode_varint(19_000), "long", 19_000),
-        ("int", AN_HOUR, logical("int", "time-millis"), "01:00:00.000"),
-        ("int", AN_HOUR, logical("long", "time-micros"), "00:00:03.600000"),
-        ("bytes", b"\x04\x04\xd2", PRICE, decimal.Decimal("12.34")),
-        (PRICE, b"\x04\x04\xd2", "bytes", b"\x04\xd2"),
-        (PRICE, b"\x04\x04\xd2", PRICE | {"precision": 20}, decimal.Decimal("12.34")),
-        (logical("string", "uuid"), b"\x02A", "string", "A"),
-        ("string", b"\x02A", logical("string", "uuid"), "A"),
-        ("int", b"\x04", ["null", "string", "long"], "2"),
-        (["null", "int"], b"\x02\x04", "double", 2.0),
-        ("long", encode_varint(2**24 + 1), "float", float(2**24)),
-        ("float", b"\0\0\xc0\x7f", ["int", "double"], '"NaN"'),
-        ({"type": {"type": "long", "logicalType": "timestamp-millis"}}, encode_varint(WHEN_MS), MILLIS, WHEN),
-        ("null", b"", record_schema() | {"name": "E"}, "null is not read as E"),
-        (record_schema() | {"name": "E"}, b"", record_schema() | {"name": "E"}, "{}"),
-        (logical("bytes", "decimal", precision=2, scale=3), b"\x02\x01", "bytes", b"\x01"),
-        (logical("bytes", "decimal", precision=60, scale=2), b"\x02\x85", PRICE | {"precision": 60}, "-1.23"),
-        (logical("int", "time-millis"), encode_varint(-1), logical("int", "time-millis"), "-1"),
-        (PRICE, b"\x04\x04\xd2", PRICE | {"scale": 4}, "a decimal of scale 2 is not read as one of scale 4"),
-        ("string", b"\x02A", "int", "string is not read as int"),
-        (["null", "int"], b"\0", "long", "null is not read as long"),
-        ("bytes", b"\x02\xff", "string", "a string is not UTF-8 in field x"),
-    ],
-)
-def test_evolved_types(tmp_path: Path, was: Any, data: bytes, became: Any, expected: Any) -> None:
-    """A text that is not the value is in the error."""
-    path = a_log(tmp_path, [None], record_schema(("x", was)), record_schema(("x", became)))
-    (row,) = typed(path, [framed(1, data)])
-    if row["decode_error"] is None:
-        assert row["value"] == {"x": expected}
-    else:
-        assert row["value"] is None
-        assert expected in row["decode_error"]
-
-
-def test_defaults(tmp_path: Path) -> None:
-    below = record_schema(("p", "int"), ("q", "string"), ("t", MILLIS), q="Q", t=WHEN_MS) | {"name": "Below"}
-    added: list[tuple[str, Any, Any, Any]] = [
-        ("stamp", MILLIS, WHEN_MS, WHEN),
-        ("local", logical("long", "local-timestamp-millis"), WHEN_MS, WHEN.replace(tzinfo=None)),
-        ("raw", "bytes", "\xff\1", b"\xff\1"),
-        ("fixed", {"type": "fixed", "name": "F", "size": 2}, "\xff\1", b"\xff\1"),
-        ("day", logical("int", "date"), 19_000, datetime.date(2022, 1, 8)),
-        ("time", logical("int", "time-millis"), 3_600_000, "01:00:00.000"),
-        ("price", PRICE, "\x04\xd2", decimal.Decimal("12.34")),
-        ("maybe", ["null", "int"], None, None),
-        ("second", ["null", "int"], 5, 5),
-        ("either", ["double", "string"], 5, "5.0"),
-        ("list", {"type": "array", "items": "float"}, [1, 2], [1.0, 2.0]),
-        ("map", {"type": "map", "values": "bytes"}, {"a": "\xff"}, [("a", b"\xff")]),
-        ("below", below, {"p": 1}, {"p": 1, "q": "Q", "t": WHEN}),
-        ("infinite", "double", "-Infinity", float("-inf")),
-        ("text", "string", "naïve", "naïve"),
-    ]
-    new = record_schema(
-        ("id", "int"), *((name, kind) for name, kind, _, _ in added), **{name: one for name, _, one, _ in added}
-    )
-    (row,) = typed(a_log(tmp_path, [None], record_schema(("id", "int")), new), [framed(1, b"\x02")])
-    assert row["decode_error"] is None
-    assert row["value"] == {"id": 1} | {name: expected for name, _, _, expected in added}
-    bad = record_schema(("id", "int"), ("n", "int"), n="x")
-    (row,) = typed(a_log(tmp_path / "bad", [None], record_schema(("id", "int")), bad), [framed(1, b"\x02")])
-    assert row["decode_error"] == "schema 1 does not resolve to that of the columns: field n: the default is no int"
-
-
-def test_unions_keep_the_order_of_the_schema_that_reads(tmp_path: Path) -> None:
-    """Whatever the order of the one that wrote them; also where the record contains itself."""
-
-    def node(*names: str) -> dict[str, Any]:
-        kinds = {"a": "int", "b": "string", "c": ["null", "string", "Node"], "d": "long"}
-        fields = [{"name": name, "type": kinds[name], **({"default": 7} if name == "d" else {})} for name in names]
-        return record_schema(("x", ["null", "int", {"type": "record", "name": "Node", "fields": fields}]))
-
-    inner = b"\x02i" + b"\0" + b"\x04"  # b, c, a
-    data = b"\x04" + b"\x02o" + b"\x04" + inner + b"\x02"
-    path = a_log(tmp_path, [None], node("b", "c", "a"), node("a", "d", "b", "c"))
-    (row,) = typed(path, [framed(1, data)])
-    assert row["value"] == {"x": '{"a":1,"d":7,"b":"o","c":{"a":2,"d":7,"b":"i","c":null}}'}
 
 
 def test_schemas_that_would_be_too_large(tmp_path: Path) -> None:
@@ -366,21 +241,6 @@ def test_export(spark: SparkSession, tmp_path: Path) -> None:
     export(spark, log, plain, [TP], ExportOptions())
     with pytest.raises(NotPermitted, match="found values decoded"):
         export(spark, log, plain, [TP], options)
-
-
-@requires_fixtures
-def test_a_real_topic(spark: SparkSession, tmp_path: Path) -> None:
-    """Every value of the fixture that its golden file decodes is in a column."""
-    log = FIXTURES / "schemas" / "log"
-    result = run("spark", "export", str(log), str(tmp_path / "out"), "avro-keys", "--decode", "--json")
-    assert result.exit_code == 0, result.output
-    rows = dataset.dataset(tmp_path / "out", partitioning="hive").to_table().to_pylist()
-    assert len(rows) == json.loads(result.stdout)["messages"] > 100
-    assert not [row["decode_error"] for row in rows if row["decode_error"] is not None]
-    assert all(row["value"] is None or row["value_schema_id"] == 5 for row in rows)
-    assert {tuple(row["value"]) for row in rows if row["value"]} == {
-        ("name", "home", "others", "balance", "since", "flags")
-    }
 
 
 def test_options_that_do_not_go_together(tmp_path: Path) -> None:

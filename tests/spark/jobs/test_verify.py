@@ -45,11 +45,6 @@ def a_log(path: Path) -> BuiltLogDir:
     )
 
 
-def test_nothing_wrong(spark: SparkSession, tmp_path: Path) -> None:
-    a_log(tmp_path)
-    assert verify(spark, tmp_path) == verify_log_dir(tmp_path) == []
-
-
 def test_damage_is_found(spark: SparkSession, tmp_path: Path) -> None:
     """In a batch, an index, a transaction index, a checkpoint: the same findings as without Spark."""
     built = a_log(tmp_path)
