@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import echo, say, text_of
-from kafkafs.cli.process import DATA_ERROR, FOUND, use_default_signals
+from kafkafs.cli import echo, fail_with, say, text_of
+from kafkafs.cli.process import FOUND, use_default_signals
 from kafkafs.cli.shared_options import (
     AS_JSON,
     ISOLATION,
@@ -89,10 +89,7 @@ def digest(
             for found in (() if "error" in row else (row,) if by is None else row["ranges"])
         ]  # fmt: skip
         print_table(("PARTITION", "FROM", "END", "MESSAGES", "DIGEST"), lines)
-    for text in failed:
-        say(text)
-    if failed:
-        ctx.exit(DATA_ERROR)
+    fail_with(ctx, failed)
 
 
 def _digest(
@@ -196,10 +193,9 @@ def diff(
         if not row.get("differs", True) and row["stored"][0] != row["stored"][1] and row["absent_in"] is None:
             how = (f"{side} has {_layout(one)}" for side, one in zip((logdir, other), row["stored"], strict=True))
             say(f"{place}: the same messages, stored differently: {'; '.join(how)}")
-    for text in failed:
-        say(text)
-    if failed or differ:
-        ctx.exit(DATA_ERROR if failed else FOUND)
+    fail_with(ctx, failed)
+    if differ:
+        ctx.exit(FOUND)
 
 
 def _bounds(offsets: OffsetSpec | None) -> tuple[int, int]:

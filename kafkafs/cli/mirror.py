@@ -18,8 +18,9 @@ from kafkafs.cli import say, text_of
 from kafkafs.cli.process import DATA_ERROR
 from kafkafs.cli.shared_options import (
     AS_JSON,
+    MOMENT,
     TIER,
-    Moment,
+    Parsed,
     TopicPartitionPattern,
     check_destination,
     expand,
@@ -39,14 +40,11 @@ _LOOK_AGAIN_S = 0.1
 _FLUSH_S = 5.0
 
 
-class _Renaming(click.ParamType[tuple[str, str]]):
-    name = "OLD=NEW"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        old, sign, new = str(value).partition("=")
-        if not sign or not old or not new:
-            self.fail(f"{value!r} is not in the form OLD=NEW", param, ctx)
-        return old, new
+def _renaming(text: str) -> tuple[str, str]:
+    old, sign, new = text.partition("=")
+    if not sign or not old or not new:
+        raise ValueError(f"{text!r} is not in the form OLD=NEW")
+    return old, new
 
 
 @dataclass(slots=True)
@@ -65,7 +63,7 @@ class _Manifest:
 @click.option(
     "--until",
     "until_ms",
-    type=Moment(),
+    type=MOMENT,
     help="Cut each partition after its last batch with a message at or before TIME (2026-11-20T10:15, UTC without a "
     "zone, or epoch milliseconds).",
 )
@@ -73,7 +71,7 @@ class _Manifest:
     "--rename",
     "renamings",
     multiple=True,
-    type=_Renaming(),
+    type=Parsed("OLD=NEW", _renaming),
     help="Give the topic OLD the name NEW in DEST; may be repeated.",
 )
 @click.option(
