@@ -30,7 +30,6 @@ from kafkafs.reading.store import LEAST_BYTES, Store, default_directory
 from kafkafs.reading.workbench import Rendition
 from kafkafs.reading.workers import Workers
 from storage.errors import OffsetOutOfRange, StorageError
-from storage.files.names import KAFKAS_OWN_TOPICS
 from storage.format.decoder import Decoder
 from storage.log.counting import count_messages
 from storage.types import Isolation, OffsetRange, TimeRange, TopicPartition
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from kafkafs.arrow.block_texts import Decoding, Side
     from kafkafs.arrow.dataset import ScanDataset
     from kafkafs.arrow.typed_values import TypedForm, TypedValues
-    from kafkafs.schemas.registry import SchemaLookup
     from storage.format.block import BatchDamage, RecordBlock
     from storage.log.log_dir import LogDir
     from storage.log.segment import Segment
@@ -414,21 +412,12 @@ def _batches(scan: Scan) -> Iterator[pa.RecordBatch]:
 
 def _decoding(scan: Scan) -> Decoding | None:
     """What decodes the columns of texts that are wanted."""
-    from kafkafs.arrow.block_texts import SIDES, Decoding
+    from kafkafs.arrow.block_texts import SIDES, Decoding, schemas_of_topic
 
     sides: list[Side] = [side for side in SIDES if {f"{side}_json", f"{side}_schema_id"} & set(scan.columns)]
     if "decode_error" in scan.columns:
         sides = list(SIDES)
-    return Decoding(_schemas(scan), sides) if sides else None
-
-
-def _schemas(scan: Scan) -> SchemaLookup:
-    from kafkafs.arrow.block_texts import schemas_for
-    from kafkafs.schemas.registry import Registry
-
-    if scan.topic in KAFKAS_OWN_TOPICS:
-        return Registry()
-    return schemas_for(scan._source.paths, scan._source.schemas)
+    return Decoding(schemas_of_topic(scan.topic, scan._source.paths, scan._source.schemas), sides) if sides else None
 
 
 def _file_bytes(block: RecordBlock) -> int:
