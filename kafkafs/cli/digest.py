@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from kafkafs.cli.shared_options import (
     open_log_dir,
     say_remote,
 )
-from kafkafs.cli.terminal import print_json, print_table, progress_bar
+from kafkafs.cli.terminal import bytes_json, print_json, print_table, progress_bar
 from kafkafs.reading.range_names import OffsetsBetween, OffsetsFrom, OffsetSpec, SingleOffset
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.types import MAX_OFFSET, Isolation, TopicPartition
@@ -298,17 +297,7 @@ def _json(found: LogDiff, stored: list[Stored]) -> dict[str, Any]:
 def _record_json(seen: SeenRecord) -> dict[str, Any]:
     return {
         "timestamp": seen.timestamp,
-        "key": _bytes_json(seen.key),
-        "value": _bytes_json(seen.value),
-        "headers": [[_bytes_json(name), _bytes_json(value)] for name, value in seen.headers],
+        "key": bytes_json(seen.key),
+        "value": bytes_json(seen.value),
+        "headers": [[bytes_json(name), bytes_json(value)] for name, value in seen.headers],
     }
-
-
-def _bytes_json(data: bytes | None) -> object:
-    """As in the jsonl views: text, or base64 where the bytes are not UTF-8."""
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}

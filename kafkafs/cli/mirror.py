@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,14 +45,6 @@ def _renaming(text: str) -> tuple[str, str]:
     if not sign or not old or not new:
         raise ValueError(f"{text!r} is not in the form OLD=NEW")
     return old, new
-
-
-@dataclass(slots=True)
-class _Manifest:
-    """The file that is to be written, and what records its content."""
-
-    path: Path
-    recorder: ManifestRecorder
 
 
 @click.command()
@@ -118,18 +110,19 @@ def mirror(
     """
     from storage.backup.mirror import Mirror
     from storage.directory.owned_dir import Opening, OwnedDir
+    from storage.files import manifest
+    from storage.files.disk import RealDisk
 
     if follow and until_ms is not None:
         raise click.UsageError("--follow and --until cannot be combined")
     source = open_log_dir(src)
     check_destination(dest, src)
     renamed = _renamed(source, renamings, follow)
-    manifest = None if manifest_path is None else _opened(manifest_path, src, dest)
+    recorder = None if manifest_path is None else _recorder(manifest_path, src, dest)
     interrupted = _was_interrupted(dest)
     owned = OwnedDir.open(dest, Opening(create=True, gentle=True))
     try:
         with progress_bar() as progress:
-            recorder = None if manifest is None else manifest.recorder
             wanted = partial(_wanted, tp=tp, follow=follow)
             copy = Mirror(source, owned, wanted, progress, force, until_ms, renamed, recorder)
             copy.run()
@@ -146,24 +139,23 @@ def mirror(
     results = [copy.results[found] for found in sorted(copy.results)]
     errors = [result.error for result in results if result.error is not None]
     errors += [error for found, error in closing.errors.items() if found not in copy.results]
-    written = manifest is not None and not errors
-    if manifest is not None and written:
-        _write(manifest, until_ms, source.clock.now_ms(), dest)
+    if manifest_path is not None and recorder is not None and not errors:
+        manifest.write(RealDisk(), manifest_path, recorder.manifest(until_ms, source.clock.now_ms(), dest))
+    unlisted = {} if recorder is None else recorder.found
     if as_json:
-        made = {"manifest": None if manifest is None or not written else str(manifest.path)}
-        unlisted = {} if manifest is None else manifest.recorder.found
         told = [_json(result, unlisted.get(result.tp)) for result in results]
-        print_json({"partitions": told, "continued": interrupted, **made})
+        written = None if manifest_path is None or errors else str(manifest_path)
+        print_json({"partitions": told, "continued": interrupted, "manifest": written})
     else:
         rows = [(str(r.tp), r.first_offset, r.log_end_offset, r.size_bytes) for r in results]
         print_table(("PARTITION", "FROM", "END", "BYTES"), rows)
-    for note in _notes(results, manifest, dest if interrupted else None):
+    for note in _notes(results, unlisted, manifest_path, dest if interrupted else None):
         say(note)
     for error in errors:
         say(error)
     if errors:
-        if manifest is not None:
-            say(f"{manifest.path} was not written, because not everything was copied")
+        if manifest_path is not None:
+            say(f"{manifest_path} was not written, because not everything was copied")
         ctx.exit(DATA_ERROR)
 
 
@@ -177,7 +169,7 @@ def _renamed(source: LogDir, renamings: tuple[tuple[str, str], ...], follow: boo
     return renamed
 
 
-def _opened(path: Path, src: Path, dest: Path) -> _Manifest:
+def _recorder(path: Path, src: Path, dest: Path) -> ManifestRecorder:
     """The manifest as it is now. Errors that would keep it from being written are raised before anything is copied."""
     from storage.backup.mirror import ManifestRecorder
     from storage.files import manifest
@@ -185,14 +177,7 @@ def _opened(path: Path, src: Path, dest: Path) -> _Manifest:
     if not path.parent.is_dir():
         raise click.UsageError(f"--manifest: there is no directory {path.parent}")
     check_destination(path, src, dest)
-    return _Manifest(path, ManifestRecorder(manifest.read(path)))
-
-
-def _write(manifest: _Manifest, until_ms: int | None, now_ms: int, dest: Path) -> None:
-    from storage.files import manifest as manifests
-    from storage.files.disk import RealDisk
-
-    manifests.write(RealDisk(), manifest.path, manifest.recorder.manifest(until_ms, now_ms, dest))
+    return ManifestRecorder(manifest.read(path))
 
 
 def _was_interrupted(dest: Path) -> bool:
@@ -208,18 +193,23 @@ def _was_interrupted(dest: Path) -> bool:
     )
 
 
-def _notes(results: list[Mirrored], manifest: _Manifest | None, interrupted: Path | None) -> Iterator[str]:
+def _notes(
+    results: list[Mirrored],
+    found: Mapping[TopicPartition, OffsetRange],
+    manifest_path: Path | None,
+    interrupted: Path | None,
+) -> Iterator[str]:
     """What a person should know about a mirror that worked."""
     if interrupted is not None:
         yield f"{interrupted} was not closed in order; this run continued where each partition ended"
     for result in results:
         if result.remote_note is not None:
             yield f"note: {result.remote_note}: they were not copied"
-        unlisted = None if manifest is None else manifest.recorder.found.get(result.tp)
-        if manifest is not None and unlisted is not None:
+        unlisted = found.get(result.tp)
+        if unlisted is not None:
             yield (
                 f"{result.tp}: offsets {unlisted.start} to {unlisted.end - 1} were in DEST already and not in"
-                f" {manifest.path}; they were checked and added"
+                f" {manifest_path}; they were checked and added"
             )
         mixed = result.mixed
         if mixed is not None:
