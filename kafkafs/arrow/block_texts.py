@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from kafkafs.arrow.log_dirs import InvalidOption, open_log_dirs
 from kafkafs.decoding import TextDecoder, find_guids, own_texts
+from kafkafs.schemas.registry import Registry
 from kafkafs.schemas.sources import SCHEMAS_LOG, LogSchemas, SchemaSource, schemas_at
 from storage.errors import UnknownTopicOrPartition
+from storage.files.names import KAFKAS_OWN_TOPICS
 from storage.format.block import RecordColumn
 from storage.format.messages import GROUPS
 
@@ -86,6 +88,11 @@ class Decoding:
         starts, lengths = block.columns[first], block.columns[first + 1]
         data, ends, ids, errors = decoder.decode(block.buffer, starts, lengths, guids)
         return Texts(data, ends, lengths >= 0, ids, errors)
+
+
+def schemas_of_topic(topic: str, paths: tuple[Path, ...], schemas: Path | None) -> SchemaLookup:
+    """What a topic's keys and values are decoded by: see `schemas_for`; Kafka's own topics need no schemas."""
+    return Registry() if topic in KAFKAS_OWN_TOPICS else schemas_for(paths, schemas)
 
 
 @lru_cache(maxsize=4)

@@ -35,7 +35,7 @@ from storage.tier.tier import Tier
 from storage.types import NO_TIMESTAMP, Isolation, OffsetRange, TimeRange, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
-    from kafkafs.arrow.block_texts import Decoding, Side
+    from kafkafs.arrow.block_texts import Side
     from kafkafs.arrow.typed_values import TypedForm
     from storage.log.log_dir import LogDir
     from storage.log.snapshot import LogSnapshot
@@ -462,20 +462,13 @@ class _Decoder:
         self._source = source
 
     def decoded(self, message: Message, side: Side) -> Any:
-        from kafkafs.arrow.block_texts import Decoding, schemas_for
-        from kafkafs.schemas.registry import Registry
+        from kafkafs.arrow.block_texts import Decoding, schemas_of_topic
 
-        own = message.topic in KAFKAS_OWN_TOPICS
-        schemas = Registry() if own else schemas_for(self._source.paths, self._source.schemas)
-        decoding = Decoding(schemas, (side,))
+        decoding = Decoding(schemas_of_topic(message.topic, self._source.paths, self._source.schemas), (side,))
         headers = [(name.encode(), value) for name, value in message.headers]
         record = RecordColumns.from_records([Record(message.key, message.value, headers, message.timestamp)])
         block = RecordBlock(memoryview(bytes(record.buffer)), BatchTable.empty(0), record.columns, 1)
         decoding.take(TopicPartition(message.topic, message.partition), block)
-        return self._of(decoding, side, message)
-
-    @staticmethod
-    def _of(decoding: Decoding, side: Side, message: Message) -> Any:
         texts = decoding.texts(side)
         if 0 in texts.errors:
             what = f"{side} of {message.topic}/{message.partition} cannot be decoded: {texts.errors[0]}"

@@ -6,7 +6,7 @@ Keys and values are copied from a block directly into the memory of the Arrow ba
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -35,15 +35,6 @@ if TYPE_CHECKING:
 _CONTINUATION: Final = 0xC0, 0x80  # mask and value of a byte that goes on with a UTF-8 character
 
 
-class HeaderSpans(NamedTuple):
-    """All headers of a block's records, record by record: positions in its buffer; a value length of -1 is null."""
-
-    key_start: Int64s
-    key_length: Int64s
-    value_start: Int64s
-    value_length: Int64s
-
-
 class HeaderColumn:
     """The headers of the batch that is being built."""
 
@@ -58,11 +49,11 @@ class HeaderColumn:
         self._counts[row : row + len(block)] = block.headers_count
         if not block.headers_count.any():
             return
-        spans = header_spans(block)
-        keys, key_ends = _gathered(block, spans.key_start, spans.key_length)
-        values, value_ends = _gathered(block, spans.value_start, spans.value_length)
+        key_start, key_length, value_start, value_length = block.headers_spans()
+        keys, key_ends = _gathered(block, key_start, key_length)
+        values, value_ends = _gathered(block, value_start, value_length)
         self.size_bytes += len(keys) + len(values)
-        self._parts.append((_texts(keys, key_ends), _byte_strings(values, value_ends, spans.value_length >= 0)))
+        self._parts.append((_texts(keys, key_ends), _strings(pa.binary(), values, value_ends, value_length >= 0)))
 
     def finish(self, rows: int) -> pa.Array:
         """The first `rows` rows; the next `add` begins a new array."""
@@ -80,11 +71,6 @@ class HeaderColumn:
         return pa.Array.from_buffers(self._type, rows, [validity, pa.py_buffer(offsets)], children=[headers])
 
 
-def header_spans(block: RecordBlock) -> HeaderSpans:
-    """Where the headers of a block's records lie."""
-    return HeaderSpans(*block.headers_spans())
-
-
 def _gathered(block: RecordBlock, starts: Int64s, lengths: Int64s) -> tuple[NDArray[np.uint8], Int64s]:
     data = np.empty(int(np.maximum(lengths, 0).sum()), np.uint8)
     ends = np.empty(len(starts), np.int64)
@@ -92,17 +78,14 @@ def _gathered(block: RecordBlock, starts: Int64s, lengths: Int64s) -> tuple[NDAr
     return data, ends
 
 
-def _header_offsets(ends: Int64s) -> NDArray[np.int32]:
+def _strings(
+    kind: pa.DataType, data: NDArray[np.uint8], ends: Int64s, valid: NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """Strings or bytes that lie one after another; null where not `valid`."""
     offsets = np.zeros(len(ends) + 1, np.int32)
     offsets[1:] = ends
-    return offsets
-
-
-def _byte_strings(data: NDArray[np.uint8], ends: Int64s, valid: NDArray[np.bool_]) -> pa.Array:
-    validity = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(
-        pa.binary(), len(ends), [validity, pa.py_buffer(_header_offsets(ends)), pa.py_buffer(data)]
-    )
+    validity = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(ends), [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _texts(data: NDArray[np.uint8], ends: Int64s) -> pa.Array:
@@ -117,9 +100,7 @@ def _texts(data: NDArray[np.uint8], ends: Int64s) -> pa.Array:
     except UnicodeDecodeError:
         whole = False
     if whole:
-        return pa.Array.from_buffers(
-            pa.string(), len(ends), [None, pa.py_buffer(_header_offsets(ends)), pa.py_buffer(data)]
-        )
+        return _strings(pa.string(), data, ends)
     bounds = zip(starts.tolist(), ends.tolist(), strict=True)
     return pa.array([raw[start:end].decode(errors="replace") for start, end in bounds], pa.string())
 
@@ -138,11 +119,7 @@ class TextColumn:
 
     def add(self, tp: TopicPartition, block: RecordBlock, row: int) -> None:
         texts = self._decoding.texts(self._side)
-        offsets = np.zeros(len(texts.ends) + 1, np.int32)
-        offsets[1:] = texts.ends
-        validity = None if texts.valid.all() else pa.py_buffer(np.packbits(texts.valid, bitorder="little"))
-        buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(texts.data)]
-        self._parts.append(pa.Array.from_buffers(pa.string(), len(texts.ends), buffers))
+        self._parts.append(_strings(pa.string(), texts.data, texts.ends, texts.valid))
         self.size_bytes += len(texts.data)
 
     def finish(self, rows: int) -> pa.Array:

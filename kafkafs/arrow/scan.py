@@ -30,7 +30,6 @@ from kafkafs.reading.store import LEAST_BYTES, Store, default_directory
 from kafkafs.reading.workbench import Rendition
 from kafkafs.reading.workers import Workers
 from storage.errors import OffsetOutOfRange, StorageError
-from storage.files.names import KAFKAS_OWN_TOPICS
 from storage.format.decoder import Decoder
 from storage.log.counting import count_messages
 from storage.types import Isolation, OffsetRange, TimeRange, TopicPartition
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from kafkafs.arrow.block_texts import Decoding, Side
     from kafkafs.arrow.dataset import ScanDataset
     from kafkafs.arrow.typed_values import TypedForm, TypedValues
-    from kafkafs.schemas.registry import SchemaLookup
     from storage.format.block import BatchDamage, RecordBlock
     from storage.log.log_dir import LogDir
     from storage.log.segment import Segment
@@ -248,14 +246,37 @@ class Scan:
     @property
     def schema(self) -> pa.Schema:
         """The columns as batches have them. ImportError without pyarrow."""
-        return _schema(self)
+        require_pyarrow()
+        import pyarrow as pa
+
+        from kafkafs.arrow.rows import MILLISECONDS, arrow_schema
+
+        types = {"timestamp": MILLISECONDS}
+        if self._text:
+            types |= {"key": pa.string(), "value": pa.string()}
+        if self._form is not None:
+            types |= {"value": _typed(self._form).type, TYPED: pa.binary()}
+        return arrow_schema(self.columns, types)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Record batches of 10,000 to 20,000 messages, fewer where messages are large; each owns its memory.
 
         StorageError for damage and for messages that are gone, with their place, unless they are skipped; OSError.
         """
-        return _batches(self)
+        schema = self.schema
+        import pyarrow as pa
+
+        from kafkafs.arrow.rows import arrow_batches, arrow_schema
+
+        columns, typed = list(self.columns), None
+        if self._form is not None and not {"value", TYPED, "decode_error"}.isdisjoint(columns):
+            typed = _typed(self._form)
+            columns = list(dict.fromkeys(("value", "headers", *(name for name in columns if name != TYPED))))
+        read = arrow_schema(columns, {name: schema.field(name).type for name in columns if name in self.columns})
+        if typed is not None:
+            read = read.set(0, pa.field("value", pa.binary()))
+        for batch in arrow_batches(self.blocks(), read, _decoding(self), replace_errors=self._text == "replace"):
+            yield batch if typed is None else typed(batch).select(schema.names)
 
     def count(self) -> int:
         """The number of messages: from the headers of batches, where all between two offsets are wanted and nothing is
@@ -375,60 +396,20 @@ def require_pyarrow() -> None:
         raise ImportError("batches and typed columns need pyarrow: pip install 'kafkafs[arrow]'")
 
 
-def _schema(scan: Scan) -> pa.Schema:
-    require_pyarrow()
-    import pyarrow as pa
-
-    from kafkafs.arrow.rows import MILLISECONDS, arrow_schema
-
-    types = {"timestamp": MILLISECONDS}
-    if scan._text:
-        types |= {"key": pa.string(), "value": pa.string()}
-    if scan._form is not None:
-        types |= {"value": _typed(scan._form).type, TYPED: pa.binary()}
-    return arrow_schema(scan.columns, types)
-
-
 def _typed(form: TypedForm) -> TypedValues:
     from kafkafs.arrow.typed_values import TypedValues
 
     return TypedValues(form)
 
 
-def _batches(scan: Scan) -> Iterator[pa.RecordBatch]:
-    schema = scan.schema
-    import pyarrow as pa
-
-    from kafkafs.arrow.rows import arrow_batches, arrow_schema
-
-    columns, typed = list(scan.columns), None
-    if scan._form is not None and not {"value", TYPED, "decode_error"}.isdisjoint(columns):
-        typed = _typed(scan._form)
-        columns = list(dict.fromkeys(("value", "headers", *(name for name in columns if name != TYPED))))
-    read = arrow_schema(columns, {name: schema.field(name).type for name in columns if name in scan.columns})
-    if typed is not None:
-        read = read.set(0, pa.field("value", pa.binary()))
-    for batch in arrow_batches(scan.blocks(), read, _decoding(scan), replace_errors=scan._text == "replace"):
-        yield batch if typed is None else typed(batch).select(schema.names)
-
-
 def _decoding(scan: Scan) -> Decoding | None:
     """What decodes the columns of texts that are wanted."""
-    from kafkafs.arrow.block_texts import SIDES, Decoding
+    from kafkafs.arrow.block_texts import SIDES, Decoding, schemas_of_topic
 
     sides: list[Side] = [side for side in SIDES if {f"{side}_json", f"{side}_schema_id"} & set(scan.columns)]
     if "decode_error" in scan.columns:
         sides = list(SIDES)
-    return Decoding(_schemas(scan), sides) if sides else None
-
-
-def _schemas(scan: Scan) -> SchemaLookup:
-    from kafkafs.arrow.block_texts import schemas_for
-    from kafkafs.schemas.registry import Registry
-
-    if scan.topic in KAFKAS_OWN_TOPICS:
-        return Registry()
-    return schemas_for(scan._source.paths, scan._source.schemas)
+    return Decoding(schemas_of_topic(scan.topic, scan._source.paths, scan._source.schemas), sides) if sides else None
 
 
 def _file_bytes(block: RecordBlock) -> int:

@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 from collections import UserDict
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -151,6 +152,15 @@ def say(message: object) -> None:
     text = printable(" ".join(text_of(message).split("\n")))
     with suppress(OSError):
         click.echo(f"kafkafs: {text}", err=True)
+
+
+def fail_with(ctx: click.Context, problems: Iterable[object]) -> None:
+    """Says all problems, and exits with code 4 if there is one."""
+    problems = list(problems)
+    for problem in problems:
+        say(problem)
+    if problems:
+        ctx.exit(DATA_ERROR)
 
 
 def echo(text: object = "") -> None:

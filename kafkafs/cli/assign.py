@@ -7,45 +7,35 @@ from collections import Counter
 import click
 
 from kafkafs.cli import echo
-from kafkafs.cli.shared_options import whole_number
+from kafkafs.cli.shared_options import Parsed, whole_number
 from kafkafs.cli.terminal import print_json, print_table
 
 _MOST_START = 1_000_000  # above this Kafka's 32-bit arithmetic may overflow
 
 
-class _Brokers(click.ParamType["list[int]"]):
-    name = "1,2,3"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
-        if isinstance(value, list):
-            return value
-        return sorted(_broker(self, text, param, ctx) for text in str(value).split(","))
+def _brokers(text: str) -> list[int]:
+    return sorted(map(_broker, text.split(",")))
 
 
-class _Racks(click.ParamType["dict[int, str]"]):
-    name = "1=a,2=b"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> dict[int, str]:
-        if isinstance(value, dict):
-            return value
-        racks: dict[int, str] = {}
-        for text in str(value).split(","):
-            broker, equals, rack = text.partition("=")
-            if not equals or not rack:
-                self.fail(f"{text!r} is not in the form BROKER=RACK", param, ctx)
-            racks[_broker(self, broker, param, ctx)] = rack
-        return racks
+def _racks(text: str) -> dict[int, str]:
+    racks = {}
+    for part in text.split(","):
+        broker, equals, rack = part.partition("=")
+        if not equals or not rack:
+            raise ValueError(f"{part!r} is not in the form BROKER=RACK")
+        racks[_broker(broker)] = rack
+    return racks
 
 
-def _broker(kind: click.ParamType[object], text: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+def _broker(text: str) -> int:
     number = whole_number(text, 2**31 - 1)
     if number is None:
-        kind.fail(f"{text!r} is not a broker id", param, ctx)
+        raise ValueError(f"{text!r} is not a broker id")
     return number
 
 
 @click.command()
-@click.option("--brokers", required=True, type=_Brokers(), metavar="1,2,3", help="The brokers' ids.")
+@click.option("--brokers", required=True, type=Parsed("1,2,3", _brokers), metavar="1,2,3", help="The brokers' ids.")
 @click.option("--partitions", required=True, type=click.IntRange(min=1), metavar="N", help="The number of partitions.")
 @click.option(
     "--replication-factor",
@@ -55,7 +45,10 @@ def _broker(kind: click.ParamType[object], text: str, param: click.Parameter | N
     help="The number of replicas of each partition.",
 )
 @click.option(
-    "--racks", type=_Racks(), metavar="1=a,2=b", help="The rack of every broker; replicas are spread over racks."
+    "--racks",
+    type=Parsed("1=a,2=b", _racks),
+    metavar="1=a,2=b",
+    help="The rack of every broker; replicas are spread over racks.",
 )
 @click.option(
     "--start", type=click.IntRange(0, _MOST_START), metavar="S", help="The start position, instead of a random one."

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import echo, say, text_of
-from kafkafs.cli.process import DATA_ERROR, use_default_signals
+from kafkafs.cli import echo, fail_with, say, text_of
+from kafkafs.cli.process import use_default_signals
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION, LOGDIR, TIER, TopicPartitionPattern, expand, open_log_dir
 from storage.types import MAX_OFFSET, Isolation
 
@@ -58,10 +58,7 @@ def count(ctx: click.Context, logdir: Path, tp: str | None, isolation: str, as_j
             first, last = row["remote_offsets"]
             place = f"{row['topic']}/{row['partition']}"
             say(f"note: {place}: messages {first} to {last} are in tiered storage, and not counted")
-    for row in failed:
-        say(row["error"])
-    if failed:
-        ctx.exit(DATA_ERROR)
+    fail_with(ctx, (row["error"] for row in failed))
 
 
 def _counted(log_dir: LogDir, tp: TopicPartition, isolation: Isolation, progress: Progress) -> dict[str, Any]:

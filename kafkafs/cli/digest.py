@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import echo, say, text_of
-from kafkafs.cli.process import DATA_ERROR, FOUND, use_default_signals
+from kafkafs.cli import echo, fail_with, say, text_of
+from kafkafs.cli.process import FOUND, use_default_signals
 from kafkafs.cli.shared_options import (
     AS_JSON,
     ISOLATION,
@@ -22,7 +21,7 @@ from kafkafs.cli.shared_options import (
     open_log_dir,
     say_remote,
 )
-from kafkafs.cli.terminal import print_json, print_table, progress_bar
+from kafkafs.cli.terminal import bytes_json, print_json, print_table, progress_bar
 from kafkafs.reading.range_names import OffsetsBetween, OffsetsFrom, OffsetSpec, SingleOffset
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.types import MAX_OFFSET, Isolation, TopicPartition
@@ -90,10 +89,7 @@ def digest(
             for found in (() if "error" in row else (row,) if by is None else row["ranges"])
         ]  # fmt: skip
         print_table(("PARTITION", "FROM", "END", "MESSAGES", "DIGEST"), lines)
-    for text in failed:
-        say(text)
-    if failed:
-        ctx.exit(DATA_ERROR)
+    fail_with(ctx, failed)
 
 
 def _digest(
@@ -199,10 +195,9 @@ def diff(
         if not row.get("differs", True) and row["stored"][0] != row["stored"][1] and row["absent_in"] is None:
             how = (f"{side} has {_layout(one)}" for side, one in zip((logdir, other), row["stored"], strict=True))
             say(f"{place}: the same messages, stored differently: {'; '.join(how)}")
-    for text in failed:
-        say(text)
-    if failed or differ:
-        ctx.exit(DATA_ERROR if failed else FOUND)
+    fail_with(ctx, failed)
+    if differ:
+        ctx.exit(FOUND)
 
 
 def _bounds(offsets: OffsetSpec | None) -> tuple[int, int]:
@@ -305,17 +300,7 @@ def _json(found: LogDiff, stored: list[Stored]) -> dict[str, Any]:
 def _record_json(seen: SeenRecord) -> dict[str, Any]:
     return {
         "timestamp": seen.timestamp,
-        "key": _bytes_json(seen.key),
-        "value": _bytes_json(seen.value),
-        "headers": [[_bytes_json(name), _bytes_json(value)] for name, value in seen.headers],
+        "key": bytes_json(seen.key),
+        "value": bytes_json(seen.value),
+        "headers": [[bytes_json(name), bytes_json(value)] for name, value in seen.headers],
     }
-
-
-def _bytes_json(data: bytes | None) -> object:
-    """A value as in the jsonl views: text, or base64 where the bytes are not UTF-8."""
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}

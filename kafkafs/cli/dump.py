@@ -78,7 +78,7 @@ _BOOLS: Final = {False: "false", True: "true"}
 _AT_ONCE: Final = 4 << 20
 
 
-def dump_log(output: Output, path: Path, *, raw: bool | None) -> bool:
+def _log(output: Output, path: Path, raw: bool | None) -> bool:
     """Prints a file of batches; False if some of it is damaged. `raw`: whether records of Kafka's own topics are
     printed as any others; None: no records. OSError if it cannot be read."""
     segment = _segment(path)
@@ -377,11 +377,6 @@ def _reader_of(name: str) -> _Reader | None:
             if bare.endswith(suffix):
                 return reader
     return None
-
-
-def _log(output: Output, path: Path, raw: bool | None) -> bool:
-
-    return dump_log(output, path, raw=raw)
 
 
 def _lines(output: Output, path: Path, kind: str, lines: Iterator[Facts]) -> bool:

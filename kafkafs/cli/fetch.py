@@ -10,7 +10,16 @@ import click
 
 from kafkafs.cli import say, text_of
 from kafkafs.cli.process import DATA_ERROR, use_default_signals
-from kafkafs.cli.shared_options import ENDS, LOGDIR, TIER, TopicPartitionPattern, expand, open_log_dir, whole_number
+from kafkafs.cli.shared_options import (
+    ENDS,
+    LOGDIR,
+    TIER,
+    Parsed,
+    TopicPartitionPattern,
+    expand,
+    open_log_dir,
+    whole_number,
+)
 from storage.types import MAX_OFFSET
 
 if TYPE_CHECKING:
@@ -22,24 +31,22 @@ _WORDS = ("earliest", "latest")
 _MOST_BYTES = 2**31 - 3  # the greatest value of the length before the messages
 
 
-class _StartOffset(click.ParamType["int | str"]):
-    name = "N"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        text = str(value)
-        if text in ENDS:
-            return ENDS[text]
-        number = whole_number(text, MAX_OFFSET)
-        if number is None:
-            self.fail(f"{value!r} is neither an offset nor earliest or latest", param, ctx)
-        return number
+def _start_offset(text: str) -> int | str:
+    number = ENDS.get(text) or whole_number(text, MAX_OFFSET)
+    if number is None:
+        raise ValueError(f"{text!r} is neither an offset nor earliest or latest")
+    return number
 
 
 @click.command()
 @LOGDIR
 @click.argument("tps", nargs=-1, required=True, type=TopicPartitionPattern(), metavar="TP...")
 @click.option(
-    "--offset", required=True, type=_StartOffset(), metavar="N", help="Where to start: an offset, earliest or latest."
+    "--offset",
+    required=True,
+    type=Parsed("N", _start_offset),
+    metavar="N",
+    help="Where to start: an offset, earliest or latest.",
 )
 @click.option(
     "--max-bytes", required=True, type=click.IntRange(1, _MOST_BYTES), metavar="S", help="The size of a chunk."

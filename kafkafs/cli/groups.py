@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import echo, say
-from kafkafs.cli.process import DATA_ERROR, use_default_signals
+from kafkafs.cli import echo, fail_with, say
+from kafkafs.cli.process import use_default_signals
 from kafkafs.cli.shared_options import (
     AS_JSON,
     ENDS,
     LOGDIR,
     TIER,
+    Parsed,
     TopicPartitionPattern,
     dated,
     expand,
@@ -31,32 +32,29 @@ if TYPE_CHECKING:
     from storage.log.log_dir import LogDir
 
 
-class _Target(click.ParamType["str | int | TimeSpec"]):
+def _target(text: str) -> str | int | TimeSpec:
     """`earliest`, `latest`, an offset, or a time as in the range names."""
+    from kafkafs.reading.range_names import MalformedRange, parse_time_spec
 
-    name = "WHERE"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str | int | TimeSpec:
-        from kafkafs.reading.range_names import MalformedRange, parse_time_spec
-
-        text = str(value)
-        if text in ENDS:
-            return ENDS[text]
-        if text.isascii() and text.isdigit():
-            number = whole_number(text, MAX_OFFSET)
-            if number is None:
-                self.fail(f"{value!r} is above 2^63-1", param, ctx)
-            return number
-        try:
-            return parse_time_spec(text if text.startswith("last-") else f"{dated(text)}--")
-        except MalformedRange:
-            self.fail(f"{value!r} is neither earliest, latest, an offset nor a time (2026-11-20T10:15)", param, ctx)
+    if text in ENDS:
+        return ENDS[text]
+    if text.isascii() and text.isdigit():
+        number = whole_number(text, MAX_OFFSET)
+        if number is None:
+            raise ValueError(f"{text!r} is above 2^63-1")
+        return number
+    try:
+        return parse_time_spec(text if text.startswith("last-") else f"{dated(text)}--")
+    except MalformedRange:
+        raise ValueError(f"{text!r} is neither earliest, latest, an offset nor a time (2026-11-20T10:15)") from None
 
 
 @click.command()
 @LOGDIR
 @click.argument("group", required=False)
-@click.option("--reset-to", "target", type=_Target(), metavar="WHERE", help="Commit these offsets for GROUP.")
+@click.option(
+    "--reset-to", "target", type=Parsed("WHERE", _target), metavar="WHERE", help="Commit these offsets for GROUP."
+)
 @click.option(
     "--topic", "topics", multiple=True, type=TopicPartitionPattern(), help="The partitions to reset; may be repeated."
 )
@@ -97,11 +95,7 @@ def groups(
     else:
         _reset(logdir, group, target, topics, force=force, as_json=as_json)
         return
-    problems = _show_all(logdir, as_json) if group is None else _show_one(logdir, group, as_json)
-    for problem in problems:
-        say(problem)
-    if problems:
-        ctx.exit(DATA_ERROR)
+    fail_with(ctx, _show_all(logdir, as_json) if group is None else _show_one(logdir, group, as_json))
 
 
 def _show_all(logdir: Path, as_json: bool) -> list[str]:

@@ -11,7 +11,7 @@ import click
 
 from kafkafs.cli import echo, say
 from kafkafs.cli.process import DATA_ERROR, use_default_signals
-from kafkafs.cli.shared_options import AS_JSON, LOGDIR, Moment, open_log_dir
+from kafkafs.cli.shared_options import AS_JSON, LOGDIR, MOMENT, open_log_dir
 from kafkafs.cli.terminal import moment, print_json, print_table
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ _HIDDEN: Final = "(hidden)"
 
 @click.command()
 @LOGDIR
-@click.argument("until", required=False, type=Moment(), metavar="[UNTIL]")
+@click.argument("until", required=False, type=MOMENT, metavar="[UNTIL]")
 @click.option("--offset", type=click.IntRange(min=0), metavar="N", help="The state before the record with this offset.")
-@click.option("--time", "time_ms", type=Moment(), help="The state at this time.")
-@click.option("--diff", "since_ms", type=Moment(), help="What has changed since this time, until UNTIL or the end.")
+@click.option("--time", "time_ms", type=MOMENT, help="The state at this time.")
+@click.option("--diff", "since_ms", type=MOMENT, help="What has changed since this time, until UNTIL or the end.")
 @click.option("--secrets", is_flag=True, help="Show salted keys of SCRAM users, and passwords in configurations.")
 @AS_JSON
 @click.pass_context

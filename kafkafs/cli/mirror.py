@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +18,9 @@ from kafkafs.cli import say, text_of
 from kafkafs.cli.process import DATA_ERROR
 from kafkafs.cli.shared_options import (
     AS_JSON,
+    MOMENT,
     TIER,
-    Moment,
+    Parsed,
     TopicPartitionPattern,
     check_destination,
     expand,
@@ -39,22 +40,11 @@ _LOOK_AGAIN_S = 0.1
 _FLUSH_S = 5.0
 
 
-class _Renaming(click.ParamType[tuple[str, str]]):
-    name = "OLD=NEW"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        old, sign, new = str(value).partition("=")
-        if not sign or not old or not new:
-            self.fail(f"{value!r} is not in the form OLD=NEW", param, ctx)
-        return old, new
-
-
-@dataclass(slots=True)
-class _Manifest:
-    """The file that is to be written, and what records its content."""
-
-    path: Path
-    recorder: ManifestRecorder
+def _renaming(text: str) -> tuple[str, str]:
+    old, sign, new = text.partition("=")
+    if not sign or not old or not new:
+        raise ValueError(f"{text!r} is not in the form OLD=NEW")
+    return old, new
 
 
 @click.command()
@@ -65,7 +55,7 @@ class _Manifest:
 @click.option(
     "--until",
     "until_ms",
-    type=Moment(),
+    type=MOMENT,
     help="Cut each partition after its last batch with a message at or before TIME (2026-11-20T10:15, UTC without a "
     "zone, or epoch milliseconds).",
 )
@@ -73,7 +63,7 @@ class _Manifest:
     "--rename",
     "renamings",
     multiple=True,
-    type=_Renaming(),
+    type=Parsed("OLD=NEW", _renaming),
     help="Give the topic OLD the name NEW in DEST; may be repeated.",
 )
 @click.option(
@@ -121,18 +111,19 @@ def mirror(
     """
     from storage.backup.mirror import Mirror
     from storage.directory.owned_dir import Opening, OwnedDir
+    from storage.files import manifest
+    from storage.files.disk import RealDisk
 
     if follow and until_ms is not None:
         raise click.UsageError("--follow and --until cannot be combined")
     source = open_log_dir(src)
     check_destination(dest, src)
     renamed = _renamed(source, renamings, follow)
-    manifest = None if manifest_path is None else _opened(manifest_path, src, dest)
+    recorder = None if manifest_path is None else _recorder(manifest_path, src, dest)
     interrupted = _was_interrupted(dest)
     owned = OwnedDir.open(dest, Opening(create=True, gentle=True))
     try:
         with progress_bar() as progress:
-            recorder = None if manifest is None else manifest.recorder
             wanted = partial(_wanted, tp=tp, follow=follow)
             copy = Mirror(source, owned, wanted, progress, force, until_ms, renamed, recorder)
             copy.run()
@@ -149,24 +140,23 @@ def mirror(
     results = [copy.results[found] for found in sorted(copy.results)]
     errors = [result.error for result in results if result.error is not None]
     errors += [error for found, error in closing.errors.items() if found not in copy.results]
-    written = manifest is not None and not errors
-    if manifest is not None and written:
-        _write(manifest, until_ms, source.clock.now_ms(), dest)
+    if manifest_path is not None and recorder is not None and not errors:
+        manifest.write(RealDisk(), manifest_path, recorder.manifest(until_ms, source.clock.now_ms(), dest))
+    unlisted = {} if recorder is None else recorder.found
     if as_json:
-        made = {"manifest": None if manifest is None or not written else str(manifest.path)}
-        unlisted = {} if manifest is None else manifest.recorder.found
         told = [_json(result, unlisted.get(result.tp)) for result in results]
-        print_json({"partitions": told, "continued": interrupted, **made})
+        written = None if manifest_path is None or errors else str(manifest_path)
+        print_json({"partitions": told, "continued": interrupted, "manifest": written})
     else:
         rows = [(str(r.tp), r.first_offset, r.log_end_offset, r.size_bytes) for r in results]
         print_table(("PARTITION", "FROM", "END", "BYTES"), rows)
-    for note in _notes(results, manifest, dest if interrupted else None):
+    for note in _notes(results, unlisted, manifest_path, dest if interrupted else None):
         say(note)
     for error in errors:
         say(error)
     if errors:
-        if manifest is not None:
-            say(f"{manifest.path} was not written, because not everything was copied")
+        if manifest_path is not None:
+            say(f"{manifest_path} was not written, because not everything was copied")
         ctx.exit(DATA_ERROR)
 
 
@@ -180,7 +170,7 @@ def _renamed(source: LogDir, renamings: tuple[tuple[str, str], ...], follow: boo
     return renamed
 
 
-def _opened(path: Path, src: Path, dest: Path) -> _Manifest:
+def _recorder(path: Path, src: Path, dest: Path) -> ManifestRecorder:
     """The manifest as it is now. Errors that would keep it from being written are raised before anything is copied."""
     from storage.backup.mirror import ManifestRecorder
     from storage.files import manifest
@@ -188,14 +178,7 @@ def _opened(path: Path, src: Path, dest: Path) -> _Manifest:
     if not path.parent.is_dir():
         raise click.UsageError(f"--manifest: there is no directory {path.parent}")
     check_destination(path, src, dest)
-    return _Manifest(path, ManifestRecorder(manifest.read(path)))
-
-
-def _write(manifest: _Manifest, until_ms: int | None, now_ms: int, dest: Path) -> None:
-    from storage.files import manifest as manifests
-    from storage.files.disk import RealDisk
-
-    manifests.write(RealDisk(), manifest.path, manifest.recorder.manifest(until_ms, now_ms, dest))
+    return ManifestRecorder(manifest.read(path))
 
 
 def _was_interrupted(dest: Path) -> bool:
@@ -211,18 +194,23 @@ def _was_interrupted(dest: Path) -> bool:
     )
 
 
-def _notes(results: list[Mirrored], manifest: _Manifest | None, interrupted: Path | None) -> Iterator[str]:
+def _notes(
+    results: list[Mirrored],
+    found: Mapping[TopicPartition, OffsetRange],
+    manifest_path: Path | None,
+    interrupted: Path | None,
+) -> Iterator[str]:
     """What a person should know about a mirror that worked."""
     if interrupted is not None:
         yield f"{interrupted} was not closed in order; this run continued where each partition ended"
     for result in results:
         if result.remote_note is not None:
             yield f"note: {result.remote_note}: they were not copied"
-        unlisted = None if manifest is None else manifest.recorder.found.get(result.tp)
-        if manifest is not None and unlisted is not None:
+        unlisted = found.get(result.tp)
+        if unlisted is not None:
             yield (
                 f"{result.tp}: offsets {unlisted.start} to {unlisted.end - 1} were in DEST already and not in"
-                f" {manifest.path}; they were checked and added"
+                f" {manifest_path}; they were checked and added"
             )
         mixed = result.mixed
         if mixed is not None:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import echo, say, text_of
-from kafkafs.cli.process import DATA_ERROR
-from kafkafs.cli.shared_options import AS_JSON, LOGDIR, TopicPartitionPattern, expand, open_log_dir
-from kafkafs.cli.terminal import print_json, progress_bar
+from kafkafs.cli import echo, say
+from kafkafs.cli.shared_options import AS_JSON, LOGDIR, TopicPartitionPattern, expand, open_log_dir, report
+from kafkafs.cli.terminal import progress_bar
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -67,12 +66,8 @@ def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, dro
             reports, errors, writes, clean, staged = _recover(
                 logdir, None if tp is None else chosen, progress, drop=drop
             )
-    more = {
-        "writes": [_write_json(write, drop=drop) for write in writes],
-        "staged": [{"file": str(path), "size_bytes": size} for path, size in staged],
-    }
-    _tell(reports, errors, as_json, more | {"dry_run": dry_run, "clean_shutdown": clean})
-    if not as_json:
+
+    def footer() -> None:
         for write in writes:
             _print_write(write, drop=drop, dry_run=dry_run)
         if staged:
@@ -81,8 +76,19 @@ def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, dro
                 f"{len(staged)} staged files that belong to no write, {total} bytes: "
                 f"{'to be removed' if dry_run else 'removed'}"
             )
-    if errors:
-        ctx.exit(DATA_ERROR)
+
+    report(
+        ctx,
+        reports,
+        errors,
+        _print_report,
+        _json if as_json else None,
+        footer=footer,
+        writes=[_write_json(write, drop=drop) for write in writes],
+        staged=[{"file": str(path), "size_bytes": size} for path, size in staged],
+        dry_run=dry_run,
+        clean_shutdown=clean,
+    )
 
 
 @click.command()
@@ -118,9 +124,7 @@ def reindex(ctx: click.Context, logdir: Path, tp: str, as_json: bool) -> None:
     errors |= {partition: error for partition, error in closing.errors.items() if partition not in errors}
     if closing.failure is not None:
         raise closing.failure
-    _tell(reports, errors, as_json, {"clean_shutdown": closing.clean})
-    if errors:
-        ctx.exit(DATA_ERROR)
+    report(ctx, reports, errors, _print_report, _json if as_json else None, clean_shutdown=closing.clean)
 
 
 def _chosen(logdir: Path, tp: str | None) -> list[TopicPartition]:
@@ -181,24 +185,12 @@ def _sized(files: Sequence[Path]) -> list[tuple[Path, int]]:
     return found
 
 
-def _tell(
-    reports: Sequence[RecoveryReport],
-    errors: dict[TopicPartition, Exception],
-    as_json: bool,
-    more: dict[str, Any],
-) -> None:
-    if as_json:
-        failed = [{**asdict(tp), "error": text_of(error)} for tp, error in sorted(errors.items())]
-        print_json({"partitions": [_json(report) for report in reports], "failed": failed, **more})
-    else:
-        for report in reports:
-            segments = f"{len(report.recovered_segments)} segment(s) checked"
-            changes = "" if report.changes else ", nothing to repair"
-            echo(f"{report.tp}: {report.log_start_offset} to {report.log_end_offset}, {segments}{changes}")
-            for change in report.changes:
-                echo(f"  {change}")
-    for error in errors.values():
-        say(error)
+def _print_report(found: RecoveryReport) -> None:
+    segments = f"{len(found.recovered_segments)} segment(s) checked"
+    changes = "" if found.changes else ", nothing to repair"
+    echo(f"{found.tp}: {found.log_start_offset} to {found.log_end_offset}, {segments}{changes}")
+    for change in found.changes:
+        echo(f"  {change}")
 
 
 def _print_write(write: PendingWrite, *, drop: bool, dry_run: bool) -> None:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo, shared_options
-from kafkafs.cli.shared_options import AS_JSON, LOGDIR, TIER, TopicPartitionPattern, expand, open_log_dir, whole_number
+from kafkafs.cli.shared_options import (
+    AS_JSON,
+    LOGDIR,
+    TIER,
+    Parsed,
+    TopicPartitionPattern,
+    expand,
+    open_log_dir,
+    whole_number,
+)
 from kafkafs.cli.terminal import moment
 from storage.types import MAX_OFFSET, TopicPartition
 
@@ -19,22 +28,19 @@ if TYPE_CHECKING:
     from storage.upkeep.retention import ExpiredSegment, KeptSegment, RetentionResult
 
 
-class _BeforeOffset(click.ParamType[int]):
-    name = "OFFSET"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if value == "end":
-            return -1
-        number = whole_number(str(value), MAX_OFFSET)
-        if number is None:
-            self.fail(f"{value!r} is neither an offset nor 'end'", param, ctx)
-        return number
+def _before(text: str) -> int:
+    number = -1 if text == "end" else whole_number(text, MAX_OFFSET)
+    if number is None:
+        raise ValueError(f"{text!r} is neither an offset nor 'end'")
+    return number
 
 
 @click.command()
 @LOGDIR
 @click.argument("tp", required=False, type=TopicPartitionPattern())
-@click.option("--before", type=_BeforeOffset(), help="First delete the records below OFFSET ('end': all records).")
+@click.option(
+    "--before", type=Parsed("OFFSET", _before), help="First delete the records below OFFSET ('end': all records)."
+)
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed, and why the rest stays.")
 @AS_JSON
 @TIER

@@ -12,8 +12,9 @@ import click
 from kafkafs.cli import echo
 from kafkafs.cli.shared_options import (
     AS_JSON,
+    MOMENT,
     TIER,
-    Moment,
+    Parsed,
     check_destination,
     is_named,
     tier,
@@ -28,45 +29,29 @@ if TYPE_CHECKING:
     from storage.revival.topics import ConfigRequest
 
 
-class _Setting(click.ParamType[tuple[str, str, str]]):
+def _setting(text: str) -> tuple[str, str, str]:
     """`K=V`, or `TOPIC:K=V`, as (topic or "", key, value)."""
-
-    name = "[TOPIC:]K=V"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str, str]:
-        if isinstance(value, tuple):
-            return value
-        key, equals, text = str(value).partition("=")
-        topic, colon, name = key.rpartition(":")
-        if not equals or not name or (colon and not topic):
-            self.fail(f"{value!r} is not in the form K=V or TOPIC:K=V", param, ctx)
-        return topic.strip(), name.strip(), text.strip()
+    key, equals, value = text.partition("=")
+    topic, colon, name = key.rpartition(":")
+    if not equals or not name or (colon and not topic):
+        raise ValueError(f"{text!r} is not in the form K=V or TOPIC:K=V")
+    return topic.strip(), name.strip(), value.strip()
 
 
-class _Count(click.ParamType[tuple[str, int]]):
-    name = "TOPIC=N"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        if isinstance(value, tuple):
-            return value
-        topic, _, text = str(value).partition("=")
-        number = whole_number(text, 2**31 - 1)
-        if not topic or not number:
-            self.fail(f"{value!r} is not in the form TOPIC=N", param, ctx)
-        return topic, number
+def _count(text: str) -> tuple[str, int]:
+    topic, _, count = text.partition("=")
+    number = whole_number(count, 2**31 - 1)
+    if not topic or not number:
+        raise ValueError(f"{text!r} is not in the form TOPIC=N")
+    return topic, number
 
 
-class _Listener(click.ParamType[tuple[str, int]]):
-    name = "HOST:PORT"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        if isinstance(value, tuple):
-            return value
-        host, _, text = str(value).rpartition(":")
-        port = whole_number(text, 65534)
-        if not host or not port:
-            self.fail(f"{value!r} is not in the form HOST:PORT", param, ctx)
-        return host, port
+def _listener(text: str) -> tuple[str, int]:
+    host, _, number = text.rpartition(":")
+    port = whole_number(number, 65534)
+    if not host or not port:
+        raise ValueError(f"{text!r} is not in the form HOST:PORT")
+    return host, port
 
 
 @click.command()
@@ -79,7 +64,7 @@ class _Listener(click.ParamType[tuple[str, int]]):
     type=click.Path(path_type=Path),
     help="The new log directory: not there yet, or empty.",
 )
-@click.option("--until", type=Moment(), help="Cut each partition behind the last batch with a message up to this time.")
+@click.option("--until", type=MOMENT, help="Cut each partition behind the last batch with a message up to this time.")
 @click.option(
     "--offsets",
     "offsets_file",
@@ -87,9 +72,19 @@ class _Listener(click.ParamType[tuple[str, int]]):
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Cut partitions at these offsets: lines of topic, partition, offset.",
 )
-@click.option("--config", "config", multiple=True, type=_Setting(), help="A topic configuration; may be repeated.")
 @click.option(
-    "--partitions", "counts", multiple=True, type=_Count(), help="How many partitions a topic had, if it is not known."
+    "--config",
+    "config",
+    multiple=True,
+    type=Parsed("[TOPIC:]K=V", _setting),
+    help="A topic configuration; may be repeated.",
+)
+@click.option(
+    "--partitions",
+    "counts",
+    multiple=True,
+    type=Parsed("TOPIC=N", _count),
+    help="How many partitions a topic had, if it is not known.",
 )
 @click.option(
     "--without-transactions",
@@ -108,7 +103,7 @@ class _Listener(click.ParamType[tuple[str, int]]):
 @click.option("--link", is_flag=True, help="Share the segments that stay as they are with the sources (hard links).")
 @click.option(
     "--listener",
-    type=_Listener(),
+    type=Parsed("HOST:PORT", _listener),
     default="localhost:9092",
     show_default=True,
     help="Where the broker will listen; its controller on the next port.",

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import echo, say, text_of
-from kafkafs.cli.process import DATA_ERROR
+from kafkafs.cli import echo, fail_with, text_of
 from kafkafs.cli.shared_options import (
     AS_JSON,
     LOGDIR,
@@ -83,10 +82,7 @@ def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool
     else:
         for result in results:
             _print_result(result)
-    for name in errors:
-        say(errors[name])
-    if errors:
-        ctx.exit(DATA_ERROR)
+    fail_with(ctx, errors.values())
 
 
 def _print_result(result: Salvaged) -> None:

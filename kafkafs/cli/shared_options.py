@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from kafkafs.cli import say, text_of
-from kafkafs.cli.process import DATA_ERROR
+from kafkafs.cli import fail_with, say, text_of
 from kafkafs.cli.terminal import print_json
 from storage.errors import BadDestination, StorageError, UnknownTopicOrPartition
 from storage.files import names
@@ -98,21 +97,9 @@ def is_named(tp: TopicPartition, pattern: str | None) -> bool:
     return fnmatchcase(tp.topic, topic_glob) and (not slash or fnmatchcase(str(tp.partition), partition_glob))
 
 
-class TopicPartitionPattern(click.ParamType[str]):
-    """The text, without the slash that completing a directory's name adds. A shell completes it to topics and
-    partitions of the LOGDIR before it."""
-
-    name = "TP"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return without_slash(str(value))
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return _items(_names(ctx, partitions="/" in incomplete), incomplete)
-
-
 class TopicName(click.ParamType[str]):
-    """The text, without a slash at its end. A shell completes it to topics of the LOGDIR before it."""
+    """The text, without the slash that completing a directory's name adds. A shell completes it to topics of the LOGDIR
+    before it."""
 
     name = "TOPIC"
 
@@ -120,7 +107,49 @@ class TopicName(click.ParamType[str]):
         return without_slash(str(value))
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return _items(_names(ctx, partitions=False), incomplete)
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(name) for name in self._names(ctx, incomplete) if name.startswith(incomplete)]
+
+    def _names(self, ctx: click.Context, incomplete: str) -> list[str]:
+        path = ctx.params.get("logdir")
+        try:
+            log_dir = open_log_dir(Path(path)) if path else None
+        except (OSError, StorageError):
+            return []
+        return [] if log_dir is None else self._names_in(log_dir, incomplete)
+
+    def _names_in(self, log_dir: LogDir, _incomplete: str) -> list[str]:
+        return log_dir.topics()
+
+
+class TopicPartitionPattern(TopicName):
+    """A topic, a partition or a glob: completed to topics, and behind a slash to partitions."""
+
+    name = "TP"
+
+    def _names_in(self, log_dir: LogDir, incomplete: str) -> list[str]:
+        return [str(tp) for tp in expand(log_dir, None)] if "/" in incomplete else log_dir.topics()
+
+
+_Parsed = TypeVar("_Parsed")
+
+
+class Parsed(click.ParamType[_Parsed]):
+    """What a function makes of the text. Its ValueError says what is wrong with it."""
+
+    def __init__(self, name: str, parse: Callable[[str], _Parsed]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> _Parsed:
+        if not isinstance(value, str):
+            parsed: _Parsed = value  # it was parsed before
+            return parsed
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 def without_slash(name: str) -> str:
@@ -160,25 +189,6 @@ def check_destination(path: Path, *sources: Path) -> None:
     if tree is not None:
         what = f"is inside the tree of {tree.source} at {tree.path}"
         raise BadDestination(what, path=path, advice="Name another place: a directory there is a topic")
-
-
-def _items(names: list[str], incomplete: str) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
-
-
-def _names(ctx: click.Context, *, partitions: bool) -> list[str]:
-    path = ctx.params.get("logdir")
-    try:
-        log_dir = open_log_dir(Path(path)) if path else None
-    except (OSError, StorageError):
-        return []
-    if log_dir is None:
-        return []
-    if partitions:
-        return [str(tp) for tp in expand(log_dir, None)]
-    return log_dir.topics()
 
 
 # Shared by commands that run a pass over several partitions: opening, continuing after errors, reporting.
@@ -223,19 +233,19 @@ def report(
     print_result: Callable[[_Result], None],
     as_object: Callable[[_Result], dict[str, Any]] | None,
     *,
-    dry_run: bool,
+    footer: Callable[[], None] = lambda: None,
+    **more: object,
 ) -> None:
-    """Prints results, as one JSON object if `as_object` is given, and errors. Exits with code 4 if there are errors."""
+    """Prints results and then `footer`, or with `as_object` one JSON object that has `more` in it; and errors. Exits
+    with code 4 if there are errors."""
     if as_object is not None:
         failed = [{**asdict(tp), "error": text_of(error)} for tp, error in sorted(errors.items())]
-        print_json({"partitions": [as_object(result) for result in results], "failed": failed, "dry_run": dry_run})
+        print_json({"partitions": [as_object(result) for result in results], "failed": failed, **more})
     else:
         for result in results:
             print_result(result)
-    for error in errors.values():
-        say(error)
-    if errors:
-        ctx.exit(DATA_ERROR)
+        footer()
+    fail_with(ctx, errors.values())
 
 
 AS_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -323,21 +333,20 @@ OFFSETS: Final = click.option(
 )
 
 
-class Moment(click.ParamType[int]):
-    """A time as in the range names, in epoch milliseconds; the beginning of a period."""
+def _moment(text: str) -> int:
+    from kafkafs.reading.range_names import MalformedRange, TimeBetween, parse_time_spec
 
-    name = "TIME"
+    try:
+        spec = parse_time_spec(f"{dated(text)}--")
+    except MalformedRange:
+        spec = None
+    if not isinstance(spec, TimeBetween) or spec.start_ms is None or spec.end_ms is not None:
+        raise ValueError(f"{text!r} is not a time (2026-11-20T10:15)")
+    return spec.start_ms
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from kafkafs.reading.range_names import MalformedRange, TimeBetween, parse_time_spec
 
-        try:
-            spec = parse_time_spec(f"{dated(str(value))}--")
-        except MalformedRange:
-            spec = None
-        if not isinstance(spec, TimeBetween) or spec.start_ms is None or spec.end_ms is not None:
-            self.fail(f"{value!r} is not a time (2026-11-20T10:15)", param, ctx)
-        return spec.start_ms
+MOMENT: Final = Parsed("TIME", _moment)
+"""A time as in the range names, in epoch milliseconds; the beginning of a period."""
 
 
 def dated(text: str) -> str:

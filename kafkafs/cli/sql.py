@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
 import json
@@ -19,7 +18,7 @@ import click
 from kafkafs.cli import echo, say
 from kafkafs.cli.process import interrupt_quietly, name_of_failed
 from kafkafs.cli.shared_options import ISOLATION, LOGDIR, SCHEMAS, TIER, check_destination, open_log_dir, tier
-from kafkafs.cli.terminal import print_table
+from kafkafs.cli.terminal import bytes_json, print_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -204,10 +203,7 @@ def _moment(value: datetime) -> str:
 def _plain(value: Any) -> Any:
     """A value as JSON has it: bytes that are no text as in jsonl."""
     if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return {"base64": base64.b64encode(value).decode()}
+        return bytes_json(value)
     if isinstance(value, dict):
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

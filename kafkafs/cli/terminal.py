@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,16 @@ def print_json(value: object) -> None:
     text = json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False)
     # What may stand in JSON as it is, and is nothing for a terminal, is in texts: there it has an escape.
     click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
+
+
+def bytes_json(data: bytes | None) -> object:
+    """As in the jsonl views: text, or base64 where the bytes are not UTF-8."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
 
 
 def moment(timestamp_ms: int) -> str | None:

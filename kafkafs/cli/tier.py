@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import click
 
-from kafkafs.cli import echo, say, text_of
-from kafkafs.cli.process import DATA_ERROR, use_default_signals
-from kafkafs.cli.shared_options import AS_JSON, LOGDIR, TIER, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli import echo, fail_with, text_of
+from kafkafs.cli.process import use_default_signals
+from kafkafs.cli.shared_options import AS_JSON, LOGDIR, TIER, TopicPartitionPattern, each, expand, open_log_dir
 from kafkafs.cli.shared_options import tier as given_tier
 from kafkafs.cli.terminal import print_json, print_table
 from storage.files import names
@@ -175,8 +175,6 @@ def tier(ctx: click.Context, logdir: Path, tp: str | None, as_json: bool) -> Non
     kafkafs tier /var/kafka --tier /mnt/tier
     kafkafs tier /var/kafka 'orders*' --tier s3://bucket/prefix --json
     """
-    from storage.errors import StorageError
-
     use_default_signals(ctx)
     places = given_tier()
     if places is None:
@@ -184,22 +182,14 @@ def tier(ctx: click.Context, logdir: Path, tp: str | None, as_json: bool) -> Non
     log_dir = open_log_dir(logdir)
     found: list[PartitionTier] = []
     others: list[PartitionTier] = []
-    errors: list[str] = []
-    for one in expand(log_dir, tp):
-        try:
-            found += contents(log_dir, places, [one])
-        except (StorageError, OSError) as error:
-            errors.append(f"{one}: {text_of(error)}")
+    errors = each(expand(log_dir, tp), lambda one: found.extend(contents(log_dir, places, [one])))
     if tp is None and not errors:
         others += elsewhere(log_dir, places)
     if as_json:
         print_json({"partitions": [_json(one) for one in found], "elsewhere": [_json(one) for one in others]})
     else:
         _print(found, others)
-    for text in errors:
-        say(text)
-    if errors:
-        ctx.exit(DATA_ERROR)
+    fail_with(ctx, (f"{one}: {text_of(error)}" for one, error in errors.items()))
 
 
 def _print(found: Sequence[PartitionTier], others: Sequence[PartitionTier]) -> None:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import echo, say, text_of
-from kafkafs.cli.process import DATA_ERROR, use_default_signals
+from kafkafs.cli import echo, fail_with, say, text_of
+from kafkafs.cli.process import use_default_signals
 from kafkafs.cli.shared_options import (
     AS_JSON,
     LOGDIR,
     TIER,
+    Parsed,
     TopicName,
     check_destination,
     check_topic,
@@ -39,20 +40,20 @@ TOPIC = click.argument("topic", type=TopicName())
 PARTITIONS = click.option("--partitions", type=click.IntRange(min=1), metavar="N", help="The number of partitions.")
 
 
-class _Setting(click.ParamType[tuple[str, str]]):
-    name = "K=V"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        key, equals, text = str(value).partition("=")
-        if not equals or not key:
-            self.fail(f"{value!r} is not in the form K=V", param, ctx)
-        return key.strip(), text.strip()
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ValueError(f"{text!r} is not in the form K=V")
+    return key.strip(), value.strip()
 
 
 CONFIG = click.option(
-    "--config", "config", multiple=True, type=_Setting(), metavar="K=V", help="A topic configuration of Kafka's."
+    "--config",
+    "config",
+    multiple=True,
+    type=Parsed("K=V", _setting),
+    metavar="K=V",
+    help="A topic configuration of Kafka's.",
 )
 
 
@@ -183,10 +184,7 @@ def list_topics(ctx: click.Context, logdir: Path, as_json: bool) -> None:
         print_json({"topics": found, "hidden": hidden})
     else:
         _print_list(found, hidden)
-    for problem in problems:
-        say(problem)
-    if problems:
-        ctx.exit(DATA_ERROR)
+    fail_with(ctx, problems)
 
 
 def _print_list(found: list[dict[str, Any]], hidden: list[dict[str, Any]]) -> None:
@@ -229,10 +227,7 @@ def describe(ctx: click.Context, logdir: Path, patterns: tuple[str, ...], as_jso
             _print_topic(topic)
     problems = [problem for topic in found for problem in topic["problems"]]
     problems += [part["problem"] for topic in found for part in topic["partitions"] if "problem" in part]
-    for problem in problems:
-        say(problem)
-    if problems:
-        ctx.exit(DATA_ERROR)
+    fail_with(ctx, problems)
 
 
 def _described(log_dir: LogDir, topic: str) -> dict[str, Any]:

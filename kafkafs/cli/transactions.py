@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kafkafs.cli import echo, say, text_of
-from kafkafs.cli.process import DATA_ERROR, use_default_signals
-from kafkafs.cli.shared_options import AS_JSON, LOGDIR, TIER, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli import echo, fail_with, text_of
+from kafkafs.cli.process import use_default_signals
+from kafkafs.cli.shared_options import AS_JSON, LOGDIR, TIER, TopicPartitionPattern, each, expand, open_log_dir
 from kafkafs.cli.terminal import moment, print_json, print_table
 
 if TYPE_CHECKING:
     from storage.coordinators.transactions import PartitionProducers, TransactionalIds, TransactionMetadata
     from storage.files.producer_state import ProducerEntry
-    from storage.types import TopicPartition
 
 _MINUTE_MS: Final = 60_000
 
@@ -53,14 +52,15 @@ def transactions(
     kafkafs transactions /var/kafka --open
     kafkafs transactions /var/kafka orders/3 --json
     """
-    from storage.coordinators.transactions import involves, transactional_ids
+    from storage.coordinators.transactions import involves, partition_producers, transactional_ids
 
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
     chosen = expand(log_dir, tp)
     ids, now_ms = transactional_ids(log_dir), log_dir.clock.now_ms()
     judge = _Judge(ids, now_ms, timeout_minutes * _MINUTE_MS)
-    found, errors = _partitions(chosen, logdir)
+    found: list[PartitionProducers] = []
+    errors = each(chosen, lambda tp: found.append(partition_producers(log_dir.log(tp))))
     partitions = [judge.partition(one, only_open=only_open) for one in found]
     shown = {row["transactional_id"] for one in partitions for row in one["producers"]}
     states = [
@@ -75,26 +75,7 @@ def transactions(
         if states:
             echo()
             _print_states(states)
-    for problem in (*errors, *ids.problems):
-        say(problem)
-    if errors or ids.problems:
-        ctx.exit(DATA_ERROR)
-
-
-def _partitions(chosen: list[TopicPartition], logdir: Path) -> tuple[list[PartitionProducers], list[str]]:
-    """The producers of the partitions, and the errors of those that cannot be read."""
-    from storage.coordinators.transactions import partition_producers
-    from storage.errors import StorageError
-
-    log_dir = open_log_dir(logdir)
-    found: list[PartitionProducers] = []
-    errors: list[str] = []
-    for tp in chosen:
-        try:
-            found.append(partition_producers(log_dir.log(tp)))
-        except (StorageError, OSError) as error:
-            errors.append(f"{tp}: {text_of(error)}")
-    return found, errors
+    fail_with(ctx, (*(f"{tp}: {text_of(error)}" for tp, error in errors.items()), *ids.problems))
 
 
 class _Judge:

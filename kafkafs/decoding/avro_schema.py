@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkafs.schemas import registry
@@ -37,30 +38,25 @@ class BadSchema(ValueError):
     """A schema that nothing can be decoded by; the message says what is wrong with it."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AvroType:
     """One type. `kind` is a primitive's name or record, enum, array, map, union, fixed; `logical` the name of a logical
     type that is known and valid here, else None. Types can contain themselves."""
 
-    __slots__ = (
-        *("aliases", "branches", "default", "defaults", "field_aliases", "fields", "item", "kind", "logical", "name"),
-        *("precision", "scale", "size", "symbols"),
-    )
-
-    def __init__(self, kind: str, name: str | None = None) -> None:
-        self.kind = kind
-        self.name = name  # full name of a record, enum or fixed
-        self.logical: str | None = None
-        self.precision = 0  # of a decimal
-        self.scale = 0
-        self.size = 0  # of a fixed, in bytes
-        self.aliases: frozenset[str] = frozenset()  # full names of a named type
-        self.symbols: tuple[str, ...] = ()
-        self.default: str | None = None  # symbol of an enum
-        self.fields: tuple[tuple[str, AvroType], ...] = ()  # of a record, in order
-        self.defaults: dict[str, Any] = {}  # by field, as JSON
-        self.field_aliases: dict[str, str] = {}  # alias to field
-        self.branches: tuple[AvroType, ...] = ()  # of a union
-        self.item: AvroType | None = None  # of an array; of a map's values
+    kind: str
+    name: str | None = None  # full name of a record, enum or fixed
+    logical: str | None = None
+    precision: int = 0  # of a decimal
+    scale: int = 0
+    size: int = 0  # of a fixed, in bytes
+    aliases: frozenset[str] = frozenset()  # full names of a named type
+    symbols: tuple[str, ...] = ()
+    default: str | None = None  # symbol of an enum
+    fields: tuple[tuple[str, AvroType], ...] = ()  # of a record, in order
+    defaults: dict[str, Any] = field(default_factory=dict)  # by field, as JSON
+    field_aliases: dict[str, str] = field(default_factory=dict)  # alias to field
+    branches: tuple[AvroType, ...] = ()  # of a union
+    item: AvroType | None = None  # of an array; of a map's values
 
     def __str__(self) -> str:
         return self.name or self.kind
@@ -200,16 +196,16 @@ class _Parser:
         if not isinstance(fields, list):
             raise BadSchema(f"the record {made} has no list of fields")
         parsed: dict[str, AvroType] = {}
-        for field in fields:
-            name = field.get("name") if isinstance(field, dict) else None
-            if not isinstance(name, str) or "type" not in field:
+        for one in fields:
+            name = one.get("name") if isinstance(one, dict) else None
+            if not isinstance(name, str) or "type" not in one:
                 raise BadSchema(f"a field of the record {made} has no name or no type")
             if name in parsed:
                 raise BadSchema(f"the record {made} has two fields {_short(name)}")
-            parsed[_unicode(name)] = self._type(field["type"], namespace, depth + 1)
-            if "default" in field:
-                made.defaults[name] = field["default"]
-            made.field_aliases.update((alias, name) for alias in _aliases(field))
+            parsed[_unicode(name)] = self._type(one["type"], namespace, depth + 1)
+            if "default" in one:
+                made.defaults[name] = one["default"]
+            made.field_aliases.update((alias, name) for alias in _aliases(one))
         made.fields = tuple(parsed.items())
         return made
 

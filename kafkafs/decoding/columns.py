@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -163,15 +163,16 @@ class Rooms:
             self._local.room = room
 
 
-class Decoded:
+class Decoded(NamedTuple):
     """What `ColumnDecoder.decode` made of rows: texts[0] their starts in the room, texts[1] their lengths, -1 where a
     row is not decoded; its schema's id, -1 where it is not in the wire format; errors by row, counted from 0.
     `in_order`: every row has a text, and they lie one after another."""
 
-    __slots__ = ("errors", "ids", "in_order", "rows", "texts")
-
-    def __init__(self, rows: int, texts: Int64s, ids: Int64s, errors: dict[int, str], in_order: bool = False) -> None:
-        self.rows, self.texts, self.ids, self.errors, self.in_order = rows, texts, ids, errors, in_order
+    rows: int
+    texts: Int64s
+    ids: Int64s
+    errors: dict[int, str]
+    in_order: bool = False
 
 
 class ColumnDecoder:

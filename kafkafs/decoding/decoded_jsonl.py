@@ -54,11 +54,6 @@ class OwnTopicDecoder:
         return keys, values, found.end
 
 
-def own_topic_decoder(topic: str) -> OwnTopicDecoder | None:
-    """None for a topic that clients' serialisers write."""
-    return OwnTopicDecoder(topic) if topic in GROUPS else None
-
-
 # Columns behind a block's own, as EXTRA_OR_JSON reads them: start and length of the text, then of the bytes.
 _KEY: Final = len(RecordColumn)
 _VALUE: Final = _KEY + 4
@@ -89,7 +84,7 @@ class DecodedJsonl(Format):
     ) -> None:
         """`own`: for records of Kafka's own wherever they are; `before`: begins a line in place of the partition."""
         programs = Programs()
-        self._own = own or own_topic_decoder(tp.topic)
+        self._own = own or (OwnTopicDecoder(tp.topic) if tp.topic in GROUPS else None)
         self._keys = ColumnDecoder(schemas, f"{tp.topic}-key", programs)
         self._values = ColumnDecoder(schemas, f"{tp.topic}-value", programs)
         self._program = _line(before or f'{{"topic":"{tp.topic}","partition":{tp.partition}'.encode())

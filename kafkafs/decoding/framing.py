@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from storage.errors import CorruptBatch
+from storage.format.block import encode_varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,14 +93,7 @@ def write_indexes(indexes: tuple[int, ...]) -> bytes:
     """The inverse of `read_indexes`, in its shortest form."""
     if indexes == (0,):
         return b"\0"
-    out = bytearray()
-    for number in (len(indexes), *indexes):
-        rest = number << 1
-        while rest > 127:
-            out.append(rest & 127 | 128)
-            rest >>= 7
-        out.append(rest)
-    return bytes(out)
+    return b"".join(map(encode_varint, (len(indexes), *indexes)))
 
 
 def indexes_of(file: Any) -> Iterator[tuple[int, ...]]:

@@ -157,6 +157,9 @@ class MountOptions:
     libfuse: frozenset[str] = frozenset()
 
 
+_Apply = Callable[[MountOptions, str], MountOptions]
+
+
 def parse_options(texts: Iterable[str], start: MountOptions | None = None) -> MountOptions:
     """The options of all `-o` in order, on top of `start`; later ones replace earlier ones. Raises BadOption."""
     options = start or MountOptions()
@@ -198,29 +201,15 @@ def _apply(options: MountOptions, word: str) -> MountOptions:
     return apply(options, value)
 
 
-def _isolation(options: MountOptions, value: str) -> MountOptions:
-    try:
-        return replace(options, isolation=Isolation(value))
-    except ValueError:
-        raise BadOption(f"isolation={value}: read_uncommitted or read_committed") from None
+def _choice(name: str, field: str, choices: dict[str, object]) -> _Apply:
+    """For an option that is one of some words, each with what it means."""
 
+    def apply(options: MountOptions, value: str) -> MountOptions:
+        if value not in choices:
+            raise BadOption(f"{name}={value}: {' or '.join(choices)}")
+        return replace(options, **{field: choices[value]})  # type: ignore[arg-type]  # by the field's name
 
-def _out_of_range(options: MountOptions, value: str) -> MountOptions:
-    if value not in ("clamp", "error"):
-        raise BadOption(f"out_of_range={value}: clamp or error")
-    return replace(options, clamp=value == "clamp")
-
-
-def _keys(options: MountOptions, value: str) -> MountOptions:
-    if value not in ("on", "off"):
-        raise BadOption(f"keys={value}: on or off")
-    return replace(options, keys=value == "on")
-
-
-def _modes(options: MountOptions, value: str) -> MountOptions:
-    if value not in ("below", "all"):
-        raise BadOption(f"modes={value}: below or all")
-    return replace(options, modes_below=value == "below")
+    return apply
 
 
 def _tier_key(options: MountOptions, value: str) -> MountOptions:
@@ -230,7 +219,11 @@ def _tier_key(options: MountOptions, value: str) -> MountOptions:
     return replace(options, tier_keys=(*options.tier_keys, (name, Path(file))))
 
 
-def _size(name: str, value: str, least_bytes: int) -> int:
+def _size(name: str, field: str, least_bytes: int) -> _Apply:
+    return lambda options, value: replace(options, **{field: _bytes(name, value, least_bytes)})  # type: ignore[arg-type]
+
+
+def _bytes(name: str, value: str, least_bytes: int) -> int:
     digits, unit = (value[:-1], value[-1].lower()) if value[-1].isalpha() else (value, "")
     if not (digits.isascii() and digits.isdigit()) or unit not in _UNITS:
         raise BadOption(f"{name}={value}: bytes, or with K, M or G as in 64M")
@@ -240,34 +233,25 @@ def _size(name: str, value: str, least_bytes: int) -> int:
     return size_bytes
 
 
-def _cache_size(options: MountOptions, value: str) -> MountOptions:
-    return replace(options, cache_bytes=_size("cache_size", value, _LEAST_CACHE_BYTES))
-
-
-def _latest_memory(options: MountOptions, value: str) -> MountOptions:
-    return replace(options, latest_bytes=_size("latest_memory", value, _LEAST_LATEST_BYTES))
-
-
 def _number(name: str, value: str) -> int:
     if not (value.isascii() and value.isdigit()) or int(value) >= 2**32 - 1:
         raise BadOption(f"{name}={value}: a number")
     return int(value)
 
 
-_Apply = Callable[[MountOptions, str], MountOptions]
 # By name: what a value does, and an example of one.
 _OURS: dict[str, tuple[_Apply, str]] = {
-    "isolation": (_isolation, "read_committed"),
-    "out_of_range": (_out_of_range, "clamp"),
-    "keys": (_keys, "off"),
+    "isolation": (_choice("isolation", "isolation", {one.value: one for one in Isolation}), "read_committed"),
+    "out_of_range": (_choice("out_of_range", "clamp", {"clamp": True, "error": False}), "clamp"),
+    "keys": (_choice("keys", "keys", {"on": True, "off": False}), "off"),
     "log": (lambda options, value: replace(options, log=Path(value)), "/var/log/kafkafs.log"),
-    "cache_size": (_cache_size, "64M"),
-    "latest_memory": (_latest_memory, "512M"),
+    "cache_size": (_size("cache_size", "cache_bytes", _LEAST_CACHE_BYTES), "64M"),
+    "latest_memory": (_size("latest_memory", "latest_bytes", _LEAST_LATEST_BYTES), "512M"),
     "config": (lambda options, value: replace(options, config=Path(value)), "server.properties"),
     "schemas": (lambda options, value: replace(options, schemas=Path(value)), "/var/kafka-of-the-registry"),
     "tier": (lambda options, value: replace(options, tier=(*options.tier, value)), "s3://bucket/prefix"),
     "tier_key": (_tier_key, "key1=private.pem"),
-    "modes": (_modes, "below"),
+    "modes": (_choice("modes", "modes_below", {"below": True, "all": False}), "below"),
     "uid": (lambda options, value: replace(options, uid=_number("uid", value)), "1000"),
     "gid": (lambda options, value: replace(options, gid=_number("gid", value)), "1000"),
 }

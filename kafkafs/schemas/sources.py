@@ -15,11 +15,12 @@ import os
 import re
 import stat
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from kafkafs.schemas.registry import (
     AVRO,
@@ -305,7 +306,7 @@ _MOST_LINES_LOGGED: Final = 20
 _MAX_LINE_BYTES: Final = 4 * DEFAULT_LIMITS.text_bytes
 
 
-class SchemaSource(Protocol):
+class SchemaSource(ABC):
     """A place of schemas that may change. Thread-safe. Also a SchemaLookup, as of each call.
 
     `problem`: the last thing that could not be read; "" if there was none.
@@ -313,24 +314,9 @@ class SchemaSource(Protocol):
 
     problem: str
 
+    @abstractmethod
     def registry(self) -> Registry:
         """All schemas as of now; the same object until something changes. Never raises."""
-
-    def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
-        """The schema with an id, in the context of `subject` if it has one there; None if it is unknown."""
-
-    def by_guid(self, guid: bytes) -> Schema | None:
-        """The schema with a GUID; None if it is unknown."""
-
-    def referenced(self, reference: Reference) -> Schema | None:
-        """The version of a subject that another schema refers to; None if it is unknown."""
-
-
-class _Lookup:
-    """Answers as of now, for sources."""
-
-    def registry(self) -> Registry:
-        raise NotImplementedError
 
     def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
         return self.registry().by_id(schema_id, subject)
@@ -342,8 +328,8 @@ class _Lookup:
         return self.registry().referenced(reference)
 
 
-class LogSchemas(_Lookup):
-    """The schemas in `_schemas` of a log directory, which a running registry may be writing. See SchemaSource."""
+class LogSchemas(SchemaSource):
+    """The schemas in `_schemas` of a log directory, which a running registry may be writing."""
 
     def __init__(self, log_dir: LogDir) -> None:
         # Constant after construction.
@@ -390,7 +376,7 @@ class LogSchemas(_Lookup):
         self._log, self._read = log, read
 
 
-class FileSchemas(_Lookup):
+class FileSchemas(SchemaSource):
     """The schemas in the files of a directory; read again when a file was added, removed or renamed."""
 
     def __init__(self, path: Path) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import string
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 # The characters of topic names (names.topic_name_problem).
@@ -22,38 +22,18 @@ _NAME: Final = "[a-zA-Z][a-zA-Z0-9]*"
 _GROUP: Final = re.compile(rf"\((?:\?(?:<({_NAME})>|[:=!>]|<[=!]|([a-zA-Z]*)(?:-([a-zA-Z]*))?([:)])))?")
 # Flags without effect on a single line of ASCII: about lines (d, m, s) and the case of Unicode letters (u).
 _WITHOUT_EFFECT: Final = "dmsu"
-_CLASSES: Final[dict[str, Callable[[str], bool]]] = {
-    "d": str.isdigit,
-    "w": lambda c: c.isalnum() or c == "_",
-    "s": str.isspace,
-    "h": lambda c: c in " \t",
-    "v": lambda c: c in "\n\v\f\r",
-}
-_PROPERTIES: Final[dict[str, Callable[[str], bool]]] = {
-    "Lower": str.islower,
-    "Upper": str.isupper,
-    "ASCII": lambda c: True,
-    "Alpha": str.isalpha,
-    "Digit": str.isdigit,
-    "Alnum": str.isalnum,
-    "Punct": lambda c: c in string.punctuation,
-    "Graph": lambda c: True,
-    "Print": lambda c: True,
-    "Blank": lambda c: False,
-    "Cntrl": lambda c: False,
-    "XDigit": lambda c: c in string.hexdigits,
-    "Space": lambda c: False,
-    "javaLowerCase": str.islower,
-    "javaUpperCase": str.isupper,
-    "javaWhitespace": lambda c: False,
-    "IsAlphabetic": str.isalpha,
-    "IsLetter": str.isalpha,
-    "IsLowercase": str.islower,
-    "IsUppercase": str.isupper,
-    "IsDigit": str.isdigit,
-    "IsPunctuation": lambda c: c in "._-",
-    "IsWhite_Space": lambda c: False,
-    "IsLatin": str.isalpha,
+# The characters of names that are in a class or have a property: by the letter of an escape, or the property's name.
+_SETS: Final[dict[str, str]] = {
+    **dict.fromkeys(("d", "Digit", "IsDigit"), string.digits),
+    **dict.fromkeys(("Lower", "IsLowercase", "javaLowerCase"), string.ascii_lowercase),
+    **dict.fromkeys(("Upper", "IsUppercase", "javaUpperCase"), string.ascii_uppercase),
+    **dict.fromkeys(("Alpha", "IsAlphabetic", "IsLetter", "IsLatin"), string.ascii_letters),
+    **dict.fromkeys(("Punct", "IsPunctuation"), "._-"),
+    **dict.fromkeys(("ASCII", "Graph", "Print"), "".join(ALPHABET)),
+    **dict.fromkeys(("s", "h", "v", "Blank", "Cntrl", "Space", "IsWhite_Space", "javaWhitespace"), ""),
+    "w": string.ascii_letters + string.digits + "_",
+    "Alnum": string.ascii_letters + string.digits,
+    "XDigit": string.hexdigits,
 }
 _CATEGORY: Final = re.compile(r"(?:Is|general_category=|gc=)?([LMNPSZC][a-z]?)")
 _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
@@ -198,8 +178,8 @@ class _Translation:
         self._at += 2
         if letter in "pP":
             return self._property(rest, negated=letter == "P")
-        if letter.lower() in _CLASSES:
-            return _where(_CLASSES[letter.lower()], negated=letter.isupper())
+        if letter.lower() in "dwshv":
+            return _set(_SETS[letter.lower()], negated=letter.isupper())
         if letter in _CONTROLS:
             return _CONTROLS[letter]
         if found := _HEX.match(rest):
@@ -219,14 +199,13 @@ class _Translation:
             raise self._wrong("a property has no name")
         self._at += found.end()
         name = found[1] or found[2]
-        test = _PROPERTIES.get(name)
-        if test is None:
-            category = _CATEGORY.fullmatch(name)
-            if category is None:
-                raise self._unknown(f"the property {name}")
-            beginning = category[1]
-            return _where(lambda c: unicodedata.category(c).startswith(beginning), negated=negated)
-        return _where(test, negated=negated)
+        if category := _CATEGORY.fullmatch(name):
+            chars: Iterable[str] = (c for c in ALPHABET if unicodedata.category(c).startswith(category[1]))
+        elif len(name) == 1 or name not in _SETS:
+            raise self._unknown(f"the property {name}")
+        else:
+            chars = _SETS[name]
+        return _set(chars, negated=negated)
 
     # Classes
 
@@ -303,5 +282,5 @@ class _Translation:
         )
 
 
-def _where(test: Callable[[str], bool], *, negated: bool) -> frozenset[str]:
-    return frozenset(char for char in ALPHABET if test(char) != negated)
+def _set(chars: Iterable[str], *, negated: bool) -> frozenset[str]:
+    return ALPHABET - frozenset(chars) if negated else ALPHABET & frozenset(chars)

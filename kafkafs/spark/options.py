@@ -264,34 +264,20 @@ class Partitions:
 
 
 @dataclass(frozen=True, slots=True)
-class EveryOffset:
-    """EARLIEST or LATEST in every partition."""
+class Bound:
+    """An offset, EARLIEST or LATEST, or with `is_time` a time in epoch milliseconds; one for every partition, or one
+    for each."""
 
-    offset: int
+    at: int | Mapping[TopicPartition, int]
+    is_time: bool = False
 
+    def of(self, tp: TopicPartition) -> int:
+        """That of a partition."""
+        return self.at if isinstance(self.at, int) else self.at[tp]
 
-@dataclass(frozen=True, slots=True)
-class Offsets:
-    """An offset, EARLIEST or LATEST for each partition."""
-
-    by_partition: Mapping[TopicPartition, int]
-
-
-@dataclass(frozen=True, slots=True)
-class EveryTimestamp:
-    """One time, epoch milliseconds, for every partition."""
-
-    timestamp_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Timestamps:
-    """A time, epoch milliseconds, for each partition."""
-
-    by_partition: Mapping[TopicPartition, int]
-
-
-Bound = EveryOffset | Offsets | EveryTimestamp | Timestamps
+    def has(self, offset: int) -> bool:
+        """Whether it is this offset in any partition."""
+        return not self.is_time and offset in ((self.at,) if isinstance(self.at, int) else self.at.values())
 
 
 class OnCorruptBatch(Enum):
@@ -430,28 +416,28 @@ def _bound(given: Mapping[str, str], which: str) -> Bound | None:
     if timestamp is not None:
         if not re.fullmatch("[0-9]{1,18}", timestamp.strip()):
             raise InvalidOption(f"option {which}Timestamp takes epoch milliseconds, not {timestamp!r}")
-        return EveryTimestamp(int(timestamp))
+        return Bound(int(timestamp), is_time=True)
     name = f"{which}OffsetsByTimestamp"
     text = given.get(name.lower())
     if text is not None:
         times = _numbers_by_partition(name, text, '{"topicA":{"0":1763683200000}}')
         if any(time < 0 for time in times.values()):
             raise InvalidOption(f"option {name} takes epoch milliseconds, not below 0: {text}")
-        return Timestamps(times)
+        return Bound(times, is_time=True)
     name = f"{which}Offsets"
     text = given.get(name.lower())
     if text is None:
         return None
     word = text.strip().lower()
     if word in ("earliest", "latest"):
-        return EveryOffset(EARLIEST if word == "earliest" else LATEST)
+        return Bound(EARLIEST if word == "earliest" else LATEST)
     offsets = _numbers_by_partition(name, text, '"earliest", "latest" or {"topicA":{"0":23,"1":-1}}')
     for tp, offset in offsets.items():
         if offset < EARLIEST:
             raise InvalidOption(
                 f"option {name}: {offset} for {tp} is not a valid offset (-1 is the latest, -2 the earliest)"
             )
-    return Offsets(offsets)
+    return Bound(offsets)
 
 
 def _partition_lists(text: str) -> tuple[TopicPartition, ...]:

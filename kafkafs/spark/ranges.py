@@ -17,12 +17,8 @@ from kafkafs.spark.options import (
     EARLIEST,
     LATEST,
     Bound,
-    EveryOffset,
-    EveryTimestamp,
-    Offsets,
     Partitions,
     SourceOptions,
-    Timestamps,
     TopicPattern,
 )
 from storage.files import names
@@ -276,15 +272,15 @@ def _assigned(chosen: Partitions, here: Sequence[str], log_dirs: LogDirs, *, fai
 
 def batch_ranges(log_dirs: LogDirs, options: SourceOptions) -> list[LogRange]:
     """The ranges that a batch query reads. InvalidOption; DataLoss for offsets that are missing."""
-    if options.starting == EveryOffset(LATEST) or _has(options.starting, LATEST):
+    if options.starting is not None and options.starting.has(LATEST):
         raise InvalidOption("startingOffsets of a batch query cannot be latest")
-    if options.ending == EveryOffset(EARLIEST) or _has(options.ending, EARLIEST):
+    if options.ending is not None and options.ending.has(EARLIEST):
         raise InvalidOption("endingOffsets of a batch query cannot be earliest")
     if options.max_offsets_per_trigger is not None:
         logger.warning("option maxOffsetsPerTrigger has no effect in a batch query")
     snapshots = [log_dirs.log(tp).snapshot() for tp in chosen_partitions(log_dirs, options)]
-    starts = _offsets(snapshots, options.starting or EveryOffset(EARLIEST), options, "starting")
-    ends = _offsets(snapshots, options.ending or EveryOffset(LATEST), options, "ending")
+    starts = _offsets(snapshots, options.starting or Bound(EARLIEST), options, "starting")
+    ends = _offsets(snapshots, options.ending or Bound(LATEST), options, "ending")
     for tp, start in starts.items():
         if start > ends[tp]:
             raise InvalidOption(f"the range of {tp} begins at {start} and ends at {ends[tp]}, before that")
@@ -311,32 +307,30 @@ def within(snapshot: LogSnapshot, start: int, end: int, options: SourceOptions) 
 def starting_offsets(log_dirs: LogDirs, options: SourceOptions) -> dict[TopicPartition, int]:
     """The offsets at which a new streaming query begins: the log ends, unless the options say otherwise."""
     snapshots = [log_dirs.log(tp).snapshot() for tp in chosen_partitions(log_dirs, options)]
-    return _offsets(snapshots, options.starting or EveryOffset(LATEST), options, "starting")
+    return _offsets(snapshots, options.starting or Bound(LATEST), options, "starting")
 
 
 def _offsets(
     snapshots: Iterable[LogSnapshot], bound: Bound, options: SourceOptions, which: str
 ) -> dict[TopicPartition, int]:
     by_tp = {snapshot.tp: snapshot for snapshot in snapshots}
-    if isinstance(bound, Offsets | Timestamps):
-        _check_partitions(bound.by_partition, by_tp, f"{which}Offsets{'ByTimestamp' * isinstance(bound, Timestamps)}")
+    if not isinstance(bound.at, int):
+        _check_partitions(bound.at, by_tp, f"{which}Offsets{'ByTimestamp' * bound.is_time}")
     return {tp: _offset(snapshot, bound, options, which) for tp, snapshot in by_tp.items()}
 
 
 def _offset(snapshot: LogSnapshot, bound: Bound, options: SourceOptions, which: str) -> int:
-    if isinstance(bound, EveryTimestamp | Timestamps):
-        timestamp_ms = bound.timestamp_ms if isinstance(bound, EveryTimestamp) else bound.by_partition[snapshot.tp]
-        found = offset_for_timestamp(snapshot, timestamp_ms, options.isolation)
+    offset = bound.of(snapshot.tp)
+    if bound.is_time:
+        found = offset_for_timestamp(snapshot, offset, options.isolation)
         if found is not None:
             return found.offset
         if which == "starting" and not options.latest_if_none_later:
             raise InvalidOption(
-                f"no message of {snapshot.tp} has a timestamp of {timestamp_ms} or later "
+                f"no message of {snapshot.tp} has a timestamp of {offset} or later "
                 "(with startingOffsetsByTimestampStrategy=latest the query begins at the log's end)"
             )
         offset = LATEST
-    else:
-        offset = bound.offset if isinstance(bound, EveryOffset) else bound.by_partition[snapshot.tp]
     if offset == EARLIEST:
         return snapshot.whole_start_offset
     return visible_end(snapshot, options.isolation) if offset == LATEST else offset
@@ -350,10 +344,6 @@ def _check_partitions(given: Mapping[TopicPartition, int], here: Mapping[TopicPa
         raise InvalidOption(f"option {name} must name every partition that is read: {absent}")
     if extra:
         raise InvalidOption(f"option {name} names {_list(extra)}, which the query does not read")
-
-
-def _has(bound: Bound | None, offset: int) -> bool:
-    return isinstance(bound, Offsets) and offset in bound.by_partition.values()
 
 
 def _list(partitions: Iterable[TopicPartition]) -> str:

@@ -10,14 +10,11 @@ from kafkafs.spark import options as parsing
 from kafkafs.spark.options import (
     EARLIEST,
     LATEST,
-    EveryOffset,
-    EveryTimestamp,
+    Bound,
     InvalidOption,
-    Offsets,
     OnCorruptBatch,
     Partitions,
     SourceOptions,
-    Timestamps,
     TopicNames,
     TopicPattern,
 )
@@ -89,14 +86,14 @@ def test_isolation(name: str) -> None:
 def test_bounds_and_which_of_several_counts() -> None:
     by_offset = {"startingOffsets": '{"t":{"0":5,"1":-1}}', "endingOffsets": "Latest"}
     options = parse(**by_offset)
-    assert options.starting == Offsets({TopicPartition("t", 0): 5, TopicPartition("t", 1): LATEST})
-    assert options.ending == EveryOffset(LATEST)
-    assert parse(startingOffsets="earliest").starting == EveryOffset(EARLIEST)
+    assert options.starting == Bound({TopicPartition("t", 0): 5, TopicPartition("t", 1): LATEST})
+    assert options.ending == Bound(LATEST)
+    assert parse(startingOffsets="earliest").starting == Bound(EARLIEST)
     times = {"startingOffsetsByTimestamp": '{"t":{"0":17}}', "startingOffsetsByTimestampStrategy": "LATEST"}
     options = parse(**by_offset, **times)
-    assert options.starting == Timestamps({TopicPartition("t", 0): 17})
+    assert options.starting == Bound({TopicPartition("t", 0): 17}, is_time=True)
     assert options.latest_if_none_later
-    assert parse(**by_offset, **times, startingTimestamp=" 3 ").starting == EveryTimestamp(3)
+    assert parse(**by_offset, **times, startingTimestamp=" 3 ").starting == Bound(3, is_time=True)
 
 
 @pytest.mark.parametrize(

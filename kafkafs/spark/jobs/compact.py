@@ -109,17 +109,34 @@ class _Scanned(NamedTuple):
     sent: int
 
 
-class _Latest(NamedTuple):
-    """Offsets of records that stay, from one bucket for one copying task. The message for the first task also counts
-    the offsets that the bucket `received` from all stretches and `sent` to all tasks; the others have 0."""
+class Latest(NamedTuple):
+    """Offsets of the latest records, from one bucket for one task, or all that a task has received. The message for the
+    first task also counts the offsets that the bucket `received` from all stretches and `sent` to all tasks; the others
+    have 0."""
 
     offsets: Int64s
     received: int
     sent: int
 
+    @staticmethod
+    def divided(latest: Int64s, received: int, starts: Sequence[int]) -> Iterator[tuple[int, Latest]]:
+        """Those of a bucket, ascending, for each task that begins at one of `starts`."""
+        by_task = np.split(latest, latest.searchsorted(np.array(starts[1:], np.int64)))
+        yield 0, Latest(by_task[0], received, len(latest))
+        for number, offsets in enumerate(by_task[1:], 1):
+            if len(offsets):
+                yield number, Latest(offsets, 0, 0)
+
+    @staticmethod
+    def together(found: Iterable[Latest]) -> Latest:
+        """Those of all buckets, ascending."""
+        parts = list(found)
+        offsets = np.sort(np.concatenate([np.empty(0, np.int64), *(part.offsets for part in parts)]))
+        return Latest(offsets, sum(part.received for part in parts), sum(part.sent for part in parts))
+
 
 class _CopiedTask(NamedTuple):
-    """What a copying task did. `offsets`: how many it received; `received`, `sent`: the sums of its `_Latest`."""
+    """What a copying task did. `offsets`: how many it received; `received`, `sent`: the sums of its `Latest`."""
 
     copied: list[Copied]
     offsets: int
@@ -139,27 +156,20 @@ def _scan(
         yield TO_DRIVER, _Scanned(stretch.start_offset, keys.passed(), sent)
 
 
-def _find_latest(chunks: Iterator[KeyChunk], *, secret: Secret, starts: Sequence[int]) -> Iterator[tuple[int, _Latest]]:
+def _find_latest(chunks: Iterator[KeyChunk], *, secret: Secret, starts: Sequence[int]) -> Iterator[tuple[int, Latest]]:
     """Step 2, in a worker that has all keys of a bucket: the offsets that stay, for each task that begins at one of
     `starts`."""
     held = list(chunks)
-    latest = latest_offsets(held, secret)
-    by_task = np.split(latest, latest.searchsorted(np.array(starts[1:], np.int64)))
-    yield 0, _Latest(by_task[0], sum(len(chunk.offsets) for chunk in held), len(latest))
-    for number, offsets in enumerate(by_task[1:], 1):
-        if len(offsets):
-            yield number, _Latest(offsets, 0, 0)
+    return Latest.divided(latest_offsets(held, secret), sum(len(chunk.offsets) for chunk in held), starts)
 
 
-def _copy(task: Sequence[GroupCopy], found: Iterator[_Latest], *, disk: Disk) -> Iterator[_CopiedTask]:
+def _copy(task: Sequence[GroupCopy], found: Iterator[Latest], *, disk: Disk) -> Iterator[_CopiedTask]:
     """Step 3, in a worker: copies of groups with the records that stay."""
-    parts = list(found)
-    latest = np.sort(np.concatenate([np.empty(0, np.int64), *(part.offsets for part in parts)]))
+    latest, received, sent = Latest.together(found)
     copied = []
     for group in task:
         first, last = latest.searchsorted((group.start_offset, group.part.end_offset)).tolist()
         copied.append(group.run(latest[first:last], disk))
-    received, sent = sum(part.received for part in parts), sum(part.sent for part in parts)
     yield _CopiedTask(copied, len(latest), received, sent)
 
 

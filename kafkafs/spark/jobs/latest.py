@@ -25,7 +25,7 @@ from uuid import uuid4
 import numpy as np
 
 from kafkafs.arrow.split_reader import Split, read_split
-from kafkafs.spark.jobs.compact import KEYS_PER_BUCKET, KEYS_PER_SCAN, bucket_count
+from kafkafs.spark.jobs.compact import KEYS_PER_BUCKET, KEYS_PER_SCAN, Latest, bucket_count
 from kafkafs.spark.jobs.export_layout import table_file
 from kafkafs.spark.jobs.parquet_files import DayFiles
 from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, scatter
@@ -99,15 +99,6 @@ class _Written(NamedTuple):
     files: list[ExportFile]
     undated: int
     offsets: int
-    received: int
-    sent: int
-
-
-class _Latest(NamedTuple):
-    """Offsets of last messages, from one bucket for one task. The message for the first task also counts the offsets
-    that the bucket `received` and `sent` to all tasks; the others have 0."""
-
-    offsets: Int64s
     received: int
     sent: int
 
@@ -200,7 +191,7 @@ def _chunks(blocks: Iterable[RecordBlock], secret: Secret, most_keys: int) -> It
         yield KeyChunk(True, *known.drain())
 
 
-def _find_latest(chunks: Iterator[KeyChunk], *, secret: Secret, starts: Sequence[int]) -> Iterator[tuple[int, _Latest]]:
+def _find_latest(chunks: Iterator[KeyChunk], *, secret: Secret, starts: Sequence[int]) -> Iterator[tuple[int, Latest]]:
     """Step 2, in a worker that has all keys of a bucket: the offsets of last messages, for each task that begins at one
     of `starts`."""
     held = sorted(chunks, key=_first_offset)  # of one scan they do not overlap
@@ -208,12 +199,7 @@ def _find_latest(chunks: Iterator[KeyChunk], *, secret: Secret, starts: Sequence
     for chunk in held:
         known.put_hashed(chunk.hashes, chunk.offsets)
     found = known.drain()[1]
-    offsets = np.sort(found[found >= 0])
-    by_task = np.split(offsets, offsets.searchsorted(np.array(starts[1:], np.int64)))
-    yield 0, _Latest(by_task[0], sum(len(chunk.offsets) for chunk in held), len(offsets))
-    for number, some in enumerate(by_task[1:], 1):
-        if len(some):
-            yield number, _Latest(some, 0, 0)
+    return Latest.divided(np.sort(found[found >= 0]), sum(len(chunk.offsets) for chunk in held), starts)
 
 
 def _first_offset(chunk: KeyChunk) -> int:
@@ -222,10 +208,9 @@ def _first_offset(chunk: KeyChunk) -> int:
     return offset if offset >= 0 else ~offset
 
 
-def _write(splits: Sequence[Split], found: Iterator[_Latest], *, work: _Work) -> Iterator[_Written]:
+def _write(splits: Sequence[Split], found: Iterator[Latest], *, work: _Work) -> Iterator[_Written]:
     """Step 3, in a worker: the files with the last messages that are in these splits."""
-    parts = list(found)
-    offsets = np.sort(np.concatenate([np.empty(0, np.int64), *(part.offsets for part in parts)]))
+    offsets, received, sent = Latest.together(found)
     options, tp = work.options, splits[0].tp
     files = DayFiles(work.disk, work.staging, tp, options.columns, options.compression, name=table_file)
     missing = len(offsets)
@@ -240,7 +225,6 @@ def _write(splits: Sequence[Split], found: Iterator[_Latest], *, work: _Work) ->
     except BaseException:
         files.abandon()
         raise
-    received, sent = sum(part.received for part in parts), sum(part.sent for part in parts)
     yield _Written(written, files.beyond, len(offsets), received, sent)
 
 
