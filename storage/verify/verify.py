@@ -23,21 +23,18 @@ from typing import NamedTuple
 
 from storage.files import (
     checkpoints,
-    commit_ledger,
     dir_lock,
     meta_properties,
     names,
     partition_metadata,
     topic_properties,
 )
-from storage.files.commit_ledger import Ledger, WriteId
 from storage.files.log_file import paths_in
 from storage.files.names import DirKind, FileKind
 from storage.files.opening import exists, real_place
 from storage.log.log_dir import LogDir
 from storage.log.places import check_log_dir
 from storage.progress import NoProgress, Progress
-from storage.staged_writes.pending_writes import pending_writes
 from storage.types import TopicPartition
 from storage.verify.findings import (
     DROP_LOST_WRITES,
@@ -60,6 +57,10 @@ from storage.verify.segment_audit import SegmentPlan, SegmentReport
 
 def check_writes(findings: Findings, path: Path, staged: Iterable[Path], *, held: bool) -> None:
     """For a log directory and the files `staged` in it, listed before. `held`: another process writes to it."""
+    from storage.files import commit_ledger  # here, since most directories have no such writes
+    from storage.files.commit_ledger import Ledger, WriteId
+    from storage.staged_writes.pending_writes import pending_writes
+
     ledger = read_small(
         findings,
         FaultKind.WRITES_CORRUPT,

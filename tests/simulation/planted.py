@@ -314,7 +314,8 @@ FAULTS: tuple[Fault, ...] = (
         "closed-time-range-freezes",
         f"{_READING}/growth.py",
         "            complete = self._question.is_fixed or (",
-        "            closed = isinstance(self._question.times, TimeBetween) and self._question.times.end_ms is not None\n"
+        "            times = self._question.times\n"
+        "            closed = isinstance(times, TimeBetween) and times.end_ms is not None\n"
         "            complete = self._question.is_fixed or closed or (",
     ),
     _fault(
