@@ -16,13 +16,6 @@ from storage.log.segment import Segment
 from storage.types import OffsetRange
 
 
-class AppendResult(NamedTuple):
-    """The result of an append: first and last offset, both included."""
-
-    base_offset: int
-    last_offset: int
-
-
 class WholeAppend(NamedTuple):
     """Batches to be appended all or none, with their final offsets: `table` has their headers, positions counted from
     0; `chunks` their bytes, back to back, each chunk a number of whole batches."""

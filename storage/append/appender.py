@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.append import batch_encoder
-from storage.append.append_values import AppendResult
 from storage.append.batch_encoder import BatchEncoder, Bytes, taken_rows, with_timestamps
 from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
@@ -59,12 +58,12 @@ class Appender:
         error: Exception | None = refused
         while row < stop:
             try:
-                row, result = self._append_one(columns, row, stop, config, now_ms)
+                next_row, base = self._append_one(columns, row, stop, config, now_ms)
             except (StorageError, OSError) as failure:
                 error = failure
                 break
-            base_offset = result.base_offset if base_offset < 0 else base_offset
-            last_offset = result.last_offset
+            base_offset = base if base_offset < 0 else base_offset
+            row, last_offset = next_row, base + next_row - row - 1
         return Appended(row, base_offset, last_offset, error)
 
     def append_lines(self, begun: Bytes, data: Bytes) -> AppendedLines | None:
@@ -91,18 +90,17 @@ class Appender:
 
     def _append_one(
         self, columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
-    ) -> tuple[int, AppendResult]:
-        """Appends one batch of rows from `row` on; returns the row after it."""
+    ) -> tuple[int, int]:
+        """Appends one batch of rows from `row` on; returns the row after it, and its base offset."""
         if config.message_magic < 2:
             return _append_old(self.log, columns, row, stop, config, now_ms)
         next_row, batch = self._encoder.encode(columns, row, stop, config, now_ms)
-        base_offset = self.log.append_batch(batch, now_ms)
-        return next_row, AppendResult(base_offset, base_offset + batch.offsets - 1)
+        return next_row, self.log.append_batch(batch, now_ms)
 
 
 def _append_old(
     log: PartitionLog, columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
-) -> tuple[int, AppendResult]:
+) -> tuple[int, int]:
     """`_append_one` for a message set, which is encoded under the log's lock: inner offsets are compressed with it."""
     records = batch_encoder.records_of(columns, row, stop, config)
     while True:

@@ -127,12 +127,7 @@ class PartitionFiles:
         """Renames the files of these segments, in this order, to `.deleted`; then syncs the directory."""
         renamed = []
         for segment in segments:
-            for kind in FileKind:
-                path = self._path(segment.base_offset, kind)
-                if exists(path):
-                    target = path.with_name(path.name + FileState.DELETED.value)
-                    self._disk.rename(path, target)
-                    renamed.append(target)
+            renamed += set_aside(self._disk, self._directory, segment.base_offset, FileKind)
         self._disk.sync_dir(self._directory)
         return renamed
 
@@ -166,6 +161,17 @@ class PartitionFiles:
 
     def _path(self, offset: int, kind: FileKind) -> Path:
         return self._directory / names.segment_file(offset, kind)
+
+
+def set_aside(disk: Disk, directory: Path, base_offset: int, kinds: Iterable[FileKind]) -> list[Path]:
+    """Renames a segment's files of these kinds to `.deleted`; returns their new names."""
+    renamed = []
+    for kind in kinds:
+        path = directory / names.segment_file(base_offset, kind)
+        if exists(path):
+            renamed.append(directory / names.segment_file(base_offset, kind, FileState.DELETED))
+            disk.rename(path, renamed[-1])
+    return renamed
 
 
 def _is_below(path: Path, base_offset: int) -> bool:

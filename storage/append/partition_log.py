@@ -15,7 +15,6 @@ from threading import Lock
 from storage.append import swap
 from storage.append.active_segment import ActiveSegment
 from storage.append.append_values import (
-    AppendResult,
     LoadedLog,
     Place,
     PlaceWhole,
@@ -492,8 +491,8 @@ class PartitionLog:
 
     # Appending
 
-    def append(self, place: Place) -> AppendResult:
-        """A leader's append: `place` returns the bytes for their offset, under the lock.
+    def append(self, place: Place) -> int:
+        """A leader's append: `place` returns the bytes for their offset, under the lock. Returns their base offset.
 
         RecordTooLarge above segment.bytes, PartitionOffline, OSError (a full disk, say): nothing is appended. But when
         the flush that flush.messages requires fails, everything is appended and the log is offline.
@@ -505,7 +504,7 @@ class PartitionLog:
             self._append_locked(data, scanned(data, self.path))
             end_offset = self._next_offset
         self._flush_if_due(end_offset)
-        return AppendResult(base_offset, end_offset - 1)
+        return base_offset
 
     def append_batch(self, batch: NewBatch, now_ms: int) -> int:
         """`append` of one finished batch, which is not checked. Returns its base offset."""
@@ -529,7 +528,7 @@ class PartitionLog:
         self._flush_if_due(last_offset + 1)
         return base_offset
 
-    def append_whole(self, place: PlaceWhole) -> AppendResult:
+    def append_whole(self, place: PlaceWhole) -> None:
         """A leader's append of many batches, all or none of which become visible (storage.append.partition_log).
 
         Errors as `append`; an OSError may also leave the log offline with everything appended. Indexes are synced by
@@ -548,9 +547,8 @@ class PartitionLog:
             end_offset = int(whole.table.last_offset[-1]) + 1
             self._appended_locked(end_offset, None)
         self._flush_if_due(end_offset)
-        return AppendResult(base_offset, end_offset - 1)
 
-    def append_batches(self, data: memoryview, headers: BatchTable | None = None) -> AppendResult:
+    def append_batches(self, data: memoryview, headers: BatchTable | None = None) -> None:
         """A follower's append: whole batches of another log, byte for byte, each as a separate append. `headers`: those
         of all of them, if they are known, with positions counted from 0; the positions are changed.
 
@@ -564,11 +562,9 @@ class PartitionLog:
         with self._lock:
             self._opener.check()
             check_continues(table, self._next_offset, self.path)
-            first = self._next_offset
             self._append_locked(data, table)
             end_offset = self._next_offset
         self._flush_if_due(end_offset)
-        return AppendResult(first, end_offset - 1)
 
     def _append_locked(self, data: memoryview, table: BatchTable) -> None:
         """Appends all rows, rolling where Kafka would if each batch arrived separately."""

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from storage.append.active_segment import ActiveSegment
+from storage.append.partition_files import set_aside
 from storage.append.rolling_rules import RollLimits, rows_that_fit
 from storage.files import names, transaction_index
 from storage.files.descriptors import sync_path
@@ -197,7 +198,7 @@ def put_in_place(
             # Recovery does not remove this one. Without what the sources before it held it must not be gone: a deleted
             # key would be back. Renames that are not synced may reach the disk in any order.
             disk.sync_dir(directory)
-        removed += _set_aside(disk, directory, source.base_offset, _KINDS)
+        removed += set_aside(disk, directory, source.base_offset, _KINDS)
     if removed:
         disk.sync_dir(directory)
     for kind in _KINDS:
@@ -209,21 +210,10 @@ def put_in_place(
     disk.sync_dir(directory)
     for source in sources:
         if source.base_offset != base_offset:
-            removed += _set_aside(disk, directory, source.base_offset, (FileKind.PRODUCER_SNAPSHOT,))
+            removed += set_aside(disk, directory, source.base_offset, (FileKind.PRODUCER_SNAPSHOT,))
     segment = Segment.at(directory, base_offset)
     segment.sealed = True
     return segment, removed
-
-
-def _set_aside(disk: Disk, directory: Path, base_offset: int, kinds: Sequence[FileKind]) -> list[Path]:
-    renamed = []
-    for kind in kinds:
-        path = _path(directory, base_offset, kind)
-        if exists(path):
-            target = _path(directory, base_offset, kind, FileState.DELETED)
-            disk.rename(path, target)
-            renamed.append(target)
-    return renamed
 
 
 def _path(directory: Path, base_offset: int, kind: FileKind, state: FileState = FileState.LIVE) -> Path:

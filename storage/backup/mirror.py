@@ -48,8 +48,8 @@ from storage.format.decoder import verify_crcs
 from storage.log import reader
 from storage.log.log_dir import LogDir
 from storage.log.offset_lookup import MixedBatch, cut_at
-from storage.log.reader import Rereads, spans_between
-from storage.log.scanning import scan_batches, scan_sound_batches
+from storage.log.reader import Rereads, last_batch, spans_between
+from storage.log.scanning import scan_sound_batches
 from storage.log.snapshot import LogSnapshot, TransactionOutcomes
 from storage.log.tiering import TIERED_KEYS
 from storage.progress import NoProgress, Progress
@@ -295,7 +295,6 @@ def _check_same(found: BatchRange, source: LogSnapshot, copy: LogSnapshot, *, co
         )
 
 
-_WINDOW: Final = 1 << 20
 _FLUSH_BYTES: Final = 32 << 20
 # Retention is not copied, nor tiering: the copy keeps what it was given.
 _NOT_COPIED: Final = frozenset({"retention.ms", "retention.bytes", "retention.free.bytes"})
@@ -570,7 +569,7 @@ def _begin(log: PartitionLog, snapshot: LogSnapshot, *, compacted: bool) -> bool
         return True
     if not snapshot.segments:
         return False
-    last = _last_batch(ours)
+    last = last_batch(ours)
     if last is None:
         return False
     offset, epoch = int(last.last_offset[0]), int(last.leader_epoch[0])
@@ -592,20 +591,6 @@ def _begin(log: PartitionLog, snapshot: LogSnapshot, *, compacted: bool) -> bool
             advice="Mirror into another directory, or remove the topic there first",
         )
     return False
-
-
-def _last_batch(snapshot: LogSnapshot) -> BatchTable | None:
-    """The header of a log's last batch."""
-    for segment in reversed(snapshot.segments):
-        end = snapshot.end_position(segment)
-        if end:
-            found = None
-            start = segment.floor(snapshot.log_end_offset, end)
-            for window in scan_batches(snapshot, segment, start, end):
-                if window.table.rows:
-                    found = window.table.slice(window.table.rows - 1, window.table.rows).copy()
-            return found
-    return None
 
 
 def _batch_ending_at(snapshot: LogSnapshot, offset: int) -> BatchTable | None:
@@ -642,7 +627,7 @@ def copy_batches(snapshot: LogSnapshot, log: PartitionLog, recorder: PartitionRe
     with ThreadPoolExecutor(1, "mirror-digest") as pool:  # starts a thread when it gets something to do
         digesting: Future[None] | None = None
         for segment in snapshot.segments[place.segment_index :]:
-            for window in scan_sound_batches(snapshot, segment, position, window=_WINDOW):
+            for window in scan_sound_batches(snapshot, segment, position):
                 first = int(window.table.position[0]) - window.origin
                 last = int(window.table.end[-1]) - window.origin
                 data, headers = window.buffer[first:last], window.table.copy()

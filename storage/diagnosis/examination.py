@@ -40,7 +40,7 @@ from storage.log import tail
 from storage.log.log_dir import LogDir
 from storage.log.places import check_log_dir
 from storage.log.segment import Segment
-from storage.log.segments import live_offsets
+from storage.log.segments import bytes_from, live_offsets
 from storage.progress import NoProgress, Progress
 from storage.recovery.recovery import RecoveryReport, rehearse
 from storage.types import TopicPartition
@@ -403,7 +403,7 @@ def _recovery_work(one: LogDirState) -> Iterator[Prediction]:
     points: dict[TopicPartition, int] = {}
     with contextlib.suppress(CorruptCheckpoint):
         points = checkpoints.read(one.path / names.RECOVERY_POINT_CHECKPOINT)
-    size = sum(_bytes_from(one.path / tp.dir_name, points.get(tp, 0)) for tp in one.partitions)
+    size = sum(bytes_from(one.path / tp.dir_name, points.get(tp, 0)) for tp in one.partitions)
     seconds = size // _RECOVERED_BYTES_S
     yield Prediction(
         "unclean",
@@ -413,12 +413,6 @@ def _recovery_work(one: LogDirState) -> Iterator[Prediction]:
         f"checks {size} bytes of {len(one.partitions)} partitions, for about {seconds} s with one thread",
         "num.recovery.threads.per.data.dir makes it quicker; `kafkafs recover` does the same",
     )
-
-
-def _bytes_from(directory: Path, recovery_point: int) -> int:
-    bases = live_offsets(directory, FileKind.LOG)
-    first = max((base for base in bases if base <= recovery_point), default=0)
-    return sum(Segment.at(directory, base).size for base in bases if base >= first)
 
 
 def _damage(one: LogDirState, progress: Progress, clock: Clock) -> Iterator[Prediction]:

@@ -39,14 +39,13 @@ from storage.files import dir_lock, names, partition_metadata, topic_properties
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Disk
-from storage.files.names import DirKind, FileKind
+from storage.files.names import DirKind
 from storage.files.opening import exists, real_place
 from storage.log.log_dir import LogDir
 from storage.log.places import check_log_dir
 from storage.log.read_only_log import ReadOnlyLog
 from storage.log.reader import find_batch
-from storage.log.segment import Segment
-from storage.log.segments import live_offsets
+from storage.log.segments import bytes_from
 from storage.log.snapshot import Log
 from storage.log.tiering import is_tiered
 from storage.log.topic_info import TopicInfo
@@ -540,11 +539,8 @@ class OwnedLogs:
     def _bytes_to_check(self, tp: TopicPartition) -> int:
         """For the progress display; 0 where it is not known."""
         point = self._checkpoints.of(tp).recovery_point or 0
-        directory = self._log_dir.path / tp.dir_name
         with contextlib.suppress(OSError):
-            bases = live_offsets(directory, FileKind.LOG)
-            first = max((base for base in bases if base <= point), default=0)
-            return sum(Segment.at(directory, base).size for base in bases if base >= first)
+            return bytes_from(self._log_dir.path / tp.dir_name, point)
         return 0
 
     def _may_retry_locked(self, tp: TopicPartition) -> bool:

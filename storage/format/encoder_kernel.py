@@ -84,7 +84,6 @@ _HORIZON_BIT = cython.declare(cython.longlong, 0x40)
 _HEADER_SIZE = cython.declare(cython.Py_ssize_t, 61)
 _CRC_POSITION = cython.declare(cython.Py_ssize_t, 17)
 _CRC_START = cython.declare(cython.Py_ssize_t, 21)
-_OVERHEAD = cython.declare(cython.Py_ssize_t, 12)
 _INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
 
 # Instead of a position in `out`: no room, or numbers that cannot be.

@@ -16,7 +16,6 @@ KEEP_DELETES = 4
 _DISCARD = cython.declare(cython.int, 1)
 _KEEP = cython.declare(cython.int, 2)
 _KEEP_DELETES = cython.declare(cython.int, 4)
-_ABSENT = cython.declare(cython.longlong, -1)
 
 # Slots are read this many rows ahead of their use, so that several memory accesses overlap.
 _AHEAD = cython.declare(cython.Py_ssize_t, 64)

@@ -23,7 +23,7 @@ from storage.log import reader
 from storage.log.isolation import AbortedTransactions, last_stable_offset
 from storage.log.reader import find_batch
 from storage.log.scanning import Window, last_offset_before, scan_batches, scan_sound_batches
-from storage.log.segment import Segment
+from storage.log.segment import LOOKUP_BYTES, WINDOW_BYTES, Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import NO_TIMESTAMP, Isolation
 
@@ -174,7 +174,6 @@ WIDTHS: Final = (
     *(n * _DAY for n in (1, 2, 7, 14, 28, 91, 364, 3640)),
 )
 _LAST_MS: Final = 253_402_300_799_999  # of the year 9999
-_SMALL_WINDOW: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +323,7 @@ def _from_headers(
     formats count the offsets since the batch before, or one."""
     columns: list[_Int64s] = []
     before = segment.base_offset - 1 if start == 0 else None
-    for one in scan_batches(snapshot, segment, start, end, window=min(max(end - start, _SMALL_WINDOW), 1 << 20)):
+    for one in scan_batches(snapshot, segment, start, end, window=min(max(end - start, LOOKUP_BYTES), WINDOW_BYTES)):
         table = one.table
         if not table.rows:
             continue

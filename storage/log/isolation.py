@@ -10,7 +10,6 @@ log is damaged and a marker may be lost. Compaction keeps a transaction's marker
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -18,6 +17,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from cachetools import LRUCache
 
 from storage.errors import CorruptBatch, TierUnavailable
 from storage.format.batches import BatchTable
@@ -113,6 +113,11 @@ def _offset_of(decider: DecidingMarker) -> int:
     return decider.offset
 
 
+def _cost(markers: Markers) -> int:
+    # Two segments are kept, however many they have.
+    return min(len(markers.offset), _MARKERS_KEPT // 2)
+
+
 _NO_MARKERS: Final = Markers(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_), 0)
 
 
@@ -124,11 +129,10 @@ class Transactions:
         self._directory = directory
         # Guarded by the lock, which is held while a segment is scanned: other callers need the same answer.
         self._lock = Lock()
-        self._markers: OrderedDict[Segment, Markers] = OrderedDict()
-        self._kept = 0
+        self._markers: LRUCache[Segment, Markers] = LRUCache(_MARKERS_KEPT, _cost)
         self._open: OpenTransactions | None = None
         self._generation = -1
-        self._stable: OrderedDict[int, int] = OrderedDict()  # by log end
+        self._stable: LRUCache[int, int] = LRUCache(_STABLE_KEPT)  # by log end
         self._stable_before: dict[int, int] = {}  # by offset; only the few at which the log was cut
         self._decoder: Decoder | None = None
 
@@ -140,8 +144,6 @@ class Transactions:
             if known is None:
                 known = self._stable_end_locked(snapshot)
                 self._stable[end] = known
-                if len(self._stable) > _STABLE_KEPT:
-                    self._stable.popitem(last=False)
         return min(max(known, snapshot.log_start_offset), end)
 
     def _enter_locked(self, generation: int) -> None:
@@ -207,13 +209,7 @@ class Transactions:
         with self._lock:
             known = self._markers.get(segment, _NO_MARKERS)
             if known.end < end:
-                markers = self._collect_locked(snapshot, segment, known, end)
-                self._kept += len(markers.offset) - len(known.offset)
-                self._markers[segment] = known = markers
-            if segment in self._markers:
-                self._markers.move_to_end(segment)
-            while self._kept > _MARKERS_KEPT and len(self._markers) > 2:
-                self._kept -= len(self._markers.popitem(last=False)[1].offset)
+                known = self._markers[segment] = self._collect_locked(snapshot, segment, known, end)
         return known
 
     def _collect_locked(self, snapshot: LogSnapshot, segment: Segment, known: Markers, end: int) -> Markers:

@@ -19,7 +19,7 @@ from storage.format.batches import times_of
 from storage.log.counting import visible_end
 from storage.log.reader import batch_records, read_blocks
 from storage.log.scanning import scan_batches, scan_sound_batches
-from storage.log.segment import Segment
+from storage.log.segment import LOOKUP_BYTES, Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import NO_TIMESTAMP, Isolation, TimestampOffset
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 #
 # Where damage hides batches, the result is only the greatest of what can be read. Before skipping a segment because
 # everything in it is older, call `may_reach`: hidden messages are assumed to lie between their neighbours in time.
-
-_LOOKUP_WINDOW = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +161,7 @@ def _position_of(snapshot: LogSnapshot, segment: Segment, entry: TimestampOffset
     Before Kafka 3.9.1 an entry's offset may be any of the batch's.
     """
     start = segment.floor(entry.offset, end)
-    for window in scan_batches(snapshot, segment, start, end, window=_LOOKUP_WINDOW):
+    for window in scan_batches(snapshot, segment, start, end, window=LOOKUP_BYTES):
         if window.damage is not None:
             return None
         table = window.table

@@ -17,7 +17,7 @@ from storage.format.block import BatchDamage, RecordBlock, RecordColumn
 from storage.format.decoder import Decoder
 from storage.log.isolation import AbortedTransactions, last_stable_offset
 from storage.log.scanning import Window, scan_batches, scan_sound_batches
-from storage.log.segment import WINDOW_BYTES, Segment
+from storage.log.segment import LOOKUP_BYTES, WINDOW_BYTES, Segment
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import MAX_OFFSET, Isolation
 
@@ -46,8 +46,6 @@ class Rereads:
         return self._failures >= _TRIES
 
 
-# Enough for the batches between two index entries at Kafka's default interval; larger ones are read in such steps.
-_LOOKUP_WINDOW: Final = 64 << 10
 _DECODERS_KEPT: Final = 8
 _decoders: deque[Decoder] = deque(maxlen=_DECODERS_KEPT)
 
@@ -75,7 +73,7 @@ def find_batch(snapshot: LogSnapshot, offset: int) -> BatchPosition | None:
         if end == 0:
             continue
         start = segment.floor(wanted, end)
-        for window in scan_batches(snapshot, segment, start, end, window=_LOOKUP_WINDOW):
+        for window in scan_batches(snapshot, segment, start, end, window=LOOKUP_BYTES):
             if window.damage is not None:
                 if not _resumes_at_or_below(snapshot, segment, window.damage.end, wanted):
                     return BatchPosition(index, segment, window.damage.position)
@@ -90,6 +88,19 @@ def _resumes_at_or_below(snapshot: LogSnapshot, segment: Segment, position: int,
     """True when the batch at `position` begins at or below `offset`: then nothing before it can hold that."""
     batch = segment.batch_at(position, snapshot.end_position(segment))
     return batch is not None and 0 <= int(batch.base_offset[0]) <= offset
+
+
+def last_batch(snapshot: LogSnapshot) -> BatchTable | None:
+    """The header of a log's last batch that can be read in the last segment with messages; None if there is none."""
+    for segment in reversed(snapshot.segments):
+        end = snapshot.end_position(segment)
+        if end:
+            found = None
+            for window in scan_batches(snapshot, segment, segment.floor(snapshot.log_end_offset, end), end):
+                if window.table.rows:
+                    found = window.table.slice(window.table.rows - 1, window.table.rows).copy()
+            return found
+    return None
 
 
 def read_blocks(
@@ -221,7 +232,7 @@ def batch_records(snapshot: LogSnapshot, segment: Segment, position: int) -> Ite
     """
     decoder = _take_decoder()
     try:
-        with closing(scan_sound_batches(snapshot, segment, position, window=_LOOKUP_WINDOW)) as windows:
+        with closing(scan_sound_batches(snapshot, segment, position, window=LOOKUP_BYTES)) as windows:
             for window in windows:
                 block = decoder.decode(window.buffer, window.table, 0, 1, origin=window.origin, control=True)
                 block.check(segment.log.path)

@@ -14,12 +14,11 @@ from typing import Final
 from storage.errors import CorruptBatch, StorageError, TierUnavailable, UnsupportedFormat
 from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, claimed_times, claimed_times_in, scan
 from storage.format.decoder import verify_crcs
-from storage.log.segment import WINDOW_BYTES, Segment, give, take
+from storage.log.segment import LOOKUP_BYTES, WINDOW_BYTES, Segment, give, take
 from storage.log.snapshot import LogSnapshot
 from storage.log.tiered_file import unavailable
 
 _ROWS: Final = 4096
-_LOOK_BYTES: Final = 64 << 10  # there is rarely more between two index entries
 _HEAD_BYTES: Final = 17  # up to the magic, without which a batch's size is not trusted; every batch is larger
 _ADVICE: Final = "`kafkafs verify` shows more, `kafkafs salvage` copies what is intact"
 
@@ -249,7 +248,7 @@ def _last_offset(snapshot: LogSnapshot, segment: Segment, position: int) -> tupl
     """The last offset before a position that can be read, and whether damage follows it."""
     last, damaged = segment.base_offset - 1, False
     start = segment.floor_position(position, snapshot.end_position(segment))
-    for window in scan_batches(snapshot, segment, start, position, window=_LOOK_BYTES):
+    for window in scan_batches(snapshot, segment, start, position, window=LOOKUP_BYTES):
         damaged = window.damage is not None
         if window.table.rows:
             last = int(window.table.last_offset[-1])

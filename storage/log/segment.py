@@ -7,11 +7,13 @@ that a missing, stale or garbage index costs time but never data.
 from __future__ import annotations
 
 import struct
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, TypeVar
+
+from cachetools import LRUCache
 
 from storage.errors import SegmentGone, StorageError, TierUnavailable
 from storage.files import names, offset_index, time_index, transaction_index
@@ -31,6 +33,8 @@ from storage.types import OffsetPosition
 # Recycled read buffers: a new megabyte for each window would be zeroed and paged in each time.
 
 WINDOW_BYTES: Final = 1 << 20
+# Enough for the batches between two index entries at Kafka's default interval; larger ones are read in such steps.
+LOOKUP_BYTES: Final = 64 << 10
 
 _KEPT: Final = 8  # windows in use at once by a few parallel readers
 _free: deque[bytearray] = deque(maxlen=_KEPT)
@@ -84,21 +88,16 @@ class IndexCache:
     Thread-safe; two threads may load an index twice at the same time, which is harmless.
     """
 
-    def __init__(self, capacity_bytes: int = _CAPACITY_BYTES) -> None:
-        # Constant after construction.
-        self._capacity_bytes = capacity_bytes
-        # Guarded by the lock.
+    def __init__(self) -> None:
+        # Guarded by the lock. By segment and kind, with the log's end when the index was loaded.
         self._lock = Lock()
-        self._loaded: OrderedDict[tuple[Segment, FileKind], tuple[SparseIndex, int]] = OrderedDict()
-        self._bytes = 0
+        self._loaded: LRUCache[tuple[Segment, FileKind], tuple[SparseIndex, int]] = LRUCache(_CAPACITY_BYTES, _cost)
 
     def get(self, segment: Segment, kind: FileKind, end: int, load: Callable[[Path], I]) -> I:
         """The segment's index, loaded now unless it is cached and the log, which ends at `end`, has not outgrown it."""
         key = (segment, kind)
         with self._lock:
             held = self._loaded.get(key)
-            if held is not None:
-                self._loaded.move_to_end(key)
         if held is not None:
             index, loaded_end = held
             if segment.sealed or 0 <= end - loaded_end <= max(_STALE_BYTES, loaded_end // _STALE_PART):
@@ -107,21 +106,14 @@ class IndexCache:
         fresh = load(segment.path_of(kind))
         # A missing index may appear later (a swap renames the log first), and trying again costs next to nothing.
         if not fresh.missing:
-            self._put(key, fresh, end)
+            with self._lock:
+                self._loaded[key] = fresh, end
         return fresh
 
-    def _put(self, key: tuple[Segment, FileKind], index: SparseIndex, end: int) -> None:
-        with self._lock:
-            self._drop_locked(key)
-            self._loaded[key] = (index, end)
-            self._bytes += index.memory_bytes + _ENTRY_OVERHEAD_BYTES
-            while self._bytes > self._capacity_bytes and len(self._loaded) > 1:
-                self._drop_locked(next(iter(self._loaded)))
 
-    def _drop_locked(self, key: tuple[Segment, FileKind]) -> None:
-        held = self._loaded.pop(key, None)
-        if held is not None:
-            self._bytes -= held[0].memory_bytes + _ENTRY_OVERHEAD_BYTES
+def _cost(held: tuple[SparseIndex, int]) -> int:
+    # One that is larger than all that is kept takes the place of all others.
+    return min(held[0].memory_bytes + _ENTRY_OVERHEAD_BYTES, _CAPACITY_BYTES)
 
 
 _indexes = IndexCache()

@@ -178,8 +178,9 @@ class _WindowBuffer:
                 data, outcome = _with_known_magic(data, position, self._table)
             if self._table.rows:
                 return self._checked(plan, data, position)
+            was_cut = len(data) < min(wanted, plan.size - position)
             wanted = _claimed(data, plan.size - position)
-            if outcome.stop is not ScanStop.END or wanted <= len(data):
+            if outcome.stop is not ScanStop.END or wanted <= len(data) or was_cut:
                 return None
 
     def _read(self, plan: WindowPlan, position: int, size: int) -> memoryview:

@@ -75,6 +75,13 @@ def live_offsets(directory: Path, kind: FileKind) -> list[int]:
     return sorted(part.offset for part in parsed if part is not None)
 
 
+def bytes_from(directory: Path, offset: int) -> int:
+    """Bytes of the live segments from the one that holds an offset on. OSError."""
+    bases = live_offsets(directory, _LOG)
+    first = max((base for base in bases if base <= offset), default=0)
+    return sum(Segment.at(directory, base).size for base in bases if base >= first)
+
+
 def load(
     directory: Path, listing: Listing, held: Iterable[Segment], on_change: Callable[[], None] | None = None
 ) -> list[Segment]:

@@ -36,14 +36,13 @@ from storage.log.remote_metadata import (
     lineage_of,
 )
 from storage.log.scanning import last_offset_before, scan_batches
-from storage.log.segment import Segment
+from storage.log.segment import LOOKUP_BYTES, Segment
 from storage.log.snapshot import Log, LogSnapshot
 from storage.log.tiered_file import Span, TieredFile
 from storage.tier.remote_segments import RemoteSegment
 from storage.types import MAX_OFFSET, TopicPartition
 
 _AGAIN_S: Final = 5.0  # after something was missing
-_LOOKUP_WINDOW: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +238,7 @@ class TieredLog:
     def _position(self, one: Candidate, offset: int) -> int:
         """Where the first batch begins whose last offset is at or beyond `offset`. TierUnavailable."""
         snapshot, segment = self._alone(one)
-        for window in scan_batches(snapshot, segment, segment.floor(offset, segment.size), window=_LOOKUP_WINDOW):
+        for window in scan_batches(snapshot, segment, segment.floor(offset, segment.size), window=LOOKUP_BYTES):
             if window.damage is not None:
                 raise window.damage.error
             row = int(window.table.last_offset[: window.table.rows].searchsorted(offset))

@@ -2,15 +2,15 @@
 
 1. remove `.deleted`, `.cleaned`, and replacements that were not finished
 2. remove what a finished replacement (`.swap`) covers
-3. give finished replacements their names                     (1-3: leftovers.py)
+3. give finished replacements their names
 4. remove index files without a .log; an .index that is missing, or a .txnindex that cannot be right, means 6 for its
    segment, clean shutdown or not; a missing .timeindex is made empty
-5. a segment whose offsets exceed the 31 bits of an index entry (old brokers made some) is split: overflow.py; then
-   again from 4 on
+5. a segment whose offsets exceed the 31 bits of an index entry (old brokers made some) is split; then again from
+   4 on
 6. without a clean shutdown: check segments from the one that holds the recovery point on; cut at the first batch that
    is not sound; after a cut remove all later segments; rebuild the indexes of those that were checked.
    The segment that ends at the recovery point is checked too if its time index lacks its final entry, and otherwise
-   its time index is synced: final_time_entry.py
+   its time index is synced
 7. a log that ends below its checkpointed start restarts there; a directory without segments gets one
 8. leader epochs beyond the log end, and below its start, are removed
 9. producer state is rebuilt, its snapshots put in order

@@ -54,8 +54,6 @@ from storage.upkeep.salvage import FilledOffsets, LostOffsets, Salvaged, salvage
 #
 # Batches are never divided: the last one that is kept may hold messages that are later, and that is told.
 
-_WINDOW = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class LogCut:
@@ -74,7 +72,7 @@ def cut_at_offset(snapshot: LogSnapshot, offset: int) -> LogCut:
     segment = snapshot.segments[max(snapshot.segment_index(offset - 1), 0)]
     end = snapshot.end_position(segment)
     last = segment.base_offset - 1
-    for window in scan_sound_batches(snapshot, segment, segment.floor(offset - 1, end), window=_WINDOW):
+    for window in scan_sound_batches(snapshot, segment, segment.floor(offset - 1, end)):
         table = window.table
         # A compressed message set has only its last offset; its first one is above the last of the set before.
         first = np.where(table.base_offset >= 0, table.base_offset, np.append(last, table.last_offset[:-1]) + 1)

@@ -112,8 +112,8 @@ def _fit(values: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in values.items() if not key.startswith(_LEFT_OUT)}
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")
+def _listed(names: Sequence[object]) -> str:
+    return ", ".join(map(str, names[:_SHOWN])) + (" …" if len(names) > _SHOWN else "")
 
 
 UNFINISHED_SUFFIX = ".reviving"
@@ -327,7 +327,7 @@ def _notes_of_sources(found: Found, revival: Revival, request: Request) -> Itera
     absent = {name for one in found.sources if one.metadata is not None for name in one.metadata.topics} - here
     absent = {name for name in absent if _is_wanted(request, TopicPartition(name, 0))}
     if absent:
-        listed = ", ".join(sorted(absent)[:_SHOWN]) + (" …" if len(absent) > _SHOWN else "")
+        listed = _listed(sorted(absent))
         yield f"{len(absent)} topics of the cluster have no partition in the sources, and are left out: {listed}"
 
 
@@ -367,10 +367,9 @@ def _notes_of_topic(topic: TopicPlan) -> Iterator[str]:
     if topic.left_out:
         yield f"{topic.name}: left out of its configuration: {', '.join(topic.left_out)}"
     if topic.missing:
-        listed = ", ".join(map(str, topic.missing[:_SHOWN])) + (" …" if len(topic.missing) > _SHOWN else "")
         yield (
             f"{topic.name}: {len(topic.missing)} of its {topic.partition_count} partitions are not in the sources, and "
-            f"will be empty: {listed}"
+            f"will be empty: {_listed(topic.missing)}"
         )
     for replica in topic.ignored:
         yield f"{topic.name}: {replica.path} belongs to another topic of that name ({replica.topic_id}), and is ignored"
@@ -546,8 +545,7 @@ def _notes_of_result(revival: Revival, known: Coordinated, request: Request) -> 
         if one.tp in revival.built and one.committed.offset > revival.built[one.tp].log_end_offset
     ]
     if beyond:
-        listed = ", ".join(beyond[:_SHOWN]) + (" …" if len(beyond) > _SHOWN else "")
         yield (
             f"{len(beyond)} offsets that groups committed lie beyond the end of a partition, where auto.offset.reset "
-            f"decides; `kafkafs groups --reset-to` sets others: {listed}"
+            f"decides; `kafkafs groups --reset-to` sets others: {_listed(beyond)}"
         )

@@ -33,6 +33,7 @@ from storage.files.opening import exists
 from storage.log.log_dir import LogDir
 from storage.log.places import is_marked
 from storage.log.read_only_log import ReadOnlyLog
+from storage.log.reader import last_batch
 from storage.log.remote_metadata import KnownSegment, RemoteMetadata
 from storage.log.scanning import scan_batches
 from storage.log.segments import live_offsets
@@ -187,11 +188,7 @@ def _open(path: Path) -> tuple[Source, dict[TopicPartition, int] | None, dict[To
     """A log directory, its log start offsets (None where their checkpoint is lost) and recovery points."""
     _refuse_if_held(path)
     problems: list[StorageError] = []
-    meta: MetaProperties | None = None
-    try:
-        meta = meta_properties.read(path / names.META_PROPERTIES)
-    except CorruptCheckpoint as error:
-        problems.append(error)
+    meta = _readable(meta_properties.read, path / names.META_PROPERTIES, problems)
     metadata = ClusterMetadataReader(path).refresh()
     if metadata is not None:
         if metadata.problem is not None:
@@ -254,7 +251,8 @@ def _replica(
     if starts is None:
         start = _start_by_epochs(snapshot, epochs)
         snapshot = log.snapshot()
-    last = _last_epoch(snapshot)
+    batch = last_batch(snapshot)
+    last = -1 if batch is None else int(batch.leader_epoch[0])
     if epochs is not None:
         known = epochs.truncate_from_end(snapshot.log_end_offset)
         last = max(last, -1 if known.latest_epoch is None else known.latest_epoch)
@@ -273,16 +271,3 @@ def _start_by_epochs(snapshot: LogSnapshot, epochs: LeaderEpochs | None) -> int:
         if window.table.rows and int(window.table.leader_epoch[0]) >= 0:
             return min(epochs.entries[0].start_offset, snapshot.log_end_offset)
     return 0
-
-
-def _last_epoch(snapshot: LogSnapshot) -> int:
-    """The leader epoch of a log's last batch, -1 if it has none or there is no batch."""
-    for segment in reversed(snapshot.segments):
-        end = snapshot.end_position(segment)
-        if end:
-            last = -1
-            for window in scan_batches(snapshot, segment, segment.floor(snapshot.log_end_offset, end), end):
-                if window.table.rows:
-                    last = int(window.table.leader_epoch[-1])
-            return last
-    return -1

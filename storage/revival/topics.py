@@ -394,12 +394,3 @@ def _configs(name: str, known: Mapping[str, str]) -> tuple[dict[str, str], tuple
         configs["retention.ms"] = "-1"
         assumed.append("retention.ms")
     return configs, tuple(assumed), tuple(left_out)
-
-
-def replicas_of(topics: Sequence[TopicPlan]) -> dict[TopicPartition, Choice]:
-    """The choices of all topics, by topic and partition."""
-    return {
-        TopicPartition(topic.name, number): choice
-        for topic in topics
-        for number, choice in sorted(topic.choices.items())
-    }

@@ -11,10 +11,11 @@ import hashlib
 import hmac
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
+
+from cachetools import LRUCache
 
 from storage.errors import CorruptData, InvalidConfig, TierUnavailable
 from storage.files.cache_files import CacheFiles, cache_directory
@@ -168,27 +169,19 @@ class BlockCache:
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES, disk_bytes: int = DISK_BYTES, directory: Path | None = None):
         self.files: Final = CacheFiles(directory or cache_directory("tier"), ".block", disk_bytes)
-        self._capacity: Final = memory_bytes
-        # Guarded by the lock.
+        # Guarded by the lock. A block that is larger than all that is kept takes the place of all others.
         self._lock: Final = threading.Lock()
-        self._blocks: OrderedDict[tuple[StoredObject, int], memoryview] = OrderedDict()
-        self._bytes = 0
+        self._blocks: LRUCache[tuple[StoredObject, int], memoryview] = LRUCache(
+            memory_bytes, lambda block: min(len(block), memory_bytes)
+        )
 
     def get(self, key: tuple[StoredObject, int]) -> memoryview | None:
         with self._lock:
-            block = self._blocks.get(key)
-            if block is not None:
-                self._blocks.move_to_end(key)
-            return block
+            return self._blocks.get(key)
 
     def put(self, key: tuple[StoredObject, int], block: memoryview) -> None:
         with self._lock:
-            if key in self._blocks:
-                return
             self._blocks[key] = block
-            self._bytes += len(block)
-            while self._bytes > self._capacity and len(self._blocks) > 1:
-                self._bytes -= len(self._blocks.popitem(last=False)[1])
 
 
 class BlockFile(RemoteFile):

@@ -86,21 +86,22 @@ def kept_segments(
         before_bytes += size
         goes_at = max(goes_at, largest + config.retention_ms + 1) if by_time else -1
         empty = last and size == 0
+        if empty:
+            kept_by: tuple[str, ...] = (EMPTY,)
+        elif tiered:
+            kept_by = (TIERED,)
+        elif not config.delete:
+            kept_by = (ONLY_COMPACTED,)
+        elif next_offset > limit:
+            kept_by = (UNTOUCHABLE,)
+        else:
+            kept_by = (NO_LIMIT,) if only_start else _limits(config, now_ms - largest, older=number > 0)
         kept.append(
             KeptSegment(
                 segment.base_offset,
                 next_offset,
                 size,
-                _reasons(
-                    config,
-                    largest,
-                    now_ms,
-                    older=number > 0,
-                    empty=empty,
-                    above=next_offset > limit,
-                    only_start=only_start,
-                    tiered=tiered,
-                ),
+                kept_by,
                 largest,
                 _offset_of(snapshot, segment) if largest > now_ms else None,
                 goes_at if by_time and not empty else None,
@@ -115,34 +116,17 @@ def may_be_tiered(snapshot: LogSnapshot, config: LogConfig) -> bool:
     return snapshot.remote_offsets is not None or is_tiered(config.other)
 
 
-def _reasons(
-    config: LogConfig,
-    largest: int,
-    now_ms: int,
-    *,
-    older: bool,
-    empty: bool,
-    above: bool,
-    only_start: bool,
-    tiered: bool,
-) -> tuple[str, ...]:
-    if empty:
-        return (EMPTY,)
-    if tiered:
-        return (TIERED,)
-    if not config.delete:
-        return (ONLY_COMPACTED,)
-    if above:
-        return (UNTOUCHABLE,)
+def _limits(config: LogConfig, age_ms: int, *, older: bool) -> tuple[str, ...]:
+    """The limits that were set and that a segment does not exceed. `older`: an older one stays."""
     limits = {
         "retention.ms": config.retention_ms,
         "retention.bytes": config.retention_bytes,
         "retention.free.bytes": config.retention_free_bytes,
     }
-    set_ones = () if only_start else tuple(name for name, value in limits.items() if value >= 0)
+    set_ones = tuple(name for name, value in limits.items() if value >= 0)
     if not set_ones:
         return (NO_LIMIT,)
-    by_time = now_ms - largest <= config.retention_ms
+    by_time = age_ms <= config.retention_ms
     if older and (not by_time or "retention.ms" not in set_ones):
         # Its own age or place would let it go, or nothing but its place counts.
         return (OLDER,)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import DecompressionFailed, IndexFault, StorageError, UnsupportedFormat
-from storage.files import offset_index, sparse_index, time_index, transaction_index
+from storage.files import names, offset_index, sparse_index, time_index, transaction_index
 from storage.files.leader_epochs import LeaderEpochs
 from storage.files.log_file import LogFile
 from storage.files.names import FileKind
@@ -192,8 +192,6 @@ class LoadedIndexes:
     __slots__ = ("aborts", "offsets", "times")
 
     def __init__(self, directory: Path, base_offset: int) -> None:
-        from storage.files import names, transaction_index
-
         def path(kind: FileKind) -> Path:
             return directory / names.segment_file(base_offset, kind)
 
@@ -594,9 +592,7 @@ def verify_tier(log_dir: LogDir, chosen: Collection[TopicPartition], progress: P
 
 def _audit(snapshot: LogSnapshot, segment: Segment, findings: Findings, progress: Progress) -> None:
     path, base = segment.log.path, segment.base_offset
-    batches = BatchAudit(
-        segment.log, base, snapshot.epochs, snapshot.log_start_offset, findings, lambda _headers: None
-    )  # fmt: skip
+    batches = BatchAudit(segment.log, base, snapshot.epochs, snapshot.log_start_offset, findings, lambda _headers: None)
 
     def visit(data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
         batches.visit(data, table, rows, origin)

@@ -372,16 +372,12 @@ def _check_absent(directory: _Directory) -> None:
     another of its log directories."""
     if not (directory.path / f"{names.CLUSTER_METADATA_TOPIC}-0").is_dir():
         return
-    # Imports what reading the metadata needs, which is only in a broker's directory.
-    from storage.log.log_dir import LogDir
-
-    log_dir = LogDir.open_read_only(directory.path)
-    metadata = log_dir.cluster_metadata()
+    metadata = directory.log_dir.cluster_metadata()
     path = directory.path / names.META_PROPERTIES
     broker = read_small(Findings(), FaultKind.META_PROPERTIES, path, meta_properties.read, None)
     if metadata is None or broker is None:
         return
-    for tp in log_dir.absent():
+    for tp in directory.log_dir.absent():
         topic = metadata.topics.get(tp.topic)
         known = None if topic is None else topic.partitions.get(tp.partition)
         if known is not None and broker.node_id in known.replicas:
@@ -395,8 +391,6 @@ def _check_writes(directory: _Directory, chosen: Iterable[TopicPartition]) -> No
     """Checks staged writes, if there are any."""
     staged = [file for tp in chosen for file in _ending(directory.path / tp.dir_name, names.STAGED_SUFFIX)]
     if staged or exists(directory.path / names.COMMITS):
-        # Imports what carrying them out needs: as much again as all the rest.
-
         check_writes(directory.findings, directory.path, staged, held=directory.held)
 
 

@@ -172,3 +172,11 @@ def test_a_file_that_shrinks(tmp_path: Path) -> None:
         rest = [number for window in windows for number in window.table.last_offset[: window.rows].tolist()]
     # What was read before is still given, and no more than there was.
     assert rest == list(range(last + 1, last + 1 + len(rest)))
+
+
+def test_a_log_that_is_cut_while_it_is_read_ends_there(tmp_path: Path) -> None:
+    """Not read for ever: a batch that the file has lost the end of never becomes whole."""
+    content = batch(0, b"v" * 200)
+    (tmp_path / "log").write_bytes(content[:100])
+    with closing(checked_windows(WindowPlan(LogFile(tmp_path / "log"), len(content)), 0)) as windows:
+        assert list(windows) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.append.append_values import AppendResult, PlaceWhole
+from storage.append.append_values import PlaceWhole
 from storage.append.appender import Appender
 from storage.compaction import cleaner
 from storage.compaction.cleaner import compact_divided, compact_partition
@@ -68,7 +68,7 @@ class World:
         """Commits the write; when the first partition has its share, others append there, `do` is done, and then the
         process ends."""
 
-        def stop(_place: PlaceWhole) -> AppendResult:
+        def stop(_place: PlaceWhole) -> None:
             self.put(self.owned, 10)
             self.owned.log(FIRST).roll()
             do()
@@ -255,7 +255,7 @@ def test_a_share_that_is_not_there_yet_keeps_nothing(tmp_path: Path) -> None:
     world = World(tmp_path / "dir", retention_ms="1000")
     seen: list[int | None] = []
 
-    def look(_place: PlaceWhole) -> AppendResult:
+    def look(_place: PlaceWhole) -> None:
         world.put(world.owned, 10)
         seen.append(ledger.kept_from(world.owned.commits.state, world.owned.log(FIRST).snapshot()))
         raise Crash("before the shares")
