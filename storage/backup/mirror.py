@@ -295,6 +295,7 @@ def _check_same(found: BatchRange, source: LogSnapshot, copy: LogSnapshot, *, co
         )
 
 
+_WINDOW: Final = 1 << 20
 _FLUSH_BYTES: Final = 32 << 20
 # Retention is not copied, nor tiering: the copy keeps what it was given.
 _NOT_COPIED: Final = frozenset({"retention.ms", "retention.bytes", "retention.free.bytes"})
@@ -627,7 +628,7 @@ def copy_batches(snapshot: LogSnapshot, log: PartitionLog, recorder: PartitionRe
     with ThreadPoolExecutor(1, "mirror-digest") as pool:  # starts a thread when it gets something to do
         digesting: Future[None] | None = None
         for segment in snapshot.segments[place.segment_index :]:
-            for window in scan_sound_batches(snapshot, segment, position):
+            for window in scan_sound_batches(snapshot, segment, position, window=_WINDOW):
                 first = int(window.table.position[0]) - window.origin
                 last = int(window.table.end[-1]) - window.origin
                 data, headers = window.buffer[first:last], window.table.copy()
