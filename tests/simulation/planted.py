@@ -235,7 +235,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         "cut-marker-still-decides",
-        f"{_READING}/growth.py",
+        f"{_READING}/selection.py",
         "    if isolation is Isolation.READ_COMMITTED:",
         "    if False:",
     ),
