@@ -22,7 +22,7 @@ from kafkafs.reading.range_names import (
     parse_offset_spec,
     parse_time_spec,
 )
-from kafkafs.reading.selection import DEFAULT_LATEST_BYTES, ChosenOffsets, resolve
+from kafkafs.reading.selection import DEFAULT_LATEST_BYTES, ChosenOffsets, Question
 from storage.errors import InvalidConfig, InvalidRecord, OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
 from storage.files.names import KAFKAS_OWN_TOPICS
 from storage.files.opening import real_place
@@ -124,23 +124,17 @@ def _part(
     log_dir = source.log_dirs.directories[source.log_dirs.place(tp)]
     snapshot = log_dir.log(tp).snapshot()
     begin, visible = snapshot.log_start_offset, visible_end(snapshot, source.isolation)
-    now_ms = log_dir.clock.now_ms()
+    question = Question(None if isinstance(spec, tuple) else spec, times, source.isolation)
+    selection = question.resolve(snapshot, log_dir.clock.now_ms())
+    start, end = selection.start_offset, visible if selection.end_offset is None else min(selection.end_offset, visible)
     if spec is None or isinstance(spec, tuple):
         first, last = spec or (None, None)
-        start, end = snapshot.whole_start_offset if first is None else first, visible if last is None else last
-        end = min(end, visible)
-        if start < begin and start < end:
-            lose(progress, tp, OffsetRange(start, min(begin, end)), snapshot.why_not_earlier, fail=fail)
-        start = max(start, begin)
-    else:
-        selection = resolve(snapshot, spec, source.isolation, now_ms)
-        start, end = selection.start_offset, visible if selection.end_offset is None else selection.end_offset
-        end = min(end, visible)
-    if times is None:
-        return _made(log_dir, snapshot, start, end, None)
-    selection = resolve(snapshot, times, source.isolation, now_ms)
-    end = end if selection.end_offset is None else min(end, selection.end_offset)
-    return _made(log_dir, snapshot, max(start, selection.start_offset), end, selection.time_range)
+        asked = snapshot.whole_start_offset if first is None else first
+        until = visible if last is None else min(last, visible)
+        if asked < begin and asked < until:
+            lose(progress, tp, OffsetRange(asked, min(begin, until)), snapshot.why_not_earlier, fail=fail)
+        start, end = max(start, asked), min(end, until)
+    return _made(log_dir, snapshot, start, end, selection.time_range)
 
 
 def _latest(

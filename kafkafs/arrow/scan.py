@@ -25,7 +25,7 @@ from kafkafs.formats.text import Txt
 from kafkafs.reading.index import ViewIndex
 from kafkafs.reading.pieces import BASE_OFFSET, GREATEST, LEAST
 from kafkafs.reading.range_names import TimeBetween
-from kafkafs.reading.selection import ChosenOffsets, key_rows, resolve, time_mask
+from kafkafs.reading.selection import ChosenOffsets, Question, RecordFilter
 from kafkafs.reading.store import LEAST_BYTES, Store, default_directory
 from kafkafs.reading.workbench import Rendition
 from kafkafs.reading.workers import Workers
@@ -184,7 +184,8 @@ class Part:
             bounds = [_latest_of(own.start_ms, times.start_ms), _earliest_of(own.end_ms, times.end_ms)]
             times = TimeRange(*bounds)
             if self.latest is None and times.start_ms is not None and start < end:
-                selection = resolve(self.snapshot, TimeBetween(times.start_ms, None), Isolation.READ_UNCOMMITTED, 0)
+                later = Question(times=TimeBetween(times.start_ms, None))
+                selection = later.resolve(self.snapshot, 0)
                 start = min(max(start, selection.start_offset), end)
         split = replace(self.split, start_offset=start, end_offset=end)
         return replace(self, split=split, times=self.times if times is None else times)
@@ -354,12 +355,7 @@ class Scan:
         return replace(self, columns=tuple(columns), _parts=tuple(parts))
 
     def _wanted(self, part: Part, block: RecordBlock) -> RecordBlock:
-        if part.times is not None and len(block):
-            mask = time_mask(block.timestamp, part.times)
-            block = block if mask.all() else block.select(mask)
-        if self._key is not None and len(block):
-            block = block.select(key_rows(block, self._key))
-        return block
+        return RecordFilter(times=part.times, key=self._key).apply(block)
 
     def _count(self, part: Part) -> int:
         split = part.split

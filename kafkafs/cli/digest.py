@@ -100,11 +100,11 @@ def _digest(
     isolation: Isolation,
     progress: Progress,
 ) -> dict[str, Any]:
-    from kafkafs.reading.selection import resolve
+    from kafkafs.reading.selection import Question
     from storage.backup.record_digests import digest_records
 
     snapshot = log_dir.log(tp).snapshot()
-    selection = resolve(snapshot, offsets, isolation, log_dir.clock.now_ms())
+    selection = Question(offsets, isolation=isolation).resolve(snapshot, log_dir.clock.now_ms())
     progress.begin(str(tp), snapshot.size_bytes)
     try:
         found = digest_records(

@@ -108,7 +108,6 @@ class Question:
         """
         if self.latest_bytes is not None:
             return Selection(snapshot.log_start_offset, visible_end(snapshot, self.isolation), complete=True)
-        find_nth = find_nth and self.times is None
         by_offset = resolve(snapshot, self.offsets, self.isolation, now_ms, clamp=self.clamp, find_nth=find_nth)
         if follow and isinstance(self.offsets, LastMessages):
             by_offset = replace(by_offset, end_offset=None, complete=False)
