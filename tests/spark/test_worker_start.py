@@ -71,7 +71,7 @@ def test_only_in_a_task(connections: tuple[socket.socket, socket.socket], monkey
 def test_modules_are_kept_from_the_second_task_on() -> None:
     """In a new process, because freezing cannot be undone."""
     program = (
-        "import gc, pickle; from kafkafs.spark import worker_start as start; "
+        "import gc, pickle; from kafkafs.spark import python_workers as start; "
         "start.TaskContext.get = object; sent = pickle.dumps(start.WorkerStart()); "
         "counts = [pickle.loads(sent) and gc.get_freeze_count() for _ in range(3)]; "
         "assert counts[0] == 0 < 1000 < counts[1], counts; assert counts[2] <= counts[1], counts"
