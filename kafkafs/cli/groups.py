@@ -217,7 +217,8 @@ def _reset(
     force: bool,
     as_json: bool,
 ) -> None:
-    from storage.coordinators.groups import GroupCommitter, GroupOffsets
+    from storage.coordinators.group_commits import GroupCommitter
+    from storage.coordinators.groups import GroupOffsets
     from storage.directory.owned_dir import Opening, OwnedDir
     from storage.files.names import CONSUMER_OFFSETS_TOPIC
 

@@ -249,7 +249,7 @@ def _described(log_dir: LogDir, topic: str) -> dict[str, Any]:
 def _partition(log_dir: LogDir, tp: TopicPartition) -> dict[str, Any]:
     """The content of @info.json, what retention takes for the age of the oldest segment, and the gaps between segments
     (None: compaction may have made them); or the problem."""
-    from kafkafs.tree.generated import InfoTexts
+    from kafkafs.tree.info import InfoTexts
     from storage.errors import StorageError
     from storage.log.counting import is_cleaned, segment_gaps
     from storage.log.offset_lookup import retention_timestamp_ms

@@ -235,8 +235,7 @@ class _ServedTree:
         log_dir: LogDir,
         owned: OwnedDir | None,
     ) -> None:
-        from kafkafs.mounting.mount_options import ModesBelow
-        from kafkafs.mounting.operations import Serving, Traffic, asking_thread
+        from kafkafs.mounting.operations import ModesBelow, Serving, Traffic, asking_thread
         from kafkafs.mounting.status import Report, Sources, help_text
         from kafkafs.reading.state import Processes
         from kafkafs.tree.tree import Tree

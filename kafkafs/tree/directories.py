@@ -12,7 +12,7 @@ from kafkafs.reading.times import first_shown_timestamp, first_timestamp, log_mt
 from kafkafs.schemas.registry import Registry, SubjectVersion
 from kafkafs.schemas.sources import SchemaSource, suffix_of
 from kafkafs.tree.append_files import APPEND_FILES
-from kafkafs.tree.generated import attributes_of, partition_xattrs, topic_xattrs
+from kafkafs.tree.info import attributes_of, partition_xattrs, topic_xattrs
 from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind, View
 from kafkafs.tree.paths import DECODED, EXTENSIONS, RENDERED, ROOT_FILES, NoSuchPath, SchemaFile, Schemas, SchemaSubject
 from storage.errors import StorageError

@@ -15,12 +15,14 @@ from typing import Final
 
 from kafkafs.file_names import encoded_name
 from kafkafs.reading.handle import BytesHandle, Handle, SyncHandle, WriteHandle
-from kafkafs.tree.generated import Make, attributes_of
+from kafkafs.tree.generated import Make
+from kafkafs.tree.info import attributes_of
 from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind, View
 from kafkafs.tree.paths import STATE_FILE, GroupDir, GroupOffset, Groups, GroupTopic, NoSuchPath
 from kafkafs.writing.line_writer import Refused, RefusedLines
 from storage.coordinators import groups
-from storage.coordinators.groups import CommittedOffset, GroupCommitter, GroupOffsets, state_of
+from storage.coordinators.group_commits import GroupCommitter
+from storage.coordinators.groups import CommittedOffset, GroupOffsets, state_of
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLogDir
 from storage.files.names import topic_name_problem

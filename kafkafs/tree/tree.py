@@ -38,8 +38,9 @@ from kafkafs.tree.directories import (
     known_days,
     segment_ranges,
 )
-from kafkafs.tree.generated import MOMENT_S, ConfigFile, GeneratedFile, GeneratedTexts, InfoTexts
+from kafkafs.tree.generated import MOMENT_S, ConfigFile, GeneratedFile, GeneratedTexts
 from kafkafs.tree.group_files import GroupNode, GroupTree
+from kafkafs.tree.info import InfoTexts
 from kafkafs.tree.key_files import KeyFile, KeysDirectory, TopicKeyFile
 from kafkafs.tree.latest_file import LatestFile, LatestOfTopic
 from kafkafs.tree.node import View

@@ -1,30 +1,26 @@
-"""The groups of `__consumer_offsets`: their records, what they hold now, and changes of committed offsets."""
+"""The groups of `__consumer_offsets`: their records, and what they hold now."""
 
 from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from storage.append.appender import Appender
-from storage.append.partition_log import PartitionLog
-from storage.directory import guest_rules
-from storage.directory.owned_dir import OwnedDir
-from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, StorageError, UnknownTopicOrPartition
+from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC
-from storage.format.block import Record, RecordBlock
+from storage.format.block import RecordBlock
 from storage.format.control_records import ControlType, parse_marker
 from storage.format.hashing import group_partition
 from storage.format.messages import UnknownRecordType, messages
 from storage.log.log_dir import LogDir
 from storage.log.reader import Follower, read_range
 from storage.log.snapshot import LogSnapshot
-from storage.types import MAX_OFFSET, TopicPartition
+from storage.types import TopicPartition
 
 # Records of `__consumer_offsets`: which kinds there are, and committed offsets as they are written here. `messages`
 # reads them all.
@@ -534,180 +530,3 @@ def _state(kind: GroupType, epoch: int | None, target: int | None, members: Sequ
         return "Assigning"
     stable = all(one["state"] == "Stable" and one["member_epoch"] == target for one in members)
     return "Stable" if stable else "Reconciling"
-
-
-# Commits offsets for consumer groups: appends records to `__consumer_offsets`, as a group coordinator writes them.
-#
-# A broker that starts on the directory later uses them, and so do its consumers.
-
-# Kafka's offsets.topic.segment.bytes, and GroupCoordinator.offsetsTopicConfigs.
-OFFSETS_CONFIG: Final[Mapping[str, str]] = MappingProxyType(
-    {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
-)
-
-
-class GroupCommitter:
-    """Writes for the groups of a log directory that this process owns. Thread-safe.
-
-    `force`: also where `__consumer_offsets` has several replicas. `partitions`: how many it gets if it is created here;
-    by default as many as the broker's configuration says (`offsets.topic.num.partitions`, 50).
-
-    All methods raise: NotPermitted where offsets cannot be committed (guest_rules.check_append; a broker's directory
-    without the topic); InvalidConfig when the topic's partition count is not known; UnknownTopicOrPartition when the
-    group's partition is not here; InvalidRecord for an offset or a name that cannot be stored; PartitionOffline,
-    OSError.
-    """
-
-    def __init__(
-        self, owned: OwnedDir, groups: GroupOffsets, *, force: bool = False, partitions: int | None = None
-    ) -> None:
-        # Constant after construction.
-        self._owned = owned
-        self._groups = groups
-        self._force = force
-        configured = owned.log_dir.broker_config().offsets_topic_num_partitions
-        self._partitions = configured if partitions is None else partitions
-        # Guarded by the lock.
-        self._making = Lock()
-
-    def check(self, group: str, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Raises what prevents the group's offsets from being committed, as far as that is known without writing.
-
-        UnknownTopicOrPartition also for one of `partitions` that does not exist: with an offset of it a broker can no
-        longer describe its groups. NotPermitted also for a share group and a streams group.
-        """
-        here = self._groups.partitions()
-        if here:
-            place = self._place(group)
-            if place not in here:
-                where = f"{CONSUMER_OFFSETS_TOPIC}/{place}"
-                raise UnknownTopicOrPartition(f"{where}, where {group!r} belongs, is not here", path=self._owned.path)
-            info = self._owned.topic_info(CONSUMER_OFFSETS_TOPIC)
-            guest_rules.check_append(info, force=self._force, as_group_coordinator=True)
-        elif self._owned.log_dir.is_broker:
-            raise _no_topic(self._owned)
-        known = self._groups.group(group)
-        _check_not_share(known, "it commits no offsets")
-        if known is not None and known.type is GroupType.STREAMS:
-            raise NotPermitted(
-                f"{group!r} is a streams group: its offsets belong together with its state stores and internal topics",
-                advice="With the broker running, kafka-streams-groups.sh resets them together",
-            )
-        for tp in partitions:
-            if not self._exists(tp, known):
-                raise UnknownTopicOrPartition(
-                    f"there is no partition {tp} here",
-                    path=self._owned.path,
-                    advice="With an offset of it a broker could no longer describe its groups",
-                )
-
-    def _exists(self, tp: TopicPartition, known: ConsumerGroup | None) -> bool:
-        """Whether there is such a partition: here or, in a broker's directory, elsewhere in its cluster."""
-        log_dir = self._owned.log_dir
-        if tp.topic in log_dir.topics() and tp.partition in log_dir.partitions(tp.topic):
-            return True
-        if not log_dir.is_broker:
-            return False
-        metadata = log_dir.cluster_metadata()
-        if metadata is None:  # only brokers know; that one has let the group commit to it is all there is to see
-            return known is not None and tp.partition in known.offsets.get(tp.topic, {})
-        return tp.topic in metadata.topics and tp.partition in metadata.topics[tp.topic].partitions
-
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commits these offsets, each the next to be read. They are one batch: all or none (as far as max.message.bytes
-        allows)."""
-        now_ms = self._owned.clock.now_ms()
-        records = []
-        for tp, offset in sorted(offsets.items()):
-            if not 0 <= offset <= MAX_OFFSET:
-                raise InvalidRecord("committed offset", expected=f"0 to {MAX_OFFSET}", found=offset)
-            key = encode_offset_key(OffsetKey(group, tp.topic, tp.partition))
-            records.append(Record(key, encode_commit(CommittedOffset(offset, commit_timestamp=now_ms))))
-        self._append(group, records)
-
-    def forget(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """Deletes what the group has committed for these partitions."""
-        keys = [encode_offset_key(OffsetKey(group, tp.topic, tp.partition)) for tp in sorted(partitions)]
-        self._append(group, [Record(key, None) for key in keys])
-
-    def delete(self, group: str) -> None:
-        """Deletes the group, with everything that it has committed and that a coordinator stores for it.
-
-        NotPermitted for a share group.
-        """
-        known = self._groups.group(group)
-        if known is None:
-            return
-        _check_not_share(known, "what it has read cannot be deleted with it here")
-        keys = [
-            encode_offset_key(OffsetKey(group, topic, partition))
-            for topic, partitions in known.offsets.items()
-            for partition in partitions
-        ]
-        keys += [record.raw_key for record in known.records]
-        self._append(group, [Record(key, None) for key in keys])
-
-    def sync(self, group: str) -> None:
-        """Makes everything that was written for the group durable."""
-        if self._groups.partitions():
-            self._log(group).flush()
-
-    def _append(self, group: str, records: list[Record]) -> None:
-        if not records:
-            return
-        self._make_topic()
-        outcome = Appender(self._log(group), clock=self._owned.clock).append(records)
-        if outcome.error is not None:
-            raise outcome.error
-
-    def _log(self, group: str) -> PartitionLog:
-        tp = TopicPartition(CONSUMER_OFFSETS_TOPIC, self._place(group))
-        return self._owned.appendable(tp, force=self._force, as_group_coordinator=True)
-
-    def _place(self, group: str) -> int:
-        place = self._groups.place(group)
-        if place is None:
-            raise InvalidConfig(
-                f"the number of partitions of {CONSUMER_OFFSETS_TOPIC} is not known here",
-                path=self._owned.path,
-                advice="A group's partition depends on it",
-            )
-        return place
-
-    def _make_topic(self) -> None:
-        """Creates `__consumer_offsets` as Kafka does when it is first needed, except in a broker's directory.
-
-        1. the partitions are created, ascending (OwnedDir.create_topic) → none, some or all of them
-        A crash may leave fewer than there should be, and a group's partition depends on their number. But nothing is
-        committed before all exist: so if there are fewer, none of them written to, they are the first of these.
-        """
-        if self._owned.log_dir.is_broker:
-            if not self._groups.partitions():
-                raise _no_topic(self._owned)
-            return
-        with self._making:
-            here = self._groups.partitions()
-            if not here:
-                self._owned.create_topic(CONSUMER_OFFSETS_TOPIC, self._partitions, OFFSETS_CONFIG)
-            elif len(here) < self._partitions and not any(map(self._written_to, here)):
-                self._owned.add_partitions(CONSUMER_OFFSETS_TOPIC, self._partitions)
-
-    def _written_to(self, partition: int) -> bool:
-        log = self._owned.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, partition))
-        return log.log_end_offset > 0
-
-
-def _check_not_share(known: ConsumerGroup | None, why: str) -> None:
-    if known is not None and known.type is GroupType.SHARE:
-        raise NotPermitted(
-            f"{known.name!r} is a share group: {why}, and where it reads is in __share_group_state",
-            advice="With the broker running, kafka-share-groups.sh changes it",
-        )
-
-
-def _no_topic(owned: OwnedDir) -> NotPermitted:
-    return NotPermitted(
-        f"there is no {CONSUMER_OFFSETS_TOPIC} here, and only the broker that owns this directory can create it",
-        path=owned.path,
-        advice="Let a consumer of any group join on the broker once, stop it, then commit",
-    )

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from storage.append.appender import Appender
-from storage.coordinators.groups import GroupCommitter, GroupOffsets
+from storage.coordinators.group_commits import GroupCommitter
+from storage.coordinators.groups import GroupOffsets
 from storage.files import names
 from storage.format.block import Record
 from storage.log.log_dir import LogDir

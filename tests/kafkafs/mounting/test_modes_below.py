@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.mounting.mount_options import ModesBelow
+from kafkafs.mounting.operations import ModesBelow
 from kafkafs.tree.node import NodeKind
 from storage.log.log_dir import LogDir
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many

@@ -12,7 +12,8 @@ import pytest
 from storage.append.appender import Appender
 from storage.compaction.cleaner import compact_partition
 from storage.config import BrokerConfig
-from storage.coordinators.groups import CommittedOffset, GroupCommitter, GroupOffsets, OffsetKey, encode_offset_key
+from storage.coordinators.group_commits import GroupCommitter
+from storage.coordinators.groups import CommittedOffset, GroupOffsets, OffsetKey, encode_offset_key
 from storage.directory import guest_rules
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, UnknownTopicOrPartition

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from storage.coordinators.group_commits import GroupCommitter
 from storage.coordinators.groups import (
     CommittedOffset,
     ConsumerGroup,
-    GroupCommitter,
     GroupOffsets,
     GroupReplay,
     OffsetKey,
