@@ -110,6 +110,8 @@ print(*tomllib.load(open(sys.argv[1], "rb"))["build-system"]["requires"], sep="\
         (cd "$root" && "$venv/bin/python" -W ignore -c 'from setuptools import setup; setup()' \
             --quiet build_ext --inplace --force >/dev/null)
     fi
+    # Where PYTHONDONTWRITEBYTECODE is set, each command would compile its source again: half of the time that it takes to start
+    "$venv/bin/python" -m compileall -q "$root/kafkafs" "$root/storage" || true
     exec 9>&-
 }
 
