@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from kafkafs.arrow.log_dirs import InvalidOption, open_log_dirs
-from kafkafs.decoding import TextDecoder, find_guids, own_texts
 from kafkafs.schemas.registry import Registry
 from kafkafs.schemas.sources import SCHEMAS_LOG, LogSchemas, SchemaSource, schemas_at
 from storage.errors import UnknownTopicOrPartition
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from kafkafs.decoding import TextDecoder
     from kafkafs.schemas.registry import SchemaLookup
     from storage.format.block import RecordBlock
     from storage.types import TopicPartition
@@ -64,6 +64,9 @@ class Decoding:
 
     def take(self, tp: TopicPartition, block: RecordBlock) -> None:
         """Decodes a block."""
+        # Imported here: most scans decode nothing.
+        from kafkafs.decoding import find_guids, own_texts
+
         if tp.topic in GROUPS:
             sides = zip(SIDES, own_texts(tp.topic, block), (block.key_length, block.value_length), strict=True)
             self._texts = {
@@ -83,6 +86,8 @@ class Decoding:
         subject = f"{tp.topic}-{side}"
         decoder = self._decoders.get(subject)
         if decoder is None:
+            from kafkafs.decoding import TextDecoder
+
             decoder = self._decoders[subject] = TextDecoder(self._schemas, subject)
         first = RecordColumn.KEY_START if side == "key" else RecordColumn.VALUE_START
         starts, lengths = block.columns[first], block.columns[first + 1]

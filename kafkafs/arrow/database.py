@@ -1,7 +1,7 @@
 """SQL over log directories: DuckDB, in which each topic is a table; and its expressions as a filter of records.
 
 A statement sees one snapshot: the topics that it names become tables when it begins (`kafkafs.arrow.scan`), and DuckDB
-asks their datasets for the columns, offsets, partitions and times that it needs. Nothing but these tables can be
+asks their datasets for the columns, offsets, partitions, times and keys that it needs. Nothing but these tables can be
 reached: files, other databases, extensions and DuckDB's settings are locked, unless that is permitted.
 """
 
@@ -211,8 +211,13 @@ class _Watched:
     def bytes_read(self) -> int:
         return self._scan.bytes_read
 
-    def narrowed(self, columns: Sequence[str], partitions: Mapping[int, tuple[OffsetRange, TimeRange | None]]) -> Any:
-        return _Watched(self._scan.narrowed(columns, partitions), self._whole)
+    def narrowed(
+        self,
+        columns: Sequence[str],
+        partitions: Mapping[int, tuple[OffsetRange, TimeRange | None]],
+        key: bytes | None,
+    ) -> Any:
+        return _Watched(self._scan.narrowed(columns, partitions, key), self._whole)
 
     def count(self) -> int:
         return self._scan.count()

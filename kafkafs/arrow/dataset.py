@@ -3,11 +3,14 @@
 DuckDB and polars take an instance of a subclass as they take pyarrow's own: they call `scanner` with names of columns
 and an expression. pyarrow shows nothing of an expression, but it can tell whether one may be true where something else
 is known ("may it be, with an offset below 100?"). So the offsets and times between which a filter may hold are found by
-bisection, and they bound what is read; the filter itself is then applied to the batches.
+bisection, and they bound what is read; the filter itself is then applied to the batches. A key that the filter demands
+is found in its text, and asked about before it is believed.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, Self
@@ -31,7 +34,10 @@ class Scan(Protocol):
     def offsets(self) -> Mapping[int, tuple[int, int]]: ...
 
     def narrowed(
-        self, columns: Sequence[str], partitions: Mapping[int, tuple[OffsetRange, TimeRange | None]]
+        self,
+        columns: Sequence[str],
+        partitions: Mapping[int, tuple[OffsetRange, TimeRange | None]],
+        key: bytes | None,
     ) -> Self: ...
 
     def count(self) -> int: ...
@@ -41,6 +47,7 @@ class Scan(Protocol):
 
 _FORMAT: Final = ds.ParquetFileFormat()
 _NOWHERE: Final = fs.LocalFileSystem()  # nothing is read from it
+_KEY_IS: Final = re.compile(r'\bkey == ("(?:[^"\\]|\\.)*")')
 _YEARS_MS: Final = -62_135_596_800_000, 253_402_300_800_000  # the years 1 to 9999: microseconds can express them too
 _SIDES: Final[dict[str, Callable[[str, Any], pc.Expression]]] = {
     "below": lambda name, bound: pc.field(name) < bound,
@@ -109,7 +116,7 @@ class Scanner:
             expressions += columns.values()
             names = []
         needed = [name for name in schema.names if name in names or any(_uses(e, name, schema) for e in expressions)]
-        self._scan = scan.narrowed(needed or schema.names[:1], _bounds(scan, wanted))
+        self._scan = scan.narrowed(needed or schema.names[:1], _bounds(scan, wanted), _key(schema, wanted))
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Record batches, without empty ones."""
@@ -178,6 +185,24 @@ def _bounds(scan: Scan, wanted: pc.Expression | None) -> dict[int, tuple[OffsetR
             first, end = _hull(first, end, partial(_may_be_at, may_be, here))
         found[partition] = OffsetRange(first, end), times
     return found
+
+
+def _key(schema: pa.Schema, wanted: pc.Expression | None) -> bytes | None:
+    """The key without which the filter cannot be true."""
+    if wanted is None or "key" not in schema.names:
+        return None
+    kind, may_be = schema.field("key").type, _Possible(wanted, schema)
+    for text in dict.fromkeys(_KEY_IS.findall(str(wanted))):
+        try:
+            name = json.loads(text)
+            key = bytes.fromhex(name) if kind == pa.binary() else name.encode()
+        except ValueError:  # it is printed in another way
+            continue
+        column, literal = pc.field("key"), pa.scalar(key if kind == pa.binary() else name, kind)
+        others = (column < literal, column > literal, column.is_null())
+        if not any(may_be(other) for other in others) and "\N{REPLACEMENT CHARACTER}" not in name:
+            return key
+    return None
 
 
 def _may_be_at(may_be: _Possible, here: pc.Expression, offset: int, side: str) -> bool:

@@ -31,7 +31,6 @@ from storage.format.block import Record, RecordBlock, RecordColumns
 from storage.latest.latest_records import latest_offsets
 from storage.log.counting import visible_end
 from storage.log.reader import Rereads
-from storage.tier.tier import Tier
 from storage.types import NO_TIMESTAMP, Isolation, OffsetRange, TimeRange, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from kafkafs.arrow.typed_values import TypedForm
     from storage.log.log_dir import LogDir
     from storage.log.snapshot import LogSnapshot
+    from storage.tier.tier import Tier
 
 
 # What a Python program says about the messages that it wants → a scan: which offsets of which partitions.
@@ -296,7 +296,11 @@ def open_log(
 
 
 def _tier(given: Paths | Tier | None, keys: Mapping[str, str | os.PathLike[str]] | None) -> Tier | None:
-    if given is None or isinstance(given, Tier):
+    if given is None:
+        return None
+    from storage.tier.tier import Tier
+
+    if isinstance(given, Tier):
         return given
     places = [os.fspath(place) for place in (given if isinstance(given, list | tuple) else [given])]
     absolute = [place if "://" in place else str(Path(place).absolute()) for place in places]

@@ -9,7 +9,7 @@ pyarrow is imported when a schema or batches are wanted: messages one by one, an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
@@ -325,34 +325,40 @@ class Scan:
 
     def blocks(self) -> Iterator[tuple[TopicPartition, RecordBlock]]:
         """The wanted records; a block is valid until the next is taken. Errors as of iteration."""
+        from kafkafs.reading.unmounted import key_index
+
         decoder = Decoder()
-        for part in self._parts:
-            found = 0
-            for split in part.splits():
-                for block in read_split(
-                    part.log_dir,
-                    split,
-                    decoder,
-                    on_loss=self._on_loss,
-                    on_damage=self._on_damage,
-                    isolation=self._source.isolation,
-                ):
-                    self._progress.add(_file_bytes(block))
-                    if part.latest is not None:
-                        block = part.latest.apply(block)
-                        found += len(block)
-                    block = self._wanted(part, block)
-                    if len(block):
-                        yield split.tp, block
+        with nullcontext() if self._key is None else key_index() as keys:
+            for part in self._parts:
+                for split in part.splits():
+                    for block in read_split(
+                        part.log_dir,
+                        split,
+                        decoder,
+                        on_loss=self._on_loss,
+                        on_damage=self._on_damage,
+                        isolation=self._source.isolation,
+                        keys=keys,
+                        key=self._key,
+                    ):
+                        self._progress.add(_file_bytes(block))
+                        if part.latest is not None:
+                            block = part.latest.apply(block)
+                        block = self._wanted(part, block)
+                        if len(block):
+                            yield split.tp, block
 
     def narrowed(
         self,
         columns: Sequence[str],
         partitions: Mapping[int, tuple[OffsetRange, TimeRange | None]],
+        key: bytes | None,
     ) -> Scan:
-        """Of these partitions what lies between these offsets and times, with these columns."""
+        """Of these partitions what lies between these offsets and times, with these columns. `key`: messages with other
+        keys may be left out."""
         parts = [part.within(*partitions[at]) for part in self._parts if (at := part.split.tp.partition) in partitions]
-        return replace(self, columns=tuple(columns), _parts=tuple(parts))
+        key = key if self._key is None else self._key
+        return replace(self, columns=tuple(columns), _parts=tuple(parts), _key=key)
 
     def _wanted(self, part: Part, block: RecordBlock) -> RecordBlock:
         return RecordFilter(times=part.times, key=self._key).apply(block)

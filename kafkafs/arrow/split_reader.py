@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kafkafs.reading.unmounted import read_with_key
 from storage.errors import SegmentGone, UnknownTopicOrPartition
-from storage.log.reader import Rereads, read_range
+from storage.log.reader import Rereads
 from storage.types import Isolation, OffsetRange
 
 if TYPE_CHECKING:
+    from kafkafs.reading.key_index import KeyIndex
     from storage.files.partition_metadata import DirIdentity
     from storage.format.block import BatchDamage, RecordBlock
     from storage.format.decoder import Decoder
@@ -49,8 +51,11 @@ def read_split(
     on_loss: OnLoss,
     on_damage: OnDamage,
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    keys: KeyIndex | None = None,
+    key: bytes | None = None,
 ) -> Iterator[RecordBlock]:
     """The split's records as a consumer sees them, in offset order; each block is valid until the next is requested.
+    With a key index and a key, records that are shown not to have that key may be left out.
 
     `on_loss(tp, offsets, why)`: these offsets are no longer in the log. `on_damage(tp, damage)`: a batch, or bytes that
     are not a batch, could not be read. Both may raise; otherwise reading continues after that. Other StorageErrors are
@@ -79,7 +84,9 @@ def read_split(
         if position >= end:
             return
         try:
-            for block in read_range(snapshot, position, end, isolation=isolation, decoder=decoder):
+            for block in read_with_key(
+                snapshot, position, end, isolation=isolation, decoder=decoder, keys=keys, key=key
+            ):
                 if len(block):
                     following = int(block.offset[-1]) + 1
                     yield block

@@ -69,8 +69,8 @@ def sql(
     UTF-8. Where schemas are, and in Kafka's own topics, there are also key_json, value_json, value_schema_id and
     decode_error; elsewhere value_json, if the topic's last value is a JSON object or array (a value that is none is
     NULL). A name with other characters than letters, digits and _ needs quotes: "my-topic"; offset needs none. A filter
-    on offset, partition or timestamp reads only what it needs, and a query only the columns that it names. A statement
-    sees the messages that are there when it begins.
+    on offset, partition or timestamp, or for one key, reads only what it needs, and a query only the columns that it
+    names. A statement sees the messages that are there when it begins.
 
     QUERY may have several statements. A prompt has a history ($XDG_STATE_HOME/kafkafs/sql_history), .tables, .schema
     TOPIC, .help and .quit. A table escapes control characters, and says when there are more rows. In csv and jsonl

@@ -16,7 +16,7 @@ from kafkafs.reading.selection import ChosenOffsets, Question, RecordFilter, Sel
 from storage.errors import OffsetOutOfRange, SegmentGone, StorageError, TierUnavailable
 from storage.log.counting import visible_end
 from storage.log.reader import Rereads, read_blocks, read_range
-from storage.types import TimeRange
+from storage.types import Isolation, TimeRange
 
 if TYPE_CHECKING:
     from kafkafs.reading.key_index import KeyIndex
@@ -181,36 +181,16 @@ class PartitionReader:
 
     def _read(self, snapshot: LogSnapshot, end_offset: int | None) -> Iterator[RecordBlock]:
         """The records from `_next` to `end_offset`; without those that the key index shows not to have the key."""
-        isolation, key = self._question.isolation, self._question.key
-        if self._keys is None or key is None or self._left is not None:  # the first N messages have any key
-            yield from read_range(snapshot, self._next, end_offset, isolation=isolation, decoder=self._decoder)
-            return
-        snapshot.check_offset(self._next)
-        spans, _ = spans_from(snapshot, Cursor(self._next), end_offset, visible_end(snapshot, isolation))
-        for span in spans:
-            for start, end in self._stretches(snapshot, span, self._keys, key):
-                for block in read_blocks(
-                    snapshot, span.segment, start, end, isolation=isolation, decoder=self._decoder
-                ):
-                    yield block if span.wanted is None else span.wanted.apply(block)
-
-    @staticmethod
-    def _stretches(snapshot: LogSnapshot, span: Span, keys: KeyIndex, key: bytes) -> list[tuple[int, int]]:
-        """The stretches (start, end) of a span in which the key may be."""
-        from kafkafs.reading.store import LEAST_BYTES
-
-        segment, whole = span.segment, [(span.start, span.end)]
-        if segment.size < LEAST_BYTES:
-            return whole
-        found = keys.find_known(segment, key, span.start, span.end)
-        if found is None or found.behind < span.end:
-            # To scan a segment for its index is worth while if most of it would have to be read anyway.
-            left = span.end - (span.start if found is None else found.behind)
-            if 2 * left > snapshot.end_position(segment):
-                found = keys.find(snapshot, segment, key, span.start, span.end)
-        if found is None:
-            return whole
-        return [*found.stretches, (found.behind, span.end)] if found.behind < span.end else found.stretches
+        key = self._question.key if self._left is None else None  # the first N messages have any key
+        yield from read_with_key(
+            snapshot,
+            self._next,
+            end_offset,
+            isolation=self._question.isolation,
+            decoder=self._decoder,
+            keys=self._keys,
+            key=key,
+        )
 
     def _filtered(self, block: RecordBlock, times: TimeRange | None) -> RecordBlock:
         if self._latest is not None:
@@ -241,6 +221,47 @@ class PartitionReader:
                     self._pass_over(error)
         if self._left is not None and selection.end_offset is not None:
             self.done = True
+
+
+def read_with_key(
+    snapshot: LogSnapshot,
+    start_offset: int,
+    end_offset: int | None,
+    *,
+    isolation: Isolation,
+    decoder: Decoder,
+    keys: KeyIndex | None,
+    key: bytes | None,
+) -> Iterator[RecordBlock]:
+    """`storage.log.reader.read_range`, without records of which the key index shows that they have not this key; others
+    with another key are there. Without an index or a key they all are."""
+    if keys is None or key is None:
+        yield from read_range(snapshot, start_offset, end_offset, isolation=isolation, decoder=decoder)
+        return
+    snapshot.check_offset(start_offset)
+    spans, _ = spans_from(snapshot, Cursor(start_offset), end_offset, visible_end(snapshot, isolation))
+    for span in spans:
+        for start, end in _stretches(snapshot, span, keys, key):
+            for block in read_blocks(snapshot, span.segment, start, end, isolation=isolation, decoder=decoder):
+                yield block if span.wanted is None else span.wanted.apply(block)
+
+
+def _stretches(snapshot: LogSnapshot, span: Span, keys: KeyIndex, key: bytes) -> list[tuple[int, int]]:
+    """The stretches (start, end) of a span in which the key may be."""
+    from kafkafs.reading.store import LEAST_BYTES
+
+    segment, whole = span.segment, [(span.start, span.end)]
+    if segment.size < LEAST_BYTES:
+        return whole
+    found = keys.find_known(segment, key, span.start, span.end)
+    if found is None or found.behind < span.end:
+        # To scan a segment for its index is worth while if most of it would have to be read anyway.
+        left = span.end - (span.start if found is None else found.behind)
+        if 2 * left > snapshot.end_position(segment):
+            found = keys.find(snapshot, segment, key, span.start, span.end)
+    if found is None:
+        return whole
+    return [*found.stretches, (found.behind, span.end)] if found.behind < span.end else found.stretches
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import pickle
+import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ LEAVES = st.one_of(
     st.builds(lambda op, n: op(pc.field("timestamp"), ms(START_MS + n * STEP_MS)), COMPARED, NUMBERS),
     st.builds(lambda op, n: op(pc.field("timestamp"), ms(n)), COMPARED, st.integers(-2, 0)),
     st.builds(lambda values: pc.field("offset").isin(pa.array(values, pa.int64())), st.lists(NUMBERS)),
-    st.sampled_from([b"key-00003", b"k", b""]).map(lambda key: pc.field("key") == key),
+    st.builds(lambda op, key: op(pc.field("key"), key), COMPARED, st.sampled_from([b"key-00003", b"k", b""])),
     st.sampled_from(["key", "value", "timestamp", "headers"]).map(lambda name: pc.field(name).is_null()),
 )
 FILTERS = st.recursive(
@@ -120,6 +121,45 @@ def test_duckdb_reads_only_what_the_filter_needs(built: BuiltLogDir, where: str,
     read = share_read(built, lambda dataset: found.extend(duck(dataset, f"SELECT count(*) FROM t WHERE {where}")))
     assert found == [(rows,)]
     assert read <= share
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
+    """Four segments of 1.6 MB; the keys of the second are in no other."""
+    items: list[Item] = []
+    for number in range(64):
+        key = (
+            b"rare\n\xff" if number == 20 else b'r"\\' + "\u00e9".encode() if number == 21 else b"k%d" % (number // 16)
+        )
+        items += [ROLL] * (number > 0 and number % 16 == 0) + [Batch([Record(key, b"x" * 2000)] * 50)]
+    return build_log_dir(tmp_path_factory.mktemp("keyed"), {"t": [items]}, broker=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "rows", "share"),
+    [
+        ("replace", "key = 'k1'", 14 * 50, 0.4),
+        ("replace", 'key = \'r"\\\u00e9\' AND "offset" >= 0', 50, 0.4),
+        ("replace", "key = 'k1' AND (value IS NULL OR key >= 'a')", 14 * 50, 0.4),
+        ("replace", "key = 'nowhere'", 0, 0.1),
+        ("replace", "key = 'rare\n\ufffd'", 50, 1.0),  # the bytes are others
+        (False, "key = 'rare\n\\xff'::BLOB", 50, 0.4),
+        ("replace", "key = 'k1' OR \"offset\" = 0", 14 * 50 + 1, 1.0),
+        ("replace", "key != 'k1'", 50 * 50, 1.0),
+        ("replace", "key IN ('k1', 'k2')", 30 * 50, 1.0),
+    ],
+)
+def test_a_key_is_looked_for_in_the_key_index(
+    keyed: BuiltLogDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: Any, where: str, rows: int, share: float
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("secrets.randbits", random.Random(1).getrandbits)  # a filter may take one key for another
+    whole = scan_of(keyed)
+    whole.to_arrow()
+    for _ in range(2):  # indexed, and known
+        scan = scan_of(keyed, text=text)
+        assert duck(scan.to_dataset(), f"SELECT count(*) FROM t WHERE {where}") == [(rows,)]
+        assert scan.bytes_read <= share * whole.bytes_read
 
 
 def test_only_the_columns_that_are_needed_are_made(built: BuiltLogDir) -> None:
