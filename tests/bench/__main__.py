@@ -29,6 +29,7 @@ from tests.bench import (
     scale,
     spark,
     spark_scan,
+    sql,
     through_mount,
     writing,
 )
@@ -39,6 +40,7 @@ from tests.bench.measure import Report, machine
 CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
     "process": ("decoding in process", in_process.measure),
     "arrow": ("Arrow batches in Python", arrow.measure),
+    "sql": ("SQL", sql.measure),
     "decoded": ("decoding by schemas", decoding.measure),
     "mount": ("through a mount", through_mount.measure),
     "keys": ("finding a key", keys.measure),

@@ -102,12 +102,22 @@ def _counted(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
     return run
 
 
+def grouped(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
+    """Counts the messages of each key."""
+    from kafkafs.spark import register
+
+    register(spark)
+    frame = spark.read.format("kafkafs").options(**given["options"]).load()
+    return lambda: frame.groupBy("key").count().write.format("noop").mode("overwrite").save()
+
+
 JOBS = {
     "kafka export": kafka_export,
     "kafkafs export": kafkafs_export,
     "kafka write": kafka_write,
     "kafkafs write": kafkafs_write,
     "scan": scan,
+    "grouped": grouped,
 }
 
 if __name__ == "__main__":
