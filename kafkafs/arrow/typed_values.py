@@ -1,7 +1,8 @@
-"""Values of one Avro record schema → a typed Arrow column, for the export with `decode`.
+"""Values of one Avro record schema, or of the first message type of a Protobuf schema → a typed Arrow column.
 
-All values are read as one version of the subject, whichever version wrote them, by Avro's resolution rules.
-That version is chosen by the first run into a directory, so that all its files have the same columns.
+All values are read as one version of the subject, whichever version wrote them: by Avro's resolution rules, or by the
+numbers of Protobuf's fields. That version is chosen by the first run into a directory, so that all its files have the
+same columns.
 
 | column | |
 |---|---|
@@ -13,21 +14,27 @@ That version is chosen by the first run into a directory, so that all its files 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from base64 import b64decode
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafkafs.arrow.block_texts import schemas_for
-from kafkafs.decoding import AvroType, BadSchema, parse_avro
+from kafkafs.decoding import AvroType, BadSchema, TextDecoder, parse_avro, protobuf
 from kafkafs.decoding.avro_program import Programs
-from kafkafs.decoding.avro_resolution import Form, ValueColumn
-from kafkafs.decoding.columns import ColumnDecoder, Room
-from kafkafs.decoding.framing import VALUE_HEADER, is_guid_header
-from kafkafs.schemas.registry import AVRO
+from kafkafs.decoding.avro_resolution import MOST_COLUMNS, Form, ValueColumn
+from kafkafs.decoding.columns import HEADER_SIZE, ColumnDecoder, Room
+from kafkafs.decoding.framing import GUID_HEADER_SIZE, VALUE_HEADER, BadIndexes, is_guid_header, shortened
+from kafkafs.schemas.registry import AVRO, PROTOBUF
 from storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -35,7 +42,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kafkafs.schemas.registry import Schema, SchemaLookup
+    from kafkafs.schemas.registry import Reference, Schema, SchemaLookup
     from storage.types import TopicPartition
 
     Int64s = NDArray[np.int64]
@@ -61,12 +68,7 @@ class TypedColumn:
     def read(self, column: pa.Array, guids: Mapping[int, bytes]) -> tuple[pa.Array, Int64s, dict[int, str]]:
         """The values of a binary column, the ids of their schemas, -1 where there is none, and errors by row. `guids`:
         the headers that name schemas (`schema_guids`), by row."""
-        _, offsets, data = column.buffers()
-        bounds = np.frombuffer(offsets, np.int32)[column.offset :][: len(column) + 1].astype(np.int64)
-        starts, lengths = bounds[:-1], np.diff(bounds)
-        if column.null_count:
-            lengths[column.is_null().to_numpy(zero_copy_only=False)] = -1
-        plain = np.frombuffer(b"" if data is None else data, np.uint8).data
+        plain, starts, lengths = _spans(column)
         ids, errors = np.empty(len(column), np.int64), dict[int, str]()
         parts: list[pa.Array] = []
         row, room = 0, self._room
@@ -87,6 +89,16 @@ class TypedColumn:
         if len(room.texts) > _MOST_KEPT:
             self._room = Room(_ROOM, _ROOM)
         return pa.concat_arrays([pa.nulls(0, self.type), *parts]), ids, errors
+
+
+def _spans(column: pa.Array) -> tuple[memoryview, Int64s, Int64s]:
+    """The data of a binary column, and where each value is: starts and lengths, -1 for null."""
+    _, offsets, data = column.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[column.offset :][: len(column) + 1].astype(np.int64)
+    starts, lengths = bounds[:-1], np.diff(bounds)
+    if column.null_count:
+        lengths[column.is_null().to_numpy(zero_copy_only=False)] = -1
+    return np.frombuffer(b"" if data is None else data, np.uint8).data, starts, lengths
 
 
 class _Tape:
@@ -197,6 +209,159 @@ _LOGICAL: Final[dict[str, pa.DataType]] = {
 }
 
 
+# Protobuf: the text that decoded.jsonl shows (`TextDecoder`), read as one schema, → Arrow arrays.
+
+
+class _Converter(NamedTuple):
+    """How a field is read from JSON. `unset`: its value where JSON does not name it."""
+
+    type: pa.DataType
+    read: Callable[[Any], Any]
+    unset: Any = None
+
+
+class ProtobufColumn:
+    """Reads the values of a topic as the first message type of a schema. Not thread-safe.
+
+    Fields that are not set have their default, or null where Protobuf tells that from the default. Timestamps are in
+    microseconds, rounded down. JSON text: Duration, Struct, Value, ListValue, Any and messages without fields.
+    """
+
+    def __init__(self, schemas: SchemaLookup, subject: str, reader: Schema) -> None:
+        """BadSchema if columns cannot express the type."""
+        kind = protobuf.decoder(reader, schemas).message_type((0,))
+        self._columns = 0
+        self._root = self._message(kind, frozenset())
+        self._schemas = _ReadAs(schemas, reader, kind.full_name)
+        self._decoder = TextDecoder(self._schemas, subject)
+        self.type = self._root.type
+        if not pa.types.is_struct(self.type):
+            raise BadSchema(f"the message type {kind.full_name} has no fields")
+
+    def read(self, column: pa.Array, guids: Mapping[int, bytes]) -> tuple[pa.Array, Int64s, dict[int, str]]:
+        """As `TypedColumn.read`."""
+        plain, starts, lengths = _spans(column)
+        texts, ends, ids, errors = self._decoder.decode(plain, starts, lengths, guids)
+        for row in np.flatnonzero(lengths >= 0).tolist():
+            start, here = int(starts[row]) + HEADER_SIZE, int(ids[row])
+            first = guids[row][GUID_HEADER_SIZE:] if row in guids else bytes(plain[start : start + 2])
+            if here < 0:
+                errors.setdefault(row, "it is not in the wire format")
+            elif here in self._schemas.others:
+                errors[row] = self._schemas.others[here]
+            elif first[:1] != b"\0" and first[:2] != b"\2\0" and (first or row not in guids):
+                errors[row] = f"it is not of the first message type of schema {here}"
+        data, begins = texts.tobytes(), np.concatenate(([0], ends[:-1])).tolist()
+        there = [row for row in np.flatnonzero(lengths >= 0).tolist() if row not in errors]
+        read = json.loads(b"[%b]" % b",".join(data[begins[row] : int(ends[row])] for row in there))
+        values: list[Any] = [None] * len(column)
+        for row, value in zip(there, read, strict=True):
+            values[row] = self._root.read(value)
+        return pa.array(values, self.type), ids, errors
+
+    def _field(self, field: Any, within: frozenset[str]) -> _Converter:
+        self._columns += 1
+        if self._columns > MOST_COLUMNS:
+            raise BadSchema(f"it has more than {MOST_COLUMNS} columns")
+        below = field.message_type
+        if below is not None and below.GetOptions().map_entry:
+            key, value = (self._field(below.fields_by_name[name], within) for name in ("key", "value"))
+            return _Converter(
+                pa.map_(key.type, value.type),
+                lambda found: [(key.read(name), value.read(one)) for name, one in found.items()],
+                [],
+            )
+        one = self._one(field, within)
+        if protobuf.is_repeated(field):
+            return _Converter(pa.list_(one.type), lambda found: [one.read(item) for item in found], [])
+        return one._replace(unset=None) if field.has_presence else one
+
+    def _one(self, field: Any, within: frozenset[str]) -> _Converter:
+        if field.message_type is not None:
+            return self._message(field.message_type, within)
+        if field.enum_type is not None:
+            if field.enum_type.full_name == "google.protobuf.NullValue":
+                return _JSON
+            return _Converter(pa.string(), str, field.enum_type.values[0].name)
+        return _PROTOBUF[field.type]
+
+    def _message(self, kind: Any, within: frozenset[str]) -> _Converter:
+        if kind.full_name in within:
+            raise BadSchema(f"{kind.full_name} contains itself")
+        match protobuf.kind_of(kind):
+            case protobuf.Kind.TIMESTAMP:
+                return _Converter(pa.timestamp("us", tz="UTC"), datetime.fromisoformat)
+            case protobuf.Kind.WRAPPER:
+                return self._one(kind.fields_by_name["value"], within)
+            case protobuf.Kind.MESSAGE if kind.fields:
+                fields = [(field.name, self._field(field, within | {kind.full_name})) for field in kind.fields]
+                return _Converter(
+                    pa.struct([pa.field(name, field.type) for name, field in fields]),
+                    lambda found: {
+                        name: field.read(found[name]) if name in found else field.unset for name, field in fields
+                    },
+                )
+        return _JSON
+
+
+class _ReadAs:
+    """Schemas of which those of one Protobuf message type are answered with `reader`. `others`: ids of the rest, and
+    why their values cannot be read so. For one thread."""
+
+    def __init__(self, schemas: SchemaLookup, reader: Schema, name: str) -> None:
+        self._schemas, self._reader, self._name = schemas, reader, name
+        self.others: dict[int, str] = {}
+
+    def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
+        return self._as_reader(self._schemas.by_id(schema_id, subject))
+
+    def by_guid(self, guid: bytes) -> Schema | None:
+        return self._as_reader(self._schemas.by_guid(guid))
+
+    def referenced(self, reference: Reference) -> Schema | None:
+        return self._schemas.referenced(reference)
+
+    def _as_reader(self, found: Schema | None) -> Schema | None:
+        if found is None:
+            return None
+        kind = shortened(found.schema_type)
+        if found.schema_type == PROTOBUF:
+            try:
+                kind = protobuf.decoder(found, self._schemas).message_type((0,)).full_name
+            except (BadSchema, BadIndexes) as error:
+                kind = shortened(str(error))
+            if kind == self._name:
+                return replace(self._reader, schema_id=found.schema_id)
+        self.others[found.schema_id] = f"schema {found.schema_id} is of the type {kind}, not {self._name}"
+        return found
+
+
+def _is_true(found: Any) -> bool:
+    return found in (True, "true")  # a map's key is a text
+
+
+_JSON: Final = _Converter(pa.string(), partial(json.dumps, ensure_ascii=False, separators=(",", ":")))
+_INT32: Final = _Converter(pa.int32(), int, 0)
+_INT64: Final = _Converter(pa.int64(), int, 0)
+_PROTOBUF: Final[dict[int, _Converter]] = {  # by FieldDescriptorProto.Type
+    1: _Converter(pa.float64(), float, 0.0),
+    2: _Converter(pa.float32(), float, 0.0),
+    3: _INT64,
+    4: _Converter(pa.decimal128(20, 0), Decimal, Decimal(0)),
+    5: _INT32,
+    6: _Converter(pa.decimal128(20, 0), Decimal, Decimal(0)),
+    7: _INT64,
+    8: _Converter(pa.bool_(), _is_true, False),
+    9: _Converter(pa.string(), str, ""),
+    12: _Converter(pa.binary(), b64decode, b""),
+    13: _INT64,
+    15: _INT32,
+    16: _INT64,
+    17: _INT32,
+    18: _INT64,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class TypedForm:
     """What a worker needs: the values of `topic` are read as the schema `schema_id`."""
@@ -227,7 +392,8 @@ def typed_form(
 ) -> TypedForm:
     """The form of an export of these partitions. `before`: the schema of the directory's files; None: it has none yet.
 
-    InvalidConfig unless they are of one topic whose newest schema is an Avro record that columns can express.
+    InvalidConfig unless they are of one topic whose newest schema is an Avro record or a Protobuf message that columns
+    can express.
     """
     topics = sorted({tp.topic for tp in chosen})
     if len(topics) != 1:
@@ -244,7 +410,7 @@ def typed_form(
             raise InvalidConfig(f"the subject {form.subject} has no schema", path=schemas or paths[0])
         form = TypedForm(form.topic, newest.schema.schema_id, paths, schemas)
     try:
-        TypedColumn(source, form.subject, _record(form.reader(), source))
+        _column(form, source)
     except BadSchema as error:
         raise InvalidConfig(
             f"the values of {form.topic} cannot be columns: schema {form.schema_id}: {error}",
@@ -259,7 +425,7 @@ class TypedValues:
     def __init__(self, form: TypedForm, *, keep_headers: bool = True) -> None:
         """The batches have a column of headers, which name the schemas of some values; `keep_headers`: they keep it."""
         source = schemas_for(form.paths, form.schemas)
-        self._column = TypedColumn(source, form.subject, _record(form.reader(), source))
+        self._column = _column(form, source)
         self._keep_headers = keep_headers
         self.undecoded = 0  # values so far that are null because of an error
         self.type: pa.DataType = self._column.type  # of the column `value`
@@ -298,11 +464,14 @@ def _guids(batch: pa.RecordBatch) -> dict[int, bytes]:
     return {row: value for row, value in found.items() if value is not None and is_guid_header(value)}
 
 
-def _record(schema: Schema, schemas: SchemaLookup) -> AvroType:
-    """The type of a schema. BadSchema unless it is a record's."""
+def _column(form: TypedForm, schemas: SchemaLookup) -> TypedColumn | ProtobufColumn:
+    """What reads the values. BadSchema if columns cannot express the schema."""
+    schema = form.reader()
+    if schema.schema_type == PROTOBUF:
+        return ProtobufColumn(schemas, form.subject, schema)
     if schema.schema_type != AVRO:
-        raise BadSchema(f"it is of the type {schema.schema_type}, not AVRO")
+        raise BadSchema(f"it is of the type {schema.schema_type}, not AVRO or PROTOBUF")
     parsed = parse_avro(schema, schemas)
     if parsed.kind != "record":
         raise BadSchema(f"it is of the type {parsed}, not a record")
-    return parsed
+    return TypedColumn(schemas, form.subject, parsed)

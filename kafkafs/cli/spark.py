@@ -98,7 +98,7 @@ _COMPRESSION = click.option(
 @click.option(
     "--decode",
     is_flag=True,
-    help="Write the fields of Avro records as typed columns; TP is one topic.",
+    help="Write the fields of Avro records or Protobuf messages as typed columns; TP is one topic.",
 )
 @click.option("--strict", is_flag=True, help="With --decode: exit code 1 if there are values that cannot be decoded.")
 @SCHEMAS
@@ -134,12 +134,13 @@ def export(
     timestamp that microseconds cannot express, 292,000 years away, is null, and so is its day.
 
     With --decode, `value` is a struct with the fields of the newest version of the topic's schema, as it is at the
-    first run into DIRECTORY, and all values are read as that version by Avro's rules. `value_schema_id` is the schema
-    that wrote a value. One that cannot be read so is null, and in `value_bytes` as it is in the log; `decode_error`
-    says why; stderr and --json (`undecoded`) have their number by partition, and with --strict the exit code is 1,
-    after the export. Of logical types the type below them counts. Enums, uuids, times of day and decimals of more than
-    38 digits are strings as in decoded.jsonl; timestamps have microseconds; records without fields and unions of
-    several types are JSON texts. The schema must be an Avro record that does not contain itself.
+    first run into DIRECTORY, and all values are read as that version, by Avro's rules or by the numbers of Protobuf's
+    fields. `value_schema_id` is the schema that wrote a value. One that cannot be read so is null, and in `value_bytes`
+    as it is in the log; `decode_error` says why; stderr and --json (`undecoded`) have their number by partition, and
+    with --strict the exit code is 1, after the export. Of logical types the type below them counts. Enums, uuids, times
+    of day and decimals of more than 38 digits are strings as in decoded.jsonl; timestamps have microseconds; records
+    without fields and unions of several types are JSON texts. The schema must be an Avro record or Protobuf, of which
+    the first message type counts, and must not contain itself.
 
     \b
     kafkafs spark export /var/kafka ./lake orders

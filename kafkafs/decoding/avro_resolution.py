@@ -124,7 +124,7 @@ def _float(kind: AvroType, value: Any) -> bytes:
 
 
 MOST_PRECISION: Final = 38  # of 128 bits
-_MOST_COLUMNS: Final = 20_000
+MOST_COLUMNS: Final = 20_000
 _PROMOTIONS: Final = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
@@ -186,8 +186,8 @@ class _Columns:
     def column(self, avro: AvroType, within: tuple[AvroType, ...]) -> ValueColumn:
         if avro in within:
             raise BadSchema(f"{avro} contains itself")
-        if self._next > _MOST_COLUMNS:
-            raise BadSchema(f"it has more than {_MOST_COLUMNS} columns")
+        if self._next > MOST_COLUMNS:
+            raise BadSchema(f"it has more than {MOST_COLUMNS} columns")
         form, below = _form(avro)
         number = self._next
         self._next += 2 if form in (Form.DECIMAL, Form.MAP) else 1

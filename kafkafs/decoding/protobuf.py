@@ -196,7 +196,7 @@ class ProtoProgram:
             below, default = self._enum(field.enum_type), int(field.enum_type.values[0].number)
         is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
         flags = (
-            (Flag.REPEATED if _is_repeated(field) else 0)
+            (Flag.REPEATED if is_repeated(field) else 0)
             | (Flag.MAP if is_map else 0)
             | (Flag.PRESENCE if field.has_presence else 0)
         )
@@ -236,7 +236,8 @@ def kind_of(found: Any) -> Kind:
     return Kind.MESSAGE
 
 
-def _is_repeated(field: Any) -> bool:
+def is_repeated(field: Any) -> bool:
+    """Of a field's descriptor."""
     repeated = getattr(field, "is_repeated", None)  # protobuf 6.31
     return bool(field.label == field.LABEL_REPEATED if repeated is None else repeated)
 
@@ -267,6 +268,10 @@ class ProtobufDecoder:
         self._longest_name = longest
         self._most_of_kernel = min(_MOST_BYTES, _NOT_COUNTED // max(longest, 1))
         self.program = ProtoProgram()
+
+    def message_type(self, indexes: tuple[int, ...]) -> Any:
+        """The descriptor of a message type. BadIndexes."""
+        return _message_type(self._file, indexes)
 
     def decode(self, data: bytes) -> bytes:
         """The JSON text of message indexes and message: the proto3 mapping with the field names of the .proto, unset
