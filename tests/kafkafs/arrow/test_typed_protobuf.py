@@ -198,3 +198,7 @@ def test_all_versions_are_read_as_the_newest(tmp_path: Path) -> None:
         None,
         records[7].value,
     ]
+
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(table, tmp_path / "t.parquet")
+    assert parquet.read_table(tmp_path / "t.parquet").to_pylist() == table.to_pylist()
