@@ -355,6 +355,8 @@ class LogSchemas(SchemaSource):
             except UnknownTopicOrPartition:
                 if self._registry:
                     self._log, self._registry = None, Registry()
+                hidden = [entry for entry in self._log_dir.hidden() if entry.partition == SCHEMAS_LOG]
+                self._complaint = "".join(f"{entry.name} {entry.reason}" for entry in hidden[:1])
             except (StorageError, OSError) as error:
                 if str(error) != self._complaint:
                     self._complaint = str(error)

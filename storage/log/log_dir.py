@@ -47,6 +47,7 @@ _REASONS: Final = {
     DirKind.REMOTE_INDEX_CACHE: "is a cache of remote indexes",
 }
 _NUMBER: Final = f"has a partition number above {names.MAX_PARTITIONS - 1}, the highest that is read"
+_NO_DIRECTORY: Final = "is not a directory"
 _LINK: Final = "is a symbolic link that is not followed: it does not lead to a directory of the same name and owner"
 
 
@@ -127,10 +128,11 @@ class LogDir:
             with scan_quietly(self.path) as entries:
                 for entry in entries:
                     is_link = entry.is_symlink()
-                    if not is_link and not entry.is_dir():
-                        continue
                     parsed = names.parse_dir(entry.name)
-                    if is_link and not is_directory(self.path / entry.name):
+                    if not is_link and not entry.is_dir():
+                        if parsed.partition is not None and not entry.is_file():
+                            hidden.append(HiddenDir(entry.name, _NO_DIRECTORY, parsed.kind, parsed.partition))
+                    elif is_link and not is_directory(self.path / entry.name):
                         if parsed.partition is not None:
                             hidden.append(HiddenDir(entry.name, _LINK, parsed.kind, parsed.partition))
                     elif parsed.partition is not None and parsed.partition.partition >= names.MAX_PARTITIONS:
@@ -197,7 +199,7 @@ class LogDir:
         return sorted(found)
 
     def hidden(self) -> list[HiddenDir]:
-        """Directories that are not live partitions, by name."""
+        """Directories that are not live partitions, and what has a partition's name and is neither that nor a file."""
         return list(self._hidden)
 
     def log(self, tp: TopicPartition) -> Log:

@@ -156,7 +156,7 @@ def test_schemas_of_another_place(logs: Path, tmp_path: Path) -> None:
     assert "no schemas here" in result.stderr
 
 
-@pytest.mark.parametrize("broken", ["link", "directory", "gone"])
+@pytest.mark.parametrize("broken", ["link", "directory", "gone", "fifo"])
 def test_schemas_that_cannot_be_read_are_no_wrong_usage(logs: Path, broken: str) -> None:
     (log,) = (logs / "_schemas-0").glob("*.log")
     log.unlink()
@@ -166,6 +166,8 @@ def test_schemas_that_cannot_be_read_are_no_wrong_usage(logs: Path, broken: str)
         log.mkdir()
     else:
         log.parent.rename(log.parent.with_name("other-0"))
+    if broken == "fifo":
+        os.mkfifo(logs / "_schemas-0")
     result = run("cat", logs, "t", "--format", "decoded")
     assert result.exit_code == (2 if broken == "gone" else 4), result.output
     assert ("there are no schemas in" if broken == "gone" else "the schemas cannot be read: ") in result.stderr

@@ -49,6 +49,7 @@ def test_topics_partitions_and_what_is_hidden(tmp_path: Path) -> None:
             "file-0": b"a plain file",
         },
     )
+    os.mkfifo(tmp_path / "fifo-0")
     log_dir = LogDir.open_read_only(tmp_path)
     assert log_dir.topics() == ["a.x", "b"]
     assert log_dir.partitions("b") == [0, 1]
@@ -58,6 +59,7 @@ def test_topics_partitions_and_what_is_hidden(tmp_path: Path) -> None:
         f"b-7.{_HEX}-stray": DirKind.STRAY,
         f"b-1.{_HEX}-future": DirKind.FUTURE,
         "remote-log-index-cache": DirKind.REMOTE_INDEX_CACHE,
+        "fifo-0": DirKind.PARTITION,
         "lost+found": DirKind.UNPARSABLE,
         "no number-x": DirKind.UNPARSABLE,
     }
