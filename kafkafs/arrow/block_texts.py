@@ -3,6 +3,7 @@ what could not be decoded."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from kafkafs.arrow.log_dirs import InvalidOption, open_log_dirs
 from kafkafs.schemas.registry import Registry
 from kafkafs.schemas.sources import SCHEMAS_LOG, LogSchemas, SchemaSource, schemas_at
-from storage.errors import UnknownTopicOrPartition
+from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.files.names import KAFKAS_OWN_TOPICS
 from storage.format.block import RecordColumn
 from storage.format.messages import GROUPS
@@ -104,16 +105,19 @@ def schemas_of_topic(topic: str, paths: tuple[Path, ...], schemas: Path | None) 
 def schemas_for(paths: tuple[Path, ...], schemas: Path | None) -> SchemaSource:
     """The schemas for log directories that are read as one: those at `schemas`, or in the topic `_schemas` of one of
     the directories. The process keeps what it has read. InvalidOption where there are none; StorageError, OSError."""
-    source: SchemaSource | None = None
     if schemas is not None:
         source = schemas_at(schemas)
     else:
         log_dirs = open_log_dirs(paths)
         try:
-            source = LogSchemas(log_dirs.directories[log_dirs.place(SCHEMAS_LOG)])
+            place = log_dirs.place(SCHEMAS_LOG)
         except UnknownTopicOrPartition:
-            source = None
-    if source is None or not source.registry():
+            there = (os.path.lexists(path / SCHEMAS_LOG.dir_name) for path in paths)
+            place = next((number for number, found in enumerate(there) if found), 0)  # what is no partition is told
+        source = LogSchemas(log_dirs.directories[place])
+    if not source.registry() and source.problem:
+        raise StorageError(f"the schemas cannot be read: {source.problem}")
+    if not source.registry():
         where = schemas or ", ".join(map(str, paths))
         raise InvalidOption(
             f"there are no schemas in {where}: decode needs the topic _schemas there, or the option schemas with "

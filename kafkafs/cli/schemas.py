@@ -19,6 +19,7 @@ from kafkafs.cli.terminal import print_json, print_table
 from kafkafs.file_names import encoded_name
 from kafkafs.schemas.registry import Registry
 from kafkafs.schemas.sources import IDS_DIRECTORY, IMPORT_FILE, import_line, suffix_of
+from storage.errors import StorageError
 from storage.files.disk import RealDisk
 from storage.files.opening import make_directory, open_file, real_place
 
@@ -126,7 +127,10 @@ def schemas(ctx: click.Context, logdir: Path, target: Path | None, as_json: bool
     from kafkafs.schemas.sources import schemas_at
 
     use_default_signals(ctx)
-    registry = schemas_at(logdir).registry()
+    source = schemas_at(logdir)
+    registry = source.registry()
+    if not registry and source.problem:
+        raise StorageError(f"the schemas cannot be read: {source.problem}")
     if target is not None:
         _export(registry, logdir, target, as_json)
     elif as_json:

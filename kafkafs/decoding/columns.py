@@ -13,7 +13,6 @@ from kafkafs.decoding import avro_kernel, avro_resolution, avro_schema, protobuf
 from kafkafs.decoding.avro_program import FAULT_TEXTS, POWERS, Fault
 from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.framing import GUID_HEADER_SIZE, guid_in, shortened
-from kafkafs.decoding.proto_files import MOST_DESCRIPTORS
 from kafkafs.decoding.protobuf import CannotDecode
 from kafkafs.schemas.registry import AVRO, JSON, PROTOBUF
 
@@ -60,7 +59,6 @@ class Plans:
         self._lock = threading.Lock()
         self._plans: dict[int | bytes, Plan] = {}  # by id or GUID
         self._unknown: set[int | bytes] = set()
-        self._descriptors = 0
 
     def plan(self, which: int | bytes) -> Plan:
         """The plan for this id or GUID (16 bytes)."""
@@ -80,13 +78,6 @@ class Plans:
             self._plans[which] = made = replace(self._made(schema), schema_id=schema.schema_id)
             return made
 
-    def _of_protobuf(self, schema: Schema) -> ProtobufDecoder:
-        if self._descriptors > MOST_DESCRIPTORS:
-            raise BadSchema("the schemas in use before it are too large together")
-        decoder = protobuf.decoder(schema, self._schemas)
-        self._descriptors += decoder.descriptors
-        return decoder
-
     def _schema(self, which: int | bytes) -> Schema | None:
         if isinstance(which, int):
             return self._schemas.by_id(which, self._subject)
@@ -105,7 +96,7 @@ class Plans:
             if schema.schema_type == JSON:
                 return Plan(self._programs.add_json())
             if schema.schema_type == PROTOBUF:
-                return Plan(rows=self._of_protobuf(schema))
+                return Plan(rows=protobuf.decoder(schema, self._schemas))
             return Plan(error=f"schema {schema.schema_id} is of the unknown type {shortened(schema.schema_type)}")
         except BadSchema as error:
             return Plan(error=f"schema {schema.schema_id} cannot be used: {shortened(str(error))}")

@@ -17,9 +17,11 @@ import sys
 import tempfile
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from kafkafs.decoding.avro_schema import MAX_TEXT, BadSchema, referred_schema
 from kafkafs.decoding.framing import shortened
@@ -44,8 +46,9 @@ for limit, most in ((resource.RLIMIT_AS, {_MEMORY_BYTES}), (resource.RLIMIT_FSIZ
 from grpc_tools import protoc
 sys.exit(protoc.main(sys.argv))
 """
-# Descriptors of a schema, by `_weight`, and of those that are kept: about 1 KiB of memory each.
+# Descriptors of a schema, by `_weight`, and of all schemas in a process: about 1 KiB of memory each.
 MOST_DESCRIPTORS: Final = 1 << 17
+MOST_IN_PROCESS: Final = 1 << 18
 _MOST_KEPT: Final = 256
 _PARTS: Final = {
     "FileDescriptorProto": ("message_type", "enum_type", "service", "extension"),
@@ -57,8 +60,10 @@ _LOGGED: Final = re.compile(r"WARNING: |[IWEF]\d{4} |\[libprotobuf ")
 _INSTALL: Final = "Protobuf needs the packages of an extra: pip install 'kafkafs[schemas]'"
 
 
-class Compiled(NamedTuple):
-    """A descriptor pool, in it the descriptor of the schema's own file, and how many descriptors the pool has."""
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A descriptor pool, in it the descriptor of the schema's own file, and how many descriptors the pool has. Whoever
+    uses the pool keeps this object, so that they are counted."""
 
     pool: Any
     file: Any
@@ -104,12 +109,13 @@ def _check_name(name: str) -> None:
 
 class _Kept:
     """What was compiled last, by texts whose first is the schema's own. All partitions of a
-    topic share it. Thread-safe."""
+    topic share it. Thread-safe; the lock also guards the bound of the process."""
 
     def __init__(self) -> None:
         # guarded by the lock
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[tuple[str, str], ...], Compiled] = OrderedDict()
+        self._alive: WeakSet[Compiled] = WeakSet()  # those, and what decoders use
 
     def compiled(self, texts: tuple[tuple[str, str], ...]) -> Compiled:
         """`compiled_files`, kept from earlier calls."""
@@ -125,8 +131,6 @@ class _Kept:
             if isinstance(error, BadSchema):
                 raise
             raise BadSchema(f"the protobuf library refuses it: {error}") from None
-        with self._lock:
-            self._kept[texts] = made
         return made
 
     def _made(self, texts: tuple[tuple[str, str], ...]) -> Compiled:
@@ -136,14 +140,23 @@ class _Kept:
         descriptors = sum(_weight(file, len(file.package)) for file in files)
         if descriptors > MOST_DESCRIPTORS:
             raise BadSchema(f"it has more than {MOST_DESCRIPTORS} descriptors, as kafkafs counts them")
-        with self._lock:  # before it takes its memory
-            excess = descriptors + sum(one.descriptors for one in self._kept.values()) - MOST_DESCRIPTORS
-            while self._kept and (excess > 0 or len(self._kept) >= _MOST_KEPT):
-                excess -= self._kept.popitem(last=False)[1].descriptors
-        pool = descriptor_pool.DescriptorPool()
-        for file in files:
-            pool.Add(file)
-        return Compiled(pool, pool.FindFileByName(_MAIN), descriptors)
+        with self._lock:
+            if (made := self._kept.get(texts)) is not None:
+                return made
+            room = MOST_IN_PROCESS - descriptors  # made before it takes its memory
+            while self._kept and (len(self._kept) >= _MOST_KEPT or self._in_use() > room):
+                self._kept.popitem(last=False)
+            if self._in_use() > room:
+                raise BadSchema("the Protobuf schemas in use before it are too large together")
+            pool = descriptor_pool.DescriptorPool()
+            for file in files:
+                pool.Add(file)
+            made = self._kept[texts] = Compiled(pool, pool.FindFileByName(_MAIN), descriptors)
+            self._alive.add(made)
+            return made
+
+    def _in_use(self) -> int:
+        return sum(one.descriptors for one in self._alive)
 
 
 _KEPT: Final = _Kept()

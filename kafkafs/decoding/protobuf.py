@@ -262,7 +262,8 @@ class ProtobufDecoder:
     """For the data of one schema. Threads can share it: the library's descriptors do not change."""
 
     def __init__(self, compiled: Compiled) -> None:
-        self._pool, self._file, self.descriptors = compiled
+        self._compiled = compiled  # counted while this uses it
+        self._pool, self._file = compiled.pool, compiled.file
         self._classes: dict[tuple[int, ...], Any] = {}  # by message indexes; there are as many as message types
         longest = _longest_name(self._file)
         self._longest_name = longest

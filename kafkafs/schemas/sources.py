@@ -355,14 +355,18 @@ class LogSchemas(SchemaSource):
             except UnknownTopicOrPartition:
                 if self._registry:
                     self._log, self._registry = None, Registry()
-                hidden = [entry for entry in self._log_dir.hidden() if entry.partition == SCHEMAS_LOG]
-                self._complaint = "".join(f"{entry.name} {entry.reason}" for entry in hidden[:1])
+                place = self._log_dir.path / SCHEMAS_LOG.dir_name
+                if os.path.lexists(place):
+                    self._complain_locked(CorruptData("is not a partition's directory", path=place))
             except (StorageError, OSError) as error:
-                if str(error) != self._complaint:
-                    self._complaint = str(error)
-                    _log.warning("schemas cannot be read: %s", error)
+                self._complain_locked(error)
             self.problem = skipped.close() or self._complaint or self.problem
             return self._registry
+
+    def _complain_locked(self, error: Exception) -> None:
+        if str(error) != self._complaint:
+            self._complaint = str(error)
+            _log.warning("schemas cannot be read: %s", error)
 
     def _take_locked(self, log: Log, read: Registry) -> None:
         """Makes the registry of what was read. An id that compaction has removed meanwhile stays known to this process:
@@ -456,7 +460,7 @@ class FileSchemas(SchemaSource):
 
 def schemas_at(path: Path) -> SchemaSource:
     """The source at a path that a person gave. InvalidConfig where there are no schemas; OSError."""
-    if (path / SCHEMAS_LOG.dir_name).is_dir():
+    if os.path.lexists(path / SCHEMAS_LOG.dir_name):
         return LogSchemas(LogDir.open_read_only(path))
     path = real_place(path)
     names = {entry.name for entry in paths_in(path)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -242,6 +243,12 @@ def test_ranges_as_texts_and_moments(built: BuiltLogDir) -> None:
 def test_arguments_that_cannot_be(built: BuiltLogDir, arguments: Any, why: str) -> None:
     with pytest.raises(InvalidOption, match=why):
         kafkafs.open(built.path)["t"].scan(**arguments)
+
+
+def test_schemas_that_are_no_directory(built: BuiltLogDir) -> None:
+    os.mkfifo(built.path / "_schemas-0")
+    with pytest.raises(StorageError, match=r"the schemas cannot be read: .*_schemas-0"):
+        kafkafs.open(built.path)["t"].scan(decode=True)
 
 
 def test_topics_and_partitions(built: BuiltLogDir, tmp_path: Path) -> None:

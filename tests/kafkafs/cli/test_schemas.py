@@ -156,18 +156,21 @@ def test_schemas_of_another_place(logs: Path, tmp_path: Path) -> None:
     assert "no schemas here" in result.stderr
 
 
-@pytest.mark.parametrize("broken", ["link", "directory", "gone", "fifo"])
+@pytest.mark.parametrize("broken", ["link", "directory", "gone", "FIFO"])
 def test_schemas_that_cannot_be_read_are_no_wrong_usage(logs: Path, broken: str) -> None:
     (log,) = (logs / "_schemas-0").glob("*.log")
-    log.unlink()
-    if broken == "link":
-        log.symlink_to("elsewhere")
-    elif broken == "directory":
-        log.mkdir()
-    else:
+    if broken in ("gone", "FIFO"):
         log.parent.rename(log.parent.with_name("other-0"))
-    if broken == "fifo":
-        os.mkfifo(logs / "_schemas-0")
+        if broken == "FIFO":
+            os.mkfifo(log.parent)
+    else:
+        log.unlink()
+        log.symlink_to("elsewhere") if broken == "link" else log.mkdir()
+    if broken != "gone":
+        shown = run("schemas", logs)
+        assert shown.exit_code == 4, shown.output
+        assert "the schemas cannot be read: " in shown.stderr
+        assert str(log.parent if broken == "FIFO" else log) in shown.stderr
     result = run("cat", logs, "t", "--format", "decoded")
     assert result.exit_code == (2 if broken == "gone" else 4), result.output
     assert ("there are no schemas in" if broken == "gone" else "the schemas cannot be read: ") in result.stderr

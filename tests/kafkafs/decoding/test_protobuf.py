@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafkafs.decoding import BadSchema, DoesNotFit, TextDecoder, columns, encode_json, proto_files, protobuf
+from kafkafs.decoding import BadSchema, DoesNotFit, TextDecoder, encode_json, proto_files, protobuf
 from kafkafs.decoding.framing import BadIndexes, read_indexes, write_indexes
 from kafkafs.schemas.registry import AVRO, PROTOBUF, Reference, Schema
 from tests.support.decoded_columns import SchemaTable, decoded_text, decoded_texts, framed, one_schema
@@ -312,16 +312,21 @@ def test_messages_within_each_other() -> None:
             encode_json(schema, table, value)
 
 
-def test_descriptors_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library takes about 1 KiB for each: 24 schemas of 4 MiB took 4 GB."""
-    monkeypatch.setattr(columns, "MOST_DESCRIPTORS", 5)
+def test_descriptors_are_bounded_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library takes about 1 KiB for each: 24 schemas of 4 MiB took 4 GB in one view, 12 topics of one 1 GB."""
+    monkeypatch.setattr(proto_files, "_KEPT", proto_files._Kept())
+    monkeypatch.setattr(proto_files, "MOST_IN_PROCESS", 6)
     texts = [f'syntax="proto3"; message A{number} {{ int32 a = 1; int32 b = 2; }}' for number in range(3)]
     schemas = SchemaTable(*(Schema(number, PROTOBUF, text) for number, text in enumerate(texts, 1)))
-    values = [framed(b"\0\x08\x05", number) for number in (1, 2, 3)] + [framed(b"\0\x10\x05", 1)]
-    texts, errors = decoded_texts(TextDecoder(schemas, "t-value"), values)
-    assert (texts[0], texts[1], texts[3]) == ('{"a":5}', '{"a":5}', '{"b":5}')
-    assert list(errors) == [2]
-    assert "too large together" in errors[2]
+    decoders = [TextDecoder(schemas, f"t{number}-value") for number in range(3)]  # as views of three topics have them
+    assert decoded_text(decoders[0], framed(b"\0\x08\x05", 1)) == '{"a":5}'
+    assert decoded_text(decoders[1], framed(b"\0\x08\x05", 2)) == '{"a":5}'
+    found, errors = decoded_texts(decoders[2], [framed(b"\0\x08\x05", 3), framed(b"\0\x10\x05", 1)])
+    assert list(errors) == [0]
+    assert "too large together" in errors[0]
+    assert found[1] == '{"b":5}'
+    decoders.clear()
+    assert decoded_text(TextDecoder(schemas, "t-value"), framed(b"\0\x08\x05", 3)) == '{"a":5}'
 
 
 def test_long_names_count(monkeypatch: pytest.MonkeyPatch) -> None:
