@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from kafkafs.decoding import TextDecoder
+    from kafkafs.decoding.decoded_jsonl import TextDecoder
     from kafkafs.schemas.registry import SchemaLookup
     from storage.format.block import RecordBlock
     from storage.types import TopicPartition
@@ -66,7 +66,8 @@ class Decoding:
     def take(self, tp: TopicPartition, block: RecordBlock) -> None:
         """Decodes a block."""
         # Imported here: most scans decode nothing.
-        from kafkafs.decoding import find_guids, own_texts
+        from kafkafs.decoding.decoded_jsonl import own_texts
+        from kafkafs.decoding.framing import find_guids
 
         if tp.topic in GROUPS:
             sides = zip(SIDES, own_texts(tp.topic, block), (block.key_length, block.value_length), strict=True)
@@ -87,7 +88,7 @@ class Decoding:
         subject = f"{tp.topic}-{side}"
         decoder = self._decoders.get(subject)
         if decoder is None:
-            from kafkafs.decoding import TextDecoder
+            from kafkafs.decoding.decoded_jsonl import TextDecoder
 
             decoder = self._decoders[subject] = TextDecoder(self._schemas, subject)
         first = RecordColumn.KEY_START if side == "key" else RecordColumn.VALUE_START

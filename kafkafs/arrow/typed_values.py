@@ -29,10 +29,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafkafs.arrow.block_texts import schemas_for
-from kafkafs.decoding import AvroType, BadSchema, TextDecoder, parse_avro, protobuf
+from kafkafs.decoding import protobuf
 from kafkafs.decoding.avro_program import Programs
 from kafkafs.decoding.avro_resolution import MOST_COLUMNS, Form, ValueColumn
+from kafkafs.decoding.avro_schema import AvroType, BadSchema
+from kafkafs.decoding.avro_schema import parse as parse_avro
 from kafkafs.decoding.columns import HEADER_SIZE, ColumnDecoder, Room
+from kafkafs.decoding.decoded_jsonl import TextDecoder
 from kafkafs.decoding.framing import GUID_HEADER_SIZE, VALUE_HEADER, BadIndexes, is_guid_header, shortened
 from kafkafs.schemas.registry import AVRO, PROTOBUF
 from storage.errors import InvalidConfig

@@ -238,7 +238,7 @@ def _plain(form: str) -> MakeFormat:
 def _decoded(log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) -> MakeFormat:
     """By the schemas of the log directory, or those at a path; Kafka's own topics need none. A format is used until
     schemas appear that it lacks."""
-    from kafkafs.decoding import DecodedJsonl
+    from kafkafs.decoding.decoded_jsonl import DecodedJsonl
     from kafkafs.schemas.sources import SteadySchemas, schemas_of
     from storage.errors import StorageError
     from storage.format.messages import GROUPS

@@ -251,7 +251,7 @@ def _fits(group: str, block: RecordBlock) -> bool:
 
 def _own_format(path: Path, group: str) -> Format:
     """The format of a record of Kafka's own: as in `decoded.jsonl`, with the file instead of the partition."""
-    from kafkafs.decoding import DecodedJsonl, OwnTopicDecoder
+    from kafkafs.decoding.decoded_jsonl import DecodedJsonl, OwnTopicDecoder
     from kafkafs.schemas.registry import Registry
 
     before = f'{{"file":{json.dumps(str(path))},"kind":"record"'.encode()

@@ -9,11 +9,9 @@ from uuid import UUID
 
 import numpy as np
 
-from kafkafs.decoding import avro_kernel, avro_resolution, avro_schema, protobuf
+from kafkafs.decoding import avro_kernel
 from kafkafs.decoding.avro_program import FAULT_TEXTS, POWERS, Fault
-from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.framing import GUID_HEADER_SIZE, guid_in, shortened
-from kafkafs.decoding.protobuf import CannotDecode
 from kafkafs.schemas.registry import AVRO, JSON, PROTOBUF
 
 if TYPE_CHECKING:
@@ -84,6 +82,10 @@ class Plans:
         return self._schemas.by_guid(which)
 
     def _made(self, schema: Schema) -> Plan:
+        # Imported here: Kafka's own topics are read without schemas.
+        from kafkafs.decoding import avro_resolution, avro_schema, protobuf
+        from kafkafs.decoding.avro_schema import BadSchema
+
         try:
             if self._reader is not None:
                 if schema.schema_type != AVRO:
@@ -293,6 +295,8 @@ class ColumnDecoder:
 
     def _row(self, schema_id: int, data: memoryview, header: bytes | None) -> bytes | str:
         """The text of a row that has no program, or why there is none."""
+        from kafkafs.decoding.protobuf import CannotDecode
+
         plan = self._plans.plan(schema_id if header is None else guid_in(header))
         if plan.rows is None:
             return plan.error

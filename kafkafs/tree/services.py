@@ -11,7 +11,7 @@ from itertools import islice
 from threading import Lock
 from typing import Final
 
-from kafkafs.decoding import DecodedJsonl
+from kafkafs.decoding.decoded_jsonl import DecodedJsonl
 from kafkafs.reading.block_cache import BlockCache, PathPages
 from kafkafs.reading.index import ViewIndex
 from kafkafs.reading.selection import DEFAULT_LATEST_BYTES

@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kafkafs.decoding import BadSchema, DoesNotFit, encode_json
-from kafkafs.decoding.framing import GUID_HEADER_SIZE, BadIndexes, guid_in, is_guid_header, read_indexes
+from kafkafs.decoding.avro_schema import BadSchema
+from kafkafs.decoding.encoding import encode_json
+from kafkafs.decoding.framing import GUID_HEADER_SIZE, BadIndexes, DoesNotFit, guid_in, is_guid_header, read_indexes
 from kafkafs.schemas.registry import PROTOBUF, Schema, SchemaLookup
 from storage.errors import InvalidRecord
 from storage.format.block import Record, RecordColumns

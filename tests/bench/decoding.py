@@ -16,7 +16,7 @@ import fastavro
 import numpy as np
 import orjson
 
-from kafkafs.decoding import DecodedJsonl, TextDecoder
+from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder
 from kafkafs.decoding.protobuf import decoder as protobuf_decoder
 from kafkafs.schemas.registry import AVRO, PROTOBUF, Reference, Schema
 from storage.format.batches import BatchTable, Column

@@ -13,7 +13,9 @@ import pyarrow as pa
 import pytest
 
 from kafkafs.arrow.typed_values import TypedColumn
-from kafkafs.decoding import BadSchema, columns, parse_avro
+from kafkafs.decoding import columns
+from kafkafs.decoding.avro_schema import BadSchema
+from kafkafs.decoding.avro_schema import parse as parse_avro
 from kafkafs.schemas.registry import AVRO, Schema
 from tests.interop.avro_referee import Referee, requires_avro
 from tests.support.avro_evolutions import CannotExpress, Evolution, in_columns, plain

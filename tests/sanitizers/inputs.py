@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kafkafs.decoding import BadSchema, parse_avro
 from kafkafs.decoding.avro_program import Programs
 from kafkafs.decoding.avro_resolution import ValueColumn, add
+from kafkafs.decoding.avro_schema import BadSchema
+from kafkafs.decoding.avro_schema import parse as parse_avro
 from kafkafs.schemas.registry import AVRO, JSON, Schema
 from storage.append import batch_encoder
 from storage.format.block import Record, encode_varint

@@ -14,10 +14,11 @@ from functools import cache
 
 import numpy as np
 
-from kafkafs.decoding import DecodedJsonl, TextDecoder, avro_kernel, proto_kernel
+from kafkafs.decoding import avro_kernel, proto_kernel
 from kafkafs.decoding.avro_program import POWERS, Programs
 from kafkafs.decoding.avro_resolution import ValueColumn
 from kafkafs.decoding.columns import ColumnDecoder, Room
+from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder
 from kafkafs.decoding.proto_files import Compiled
 from kafkafs.decoding.protobuf import ProtobufDecoder
 from kafkafs.formats import by_name

@@ -20,7 +20,8 @@ from google.protobuf import json_format, message_factory
 
 import kafkafs
 from kafkafs.arrow.typed_values import ProtobufColumn
-from kafkafs.decoding import BadSchema, protobuf
+from kafkafs.decoding import protobuf
+from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.protobuf import Kind, ProtobufDecoder, is_repeated, kind_of
 from kafkafs.schemas.registry import PROTOBUF, Schema
 from storage.format.block import Record

@@ -11,9 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkafs.decoding import TextDecoder, avro_kernel, avro_program, columns, encode_json, parse_avro
+from kafkafs.decoding import avro_kernel, avro_program, columns
 from kafkafs.decoding.avro_program import POWERS
 from kafkafs.decoding.avro_schema import MAX_TEXT
+from kafkafs.decoding.avro_schema import parse as parse_avro
+from kafkafs.decoding.decoded_jsonl import TextDecoder
+from kafkafs.decoding.encoding import encode_json
 from kafkafs.schemas.registry import AVRO, PROTOBUF, Reference, Schema
 from storage.format.block import encode_varint
 from tests.support.avro_samples import Samples, shown_decimal, shown_time

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from kafkafs.decoding import BadSchema, DoesNotFit, TextDecoder, encode_json
+from kafkafs.decoding.avro_schema import BadSchema
+from kafkafs.decoding.decoded_jsonl import TextDecoder
+from kafkafs.decoding.encoding import encode_json
+from kafkafs.decoding.framing import DoesNotFit
 from kafkafs.schemas.registry import AVRO, JSON, Schema
 from tests.support.decoded_columns import SchemaTable, decoded_text, framed, one_schema
 

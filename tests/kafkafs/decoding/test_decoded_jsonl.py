@@ -9,7 +9,8 @@ import random
 import numpy as np
 import pytest
 
-from kafkafs.decoding import DecodedJsonl, TextDecoder, decoded_jsonl
+from kafkafs.decoding import decoded_jsonl
+from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder
 from kafkafs.formats import by_name
 from kafkafs.schemas.registry import AVRO, JSON, Schema
 from storage.format.block import RecordColumn, encode_varint

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from kafkafs.decoding import BadSchema, DoesNotFit, TextDecoder, encode_json, proto_files, protobuf
-from kafkafs.decoding.framing import BadIndexes, read_indexes, write_indexes
+from kafkafs.decoding import proto_files, protobuf
+from kafkafs.decoding.avro_schema import BadSchema
+from kafkafs.decoding.decoded_jsonl import TextDecoder
+from kafkafs.decoding.encoding import encode_json
+from kafkafs.decoding.framing import BadIndexes, DoesNotFit, read_indexes, write_indexes
 from kafkafs.schemas.registry import AVRO, PROTOBUF, Reference, Schema
 from tests.support.decoded_columns import SchemaTable, decoded_text, decoded_texts, framed, one_schema
 

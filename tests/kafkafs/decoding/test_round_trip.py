@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkafs.decoding import DecodedJsonl, TextDecoder, encode_json
+from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder
+from kafkafs.decoding.encoding import encode_json
 from kafkafs.decoding.proto_files import compiled_files
 from kafkafs.schemas.registry import JSON, PROTOBUF
 from kafkafs.writing.line_parsers import jsonl_with

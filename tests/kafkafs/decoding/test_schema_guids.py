@@ -9,7 +9,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from kafkafs.decoding import DecodedJsonl
+from kafkafs.decoding.decoded_jsonl import DecodedJsonl
 from kafkafs.schemas.registry import AVRO, JSON, PROTOBUF, Schema
 from storage.format.block import RecordColumn
 from tests.support.blocks import TP, Row, block_of

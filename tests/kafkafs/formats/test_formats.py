@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.decoding import DecodedJsonl
+from kafkafs.decoding.decoded_jsonl import DecodedJsonl
 from kafkafs.formats import by_name, program
 from kafkafs.formats.long_record import LongRecord
 from kafkafs.formats.program import Format

@@ -16,8 +16,9 @@ from pyarrow import dataset
 from kafkafs.arrow.rows import HEADERS
 from kafkafs.arrow.typed_values import TypedValues, typed_form
 from kafkafs.cli import main
-from kafkafs.decoding import BadSchema, parse_avro
 from kafkafs.decoding.avro_resolution import ValueColumn
+from kafkafs.decoding.avro_schema import BadSchema
+from kafkafs.decoding.avro_schema import parse as parse_avro
 from kafkafs.schemas.registry import AVRO, Registry, Schema
 from kafkafs.spark.jobs.commits import Form, committed_sets
 from kafkafs.spark.jobs.export import ExportOptions, export
