@@ -12,6 +12,7 @@ import numpy as np
 
 from kafkafs.writing.line_parsers import Buffer, Int64s, Parsed
 from storage.append.appender import AppendedLines, Appender
+from storage.append.batch_encoder import size_limit
 from storage.append.partition_log import PartitionLog
 from storage.append.partitioner import Partitioner
 from storage.clock import Clock
@@ -290,7 +291,7 @@ class TopicTarget:
 
     def _sure_limit(self) -> int:
         config = self._config()
-        limit = min(config.max_message_bytes, config.segment_bytes)
+        limit = size_limit(config)
         return limit - limit // 8 - _SURE_BYTES
 
 
@@ -337,7 +338,7 @@ def _rows(taken: Taken) -> int:
 
 
 def _longest_line(config: LogConfig, *, verbatim: bool) -> int:
-    limit = min(config.max_message_bytes, config.segment_bytes)
+    limit = size_limit(config)
     plain = verbatim and config.compression_type in ("producer", "uncompressed")
     return limit if plain else max(8 * limit, _LONG_LINE_BYTES)
 

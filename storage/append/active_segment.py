@@ -25,7 +25,7 @@ from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind
 from storage.format import index_kernel
 from storage.format.batches import LENGTH, BatchTable, Column
-from storage.log.segment import Segment
+from storage.log.segment import LargeBatch, Segment, parts_of
 from storage.types import NO_TIMESTAMP, TimestampOffset
 
 # Which batches get index entries: the state that appending, recovery and compaction carry along a segment.
@@ -249,7 +249,7 @@ class ActiveSegment:
             fill.first_timestamp = max_timestamp
         fill.size_bytes = self.segment.size = end
 
-    def append(self, data: memoryview, table: BatchTable, first: int, last: int) -> None:
+    def append(self, data: memoryview | LargeBatch, table: BatchTable, first: int, last: int) -> None:
         """Appends the batches of the rows `first` to `last`, which `data` holds back to back.
 
         The rows' positions are set to their positions in the file. An OSError leaves everything as before, or sets
@@ -259,7 +259,9 @@ class ActiveSegment:
         table.data[Column.POSITION, first:last] += base - int(table.position[first])
         before = self._state.values()
         try:
-            end = self._log.write_at(base, data)
+            end = base
+            for part in parts_of(data):
+                end = self._log.write_at(end, part)
             entries = self._state.advance(table, first, last)
             self._write_entries(entries)
         except BaseException:

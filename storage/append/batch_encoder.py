@@ -15,7 +15,7 @@ import numpy.typing as npt
 from storage.config import LogConfig
 from storage.errors import InvalidRecord, RecordTooLarge, UnsupportedFormat
 from storage.format import encoder_kernel
-from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, TIMESTAMP_TYPE_MASK
+from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, MOST_BATCH_BYTES, TIMESTAMP_TYPE_MASK
 from storage.format.block import Record, RecordColumns
 from storage.format.checksum import CRC32C_TABLES, crc32
 from storage.format.compression import Codec, compress
@@ -268,13 +268,14 @@ def _takes_plain_lines(config: LogConfig) -> bool:
 
 def size_limit(config: LogConfig) -> int:
     """The largest batch that may be stored, including the 12 bytes of offset and length."""
-    return min(config.max_message_bytes, config.segment_bytes)
+    return min(config.max_message_bytes, config.segment_bytes, MOST_BATCH_BYTES)
 
 
 def too_large(config: LogConfig, size: int) -> RecordTooLarge:
     """The error for a batch of one message that exceeds the limit."""
     key = "max.message.bytes" if config.max_message_bytes <= config.segment_bytes else "segment.bytes"
-    return RecordTooLarge("message", expected=f"at most {key} = {size_limit(config)} as stored", found=size)
+    limit = f"{key} = {size_limit(config)}" if size_limit(config) < MOST_BATCH_BYTES else f"{MOST_BATCH_BYTES} bytes"
+    return RecordTooLarge("message", expected=f"at most {limit} as stored", found=size)
 
 
 def codec_level(codec: Codec, config: LogConfig) -> int | None:

@@ -54,7 +54,7 @@ from storage.log import tail
 from storage.log.isolation import Transactions
 from storage.log.offset_lookup import greatest_timestamp
 from storage.log.reader import find_batch
-from storage.log.segment import Segment
+from storage.log.segment import LargeBatch, Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 
@@ -548,15 +548,20 @@ class PartitionLog:
             self._appended_locked(end_offset, None)
         self._flush_if_due(end_offset)
 
-    def append_batches(self, data: memoryview, headers: BatchTable | None = None) -> None:
+    def append_batches(self, data: memoryview | LargeBatch, headers: BatchTable | None = None) -> None:
         """A follower's append: whole batches of another log, byte for byte, each as a separate append. `headers`: those
-        of all of them, if they are known, with positions counted from 0; the positions are changed.
+        of all of them, if they are known, with positions counted from 0; the positions are changed. A LargeBatch, whose
+        CRC has been checked, needs them.
 
         CorruptBatch when a CRC fails or the bytes are not whole batches; InvalidRecord when offsets do not ascend from
         the log end on (gaps are fine); RecordTooLarge for a batch above segment.bytes. Nothing is appended then.
         """
-        table = scanned(data, self.path) if headers is None else headers
-        damage = verify_crcs(data, table, 0, table.rows, 0)
+        if isinstance(data, LargeBatch):
+            assert headers is not None
+            table, damage = headers, None
+        else:
+            table = scanned(data, self.path) if headers is None else headers
+            damage = verify_crcs(data, table, 0, table.rows, 0)
         if damage is not None:
             raise damage.error
         with self._lock:
@@ -566,7 +571,7 @@ class PartitionLog:
             end_offset = self._next_offset
         self._flush_if_due(end_offset)
 
-    def _append_locked(self, data: memoryview, table: BatchTable) -> None:
+    def _append_locked(self, data: memoryview | LargeBatch, table: BatchTable) -> None:
         """Appends all rows, rolling where Kafka would if each batch arrived separately."""
         limits = self._limits
         check_size(int(table.size.max()), limits.segment_bytes)
@@ -579,12 +584,13 @@ class PartitionLog:
                 self._roll_locked(max(self._next_offset, first_offset(table, row)))
                 count = max(1, rows_that_fit(table, row, self._active.fill, limits, self._clock.now_ms()))
             stop = self._active.rows_until_full(table, row, row + count, limits)
-            part = data[int(starts[row]) : int(ends[stop - 1])]
+            part = data if isinstance(data, LargeBatch) else data[int(starts[row]) : int(ends[stop - 1])]
             self._append_rows_locked(part, table, row, stop)
             row = stop
 
-    def _append_rows_locked(self, part: memoryview, table: BatchTable, first: int, last: int) -> None:
-        changes = self._producers.changes(part, table, first, last, int(table.position[first]))
+    def _append_rows_locked(self, part: memoryview | LargeBatch, table: BatchTable, first: int, last: int) -> None:
+        data = part.head() if isinstance(part, LargeBatch) else part
+        changes = self._producers.changes(data, table, first, last, int(table.position[first]))
         self._assign_epochs_locked(table, first, last)
         with self._health.failing(lambda: self._active.broken):
             self._active.append(part, table, first, last)

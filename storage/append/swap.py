@@ -47,7 +47,7 @@ from storage.files.opening import exists
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import BatchTable
 from storage.log import tail
-from storage.log.segment import Segment
+from storage.log.segment import LargeBatch, Segment
 from storage.log.segments import slot_of
 
 # In the order in which the files get their final names.
@@ -95,7 +95,7 @@ class CleanedSegment:
         count = max(1, rows_that_fit(table, first, self._files.fill, limits, now_ms))
         return self._files.rows_until_full(table, first, first + count, limits)
 
-    def append(self, data: memoryview, table: BatchTable) -> None:
+    def append(self, data: memoryview | LargeBatch, table: BatchTable) -> None:
         """Appends the batches that `data` holds back to back, with their headers in `table`; index entries as
         Kafka's."""
         self._files.append(data, table, 0, table.rows)

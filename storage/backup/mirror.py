@@ -50,6 +50,7 @@ from storage.log.log_dir import LogDir
 from storage.log.offset_lookup import MixedBatch, cut_at
 from storage.log.reader import Rereads, last_batch, spans_between
 from storage.log.scanning import scan_sound_batches
+from storage.log.segment import LargeBatch, bytes_of, parts_of
 from storage.log.snapshot import LogSnapshot, TransactionOutcomes
 from storage.log.tiering import TIERED_KEYS
 from storage.progress import NoProgress, Progress
@@ -116,12 +117,12 @@ class PartitionRecorder:
     _digest: RangeDigest = field(default_factory=RangeDigest)
     _segment: int = -1
 
-    def add(self, segment: int, data: memoryview, table: BatchTable) -> None:
+    def add(self, segment: int, data: memoryview | LargeBatch, table: BatchTable) -> None:
         """Adds batches of the segment with this base offset; `data` has their bytes, back to back."""
         if segment != self._segment or self._digest.size_bytes >= RANGE_BYTES:
             self.finish()
         self._segment = segment
-        self._digest.add(data, table)
+        self._digest.add(parts_of(data), table)
 
     def finish(self) -> None:
         """Ends the range: what is added later is another one."""
@@ -266,10 +267,11 @@ def _digested(snapshot: LogSnapshot, start_offset: int) -> list[BatchRange]:
     recorder = PartitionRecorder(0)
     for span in spans_between(snapshot, start_offset):
         table = span.table.copy()
-        damage = verify_crcs(span.data, table, 0, table.rows, span.origin)
-        if damage is not None:
-            damage.error.path = span.segment.log.path
-            raise damage.error
+        if not isinstance(span.data, LargeBatch):  # of which the CRC was checked when it was found
+            damage = verify_crcs(span.data, table, 0, table.rows, span.origin)
+            if damage is not None:
+                damage.error.path = span.segment.log.path
+                raise damage.error
         recorder.add(span.segment.base_offset, span.data, table)
     recorder.finish()
     return recorder.ranges
@@ -629,17 +631,17 @@ def copy_batches(snapshot: LogSnapshot, log: PartitionLog, recorder: PartitionRe
         digesting: Future[None] | None = None
         for segment in snapshot.segments[place.segment_index :]:
             for window in scan_sound_batches(snapshot, segment, position, window=_WINDOW):
-                first = int(window.table.position[0]) - window.origin
-                last = int(window.table.end[-1]) - window.origin
-                data, headers = window.buffer[first:last], window.table.copy()
+                headers = window.table.copy()
+                data = bytes_of(segment.log, window.buffer, headers, 0, headers.rows, window.origin)
                 headers.data[Column.POSITION] -= window.table.position[0]
                 log.append_batches(data, headers)
                 if recorder is not None:
                     if digesting is not None:
                         digesting.result()
                     # The next window is read into the same buffer.
-                    digesting = pool.submit(recorder.add, segment.base_offset, memoryview(bytes(data)), headers)
-                yield last - first
+                    kept = data if isinstance(data, LargeBatch) else memoryview(bytes(data))
+                    digesting = pool.submit(recorder.add, segment.base_offset, kept, headers)
+                yield int(headers.size.sum())
             position = 0
         if digesting is not None:
             digesting.result()

@@ -67,16 +67,17 @@ class RangeDigest:
         self._crc = 0
         self._first = self._last = -1
 
-    def add(self, data: memoryview, table: BatchTable) -> None:
-        """Adds all batches of a table, whose bytes are `data`, back to back."""
+    def add(self, parts: Iterable[memoryview], table: BatchTable) -> None:
+        """Adds all batches of a table, whose bytes are in `parts`, back to back."""
         if not table.rows:
             return
         if not self.batches:
             self._first = known_offset(table, 0)
         self._last = int(table.last_offset[-1])
         self.batches += table.rows
-        self.size_bytes += len(data)
-        self._sha256.update(data)
+        for part in parts:
+            self.size_bytes += len(part)
+            self._sha256.update(part)
         self._crc = crc32c(table.crc.astype(">u4").tobytes(), self._crc)
 
     def result(self) -> BatchRange:
@@ -99,6 +100,9 @@ LOG_OVERHEAD = LENGTH.stop  # bytes of offset and length before what the length 
 BATCH_HEADER_SIZE = 61  # of format v2
 MAGIC_AT = 16  # where any batch or message has its format's version
 MAX_MAGIC = 2
+# A batch that takes more is never in memory as a whole: it is checked and copied in parts, and its records are not
+# read.
+MOST_BATCH_BYTES = 256 << 20
 MAX_RELATIVE_OFFSET = 2**31 - 1  # of an offset to its segment's or batch's base offset
 
 CODEC_MASK = 0x07
@@ -301,3 +305,15 @@ def scan(buffer: Buffer, position: int, table: BatchTable, start: int = 0, end: 
     )
     table.rows = rows
     return ScanOutcome(next_start, ScanStop(stop))
+
+
+def header_of(head: Buffer, position: int, size: int) -> BatchTable:
+    """The header of the batch of `size` bytes at the file position `position`, as a table of one row, from its first
+    BATCH_HEADER_SIZE bytes. An undefined magic counts as v2, as in Kafka."""
+    copy = bytearray(head)
+    copy[LENGTH] = (len(copy) - LOG_OVERHEAD).to_bytes(4, "big")
+    copy[MAGIC_AT] = min(copy[MAGIC_AT], MAX_MAGIC)
+    table = BatchTable.empty(1)
+    scan(copy, position, table)
+    table.data[Column.SIZE, 0] = size
+    return table

@@ -14,7 +14,14 @@ import numpy as np
 
 from storage.errors import CorruptBatch, StorageError
 from storage.format import checksum, checksum_kernel, compression, decode_kernel, inflate_kernel
-from storage.format.batches import BATCH_HEADER_SIZE, CODEC_MASK, LOG_OVERHEAD, BatchTable, Column
+from storage.format.batches import (
+    BATCH_HEADER_SIZE,
+    CODEC_MASK,
+    LOG_OVERHEAD,
+    MOST_BATCH_BYTES,
+    BatchTable,
+    Column,
+)
 from storage.format.block import BatchDamage, RecordBlock, RecordColumn
 
 if TYPE_CHECKING:
@@ -38,6 +45,7 @@ _KEPT_RECORDS = 1 << 19
 _large = threading.BoundedSemaphore(2)
 _PATIENCE_SECONDS = 2
 
+_TOO_LARGE = "record batch is larger than kafkafs reads"
 NO_RECORDS = 1 - 2**63  # instead of a timestamp
 # The most records of a batch, and the most headers of all of them (decode_kernel has the numbers too). Kafka has no
 # limits; librdkafka puts at most 1,000,000 messages into a batch, and Kafka's own producer fewer by default.
@@ -87,9 +95,12 @@ class RecordAudit(NamedTuple):
 def verify_crcs(buffer: Buffer, table: BatchTable, first_row: int, last_row: int, origin: int) -> BatchDamage | None:
     """Check the stored CRCs of rows [first_row, last_row). Returns the first that differs, or None.
 
-    `origin` is the file position of buffer[0]. ValueError: a row lies outside of `buffer`.
+    `origin` is the file position of buffer[0]. ValueError: a row lies outside of `buffer`. But of a batch above
+    MOST_BATCH_BYTES only the header may be there: then its CRC was checked when it was read.
     """
     data = memoryview(buffer).cast("B")
+    if first_row < last_row and len(data) < int(table.size[first_row]) > MOST_BATCH_BYTES:
+        return None
     columns = np.ascontiguousarray(table.data)
     large = np.empty((max(last_row - first_row, 0), 5), np.int64)
     row, found, count = checksum_kernel.check_batches(
@@ -274,6 +285,9 @@ class Decoder:
         will mostly be full by then, and the CRCs of the rest would be checked now and again in the next call.
         """
         end = last
+        if first_row < last and headers[Column.SIZE, first_row] > MOST_BATCH_BYTES:
+            expected, found = f"at most {MOST_BATCH_BYTES} bytes", int(headers[Column.SIZE, first_row])
+            return first_row, _Plan(0, 0, 0), _damage(table, first_row, _TOO_LARGE, expected=expected, found=found)
         if first_row < last and headers[Column.ATTRIBUTES, first_row] & CODEC_MASK:
             end = _rows_within(table, first_row, last, self.block_bytes // 4)
         surveyed = end

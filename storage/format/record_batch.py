@@ -21,6 +21,7 @@ from storage.format.batches import (
     CONTROL_MASK,
     DELETE_HORIZON_MASK,
     LOG_OVERHEAD,
+    MOST_BATCH_BYTES,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     TIMESTAMP_TYPE_MASK,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 MAGIC = 2
 NO_LEADER_EPOCH = -1
 NO_PRODUCER_EPOCH = -1
-MAX_BATCH_SIZE = 2**31 - 1 + LOG_OVERHEAD
 
 _HEADER = struct.Struct(
     ">"
@@ -138,16 +138,16 @@ def encode_batch(
 ) -> bytes:
     """One batch of all `records` (at least one). `level` is the codec's, None its default.
 
-    Raises RecordTooLarge if the batch would exceed 2^31 - 1 bytes, ValueError for columns or fields out of range.
+    Raises RecordTooLarge if the batch would exceed MOST_BATCH_BYTES, ValueError for columns or fields out of range.
     """
     columns = records if isinstance(records, RecordColumns) else RecordColumns.from_records(records)
     room = columns.max_size(0, len(columns))
     if codec != Codec.NONE:
         room += (room >> 2) + 1024  # compressing may enlarge: snappy by a sixth at worst, the others less
-    out = bytearray(min(BATCH_HEADER_SIZE + room, MAX_BATCH_SIZE))
+    out = bytearray(min(BATCH_HEADER_SIZE + room, MOST_BATCH_BYTES))
     encoded = encode_into(out, 0, columns, base_offset=base_offset, codec=codec, level=level, fields=fields)
     if encoded.next_row < len(columns):
-        raise RecordTooLarge("record batch", expected=f"at most {MAX_BATCH_SIZE} bytes")
+        raise RecordTooLarge("record batch", expected=f"at most {MOST_BATCH_BYTES} bytes")
     return bytes(memoryview(out)[: encoded.end])
 
 
@@ -188,6 +188,8 @@ def encode_into(
         room = min(len(target) - start, columns.max_size(first, last))
         scratch = memoryview(bytearray(room))
         rows, used, max_timestamp = _encode_records(columns, first, last, base_timestamp, scratch, 0)
+        if used > MOST_BATCH_BYTES:
+            raise RecordTooLarge("record batch", expected=f"at most {MOST_BATCH_BYTES} bytes", found=used)
         compressed = compress(codec, scratch[:used], level=level) if rows > first else b""
         end = start + len(compressed)
         if end > len(target):
@@ -290,8 +292,8 @@ def _write_header(
     fields: BatchFields,
 ) -> None:
     """Write the header of `batch`, whose records are already in place."""
-    if len(batch) > MAX_BATCH_SIZE:
-        raise RecordTooLarge("record batch", expected=f"at most {MAX_BATCH_SIZE} bytes", found=len(batch))
+    if len(batch) > MOST_BATCH_BYTES:
+        raise RecordTooLarge("record batch", expected=f"at most {MOST_BATCH_BYTES} bytes", found=len(batch))
     try:
         _HEADER.pack_into(
             batch,

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from storage.format import checksum_kernel, decode_kernel
-from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, MAX_MAGIC, MAX_RELATIVE_OFFSET, BatchTable, scan
+from storage.format.batches import (
+    BATCH_HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAX_MAGIC,
+    MAX_RELATIVE_OFFSET,
+    MOST_BATCH_BYTES,
+    BatchTable,
+    header_of,
+    scan,
+)
 from storage.format.checksum import CRC32_TABLES, CRC32C_TABLES, without_prefix
 from storage.format.decoder import verify_crcs
 from storage.log.segment import Segment
@@ -285,9 +294,11 @@ def _diagnosed(segment: Segment, position: int, next_offset: int) -> _Diagnosis:
         return _Diagnosis(Fault.CUT_OFF, f"{length + LOG_OVERHEAD} bytes", f"{left} bytes")
     if not segment.is_believable(position, length + LOG_OVERHEAD):
         return _Diagnosis(Fault.CRC)
-    data = segment.log.read(position, length + LOG_OVERHEAD)
-    table = BatchTable.empty(1)
-    scan(data, position, table)
+    if length + LOG_OVERHEAD > MOST_BATCH_BYTES:
+        data, table = head, header_of(head, position, length + LOG_OVERHEAD)
+    else:
+        data, table = segment.log.read(position, length + LOG_OVERHEAD), BatchTable.empty(1)
+        scan(data, position, table)
     if table.rows != 1:
         return _Diagnosis(Fault.LENGTH, "room for a batch header", length)
     damage = verify_crcs(data, table, 0, 1, position)

@@ -17,7 +17,7 @@ from storage.format.block import BatchDamage, RecordBlock, RecordColumn
 from storage.format.decoder import Decoder
 from storage.log.isolation import AbortedTransactions, last_stable_offset
 from storage.log.scanning import Window, scan_batches, scan_sound_batches
-from storage.log.segment import LOOKUP_BYTES, WINDOW_BYTES, Segment
+from storage.log.segment import LOOKUP_BYTES, WINDOW_BYTES, LargeBatch, Segment, bytes_of
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import MAX_OFFSET, Isolation
 
@@ -336,12 +336,12 @@ class Follower(Generic[_Replay]):
 
 
 class BatchSpan(NamedTuple):
-    """Whole batches of a segment: `data` has their bytes, back to back, from the file position `origin` on. Valid until
-    the next one is taken."""
+    """Whole batches of a segment: `data` has their bytes, back to back, from the file position `origin` on (see
+    `bytes_of`). Valid until the next one is taken."""
 
     segment: Segment
     origin: int
-    data: memoryview
+    data: memoryview | LargeBatch
     table: BatchTable
 
 
@@ -363,8 +363,8 @@ def spans_between(snapshot: LogSnapshot, first_offset: int, last_offset: int | N
                 rows = table.rows if last_offset is None else int(table.last_offset.searchsorted(last_offset, "right"))
                 if rows:
                     part = table.slice(0, rows)
-                    first, last = int(part.position[0]), int(part.end[-1])
-                    yield BatchSpan(segment, first, window.buffer[first - window.origin : last - window.origin], part)
+                    data = bytes_of(segment.log, window.buffer, part, 0, rows, window.origin)
+                    yield BatchSpan(segment, int(part.position[0]), data, part)
                 if rows < table.rows:
                     return
         position = 0

@@ -6,13 +6,22 @@ reported and skipped, up to the next place where the index, checked against the 
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 from storage.errors import CorruptBatch, StorageError, TierUnavailable, UnsupportedFormat
-from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, claimed_times, claimed_times_in, scan
+from storage.format.batches import (
+    BATCH_HEADER_SIZE,
+    MOST_BATCH_BYTES,
+    BatchTable,
+    ScanStop,
+    claimed_times,
+    claimed_times_in,
+    header_of,
+    scan,
+)
 from storage.format.decoder import verify_crcs
 from storage.log.segment import LOOKUP_BYTES, WINDOW_BYTES, Segment, give, take
 from storage.log.snapshot import LogSnapshot
@@ -40,7 +49,9 @@ class SpanDamage:
 @dataclass(frozen=True, slots=True)
 class Window:
     """Whole batches of a segment: their headers in `table`, their bytes in `buffer`, whose first byte has the file
-    position `origin`. Where `damage` is set the table is empty. Valid until the next window is taken."""
+    position `origin`. Of a batch above MOST_BATCH_BYTES, which is alone in its window, `buffer` has only the header;
+    its CRC is right (`bytes_of` reads it). Where `damage` is set the table is empty. Valid until the next window is
+    taken."""
 
     buffer: memoryview
     origin: int
@@ -127,6 +138,10 @@ class _BatchScan:
                     if table.rows:
                         yield Window(data, position, table)
                 needed = self._size_of_a_larger_batch(data) if stop is ScanStop.END and start == 0 else 0
+                if needed > MOST_BATCH_BYTES and damage is None:
+                    yield from self._large(position, needed)
+                    needed = 0
+                    continue
                 if needed and damage is None:
                     if needed > len(buffer):
                         give(buffer)
@@ -141,6 +156,14 @@ class _BatchScan:
                     self._position = damage.end
         finally:
             give(buffer)
+
+    def _large(self, position: int, size: int) -> Iterator[Window]:
+        """The window of a large batch, whose CRC is right: its header alone."""
+        data = self._segment.read(position, BATCH_HEADER_SIZE)
+        table = header_of(data, position, size)
+        damage = self._check_offsets(data, position, table)
+        yield Window(data, position, table, damage)
+        self._position = position + size if damage is None else damage.end
 
     def _check_offsets(self, data: memoryview, origin: int, table: BatchTable) -> SpanDamage | None:
         """Keeps the rows before the first one whose offset is wrong; returns what is wrong with that one."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, TypeVar
@@ -24,7 +25,16 @@ from storage.files.opening import status_of
 from storage.files.sparse_index import SparseIndex
 from storage.files.time_index import TimeIndex
 from storage.files.transaction_index import TransactionIndex
-from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, MAX_MAGIC, BatchTable, scan
+from storage.format.batches import (
+    BATCH_HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    MAX_MAGIC,
+    MOST_BATCH_BYTES,
+    BatchTable,
+    header_of,
+    scan,
+)
 from storage.format.checksum import crc32, crc32c
 from storage.format.decoder import verify_crcs
 from storage.log.tiered_file import TieredFile
@@ -79,6 +89,68 @@ BELIEVED_BYTES: Final = 16 << 20
 _INDEX_TRIES: Final = 8
 
 I = TypeVar("I", bound=SparseIndex)  # noqa: E741
+
+
+@dataclass(frozen=True, slots=True)
+class LargeBatch:
+    """The bytes of a batch above MOST_BATCH_BYTES. `repaired`: with the magic of v2, whatever is there.
+
+    A part is valid until the next one is taken. SegmentGone where the file is shorter; errors of LogFile.read.
+    """
+
+    log: LogFile
+    position: int
+    size: int
+    repaired: bool = False
+
+    def head(self) -> memoryview:
+        """Its header."""
+        return self.log.read(self.position, BATCH_HEADER_SIZE)
+
+    def parts(self) -> Iterator[memoryview]:
+        buffer, end = take(), self.position + self.size
+        try:
+            for position in range(self.position, end, len(buffer)):
+                wanted = min(len(buffer), end - position)
+                data = self.log.read(position, wanted, buffer)
+                if len(data) < wanted:
+                    what = "segment was truncated while it was read"
+                    raise SegmentGone(what, path=self.log.path, position=position, expected=wanted, found=len(data))
+                if self.repaired and position == self.position:
+                    data[MAGIC_AT] = MAX_MAGIC
+                yield data
+        finally:
+            give(buffer)
+
+
+def has_right_crc(log: LogFile, position: int, size: int) -> bool:
+    """Whether a batch of `size` bytes at `position` has a right CRC, whatever length its header claims. It must be
+    within the file; one of an undefined magic is read as v2, as in Kafka."""
+    head = log.read(position, BATCH_HEADER_SIZE)
+    at, covered, checksum = (17, 21, crc32c) if head[MAGIC_AT] > 1 else (12, 16, crc32)
+    crc, buffer = 0, take()
+    try:
+        for part in range(position + covered, position + size, len(buffer)):
+            crc = checksum(log.read(part, min(len(buffer), position + size - part), buffer), crc)
+    finally:
+        give(buffer)
+    return crc == int.from_bytes(head[at : at + 4], "big")
+
+
+def bytes_of(
+    log: LogFile, data: memoryview, table: BatchTable, first: int, last: int, origin: int
+) -> memoryview | LargeBatch:
+    """The bytes of the rows `first` to `last`, which lie back to back in a window; `data`, which begins at the file
+    position `origin`, has only the header of a large batch, and such a batch is alone in its window."""
+    start, end = int(table.position[first]), int(table.end[last - 1])
+    if int(table.size[first]) > MOST_BATCH_BYTES:
+        return LargeBatch(log, start, end - start)
+    return data[start - origin : end - origin]
+
+
+def parts_of(data: memoryview | LargeBatch) -> Iterable[memoryview]:
+    """What `bytes_of` returned, in parts."""
+    return data.parts() if isinstance(data, LargeBatch) else (data,)
 
 
 class IndexCache:
@@ -280,8 +352,10 @@ class Segment:
         try:
             head = self.log.read(position, min(BATCH_HEADER_SIZE, max(end - position, 0)))
             size = self.batch_size(head, any_offset=any_offset)
-            if size is None or position + size > end or not self.is_believable(position, size):
+            if size is None or position + size > end:
                 return None
+            if size > BELIEVED_BYTES:
+                return header_of(head, position, size) if self.has_right_crc(position, size) else None
             data = self.log.read(position, size)
         except TierUnavailable:
             return None
@@ -310,18 +384,7 @@ class Segment:
     def has_right_crc(self, position: int, size: int) -> bool:
         """Whether a batch of `size` bytes at `position` has a right CRC, whatever length its header claims. It must be
         within the file."""
-        head = self.log.read(position, BATCH_HEADER_SIZE)
-        is_v2 = head[16] == 2
-        at, covered, checksum = (17, 21, crc32c) if is_v2 else (12, 16, crc32)
-        stored = int.from_bytes(head[at : at + 4], "big")
-        crc = 0
-        buffer = take()
-        try:
-            for part in range(position + covered, position + size, len(buffer)):
-                crc = checksum(self.log.read(part, min(len(buffer), position + size - part), buffer), crc)
-        finally:
-            give(buffer)
-        return crc == stored
+        return has_right_crc(self.log, position, size)
 
     def _holds(self, entry: OffsetPosition, offset: int, end: int) -> bool:
         batch = self.batch_at(entry.position, end)

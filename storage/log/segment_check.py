@@ -19,17 +19,21 @@ import numpy as np
 from storage.files.log_file import LogFile
 from storage.format import decode_kernel
 from storage.format.batches import (
+    BATCH_HEADER_SIZE,
     LENGTH,
     LOG_OVERHEAD,
     MAGIC_AT,
     MAX_MAGIC,
     MAX_RELATIVE_OFFSET,
+    MOST_BATCH_BYTES,
     BatchTable,
     ScanOutcome,
     ScanStop,
+    header_of,
     scan,
 )
 from storage.format.decoder import LEAST_MESSAGE, verify_crcs
+from storage.log.segment import has_right_crc
 from storage.types import MAX_OFFSET
 
 # A .log from a position to its end, in large windows of whole batches whose CRCs have been checked.
@@ -52,8 +56,9 @@ Visit = Callable[[memoryview, BatchTable, int, int], None]
 
 @dataclass(slots=True)
 class CheckedWindow:
-    """Whole batches: their headers in `table`; `data` has their bytes, from the file position `origin` on. The CRCs of
-    the first `rows` are right; that of the batch after them, if there is one, is wrong."""
+    """Whole batches: their headers in `table`; `data` has their bytes, from the file position `origin` on, or of one
+    above MOST_BATCH_BYTES the header alone (`bytes_of` reads it). The CRCs of the first `rows` are right; that of the
+    batch after them, if there is one, is wrong."""
 
     data: memoryview
     table: BatchTable
@@ -182,6 +187,8 @@ class _WindowBuffer:
             wanted = _claimed(data, plan.size - position)
             if outcome.stop is not ScanStop.END or wanted <= len(data) or was_cut:
                 return None
+            if wanted > MOST_BATCH_BYTES:
+                return _large(plan, position, wanted)
 
     def _read(self, plan: WindowPlan, position: int, size: int) -> memoryview:
         size = min(size, plan.size - position)
@@ -210,6 +217,15 @@ class _WindowBuffer:
         if plan.look is not None and window.rows:
             plan.look(data, table, window.rows, origin)
         return window
+
+
+def _large(plan: WindowPlan, position: int, size: int) -> CheckedWindow:
+    """The window of a batch of which only the header is read into memory."""
+    data = plan.log.read(position, BATCH_HEADER_SIZE)
+    table, rows = header_of(data, position, size), int(has_right_crc(plan.log, position, size))
+    if plan.look is not None and rows:
+        plan.look(data, table, rows, position)
+    return CheckedWindow(data, table, position, rows)
 
 
 def _with_known_magic(data: memoryview, position: int, table: BatchTable) -> tuple[memoryview, ScanOutcome]:

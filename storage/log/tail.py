@@ -17,8 +17,16 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Final
 
-from storage.format.batches import BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchTable, ScanStop, scan
-from storage.format.checksum import crc32c
+from storage.format.batches import (
+    BATCH_HEADER_SIZE,
+    LOG_OVERHEAD,
+    MOST_BATCH_BYTES,
+    BatchTable,
+    ScanOutcome,
+    ScanStop,
+    header_of,
+    scan,
+)
 from storage.format.decoder import verify_crcs
 from storage.log.intact import Budget, Undecided, intact_batch
 from storage.log.scanning import ascending_rows
@@ -31,11 +39,9 @@ _V2_HEAD: Final = struct.Struct(
     "i"  # length
     "4x"  # leader epoch
     "b"  # magic
-    "I"  # CRC-32C
-    "2x"  # attributes
+    "6x"  # CRC-32C, attributes
     "i"  # last offset delta
 )
-_CRC_START: Final = 21
 _SEARCHED_BYTES: Final = 4 << 20  # after bytes that are not a batch
 
 
@@ -71,15 +77,20 @@ def extend(segment: Segment, known: Tail, size: int, recovery_point: int = 0) ->
     tail = known
     if known.end >= size:
         return known
-    buffer = take()
-    table = BatchTable.empty(_ROWS)
+    buffer, needed = take(), 0
+    rows_of_window = BatchTable.empty(_ROWS)
     try:
         while tail.end < size:
-            data = segment.log.read(tail.end, min(len(buffer), size - tail.end), buffer)
-            if not len(data):
-                break
-            table.clear()
-            outcome = scan(data, tail.end, table)
+            if needed > MOST_BATCH_BYTES:
+                data = segment.log.read(tail.end, BATCH_HEADER_SIZE)
+                table, outcome = header_of(data, tail.end, needed), ScanOutcome(0, ScanStop.END)
+            else:
+                data, table = segment.log.read(tail.end, min(len(buffer), size - tail.end), buffer), rows_of_window
+                if not len(data):
+                    break
+                table.clear()
+                outcome = scan(data, tail.end, table)
+            needed = 0
             damage = verify_crcs(data, table, 0, table.rows, tail.end) if table.rows else None
             rows = table.rows if damage is None else damage.row
             good = ascending_rows(table, rows, tail.next_offset - 1, segment.base_offset + 2**31)
@@ -94,8 +105,9 @@ def extend(segment: Segment, known: Tail, size: int, recovery_point: int = 0) ->
             if table.rows == 0 or outcome.stop in (ScanStop.CORRUPT, ScanStop.UNSUPPORTED):
                 needed = _size_of_a_larger_batch(segment, tail, size, len(data))
                 if needed:
-                    give(buffer)
-                    buffer = take(needed)
+                    if needed <= MOST_BATCH_BYTES:
+                        give(buffer)
+                        buffer = take(needed)
                     continue
                 following = _behind_unknown_batch(segment, tail, size) or _at_intact_batch(segment, tail, size)
                 if following is None:
@@ -167,13 +179,12 @@ def _behind_unknown_batch(segment: Segment, tail: Tail, size: int) -> Tail | Non
     head = segment.log.read(tail.end, min(BATCH_HEADER_SIZE, size - tail.end))
     if len(head) < BATCH_HEADER_SIZE:
         return None
-    base, length, magic, crc, delta = _V2_HEAD.unpack_from(head)
+    base, length, magic, delta = _V2_HEAD.unpack_from(head)
     whole = length + LOG_OVERHEAD
     if magic in (0, 1, 2) or not BATCH_HEADER_SIZE <= whole <= size - tail.end:
         return None
     if not tail.next_offset <= base < segment.base_offset + 2**31 or not 0 <= delta < 2**31:
         return None
-    batch = segment.log.read(tail.end, whole)
-    if len(batch) < whole or crc32c(batch[_CRC_START:]) != crc:
+    if not segment.has_right_crc(tail.end, whole):
         return None
     return Tail(tail.end + whole, base + delta + 1, tail.end, bytes(head))

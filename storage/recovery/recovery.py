@@ -29,6 +29,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +48,7 @@ from storage.files import leader_epochs, names, offset_index, time_index, transa
 from storage.files.disk import RealDisk, opened, replace_file
 from storage.files.disk_protocol import Buffer, Disk, DiskFile
 from storage.files.leader_epochs import LeaderEpochs
-from storage.files.log_file import MOST_ENTRIES_BYTES, paths_in, read_existing, read_whole, scan_quietly
+from storage.files.log_file import MOST_ENTRIES_BYTES, LogFile, paths_in, read_existing, read_whole, scan_quietly
 from storage.files.names import FileKind, FileState, SegmentFileName
 from storage.files.opening import exists, links_of_ours, status_of
 from storage.files.transaction_index import AbortedTxn
@@ -55,7 +56,7 @@ from storage.format.batches import LOG_OVERHEAD, MAX_RELATIVE_OFFSET, BatchTable
 from storage.format.decoder import Decoder
 from storage.log import tail
 from storage.log.intact import Budget, Undecided, intact_batch
-from storage.log.segment import Segment
+from storage.log.segment import Segment, bytes_of
 from storage.log.segment_check import SegmentCheck, check_readable, check_segment, ignore_batches, never_written
 from storage.log.segments import live_offsets
 from storage.log.tiering import remote_offsets
@@ -196,7 +197,8 @@ def split_overflowed(disk: Disk, directory: Path, segment: Segment, *, interval_
     """Steps 1 and 2: the base offsets of the parts, each the first offset in it. All of the segment must be sound."""
     parts = _Parts(disk, directory, segment.base_offset, interval_bytes)
     try:
-        check_segment(segment.log, segment.base_offset, segment.size, parts.take, any_span=True)
+        take = partial(parts.take, segment.log)
+        check_segment(segment.log, segment.base_offset, segment.size, take, any_span=True)
         parts.finish(segment)
     finally:
         parts.close()
@@ -216,7 +218,7 @@ class _Parts:
         self._interval_bytes = interval_bytes
         self.all: list[CleanedSegment] = []
 
-    def take(self, data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
+    def take(self, log: LogFile, data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
         """The next sound batches: see segment_check.Visit."""
         last = table.last_offset[:rows]
         row = 0
@@ -227,7 +229,7 @@ class _Parts:
                 first = _first_offset(data, table, row, origin)
                 self._begin(min(max(first, lowest), int(last[row])))
             stop = int(last.searchsorted(_highest(self.all[-1].base_offset), side="right"))
-            part = data[int(table.position[row]) - origin : int(table.end[stop - 1]) - origin]
+            part = bytes_of(log, data, table, row, stop, origin)
             self.all[-1].append(part, table.slice(row, stop).copy())
             self._lowest = int(last[stop - 1]) + 1
             row = stop

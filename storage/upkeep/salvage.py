@@ -22,10 +22,10 @@ import numpy.typing as npt
 from storage.append.partition_log import PartitionLog
 from storage.errors import InvalidRecord
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
-from storage.format.batches import MAGIC_AT, MAX_MAGIC, BatchTable
+from storage.format.batches import MAGIC_AT, MAX_MAGIC, MOST_BATCH_BYTES, BatchTable, header_of
 from storage.format.decoder import Decoder
 from storage.log.intact import Break, Fault, walk
-from storage.log.segment import Segment
+from storage.log.segment import LargeBatch, Segment
 from storage.log.snapshot import LogSnapshot
 from storage.progress import NoProgress, Progress
 from storage.types import MAX_OFFSET, OffsetRange, TopicPartition
@@ -120,7 +120,7 @@ def salvage(
             finds += _fill(result, others, _epochs(finds) if epochs is None else epochs, compacted=compacted)
         runs = ((find, run) for find in finds for run in find.kept_runs(split=bool(result.filled)))
         for find, run in sorted(runs, key=lambda one: int(one[0].base[one[1].first])):
-            target.append_batches(find.read(run))
+            target.append_batches(*find.read(run))
             report.advance(run.size_bytes)
             result.batches += run.last - run.first
             result.size_bytes += run.size_bytes
@@ -190,12 +190,15 @@ class _IntactBatches:
                 yield _Run(int(start), int(row) + 1, begin, int(ends[row]) - begin)
                 first = at
 
-    def read(self, run: _Run) -> memoryview:
-        """The bytes of a run, ready to be appended."""
+    def read(self, run: _Run) -> tuple[memoryview | LargeBatch, BatchTable | None]:
+        """The bytes of a run, ready to be appended, and the header of a large batch, which is alone in its run."""
+        if run.size_bytes > MOST_BATCH_BYTES:
+            large = LargeBatch(self.segment.log, run.position, run.size_bytes, bool(self.repaired[run.first]))
+            return large, header_of(large.head(), 0, run.size_bytes)
         data = self.segment.log.read(run.position, run.size_bytes)
         if self.repaired[run.first]:
             data = memoryview(bytes(data[:MAGIC_AT]) + _COPIED_MAGIC + bytes(data[MAGIC_AT + 1 :]))
-        return data
+        return data, None
 
     def damages(self) -> list[UncopiedBytes]:
         """Breaks, and intact batches that are left out, in file order."""

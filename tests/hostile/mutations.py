@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from storage.format.batches import MOST_BATCH_BYTES
+from tests.support.large_batches import large_batch
 from tests.support.replaced_files import plausible
 
 _GIANT_BYTES: Final = 1 << 40
@@ -78,6 +80,15 @@ def _overwritten(place: Place) -> None:
 
 def _giant(place: Place) -> None:
     os.truncate(place.file(), _GIANT_BYTES)
+
+
+def _large_batch(place: Place) -> None:
+    """A batch with a right CRC, of up to 2 GiB in a hole, at the end of a .log."""
+    path = place.dice.choice(sorted(place.log_dir.rglob("*.log")))
+    with path.open("ab") as file:
+        start, size = file.tell(), place.dice.choice((MOST_BATCH_BYTES, MOST_BATCH_BYTES + 1, 2**31 - 1))
+        file.write(large_batch(place.dice.choice((0, 10_000)), size, place.dice.choice((0, 2, 3))))
+        file.truncate(start + size)
 
 
 def _linked_file(place: Place) -> None:
@@ -188,8 +199,8 @@ def _text(place: Place) -> None:
 
 
 MUTATIONS: Final[tuple[Callable[[Place], None], ...]] = (
-    _bit, _bit, _bit, _garbage, _cut, _overwritten, _overwritten, _giant, _linked_file, _linked_directory, _fifo,
-    _socket, _directory, _mode, _owner, _added, _temporary, _set_aside, _numbers, _text,
+    _bit, _bit, _bit, _garbage, _cut, _overwritten, _overwritten, _giant, _large_batch, _linked_file,
+    _linked_directory, _fifo, _socket, _directory, _mode, _owner, _added, _temporary, _set_aside, _numbers, _text,
 )  # fmt: skip
 
 

@@ -1,0 +1,114 @@
+"""Batches above MOST_BATCH_BYTES, in sparse files: checked, counted and copied in parts, and damage to readers."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.errors import CorruptBatch, RecordTooLarge
+from storage.format.batches import MOST_BATCH_BYTES
+from storage.format.block import Record
+from storage.format.compression import Codec
+from storage.format.record_batch import encode_batch
+from tests.support.builders import build_log_dir, many
+from tests.support.commands import run
+from tests.support.large_batches import large_batch
+from tests.support.readers import built, open_log, read_past_damage
+
+SIZE = MOST_BATCH_BYTES + 1
+
+
+def build(path: Path, size: int = SIZE, magic: int = 2) -> Path:
+    """A log after a crash, with four messages, a large batch, and two messages; returns its .log."""
+    build_log_dir(path, {"t": [many(4)]}, clean=False)
+    (path / "recovery-point-offset-checkpoint").unlink()
+    (log,) = (path / "t-0").glob("*.log")
+    for other in (path / "t-0").glob("*.*index"):
+        other.unlink()
+    with log.open("ab") as file:
+        end = file.tell() + size
+        file.write(large_batch(4, size, magic))
+        file.truncate(end)
+    with log.open("ab") as file:
+        file.write(encode_batch([Record(None, b"x", (), 1), Record(None, b"y", (), 2)], base_offset=5))
+    return log
+
+
+# A process of its own: only there the greatest resident size tells of nothing else.
+COMMANDS = """
+import json, sys
+from click.testing import CliRunner
+from kafkafs.cli import main
+
+codes = [CliRunner().invoke(main, command).exit_code for command in json.loads(sys.argv[1])]
+status = open("/proc/self/status").read()
+print(json.dumps([codes, int(status.partition("VmHWM:")[2].split()[0]) >> 10]))
+"""
+
+
+def commands(*wanted: tuple[object, ...]) -> tuple[list[int], int]:
+    """The exit codes of commands in one process, and the most memory that it had, in MiB."""
+    given = json.dumps([[str(word) for word in words] for words in wanted])
+    result = subprocess.run([sys.executable, "-c", COMMANDS, given], capture_output=True, text=True, check=True)
+    codes, resident = json.loads(result.stdout)
+    return codes, resident
+
+
+def test_it_is_checked_and_copied_in_parts(tmp_path: Path) -> None:
+    """One of 2 GiB took 2.15 GB in verify."""
+    log, places = build(tmp_path / "log"), [tmp_path / name for name in ("copied", "salvaged", "manifest.json")]
+    codes, resident = commands(
+        ("verify", tmp_path / "log"),
+        ("recover", tmp_path / "log", "--dry-run"),
+        ("recover", tmp_path / "log"),
+        ("dump", log),
+        ("cat", tmp_path / "log", "t"),
+        ("mirror", tmp_path / "log", places[0], "--manifest", places[2]),
+        ("verify", places[0], "--manifest", places[2]),
+        ("salvage", tmp_path / "log", "t", "--to", places[1]),
+    )
+    assert codes == [1, 0, 0, 4, 4, 0, 1, 0]
+    assert resident < 200  # the process itself takes 80
+    for place in places[:2]:
+        assert filecmp.cmp(log, place / "t-0" / log.name, shallow=False)
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_readers_tell_it_as_damage_and_continue(tmp_path: Path, magic: int) -> None:
+    log = build(tmp_path, magic=magic)
+    snapshot = open_log(log.parent).snapshot()
+    assert snapshot.log_end_offset == 7
+    records, errors = read_past_damage(snapshot)
+    assert [record.offset for record in built(records)] == [0, 1, 2, 3, 5, 6]
+    (error,) = errors
+    assert isinstance(error, CorruptBatch)
+    assert (error.what, error.offset, error.found) == ("record batch is larger than kafkafs reads", 4, SIZE)
+
+
+def test_a_wrong_checksum_is_found(tmp_path: Path) -> None:
+    log = build(tmp_path)
+    with log.open("r+b") as file:
+        file.seek(SIZE // 2)
+        file.write(b"x")
+    result = run("verify", tmp_path)
+    assert "batch-crc" in result.stdout
+    assert open_log(log.parent).snapshot().log_end_offset == 4
+
+
+@pytest.mark.leaves_damage("records")  # its records are not read
+def test_one_of_an_undefined_magic_is_salvaged(tmp_path: Path) -> None:
+    log = build(tmp_path / "log", magic=5)
+    assert "1 with a corrected magic byte" in run("salvage", tmp_path / "log", "t", "--to", tmp_path / "copy").stdout
+    whole = build(tmp_path / "whole")
+    assert filecmp.cmp(whole, tmp_path / "copy" / "t-0" / log.name, shallow=False)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_it_is_never_written(codec: Codec) -> None:
+    with pytest.raises(RecordTooLarge, match=f"at most {MOST_BATCH_BYTES} bytes"):
+        encode_batch([Record(None, bytes(MOST_BATCH_BYTES))], codec=codec)
