@@ -2,10 +2,11 @@
 
     python -m tests.interop.live_sources --kills 20 --minutes 20 --seed 1
 
-While a broker writes, rolls, compacts, retains and is in transactions, `mirror` and `revive` are killed at random
-moments, and meet a disk that is full. Segments that the broker no longer writes keep their bytes; when it has stopped,
-the whole directory does. The next `mirror` completes the copy, in which everything is that was acknowledged. Then
-`revive --link`, and a broker that works on DEST for a while: its sources keep their bytes.
+While a broker writes, rolls, compacts, retains and is in transactions, `mirror` is killed at random moments and meets a
+disk that is full, and `revive` refuses. Segments that the broker no longer writes keep their bytes. The next `mirror`
+completes the copy, in which everything is that was acknowledged. When the broker was killed, so are both commands, and
+they meet a full disk: the directory keeps every byte. Then `revive --link`, and a broker that works on DEST for a while:
+its sources keep their bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.interop.client import Client
 from tests.interop.kafka import Broker
 from tests.interop.reviving import RevivedBroker, revived, second_start_is_clean
 from tests.interop.three_nodes import Done, Load, state_of
-from tests.support.commands import output_of, process
+from tests.support.commands import output_of, process, run
 
 _PLACES = [("orders", 0), ("orders", 1), ("orders", 2), ("state", 0), ("pay", 0), ("pay", 1)]
 _SMALL = {"internal.segment.bytes": 30_000, "segment.ms": 2000}
@@ -109,76 +110,86 @@ def all_there(directory: Path, done: Done) -> int:
     return found + len(done.committed)
 
 
-def one_killed_after_the_other(
-    broker: Broker, load: Load, room: Path, rng: random.Random, kills: int
-) -> dict[str, object]:
-    """Both commands, from a broker at work. `room` has the copy afterwards, and its manifest."""
-    copy, manifest, target = room / "copy", room / "copy.json", room / "target"
+def at_work(broker: Broker, load: Load, room: Path, rng: random.Random, kills: int) -> dict[str, object]:
+    """Copies of a broker at work. `room` has the copy afterwards, and its manifest."""
+    copy, manifest = room / "copy", room / "copy.json"
     mirror = ("mirror", broker.log_dir, copy, "--manifest", manifest)
-    revive = ("revive", broker.log_dir, "--to", target)
-    row: dict[str, object] = {}
-    for name, arguments in (("mirror", mirror), ("revive", revive), ("revive --link", (*revive, "--link"))):
-        began = time.monotonic()
-        output_of(*arguments)
-        longest = 1.5 * (time.monotonic() - began) + 1  # with the start of a process
-        running = 0
-        for number in range(kills):
-            if name.startswith("revive"):
-                shutil.rmtree(target, ignore_errors=True)
-            elif number % 5 == 4:
-                shutil.rmtree(copy)  # the next ones copy everything
-                manifest.unlink(missing_ok=True)
-            before = at_rest(broker.log_dir)
-            running += killed(rng, longest, *arguments)
-            after = at_rest(broker.log_dir)
-            assert all(after[place] == data for place, data in before.items() if place in after), (name, number)
-            if name.startswith("revive") and target.exists():
-                output_of("verify", target)  # complete, or not there at all
-        if name.startswith("revive"):
-            shutil.rmtree(target, ignore_errors=True)
-        done = load.done.copy()
-        output_of(*arguments)
-        row[f"{name}: killed while running"] = f"{running} of {kills}"
-        row[f"{name}: then acknowledged and there"] = all_there(target if name.startswith("revive") else copy, done)
-        assert not list(room.glob("*.reviving"))
+    began = time.monotonic()
+    output_of(*mirror)
+    longest = 1.5 * (time.monotonic() - began) + 1  # with the start of a process
+    running = rest = 0
+    for number in range(kills):
+        if number % 5 == 4:
+            shutil.rmtree(copy)  # the next ones copy everything
+            manifest.unlink(missing_ok=True)
+        before = at_rest(broker.log_dir)
+        running += killed(rng, longest, *mirror)
+        after = at_rest(broker.log_dir)
+        assert all(after[place] == data for place, data in before.items() if place in after), number
+        rest += len(before.keys() & after.keys())
+    done = load.done.copy()
+    output_of(*mirror)
+    there = all_there(copy, done)
     on_a_full_disk(
         room,
         lambda full: ["mirror", broker.log_dir, full / "copy", "--manifest", full / "m.json"],
         lambda full: ["verify", full / "copy", "--manifest", full / "m.json"],
     )
+    for more in ((), ("--link",)):
+        refused = run("revive", broker.log_dir, "--to", room / "target", *more)
+        assert refused.exit_code == 4, refused.output
+        assert "in use" in refused.stderr
+        assert not list(room.glob("target*"))
+    return {
+        "mirror, broker at work": f"killed in {running} of {kills}, then {there} acknowledged ones in the copy",
+        "its segments at rest": f"{rest} compared, unchanged",
+        "mirror, full disk": "fails, then completes",
+        "revive, broker at work": "refused",
+    }
+
+
+def dead(broker: Broker, load: Load, room: Path, rng: random.Random, kills: int) -> dict[str, object]:
+    """The same of a broker that was killed: its directory keeps every byte, and the last copy is the right one."""
+    broker.kill()
+    load.close()
+    before = state_of([broker.log_dir])
+    copy, manifest, target = room / "copy", room / "copy.json", room / "target"
+    mirror = ("mirror", broker.log_dir, copy, "--manifest", manifest)
+    revive = ("revive", broker.log_dir, "--to", target)
+    began = time.monotonic()
+    output_of(*revive)
+    longest = 1.5 * (time.monotonic() - began) + 1
+    complete = {path.relative_to(target) for path in target.rglob("*")}
+    running = [0, 0, 0]
+    for _ in range(kills):
+        for number, arguments in enumerate((mirror, revive, (*revive, "--link"))):
+            shutil.rmtree(target, ignore_errors=True)
+            running[number] += killed(rng, longest, *arguments)
+            if target.exists():  # complete, or not there at all
+                assert {path.relative_to(target) for path in target.rglob("*")} == complete
+    output_of(*mirror)
+    output_of("verify", copy, "--manifest", manifest)
     on_a_full_disk(
         room,
         lambda full: ["revive", broker.log_dir, "--to", full / "target"],
         lambda full: ["verify", full / "target"],
     )
-    row["full disk"] = "both fail, then complete"
-    return row
-
-
-def stopped(broker: Broker, load: Load, room: Path, rng: random.Random, kills: int) -> dict[str, object]:
-    """The same of a broker that was stopped: its directory keeps every byte, and the last copy is the right one."""
-    load.close()
-    broker.stop()
-    assert broker.complaints() == []
-    before = state_of([broker.log_dir])
-    copy, manifest = room / "copy", room / "copy.json"
-    mirror = ("mirror", broker.log_dir, copy, "--manifest", manifest)
-    for number in range(kills):
-        killed(rng, 3, *mirror)
-        shutil.rmtree(room / "target", ignore_errors=True)
-        killed(rng, 3, "revive", broker.log_dir, "--to", room / "target", *(["--link"] if number % 2 else []))
-    output_of(*mirror)
-    output_of("verify", copy, "--manifest", manifest)
-    shutil.rmtree(room / "target", ignore_errors=True)
-    output_of("revive", broker.log_dir, "--to", room / "target")
-    there = all_there(copy, load.done)
+    shutil.rmtree(target, ignore_errors=True)
+    output_of(*revive)
+    assert not list(room.glob("target.*"))
+    there = all_there(copy, load.done), all_there(target, load.done)
     for place in _PLACES:
         # The copy keeps what retention and compaction have removed since.
         original, copied = rows_of(broker.log_dir, place), rows_of(copy, place)
         assert original.items() <= copied.items(), place
-        assert rows_of(room / "target", place) == original, place
+        assert rows_of(target, place) == original, place
     assert state_of([broker.log_dir]) == before
-    return {"after the stop": f"{kills} + {kills} kills, source unchanged, {there} acknowledged and in the copy"}
+    shutil.rmtree(target)
+    return {
+        "mirror, revive, --link; broker dead": f"killed in {', '.join(map(str, running))} of {kills}; source unchanged",
+        "acknowledged ones in copy, revived": f"{there[0]}, {there[1]}",
+        "revive, full disk": "fails, then completes",
+    }
 
 
 def works_on_links(sources: Sequence[Path], room: Path, minutes: float) -> dict[str, object]:
@@ -246,13 +257,12 @@ def tried(room: Path, rng: random.Random, kills: int, minutes: float) -> dict[st
         load = Load(broker.address)
         try:
             time.sleep(5)
-            row = one_killed_after_the_other(broker, load, room, rng, kills)
-            row |= stopped(broker, load, room, rng, kills)
+            row = at_work(broker, load, room, rng, kills)
+            row |= dead(broker, load, room, rng, kills)
         finally:
             load.close()
     finally:
         broker.kill()
-    shutil.rmtree(room / "target")
     return row | works_on_links([broker.log_dir], room, minutes)
 
 
