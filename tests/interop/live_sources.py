@@ -5,7 +5,7 @@
 While a broker writes, rolls, compacts, retains and is in transactions, `mirror` is killed at random moments and meets a
 disk that is full, and `revive` refuses. Segments that the broker no longer writes keep their bytes. The next `mirror`
 completes the copy, in which everything is that was acknowledged. When the broker was killed, so are both commands, and
-they meet a full disk: the directory keeps every byte. Then `revive --link`, and a broker that works on DEST for a while:
+they meet a full disk: the directory keeps every byte. Then `revive --link`, and a broker that works on DEST:
 its sources keep their bytes.
 """
 
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.interop.client import Client
@@ -33,19 +33,19 @@ _PLACES = [("orders", 0), ("orders", 1), ("orders", 2), ("state", 0), ("pay", 0)
 _SMALL = {"internal.segment.bytes": 30_000, "segment.ms": 2000}
 _COMPACTED = {**_SMALL, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01}
 _RETAINED = {**_SMALL, "retention.bytes": 200_000}
-_FULL_MB = 1  # less than a copy
+_FULL = ("size=1m", "nr_inodes=30")  # less than a copy
 _KAFKAFS = [sys.executable, "-m", "kafkafs"]
 
-# A file system of $1 MB at $2, for this process alone; there the command $3 fails, and when there is more room it does
-# not, and $4 then neither.
+# A file system with the limit $1 at $2, for this process alone; there the command $3 fails, and when there is more room
+# it does not, and $4 then neither.
 _FULL_DISK = """
 set -eu
-mount -t tmpfs -o "size=$1m" tmpfs "$2"
+mount -t tmpfs -o "$1" tmpfs "$2"
 if sh -c "$3" >/dev/null 2>"$2.said"; then echo "it was not full" >&2; exit 3; fi
-grep -q "No space left on device" "$2.said" || { cat "$2.said" >&2; exit 4; }
-mount -o remount,size=1g "$2"
-sh -c "$3" >/dev/null
-sh -c "$4"
+grep -q "No space left on device\\|not enough space" "$2.said" || { cat "$2.said" >&2; exit 4; }
+mount -o remount,size=1g,nr_inodes=100000 "$2"
+sh -c "$3" >/dev/null 2>&1
+sh -c "$4" >/dev/null
 """
 
 
@@ -64,22 +64,23 @@ def at_rest(directory: Path) -> dict[tuple[int, str], bytes]:
 
 def killed(rng: random.Random, longest: float, *arguments: object) -> bool:
     """Runs a command and kills it at a random moment; returns whether it had not ended."""
-    with process(*arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+    with process(*arguments, stdout=subprocess.DEVNULL) as running:
         try:
-            running.wait(rng.uniform(0, longest))
+            _, said = running.communicate(timeout=rng.uniform(0, longest))
         except subprocess.TimeoutExpired:
             running.kill()
             return True
-    assert running.returncode == 0, (arguments, running.returncode)
+    assert running.returncode == 0, (arguments[0], running.returncode, said)
     return False
 
 
-def on_a_full_disk(room: Path, command: Callable[[Path], list[object]], check: Callable[[Path], list[object]]) -> None:
+def on_full_disks(room: Path, command: Callable[[Path], list[object]], check: Callable[[Path], list[object]]) -> None:
     """A command fails for want of room, and then succeeds, and then `check` does. All of it in a mount namespace."""
     place = room / "full"
     place.mkdir()
     shells = [" ".join(map(str, (*_KAFKAFS, *arguments(place)))) for arguments in (command, check)]
-    subprocess.run(["unshare", "-rm", "sh", "-c", _FULL_DISK, "sh", str(_FULL_MB), place, *shells], check=True)
+    for limit in _FULL:
+        subprocess.run(["unshare", "-rm", "sh", "-c", _FULL_DISK, "sh", limit, place, *shells], check=True)
     place.rmdir()
 
 
@@ -92,18 +93,17 @@ def rows_of(directory: Path, place: tuple[str, int]) -> dict[int, tuple[bytes | 
     return rows
 
 
-def all_there(directory: Path, done: Done) -> int:
-    """Everything that was acknowledged is at its offset, or its key has a later message, or it is before the log start
-    (which retention raises). Returns how many are there."""
+def all_there(directory: Path, done: Done, source: Path) -> int:
+    """Everything that was acknowledged is at its offset, or its key has a later message, or retention has removed it
+    from the source, maybe before it was copied. Returns how many are there."""
     found = 0
     for place, expected in done.records.items():
         rows = rows_of(directory, place)
-        start = min(rows, default=0)
+        start = min(rows_of(source, place), default=0) if place[0] == "orders" else 0
         latest = {key: offset for offset, (key, _) in sorted(rows.items())}
         for offset, one in expected.items():
             superseded = place[0] == "state" and offset < latest.get(one[0], -1)
-            retained = place[0] == "orders" and offset < start
-            assert rows.get(offset, one if superseded or retained else None) == one, (place, offset)
+            assert rows.get(offset, one if superseded or offset < start else None) == one, (place, offset, start)
             found += offset in rows
     values = {value for number in (0, 1) for _, value in rows_of(directory, ("pay", number)).values()}
     assert values >= set(done.committed)
@@ -129,15 +129,15 @@ def at_work(broker: Broker, load: Load, room: Path, rng: random.Random, kills: i
         rest += len(before.keys() & after.keys())
     done = load.done.copy()
     output_of(*mirror)
-    there = all_there(copy, done)
-    on_a_full_disk(
+    there = all_there(copy, done, broker.log_dir)
+    on_full_disks(
         room,
         lambda full: ["mirror", broker.log_dir, full / "copy", "--manifest", full / "m.json"],
         lambda full: ["verify", full / "copy", "--manifest", full / "m.json"],
     )
     for more in ((), ("--link",)):
         refused = run("revive", broker.log_dir, "--to", room / "target", *more)
-        assert refused.exit_code == 4, refused.output
+        assert refused.exit_code != 0
         assert "in use" in refused.stderr
         assert not list(room.glob("target*"))
     return {
@@ -169,7 +169,7 @@ def dead(broker: Broker, load: Load, room: Path, rng: random.Random, kills: int)
                 assert {path.relative_to(target) for path in target.rglob("*")} == complete
     output_of(*mirror)
     output_of("verify", copy, "--manifest", manifest)
-    on_a_full_disk(
+    on_full_disks(
         room,
         lambda full: ["revive", broker.log_dir, "--to", full / "target"],
         lambda full: ["verify", full / "target"],
@@ -177,7 +177,7 @@ def dead(broker: Broker, load: Load, room: Path, rng: random.Random, kills: int)
     shutil.rmtree(target, ignore_errors=True)
     output_of(*revive)
     assert not list(room.glob("target.*"))
-    there = all_there(copy, load.done), all_there(target, load.done)
+    in_copy, in_target = (all_there(one, load.done, broker.log_dir) for one in (copy, target))
     for place in _PLACES:
         # The copy keeps what retention and compaction have removed since.
         original, copied = rows_of(broker.log_dir, place), rows_of(copy, place)
@@ -187,7 +187,7 @@ def dead(broker: Broker, load: Load, room: Path, rng: random.Random, kills: int)
     shutil.rmtree(target)
     return {
         "mirror, revive, --link; broker dead": f"killed in {', '.join(map(str, running))} of {kills}; source unchanged",
-        "acknowledged ones in copy, revived": f"{there[0]}, {there[1]}",
+        "acknowledged ones in copy, revived": f"{in_copy}, {in_target}",
         "revive, full disk": "fails, then completes",
     }
 
@@ -219,7 +219,7 @@ def works_on_links(sources: Sequence[Path], room: Path, minutes: float) -> dict[
     after = state_of(sources)
     changed = [str(path) for path in before if after.get(path) != before[path]]
     assert (changed, after.keys() - before.keys()) == ([], set()), changed
-    there = all_there(broker.log_dir, load.done)
+    there = all_there(broker.log_dir, load.done, broker.log_dir)
     return {
         "--link": f"{len(shared)} files shared, {len(shared & left)} left after {minutes:g} min, {restarts} restarts, "
         f"{produced} produced, {there} of them there; sources unchanged"
@@ -241,15 +241,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--minutes", type=float, default=20, help="of work on a directory that shares files")
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args(arguments)
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # of brokers that were killed
+    for name in ("aiokafka", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # of brokers that were killed
     with tempfile.TemporaryDirectory() as name:
-        row = tried(Path(name), random.Random(chosen.seed), chosen.kills, chosen.minutes)
-    print(json.dumps(row, indent=1))  # noqa: T201
+        for row in tried(Path(name), random.Random(chosen.seed), chosen.kills, chosen.minutes):
+            print(json.dumps(row, indent=1), flush=True)  # noqa: T201
     return 0
 
 
-def tried(room: Path, rng: random.Random, kills: int, minutes: float) -> dict[str, object]:
-    """What was seen."""
+def tried(room: Path, rng: random.Random, kills: int, minutes: float) -> Iterator[dict[str, object]]:
+    """What was seen, one stage after the other."""
     broker = Broker(room / "broker")
     try:
         client = Client(broker.start().address)
@@ -257,13 +258,13 @@ def tried(room: Path, rng: random.Random, kills: int, minutes: float) -> dict[st
         load = Load(broker.address)
         try:
             time.sleep(5)
-            row = at_work(broker, load, room, rng, kills)
-            row |= dead(broker, load, room, rng, kills)
+            yield at_work(broker, load, room, rng, kills)
+            yield dead(broker, load, room, rng, kills)
         finally:
             load.close()
     finally:
         broker.kill()
-    return row | works_on_links([broker.log_dir], room, minutes)
+    yield works_on_links([broker.log_dir], room, minutes)
 
 
 if __name__ == "__main__":

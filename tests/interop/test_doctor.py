@@ -208,7 +208,7 @@ WHOLE = {
         "directory-id-shared", "refuses", False, "Duplicate directory ID",
     ),
     "a reserved directory id": (
-        second(edited(META, OTHER_ID, RESERVED_ID)), "directory-id-reserved", "refuses", False, "reserved directory",
+        second(edited(META, OTHER_ID, RESERVED_ID)), "directory-id-reserved", "refuses", False, RESERVED_ID,
     ),
     "lost+found": (made("lost+found"), "name-unparsable", "refuses", False, "lost+found"),
     ".snapshot": (made(".snapshot"), "name-unparsable", "refuses", False, ".snapshot"),
