@@ -55,6 +55,7 @@ from storage.verify.verify import verify_log_dir
 
 _SALVAGE = "`kafkafs salvage` copies what is intact around the damage, before the broker starts"
 _REINDEX = "`kafkafs reindex` rebuilds it"
+_RECOVER = f"Without {names.CLEAN_SHUTDOWN} it recovers the log first"
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _INDEX_ENTRY = struct.Struct(">ii")  # offset - base offset, position
 _BATCH_HEAD = struct.Struct(">qi4xb")  # offset, length, magic
@@ -228,27 +229,27 @@ def check_end(tp: TopicPartition, directory: Path, flushed: int) -> Iterator[Pre
 
 def check_last_index_entry(tp: TopicPartition, directory: Path) -> Iterator[Prediction]:
     """After a clean shutdown a broker looks for the end of a log from the last entry of its last index on, and trusts
-    that a batch begins there. OSError."""
+    that there are batches and nothing else. OSError."""
     bases = live_offsets(directory, FileKind.LOG)
     if not bases or is_directory(directory / names.segment_file(bases[-1], FileKind.LOG)):
         return
     last = Segment.at(directory, bases[-1])
     path = directory / names.segment_file(last.base_offset, FileKind.OFFSET_INDEX)
-    data = b"" if is_directory(path) else read_whole(path, MOST_ENTRIES_BYTES) or b""
-    if not data or len(data) % _INDEX_ENTRY.size:
-        return  # a broker makes it anew
-    relative_offset, position = _INDEX_ENTRY.unpack(data[-_INDEX_ENTRY.size :])
+    data = None if is_directory(path) else read_whole(path, MOST_ENTRIES_BYTES)
+    if data is None or len(data) % _INDEX_ENTRY.size:
+        return  # it recovers the segment
+    relative_offset, position = _INDEX_ENTRY.unpack(data[-_INDEX_ENTRY.size :]) if data else (0, 0)
     if relative_offset < 0:
         return  # the same
     end = tail.measure(last, last.size).next_offset
     seen = _end_from(last, position, last.base_offset + relative_offset)
-    what = f"its last entry names position {position}, and from there on no batches lead to the end of the log"
+    what = f"from position {position} on, which its index names last, is something else than batches"
     if seen is None:
         broker = "does not start: it looks for the end of the log there"
-        yield Prediction("log-end-misread", Reaction.REFUSES, path, what, broker, _REINDEX, tp)
+        yield Prediction("log-end-misread", Reaction.REFUSES, last.log.path, what, broker, _RECOVER, tp)
     elif seen != end:
         broker = f"takes {seen} for the end of the log, which is {end}, and goes on there"
-        yield Prediction("log-end-misread", Reaction.CUTS, path, what, broker, _REINDEX, tp, seen)
+        yield Prediction("log-end-misread", Reaction.CUTS, last.log.path, what, broker, _RECOVER, tp, seen)
 
 
 def _end_from(segment: Segment, position: int, offset: int) -> int | None:

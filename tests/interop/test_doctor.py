@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -183,6 +184,16 @@ def metadata_damaged(logs: Path) -> None:
     flip(log, log.stat().st_size - 5)
 
 
+def add(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def last_index_entry(position: int) -> Damage:
+    """The last index of p-3 ends with an entry for this position."""
+    return lambda logs: add(logs_of(logs / "p-3")[-1].with_suffix(".index"), struct.pack(">ii", 1, position))
+
+
 ID = "directory.id=.*"
 OF_ZOOKEEPER = all_of(edited(META, "version=1", "version=0"), edited(META, "node.id", "broker.id"), removed(METADATA))
 LATER = f"{METADATA}/{50:020}-{1:010}.checkpoint"
@@ -294,6 +305,12 @@ WHOLE = {
     "the last segment lost": (
         lambda logs: logs_of(logs / "p-3")[-1].unlink(), "log-end-lost", "cuts", True, "orphaned index file",
     ),
+    "zeros behind the last batch": (
+        lambda logs: add(logs_of(logs / "p-3")[-1], bytes(4096)),
+        "log-end-misread", "refuses", False, "Found record size 0 smaller than",
+    ),
+    "a last index entry within a batch": (last_index_entry(4), "log-end-misread", "refuses", False, "smaller than"),
+    "a last index entry beyond the log": (last_index_entry(1 << 20), "log-end-misread", "cuts", True, ""),
     "zeros before a number": (renamed("p-3", "p-003"), "name-not-canonical", "ignores", True, ""),
     "one partition twice, once with zeros": (
         copied("p-3", "p-003"), "partition-twice", "refuses", False, "Duplicate log directories",
@@ -316,8 +333,9 @@ def test_what_happens_to_the_directory(origin: Origin, tmp_path: Path, case: str
     told = examined(broker.dirs, "--server-properties", broker.properties)
     try:
         began = broker.begins()
-        if began and name in ("log-end-lost", "name-not-canonical", "being-moved"):
-            end = next((one["log_end_offset"] for one in told["findings"] if one["name"] == "log-end-lost"), 60)
+        if began and name in ("log-end-lost", "log-end-misread", "name-not-canonical", "being-moved"):
+            cuts = [one for one in told["findings"] if one["reaction"] == "cuts"]
+            end = next((one["log_end_offset"] for one in cuts), 60)
             assert Client(broker.address).offsets("p", 3) == (0, end)
     finally:
         broker.kill()
