@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tests.interop.client import Client
@@ -49,16 +50,14 @@ sh -c "$4" >/dev/null
 """
 
 
-def at_rest(directory: Path) -> dict[tuple[int, str], bytes]:
-    """The segments of a broker at work that it no longer writes, by inode and name."""
+def at_rest(directory: Path) -> dict[str, bytes]:
+    """The segments of a broker at work that it no longer writes, but may remove. Not compacted ones: others take
+    their names."""
     found = {}
-    for partition in directory.iterdir():
-        if partition.is_dir() and not partition.name.startswith("__cluster_metadata"):
-            for path in sorted(partition.glob("*.log"))[:-1]:
-                try:
-                    found[path.stat().st_ino, f"{partition.name}/{path.name}"] = path.read_bytes()
-                except FileNotFoundError:  # compacted or retained since
-                    continue
+    for topic, partition in _PLACES:
+        for path in sorted((directory / f"{topic}-{partition}").glob("*.log"))[:-1] if topic != "state" else ():
+            with suppress(FileNotFoundError):
+                found[str(path)] = path.read_bytes()
     return found
 
 
