@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import stat
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -54,7 +55,12 @@ from storage.verify.verify import verify_log_dir
 
 _SALVAGE = "`kafkafs salvage` copies what is intact around the damage, before the broker starts"
 _REINDEX = "`kafkafs reindex` rebuilds it"
+_RECOVER = f"Without {names.CLEAN_SHUTDOWN} it recovers the log first"
 _NUMBER = re.compile(r"[0-9]{1,19}")
+_INDEX_ENTRY = struct.Struct(">ii")  # offset - base offset, position
+_BATCH_HEAD = struct.Struct(">qi4xb")  # offset, length, magic
+_DELTA_POSITION = 23  # of the last offset delta
+_LEAST_LENGTH = 14  # LegacyRecord.RECORD_OVERHEAD_V0
 
 # Faults of batches: recovery looks for them from the recovery point on.
 _OF_BATCHES = frozenset(
@@ -219,6 +225,50 @@ def check_end(tp: TopicPartition, directory: Path, flushed: int) -> Iterator[Pre
             tp,
             end,
         )
+
+
+def check_last_index_entry(tp: TopicPartition, directory: Path) -> Iterator[Prediction]:
+    """After a clean shutdown a broker looks for the end of a log from the last entry of its last index on, and trusts
+    that there are batches and nothing else. OSError."""
+    bases = live_offsets(directory, FileKind.LOG)
+    if not bases or is_directory(directory / names.segment_file(bases[-1], FileKind.LOG)):
+        return
+    last = Segment.at(directory, bases[-1])
+    path = directory / names.segment_file(last.base_offset, FileKind.OFFSET_INDEX)
+    data = None if is_directory(path) else read_whole(path, MOST_ENTRIES_BYTES)
+    if data is None or len(data) % _INDEX_ENTRY.size:
+        return  # it recovers the segment
+    relative_offset, position = _INDEX_ENTRY.unpack(data[-_INDEX_ENTRY.size :]) if data else (0, 0)
+    if relative_offset < 0:
+        return  # the same
+    end = tail.measure(last, last.size).next_offset
+    seen = _end_from(last, position, last.base_offset + relative_offset)
+    what = f"from position {position} on, which its index names last, is something else than batches"
+    if seen is None:
+        broker = "does not start: it looks for the end of the log there"
+        yield Prediction("log-end-misread", Reaction.REFUSES, last.log.path, what, broker, _RECOVER, tp)
+    elif seen != end:
+        broker = f"takes {seen} for the end of the log, which is {end}, and goes on there"
+        yield Prediction("log-end-misread", Reaction.CUTS, last.log.path, what, broker, _RECOVER, tp, seen)
+
+
+def _end_from(segment: Segment, position: int, offset: int) -> int | None:
+    """The end of a log that a broker sees when it looks for `offset` from a position on; None when that fails. It tests
+    neither CRCs nor offsets (LogSegment.readNextOffset, FileLogInputStream.nextBatch)."""
+    size, found = segment.size, None
+    if position < 0:
+        return None
+    while position < size - _BATCH_HEAD.size:
+        base, length, magic = _BATCH_HEAD.unpack(segment.log.read(position, _BATCH_HEAD.size))
+        if length < _LEAST_LENGTH:
+            return None
+        if position + LOG_OVERHEAD + length > size:
+            break
+        delta = 0 if magic < 2 else int.from_bytes(segment.log.read(position + _DELTA_POSITION, 4), "big", signed=True)
+        if found is not None or base + delta >= offset:
+            found = base + delta + 1
+        position += LOG_OVERHEAD + length
+    return segment.base_offset if found is None else found
 
 
 def _has_later_version(path: Path) -> bool:
@@ -424,6 +474,7 @@ def _damage(one: LogDirState, progress: Progress, clock: Clock) -> Iterator[Pred
         for tp in one.partitions if one.clean else ():
             yield from check_log_start(tp, one.path / tp.dir_name, known.of(tp).log_start or 0)
             yield from check_end(tp, one.path / tp.dir_name, known.of(tp).recovery_point or 0)
+            yield from check_last_index_entry(tp, one.path / tp.dir_name)
         for tp, outcome in () if one.clean else _rehearsed(one, known, progress, clock):
             if isinstance(outcome, RecoveryReport):
                 reports[tp] = outcome

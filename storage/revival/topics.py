@@ -131,8 +131,8 @@ def _choose(replicas: Sequence[Replica], end_of: Callable[[Replica], int] | None
     best, *others = sorted(replicas, key=rank, reverse=True)
     beyond = []
     for other in others:
-        if best.log_start_offset > other.log_start_offset:
-            end = min(best.log_start_offset, other.log_end_offset)
+        end = min(best.log_start_offset, other.log_end_offset)
+        if end > other.log_start_offset:
             beyond.append(Beyond(other.path, OffsetRange(other.log_start_offset, end)))
         first = max(_common_end(best, other), other.log_start_offset)
         if other.log_end_offset > first:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ import pytest
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from tests.interop.client import Client, Message
-from tests.interop.kafka import Broker, requires_kafka
+from tests.interop.kafka import OLDER_VERSION, VERSION, Broker, requires_kafka
 from tests.support.commands import run
 
 pytestmark = requires_kafka
@@ -25,12 +27,17 @@ OTHER_ID = "qqqqqqqqqqqqqqqqqqqqqg"
 RESERVED_ID = "AAAAAAAAAAAAAAAAAAAAAQ"  # DirectoryId.LOST or the like
 PARTITIONS = 14
 
+# Releases of Kafka that judge every directory; the others judge those that are a start for many damages.
+JUDGES = os.environ.get("KAFKAFS_DOCTOR_JUDGES", VERSION).split(",")
+every_judge = pytest.mark.parametrize("origin", JUDGES, indirect=True)
+more_judges = pytest.mark.parametrize("origin", sorted({OLDER_VERSION, *JUDGES}), indirect=True)
+
 
 class Patient(Broker):
     """A broker on one or two existing directories, which are not formatted."""
 
-    def __init__(self, directory: Path, dirs: list[Path]) -> None:
-        super().__init__(directory, {"log.dirs": ",".join(map(str, dirs))})
+    def __init__(self, directory: Path, dirs: list[Path], version: str) -> None:
+        super().__init__(directory, {"log.dirs": ",".join(map(str, dirs))}, version=version)
         self.dirs = dirs
 
     def _format(self) -> None:
@@ -51,19 +58,24 @@ class Patient(Broker):
 
 @dataclass(frozen=True)
 class Origin:
-    """A directory after a clean stop, and one after kill -9."""
+    """A directory of a release after a clean stop, and one after kill -9."""
 
+    version: str
     clean: Path
     killed: Path
 
 
 @pytest.fixture(scope="module")
-def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Origin]:
+def origin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Origin]:
+    version: str = request.param
+    # Since 4.0 small segments need the internal name.
+    segment_bytes = "segment.bytes" if version == OLDER_VERSION else "internal.segment.bytes"
     root = tmp_path_factory.mktemp("origin")
-    broker = Broker(root / "broker", {"log.flush.offset.checkpoint.interval.ms": "3600000"})
+    config = {"log.flush.offset.checkpoint.interval.ms": "3600000"}
+    broker = Broker(root / "broker", config, version=version)
     try:
         client = Client(broker.start().address)
-        client.create_topic("p", PARTITIONS, {"retention.ms": -1, "internal.segment.bytes": 4000})
+        client.create_topic("p", PARTITIONS, {"retention.ms": -1, segment_bytes: 4000})
         for partition in range(PARTITIONS):
             messages = [Message(bytes(100), b"%d" % number) for number in range(60)]
             client.produce("p", messages, partition, batch=5)
@@ -77,7 +89,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Origin]:
         broker.start()
         broker.stop()
         assert broker.complaints() == []
-        yield Origin(broker.log_dir, killed)
+        yield Origin(version, broker.log_dir, killed)
     finally:
         broker.kill()
 
@@ -172,6 +184,16 @@ def metadata_damaged(logs: Path) -> None:
     flip(log, log.stat().st_size - 5)
 
 
+def add(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def last_index_entry(position: int) -> Damage:
+    """The last index of p-3 ends with an entry for this position."""
+    return lambda logs: add(logs_of(logs / "p-3")[-1].with_suffix(".index"), struct.pack(">ii", 1, position))
+
+
 ID = "directory.id=.*"
 OF_ZOOKEEPER = all_of(edited(META, "version=1", "version=0"), edited(META, "node.id", "broker.id"), removed(METADATA))
 LATER = f"{METADATA}/{50:020}-{1:010}.checkpoint"
@@ -197,7 +219,7 @@ WHOLE = {
         "directory-id-shared", "refuses", False, "Duplicate directory ID",
     ),
     "a reserved directory id": (
-        second(edited(META, OTHER_ID, RESERVED_ID)), "directory-id-reserved", "refuses", False, "reserved directory",
+        second(edited(META, OTHER_ID, RESERVED_ID)), "directory-id-reserved", "refuses", False, RESERVED_ID,
     ),
     "lost+found": (made("lost+found"), "name-unparsable", "refuses", False, "lost+found"),
     ".snapshot": (made(".snapshot"), "name-unparsable", "refuses", False, ".snapshot"),
@@ -283,6 +305,12 @@ WHOLE = {
     "the last segment lost": (
         lambda logs: logs_of(logs / "p-3")[-1].unlink(), "log-end-lost", "cuts", True, "orphaned index file",
     ),
+    "zeros behind the last batch": (
+        lambda logs: add(logs_of(logs / "p-3")[-1], bytes(4096)),
+        "log-end-misread", "refuses", False, "Found record size 0 smaller than",
+    ),
+    "a last index entry within a batch": (last_index_entry(4), "log-end-misread", "refuses", False, "smaller than"),
+    "a last index entry beyond the log": (last_index_entry(1 << 20), "log-end-misread", "cuts", True, ""),
     "zeros before a number": (renamed("p-3", "p-003"), "name-not-canonical", "ignores", True, ""),
     "one partition twice, once with zeros": (
         copied("p-3", "p-003"), "partition-twice", "refuses", False, "Duplicate log directories",
@@ -292,18 +320,22 @@ WHOLE = {
 }  # fmt: skip
 
 
+@every_judge
 @pytest.mark.parametrize("case", WHOLE)
 def test_what_happens_to_the_directory(origin: Origin, tmp_path: Path, case: str) -> None:
     damage, name, reaction, starts, said = WHOLE[case]
     logs = tmp_path / "logs"
     shutil.copytree(origin.clean, logs)
     damage(logs)
-    broker = Patient(tmp_path / "broker", [path for path in (logs, logs.with_name("second")) if path.exists()])
+    broker = Patient(
+        tmp_path / "broker", [path for path in (logs, logs.with_name("second")) if path.exists()], origin.version
+    )
     told = examined(broker.dirs, "--server-properties", broker.properties)
     try:
         began = broker.begins()
-        if began and name in ("log-end-lost", "name-not-canonical", "being-moved"):
-            end = next((one["log_end_offset"] for one in told["findings"] if one["name"] == "log-end-lost"), 60)
+        if began and name in ("log-end-lost", "log-end-misread", "name-not-canonical", "being-moved"):
+            cuts = [one for one in told["findings"] if one["reaction"] == "cuts"]
+            end = next((one["log_end_offset"] for one in cuts), 60)
             assert Client(broker.address).offsets("p", 3) == (0, end)
     finally:
         broker.kill()
@@ -317,10 +349,11 @@ def test_what_happens_to_the_directory(origin: Origin, tmp_path: Path, case: str
     assert (told["loses_nothing"], len(lost)) == (not told["findings"], int(name == "log-end-lost"))
 
 
+@every_judge
 def test_a_held_directory(origin: Origin, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     shutil.copytree(origin.clean, logs)
-    broker = Patient(tmp_path / "broker", [logs])
+    broker = Patient(tmp_path / "broker", [logs], origin.version)
     lock = DirLock(RealDisk(), logs)
     try:
         told = examined([logs])
@@ -343,6 +376,7 @@ def by_partition(told: dict[str, Any]) -> dict[str, set[tuple[str, str]]]:
     return found
 
 
+@more_judges
 def test_partitions_of_a_clean_directory(origin: Origin, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     shutil.copytree(origin.clean, logs)
@@ -371,7 +405,7 @@ def test_partitions_of_a_clean_directory(origin: Origin, tmp_path: Path) -> None
     shutil.copytree(logs / "p-12", logs / "unknown-0")
     (logs / "unknown-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {OTHER_ID}")
     shutil.copytree(logs / "p-12", logs / "p-99")
-    broker = Patient(tmp_path / "broker", [logs])
+    broker = Patient(tmp_path / "broker", [logs], origin.version)
     told = examined([logs])
     assert told["starts"]
     found = by_partition(told)
@@ -413,6 +447,7 @@ def test_partitions_of_a_clean_directory(origin: Origin, tmp_path: Path) -> None
         broker.kill()
 
 
+@more_judges
 def test_partitions_of_a_killed_broker(origin: Origin, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     shutil.copytree(origin.killed, logs)
@@ -437,7 +472,7 @@ def test_partitions_of_a_killed_broker(origin: Origin, tmp_path: Path) -> None:
     swap = sized(9, 0)
     swap.rename(swap.with_name(swap.name + ".swap"))
     shutil.copy(sized(10, 0), sized(10, 0).with_name(sized(10, 0).name + ".deleted"))
-    broker = Patient(tmp_path / "broker", [logs])
+    broker = Patient(tmp_path / "broker", [logs], origin.version)
     told = examined([logs])
     assert told["starts"]
     found = by_partition(told)

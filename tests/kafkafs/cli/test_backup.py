@@ -218,6 +218,43 @@ def test_diff(source: Path, tmp_path: Path) -> None:
     assert run("diff", source, copy, "nothing").exit_code == 4
 
 
+_NINE = many(9, keys=4)
+
+
+@pytest.mark.parametrize(
+    ("batches", "how"),
+    [
+        ([Batch(_NINE[:2]), Batch(_NINE[2:])], "2 batches (v2, uncompressed)"),
+        ([Batch(_NINE, Codec.LZ4)], "1 batches (v2, lz4)"),
+        ([Batch(_NINE, Codec.GZIP, 1)], "1 batches (v1, gzip)"),
+        ([Batch(_NINE[:4], Codec.SNAPPY), Batch(_NINE[4:], magic=1)], "6 batches (v1, v2, uncompressed, snappy)"),
+    ],
+    ids=["batching", "codec", "format version", "all of it"],
+)
+def test_equal_messages_that_are_stored_differently(tmp_path: Path, batches: list[Batch], how: str) -> None:
+    one, other = (
+        build_log_dir(tmp_path / name, {"t": [items]}).path for name, items in (("a", [Batch(_NINE)]), ("b", batches))
+    )
+    assert output_of("digest", one, "t") == output_of("digest", other, "t")
+    compared = run("diff", one, other, "t")
+    assert (compared.exit_code, compared.stdout) == (0, "t/0: equal\n")
+    said = f"{one} has 1 batches (v2, uncompressed); {other} has {how}"
+    assert compared.stderr == f"kafkafs: t/0: the same messages, stored differently: {said}\n"
+
+
+def test_what_compaction_removes_is_told_from_what_is_lost(tmp_path: Path) -> None:
+    values = many(6, keys=3)  # the first three have later messages
+    whole = build_log_dir(tmp_path / "whole", {"t": [[Batch(values)]]}).path
+    compacted = build_log_dir(tmp_path / "compacted", {"t": [[Batch(values[3:], base_offset=3)]]}).path
+    lost = build_log_dir(tmp_path / "lost", {"t": [[Batch(values[3:5], base_offset=3)]]}).path
+    digests = {output_of("digest", path, "t").split()[-1] for path in (whole, compacted, lost)}
+    assert len(digests) == 3
+    words = "of them superseded or deletions, as compaction removes them\n"
+    assert f"  only in {whole}: 3; all {words}" in run("diff", whole, compacted, "t").stdout
+    assert f"  only in {whole}: 4; 3 {words}" in run("diff", whole, lost, "t").stdout
+    assert f"  only in {compacted}: 1\n" in run("diff", compacted, lost, "t").stdout
+
+
 def test_what_cannot_be_read_is_not_equal(source: Path, tmp_path: Path) -> None:
     copy, _ = copy_of(source, tmp_path)
     log = copy / "t-0" / f"{0:020d}.log"

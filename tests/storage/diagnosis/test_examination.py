@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,32 @@ def test_zeros_where_messages_were_flushed_are_damage(tmp_path: Path) -> None:
     assert (found["t/0"].name, found["t/0"].reaction) == ("preallocated-tail", Reaction.REPAIRS)
     assert (found["t/1"].name, found["t/1"].reaction) == ("damage", Reaction.CUTS)
     assert "salvage" in found["t/1"].advice
+
+
+@pytest.mark.parametrize(
+    ("entry", "tail", "predicted"),
+    [
+        ((5, 0), b"", None),
+        ((5, 4), b"", (Reaction.REFUSES, None)),  # the epoch of the first batch as a length
+        ((5, -1), b"", (Reaction.REFUSES, None)),
+        ((9, 10**6), b"", (Reaction.CUTS, 0)),  # beyond the log: the segment is empty
+        (None, bytes(500), (Reaction.REFUSES, None)),
+        (None, bytes(9), None),
+        (None, batch([record()], 40, crc=0), (Reaction.CUTS, 41)),
+        ((-5, 0), bytes(500), None),  # it recovers the segment
+    ],
+    ids=["a batch", "within a batch", "negative", "beyond the log", "zeros", "few bytes", "a bad CRC", "corrupt"],
+)
+def test_where_a_broker_looks_for_the_end_of_a_log(
+    tmp_path: Path, entry: tuple[int, int] | None, tail: bytes, predicted: tuple[Reaction, int | None] | None
+) -> None:
+    partition = Partition([Batch(many(6)), Batch(many(6))], tail=tail)
+    records = metadata_records("t", 1, [1])
+    built = build_log_dir(tmp_path, {"t": [partition], "__cluster_metadata": [records]})
+    index = built.path / "t-0" / f"{0:020}.index"
+    index.write_bytes(b"" if entry is None else struct.pack(">ii", *entry))
+    found = [one for one in examine([built.path]).predictions if one.name == "log-end-misread"]
+    assert [(one.reaction, one.end_offset) for one in found] == ([] if predicted is None else [predicted])
 
 
 def test_an_intact_batch_behind_the_cut_is_no_torn_tail(tmp_path: Path) -> None:

@@ -105,6 +105,14 @@ def test_of_several_replicas_the_latest_epoch_then_the_end(tmp_path: Path) -> No
     assert metadata.topics["t"].partitions[0].leader_epoch == 4
 
 
+def test_nothing_is_left_behind_in_an_empty_replica(tmp_path: Path) -> None:
+    """A mirror of one log directory of two has an empty partition for each that is in the other."""
+    taken = Partition([Batch(many(10))], log_start_offset=7)
+    paths = [build_log_dir(tmp_path / name, {"t": [one]}).path for name, one in (("a", taken), ("b", Partition([])))]
+    (chosen,) = plan(Request(sources=paths, target=tmp_path / "new")).partitions
+    assert chosen.choice.beyond == ()
+
+
 def test_single_directories_even_set_aside(tmp_path: Path) -> None:
     built = build_log_dir(tmp_path / "old", {"t": [[b"zero"], [b"one"]], "deleted": [[b"gone"]]}, broker=False)
     shutil.move(built.path / "deleted-0", built.path / f"deleted-0.{'a' * 32}-delete")
