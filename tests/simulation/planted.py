@@ -592,8 +592,14 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "flush-ms-never",
         "storage/upkeep/maintenance.py",
-        "                if now_ms - log.last_flush_ms >= every_ms:\n",
+        "                if not 0 <= now_ms - log.last_flush_ms < every_ms:  # also when the clock was set back\n",
         "                if False:\n",
+    ),
+    _fault(
+        "flush-ms-waits-for-the-clock",
+        "storage/upkeep/maintenance.py",
+        "                if not 0 <= now_ms - log.last_flush_ms < every_ms:",
+        "                if now_ms - log.last_flush_ms >= every_ms:",
     ),
     _fault(
         "flush-ms-late",
