@@ -304,7 +304,7 @@ class Maintenance:
             # What is appended right after this has waited no longer than flush.ms at the next run.
             since_ms = now_ms
             if log.recovery_point < log.log_end_offset:
-                if now_ms - log.last_flush_ms >= every_ms:
+                if not 0 <= now_ms - log.last_flush_ms < every_ms:  # also when the clock was set back
                     with report.failing_alone(log.tp):
                         log.flush()
                         flushed += 1

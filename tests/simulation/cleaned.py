@@ -10,7 +10,8 @@ from storage.format.batches import BatchTable, scan
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import Isolation, TopicPartition
-from tests.simulation.copies import Copied, Copy, shown
+from tests.simulation.copies import Copied, Copy, producers_of, shown
+from tests.simulation.upkept import check_horizons
 from tests.simulation.world import Anomaly, Message, World
 
 Header = tuple[int, int, int]  # a batch's producer, last offset and first sequence
@@ -32,29 +33,42 @@ def check(world: World, tp: TopicPartition, copy: Copy, least: Sequence[Copied],
     if not copy.forgets and copy.end < max((batch.last + 1 for batch in least), default=0):
         raise Anomaly(f"lost write: {tp} ends at {copy.end}, expected {least[-1].last + 1}")
     for isolation in (Isolation.READ_UNCOMMITTED,) if copy.forgets else Isolation:
-        check_shown(tp, copy, _messages(world.path, tp, isolation), isolation)
+        check_shown(world, tp, copy, _messages(world.path, tp, isolation), isolation)
+    check_horizons(world, tp, {batch.last: batch.timestamp for batch in copy.batches})
     batches = [] if copy.forgets else copy.batches
+    known = producers_of(batches)
     last_of = {batch.producer: batch for batch in batches if batch.producer >= 0 and not batch.marker}
     for producer, batch in last_of.items():
-        if (producer, batch.last, batch.sequence) not in headers:
+        is_known = not known[producer].may_be_forgotten(world.clock.latest_ms)
+        if is_known and (producer, batch.last, batch.sequence) not in headers:
             raise Anomaly(f"producers: {tp} is without the last batch of {producer}, at {batch.last}")
     check_unique(world.path, tp, _messages(world.path, tp, Isolation.READ_UNCOMMITTED))
 
 
-def check_shown(tp: TopicPartition, copy: Copy, found: Sequence[Message], isolation: Isolation) -> None:
+def check_shown(world: World, tp: TopicPartition, copy: Copy, found: Sequence[Message], isolation: Isolation) -> None:
     """What a consumer is shown of it."""
-    keys = {value: key for batch in copy.batches for value, key in zip(batch.values, batch.keys, strict=False)}
+    set_back, latest_ms = world.clock.set_back, world.clock.latest_ms
+    keep_ms = world.delete_retention_ms.get(tp.topic, 0)
     all_shown = shown(copy.batches, committed=isolation is Isolation.READ_COMMITTED)
     may = {(offset, value) for offset, value, _ in all_shown}
     wrong = [message for message in found if (message.offset, message.value) not in may]
     if wrong:
         raise Anomaly(f"aborted read: {tp} shows {wrong[0]}, which was not written, or was aborted")
-    stable = shown(copy.batches, committed=True)
-    latest = {keys[value]: (offset, value) for offset, value, _ in stable}
+    keys = {
+        batch.last - len(batch.keys) + 1 + number: key
+        for batch in copy.batches
+        for number, key in enumerate(batch.keys)
+    }
+    latest = {keys[offset]: (offset, value, time_ms) for offset, value, time_ms in shown(copy.batches, committed=True)}
     there = {(message.offset, message.value) for message in found}
-    missing = [message for message in latest.values() if message not in there and not copy.forgets]
-    if missing:
-        raise Anomaly(f"lost write: {tp} does not show {missing[0]} ({isolation.value}), the last of its key")
+    first = {message.key: message.offset for message in reversed(found)}
+    for key, (offset, value, time_ms) in latest.items():
+        if (offset, value) in there or copy.forgets:
+            continue
+        # The last word on a key that says that it is deleted may go when its time is over, and all before it is gone.
+        if value is None and first.get(key, offset) >= offset and (set_back or latest_ms - time_ms >= keep_ms):
+            continue
+        raise Anomaly(f"lost write: {tp} does not show {(offset, value)} ({isolation.value}), the last of its key")
 
 
 def check_unique(path: Path, tp: TopicPartition, messages: Sequence[Message]) -> None:

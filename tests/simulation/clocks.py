@@ -19,7 +19,8 @@ class SimulatedClock:
     """
 
     def __init__(self, seed: random.Random) -> None:
-        self.time_ms = NOW_MS
+        self.time_ms = self.latest_ms = NOW_MS  # now, and the latest that was ever seen
+        self.set_back = 0  # how often it was
         self._random = seed
         self._stamp_ns = NOW_MS * 1_000_000
 
@@ -47,6 +48,7 @@ class SimulatedClock:
         if scheduler is not None and not scheduler.killed:
             scheduler.switch("clock")
         self.time_ms += self._random.choice((0, 0, 1, 3))
+        self.latest_ms = max(self.latest_ms, self.time_ms)
         return self.time_ms
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 COMMIT, ABORT = "commit", "abort"
+PRODUCER_EXPIRATION_MS = 1000
 
 
 class Copied(NamedTuple):
@@ -19,7 +20,7 @@ class Copied(NamedTuple):
     base: int
     last: int
     crc: int
-    values: tuple[bytes, ...]
+    values: tuple[bytes | None, ...]
     timestamp: int
     producer: int = -1
     transactional: bool = False
@@ -36,6 +37,11 @@ class Producer(NamedTuple):
     last_sequence: int = -1
     last_offset: int = -1
     open_from: int = -1  # the first offset of its open transaction
+    timestamp: int = -1
+    wrote_ms: int = -1  # the timestamp of its last message
+
+    def may_be_forgotten(self, latest_ms: int) -> bool:
+        return self.open_from < 0 and latest_ms - self.wrote_ms >= PRODUCER_EXPIRATION_MS
 
 
 @dataclass
@@ -64,7 +70,7 @@ class Copy:
     def begin(self, batches: Sequence[Copied]) -> None:
         """Before an append."""
         self.appending = list(batches)
-        self.values.update(value for batch in batches for value in batch.values)
+        self.values.update(value for batch in batches for value in batch.values if value is not None)
 
     def appended(self) -> None:
         """After it."""
@@ -107,11 +113,12 @@ def producers_of(batches: Iterable[Copied]) -> dict[int, Producer]:
         known = found.get(batch.producer, Producer())
         if batch.marker:
             # A marker that comes before all data is of an epoch that nobody knew.
-            found[batch.producer] = known._replace(open_from=-1)
+            found[batch.producer] = known._replace(open_from=-1, timestamp=batch.timestamp)
             continue
         begins = known.open_from < 0 and batch.transactional
         last = batch.sequence + len(batch.values) - 1 if batch.sequence >= 0 else -1
-        found[batch.producer] = Producer(last, batch.last, batch.base if begins else known.open_from)
+        open_from = batch.base if begins else known.open_from
+        found[batch.producer] = Producer(last, batch.last, open_from, batch.timestamp, batch.timestamp)
     return found
 
 
@@ -129,7 +136,7 @@ def crc_of(data: bytes) -> int:
     return int(struct.unpack_from(">I", data, 17)[0])
 
 
-def shown(batches: Iterable[Copied], *, committed: bool) -> list[tuple[int, bytes, int]]:
+def shown(batches: Iterable[Copied], *, committed: bool) -> list[tuple[int, bytes | None, int]]:
     """What a consumer sees: offset, value and timestamp of each message."""
     batches = list(batches)
     fate: dict[int, str] = {}  # of the batch at this place, by the next marker of its producer
@@ -140,7 +147,7 @@ def shown(batches: Iterable[Copied], *, committed: bool) -> list[tuple[int, byte
             ends[batch.producer] = batch.marker
         elif batch.transactional:
             fate[place] = ends.get(batch.producer, "")
-    found: list[tuple[int, bytes, int]] = []
+    found: list[tuple[int, bytes | None, int]] = []
     for place, batch in enumerate(batches):
         if committed and fate.get(place) == "":
             break  # the last stable offset

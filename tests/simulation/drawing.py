@@ -23,6 +23,7 @@ from tests.simulation.plan import (
     Close,
     Commit,
     Create,
+    Extend,
     Fault,
     Flush,
     Job,
@@ -80,6 +81,7 @@ class _Drawing:
         """`other`: of what came later, so that the rest of a seed's plan stays what it was."""
         self._random = source
         self._too = lambda chance: other.random() < chance
+        self._other = other
         self._is = lambda chance: source.random() < chance
         self._of = source.choice
         self._upto = source.randrange
@@ -324,6 +326,10 @@ class _Drawing:
         for _ in range(self._upto(2, 7)):
             made = self._of(kinds)()
             ops += made if isinstance(made, list) else [made]
+        extended = [name for name in ("plain", "again") if name in self._topics]
+        if extended and self._too(0.15):
+            topic = self._other.choice(extended)
+            ops.insert(self._other.randrange(len(ops) + 1), Extend(topic, self._other.choice((2, 3, 4))))
         return tuple(ops)
 
     def _alteration(self) -> Alter:
@@ -421,7 +427,8 @@ class _Drawing:
             producer = self._of((-1, 1, 2, 3))
             is_transactional = producer in (1, 2) and self._is(0.7)
             counts, keys = (1, 2, 3), (1, 2, 3, 5)
-            return Batch(self._of(counts), self._of((5, 30)), producer, is_transactional, keys=self._of(keys))
+            made = (self._of(counts), self._of((5, 30)), producer, is_transactional)
+            return Batch(*made, keys=self._of(keys), deletes=self._too(0.3))
         if kind < 0.75:
             return Marker(self._of((1, 2)), self._is(0.6))
         return Flush() if kind < 0.78 else self._pause()

@@ -40,19 +40,20 @@ def last_look(process: Process, partitions: Sequence[TopicPartition]) -> None:
         if copy is not None and process.isolation is Isolation.READ_COMMITTED:
             if copy.appending or copy.cutting is not None:
                 continue
-            expected = [(offset, value.decode()) for offset, value, _ in shown(copy.batches, committed=True)]
+            expected = [(offset, (value or b"").decode()) for offset, value, _ in shown(copy.batches, committed=True)]
         if copy is not None and copy.compacted:
             if copy.appending or copy.forgets:
                 continue
             stays = {message.offset for message in there[tp]}  # the cleaner has left it
             expected = [one for one in expected if one[0] in stays]
-            cleaned.check_shown(tp, copy, there[tp], Isolation.READ_UNCOMMITTED)
+            cleaned.check_shown(world, tp, copy, there[tp], Isolation.READ_UNCOMMITTED)
         found = _content(process, f"/{tp.topic}/{tp.partition}/{_NAME}")
         if found != expected:
             raise Anomaly(f"last look: {tp} shows {found}, and there is {expected}")
         if tp.topic in COMPACTED or (copy is not None and copy.compacted):
             keys = {message.offset: message.key for message in there[tp]}
-            latest = sorted({keys[offset]: (offset, value) for offset, value in expected}.values())
+            last = {keys[offset]: (offset, value) for offset, value in expected}
+            latest = sorted(one for one in last.values() if one[1])  # without deleted keys
             found = _content(process, f"/{tp.topic}/{tp.partition}/latest.jsonl")
             if found != latest:
                 raise Anomaly(f"last look: the latest of {tp} are {found}, and there is {latest}")
@@ -79,5 +80,5 @@ def _content(process: Process, path: str) -> Content:
         finally:
             if not process.scheduler.killed:
                 process.operations.release(None, info)
-        return [(int(one["offset"]), str(one["value"])) for one in map(json.loads, data.splitlines())]
+        return [(int(one["offset"]), one["value"] or "") for one in map(json.loads, data.splitlines())]
     raise Anomaly(f"last look: {path} cannot be read: {problem!r}")

@@ -17,6 +17,7 @@ from storage.errors import StorageError
 from storage.log.log_dir import LogDir
 from storage.types import Isolation
 from storage.upkeep.maintenance import Maintenance
+from tests.simulation.copies import PRODUCER_EXPIRATION_MS
 from tests.simulation.plan import ProcessOf
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.world import World
@@ -32,6 +33,7 @@ CONFIG = BrokerConfig.from_values(
         "log.flush.offset.checkpoint.interval.ms": "30",
         "log.cleaner.backoff.ms": "30",
         "log.cleaner.dedupe.buffer.size": "131072",
+        "producer.id.expiration.ms": str(PRODUCER_EXPIRATION_MS),
     }
 )
 

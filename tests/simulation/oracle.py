@@ -204,7 +204,9 @@ class Oracle:
     def _check_removed(self, places: dict[bytes, Place]) -> None:
         """What retention took, and what a flipped bit destroyed, is nowhere else."""
         for (tp, offset), message in [*self._world.removed.items(), *self._world.rotten.items()]:
-            value = message.value or b""
+            if message.value is None:
+                continue
+            value = message.value
             place = places.get(value)
             # A share of a commit that recovery has cut off is written again.
             again = self._has_lost_power or (tp, offset) in self._world.rotten

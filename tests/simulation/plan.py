@@ -78,6 +78,14 @@ class Create:
 
 
 @value
+class Extend:
+    """Adds partitions to a topic, until it has so many."""
+
+    topic: str
+    partitions: int
+
+
+@value
 class Remove:
     """Removes a topic."""
 
@@ -142,6 +150,7 @@ class Batch:
     skips: int = 0  # offsets before it that the leader has compacted away
     epoch: int = 0  # by how much its leader's epoch is above that of the batch before it
     keys: int = 0  # one of so many is each message's; 0: none
+    deletes: bool = False  # its keys: the messages have no values
 
 
 @value

@@ -28,6 +28,7 @@ from tests.simulation.plan import (
     Before,
     Commit,
     Create,
+    Extend,
     Fault,
     Flush,
     Job,
@@ -40,7 +41,8 @@ from tests.simulation.plan import (
     Truncate,
 )
 from tests.simulation.scheduler import Killed
-from tests.simulation.states import ActiveIndexes, check_copy, check_snapshot
+from tests.simulation.states import ActiveIndexes, check_copy, check_largest, check_snapshot
+from tests.simulation.upkept import Flushed, check_deletes, check_removed, expired
 from tests.simulation.world import Anomaly, Fate, Line, Removal, Shares, messages_of
 
 
@@ -72,10 +74,19 @@ class Upkeep(Program):
     def run(self) -> None:
         assert self._process.maintenance is not None
         rounds = sum(op.times for op in self._job.ops if isinstance(op, Pause))
+        flushing = Flushed(self._world, self._owned)
         while self._process.working > 1 and rounds > 0:
             rounds -= 1
+            began = self._process.maintenance.status()
+            old = expired(self._world, self._owned, began)
+            flushing.begin()
             wait_ms = self._process.maintenance.run_due()
             self._check_errors()
+            if not self._world.faults:
+                ended = self._process.maintenance.status()
+                check_removed(self._world, self._owned, old, began, ended)
+                flushing.check()
+                check_deletes(self._world, self._owned, began, ended)
             self._world.clock.time_ms += min(wait_ms, self._world.trouble.randrange(1, 60))
             self._process.scheduler.pause("waits")
 
@@ -103,12 +114,27 @@ class Administrator(Program):
 
     def _create(self, op: Create) -> None:
         self._world.flushed_topics.discard(op.topic)
+        self._world.flush_ms.pop(op.topic, None)
+        self._world.segment_ms.pop(op.topic, None)
+        self._world.segment_bytes[op.topic] = max(400, self._world.segment_bytes.get(op.topic, 0))
         count = 3 if op.topic == "x" else 1
         self._owned.create_topic(op.topic, count, {"segment.bytes": "400", "max.message.bytes": str(MAX_MESSAGE_BYTES)})
+        self._world.partitions[op.topic] = count
+
+    def _extend(self, op: Extend) -> None:
+        """All partitions have the same topic id and the same configuration."""
+        self._owned.add_partitions(op.topic, op.partitions)
+        self._world.partitions[op.topic] = op.partitions
+        names_of = names.PARTITION_METADATA, names.TOPIC_PROPERTIES
+        paths = [self._world.path / TopicPartition(op.topic, n).dir_name for n in range(op.partitions)]
+        files = {tuple((path / name).read_bytes() for name in names_of) for path in paths}
+        if len(files) != 1:
+            raise Anomaly(f"partitions of {op.topic} differ: {files}")
 
     def _remove(self, op: Remove) -> None:
         removal = Removal(self._world.tick(), failed=True)
         self._world.removals.setdefault(op.topic, []).append(removal)
+        self._world.partitions.pop(op.topic, None)
         # One that fails half-way may have been carried out by the next opening.
         self._world.altered = {key: to for key, to in self._world.altered.items() if key[0] != op.topic}
         try:
@@ -124,6 +150,8 @@ class Administrator(Program):
 
     def _alter(self, op: Alter) -> None:
         self._world.altered.pop((op.topic, op.key), None)
+        if op.key == "segment.bytes":
+            self._world.segment_bytes[op.topic] = max(int(op.to), self._world.segment_bytes.get(op.topic, 0))
         self._owned.alter_config(op.topic, {op.key: op.to})
         self._world.altered[op.topic, op.key] = op.to
         # The only program that does this has returned from it: this is in force, for logs that are being opened too.
@@ -139,6 +167,7 @@ class Administrator(Program):
 
     def _jump(self, op: Jump) -> None:
         self._world.clock.time_ms += op.by_ms
+        self._world.clock.set_back += op.by_ms < 0
 
     def _fault(self, op: Fault) -> None:
         if op.rate:
@@ -201,6 +230,8 @@ class Leader(Program):
             return
         if self._indexes is None or self._indexes.base != log._active.base_offset:
             # Opened, cut, or rolled without an append that succeeded.
+            if not copy.compacted and not self._world.faults:
+                check_largest(log, copy.batches)
             self._indexes = ActiveIndexes(log, log._active._state.largest.timestamp)
         failed = bool(self._world.faults)
         self._indexes.check(log, failed=failed)
@@ -212,12 +243,13 @@ class Leader(Program):
             )
 
     def _batch(self, op: Batch) -> None:
-        values, records, keys = [], [], []
+        values: list[bytes | None] = []
+        records, keys = [], []
         time_ms = self._world.clock.time_ms
         for _ in range(op.messages):
             self._number += 1
             text = b"%s.%d.%d." % (self._job.name.encode(), self._world.number, self._number)
-            values.append(text + b"y" * max(0, op.size - len(text)))
+            values.append(None if op.deletes else text + b"y" * max(0, op.size - len(text)))
             keys.append(b"k%d" % (self._number * 7 % 11 % op.keys) if op.keys else None)
             records.append(Record(keys[-1], values[-1], (), time_ms))
         base = self._end() + op.skips

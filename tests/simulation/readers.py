@@ -146,7 +146,7 @@ class Reader:
                 raise Anomaly(f"{sight.path} ends after {values}, expected {[value for _, value, _ in least]}")
 
 
-def _is_in(sight: Sight, one: tuple[int, bytes, int]) -> bool:
+def _is_in(sight: Sight, one: tuple[int, bytes | None, int]) -> bool:
     offset, _, timestamp = one
     if sight.times is not None:
         start, end = sight.times

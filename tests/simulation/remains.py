@@ -9,6 +9,7 @@ from storage.errors import CorruptCheckpoint, PartitionUnavailable
 from storage.files import checkpoints, leader_epochs, names
 from storage.files.leader_epochs import LeaderEpochs
 from storage.files.names import FileKind
+from storage.format.batches import BatchTable, scan
 from storage.types import TopicPartition
 from tests.simulation.states import check_durable, check_reaches
 from tests.simulation.world import Anomaly, World, batches_in
@@ -20,6 +21,10 @@ def check_killed(world: World, *, lost_power: bool) -> None:
     """After a kill or a loss of power."""
     if not lost_power:
         _check_partitions(world)
+    for topic, count in world.partitions.items():
+        gone = [n for n in range(count) if not (world.path / TopicPartition(topic, n).dir_name).is_dir()]
+        if gone:
+            raise Anomaly(f"partitions {gone} of {topic} are gone, which had {count}")
     points = _read(world, names.RECOVERY_POINT_CHECKPOINT)
     starts = _read(world, names.LOG_START_CHECKPOINT)
     for tp, point in points.items():
@@ -85,10 +90,29 @@ def check_closed(world: World, owned: OwnedDir, closing: Closing, offline: Mappi
         if cleaner.get(tp, 0) > end:
             raise Anomaly(f"cleaner checkpoint: {cleaner[tp]} of {tp}, which ends at {end}")
         directory = world.path / tp.dir_name
+        _check_rolled(world, tp)
         if end and not (directory / names.segment_file(end, FileKind.PRODUCER_SNAPSHOT)).exists():
             raise Anomaly(f"producers: {tp} was closed at {end} without a snapshot")
         if not world.faults and (left := [path.name for path in directory.glob("*.deleted")]):
             raise Anomaly(f"removed files stay after an orderly end: {tp} has {left}")
+
+
+def _check_rolled(world: World, tp: TopicPartition) -> None:
+    """No segment is larger than segment.bytes, or goes on for longer than segment.ms."""
+    copy = world.copies.get(tp)
+    if tp.topic not in world.segment_bytes or (copy is not None and copy.compacted):
+        return
+    for path in (world.path / tp.dir_name).glob("*.log"):
+        table = BatchTable.empty(4096)
+        scan(memoryview(data := path.read_bytes()), 0, table, 0, len(data))
+        if table.rows < 2:
+            continue
+        times = table.max_timestamp[: table.rows]
+        waits_ms = int(times.max()) - int(times[0])
+        if int(table.end[table.rows - 1]) > world.segment_bytes[tp.topic]:
+            raise Anomaly(f"segment of {tp}: {path.name} has more than {world.segment_bytes[tp.topic]} bytes")
+        if waits_ms > world.segment_ms.get(tp.topic, 1 << 62):
+            raise Anomaly(f"segment of {tp}: {path.name} goes on for {waits_ms} ms")
 
 
 def _bases(world: World, tp: TopicPartition) -> list[str]:

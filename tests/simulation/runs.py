@@ -190,8 +190,16 @@ class _Run:
             config = dict(topic.config)
             if config.get("flush.messages") == "1":
                 world.flushed_topics.add(topic.name)
-            if "retention.bytes" in config:
-                world.retained_bytes[topic.name] = int(config["retention.bytes"])
+            for key, known in (
+                ("retention.bytes", world.retained_bytes),
+                ("retention.ms", world.retained_ms),
+                ("flush.ms", world.flush_ms),
+                ("segment.bytes", world.segment_bytes),
+                ("segment.ms", world.segment_ms),
+                ("delete.retention.ms", world.delete_retention_ms),
+            ):
+                if key in config:
+                    known[topic.name] = int(config[key])
             if topic.name == "copy":
                 is_compacted = "compact" in config.get("cleanup.policy", "")
                 world.copies[TopicPartition(topic.name, 0)] = Copy(compacted=is_compacted)
@@ -279,6 +287,7 @@ class _Run:
         for topic in self._plan.topics:
             if topic.name not in there and (world.number == 0 or topic.name != "again"):
                 owned.create_topic(topic.name, topic.partitions, dict(topic.config))
+                world.partitions[topic.name] = topic.partitions
         jobs = [job for job in of.jobs if not job.follows]
         process.working = len(jobs)
         for job in jobs:
@@ -297,7 +306,8 @@ class _Run:
         self._check_closing(closing)
 
     def _partitions(self) -> list[TopicPartition]:
-        return [TopicPartition(topic.name, n) for topic in self._plan.topics for n in range(topic.partitions)]
+        counts = {topic.name: self._world.partitions.get(topic.name, topic.partitions) for topic in self._plan.topics}
+        return [TopicPartition(name, n) for name, count in counts.items() for n in range(count)]
 
     def _check_configuration(self, owned: OwnedDir) -> None:
         """What was set last is in force, also for logs that were being opened then."""

@@ -82,6 +82,14 @@ class ActiveIndexes:
         return offsets.read_bytes(), times.read_bytes()
 
 
+def check_largest(log: PartitionLog, batches: Sequence[Copied]) -> None:
+    """A segment that was opened or cut knows its greatest timestamp: the next time entry has it."""
+    expected = max((batch.timestamp for batch in batches if batch.base >= log._active.base_offset), default=-1)
+    found = log._active._state.largest.timestamp
+    if found != expected:
+        raise Anomaly(f"index of {log.tp} at {log._active.base_offset}: its greatest time is {found}, not {expected}")
+
+
 def check_log(log: PartitionLog, disk: SimulatedDisk) -> None:
     """Of any log: its ends, and that what it counts as durable is."""
     start, end = log.log_start_offset, log.log_end_offset
@@ -104,7 +112,7 @@ def check_copy(log: PartitionLog, copy: Copy, disk: SimulatedDisk, *, failed: bo
     if copy.forgets:
         return
     check_epochs(str(log.tp), log._epochs, copy.batches, log.log_start_offset, log.log_end_offset)
-    check_producers(str(log.tp), log._producers.entries(), copy.batches, log.log_start_offset)
+    check_producers(str(log.tp), log._producers.entries(), copy.batches, log.log_start_offset, disk.latest_ms)
 
 
 def check_epochs(name: str, epochs: LeaderEpochs, batches: Sequence[Copied], start: int, end: int) -> None:
@@ -122,15 +130,21 @@ def check_epochs(name: str, epochs: LeaderEpochs, batches: Sequence[Copied], sta
         raise Anomaly(f"leader epochs: {name} has {found}, expected {expected}")
 
 
-def check_producers(name: str, found: Sequence[ProducerEntry], batches: Sequence[Copied], start: int) -> None:
-    """What a log, or a snapshot, knows of its producers. What they wrote below the log start may be forgotten."""
+def check_producers(
+    name: str, found: Sequence[ProducerEntry], batches: Sequence[Copied], start: int, latest_ms: int
+) -> None:
+    """What a log, or a snapshot, knows of its producers. What they wrote below the log start may be forgotten, and who
+    has written nothing for long, unless a transaction is open. `latest_ms`: the time by the latest clock."""
     expected = producers_of(batches)
     known = {
-        one.producer_id: Producer(one.last_sequence, one.last_offset, one.current_txn_first_offset) for one in found
+        one.producer_id: Producer(one.last_sequence, one.last_offset, one.current_txn_first_offset, one.timestamp)
+        for one in found
     }
     for producer in expected.keys() | known.keys():
         wanted, is_now = expected.get(producer), known.get(producer)
-        if wanted == is_now or (is_now is None and wanted is not None and wanted.last_offset < start):
+        if wanted is not None and (wanted.last_offset < start or wanted.may_be_forgotten(latest_ms)):
+            wanted = wanted if is_now is not None and wanted.last_offset < start else is_now
+        if wanted == is_now or (wanted is not None and wanted._replace(wrote_ms=-1) == is_now):
             continue
         raise Anomaly(f"producers: {name} has {is_now} of {producer}, expected {wanted}")
 
@@ -142,7 +156,7 @@ def check_snapshot(log: PartitionLog, batches: Sequence[Copied], base: int) -> N
     if snapshot is None:
         raise Anomaly(f"producers: {log.tp} was rolled at {base} without a snapshot")
     before = [batch for batch in batches if batch.last < base]
-    check_producers(path.name, snapshot.entries(), before, log.log_start_offset)
+    check_producers(path.name, snapshot.entries(), before, log.log_start_offset, log._clock.latest_ms)  # type: ignore[attr-defined]
 
 
 def check_durable(directory: Path, recovery_point: int, disk: SimulatedDisk, what: str) -> None:

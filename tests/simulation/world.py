@@ -133,6 +133,10 @@ class SimulatedDisk(FaultyDisk):
         self.left_renames = -1  # the same of renames of segments' files
         self.lost: list[tuple[_Inode, Writes]] = []  # what failed syncs did not write
 
+    @property
+    def latest_ms(self) -> int:
+        return self._world.clock.latest_ms
+
     def repair(self) -> None:
         """Before a mount is started again the disk is repaired, and what its cache held is written."""
         for inode, writes in reversed(self.lost):
@@ -230,6 +234,9 @@ class SimulatedDisk(FaultyDisk):
         tp = self._note(path, messages)
         if tp is None or not messages or messages[-1].offset < self._world.deleted.get(tp, 0):
             return
+        age_ms = self._world.clock.latest_ms - max(message.timestamp for message in messages)
+        if age_ms <= self._world.retained_ms.get(tp.topic, -1 << 62):
+            raise Anomaly(f"lost write: retention takes {tp} {messages[-1].offset}, which is {age_ms} ms old")
         limit = self._world.retained_bytes.get(tp.topic)
         left = sum(other.stat().st_size for other in path.parent.glob("*.log"))
         if limit is not None and left < limit:
@@ -290,6 +297,12 @@ class World:
     query: tuple[WriteId, Shares] | None = None  # the last attempt of one that goes on in the next process
     offsets: dict[str, list[int | None]] = field(default_factory=dict)  # of groups: the last commit, and tried ones
     retained_bytes: dict[str, int] = field(default_factory=dict)  # retention.bytes of topics
+    retained_ms: dict[str, int] = field(default_factory=dict)  # retention.ms
+    segment_bytes: dict[str, int] = field(default_factory=dict)  # the largest segment.bytes that was in force
+    segment_ms: dict[str, int] = field(default_factory=dict)  # segment.ms
+    flush_ms: dict[str, int] = field(default_factory=dict)  # flush.ms
+    delete_retention_ms: dict[str, int] = field(default_factory=dict)  # delete.retention.ms
+    partitions: dict[str, int] = field(default_factory=dict)  # how many a topic has at least
     deletes_records: bool = False  # a program asks for the deletion of records
     deleted: dict[TopicPartition, int] = field(default_factory=dict)  # up to where: limits do not bound that
     altered: dict[tuple[str, str], str] = field(default_factory=dict)  # configuration: the last change that succeeded

@@ -108,6 +108,21 @@ def test_flush_ms(tmp_path: Path) -> None:
     world.end()
 
 
+def test_flush_ms_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    """The last sync then lies in the future: that is no reason to wait until it has passed once more."""
+    world = World(tmp_path, flush_ms="200")
+    log = world.owned.log(TP)
+    append(log, [b"one"])
+    world.pass_ms(200)
+    assert log.recovery_point == 1
+    world.clock.time_ms -= 3_600_000
+    append(log, [b"two"])
+    world.pass_ms(0)
+    world.pass_ms(200)
+    assert log.recovery_point == 2
+    world.end()
+
+
 def test_without_flush_ms_nothing_is_synced(tmp_path: Path) -> None:
     world = World(tmp_path)
     append(world.owned.log(TP), [b"one"])
