@@ -219,7 +219,7 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _LogTarget, listene
         operations = Operations(served.tree, served.serving, served.traffic, start, served.stop, writable)
         code = serve(operations, served.serving)
     if code != 0:
-        raise MountError(f"libfuse could not mount {request.mountpoint} (its exit code is {code})")
+        raise MountError(f"libfuse could not mount or serve {request.mountpoint} (its exit code is {code})")
     _log.info("unmounted %s", request.mountpoint)
 
 

@@ -21,6 +21,7 @@ import errno
 import itertools
 import logging
 import os
+import signal
 import stat
 import threading
 from collections.abc import Callable, Iterator
@@ -244,12 +245,10 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         self._writing: dict[int, WriteHandle] = {}  # those of them that were opened for writing
         self.traffic = traffic
         self.failure: BaseException | None = None
-        self.started = False
 
     def init(self, path: str) -> None:
         try:
             self._start()
-            self.started = True
         except BaseException as error:  # noqa: BLE001 - `serve` raises it once libfuse has returned
             self.failure = error
             fuse.fuse_exit()
@@ -529,8 +528,7 @@ class _Session2(_Session):
         return self.list_into(buffer, filler, info)
 
 
-# From libfuse 3: fuse_main's exit code after its loop, and what is on by default (fuse_common.h).
-_LOOP_ENDED = 8
+# What libfuse 3 does by default (fuse_common.h).
 _AUTO_INVAL_DATA = 1 << 12
 _READDIRPLUS = 1 << 13
 
@@ -542,11 +540,52 @@ class _Session3(_Session):
     again (3,858 requests for 505 MB instead of 6); READDIRPLUS brings attributes that with attr_timeout=0 are asked for
     again. Requests have up to 1 MiB, as much as libfuse's buffer holds: with a larger `max_write` the kernel
     answers every read of /dev/fuse with EINVAL.
+
+    After a signal, its exit code is that of an error. So signals are handled here: Python's handlers cannot run while
+    libfuse has the main thread, but they write to a pipe, and a thread that reads it ends libfuse's loop.
     """
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        self._looping = threading.get_ident()
+        self._lock = threading.Lock()  # guards _session
+        self._session: c_void_p | None = None  # libfuse's, while it may be ended
+        self._signals, written = os.pipe()
+        os.set_blocking(written, False)
+        fuse.signal = lambda *_: None  # mfusepy gives SIGINT to libfuse, which handles what nobody else does
+        numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+        before = {
+            number: signal.signal(number, lambda *_: None)
+            for number in numbers
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
+        signal.set_wakeup_fd(written)
+        try:
+            super().__init__(*arguments, **options)
+        finally:
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(written)
 
     def init_fuse_3(self, connection: Any, configuration: Any) -> None:
         connection.contents.want &= ~(_AUTO_INVAL_DATA | _READDIRPLUS)
+        self._session = c_void_p(fuse._libfuse.fuse_get_context().contents.fuse)
+        threading.Thread(target=self._end_when_signalled, daemon=True).start()
         super().init_fuse_3(connection, configuration)
+
+    def _end_when_signalled(self) -> None:
+        while os.read(self._signals, 1):  # nothing: it has ended
+            with self._lock:
+                session, self._session = self._session, None
+                if session is not None:
+                    fuse._libfuse.fuse_exit(session)
+                    signal.pthread_kill(self._looping, signal.SIGTERM)  # its wait is interrupted, and it looks
+        os.close(self._signals)
+
+    def destroy(self, data: Any) -> None:
+        with self._lock:
+            self._session = None
+        super().destroy(data)
 
     def getattr_fuse_3(self, path: bytes | None, buffer: Any, info: Any) -> int:
         return self.fgetattr(path, buffer, info)
@@ -589,8 +628,7 @@ def serve(operations: Operations, serving: Serving) -> int:
         code = int(error.args[0])
     if operations.failure is not None:
         raise operations.failure
-    # libfuse 3 calls a signal an error of its loop.
-    return 0 if _MAJOR == 3 and code == _LOOP_ENDED and operations.started else code
+    return code
 
 
 def versions() -> dict[str, str]:

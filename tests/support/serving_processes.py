@@ -43,8 +43,8 @@ def killed_after(process: subprocess.Popen[bytes], seconds: float = PATIENCE_S) 
 
 
 @contextmanager
-def served_fake(mountpoint: Path) -> Iterator[Served]:
-    """Serves the tree of fake_tree.py, which must end with exit code 0."""
+def served_fake(mountpoint: Path, *, fails: bool = False) -> Iterator[Served]:
+    """Serves the tree of fake_tree.py, which must end with exit code 0; with `fails` by itself, with 1."""
     mountpoint.mkdir()
     messages = mountpoint.with_suffix(".messages")
     with messages.open("wb") as log:
@@ -58,8 +58,9 @@ def served_fake(mountpoint: Path) -> Iterator[Served]:
             time.sleep(0.01)
         with killed_after(process):
             yield Served(mountpoint, process, messages)
-        subprocess.run(["fusermount", "-u", str(mountpoint)], check=True)
-        assert process.wait(timeout=120) == 0, messages.read_text()
+        if not fails:
+            subprocess.run(["fusermount", "-u", str(mountpoint)], check=True)
+        assert process.wait(timeout=120) == fails, messages.read_text()
     finally:
         end_serving(mountpoint, process)
 

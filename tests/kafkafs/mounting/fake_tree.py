@@ -70,6 +70,17 @@ class Failing(MemoryFile):
         pass
 
 
+class Disconnecting(MemoryFile):
+    """Once opened, whoever reads from /dev/fuse reads from /dev/null."""
+
+    def open(self) -> Handle:
+        with Path(os.devnull).open("rb") as nothing:
+            for fd in Path("/proc/self/fd").iterdir():
+                if fd.is_symlink() and str(fd.readlink()) == "/dev/fuse":
+                    os.dup2(nothing.fileno(), int(fd.name))
+        return super().open()
+
+
 class MemoryDirectory(Directory):
     """A directory of views."""
 
@@ -110,6 +121,7 @@ class FakeTree:
                 "direct": MemoryFile(),
                 "cached": MemoryFile(direct_io=False, keep_cache=True),
                 "buffered": MemoryFile(direct_io=False),
+                "disconnecting": Disconnecting(),
                 "empty": MemoryFile(b""),
                 "deep": MemoryDirectory({"er": MemoryDirectory({"file": MemoryFile(b"deep\n")})}),
                 "not-\udcff-utf8": MemoryFile(),
@@ -136,13 +148,13 @@ class FakeTree:
 
 
 def main(mountpoint: str) -> None:
-    """Serves until unmounted; ends with libfuse's exit code."""
+    """Serves until unmounted; ends with exit code 1 if libfuse's is not 0."""
     tree = FakeTree()
     serving = operations.Serving(Path(mountpoint), Path("/"), os.getuid(), os.getgid(), {"ro": True, "fsname": "fake"})
     served = operations.Operations(tree, serving, operations.Traffic(), lambda: None, tree.stopped.set)
     code = operations.serve(served, serving)
     assert tree.stopped.is_set()
-    sys.exit(code)
+    sys.exit(code != 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The same over libfuse 3: the tests of these modules once more, each in a pytest of its own."""
+"""The same over libfuse 3: the tests of these modules once more, each in a pytest of its own.
+
+With FUSE_LIBRARY_NAME=fuse3 pytest runs all tests over libfuse 3; then these are not repeated.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,27 @@ pytestmark = [
     pytest.mark.skipif(not find_library("fuse3") and not REQUIRED, reason="there is no libfuse 3"),
 ]
 
-# Every call with a tree in memory, writing, and a mount from start to stop.
-MODULES = ("test_operations", "test_writing", "test_lifecycle")
+# Every call with a tree in memory, writing, a mount from start to stop, permissions, and files that grow.
+MODULES = (
+    "test_operations",
+    "test_writing",
+    "test_writing_ends",
+    "test_refused_writes",
+    "test_lifecycle",
+    "test_modes_below",
+    "test_system_calls",
+    "test_errors",
+    "test_growing",
+)
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.skipif(os.environ.get("FUSE_LIBRARY_NAME") == "fuse3", reason="all tests run over libfuse 3")
 @pytest.mark.parametrize("module", MODULES)
-def test_over_libfuse_3(module: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/kafkafs/mounting/{module}.py"]
+def test_over_libfuse_3(module: str, tmp_path: Path) -> None:
+    # Without --basetemp it would take the search permission, which other users need, from all temporary directories.
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'base'}"]
+    command += [f"tests/kafkafs/mounting/{module}.py"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run(
         command,

@@ -83,6 +83,14 @@ def test_more_readers_than_threads_are_kept(served: Served) -> None:
     assert (served.path / "direct").read_bytes() == CONTENT
 
 
+def test_an_error_of_libfuse_is_no_clean_end(tmp_path: Path) -> None:
+    with served_fake(tmp_path / "mnt", fails=True) as served:
+        with fails_with(errno.ECONNABORTED):
+            (served.path / "disconnecting").open("rb")
+        served.process.wait(timeout=120)
+    assert "short read" in served.messages.read_text()
+
+
 def test_a_line_that_cannot_be_appended_at_the_unmount_is_a_failure(tmp_path: Path) -> None:
     """The kernel may not have told of a close(2) before, and close(2) has returned long ago."""
     opened(tmp_path / "logs").close()
