@@ -18,9 +18,9 @@ QUICK=(
     tests/storage/recovery/test_recovery.py
     tests/simulation/test_simulation.py::test_nothing_is_found
     tests/kafkafs/formats
-    tests/kafkafs/views/test_decoded_golden.py
-    tests/kafkafs/views/test_golden.py::test_whole_partition
-    tests/kafkafs/views/test_truncation.py
+    tests/kafkafs/reading/test_decoded_golden.py
+    tests/kafkafs/reading/test_golden.py::test_whole_partition
+    tests/kafkafs/reading/test_truncation.py
     tests/kafkafs/writing/test_refused_writes.py
     tests/kafkafs/cli/test_main.py
     tests/kafkafs/cli/test_habits.py

@@ -19,7 +19,7 @@ from storage.log.log_dir import LogDir
 from storage.verify.verify import verify_log_dir
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, java, requires_kafka, run_tool
-from tests.storage.client.test_group_offsets import plain
+from tests.storage.coordinators.test_group_offsets import plain
 from tests.support.commands import output_of
 from tests.support.mounts import mounted, requires_fuse, run_kafkafs
 from tests.support.waiting import wait_for

@@ -13,7 +13,7 @@ from kafkafs.reading.unmounted import PartitionReader
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
-from tests.kafkafs.views.test_keys import path_of
+from tests.kafkafs.reading.test_keys import path_of
 from tests.support.commands import output_of, run
 from tests.support.live_log import LiveLog
 from tests.support.reference_views import content, tree_of

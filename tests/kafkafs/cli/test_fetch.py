@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.client.test_fetch import parse, parse_multi
+from tests.storage.log.test_fetch import parse, parse_multi
 from tests.support.builders import Batch, Partition, build_log_dir, many
 from tests.support.commands import process, run
 

@@ -17,7 +17,7 @@ from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.storage.client.test_group_offsets import plain
+from tests.storage.coordinators.test_group_offsets import plain
 from tests.support.builders import build_log_dir
 from tests.support.commands import output_of, process, run
 from tests.support.fixtures import FIXTURES, requires_fixtures

@@ -10,7 +10,7 @@ import pytest
 
 from storage.coordinators.transactions import TransactionMetadata, TransactionState
 from storage.types import TopicPartition
-from tests.storage.client.test_transactions import state_topic
+from tests.storage.coordinators.test_transactions import state_topic
 from tests.support.builders import START_MS, Batch, Partition, build_log_dir, many
 from tests.support.commands import output_of
 from tests.support.fixtures import FIXTURES, requires_fixtures

@@ -1,4 +1,4 @@
-"""The records of some fixtures through a real mount, in both isolations; of all of them: tests/kafkafs/views."""
+"""The records of some fixtures through a real mount, in both isolations; of all of them: tests/kafkafs/reading."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from storage.coordinators.groups import GroupOffsets
 from storage.log.log_dir import LogDir
 from storage.verify.verify import verify_log_dir
-from tests.storage.client.test_group_offsets import plain
+from tests.storage.coordinators.test_group_offsets import plain
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.mounts import mounted, requires_fuse, run_kafkafs
 from tests.support.serving_processes import fails_with, killed_after, watched

@@ -23,7 +23,7 @@ from storage.format.block import Record
 from storage.format.record_batch import encode_batch
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
-from tests.kafkafs.views.test_keys import absent, expected, path_of
+from tests.kafkafs.reading.test_keys import absent, expected, path_of
 from tests.support.live_log import LiveLog
 from tests.support.reference_views import content, tree_of
 

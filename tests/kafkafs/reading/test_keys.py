@@ -15,7 +15,7 @@ from kafkafs.tree.paths import NameTooLong, NoSuchPath, key_name
 from kafkafs.tree.tree import Tree
 from storage.append.partitioner import in_order_for_key
 from storage.format.compression import Codec
-from tests.kafkafs.views.test_golden import is_damaged
+from tests.kafkafs.reading.test_golden import is_damaged
 from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, commit, many
 from tests.support.fixtures import Golden, GoldenCase, case_params, golden_cases
 from tests.support.live_log import LiveLog

@@ -25,7 +25,7 @@ from storage.log.reader import read_range
 from storage.log.topic_info import TopicInfo
 from storage.types import MAX_OFFSET, TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.storage.client.test_group_offsets import committed, plain
+from tests.storage.coordinators.test_group_offsets import committed, plain
 from tests.support.builders import Batch, build_log_dir
 from tests.support.crash_points import Sessions, every_crash
 from tests.support.fixtures import FIXTURES, requires_fixtures
