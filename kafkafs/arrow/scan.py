@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 #
 # Kafka's own time index says only up to where no message is as late as a time. How early later messages may be, nobody
 # has written down: a record's timestamp may be any. So a range of times that ends would have to be read to the log's
-# end. A sealed segment behind its beginning is measured instead, which takes as long as reading it; what is measured is
-# kept in the user's cache directory, and shared with mounts.
+# end. Segments are measured instead, which takes as long as reading them; what is measured is kept in the user's cache
+# directory, and shared with mounts.
 
 _KEPT_BYTES: Final = 256 << 20  # on disk
 # All messages, those of aborted transactions too: reading leaves these out.
@@ -79,14 +79,16 @@ def time_stretches(snapshot: LogSnapshot, offsets: OffsetRange, times: TimeRange
 
 def _within(snapshot: LogSnapshot, segment: Segment, times: TimeRange, start: int) -> list[tuple[int, int]]:
     """Of one segment; all of it where nothing is known, or damage may hide anything."""
-    whole = [(0, 2**63 - 1)]
-    if not segment.sealed or segment.size < LEAST_BYTES or times.end_ms is None:
+    whole, size = [(0, 2**63 - 1)], snapshot.end_position(segment)
+    if size < LEAST_BYTES or times.end_ms is None:
         return whole
     with suppress(StorageError, OSError):  # reading tells it
         index = _index()
-        extent = index.held(snapshot, segment, _RENDITION, segment.size)
-        if extent is None and start <= segment.base_offset:
-            extent = index.whole(snapshot, segment, _RENDITION, segment.size)
+        extent = index.held(snapshot, segment, _RENDITION, size)
+        # Of one that grows what is measured may soon be of no use: only if most of it would have to be read anyway.
+        if extent is None and (segment.sealed or 2 * segment.floor(start, size) < size):
+            extent = index.whole(snapshot, segment, _RENDITION, size)
+            index.keep()
         if extent is not None and len(extent.pieces) and not extent.pieces.is_damaged:
             columns = extent.pieces.columns
             bases = columns[BASE_OFFSET]

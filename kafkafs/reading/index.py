@@ -161,8 +161,12 @@ class ViewIndex:
         self._scans.stopping = False
 
     def stop(self) -> None:
-        """Ends scans in progress, and keeps active segments on disk too: their logs may not be written any longer."""
+        """Ends scans in progress, and keeps active segments on disk too."""
         self._scans.stopping = True
+        self.keep()
+
+    def keep(self) -> None:
+        """Keeps on disk what was measured of active segments: their logs may not be written any longer."""
         with self._lock:
             measured = list(self._whole.values())
         for extent in measured:

@@ -50,7 +50,7 @@ def test_all_of_a_time_is_found_and_little_else_is_read(built: BuiltLogDir, firs
         scan = topic.scan(time=(start, end))
         assert scan.to_arrow().column("offset").to_pylist() == wanted
         assert scan.count() == len(wanted)
-        assert scan.bytes_read < whole.bytes_read  # of two passes: the last segment is read whenever it is reached
+        assert scan.bytes_read <= 0.3 * whole.bytes_read  # of two passes
     if wanted:
         (stretch, *_) = time_stretches.time_stretches(
             scan._parts[0].snapshot, time_stretches.OffsetRange(0, 4000), time_stretches.TimeRange(start, end)
