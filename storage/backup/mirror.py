@@ -201,8 +201,15 @@ class ManifestRecorder:
 
     def manifest(self, until_ms: int | None, now_ms: int, copy: Path) -> Manifest:
         """The manifest after this mirror, once the directory `copy` is closed: what was there before, and what was
-        added. OSError."""
+        added. The partitions of its topics that another log directory of the broker has are in the copy too, without
+        messages. OSError."""
         partitions = dict({} if self.previous is None else self.previous.partitions)
+        there = LogDir.open_read_only(copy)
+        for tp in there.all_partitions():
+            if tp.topic in self._topics and tp not in self._partitions and tp not in partitions:
+                empty = there.log(tp).snapshot()
+                if empty.log_end_offset == empty.log_start_offset:
+                    self._partitions[tp] = PartitionRecorder(empty.log_start_offset)
         for tp, recorder in self._partitions.items():
             recorder.finish()
             end = recorder.ranges[-1].last_offset + 1 if recorder.ranges else recorder.log_start_offset

@@ -71,6 +71,28 @@ _OF_BATCHES = frozenset(
         FaultKind.COMPRESSION, FaultKind.CODEC, FaultKind.RECORDS, FaultKind.RECORD_OFFSET, FaultKind.MARKER,
     }
 )  # fmt: skip
+# What becomes of them in consumers, which look at fewer fields than `verify`; the others make them fail at this place.
+_READ_LATER = {
+    **dict.fromkeys(
+        (FaultKind.BATCH_CUT_OFF, FaultKind.LOG_CUT_OFF),
+        "consumers are not given what follows in this segment, and do not fail",
+    ),
+    **dict.fromkeys(
+        (
+            FaultKind.BATCH_ORDER,
+            FaultKind.BATCH_RANGE,
+            FaultKind.SEGMENT_OVERLAP,
+            FaultKind.BATCH_OVERLAP,
+            FaultKind.RECORD_OFFSET,
+        ),
+        "consumers are given messages at other offsets, or not at all, and do not fail",
+    ),
+    **dict.fromkeys(
+        (FaultKind.BATCH_COUNT, FaultKind.RECORDS),
+        "consumers fail at this place, or are not given some messages",
+    ),
+    FaultKind.MARKER: "consumers of committed messages fail at this place",
+}
 # Index files whose contents a broker rebuilds with the segment, and otherwise does not look at when it starts.
 _OF_INDEXES = frozenset(
     {
@@ -374,7 +396,8 @@ def of_finding(one: Finding, tp: TopicPartition, report: RecoveryReport | None, 
             return None
     recovered = report is not None and parsed is not None and parsed.offset in report.recovered_segments
     if one.kind in _OF_BATCHES:
-        broker = "does not look there when it starts; consumers and followers fail at this place"
+        later = _READ_LATER.get(one.kind, "consumers and followers fail at this place")
+        broker = f"does not look there when it starts; {later}"
         return Prediction(one.name, Reaction.UNNOTICED, one.path, one.what, broker, _SALVAGE, tp)
     if one.kind in _REBUILT or (recovered and one.kind in _OF_INDEXES):
         return Prediction(one.name, Reaction.REPAIRS, one.path, one.what, "rebuilds it from the log", "", tp)

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import struct
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -493,5 +494,52 @@ def test_partitions_of_a_killed_broker(origin: Origin, tmp_path: Path) -> None:
             number: cuts.get(number, 60) for number in range(12)
         }
         assert not list(logs.glob("*-stray"))
+    finally:
+        broker.kill()
+
+
+# What consumers are given where a broker does not look.
+
+
+@every_judge
+def test_what_consumers_are_given(origin: Origin, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    shutil.copytree(origin.clean, logs)
+    no_error = "and do not fail"
+    # A field of the second batch of a log: name, place, value, and what is predicted. The first batch has 5 messages.
+    damages: list[tuple[str, int, bytes, str]] = [
+        ("batch-crc", 40, b"\x55", "fail at this place"),
+        ("batch-magic", 16, b"\x09", "fail at this place"),
+        ("batch-cut-off", 8, b"\0\x10\0\0", no_error),
+        ("batch-order", 7, b"\x0b", no_error),
+        ("batch-length", 8, b"\0\0\0\x05", "fail at this place"),
+    ]
+    for number, (_, at, field, _) in enumerate(damages):
+        log = logs_of(logs / f"p-{number}")[0]
+        data = bytearray(log.read_bytes())
+        position = 12 + int.from_bytes(data[8:12])  # of the second batch
+        data[position + at : position + at + len(field)] = field
+        log.write_bytes(data)
+    broker = Patient(tmp_path / "broker", [logs], origin.version)
+    told = examined([logs])
+    try:
+        client = Client(broker.start().address)
+        for number, (name, _, _, later) in enumerate(damages):
+            (words,) = {one["broker"] for one in told["findings"] if (one["partition"], one["name"]) == (number, name)}
+            assert words.endswith(later), (name, words)
+            assert client.offsets("p", number)[1] == 60  # it leads the partition
+            done = subprocess.run(
+                ["kcat", "-b", broker.address, "-C", "-t", "p", "-p", str(number), "-o", "beginning", "-e", "-q", "-f",
+                 "%o\n", "-X", "check.crcs=true"],
+                capture_output=True, text=True, timeout=120, check=False,
+            )  # fmt: skip
+            offsets = [int(one) for one in done.stdout.split()]
+            assert offsets[:5] == list(range(5)), name
+            assert offsets != list(range(60)), name
+            assert ("ERROR" in done.stderr) == (later != no_error), (name, done.stderr)
+            if later == no_error:
+                assert offsets[-1] == 59, name
+            else:
+                assert offsets == list(range(5)), name
     finally:
         broker.kill()

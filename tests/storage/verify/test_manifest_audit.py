@@ -125,6 +125,19 @@ def test_every_changed_bit_of_the_other_files_is_found(backup: tuple[Path, Manif
     assert verify_manifest(path, manifest) == []
 
 
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", ".kafka_cleanshutdown", "t-1/partition.metadata"])
+def test_the_files_of_a_copy_of_one_log_directory_of_two(tmp_path: Path, name: str) -> None:
+    """Partitions that are in the other one are here without messages."""
+    build_log_dir(tmp_path / "source", {"t": [STORY, Partition([Batch(many(3))])]})
+    shutil.rmtree(tmp_path / "source" / "t-1")
+    manifest = mirrored(tmp_path / "source", tmp_path / "copy", ManifestRecorder())
+    shutil.copytree(tmp_path / "copy", tmp_path / "moved", ignore=shutil.ignore_patterns(".lock"))
+    assert verify_manifest(tmp_path / "moved", manifest) == []
+    file = tmp_path / "moved" / name
+    file.write_bytes(file.read_bytes() + b"\n")
+    assert [one.path for one in verify_manifest(tmp_path / "moved", manifest)] == [file]
+
+
 def test_a_raised_log_start_hides_messages(backup: tuple[Path, Manifest]) -> None:
     """Also where the directory has grown since."""
     path, manifest = backup
