@@ -242,7 +242,7 @@ def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> None:
         _unmount(mountpoint)
         return
     with listening(server.pid) as said:
-        _unmount(mountpoint)
+        _unmount(mountpoint, server.pid)
         _wait_for(server, mountpoint, timeout_s)
         message = said()
     if message is None:
@@ -254,10 +254,10 @@ def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> None:
         raise MountError(f"{mountpoint} is unmounted, but its process failed at the end. {message}")
 
 
-def _unmount(mountpoint: Path) -> None:
+def _unmount(mountpoint: Path, server: int | None = None) -> None:
     failure = _fusermount(mountpoint)
     if failure is not None:
-        users = list(holders(mountpoint))
+        users = list(holders(mountpoint, server))
         if users or "busy" in failure.lower():
             who = "; ".join(users) or "processes that you may not see"
             raise MountError(f"{mountpoint} is busy: {who}. End them, or detach it: fusermount -u -z {mountpoint}")
@@ -275,15 +275,15 @@ def _wait_for(server: psutil.Process, mountpoint: Path, timeout_s: float) -> Non
         time.sleep(_POLL_S)
 
 
-def holders(mountpoint: Path) -> Iterator[str]:
+def holders(mountpoint: Path, server: int | None = None) -> Iterator[str]:
     """What uses files below the mountpoint, among visible processes: `less (process 12) has /mnt/t/0/messages.txt
-    open`."""
+    open`. Not the process `server`: what it has open is the directory below the mount."""
     prefix = f"{mountpoint}/"
     for mount in mounts():
         if str(mount.path).startswith(prefix):
             yield f"{mount.source} is mounted at {mount.path}"
     for process in psutil.process_iter(["name"]):
-        for use, path in _uses(process.pid):
+        for use, path in _uses(process.pid) if process.pid != server else ():
             if path == str(mountpoint) or path.startswith(prefix):
                 yield f"{process.info['name']} (process {process.pid}) {use.format(path)}"
                 break

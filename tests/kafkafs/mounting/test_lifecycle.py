@@ -184,9 +184,21 @@ def test_umount_of_a_busy_mount_says_who(log_dir: Path, mnt: Path) -> None:
         result = run_kafkafs("umount", mnt, check=False)
         assert result.returncode == 4
         assert f"(process {os.getpid()}) has {mnt}/t/0/messages.txt open".encode() in result.stderr
+        assert f"process {process.pid}".encode() not in result.stderr
         assert not has_ended(process)
     run_kafkafs("umount", mnt)
     assert has_ended(process)
+
+
+def test_what_fusermount_says_is_told(log_dir: Path, mnt: Path, tmp_path: Path) -> None:
+    mount(log_dir, mnt)
+    for name in ("fusermount", "fusermount3"):
+        (tmp_path / name).write_text("#!/bin/sh\necho no /etc/mtab >&2; exit 1\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    result = subprocess.run([*KAFKAFS, "umount", mnt], env=environment, capture_output=True, timeout=120, check=False)
+    assert result.stderr.decode() == f"kafkafs: {mnt}: no /etc/mtab\n"
+    run_kafkafs("umount", mnt)
 
 
 def test_umount_by_others(log_dir: Path, mnt: Path) -> None:
