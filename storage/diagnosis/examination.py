@@ -93,6 +93,7 @@ _READ_LATER = {
     ),
     FaultKind.MARKER: "consumers of committed messages fail at this place",
 }
+_ABORTED = "consumers of committed messages are given aborted ones"
 # Index files whose contents a broker rebuilds with the segment, and otherwise does not look at when it starts.
 _OF_INDEXES = frozenset(
     {
@@ -302,6 +303,13 @@ def _has_later_version(path: Path) -> bool:
     return any(int.from_bytes(version, "big", signed=True) > VERSION for version in versions)
 
 
+def _has_half_an_entry(path: Path) -> bool:
+    try:
+        return path.stat().st_size % ENTRY_SIZE > 0
+    except OSError:
+        return False
+
+
 def check_remote(
     log_dir: LogDir, partitions: Iterable[TopicPartition], properties: BrokerProperties | None
 ) -> Iterator[Prediction]:
@@ -402,12 +410,16 @@ def of_finding(one: Finding, tp: TopicPartition, report: RecoveryReport | None, 
     if one.kind in _REBUILT or (recovered and one.kind in _OF_INDEXES):
         return Prediction(one.name, Reaction.REPAIRS, one.path, one.what, "rebuilds it from the log", "", tp)
     if one.kind in _OF_INDEXES and one.severity is Severity.FINDING:
-        broker = "does not look into it when it starts; reads may miss messages"
+        of_aborts = one.kind in (FaultKind.TXN_INDEX_INVENTED, FaultKind.TXN_INDEX_INCOMPLETE)
+        broker = f"does not look into it when it starts; {_ABORTED if of_aborts else 'reads may miss messages'}"
         return Prediction(one.name, Reaction.UNNOTICED, one.path, one.what, broker, _REINDEX, tp)
     if one.kind is FaultKind.EPOCHS_CORRUPT:
         broker = "takes the log directory offline; without another one it stops"
         advice = "Remove the file: `kafkafs recover` rebuilds it from the log"
         return Prediction(one.name, Reaction.OFFLINE, one.path, one.what, broker, advice, tp)
+    if one.kind is FaultKind.TXN_INDEX_CORRUPT and not recovered and _has_half_an_entry(one.path):
+        broker = f"does not look at the rest of an entry; {_ABORTED}"
+        return Prediction(one.name, Reaction.UNNOTICED, one.path, one.what, broker, _REINDEX, tp)
     if one.kind is FaultKind.TXN_INDEX_CORRUPT:
         return Prediction(one.name, Reaction.REPAIRS, one.path, one.what, "recovers the segment", "", tp)
     if one.kind in (FaultKind.FILE_LEFT_OVER, FaultKind.INDEX_WITHOUT_LOG):

@@ -149,12 +149,12 @@ def producers_write_on(client: Client, topic: str, partition: int, transactional
 def second_start_is_clean(broker: Broker) -> None:
     """The broker stops without a complaint, starts again without repairs or strays, and stops."""
     broker.stop()
-    assert broker.complaints() == []
+    assert broker.complaints() == [], broker.complaints()[:5]
     said = len(broker.log_text())
     broker.start()
     adopted_as_it_is(told_since(broker, said))
     broker.stop()
-    assert broker.complaints() == []
+    assert broker.complaints() == [], broker.complaints()[:5]
 
 
 def left_open(client: Client, topic: str, messages: Sequence[Message], partition: int, id: str) -> None:

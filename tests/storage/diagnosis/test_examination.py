@@ -16,7 +16,7 @@ from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReade
 from storage.files.metadata_checkpoint import bootstrap, cluster_records
 from storage.format.block import Record
 from storage.types import TopicPartition
-from tests.support.builders import Batch, Partition, build_log_dir, many, metadata_records
+from tests.support.builders import Batch, Partition, abort, build_log_dir, many, metadata_records
 from tests.support.builders import topic_id as id_of
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.raw_batches import batch, record
@@ -138,6 +138,21 @@ def test_where_a_broker_looks_for_the_end_of_a_log(
     index.write_bytes(b"" if entry is None else struct.pack(">ii", *entry))
     found = [one for one in examine([built.path]).predictions if one.name == "log-end-misread"]
     assert [(one.reaction, one.end_offset) for one in found] == ([] if predicted is None else [predicted])
+
+
+@pytest.mark.parametrize("length", [34 + 9, 34])
+def test_a_transaction_index_that_lacks_an_abort(tmp_path: Path, length: int) -> None:
+    """Half an entry too is no entry to a broker, which does not miss it."""
+    story = [Batch(many(2), producer_id=7, transactional=True), abort(7)] * 2
+    records = metadata_records("t", 1, [1])
+    built = build_log_dir(tmp_path, {"t": [Partition(story)], "__cluster_metadata": [records]})
+    (index,) = (built.path / "t-0").glob("*.txnindex")
+    assert index.stat().st_size == 68
+    with index.open("r+b") as file:
+        file.truncate(length)
+    (found,) = [one for one in examine([built.path]).predictions if one.path == index]
+    assert found.reaction is Reaction.UNNOTICED
+    assert "given aborted ones" in found.broker
 
 
 def test_an_intact_batch_behind_the_cut_is_no_torn_tail(tmp_path: Path) -> None:
