@@ -145,6 +145,8 @@ class _Drawing:
             config.append(("flush.messages", "1"))
         elif self._is(0.2):
             config.append(("flush.ms", "30"))
+        elif self._theme is RETENTION and self._too(0.5):
+            config.append(("flush.ms", "30"))
         if self._is(0.1):
             config.append(("preallocate", "true"))
         if self._is(0.1):
