@@ -31,7 +31,7 @@ Recovery repairs much, so a state is looked at before as well: while a process r
 | `topic.properties`, configuration in force | `programs.Administrator`, `runs`, verify |
 | `partition.metadata` | verify |
 | partitions of a topic that is made or removed in part | `remains.check_killed` |
-| partitions that were made or added: all, the same configuration and id, also after a loss of power | `programs.Administrator`, `remains` |
+| partitions that were made or added: all of them, with one configuration and id | `programs.Administrator`, `remains` |
 | retention.bytes, retention.ms: neither too early nor too late | `world`, `upkept` |
 | flush.ms | `upkept.Flushed` |
 | deleted keys (delete.retention.ms) | `cleaned`, `upkept` |
