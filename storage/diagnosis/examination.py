@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import stat
 import struct
@@ -175,6 +176,14 @@ def check_absent(
         for number, known in topic.partitions.items():
             tp = TopicPartition(topic.name, number)
             if node_id in known.replicas and tp not in dirs:
+                if os.path.lexists(place / tp.dir_name):  # no directory, or a link to none
+                    yield Prediction(
+                        "partition-absent", Reaction.OFFLINE, place / tp.dir_name,
+                        "the metadata assigns this partition to the node, and what has its name is no directory",
+                        "cannot create it, and takes the log directory offline; without another one it stops",
+                        "Move it elsewhere, and put the directory back", tp,
+                    )  # fmt: skip
+                    continue
                 others = [str(node) for node in known.replicas if node != node_id]
                 filled = f"; node {' or '.join(others)} fills it again" if others else ""
                 yield Prediction(
@@ -475,7 +484,9 @@ def examine(
     moved = {one.tp for one in found if one.name == "being-moved" and one.tp is not None}
     places = {**dict.fromkeys(moved, metadata_dir.path), **places}
     found += check_placement(dirs, metadata, node_id)
-    found += check_absent(places, metadata, node_id, metadata_dir.path)
+    absent = list(check_absent(places, metadata, node_id, metadata_dir.path))
+    offline |= {metadata_dir.path for one in absent if one.reaction is Reaction.OFFLINE}
+    found += absent
     stays = metadata_dir.path not in offline and len(offline) < len(dirs)
     worst_first = sorted(found, key=lambda one: (_WORST_FIRST[one.reaction], str(one.path)))
     return Diagnosis(tuple(worst_first), stays, quick)

@@ -31,6 +31,12 @@ Recovery repairs much, so a state is looked at before as well: while a process r
 | `topic.properties`, configuration in force | `programs.Administrator`, `runs`, verify |
 | `partition.metadata` | verify |
 | partitions of a topic that is made or removed in part | `remains.check_killed` |
+| partitions that were made or added: all of them, with one configuration and id | `programs.Administrator`, `remains` |
+| retention.bytes, retention.ms: neither too early nor too late | `world`, `upkept` |
+| flush.ms | `upkept.Flushed` |
+| deleted keys (delete.retention.ms) | `cleaned`, `upkept` |
+| producers' expiry | `states.check_producers` |
+| where segments end (segment.bytes, segment.ms) | `remains` |
 | removed segments and topics (`.deleted`, `-delete`) | `remains.check_closed`, `runs` |
 | lines of a file that is open with O_SYNC | `writers`, `World.synced` |
 | `kafkafs-commits`, staged files | `programs.Driver` (a query goes on, and is resumed), `oracle` |

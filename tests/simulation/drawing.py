@@ -93,6 +93,7 @@ class _Drawing:
         self._has_keys = self._is(theme.keys)
         self._remakes = self._is(theme.remakes)
         self._has_groups = self._is(theme.groups)
+        self._commits_offsets = theme is POWER and self._too(0.2)
         self._rots = self._is(theme.rots)
         self._fails = self._is(theme.fails)
         self._has_times = self._is(theme.times)
@@ -143,7 +144,7 @@ class _Drawing:
             config += [("file.delete.delay.ms", "20"), ("delete.retention.ms", self._of(("0", "50", "86400000")))]
         if self._is(0.25):
             config.append(("flush.messages", "1"))
-        elif self._is(0.2):
+        elif self._is(0.2) or (self._theme is RETENTION and self._too(0.5)):
             config.append(("flush.ms", "30"))
         if self._is(0.1):
             config.append(("preallocate", "true"))
@@ -169,6 +170,9 @@ class _Drawing:
             jobs.append(Job("driver", "d", self._some(*counts, self._commit)))
         if self._has_groups:
             jobs.append(Job("consumer", "c", self._some(1, 4, self._offset)))
+        elif self._commits_offsets:
+            offsets = [Offset(self._other.choice(("g", "h")), self._other.randrange(100)) for _ in range(3)]
+            jobs.append(Job("consumer", "c", tuple(offsets)))
         for index in range(self._of(theme.readers)):
             jobs.append(Job("reader", f"r{index}", self._some(1, 6, self._look)))
         if self._is(theme.administrator) or self._remakes or self._fails:

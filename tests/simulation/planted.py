@@ -596,22 +596,10 @@ FAULTS: tuple[Fault, ...] = (
         "                if False:\n",
     ),
     _fault(
-        "flush-ms-waits-for-the-clock",
-        "storage/upkeep/maintenance.py",
-        "                if not 0 <= now_ms - log.last_flush_ms < every_ms:",
-        "                if now_ms - log.last_flush_ms >= every_ms:",
-    ),
-    _fault(
         "flush-ms-late",
         "storage/upkeep/maintenance.py",
         "every_ms = max(log.config.flush_ms, _LEAST_FLUSH_MS)",
         "every_ms = max(log.config.flush_ms * 5, _LEAST_FLUSH_MS)",
-    ),
-    _fault(
-        "flush-ms-counts-sealed",
-        f"{_APPEND}/partition_log.py",
-        "now_ms = None if only_sealed else self._clock.now_ms()",
-        "now_ms = self._clock.now_ms()",
     ),
     _fault(
         "segments-are-too-large",
@@ -667,12 +655,6 @@ FAULTS: tuple[Fault, ...] = (
         "                remove(disk, directory)\n        raise\n    disk.sync_dir(log_dir)\n",
         "                remove(disk, directory)\n        raise\n",
     ),
-    _fault(
-        "partitions-are-made-in-any-order",
-        f"{_OWNED}/partition_dirs.py",
-        "        for tp in list(built):\n",
-        "        for tp in reversed(list(built)):\n",
-    ),
     # Of states that others repair: producers, checkpoints, groups, markers, the order of names
     _fault(
         "producer-expires-too-early",
@@ -693,12 +675,6 @@ FAULTS: tuple[Fault, ...] = (
         "        timestamp=entry.timestamp,\n        coordinator_epoch",
     ),
     _fault(
-        "opened-log-keeps-its-checkpoints",
-        f"{_OWNED}/owned_dir.py",
-        "        if max(known.recovery_point or 0, cleaned) <= end:\n",
-        "        if True:\n",
-    ),
-    _fault(
         "lowered-start-is-forgotten",
         f"{_OWNED}/owned_dir.py",
         "            start = min(start, base)\n",
@@ -715,12 +691,6 @@ FAULTS: tuple[Fault, ...] = (
         f"{_APPEND}/partition_log.py",
         "removed = self._files.rename_deleted(segments)",
         "removed = self._files.rename_deleted(segments[::-1])",
-    ),
-    _fault(
-        "cut-segments-go-oldest-first",
-        f"{_APPEND}/partition_log.py",
-        "removed = self._files.rename_deleted(reversed(before.segments[last + 1 :]))",
-        "removed = self._files.rename_deleted(before.segments[last + 1 :])",
     ),
     _fault(
         "aborted-is-stable-too-early",
@@ -745,12 +715,6 @@ FAULTS: tuple[Fault, ...] = (
         "storage/coordinators/group_commits.py",
         "            self._log(group).flush()\n",
         "            self._log(group)\n",
-    ),
-    _fault(
-        "removed-segments-keep-epochs",
-        f"{_APPEND}/partition_log.py",
-        "                self._replace_epochs_locked(self._epochs.truncate_from_start(first.base_offset))\n",
-        "",
     ),
     _fault(
         "removed-segments-keep-log-start",

@@ -109,6 +109,9 @@ def check_copy(log: PartitionLog, copy: Copy, disk: SimulatedDisk, *, failed: bo
     beyond = [entry for entry in written.entries if entry.start_offset >= log.log_end_offset]
     if beyond and not failed:
         raise Anomaly(f"leader epochs: {log.tp} ends at {log.log_end_offset}, and has {beyond}")
+    base = log._snapshot_locked().segments[0].base_offset
+    if not failed and (below := [entry for entry in log._epochs.entries if entry.start_offset < base]):
+        raise Anomaly(f"leader epochs: {log.tp} has {below}, and its first segment begins at {base}")
     if copy.forgets:
         return
     check_epochs(str(log.tp), log._epochs, copy.batches, log.log_start_offset, log.log_end_offset)

@@ -86,7 +86,14 @@ def check_deletes(world: World, owned: OwnedDir, began: MaintenanceStatus, ended
     for tp in [tp for tp in world.copies if task.result.startswith(f"{tp}:")]:
         until = owned.checkpoints.cleaner_offset(tp) or 0
         for horizon_ms, last_offset, has_deletes in deletes_in(world.path / tp.dir_name):
-            if has_deletes and horizon_ms is not None and horizon_ms < task.last_run_ms and last_offset < until:
+            if horizon_ms is None or not has_deletes:
+                continue
+            known_ms = world.horizons.setdefault((tp, last_offset, world.copies[tp].cuts), horizon_ms)
+            if horizon_ms != known_ms:
+                raise Anomaly(
+                    f"deleted keys: {tp} kept those at {last_offset} until {known_ms}, now until {horizon_ms}"
+                )
+            if horizon_ms < task.last_run_ms and last_offset < until:
                 raise Anomaly(f"deleted keys: {tp} has those at {last_offset}, whose time was over at {horizon_ms}")
 
 

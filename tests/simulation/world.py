@@ -302,6 +302,7 @@ class World:
     segment_ms: dict[str, int] = field(default_factory=dict)  # segment.ms
     flush_ms: dict[str, int] = field(default_factory=dict)  # flush.ms
     delete_retention_ms: dict[str, int] = field(default_factory=dict)  # delete.retention.ms
+    horizons: dict[tuple[TopicPartition, int, int], int] = field(default_factory=dict)  # of deleted keys, after a pass
     partitions: dict[str, int] = field(default_factory=dict)  # how many a topic has at least
     deletes_records: bool = False  # a program asks for the deletion of records
     deleted: dict[TopicPartition, int] = field(default_factory=dict)  # up to where: limits do not bound that
@@ -337,6 +338,7 @@ class World:
     def lose_power(self) -> None:
         """What was only acknowledged may be gone, and what was read with it."""
         self.sights.clear()
+        self.horizons.clear()
         for line in self.lines.values():
             if line.fate is Fate.ACKNOWLEDGED:
                 line.fate = Fate.UNKNOWN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -241,6 +242,16 @@ def test_strays_and_absent_partitions(tmp_path: Path) -> None:
     }  # fmt: skip
     assert found.starts
     assert not found.is_well
+
+
+@pytest.mark.parametrize("in_its_place", [Path.touch, lambda path: path.symlink_to("nowhere")])
+def test_an_absent_partition_whose_name_is_taken(tmp_path: Path, in_its_place: Callable[[Path], None]) -> None:
+    """4.3.0 could not create it (FileAlreadyExistsException), and stopped with its only directory."""
+    built = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 2, [1])]})
+    in_its_place(built.path / "t-1")
+    found = examine([built.path])
+    assert [(one.name, one.reaction) for one in found.predictions] == [("partition-absent", Reaction.OFFLINE)]
+    assert not found.starts
 
 
 def test_names_that_a_broker_takes(tmp_path: Path) -> None:
