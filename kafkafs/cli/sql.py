@@ -223,6 +223,16 @@ def _text(value: Any) -> str | None:
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
 
 
+def _texts(column: pa.Array) -> list[Any]:
+    """The cells of a column; a CSV writer makes the text of numbers itself, as JSON has it."""
+    import pyarrow as pa
+
+    values = _values(column)
+    if pa.types.is_string(column.type) or pa.types.is_integer(column.type):
+        return values
+    return [_text(value) for value in values]
+
+
 def _table(batches: Iterator[pa.RecordBatch], out: BinaryIO) -> None:
     rows: list[list[str | None]] = []
     names, more = None, False
@@ -263,7 +273,7 @@ def _csv(batches: Iterator[pa.RecordBatch], out: BinaryIO) -> None:
             if not headed:
                 writer.writerow(batch.schema.names)
                 headed = True
-            writer.writerows([_text(value) for value in row] for _, row in _rows([batch]))
+            writer.writerows(zip(*map(_texts, batch.columns), strict=True))
         text.flush()
     finally:
         with suppress(OSError, ValueError):

@@ -33,7 +33,8 @@ def measure(context: Context) -> None:
 
 
 def _duckdb(source: str) -> list[str]:
-    query = f"COPY ({_GROUPED.format(source)}) TO '/dev/null' (FORMAT csv)"
+    lines = f"read_json('{source}', format = 'newline_delimited')"
+    query = f"COPY ({_GROUPED.format(lines)}) TO '/dev/null' (FORMAT csv)"
     return [sys.executable, "-c", f"import duckdb; duckdb.sql({query!r})"]
 
 
@@ -49,7 +50,7 @@ def _grouped(context: Context) -> None:
 
     def read_json(tree: Mounted) -> None:
         lines = tree.path / "keyed" / "0" / "messages.jsonl"
-        add("DuckDB, read_json of the mount", "read_json('MNT/…/messages.jsonl')", run_seconds(_duckdb(f"'{lines}'")))
+        add("DuckDB, read_json of the mount", "read_json('MNT/…/messages.jsonl')", run_seconds(_duckdb(str(lines))))
 
     with ExitStack() as stack:
         peers: list[Callable[[], None]] = []
@@ -63,7 +64,7 @@ def _grouped(context: Context) -> None:
             served = broker.serving(messages, broker.KEYED_TOPIC)
             stack.callback(served.kill)
             kcat = ["kcat", "-C", "-b", served.address, "-t", broker.KEYED_TOPIC, "-p", "0", "-e", "-q", "-J"]
-            piped = ["bash", "-c", '"${@:4}" | "$1" "$2" "$3"', "-", *_duckdb("'/dev/stdin'")]
+            piped = ["bash", "-c", '"${@:4}" | "$1" "$2" "$3"', "-", *_duckdb("/dev/stdin")]
             shown = "kcat -C -J | read_json('/dev/stdin')"
             peers.append(lambda: add("kcat -J into DuckDB", shown, run_seconds([*piped, *kcat])))
         for _ in range(context.runs):
