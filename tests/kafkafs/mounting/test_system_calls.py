@@ -78,10 +78,10 @@ def outside(what: Callable[[str, str], object], source: str) -> Call:
 
 def bind_socket(path: str) -> None:
     """Through a descriptor of its directory: an address has room for 107 bytes, and temporary paths are longer."""
-    directory = os.open(os.path.dirname(path), os.O_PATH)
+    directory = os.open(Path(path).parent, os.O_PATH)
     try:
         with socket.socket(socket.AF_UNIX) as opened:
-            opened.bind(f"/proc/self/fd/{directory}/{os.path.basename(path)}")
+            opened.bind(f"/proc/self/fd/{directory}/{Path(path).name}")
     finally:
         os.close(directory)
 
@@ -303,7 +303,8 @@ def test_errno(mounts: dict[str, Mounted], case: Case, mode: str) -> None:
         case.call(root)
         found = OK
     except OSError as error:
-        assert error.errno, error
+        if not error.errno:
+            raise
         found = error.errno
     wanted = case.in_mode(mode)
     assert errno.errorcode.get(found, "OK") == errno.errorcode.get(wanted, "OK")
