@@ -72,8 +72,8 @@ def sql(
     on offset, partition or timestamp, or for one key, reads only what it needs, and a query only the columns that it
     names. A statement sees the messages that are there when it begins.
 
-    QUERY may have several statements. A prompt has a history ($XDG_STATE_HOME/kafkafs/sql_history), .tables, .schema
-    TOPIC, .help and .quit. A table escapes control characters, and says when there are more rows. In csv and jsonl
+    QUERY may have several statements, or be .tables or .schema TOPIC. A prompt has these too, .help, .quit, and a
+    history ($XDG_STATE_HOME/kafkafs/sql_history). A table escapes control characters, and says when there are more rows. In csv and jsonl
     bytes that are not UTF-8 are {"base64":"..."}, timestamps ISO 8601; in csv lists and structs are JSON. What exceeds
     DuckDB's memory goes to a temporary directory that is not in LOGDIR.
 
@@ -102,6 +102,9 @@ def sql(
                 _prompt(database, form)
                 return
             text = query if query is not None else sys.stdin.read()
+            if text.startswith("."):
+                _dot(database, text.split())
+                return
             with _destination(output) as out:
                 for statement in database.statements(text):
                     with _progress(database):

@@ -64,7 +64,8 @@ class Place(ABC):
         except TierUnavailable:
             raise
         except FileNotFoundError as error:
-            raise TierUnavailable("is not in the tier", path=self.object_name(key)) from error
+            what = "is not in the tier" if key else "there is no such directory"
+            raise TierUnavailable(what, path=self.object_name(key)) from error
         except Exception as error:  # every backend of fsspec has errors of its own
             reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
             raise TierUnavailable("cannot be read", path=self.object_name(key), found=reason) from error

@@ -54,6 +54,13 @@ def test_a_topic_is_a_table() -> None:
                               "value_json"]  # fmt: skip
 
 
+def test_the_topics_are_listed() -> None:
+    topics = sorted(path.name.removesuffix("-0") for path in SAMPLE.glob("*-0"))
+    assert [row["name"] for row in rows(SAMPLE, "show tables")] == topics
+    assert text_of("sql", SAMPLE, ".tables").split() == topics
+    assert "offset         BIGINT" in text_of("sql", SAMPLE, ".schema orders")
+
+
 def test_filters_are_pushed_down(tmp_path: Path) -> None:
     made(tmp_path, *[b"x" * 1000] * 3000)
     with Database(open_log(tmp_path)) as database:

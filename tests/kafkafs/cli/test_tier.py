@@ -95,7 +95,7 @@ def test_the_tier_must_be_named_and_there(tmp_path: Path) -> None:
     assert run("tier", TIERS / "log").exit_code == 2
     result = run("tier", TIERS / "log", "--tier", tmp_path / "none")
     assert result.exit_code == 4
-    assert "none: is not in the tier" in result.stderr
+    assert "none: there is no such directory" in result.stderr
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

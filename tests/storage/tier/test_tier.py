@@ -173,7 +173,7 @@ def test_nothing_is_changed_and_no_link_is_followed(tmp_path: Path) -> None:
 
 
 def test_a_place_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(TierUnavailable, match="is not in the tier"):
+    with pytest.raises(TierUnavailable, match="there is no such directory"):
         Tier([str(tmp_path / "none")]).segments("two", 0)
     with pytest.raises(TierUnavailable):
         Tier(["nosuchscheme://bucket"]).partitions()
