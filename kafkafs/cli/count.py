@@ -57,7 +57,7 @@ def count(ctx: click.Context, logdir: Path, tp: str | None, isolation: str, as_j
         if "remote_offsets" in row and not as_json:
             first, last = row["remote_offsets"]
             place = f"{row['topic']}/{row['partition']}"
-            say(f"note: {place}: messages {first} to {last} are in tiered storage, and not counted")
+            say(f"note: {place}: messages {first} to {last} are in tiered storage, and not counted (--tier PATH)")
     fail_with(ctx, (row["error"] for row in failed))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ from storage.types import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
     from storage.files.partition_metadata import DirIdentity
+
+
+_ELSEWHERE: Final = "in tiered storage, not in this directory (--tier PATH reads"
 
 
 class DecidingMarker(NamedTuple):
@@ -109,7 +112,7 @@ class LogSnapshot:
         remote = self.remote_offsets
         if remote is None:
             return None
-        return f"{self.tp}: messages {remote.start} to {remote.end - 1} are in tiered storage, not in this directory"
+        return f"{self.tp}: messages {remote.start} to {remote.end - 1} are {_ELSEWHERE} them)"
 
     @property
     def why_not_earlier(self) -> str:
@@ -135,7 +138,7 @@ class LogSnapshot:
         """The error for an offset that may not be read: `what`, or that it is in tiered storage."""
         remote = self.remote_offsets
         if remote is not None and remote.start <= offset < remote.end:
-            what = f"offset of {self.tp} is in tiered storage, not in this directory"
+            what = f"offset of {self.tp} is {_ELSEWHERE} it)"
         return OffsetOutOfRange(what, offset=offset, expected=f"{self.log_start_offset} to {self.log_end_offset}")
 
 
