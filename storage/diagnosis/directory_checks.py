@@ -309,6 +309,17 @@ def check_identity(
     dirs: Sequence[LogDirState], metadata_dir: LogDirState, given: BrokerProperties | None
 ) -> Iterator[Prediction]:
     """meta.properties: there, readable, of one cluster and one node, directory ids that differ."""
+    named = given.log_dirs if given is not None and given.is_kraft else ()
+    gone = [path for path in named if not exists(path)]
+    for path in gone if len(gone) < len(named) else ():  # otherwise they are those of another machine
+        yield Prediction(
+            "meta-properties-missing",
+            Reaction.REFUSES,
+            path,
+            "log.dirs names this directory, and it is not there",
+            "does not start: No `meta.properties` found",
+            "Mount its disk, or put the directory back",
+        )
     first: MetaProperties | None = None
     ids: dict[str, Path] = {}
     for one in dirs:
@@ -558,6 +569,17 @@ def check_checkpoints(one: LogDirState) -> Iterator[Prediction]:
         if name in _CHECKPOINTS and _is_of_lines(path):
             # Only a line's number is wrong: no IOException, and LogManager goes on without the file.
             yield Prediction("checkpoint-corrupt", Reaction.RECOVERS, path, problem.what, then)
+            continue
+        if name == names.REPLICATION_CHECKPOINT and _is_of_lines(path):
+            # Nor here, but it is read for each partition that the broker is to lead or follow.
+            yield Prediction(
+                "checkpoint-corrupt",
+                Reaction.UNNOTICED,
+                path,
+                problem.what,
+                "starts, but neither leads nor follows partitions of this directory: NumberFormatException",
+                f"Remove the file: the broker then {then}",
+            )
             continue
         yield Prediction(
             "checkpoint-corrupt",
