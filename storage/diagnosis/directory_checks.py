@@ -233,6 +233,10 @@ _CHECKPOINTS = {
     names.RECOVERY_POINT_CHECKPOINT: "checks all logs from their beginning",
     names.LOG_START_CHECKPOINT: "begins all logs with their first segment: deleted messages are back",
 }
+_READ_LATER = {
+    names.REPLICATION_CHECKPOINT: "neither leads nor follows partitions of this directory",
+    names.CLEANER_CHECKPOINT: "its cleaner stops: no topic is compacted",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -554,7 +558,7 @@ def check_placement(
 
 def check_checkpoints(one: LogDirState) -> Iterator[Prediction]:
     """The offset checkpoints parse."""
-    for name in (*_CHECKPOINTS, names.REPLICATION_CHECKPOINT, names.CLEANER_CHECKPOINT):
+    for name in (*_CHECKPOINTS, *_READ_LATER):
         path = one.path / name
         problem: CorruptCheckpoint | None = None
         try:
@@ -570,16 +574,10 @@ def check_checkpoints(one: LogDirState) -> Iterator[Prediction]:
             # Only a line's number is wrong: no IOException, and LogManager goes on without the file.
             yield Prediction("checkpoint-corrupt", Reaction.RECOVERS, path, problem.what, then)
             continue
-        if name == names.REPLICATION_CHECKPOINT and _is_of_lines(path):
-            # Nor here, but it is read for each partition that the broker is to lead or follow.
-            yield Prediction(
-                "checkpoint-corrupt",
-                Reaction.UNNOTICED,
-                path,
-                problem.what,
-                "starts, but neither leads nor follows partitions of this directory: NumberFormatException",
-                f"Remove the file: the broker then {then}",
-            )
+        if name in _READ_LATER and _is_of_lines(path):  # nor here, but it is not caught
+            what = f"starts, but {_READ_LATER[name]}: NumberFormatException"
+            advice = f"Remove the file: the broker then {then}"
+            yield Prediction("checkpoint-corrupt", Reaction.UNNOTICED, path, problem.what, what, advice)
             continue
         yield Prediction(
             "checkpoint-corrupt",
