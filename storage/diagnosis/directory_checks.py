@@ -233,6 +233,10 @@ _CHECKPOINTS = {
     names.RECOVERY_POINT_CHECKPOINT: "checks all logs from their beginning",
     names.LOG_START_CHECKPOINT: "begins all logs with their first segment: deleted messages are back",
 }
+_READ_LATER = {
+    names.REPLICATION_CHECKPOINT: "neither leads nor follows partitions of this directory",
+    names.CLEANER_CHECKPOINT: "its cleaner stops: no topic is compacted",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +313,17 @@ def check_identity(
     dirs: Sequence[LogDirState], metadata_dir: LogDirState, given: BrokerProperties | None
 ) -> Iterator[Prediction]:
     """meta.properties: there, readable, of one cluster and one node, directory ids that differ."""
+    named = given.log_dirs if given is not None and given.is_kraft else ()
+    gone = [path for path in named if not exists(path)]
+    for path in gone if len(gone) < len(named) else ():  # otherwise they are those of another machine
+        yield Prediction(
+            "meta-properties-missing",
+            Reaction.REFUSES,
+            path,
+            "log.dirs names this directory, and it is not there",
+            "does not start: No `meta.properties` found",
+            "Mount its disk, or put the directory back",
+        )
     first: MetaProperties | None = None
     ids: dict[str, Path] = {}
     for one in dirs:
@@ -543,7 +558,7 @@ def check_placement(
 
 def check_checkpoints(one: LogDirState) -> Iterator[Prediction]:
     """The offset checkpoints parse."""
-    for name in (*_CHECKPOINTS, names.REPLICATION_CHECKPOINT, names.CLEANER_CHECKPOINT):
+    for name in (*_CHECKPOINTS, *_READ_LATER):
         path = one.path / name
         problem: CorruptCheckpoint | None = None
         try:
@@ -558,6 +573,11 @@ def check_checkpoints(one: LogDirState) -> Iterator[Prediction]:
         if name in _CHECKPOINTS and _is_of_lines(path):
             # Only a line's number is wrong: no IOException, and LogManager goes on without the file.
             yield Prediction("checkpoint-corrupt", Reaction.RECOVERS, path, problem.what, then)
+            continue
+        if name in _READ_LATER and _is_of_lines(path):  # nor here, but it is not caught
+            what = f"starts, but {_READ_LATER[name]}: NumberFormatException"
+            advice = f"Remove the file: the broker then {then}"
+            yield Prediction("checkpoint-corrupt", Reaction.UNNOTICED, path, problem.what, what, advice)
             continue
         yield Prediction(
             "checkpoint-corrupt",

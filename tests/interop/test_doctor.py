@@ -284,6 +284,13 @@ WHOLE = {
     "a number in the recovery points": (
         written(POINTS, b"0\n1\np zero 5\n"), "checkpoint-corrupt", "recovers", True, "resetting",
     ),
+    "a number in the high watermarks": (
+        written("replication-offset-checkpoint", b"0\n1\np zero 5\n"),
+        "checkpoint-corrupt", "does-not-notice", True, "NumberFormatException",
+    ),
+    "a number in the cleaner's offsets": (
+        written("cleaner-offset-checkpoint", b"0\n1\np zero 5\n"), "checkpoint-corrupt", "does-not-notice", True, "",
+    ),
     "an empty snapshot": (written(LATER, b""), "metadata-snapshot-damaged", "refuses", False, "handleLoadSnapshot"),
     "a snapshot of garbage": (written(LATER, b"x" * 100), "metadata-snapshot-damaged", "refuses", False, "magic"),
     "bootstrap.checkpoint": (written(BOOTSTRAP, b""), "bootstrap-corrupt", "refuses", False, "No FeatureLevelRecord"),

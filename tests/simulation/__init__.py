@@ -22,7 +22,7 @@ Recovery repairs much, so a state is looked at before as well: while a process r
 | `.index`, `.timeindex` | `states.ActiveIndexes` (to the byte, while a follower's segment is written), verify |
 | `.txnindex` | verify; what is below the recovery point is on the disk: `states.check_durable` |
 | producers, `.snapshot` at a roll, at the end | `states.check_producers`, `check_snapshot`, `remains`; verify |
-| leader epochs: in memory, on disk before their batches, after recovery | `states.check_epochs`, `remains` |
+| leader epochs: in memory, on disk before their batches, recovered | `states.check_log`, `check_epochs`, `remains` |
 | log start: in memory, its checkpoint | `states.check_copy`, `remains`, `oracle` |
 | recovery point, its checkpoint: below it all is on the disk, and nothing else | `states.check_durable`, `remains` |
 | high watermark's checkpoint | `remains.check_closed` |
@@ -30,7 +30,7 @@ Recovery repairs much, so a state is looked at before as well: while a process r
 | `.kafka_cleanshutdown` | `remains.check_closed` |
 | `topic.properties`, configuration in force | `programs.Administrator`, `runs`, verify |
 | `partition.metadata` | verify |
-| partitions of a topic that is made or removed in part | `remains.check_killed` |
+| partitions of a topic that is made or removed in part | `world.check_partitions`, at each rename |
 | partitions that were made or added: all of them, with one configuration and id | `programs.Administrator`, `remains` |
 | retention.bytes, retention.ms: neither too early nor too late | `world`, `upkept` |
 | flush.ms | `upkept.Flushed` |

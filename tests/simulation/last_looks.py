@@ -33,7 +33,7 @@ def last_look(process: Process, partitions: Sequence[TopicPartition]) -> None:
         if tp in offline or tp in damaged or tp not in there:
             continue
         if owned is not None:
-            check_log(owned.log(tp), world.disk)
+            check_log(owned.log(tp), world.disk, failed=bool(world.faults))
         start = 0 if owned is None else owned.log(tp).log_start_offset
         expected = [(one.offset, (one.value or b"").decode()) for one in there[tp] if one.offset >= start]
         copy = world.copies.get(tp)

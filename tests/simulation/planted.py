@@ -602,6 +602,12 @@ FAULTS: tuple[Fault, ...] = (
         "every_ms = max(log.config.flush_ms * 5, _LEAST_FLUSH_MS)",
     ),
     _fault(
+        "flush-ms-counts-sealed",
+        f"{_APPEND}/partition_log.py",
+        "now_ms = None if only_sealed else self._clock.now_ms()",
+        "now_ms = self._clock.now_ms()",
+    ),
+    _fault(
         "segments-are-too-large",
         f"{_APPEND}/rolling_rules.py",
         "    if fill.size_bytes + size > limits.segment_bytes:",
@@ -655,6 +661,12 @@ FAULTS: tuple[Fault, ...] = (
         "                remove(disk, directory)\n        raise\n    disk.sync_dir(log_dir)\n",
         "                remove(disk, directory)\n        raise\n",
     ),
+    _fault(
+        "partitions-are-made-in-any-order",
+        f"{_OWNED}/partition_dirs.py",
+        "        for tp in list(built):\n",
+        "        for tp in reversed(list(built)):\n",
+    ),
     # Of states that others repair: producers, checkpoints, groups, markers, the order of names
     _fault(
         "producer-expires-too-early",
@@ -673,6 +685,12 @@ FAULTS: tuple[Fault, ...] = (
         f"{_APPEND}/producer_table.py",
         "        timestamp=marker.timestamp,\n        coordinator_epoch",
         "        timestamp=entry.timestamp,\n        coordinator_epoch",
+    ),
+    _fault(
+        "opened-log-keeps-its-checkpoints",
+        f"{_OWNED}/owned_dir.py",
+        "        if max(known.recovery_point or 0, cleaned) <= end:\n",
+        "        if True:\n",
     ),
     _fault(
         "lowered-start-is-forgotten",
@@ -715,6 +733,12 @@ FAULTS: tuple[Fault, ...] = (
         "storage/coordinators/group_commits.py",
         "            self._log(group).flush()\n",
         "            self._log(group)\n",
+    ),
+    _fault(
+        "removed-segments-keep-epochs",
+        f"{_APPEND}/partition_log.py",
+        "                self._replace_epochs_locked(self._epochs.truncate_from_start(first.base_offset))\n",
+        "",
     ),
     _fault(
         "removed-segments-keep-log-start",

@@ -13,7 +13,7 @@ from storage.format.batches import BatchTable, scan
 from storage.types import TopicPartition
 from tests.simulation.oracle import COMPACTED
 from tests.simulation.states import check_durable, check_reaches
-from tests.simulation.world import Anomaly, World, batches_in
+from tests.simulation.world import Anomaly, World, batches_in, check_partitions
 
 Lines = Mapping[TopicPartition, int]
 
@@ -21,7 +21,7 @@ Lines = Mapping[TopicPartition, int]
 def check_killed(world: World, *, lost_power: bool) -> None:
     """After a kill or a loss of power."""
     if not lost_power:
-        _check_partitions(world)
+        check_partitions(world.path)
     for topic, count in world.partitions.items():
         gone = [n for n in range(count) if not (world.path / TopicPartition(topic, n).dir_name).is_dir()]
         if gone:
@@ -46,18 +46,6 @@ def check_killed(world: World, *, lost_power: bool) -> None:
             _check_epochs(world, tp, leader_epochs.read(directory / names.LEADER_EPOCH_CHECKPOINT))
 
 
-def _check_partitions(world: World) -> None:
-    """A topic that was made or removed in part has its first partitions."""
-    there: dict[str, set[int]] = {}
-    for directory in world.path.iterdir():
-        topic, _, number = directory.name.rpartition("-")
-        if directory.is_dir() and number.isdecimal():
-            there.setdefault(topic, set()).add(int(number))
-    for topic, numbers in there.items():
-        if numbers != set(range(len(numbers))):
-            raise Anomaly(f"partitions of {topic} in part: {sorted(numbers)}")
-
-
 def _check_epochs(world: World, tp: TopicPartition, epochs: LeaderEpochs) -> None:
     """A batch's leader epoch is on disk before the batch."""
     copy = world.copies[tp]
@@ -67,6 +55,15 @@ def _check_epochs(world: World, tp: TopicPartition, epochs: LeaderEpochs) -> Non
     for place in batches_in(world.path / tp.dir_name):
         if place in written and written[place].epoch not in known:
             raise Anomaly(f"leader epochs: {tp} holds a batch of {written[place].epoch}, and has {epochs.entries}")
+
+
+def check_opened(world: World, owned: OwnedDir) -> None:
+    """After an opening: no checkpoint is beyond a log, which may have been cut. What is appended to it now is neither
+    on the disk nor cleaned."""
+    for name in (names.RECOVERY_POINT_CHECKPOINT, names.CLEANER_CHECKPOINT):
+        lines = _read(world, name)
+        if beyond := {log.tp: lines[log.tp] for log in owned.logs() if lines.get(log.tp, 0) > log.log_end_offset}:
+            raise Anomaly(f"{name} is beyond the end of logs that were opened: {beyond}")
 
 
 def check_closed(world: World, owned: OwnedDir, closing: Closing, offline: Mapping[TopicPartition, object]) -> None:

@@ -365,6 +365,7 @@ class _Run:
             world.path, Opening(create=True), config=mounts.CONFIG, disk=world.disk, clock=world.clock
         )
         offline, unfinished = owned.failures(), owned.unfinished
+        remains.check_opened(world, owned)
         if left := [path.name for path in world.path.glob("*-delete")]:
             raise Anomaly(f"removed topics stay: {left}")
         self._check_groups(owned)

@@ -90,17 +90,21 @@ def check_largest(log: PartitionLog, batches: Sequence[Copied]) -> None:
         raise Anomaly(f"index of {log.tp} at {log._active.base_offset}: its greatest time is {found}, not {expected}")
 
 
-def check_log(log: PartitionLog, disk: SimulatedDisk) -> None:
-    """Of any log: its ends, and that what it counts as durable is."""
+def check_log(log: PartitionLog, disk: SimulatedDisk, *, failed: bool) -> None:
+    """Of any log: its ends, that no leader epoch begins below it, and that what it counts as durable is. `failed`: a
+    call may have failed."""
     start, end = log.log_start_offset, log.log_end_offset
-    if not log._snapshot_locked().segments[0].base_offset <= start <= end:
+    base = log._snapshot_locked().segments[0].base_offset
+    if not base <= start <= end:
         raise Anomaly(f"log start: {log.tp} begins at {start} and ends at {end}")
+    if not failed and (below := [entry for entry in log._epochs.entries if entry.start_offset < base]):
+        raise Anomaly(f"leader epochs: {log.tp} has {below}, and its first segment begins at {base}")
     check_durable(log.path, log.recovery_point, disk, "recovery point")
 
 
 def check_copy(log: PartitionLog, copy: Copy, disk: SimulatedDisk, *, failed: bool) -> None:
     """Of a follower's log as well: start, leader epochs, producers. `failed`: a call may have failed."""
-    check_log(log, disk)
+    check_log(log, disk, failed=failed)
     if log.log_start_offset != min(copy.start, log.log_end_offset):
         raise Anomaly(f"log start: {log.tp} begins at {log.log_start_offset}, expected {copy.start}")
     written = leader_epochs.read(log.path / names.LEADER_EPOCH_CHECKPOINT)
@@ -109,9 +113,6 @@ def check_copy(log: PartitionLog, copy: Copy, disk: SimulatedDisk, *, failed: bo
     beyond = [entry for entry in written.entries if entry.start_offset >= log.log_end_offset]
     if beyond and not failed:
         raise Anomaly(f"leader epochs: {log.tp} ends at {log.log_end_offset}, and has {beyond}")
-    base = log._snapshot_locked().segments[0].base_offset
-    if not failed and (below := [entry for entry in log._epochs.entries if entry.start_offset < base]):
-        raise Anomaly(f"leader epochs: {log.tp} has {below}, and its first segment begins at {base}")
     if copy.forgets:
         return
     check_epochs(str(log.tp), log._epochs, copy.batches, log.log_start_offset, log.log_end_offset)

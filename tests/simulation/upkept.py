@@ -72,6 +72,8 @@ class Flushed:
             if limit_ms is None or log.failure is not None or (copy is not None and copy.cuts):
                 continue
             until_ms = self._rounds[-2][0] - limit_ms
+            # Or what was there when its last flush began.
+            until_ms = max(until_ms, log.last_flush_ms - 1)
             end = max((ends.get(log, 0) for began_ms, ends in self._rounds if began_ms <= until_ms), default=0)
             if log.recovery_point < end:
                 raise Anomaly(f"flush.ms: {log.tp} is on disk up to {log.recovery_point}, and ended at {end}")

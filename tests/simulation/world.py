@@ -186,6 +186,8 @@ class SimulatedDisk(FaultyDisk):
         if number is not None:
             self._world.inodes.freed(number)
         self._stamp(source.parent, target.parent)
+        if target.is_dir():
+            check_partitions(target.parent)  # it may be killed now
         if target.name.endswith(".log.deleted"):
             self._note_removed(target)
 
@@ -273,6 +275,18 @@ _FAILURES = {
     "EMFILE": (errno.EMFILE, ("open",)),
     "slow": (0, ("write", "sync", "sync_dir", "rename")),
 }
+
+
+def check_partitions(log_dir: Path) -> None:
+    """A topic that was made or removed in part has its first partitions."""
+    there: dict[str, set[int]] = {}
+    for directory in log_dir.iterdir():
+        topic, _, number = directory.name.rpartition("-")
+        if directory.is_dir() and number.isdecimal():
+            there.setdefault(topic, set()).add(int(number))
+    for topic, numbers in there.items():
+        if numbers != set(range(len(numbers))):
+            raise Anomaly(f"partitions of {topic} in part: {sorted(numbers)}")
 
 
 @dataclass

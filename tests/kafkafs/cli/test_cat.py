@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,6 +156,8 @@ class Follower:
 
     def __init__(self, *args: object) -> None:
         self.process = process("cat", *args, "--follow")
+        self.patience = threading.Timer(120, self.process.kill)  # a line that does not come
+        self.patience.start()
 
     def line(self) -> bytes:
         assert self.process.stdout is not None
@@ -174,6 +177,7 @@ def growing(tmp_path: Path) -> Iterator[tuple[Path, list[Follower]]]:
     followers: list[Follower] = []
     yield tmp_path, followers
     for follower in followers:
+        follower.patience.cancel()
         if follower.process.poll() is None:
             follower.process.kill()
         follower.process.communicate()

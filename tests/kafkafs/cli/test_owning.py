@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -136,6 +138,24 @@ def test_recover_tells_a_person_what_it_did(logdir: Path) -> None:
     assert "cuts 00000000000000000000.log" in text
     assert "100 bytes are removed" in text
     assert output_of("recover", logdir).decode() == text
+
+
+@pytest.mark.parametrize(
+    "command", ["recover LOGDIR", "reindex LOGDIR t", "topics alter LOGDIR t --config retention.ms=7"]
+)
+def test_a_full_disk(logdir: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """It says which file, and what to do."""
+    unclean(logdir)
+
+    def full(*_args: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    result = run(*(logdir if word == "LOGDIR" else word for word in command.split()))
+    assert result.exit_code == 4
+    assert f"{logdir}/t-0/" in result.stderr
+    assert "No space left on device" in result.stderr
+    assert "Free some space" in result.stderr
 
 
 def test_recovering_a_part_does_not_mark_the_directory(logdir: Path) -> None:

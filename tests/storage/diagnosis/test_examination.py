@@ -184,6 +184,13 @@ def test_server_properties(tmp_path: Path) -> None:
     built = build_log_dir(tmp_path / "logs", {})
     file.write_text(f"node.id=9\nlog.dirs={built.path}\n")
     assert names_of(examine([built.path], properties=directory_checks.read(file))) == {"node-id-differs"}
+    file.write_text(f"node.id=1\nlog.dirs={built.path},{tmp_path}/gone\nprocess.roles=broker\n")
+    (missing,) = examine([built.path], properties=directory_checks.read(file)).predictions
+    assert (missing.name, missing.reaction, missing.path) == (
+        "meta-properties-missing", Reaction.REFUSES, tmp_path / "gone",
+    )  # fmt: skip
+    file.write_text("node.id=1\nlog.dirs=/a,/b\nprocess.roles=broker\n")
+    assert examine([built.path], properties=directory_checks.read(file)).predictions == ()
 
 
 QUORUM_STATE = {

@@ -198,8 +198,12 @@ def _torn(tmp_path: Path, *, segments: int = 1) -> tuple[Path, list[bytes | None
 
 
 @pytest.mark.parametrize("tail", [b"x", b"\0" * 500, b"\xff" * 70], ids=["a byte", "zeros", "garbage"])
-def test_gentle_recovery_cuts_a_torn_tail(tmp_path: Path, tail: bytes) -> None:
+@pytest.mark.parametrize("clean", [False, True])
+def test_gentle_recovery_cuts_a_torn_tail(tmp_path: Path, tail: bytes, clean: bool) -> None:
+    """Behind a log that was closed in order, too, where a broker may not start."""
     path, values = _torn(tmp_path)
+    if clean:
+        close_clean(opened(path))
     last = path / "t-0" / "00000000000000000000.log"
     size = last.stat().st_size
     with last.open("ab") as file:
