@@ -35,7 +35,7 @@ from storage.files.cluster_metadata import ClusterMetadata
 from storage.files.disk import RealDisk
 from storage.files.log_file import MOST_ENTRIES_BYTES, paths_in, read_whole
 from storage.files.names import FileKind
-from storage.files.opening import is_directory
+from storage.files.opening import exists, is_directory
 from storage.files.transaction_index import ENTRY_SIZE, VERSION
 from storage.format.batches import LOG_OVERHEAD
 from storage.log import tail
@@ -59,6 +59,7 @@ _REINDEX = "`kafkafs reindex` rebuilds it"
 _RECOVER = f"Without {names.CLEAN_SHUTDOWN} it recovers the log first"
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _INDEX_ENTRY = struct.Struct(">ii")  # offset - base offset, position
+_TXN_INDEX_ENTRY = struct.Struct(">h16xq8x")  # version, last offset
 _BATCH_HEAD = struct.Struct(">qi4xb")  # offset, length, magic
 _DELTA_POSITION = 23  # of the last offset delta
 _LEAST_LENGTH = 14  # LegacyRecord.RECORD_OVERHEAD_V0
@@ -94,6 +95,15 @@ _READ_LATER = {
     ),
     FaultKind.MARKER: "consumers of committed messages fail at this place",
 }
+# Those at which a broker cuts off the rest when it recovers a segment, as it always does where the index is missing.
+_CUT_OFF = frozenset(
+    {
+        FaultKind.LOG_CUT_OFF, FaultKind.BATCH_CRC, FaultKind.BATCH_CUT_OFF, FaultKind.BATCH_LENGTH,
+        FaultKind.LOG_ZEROS, FaultKind.LOG_GARBAGE,
+    }
+)  # fmt: skip
+_BELOW = "a batch's offsets are below those of its segment, which is recovered"
+_CANNOT_SPLIT = "does not start: it takes that for offsets that are too far apart, and cannot split the segment"
 _ABORTED = "consumers of committed messages are given aborted ones"
 # Index files whose contents a broker rebuilds with the segment, and otherwise does not look at when it starts.
 _OF_INDEXES = frozenset(
@@ -219,10 +229,10 @@ def check_files(directory: Path, tp: TopicPartition) -> Iterator[Prediction]:
                 "file-misnamed", Reaction.REFUSES, path, "a segment file's name without an offset",
                 "does not start: it cannot parse the name", "Move the file elsewhere", tp,
             )  # fmt: skip
-        elif path.name.endswith(FileKind.TRANSACTION_INDEX.value) and _has_later_version(path):
+        elif path.name.endswith(FileKind.TRANSACTION_INDEX.value) and _stops_at(path):
             yield Prediction(
-                "txn-index-version", Reaction.UNNOTICED, path, "an entry has a version above 0",
-                "starts; consumers of committed messages fail when it reads the entry", _REINDEX, tp,
+                "txn-index-version", Reaction.REFUSES, path, f"an entry has a version other than {VERSION}",
+                "does not start; before Kafka 4.4 it starts with versions below 256", _REINDEX, tp,
             )  # fmt: skip
 
 
@@ -303,20 +313,22 @@ def _end_from(segment: Segment, position: int, offset: int) -> int | None:
     return segment.base_offset if found is None else found
 
 
-def _has_later_version(path: Path) -> bool:
+def _stops_at(path: Path) -> int | None:
+    """The version of the entry of a transaction index at which a broker stops loading the segment: if it is VERSION,
+    it recovers the segment. None without such an entry (TransactionIndex.sanityCheck)."""
     try:
         data = read_whole(path, MOST_ENTRIES_BYTES) or b""
     except OSError:
-        return False  # which `verify` reports
-    versions = [data[at : at + 2] for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE)]
-    return any(int.from_bytes(version, "big", signed=True) > VERSION for version in versions)
+        return VERSION  # which `verify` reports
+    entries = _TXN_INDEX_ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY_SIZE])
+    return next((version for version, last in entries if version != VERSION or last < int(path.stem)), None)
 
 
-def _has_half_an_entry(path: Path) -> bool:
-    try:
-        return path.stat().st_size % ENTRY_SIZE > 0
-    except OSError:
-        return False
+def _is_below_segment(directory: Path, base_offset: int, position: int) -> bool:
+    """Whether an intact batch begins there that ends below its segment."""
+    segment = Segment.at(directory, base_offset)
+    batch = segment.batch_at(position, segment.size, any_offset=True)
+    return batch is not None and int(batch.last_offset[0]) < base_offset
 
 
 def check_remote(
@@ -348,6 +360,9 @@ def of_recovery(report: RecoveryReport, directory: Path, known_end: int | None) 
     if report.cut is not None:
         cut = report.cut
         path = directory / names.segment_file(cut.base_offset, FileKind.LOG)
+        if _is_below_segment(directory, cut.base_offset, cut.position):
+            yield Prediction("batch-range", Reaction.REFUSES, path, _BELOW, _CANNOT_SPLIT, _SALVAGE, report.tp)
+            return
         later = f", and removes {len(report.removed_segments)} later segments" if report.removed_segments else ""
         whole_head = cut.lost_bytes >= LOG_OVERHEAD  # otherwise there is no length that could be zero
         nothing_behind = not report.removed_segments and cut.intact is None
@@ -413,6 +428,12 @@ def of_finding(one: Finding, tp: TopicPartition, report: RecoveryReport | None, 
             return None
     recovered = report is not None and parsed is not None and parsed.offset in report.recovered_segments
     if one.kind in _OF_BATCHES:
+        if report is None and parsed is not None and not exists(one.path.with_suffix(FileKind.OFFSET_INDEX.value)):
+            if one.position is not None and _is_below_segment(directory, parsed.offset, one.position):
+                return Prediction("batch-range", Reaction.REFUSES, one.path, _BELOW, _CANNOT_SPLIT, _SALVAGE, tp)
+            if one.kind in _CUT_OFF:
+                broker = "recovers the segment, whose index is missing, and cuts it off there"
+                return Prediction(one.name, Reaction.CUTS, one.path, one.what, broker, _SALVAGE, tp)
         later = _READ_LATER.get(one.kind, "consumers and followers fail at this place")
         broker = f"does not look there when it starts; {later}"
         return Prediction(one.name, Reaction.UNNOTICED, one.path, one.what, broker, _SALVAGE, tp)
@@ -426,10 +447,13 @@ def of_finding(one: Finding, tp: TopicPartition, report: RecoveryReport | None, 
         broker = "takes the log directory offline; without another one it stops"
         advice = "Remove the file: `kafkafs recover` rebuilds it from the log"
         return Prediction(one.name, Reaction.OFFLINE, one.path, one.what, broker, advice, tp)
-    if one.kind is FaultKind.TXN_INDEX_CORRUPT and not recovered and _has_half_an_entry(one.path):
-        broker = f"does not look at the rest of an entry; {_ABORTED}"
-        return Prediction(one.name, Reaction.UNNOTICED, one.path, one.what, broker, _REINDEX, tp)
     if one.kind is FaultKind.TXN_INDEX_CORRUPT:
+        stop = _stops_at(one.path)
+        if stop is not None and stop != VERSION:
+            return None  # check_files tells
+        if stop is None and not recovered:
+            broker = f"does not look at that; {_ABORTED}"
+            return Prediction(one.name, Reaction.UNNOTICED, one.path, one.what, broker, _REINDEX, tp)
         return Prediction(one.name, Reaction.REPAIRS, one.path, one.what, "recovers the segment", "", tp)
     if one.kind in (FaultKind.FILE_LEFT_OVER, FaultKind.INDEX_WITHOUT_LOG):
         return Prediction(one.name, Reaction.REMOVES, one.path, one.what, "removes or completes it", "", tp)

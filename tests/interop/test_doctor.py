@@ -175,9 +175,30 @@ def second(*damages: Damage) -> Damage:
     return all_of(made("../second"), formatted, lambda logs: all_of(*damages)(logs.with_name("second")))
 
 
-def later_txn_index(logs: Path) -> None:
-    (index,) = (logs / f"p-{PARTITIONS - 1}").glob("*.txnindex")
-    index.write_bytes(b"\0\1" + index.read_bytes()[2:])
+def txn_index_entry(at: int, field: bytes) -> Damage:
+    """The only entry of a transaction index changed."""
+
+    def damage(logs: Path) -> None:
+        (index,) = (logs / f"p-{PARTITIONS - 1}").glob("*.txnindex")
+        data = index.read_bytes()
+        index.write_bytes(data[:at] + field + data[at + len(field) :])
+
+    return damage
+
+
+def unindexed(segment: int, damage: Callable[[Path], None]) -> Damage:
+    """A damaged segment of p-3, without its index."""
+
+    def damages(logs: Path) -> None:
+        log = logs_of(logs / "p-3")[segment]
+        damage(log)
+        log.with_suffix(".index").unlink()
+
+    return damages
+
+
+def below_its_segment(log: Path) -> None:
+    log.write_bytes(bytes(8) + log.read_bytes()[8:])
 
 
 def metadata_damaged(logs: Path) -> None:
@@ -244,7 +265,20 @@ WHOLE = {
         written("p-3/backup.log", b""), "file-misnamed", "refuses", False, "NumberFormatException",
     ),
     "leader epochs": (written("p-3/leader-epoch-checkpoint"), "epochs-corrupt", "takes-offline", False, ""),
-    "a later transaction index": (later_txn_index, "txn-index-version", "does-not-notice", True, ""),
+    "a later transaction index": (
+        txn_index_entry(0, b"\1"), "txn-index-version", "refuses", False, "Unexpected aborted transaction version",
+    ),
+    "a producer id that is none": (txn_index_entry(2, b"\xff"), "txn-index-corrupt", "does-not-notice", True, ""),
+    "an aborted transaction of an earlier segment": (
+        txn_index_entry(18, bytes(8)), "txn-index-corrupt", "repairs", True, "corrupted index file",
+    ),
+    "a batch below its segment": (
+        unindexed(-1, below_its_segment), "batch-range", "refuses", False, "Split operation is only permitted",
+    ),
+    "damage where the index is missing": (
+        unindexed(0, lambda log: flip(log, log.stat().st_size - 5)),
+        "batch-crc", "cuts", True, "Found invalid messages",
+    ),
     "the metadata log lost": (removed(METADATA), "metadata-lost", "sets-aside", True, ""),
     "the metadata log and bootstrap lost": (
         all_of(removed(BOOTSTRAP), removed(METADATA)), "metadata-lost", "sets-aside", True, "",

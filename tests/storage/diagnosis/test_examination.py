@@ -156,6 +156,61 @@ def test_a_transaction_index_that_lacks_an_abort(tmp_path: Path, length: int) ->
     assert "given aborted ones" in found.broker
 
 
+@pytest.mark.parametrize(
+    ("at", "field", "reaction"),
+    [
+        (0, b"\0\1", Reaction.REFUSES),
+        (0, b"\1\0", Reaction.REFUSES),
+        (0, b"\xff\xff", Reaction.REFUSES),
+        (2, b"\xff", Reaction.UNNOTICED),
+        (18, struct.pack(">q", -1), Reaction.REPAIRS),
+    ],
+    ids=["version 1", "version 256", "version -1", "a negative producer id", "a last offset below the segment"],
+)
+def test_an_impossible_entry_of_a_transaction_index(tmp_path: Path, at: int, field: bytes, reaction: Reaction) -> None:
+    """A broker looks at the version and the last offset alone: consumers were given the aborted messages of -1."""
+    story = [Batch(many(2), producer_id=7, transactional=True), abort(7)]
+    records = metadata_records("t", 1, [1])
+    built = build_log_dir(tmp_path, {"t": [Partition(story)], "__cluster_metadata": [records]})
+    (index,) = (built.path / "t-0").glob("*.txnindex")
+    data = index.read_bytes()
+    index.write_bytes(data[:at] + field + data[at + len(field) :])
+    assert {one.reaction for one in examine([built.path]).predictions if one.path == index} == {reaction}
+
+
+@pytest.mark.parametrize(
+    ("base", "indexed", "clean", "reaction"),
+    [
+        (20, False, True, Reaction.REFUSES),
+        (20, True, True, Reaction.UNNOTICED),
+        (20, True, False, Reaction.REFUSES),
+        (28, False, True, Reaction.UNNOTICED),  # it ends within the segment
+    ],
+)
+def test_a_batch_below_its_segment(tmp_path: Path, base: int, indexed: bool, clean: bool, reaction: Reaction) -> None:
+    """A broker that recovers the segment takes it for one whose offsets are too far apart, and cannot split it."""
+    partition = Partition([Batch(many(5)), Batch(many(5))], start_offset=30, recovery_point=None if clean else 30)
+    records = metadata_records("t", 1, [1])
+    built = build_log_dir(tmp_path, {"t": [partition], "__cluster_metadata": [records]}, clean=clean)
+    log = built.path / "t-0" / f"{30:020}.log"
+    log.write_bytes(struct.pack(">q", base) + log.read_bytes()[8:])
+    if not indexed:
+        log.with_suffix(".index").unlink()
+    assert [one.reaction for one in examine([built.path]).predictions if one.path == log] == [reaction]
+
+
+def test_damage_where_an_index_is_missing_is_cut_off(tmp_path: Path) -> None:
+    partition = Partition([Batch(many(1)), Batch(many(1))], segment_bytes=1)
+    records = metadata_records("t", 1, [1])
+    built = build_log_dir(tmp_path, {"t": [partition, partition], "__cluster_metadata": [records]})
+    for number in (0, 1):
+        log = built.path / f"t-{number}" / f"{0:020}.log"
+        log.write_bytes(log.read_bytes()[:-1] + b"!")
+    log.with_suffix(".index").unlink()
+    found = {str(one.tp): one.reaction for one in examine([built.path]).predictions if one.name == "batch-crc"}
+    assert found == {"t/0": Reaction.UNNOTICED, "t/1": Reaction.CUTS}
+
+
 def test_an_intact_batch_behind_the_cut_is_no_torn_tail(tmp_path: Path) -> None:
     """Nor one whose length one wrong bit has made 0, as if it had never been written."""
     zeroed = batch([record(0, None, b"x" * 70)], 1, length=0)
