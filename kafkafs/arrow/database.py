@@ -264,7 +264,10 @@ def _parsed(text: str) -> list[str]:
         return [statement.query for statement in duckdb.extract_statements(text)]
 
     try:
+        text.encode()  # DuckDB takes no surrogates, which stand for bytes of a command line that are not UTF-8
         return parsed(text)
+    except UnicodeEncodeError as error:
+        raise BadQuery(str(error)) from None
     except duckdb.Error as error:
         with suppress(duckdb.Error):
             return parsed(_OFFSET.sub(lambda found: found[1] or '"offset"', text))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from storage.format.batches import MOST_BATCH_BYTES
 from storage.types import NO_TIMESTAMP
 
 PIECE_BYTES = 512 << 10  # rendered
@@ -146,6 +147,25 @@ class Pieces:
     @property
     def memory_bytes(self) -> int:
         return self.columns.nbytes
+
+
+_NOTHING = np.array(Piece(0, 0, -1, 0, NOT_SPLIT, 0, 0, 0, 0, 0), np.int64).reshape(COLUMNS, 1)
+
+
+def can_be_measured(columns: npt.NDArray[np.int64], file_end: int) -> bool:
+    """Whether these may be the pieces of an undamaged file of `file_end` bytes: one behind the other, none larger than
+    a piece is made. Who reads them takes that much memory, and copies by these positions."""
+    before = np.concatenate((_NOTHING, columns), axis=1)[:, :-1]
+    end, size, position, behind, skip, _, crc, _, _, records = columns
+    continues = position == before[POSITION]  # the batch that the piece before is of
+    return bool(
+        ((size > 0) & (size <= SPLIT_BYTES + PIECE_BYTES) & (end == before[END] + size)).all()
+        and ((position >= 0) & (position < behind) & (behind <= file_end)).all()
+        and (behind - position <= MOST_BATCH_BYTES).all()
+        and np.where(continues, before[SKIP] != NOT_SPLIT, position >= before[FILE_END]).all()
+        and np.where(continues, skip == before[SKIP] + before[SIZE], (skip == NOT_SPLIT) | (skip == 0)).all()
+        and ((crc >= 0) & (records >= 0) & (records <= end)).all()
+    )
 
 
 class PieceBuilder:

@@ -35,7 +35,7 @@ from kafkafs.reading.key_blocks import (
     WORDS,
     KeyBlocks,
 )
-from kafkafs.reading.pieces import COLUMNS, FILE_END, NO_CRC, SIZE, Pieces
+from kafkafs.reading.pieces import COLUMNS, NO_CRC, Pieces, can_be_measured
 from storage.errors import SegmentGone
 from storage.files.cache_files import CacheFiles, cache_directory
 from storage.files.file_mark import FileMark
@@ -181,12 +181,12 @@ def _decode(data: bytes, key: bytes) -> tuple[Pieces, Marker] | None:
     magic, crc, length = _HEAD.unpack_from(data)
     if magic != _MAGIC or crc32c(data[12:]) != crc or data[_HEAD.size : _HEAD.size + length] != key:
         return None
-    start, file_end, count, offset, marker_crc = _SPAN.unpack_from(data, _HEAD.size + length)
-    columns = np.frombuffer(data, dtype="<i8", offset=_HEAD.size + length + _SPAN.size).astype(np.int64)
-    if count < 0 or len(columns) != count * COLUMNS:
+    at = _HEAD.size + length
+    start, file_end, count, offset, marker_crc = _SPAN.unpack_from(data, at)
+    if count < 0 or len(data) != at + _SPAN.size + 8 * count * COLUMNS:
         return None
-    columns = columns.reshape(COLUMNS, count)
-    if count and ((columns[SIZE] <= 0).any() or int(columns[FILE_END, -1]) > file_end):
+    columns = np.frombuffer(data, dtype="<i8", offset=at + _SPAN.size).astype(np.int64).reshape(COLUMNS, count)
+    if start != 0 or file_end != json.loads(key)["size"] or not can_be_measured(columns, file_end):
         return None
     return Pieces(columns, start, file_end), Marker(offset, marker_crc)
 

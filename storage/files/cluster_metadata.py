@@ -22,7 +22,7 @@ from storage.errors import CorruptBatch, CorruptCheckpoint, SegmentGone, Storage
 from storage.files import names
 from storage.files.log_file import FileIdentity, LogFile, scan_quietly
 from storage.files.names import CLUSTER_METADATA_TOPIC, FileKind, FileState
-from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, scan
+from storage.format.batches import BATCH_HEADER_SIZE, LENGTH, LOG_OVERHEAD, MOST_BATCH_BYTES, BatchTable, ScanStop, scan
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
 from storage.format.messages import UnknownRecordType, messages
@@ -627,12 +627,19 @@ class ClusterMetadataReader:
             self._table.clear()
             stop = scan(data, position, self._table).stop
             if not self._table.rows:
-                if stop is ScanStop.END and len(data) == window:
-                    window *= 2  # a batch larger than the window
-                    continue
+                if stop is ScanStop.END and len(data) == window:  # a batch larger than the window
+                    needed = LOG_OVERHEAD + int.from_bytes(data[LENGTH], "big")
+                    if needed <= MOST_BATCH_BYTES:
+                        window = max(needed, 2 * window)
+                        continue
+                    expected = f"at most {MOST_BATCH_BYTES} bytes"
+                    where: dict[str, Any] = {"path": file.path, "position": position}
+                    yield position, CorruptBatch("metadata batch", **where, expected=expected, found=needed)
+                    return
                 if stop is not ScanStop.END and any(data):
                     yield position, CorruptBatch("metadata holds what is no batch", path=file.path, position=position)
                 return
+            window = _WINDOW_BYTES
             block = self._decoder.decode(data, self._table, origin=position)
             self._table.rows = block.next_row
             if block.next_row:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from storage.coordinators.transactions import TransactionMetadata, TransactionState
 from storage.files import manifest
 from storage.format.block import Record
-from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
+from storage.types import TopicPartition
+from tests.storage.coordinators.test_transactions import state_topic
+from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir, many
 from tests.support.commands import process, run
 from tests.support.mounts import KAFKAFS
 from tests.support.schema_logs import GrowingLog, framed, schema_record
@@ -129,6 +134,20 @@ def test_no_code_of_the_directory_is_run(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
+def test_sparks_workers_run_no_code_of_the_directory(tmp_path: Path) -> None:
+    session = pytest.importorskip("tests.spark.session", exc_type=ImportError)
+    if not session.HAVE_JAVA and not session.REQUIRED:
+        pytest.skip("no Java: Spark does not run")
+    log_dir, ran = build_log_dir(tmp_path / "log", {"t": [[b"a"]]}).path, tmp_path / "ran"
+    for name in ("storage", "kafkafs", "numpy", "pyspark", "pickle"):
+        (log_dir / name).mkdir()
+        (log_dir / name / "__init__.py").write_text(f"open({str(ran)!r}, 'a').write(__name__)\n")
+    command = [*KAFKAFS, "spark", "stats", ".", "t", "--master", "local[1]"]
+    done = subprocess.run(command, cwd=log_dir, capture_output=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not ran.exists()
+
+
 def test_an_argument_is_printed_without_its_control_characters(tmp_path: Path) -> None:
     """A shell may have taken it from the names in a directory."""
     log_dir = build_log_dir(tmp_path / "log", {"t": [[b"a"]]}).path
@@ -138,6 +157,56 @@ def test_an_argument_is_printed_without_its_control_characters(tmp_path: Path) -
         assert found.returncode == 2, stderr
         assert b"\x1b" not in stdout + stderr
         assert b"x1b[2J" in stderr
+
+
+_EVIL = "\x1b]0;evil\x07\x1b[2J\x9b\u202e"
+
+
+def _evil_log_dir(path: Path) -> None:
+    """A log directory that has an escape sequence wherever it can have a text."""
+    state = TransactionMetadata(6, 6, 60_000, TransactionState.ONGOING, (TopicPartition("t", 0),), START_MS, START_MS)
+    open_one = Batch(many(2), producer_id=6, producer_epoch=6, transactional=True)
+    topics = {"t": [Partition([open_one])], "__transaction_state": state_topic((f"{_EVIL}transaction", state))}
+    build_log_dir(path, topics, broker=False)
+    assert run("groups", path, f"{_EVIL}group", "--reset-to", "earliest", "--topic", "t").exit_code == 0
+    records = [
+        schema_record(f"{_EVIL}subject", 1, 1),
+        schema_record("t-value", 1, 2, f"{_EVIL}schema"),
+        schema_record("t-key", 1, 3, json.dumps({"type": "record", "name": f"{_EVIL}name", "fields": []})),
+    ]
+    GrowingLog(path, "_schemas-0").append(records)
+    GrowingLog(path, "u-0").append([Record(None, framed(2, b"x"))])
+    (path / f"{_EVIL}-0.{'0' * 32}-delete").mkdir()
+    (path / f"t-0/{_EVIL}.log").write_text(_EVIL)
+    (path / "t-0/topic.properties").write_text(f"retention.ms={_EVIL}\n{_EVIL}=1\ncleanup.policy={_EVIL}\n")
+    (path / "meta.properties").write_text(f"version=1\nnode.id=1\ncluster.id={_EVIL}\n{_EVIL}={_EVIL}\n")
+    (path / "recovery-point-offset-checkpoint").write_text(f"0\n1\n{_EVIL} 0 1\n")
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
+
+
+@pytest.mark.leaves_damage("dir-unparsable", "file-misnamed")
+def test_texts_of_the_directory_are_printed_without_control_characters(tmp_path: Path) -> None:
+    log_dir, out = tmp_path / "log", tmp_path / "out"
+    _evil_log_dir(log_dir)
+    commands = [
+        *_commands(log_dir),
+        ["groups", log_dir, f"{_EVIL}group"],
+        ["metadata", log_dir],
+        ["schemas", log_dir],
+        ["schemas", log_dir, "--to", out],
+        ["cat", log_dir, "u", "--format", "decoded"],
+        ["revive", log_dir, "--to", tmp_path / "revived"],
+    ]
+    told = set()
+    for command in commands:
+        result = run(*command)
+        assert result.exit_code in (0, 1, 2, 3, 4), (command, result.output)
+        assert _CONTROL.search(result.output) is None, (command, result.output)
+        told |= {command[0]} if "x1b" in result.output else set()
+    assert told >= {"groups", "transactions", "schemas", "doctor", "verify", "topics"}
+    assert not [path for path in out.rglob("*") if _CONTROL.search(path.name)]
 
 
 @pytest.mark.parametrize("name", ["00000000000000000000.index", "00000000000000000000.timeindex", "x.txnindex"])

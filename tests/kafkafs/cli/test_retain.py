@@ -87,6 +87,16 @@ def test_nothing_called_so(logdir: Path) -> None:
     assert run("retain", logdir, "nowhere").exit_code == 4
 
 
+@pytest.mark.leaves_damage("partition-empty", "checkpoint-beyond-log", "index-without-log")
+def test_a_partition_without_a_segment(logdir: Path) -> None:
+    output_of("topics", "alter", logdir, "t", "--config", "retention.ms=1000")
+    for path in (logdir / "t-0").glob("*.log"):
+        path.unlink()
+    told = json.loads(output_of("retain", logdir, "--dry-run", "--json"))
+    (t,) = [one for one in told["partitions"] if one["topic"] == "t"]
+    assert (t["segments"], t["kept"]) == ([], [])
+
+
 def test_in_a_brokers_directory_only_what_a_person_named(tmp_path: Path) -> None:
     """Messages from years ago, under Kafka's default of seven days: nothing says that they should be removed."""
     items: list[Item] = [b"old", ROLL, b"old", ROLL, b"old"]

@@ -105,6 +105,7 @@ def test_errors(old: Path, tmp_path: Path) -> None:
     assert run("revive", old, "--to", target, "--config", "retention.msec=1").exit_code == 4
     assert "retention.ms" in run("revive", old, "--to", target, "--config", "retention.msec=1").stderr
     assert run("revive", old, "--to", target, "--partitions", "t=1").exit_code == 4
+    assert "too many partitions" in run("revive", old, "--to", target, "--partitions", "t=1000001", "--dry-run").stderr
     assert not target.exists()
 
 

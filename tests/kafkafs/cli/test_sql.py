@@ -140,6 +140,7 @@ def test_nothing_else_can_be_reached(statement: str, tmp_path: Path) -> None:
         ("SELEC 1", "syntax error"),
         ("SELECT * FROM nope", "The topics here: "),
         ("SELECT 'x'::INT", "Conversion"),
+        ('SELECT * FROM "\udcff"', "surrogates not allowed"),
     ],
 )
 def test_what_is_wrong_is_told(query: str, said: str) -> None:

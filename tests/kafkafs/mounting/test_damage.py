@@ -14,7 +14,7 @@ import pytest
 from storage.format.block import Record
 from tests.support.builders import ROLL, START_MS, Batch, BuiltBatch, BuiltLogDir, build_log_dir
 from tests.support.mounted_logs import jsonl, txt
-from tests.support.mounts import requires_fuse
+from tests.support.mounts import mounted, requires_fuse
 from tests.support.serving_processes import fails_with, watched
 
 pytestmark = requires_fuse
@@ -209,3 +209,19 @@ def test_a_repaired_log_view_is_not_what_the_page_cache_has(tmp_path: Path) -> N
         os.utime(log, ns=(status.st_atime_ns, status.st_mtime_ns))
         for path in paths:
             assert path.read_bytes() == intact
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["00000000000000000000.log", "topic.properties", "leader-epoch-checkpoint", "partition.metadata"],
+)
+def test_a_fifo_stops_nothing_else(tmp_path: Path, name: str) -> None:
+    """Who opens one waits for a writer."""
+    built = build_log_dir(tmp_path / "log", {"t": [[b"one"]], "u": [[b"two"]]})
+    place = built["t", 0].path / name
+    place.unlink(missing_ok=True)
+    os.mkfifo(place)
+    with mounted(built.path, tmp_path / "mnt") as mount:
+        subprocess.run(["ls", "-lR", mount.path], stdout=subprocess.DEVNULL, timeout=60, check=False)
+        subprocess.run(["cat", mount.path / "t/0/messages.txt"], capture_output=True, timeout=60, check=False)
+        assert subprocess.check_output(["cat", mount.path / "u/0/messages.txt"], timeout=60) == b"two\n"

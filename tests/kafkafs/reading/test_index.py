@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import os
+import struct
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kafkafs.formats import by_name
-from kafkafs.reading import index
+from kafkafs.reading import index, store
 from kafkafs.reading import workers as parts
 from kafkafs.reading.extent import Extent
 from kafkafs.reading.index import ViewIndex
-from kafkafs.reading.pieces import PIECE_BYTES, POSITION, Piece, PieceBuilder, Pieces
+from kafkafs.reading.pieces import (
+    CRC,
+    END,
+    FILE_END,
+    NO_CRC,
+    PIECE_BYTES,
+    POSITION,
+    RECORDS,
+    SIZE,
+    SKIP,
+    SPLIT_BYTES,
+    Piece,
+    PieceBuilder,
+    Pieces,
+)
 from kafkafs.reading.store import Store, default_directory
 from kafkafs.reading.workbench import Rendition
 from kafkafs.reading.workers import Workers
 from kafkafs.tree import services
 from kafkafs.tree.tree import Tree
+from storage.format.checksum import crc32c
 from storage.format.compression import Codec
 from storage.log.log_dir import LogDir
 from storage.log.segment import Segment
@@ -136,6 +154,92 @@ def test_damaged_cache_files_are_as_if_they_were_not_there(live: LiveLog, cache:
     again = tree(live, cache)
     assert content(again, PATH) == live.text()
     assert scanned(again) > 2 * 1500 * 1000
+
+
+def _with(column: int, value: int, row: int | None = 1) -> Callable[[Pieces], Pieces]:
+    """The pieces with another number in a row of a column, or in all rows."""
+
+    def change(pieces: Pieces) -> Pieces:
+        columns = pieces.columns.copy()
+        columns[column, slice(None) if row is None else row] = value
+        return Pieces(columns, pieces.start, pieces.file_end)
+
+    return change
+
+
+def _all_of_size(size: int) -> Callable[[Pieces], Pieces]:
+    """The pieces with this size, and the ends that follow from it."""
+
+    def change(pieces: Pieces) -> Pieces:
+        columns = pieces.columns.copy()
+        columns[SIZE] = size
+        columns[END] = np.arange(1, len(pieces) + 1) * size
+        return Pieces(columns, pieces.start, pieces.file_end)
+
+    return change
+
+
+_IMPOSSIBLE: dict[str, Callable[[Pieces], Pieces]] = {
+    "all sizes 2^55": _with(SIZE, 2**55, None),
+    "sizes and ends": _all_of_size(2**55),
+    "small sizes with their ends": _all_of_size(5 << 20),
+    "size": _with(SIZE, 2**60),
+    "another size": _with(SIZE, 10),
+    "end": _with(END, 2**60),
+    "position": _with(POSITION, -(2**60)),
+    "overlapping": _with(POSITION, 1),
+    "behind its end": _with(POSITION, 2**60),
+    "file end": _with(FILE_END, 2**62),
+    "skip": _with(SKIP, -5),
+    "skip of no part": _with(SKIP, 2**40),
+    "damage": _with(CRC, NO_CRC),
+    "records": _with(RECORDS, 2**60),
+    "negative records": _with(RECORDS, -1),
+    "start": lambda pieces: Pieces(pieces.columns, 1, pieces.file_end),
+    "end of the file": lambda pieces: Pieces(pieces.columns, pieces.start, pieces.file_end + 1),
+}
+
+
+@pytest.mark.parametrize("how", [*_IMPOSSIBLE, "odd length", "count"])
+def test_numbers_that_cannot_be_are_not_believed(live: LiveLog, cache: Path, how: str) -> None:
+    """As somebody may have written them, with a right checksum: nothing takes memory or fails, and the file is made
+    again."""
+    first = tree(live, cache)
+    content(first, PATH)
+    for path in files(cache):
+        data = path.read_bytes()
+        (length,) = struct.unpack_from("<I", data, 12)
+        key = data[16 : 16 + length]
+        found = store._decode(data, key)
+        assert found is not None
+        if how == "odd length":
+            data += b"!"
+        elif how == "count":
+            data = data[: 16 + length + 16] + struct.pack("<q", 2**61) + data[16 + length + 24 :]
+        else:
+            data = store._encode(key, _IMPOSSIBLE[how](found[0]), found[1])
+        path.write_bytes(data[:8] + struct.pack("<I", crc32c(data[12:])) + data[12:])
+    again = tree(live, cache)
+    assert content(again, PATH) == live.text()
+    assert scanned(again) == scanned(first)
+    third = tree(live, cache)
+    assert content(third, PATH) == live.text()
+    assert scanned(third) < scanned(first)
+
+
+@pytest.mark.parametrize("name", ["messages.txt", "messages.jsonl"])
+def test_parts_of_a_huge_batch_are_kept(live: LiveLog, cache: Path, name: str) -> None:
+    live.append(b"a", b"x" * (2 * SPLIT_BYTES), b"y" * SPLIT_BYTES, b"z")
+    live.write(10)
+    live.append(b"x" * (2 * SPLIT_BYTES))
+    live.append(b"x" * (2 * SPLIT_BYTES))
+    live.roll()
+    live.write(1)
+    path = PATH.replace("messages.txt", name)
+    expected = content(tree(live, cache), path)
+    again = tree(live, cache)
+    assert content(again, path) == expected
+    assert scanned(again) == live.log(live.segments[-1]).stat().st_size
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(live: LiveLog, tmp_path: Path) -> None:

@@ -249,6 +249,7 @@ def test_broker_level_forms_and_precedence(given: Given, read: Callable[[LogConf
         ("log.retention.ms", "0"),
         ("log.retention.hours", "0"),
         ("log.retention.hours", "2147483648"),
+        ("log.retention.hours", "9" * 5000),  # more digits than Python converts
         ("log.retention.minutes", "x"),
         ("log.roll.ms", "0"),
         ("log.roll.hours", "0"),

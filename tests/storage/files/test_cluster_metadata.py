@@ -25,10 +25,12 @@ from storage.files.cluster_metadata import (
     MetadataReplay,
     decode,
 )
-from storage.format.batches import BatchTable, scan
+from storage.files.log_file import LogFile
+from storage.format.batches import MOST_BATCH_BYTES, BatchTable, scan
 from storage.format.block import Record
 from storage.format.decoder import Decoder
 from storage.format.record_batch import encode_batch
+from tests.support.large_batches import large_batch
 
 DATA = Path(__file__).parent / "data" / "cluster-metadata"
 LOG = "__cluster_metadata-0/00000000000000000000.log"
@@ -212,6 +214,30 @@ def test_follows_a_growing_log(original: Path, tmp_path: Path) -> None:
     check(reader.refresh(), original)
     assert ends == sorted(ends)
     assert len(set(ends)) > 10
+
+
+@pytest.mark.parametrize("size", [MOST_BATCH_BYTES + 1, 2**31 - 1])
+def test_a_batch_above_the_bound_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    directory = copy_of("log-only", tmp_path)
+    expected = ClusterMetadataReader(directory).refresh()
+    assert expected is not None
+    with (directory / LOG).open("ab") as file:
+        start = file.tell()
+        file.write(large_batch(10_000, size))
+        file.truncate(start + size)
+    wanted, read = [], LogFile.read
+
+    def recorded(file: LogFile, position: int, size: int, into: bytearray | None = None) -> memoryview:
+        wanted.append(size)
+        return read(file, position, size, into)
+
+    monkeypatch.setattr(LogFile, "read", recorded)
+    found = ClusterMetadataReader(directory).refresh()
+    assert found is not None
+    assert max(wanted) < 1 << 24
+    assert isinstance(found.problem, CorruptBatch)
+    assert (found.problem.position, found.problem.found) == (start, size)
+    assert (found.topics, found.end_offset) == (expected.topics, expected.end_offset)
 
 
 def test_follows_into_a_new_segment(tmp_path: Path) -> None:

@@ -91,6 +91,9 @@ def test_accepted(data: bytes, expected: dict[TopicPartition, int]) -> None:
         (b"0\n1\nt 2147483648 5\n", "malformed line"),
         (b"0\n1\nt 0 9223372036854775808\n", "malformed line"),
         (b"0\n99999999999\n", "malformed line"),
+        # More digits than Python converts.
+        (b"0\n" + b"9" * 5000 + b"\n", "malformed line"),
+        (b"0\n1\nt 0 " + b"9" * 5000 + b"\n", "malformed line"),
         (b"0\n1\nt\xff 0 5\n", "not UTF-8"),
     ],
 )

@@ -46,6 +46,8 @@ def test_topics_partitions_and_what_is_hidden(tmp_path: Path) -> None:
             "remote-log-index-cache/": b"",
             "lost+found/": b"",
             "no number-x/": b"",
+            "b-100000/": b"",
+            "b-2147483647/": b"",
             "file-0": b"a plain file",
         },
     )
@@ -62,7 +64,10 @@ def test_topics_partitions_and_what_is_hidden(tmp_path: Path) -> None:
         "fifo-0": DirKind.PARTITION,
         "lost+found": DirKind.UNPARSABLE,
         "no number-x": DirKind.UNPARSABLE,
+        "b-100000": DirKind.PARTITION,
+        "b-2147483647": DirKind.PARTITION,
     }
+    assert log_dir.absent() == []
     assert hidden[f"b-7.{_HEX}-stray"].partition == TopicPartition("b", 7)
     assert all(entry.reason for entry in hidden.values())
     assert log_dir.is_broker
