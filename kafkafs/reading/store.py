@@ -182,10 +182,10 @@ def _decode(data: bytes, key: bytes) -> tuple[Pieces, Marker] | None:
     if magic != _MAGIC or crc32c(data[12:]) != crc or data[_HEAD.size : _HEAD.size + length] != key:
         return None
     start, file_end, count, offset, marker_crc = _SPAN.unpack_from(data, _HEAD.size + length)
-    columns = np.frombuffer(data, dtype="<i8", offset=_HEAD.size + length + _SPAN.size).astype(np.int64)
-    if count < 0 or len(columns) != count * COLUMNS:
+    stored = np.frombuffer(data, dtype="<i8", offset=_HEAD.size + length + _SPAN.size).astype(np.int64)
+    if count < 0 or len(stored) != count * COLUMNS:
         return None
-    columns = columns.reshape(COLUMNS, count)
+    columns = stored.reshape(COLUMNS, count)
     if count and ((columns[SIZE] <= 0).any() or int(columns[FILE_END, -1]) > file_end):
         return None
     return Pieces(columns, start, file_end), Marker(offset, marker_crc)
