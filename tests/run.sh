@@ -28,10 +28,13 @@ QUICK=(
     tests/kafkafs/mounting/test_system_calls.py
 )
 
+find_python
+# By itself, so that the others are installed where Debian has it no more.
+need_packages lib:libfuse.so.2=libfuse2 || say "continuing without libfuse 2"
+
 if [ "${1:-}" = --quick ]; then
     shift
-    find_python
-    need_packages fusermount=fuse3 lib:libfuse.so.2=libfuse2 gcc=gcc /usr/include/stdlib.h=libc6-dev \
+    need_packages fusermount=fuse3 lib:libfuse3.so=fuse3 gcc=gcc /usr/include/stdlib.h=libc6-dev \
         || say "continuing without them"
     make_venv dev,schemas
     say "running the tests that say most"
@@ -39,8 +42,7 @@ if [ "${1:-}" = --quick ]; then
         exec "$venv/bin/python" -m pytest -q -n 2 --dist worksteal "${QUICK[@]}" "$@"
 fi
 
-find_python
-need_packages fusermount=fuse3 lib:libfuse3.so=fuse3 lib:libfuse.so.2=libfuse2 kcat=kcat jq=jq rsync=rsync less=less strace=strace \
+need_packages fusermount=fuse3 lib:libfuse3.so=fuse3 kcat=kcat jq=jq rsync=rsync less=less strace=strace \
     gcc=gcc /usr/include/stdlib.h=libc6-dev lsof=lsof java=default-jre-headless javac=default-jdk-headless mvn=maven \
     || say "continuing without them"
 make_venv dev,spark,plot,schemas,tier

@@ -188,7 +188,7 @@ def decompress_into(codec: int, data: Buffer, out: Buffer, magic: int = 2) -> in
         if codec == Codec.LZ4:
             return _lz4_into(source, target, magic)
         if codec == Codec.ZSTD and magic >= 2:
-            return int(cramjam.zstd.decompress_into(source, target))
+            return int(cramjam.zstd.decompress_into(source, _array(target)))
     except cramjam.DecompressionError as error:
         # The text of Rust's io::Write::write_all, the only indication in cramjam's error; a test checks it.
         if "write whole buffer" in str(error):
@@ -233,6 +233,11 @@ def compress(codec: int, data: Buffer, magic: int = 2, level: int | None = None)
     raise UnsupportedFormat("no such codec for this format", expected="gzip, snappy, lz4, zstd (v2 only)", found=codec)
 
 
+def _array(target: memoryview) -> Any:
+    """The same bytes: on a free-threaded Python cramjam writes into no memoryview."""
+    return np.asarray(target)
+
+
 def _gzip_into(source: memoryview, target: memoryview) -> int:
     """RFC 1952, members one after the other."""
     if len(source) < SMALL_GZIP_BYTES:
@@ -246,7 +251,7 @@ def _gzip_into(source: memoryview, target: memoryview) -> int:
         if stream.eof and not stream.unused_data:
             target[: len(data)] = data
             return len(data)
-    return int(cramjam.gzip.decompress_into(source, target))
+    return int(cramjam.gzip.decompress_into(source, _array(target)))
 
 
 def _snappy_into(source: memoryview, target: memoryview) -> int:
@@ -279,7 +284,7 @@ def _snappy_block(source: memoryview, target: memoryview, used: int) -> int:
     needed = used + int(cramjam.snappy.decompress_raw_len(source))
     if needed > len(target):
         raise OutputFull(needed)
-    return int(cramjam.snappy.decompress_raw_into(source, target[used:]))
+    return int(cramjam.snappy.decompress_raw_into(source, _array(target[used:])))
 
 
 def _snappy_frame(source: memoryview) -> bytes:
@@ -319,7 +324,7 @@ def _lz4_into(source: memoryview, target: memoryview, magic: int) -> int:
         at += 4 if flags & LZ4_CONTENT_CHECKSUM else 0
         frame = bytearray(source[:at])
         frame[start - 1] = _lz4_header_checksum(bytes(source[4 : start - 1]))
-        return int(cramjam.lz4.decompress_into(frame, target))
+        return int(cramjam.lz4.decompress_into(frame, _array(target)))
     return used
 
 
@@ -351,7 +356,7 @@ def _lz4_block(source: memoryview, target: memoryview, stored: bool, block_max: 
         target[: len(source)] = source
         return len(source)
     try:
-        return int(cramjam.lz4.decompress_block_into(source, target, output_len=len(target)))
+        return int(cramjam.lz4.decompress_block_into(source, _array(target), output_len=len(target)))
     except cramjam.DecompressionError:
         if len(target) < block_max:
             raise OutputFull from None

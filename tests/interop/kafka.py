@@ -19,6 +19,8 @@ import pytest
 VERSION = "4.3.0"
 OLDER_VERSION = "3.9.1"
 LATER_VERSION = "4.4.0"
+# Of a broker for which a test names none.
+BROKER_VERSION = os.environ.get("KAFKAFS_BROKER", VERSION)
 CLUSTER_ID = "a2Fma2Fmcy1pbnRlcm9wLTE"
 
 
@@ -34,8 +36,10 @@ HAVE_LATER_KAFKA = HAVE_KAFKA and (LATER_JARS / f"kafka-clients-{LATER_VERSION}.
 HAVE_OLDER_KAFKA = HAVE_KAFKA and (OLDER_JARS / f"kafka-clients-{OLDER_VERSION}.jar").is_file()
 REQUIRED = os.environ.get("CI", "").lower() in ("true", "1")
 
+_HAVE_BROKER = {VERSION: HAVE_KAFKA, OLDER_VERSION: HAVE_OLDER_KAFKA, LATER_VERSION: HAVE_LATER_KAFKA}[BROKER_VERSION]
 requires_kafka = pytest.mark.skipif(
-    not HAVE_KAFKA and not REQUIRED, reason=f"no Java, or no Kafka {VERSION} in {JARS} (tests/run.sh fetches it)"
+    not _HAVE_BROKER and not REQUIRED,
+    reason=f"no Java, or no Kafka {VERSION} in {JARS}, or no {BROKER_VERSION} (tests/run.sh fetches them)",
 )
 requires_older_kafka = pytest.mark.skipif(
     not HAVE_OLDER_KAFKA and not REQUIRED, reason=f"no Kafka {OLDER_VERSION} in {OLDER_JARS} (tests/run.sh fetches it)"
@@ -139,7 +143,7 @@ class Broker:
         config: Mapping[str, str] | None = None,
         *,
         quick_jvm: bool = True,
-        version: str = VERSION,
+        version: str = BROKER_VERSION,
     ) -> None:
         self.version = version
         self.directory = directory

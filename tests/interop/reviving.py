@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from tests.interop.adoption import adopted_as_it_is, told_since
 from tests.interop.client import Client, Message
-from tests.interop.kafka import VERSION, Broker, free_ports, run_tool
+from tests.interop.kafka import BROKER_VERSION, Broker, free_ports, run_tool
 from tests.support.commands import output_of
 from tests.support.fixtures import Golden
 
@@ -34,7 +34,7 @@ class RevivedBroker(Broker):
         log_dir: Path,
         port: int,
         config: Mapping[str, str] | None = None,
-        version: str = VERSION,
+        version: str = BROKER_VERSION,
     ) -> None:
         super().__init__(directory, version=version)
         self.log_dir = log_dir
@@ -65,7 +65,7 @@ def revived(
     sources: Sequence[Path],
     *options: str | Path,
     config: Mapping[str, str] | None = None,
-    version: str = VERSION,
+    version: str = BROKER_VERSION,
 ) -> tuple[RevivedBroker, dict[str, Any]]:
     """Runs `kafkafs revive` and returns a broker for the result, not started yet, and the command's report."""
     port = port_pair()

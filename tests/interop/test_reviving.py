@@ -21,7 +21,7 @@ from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
 from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, told_since
 from tests.interop.client import Client, Message
-from tests.interop.kafka import OLDER_VERSION, VERSION, Broker, requires_kafka, requires_older_kafka
+from tests.interop.kafka import BROKER_VERSION, OLDER_VERSION, Broker, requires_kafka, requires_older_kafka
 from tests.interop.reviving import (
     AUTHORIZER,
     Expected,
@@ -79,17 +79,15 @@ def messages(seed: int, count: int, *, keys: int = 40) -> list[Message]:
 
 @pytest.fixture(scope="module")
 def dead(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dead]:
-    version: str = getattr(request, "param", VERSION)
-    # Since 4.0 small segments need the internal name.
-    segment_bytes = "internal.segment.bytes" if version == VERSION else "segment.bytes"
+    version: str = getattr(request, "param", BROKER_VERSION)
     root = tmp_path_factory.mktemp("dead")
     config = {"offsets.topic.num.partitions": "7", "transaction.state.log.num.partitions": "3"}
     broker = Broker(root / "broker", config, version=version)
     try:
         client = Client(broker.start().address)
-        client.create_topic("orders", 3, {**KEEP, segment_bytes: 16_000, "index.interval.bytes": 1024})
+        client.create_topic("orders", 3, {**KEEP, "internal.segment.bytes": 16_000, "index.interval.bytes": 1024})
         client.create_topic("clicks", 1, {**KEEP, "compression.type": "zstd"})
-        client.create_topic("state", 1, {**KEEP, "cleanup.policy": "compact", segment_bytes: 20_000})
+        client.create_topic("state", 1, {**KEEP, "cleanup.policy": "compact", "internal.segment.bytes": 20_000})
         client.create_topic("payments", 2, KEEP)
         for partition in range(3):
             client.produce("orders", messages(partition, 400 - 100 * partition), partition, batch=20)
@@ -115,7 +113,7 @@ def dead(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 # Also on a broker of the oldest version that `kafkafs doctor` knows.
 with_an_older_broker = pytest.mark.parametrize(
-    "dead", [VERSION, pytest.param(OLDER_VERSION, marks=requires_older_kafka)], indirect=True
+    "dead", [BROKER_VERSION, pytest.param(OLDER_VERSION, marks=requires_older_kafka)], indirect=True
 )
 
 
