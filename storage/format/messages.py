@@ -46,6 +46,7 @@ _CELLS: Final = 260
 _RESULTS: Final = 8
 _SIDES: Final = list(range(RecordColumn.KEY_START, RecordColumn.KEY_START + 4))
 _ROOM: Final = 1 << 20
+_PIECE: Final = 16  # bytes of a literal that the kernel copies at once
 _MOST_ROWS: Final = 4096
 _LAST_VERSION: Final = 32767
 
@@ -312,7 +313,7 @@ def _program(group: str) -> _Program:
         raise KeyError(group)
     return _Program(
         np.array(made.steps, np.int64).ravel(),
-        np.frombuffer(bytes(made.literals), np.uint8),
+        np.frombuffer(made.literals + bytes(_PIECE), np.uint8),
         np.array(made.entries, np.int64),
         np.array(made.keys, np.int64),
         np.array(made.values, np.int64),
