@@ -145,6 +145,12 @@ def test_the_compiler_has_limits(limit: str, less: str, monkeypatch: pytest.Monk
         proto_files._descriptor_set((("schema.kafkafs.proto", 'syntax="proto3";' + fields),))
 
 
+def test_the_compiler_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proto_files, "_SECONDS", 0)
+    with pytest.raises(BadSchema, match="takes more than 0 s"):
+        proto_files._descriptor_set((("schema.kafkafs.proto", 'syntax="proto3"; message M {}'),))
+
+
 def test_names_do_not_make_few_bytes_a_text_of_gigabytes() -> None:
     text = f'syntax="proto3"; message M {{ repeated N n=1; }} message N {{ int32 {"n" * 900}=1; }}'
     data = b"\x0a\x02\x08\x01"
