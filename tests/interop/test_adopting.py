@@ -176,7 +176,7 @@ def test_appended_through_the_mount(mine: Broker, tmp_path: Path) -> None:
     assert internal(mine.log_dir) == before
     assert bases(mine.log_dir, "kept-0") == kept
     assert bases(mine.log_dir, "expiring-0")[0] > 0
-    assert not verify_log_dir(mine.log_dir)
+    assert {found.severity for found in verify_log_dir(mine.log_dir)} <= {Severity.NOTE}  # of the metadata log
     assert len(bases(mine.log_dir, "through-0")) > 2
     dumps_without_a_finding([mine.log_dir / name for name in ("through-0", "through-1", "kept-0", "expiring-0")])
 
@@ -206,7 +206,7 @@ def test_appended_through_the_mount(mine: Broker, tmp_path: Path) -> None:
             lines_read = (mount.path / "through" / str(p) / "messages.txt").read_bytes().splitlines()
             assert lines_read == [record.value for record in consumed[p]]
         (mount.path / "through" / "1" / "@append").write_bytes(b"and again\n")
-    assert not verify_log_dir(mine.log_dir)
+    assert {found.severity for found in verify_log_dir(mine.log_dir)} <= {Severity.NOTE}  # of the metadata log
     said = len(mine.log_text())
     client = Client(mine.start().address)
     last = client.consume("through", 1)[-1]
@@ -270,7 +270,7 @@ def test_each_refuses_while_the_other_holds_the_directory(tmp_path: Path) -> Non
                 broker.start()
             assert "Failed to acquire lock on file .lock" in broker.log_text()
             assert b'"read-write"' in (mount.path / "@status.json").read_bytes()
-        assert not verify_log_dir(broker.log_dir)
+        assert {found.severity for found in verify_log_dir(broker.log_dir)} <= {Severity.NOTE}  # of the metadata log
         broker.start()
         broker.stop()
     finally:
