@@ -368,6 +368,8 @@ def test_what_happens_to_the_directory(origin: Origin, tmp_path: Path, case: str
     damage, name, reaction, starts, said = WHOLE[case]
     logs = tmp_path / "logs"
     shutil.copytree(origin.clean, logs)
+    if "bootstrap" in case and damage is not WHOLE["bootstrap.checkpoint"][0] and not (logs / BOOTSTRAP).exists():
+        pytest.skip(f"Kafka {origin.version} formats a directory without {BOOTSTRAP}")
     damage(logs)
     broker = Patient(
         tmp_path / "broker", [path for path in (logs, logs.with_name("second")) if path.exists()], origin.version
