@@ -186,7 +186,7 @@ class SimulatedDisk(FaultyDisk):
         if number is not None:
             self._world.inodes.freed(number)
         self._stamp(source.parent, target.parent)
-        if target.is_dir():
+        if target.is_dir() and not self._world.lost_power:  # a loss of power keeps any of the names
             check_partitions(target.parent)  # it may be killed now
         if target.name.endswith(".log.deleted"):
             self._note_removed(target)
@@ -307,6 +307,7 @@ class World:
     copies: dict[TopicPartition, Copy] = field(default_factory=dict)
     sights: list[Sight] = field(default_factory=list)
     removals: dict[str, list[Removal]] = field(default_factory=dict)
+    lost_power: bool = False  # at least once
     commits: list[list[Line]] = field(default_factory=list)  # writes that are there as a whole, or not at all
     query: tuple[WriteId, Shares] | None = None  # the last attempt of one that goes on in the next process
     offsets: dict[str, list[int | None]] = field(default_factory=dict)  # of groups: the last commit, and tried ones
@@ -357,6 +358,7 @@ class World:
             if line.fate is Fate.ACKNOWLEDGED:
                 line.fate = Fate.UNKNOWN
         self.disk.power_loss()
+        self.lost_power = True
         self.new_disk()
 
     def tick(self) -> int:
