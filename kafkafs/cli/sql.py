@@ -102,10 +102,11 @@ def sql(
                 _prompt(database, form)
                 return
             text = query if query is not None else sys.stdin.read()
-            if text.startswith("."):
-                _dot(database, text.split())
-                return
             with _destination(output) as out:
+                if query is not None and query.startswith("."):
+                    with _stdout(out):
+                        _dot(database, query.split())
+                    return
                 for statement in database.statements(text):
                     with _progress(database):
                         _write(database.run(statement), form, out)

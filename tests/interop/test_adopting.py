@@ -27,9 +27,8 @@ from storage.log.reader import read_range
 from storage.staged_writes import commit
 from storage.staged_writes.staging import StagedFileWriter
 from storage.types import TopicPartition
-from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
-from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, told_since
+from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, faults, told_since
 from tests.interop.client import Client, Message
 from tests.interop.kafka import (
     LATER_VERSION,
@@ -176,7 +175,7 @@ def test_appended_through_the_mount(mine: Broker, tmp_path: Path) -> None:
     assert internal(mine.log_dir) == before
     assert bases(mine.log_dir, "kept-0") == kept
     assert bases(mine.log_dir, "expiring-0")[0] > 0
-    assert {found.severity for found in verify_log_dir(mine.log_dir)} <= {Severity.NOTE}  # of the metadata log
+    assert not faults(mine.log_dir)
     assert len(bases(mine.log_dir, "through-0")) > 2
     dumps_without_a_finding([mine.log_dir / name for name in ("through-0", "through-1", "kept-0", "expiring-0")])
 
@@ -206,7 +205,7 @@ def test_appended_through_the_mount(mine: Broker, tmp_path: Path) -> None:
             lines_read = (mount.path / "through" / str(p) / "messages.txt").read_bytes().splitlines()
             assert lines_read == [record.value for record in consumed[p]]
         (mount.path / "through" / "1" / "@append").write_bytes(b"and again\n")
-    assert {found.severity for found in verify_log_dir(mine.log_dir)} <= {Severity.NOTE}  # of the metadata log
+    assert not faults(mine.log_dir)
     said = len(mine.log_text())
     client = Client(mine.start().address)
     last = client.consume("through", 1)[-1]
@@ -236,7 +235,7 @@ def test_killed_while_it_writes(mine: Broker) -> None:
             process.communicate()
     assert not (mine.log_dir / names.CLEAN_SHUTDOWN).exists()
     run_kafkafs("recover", mine.log_dir)
-    assert {found.severity for found in verify_log_dir(mine.log_dir)} <= {Severity.NOTE}  # of the metadata log
+    assert not faults(mine.log_dir)
     assert not verify_log_dir(mine.log_dir, [T])
     snapshot = LogDir.open_read_only(mine.log_dir).log(T).snapshot()
     found = [block.value(row) for block in read_range(snapshot, 0) for row in range(len(block))]
@@ -270,7 +269,7 @@ def test_each_refuses_while_the_other_holds_the_directory(tmp_path: Path) -> Non
                 broker.start()
             assert "Failed to acquire lock on file .lock" in broker.log_text()
             assert b'"read-write"' in (mount.path / "@status.json").read_bytes()
-        assert {found.severity for found in verify_log_dir(broker.log_dir)} <= {Severity.NOTE}  # of the metadata log
+        assert not faults(broker.log_dir)
         broker.start()
         broker.stop()
     finally:

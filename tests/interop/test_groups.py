@@ -16,8 +16,7 @@ from aiokafka import TopicPartition as ClientPartition
 
 from storage.coordinators.groups import GroupOffsets
 from storage.log.log_dir import LogDir
-from storage.verify.findings import Severity
-from storage.verify.verify import verify_log_dir
+from tests.interop.adoption import faults
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, java, requires_kafka, run_tool
 from tests.storage.coordinators.test_group_offsets import plain
@@ -147,7 +146,7 @@ def test_what_consumers_commit_and_where_we_let_them_go_on(own_broker: Broker, t
     run_kafkafs("groups", own_broker.log_dir, "billing", "--reset-to", "earliest", "--topic", "read/0")
     run_kafkafs("groups", own_broker.log_dir, "billing", "--reset-to", "latest", "--topic", "read/1")
     end = json.loads(run_kafkafs("groups", own_broker.log_dir, "billing", "--json").stdout)["offsets"][1]["offset"]
-    assert {found.severity for found in verify_log_dir(own_broker.log_dir)} <= {Severity.NOTE}  # of the metadata log
+    assert not faults(own_broker.log_dir)
 
     address = started_again(own_broker, 7)
     assert known_to_the_broker(address, "billing") == {ONE: 0, TWO: end}
@@ -205,7 +204,7 @@ def test_a_group_of_the_new_protocol_that_is_removed_is_gone_for_the_broker(own_
                 path.unlink() if path.is_file() else path.rmdir()
             (groups / group).rmdir()
         assert [path.name for path in groups.iterdir()] == ["stays"]
-    assert {found.severity for found in verify_log_dir(own_broker.log_dir)} <= {Severity.NOTE}  # of the metadata log
+    assert not faults(own_broker.log_dir)
 
     address = started_again(own_broker, 7)
     listed = run_tool(
