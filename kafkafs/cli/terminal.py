@@ -27,10 +27,16 @@ _ALIGNED = 48  # a longer text moves only its own row to the right, not all othe
 def print_json(value: object) -> None:
     """One document, indented on a terminal, on one line in a pipe."""
     import json
+    from itertools import islice
 
-    text = json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False)
-    # What may stand in JSON as it is, and is nothing for a terminal, is in texts: there it has an escape.
-    click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
+    parts = json.JSONEncoder(indent=2 if sys.stdout.isatty() else None, ensure_ascii=False).iterencode(value)
+    # The whole text of a large document may take more memory than the document.
+    while text := "".join(islice(parts, 65536)):
+        # What may stand in JSON as it is, and is nothing for a terminal, is in texts: there it has an escape.
+        if not text.isprintable():
+            text = "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+        click.echo(text, nl=False)
+    click.echo()
 
 
 def bytes_json(data: bytes | None) -> object:

@@ -42,6 +42,7 @@ from storage.files.file_mark import NEVER, FileMark
 from storage.files.log_file import open_quietly, paths_in, read_existing
 from storage.files.opening import exists, is_directory, real_place
 from storage.format.block import RecordBlock
+from storage.format.messages import memory_of
 from storage.log.log_dir import LogDir
 from storage.log.reader import Follower, read_range
 from storage.log.snapshot import Log, LogSnapshot
@@ -58,6 +59,7 @@ from storage.types import TopicPartition
 MAX_ID: Final = 2**32 - 1
 _MAX_VERSION: Final = 2**31 - 1
 _SHOWN_CHARS: Final = 80
+_MOST_RECORD_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,8 @@ class Limits:
     """How much a registry may hold. What is above it is skipped, and said so."""
 
     text_bytes: int = 10 << 20  # of one schema
-    versions: int = 100_000
-    all_texts_bytes: int = 512 << 20
+    versions: int = 100_000  # and compatibility levels
+    all_bytes: int = 256 << 20  # of memory, for texts, references, metadata and rules
 
 
 DEFAULT_LIMITS: Final = Limits()
@@ -154,8 +156,9 @@ class RegistryReplay:
             tuple(replace(reference, subject=qualified(reference.subject, context)) for reference in references),
         )
         before = self._versions.get(canonical)
-        if before is None or before.schema != schema:
-            schema = self._hold((context, schema_id), schema)
+        more = [*schema.references, metadata, rule_set]
+        if before is None or before.schema != schema or before.metadata != metadata or before.rule_set != rule_set:
+            schema = self._hold((context, schema_id), schema, memory_of(more))
         guids = {guid for guid in (_given_guid(value), _given_md5(value)) if guid is not None}
         if metadata is None and rule_set is None:
             guids.add(guid_of(text, references))
@@ -177,23 +180,24 @@ class RegistryReplay:
         )
         self._registry = None
 
-    def _hold(self, place: tuple[str, int], schema: Schema) -> Schema:
-        """The schema, as one object for all subjects that have it. CorruptData where it is above a limit."""
-        limits, size = self._limits, len(schema.text)
-        if size > limits.text_bytes:
-            raise CorruptData("schema is too large", expected=f"up to {limits.text_bytes} characters", found=size)
+    def _hold(self, place: tuple[str, int], schema: Schema, more: int) -> Schema:
+        """The schema, as one object for all subjects that have it; `more`: bytes that the version takes besides.
+        CorruptData where it is above a limit."""
+        limits, characters = self._limits, len(schema.text)
+        if characters > limits.text_bytes:
+            raise CorruptData("schema is too large", expected=f"up to {limits.text_bytes} characters", found=characters)
         if len(self._versions) + len(self._replaced) >= limits.versions:
             raise CorruptData("too many schemas", expected=f"up to {limits.versions}", found="one more")
         known = self._schemas.get(place)
-        if known == schema:
-            return known
-        if self._held_bytes + size > limits.all_texts_bytes:
+        size = self._held_bytes + more + (0 if known == schema else memory_of([schema.text]))
+        if size > limits.all_bytes:
             raise CorruptData(
-                "schemas are too large together", expected=f"up to {limits.all_texts_bytes} characters", found="more"
+                "schemas are too large together", expected=f"up to {limits.all_bytes} bytes of memory", found="more"
             )
-        self._held_bytes += size
-        self._schemas.setdefault(place, schema)
-        return schema
+        self._held_bytes = size
+        held = known if known == schema else schema
+        self._schemas.setdefault(place, held)
+        return held
 
     def _change(self, place: tuple[str, int], state: State) -> None:
         canonical = qualified(place[0], context_of(place[0])), place[1]
@@ -217,6 +221,8 @@ class RegistryReplay:
         if level is None:
             self._compatibility.pop(place, None)
         else:
+            if place not in self._compatibility and len(self._compatibility) >= self._limits.versions:
+                raise CorruptData("too many compatibility levels", expected=f"up to {self._limits.versions}")
             self._compatibility[place] = _text(level, "compatibility level")
         self._registry = None
 
@@ -230,6 +236,10 @@ def _is_in(subject: str, wanted: str) -> bool:
 
 
 def _object(raw: bytes, what: str) -> dict[str, Any]:
+    if len(raw) > _MOST_RECORD_BYTES:
+        raise CorruptData(
+            f"schema registry's {what} is too large", expected=f"up to {_MOST_RECORD_BYTES} bytes", found=len(raw)
+        )
     try:
         found = json.loads(raw)
     except (ValueError, RecursionError) as error:

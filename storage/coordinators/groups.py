@@ -11,12 +11,14 @@ from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC
 from storage.format.block import RecordBlock
 from storage.format.control_records import ControlType, parse_marker
 from storage.format.hashing import group_partition
-from storage.format.messages import UnknownRecordType, messages
+from storage.format.messages import Held, UnknownRecordType, messages
 from storage.log.log_dir import LogDir
 from storage.log.reader import Follower, read_range
 from storage.log.snapshot import LogSnapshot
@@ -120,6 +122,7 @@ def _string(text: str) -> bytes:
 # is read again: a tombstone that was never read may have been removed with them.
 
 _NO_PRODUCER: Final = -1
+_ROWS: Final = 4096  # of a batch with millions, as Python objects
 _PROBLEMS_KEPT: Final = 20
 _RANKS: Final = {kind: rank for rank, kind in enumerate(DELETION_ORDER)}
 
@@ -248,8 +251,8 @@ class _Follower:
         self._partition = partition
         # Guarded by the lock, which is held while records are read: other callers need the same answer.
         self._lock = Lock()
-        self._follower = Follower(lambda: GroupReplay(partition))
-        self._groups: tuple[GroupReplay, Mapping[str, ConsumerGroup]] = self._follower.replay, {}
+        self._groups: Mapping[str, ConsumerGroup] = {}
+        self._follower = Follower(self._made)
         self.problems: list[str] = []
 
     def refreshed(self) -> Mapping[str, ConsumerGroup]:
@@ -257,10 +260,12 @@ class _Follower:
         log = self._log_dir.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, self._partition))
         with self._lock:
             if self._follower.refresh(log, self.add_problem):
-                before, groups = self._groups
-                replay = self._follower.replay
-                self._groups = replay, replay.groups(groups if replay is before else {})
-            return self._groups[1]
+                self._groups = self._follower.replay.groups(self._groups)
+            return self._groups
+
+    def _made(self) -> GroupReplay:
+        self._groups = {}
+        return GroupReplay(self._partition)
 
     def add_problem(self, error: object) -> None:
         """Adds an error to `problems`."""
@@ -280,6 +285,7 @@ class GroupReplay:
         self._pending: dict[int, dict[OffsetKey, tuple[int, CommittedOffset]]] = {}
         self._records: dict[str, dict[bytes, GroupRecord]] = {}
         self._touched: set[str] = set()
+        self._held = Held(self._offsets, self._pending, self._records)
 
     def read(self, snapshot: LogSnapshot) -> Iterator[StorageError]:
         """Continues to the snapshot's end; yields the errors of records and batches that are skipped."""
@@ -315,10 +321,11 @@ class GroupReplay:
         transactional, control = table.is_transactional, table.is_control
         plain = not (transactional | control).any()
         batches = None if plain else block.batch.tolist()
-        columns = (block.offset, block.key_start, block.key_length, block.value_start, block.value_length)
-        read = messages(CONSUMER_OFFSETS_TOPIC).objects(block)
+        columns = np.stack((block.offset, block.key_start, block.key_length, block.value_start, block.value_length), 1)
+        rows = (row for first in range(0, len(block), _ROWS) for row in columns[first : first + _ROWS].tolist())
+        read = messages(CONSUMER_OFFSETS_TOPIC).objects(block, held=self._held)
         for row, ((offset, key_start, key_length, start, length), (key, value, error)) in enumerate(
-            zip(zip(*(column.tolist() for column in columns), strict=True), read, strict=True)
+            zip(rows, read, strict=True)
         ):
             raw = data[key_start : key_start + key_length]
             producer = _NO_PRODUCER

@@ -14,11 +14,11 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from storage.append.producer_table import ProducerTable
-from storage.errors import SegmentGone, StorageError, UnknownTopicOrPartition, UnsupportedFormat
+from storage.errors import SegmentGone, StorageError, TooManyKeys, UnknownTopicOrPartition, UnsupportedFormat
 from storage.files.names import TRANSACTION_STATE_TOPIC
 from storage.files.producer_state import ProducerEntry
 from storage.format.batches import times_of
-from storage.format.messages import UnknownRecordType, messages
+from storage.format.messages import Held, UnknownRecordType, messages
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.producers import newest_snapshot
@@ -32,6 +32,7 @@ from storage.types import NO_TIMESTAMP, TopicPartition
 # Sources: the schemas TransactionLogKey and TransactionLogValue of Kafka 4.3, TransactionState.
 
 NO_ID: Final = -1
+_PROBLEMS_KEPT: Final = 20  # of a partition's records
 
 
 class TransactionState(IntEnum):
@@ -208,34 +209,40 @@ def transactional_ids(log_dir: LogDir) -> TransactionalIds:
         return TransactionalIds({}, complete=False)
     found: dict[str, TransactionMetadata] = {}
     problems: list[str] = []
+    counted: list[Held] = []
     for partition in here:
         try:
-            states, skipped = _states(log_dir.log(TopicPartition(TRANSACTION_STATE_TOPIC, partition)))
+            states, skipped, held = _states(log_dir.log(TopicPartition(TRANSACTION_STATE_TOPIC, partition)))
         except (StorageError, OSError) as error:
             problems.append(str(error))
             continue
         found |= states
         problems += skipped
+        counted.append(held)
     count = log_dir.topic_info(TRANSACTION_STATE_TOPIC).partition_count
     return TransactionalIds(found, complete=count == len(here) and not problems, problems=tuple(problems))
 
 
-def _states(log: Log) -> tuple[dict[str, TransactionMetadata], list[str]]:
+def _states(log: Log) -> tuple[dict[str, TransactionMetadata], list[str], Held]:
     rereads = Rereads()
     while True:
         snapshot = log.snapshot()
         try:
             return _replayed(snapshot)
+        except TooManyKeys as error:
+            error.path = log.path
+            raise
         except SegmentGone:
             if rereads.are_exhausted(0):
                 raise
 
 
-def _replayed(snapshot: LogSnapshot) -> tuple[dict[str, TransactionMetadata], list[str]]:
+def _replayed(snapshot: LogSnapshot) -> tuple[dict[str, TransactionMetadata], list[str], Held]:
     states: dict[str, TransactionMetadata] = {}
     problems: list[str] = []
+    held = Held(states)
     for block in read_range(snapshot, snapshot.log_start_offset):
-        read = messages(TRANSACTION_STATE_TOPIC).objects(block)
+        read = messages(TRANSACTION_STATE_TOPIC).objects(block, held=held)
         for row, (key, value, unread) in enumerate(read):
             if isinstance(unread, UnknownRecordType):
                 continue  # a type that a coordinator passes over, too
@@ -249,11 +256,12 @@ def _replayed(snapshot: LogSnapshot) -> tuple[dict[str, TransactionMetadata], li
                     states[name] = TransactionMetadata.of(value["data"])
             except StorageError as error:
                 error.path, error.offset = snapshot.segments[-1].directory, int(block.offset[row])
-                problems.append(str(error))
+                if len(problems) < _PROBLEMS_KEPT:
+                    problems.append(str(error))
         if block.damage is not None:
             problems.append(str(block.damage.error))
     # A coordinator forgets an id that has become Dead; its tombstone follows.
-    return {name: one for name, one in states.items() if one.state is not TransactionState.DEAD}, problems
+    return {name: one for name, one in states.items() if one.state is not TransactionState.DEAD}, problems, held
 
 
 def involves(metadata: TransactionMetadata, chosen: Iterable[TopicPartition]) -> bool:

@@ -18,14 +18,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from storage.errors import CorruptBatch, CorruptCheckpoint, SegmentGone, StorageError, UnsupportedFormat
+from storage.errors import (
+    CorruptBatch,
+    CorruptCheckpoint,
+    SegmentGone,
+    StorageError,
+    TooManyKeys,
+    UnsupportedFormat,
+)
 from storage.files import names
 from storage.files.log_file import FileIdentity, LogFile, scan_quietly
 from storage.files.names import CLUSTER_METADATA_TOPIC, FileKind, FileState
 from storage.format.batches import BATCH_HEADER_SIZE, LENGTH, LOG_OVERHEAD, MOST_BATCH_BYTES, BatchTable, ScanStop, scan
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
-from storage.format.messages import UnknownRecordType, messages
+from storage.format.messages import Held, UnknownRecordType, messages
 from storage.types import MAX_OFFSET
 
 # Records of KRaft's metadata log: as they are read by definition, and those with which a new cluster begins.
@@ -106,10 +113,10 @@ class MetadataRecord(NamedTuple):
     raw: bytes
 
 
-def decode_block(block: RecordBlock) -> Iterator[MetadataRecord | StorageError | None]:
+def decode_block(block: RecordBlock, held: Held | None = None) -> Iterator[MetadataRecord | StorageError | None]:
     """The record in each row; None for a type that is not defined here; CorruptCheckpoint when it does not parse,
-    UnsupportedFormat for an undefined version."""
-    for row, (_, value, error) in enumerate(messages(CLUSTER_METADATA_TOPIC).objects(block)):
+    UnsupportedFormat for an undefined version. `held`: as of `Messages.objects`. TooManyKeys."""
+    for row, (_, value, error) in enumerate(messages(CLUSTER_METADATA_TOPIC).objects(block, held=held)):
         if value is not None:
             yield MetadataRecord(value["type"], value["data"], block.value(row) or b"")
         else:
@@ -251,7 +258,9 @@ class MetadataReplay:
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
         self.others: dict[tuple[str, Key], Data] = {}
         self._raw: dict[tuple[str, Key], bytes] = {}
-        self._transaction: list[MetadataRecord] | None = None
+        self._in_transaction = False
+        self._transaction: list[MetadataRecord] = []
+        self.held = Held(self.topics, self.partitions, self.configs, self.others, self._raw, self._transaction)
         # The topics returned last; those whose names are in _changed must be built again.
         self._shown: dict[str, TopicMetadata] = {}
         self._changed: set[str] = set()
@@ -260,14 +269,15 @@ class MetadataReplay:
         """Applies one record; what that has changed, which is nothing within a transaction, and all of it at its end.
         CorruptCheckpoint when it contradicts earlier ones."""
         match record.kind:
-            case "BEGIN_TRANSACTION_RECORD":
-                self._transaction = []
-            case "ABORT_TRANSACTION_RECORD":
-                self._transaction = None
+            case "BEGIN_TRANSACTION_RECORD" | "ABORT_TRANSACTION_RECORD":
+                self._in_transaction = record.kind.startswith("BEGIN")
+                self._transaction.clear()
             case "END_TRANSACTION_RECORD":
-                held, self._transaction = self._transaction or [], None
-                return [change for each in held for change in self._apply(each)]
-            case _ if self._transaction is not None:
+                ended = self._transaction.copy()
+                self._in_transaction = False
+                self._transaction.clear()
+                return [change for each in ended for change in self._apply(each)]
+            case _ if self._in_transaction:
                 self._transaction.append(record)
             case _:
                 return self._apply(record)
@@ -562,7 +572,9 @@ class ClusterMetadataReader:
             if found is None:
                 self._end_offset = name.end_offset
                 return None
-            problem = problem or found
+            problem, self._stuck = problem or found, None
+            if isinstance(found, TooManyKeys):
+                break
         self._replay = MetadataReplay()
         return problem
 
@@ -653,17 +665,19 @@ class ClusterMetadataReader:
                 return
 
     def _take(self, block: RecordBlock, first_offset: int, file: LogFile) -> StorageError | None:
-        for offset, record in zip(block.offset.tolist(), decode_block(block), strict=True):
-            if not first_offset <= offset < self._limit or record is None:
-                continue
-            try:
-                if isinstance(record, StorageError):
-                    raise record
-                self._replay.apply(record)
-            except StorageError as error:
-                error.path, error.offset = file.path, offset
-                self._stuck = error
-                return error
+        offsets = block.offset
+        row = 0
+        try:
+            for record in decode_block(block, self._replay.held):
+                if first_offset <= offsets[row] < self._limit and record is not None:
+                    if isinstance(record, StorageError):
+                        raise record
+                    self._replay.apply(record)
+                row += 1
+        except StorageError as error:
+            error.path, error.offset = file.path, int(offsets[row])
+            self._stuck = error
+            return error
         return None
 
 

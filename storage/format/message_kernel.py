@@ -62,6 +62,9 @@ _UNKNOWN_VERSION = cython.declare(cython.longlong, -6)
 _FRAME = cython.declare(cython.longlong, -7)
 _LEFT_OVER = cython.declare(cython.longlong, -8)
 _OUTSIDE = cython.declare(cython.longlong, -9)
+_TOO_LONG = cython.declare(cython.longlong, -10)
+# Bytes of a key or value as JSON, see messages.MOST_JSON.
+_MOST_JSON = cython.declare(cython.longlong, 1 << 25)
 _MAX_UINT32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 # Framings of a group of messages, see messages.Framing.
 _FRAMED = cython.declare(cython.longlong, 1)
@@ -700,6 +703,7 @@ def run(
     """
     size: Long = buffer.shape[0] if cython.compiled else len(buffer)
     limit: Long = (out.shape[0] if cython.compiled else len(out)) - _SPARE
+    last: Long
     rows: Long = columns.shape[1]
     start: Long
     length: Long
@@ -749,6 +753,7 @@ def run(
                 state[_AT] = start
                 state[_POSITION] = position
                 state[_STEP] = -1
+                last = limit if limit - position < _MOST_JSON else position + _MOST_JSON
                 if side == 0:
                     if framing == _FRAMED:
                         continue
@@ -760,7 +765,9 @@ def run(
                     entry = _entry(text, end, state, framing, kind, types, versions)
                 fault = entry
                 if entry >= 0:
-                    fault = _message(program, fixed, places, text, end, target, limit, state, entry)
+                    fault = _message(program, fixed, places, text, end, target, last, state, entry)
+                    if fault == _FULL and last < limit:
+                        fault = _TOO_LONG
                     if fault == 0 and (exact or framing == _FRAMED) and state[_AT] < end:
                         fault = _LEFT_OVER
                 if fault < 0:

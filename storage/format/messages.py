@@ -14,17 +14,21 @@ int16 version and an int16 type.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
-from collections.abc import Iterator
-from enum import IntEnum
+import sys
+from collections.abc import Iterable, Iterator
+from enum import Enum, IntEnum
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 
-from storage.errors import CorruptData, StorageError, UnsupportedFormat
+from storage.errors import CorruptData, StorageError, TooManyKeys, UnsupportedFormat
 from storage.format import message_kernel
 from storage.format.block import RecordColumn
 
@@ -49,6 +53,15 @@ _ROOM: Final = 1 << 20
 _PIECE: Final = 16  # bytes of a literal that the kernel copies at once
 _MOST_ROWS: Final = 4096
 _LAST_VERSION: Final = 32767
+MOST_JSON: Final = 32 << 20
+"""Bytes of a key or value as JSON. What is longer is an error, since a few bytes may stand for many."""
+MOST_HELD: Final = 384 << 20
+"""Bytes of memory that the states of all `Held` of a process take together."""
+_OF_A_RECORD: Final = 512  # bytes that a state takes for a record at most, and for each byte of its JSON
+_OF_A_BYTE: Final = 6
+# Python keeps one object for each of these, and for each number below 257.
+_SHARED: Final = (type, Enum, bool, type(None))
+_SMALL: Final = 257
 
 
 class Framing(IntEnum):
@@ -83,6 +96,7 @@ class Fault(IntEnum):
     FRAME = -7
     LEFT_OVER = -8
     OUTSIDE = -9
+    TOO_LONG = -10
 
 
 _TEXTS: Final = {
@@ -93,6 +107,7 @@ _TEXTS: Final = {
     Fault.UNKNOWN_VERSION: "version {} is not known to this version of kafkafs",
     Fault.FRAME: "frame {} is not known to this version of kafkafs",
     Fault.LEFT_OVER: "bytes are left over",
+    Fault.TOO_LONG: f"more than {MOST_JSON} bytes as JSON",
 }
 
 
@@ -145,17 +160,24 @@ class Messages:
             errors[row] = side, f"{_TEXTS[Fault(fault)].format(number)}{field}, at byte {at}", Fault(fault)
         return Texts(rows, end, results[:4], errors)
 
-    def objects(self, block: RecordBlock, *, exact: bool = False) -> Iterator[tuple[Any, Any, StorageError | None]]:
+    def objects(
+        self, block: RecordBlock, *, exact: bool = False, held: Held | None = None
+    ) -> Iterator[tuple[Any, Any, StorageError | None]]:
         """Key and value of each record of a block as `json` reads their texts: None where there is none; its error:
-        CorruptData, or UnsupportedFormat for types, versions and frames that are not known here."""
-        row, room = 0, np.empty(_ROOM, np.uint8)
+        CorruptData, or UnsupportedFormat for types, versions and frames that are not known here. `held`: by a state to
+        which the caller adds them. TooManyKeys."""
+        row, room, usual = 0, np.empty(_ROOM, np.uint8), np.empty(0, np.uint8)
         while row < len(block):
             found = self.read(block.buffer, block.columns[_SIDES, row : row + _MOST_ROWS], room, exact=exact)
             if not found.rows:
+                usual = usual if len(usual) else room
                 room = np.empty(4 * len(room), np.uint8)
                 continue
+            if held is not None:
+                held.add(found.rows, found.end)
             places = found.places[:, : found.rows].T.ravel().tolist()
             text = room[: found.end].tobytes()
+            room, usual = (usual, usual[:0]) if len(usual) else (room, usual)
             sides = zip(places[::2], places[1::2], strict=True)
             parts = [text[at : at + size] if size >= 0 else b"null" for at, size in sides]
             read = json.loads(b"[%b]" % b",".join(parts))  # all at once: a call costs as much as a small text
@@ -181,6 +203,56 @@ class Messages:
             json.loads(text[at : at + size]) if size >= 0 else None for at, size in zip(starts, lengths, strict=True)
         )
         return first, second
+
+
+class Held:
+    """What a state takes that is replayed from records of Kafka's own topics, in bytes. A few MB of compressed records
+    may make millions of entries, so all of a process together are bounded (MOST_HELD).
+
+    Belongs to the thread that replays, but for `size`, which others read.
+    """
+
+    def __init__(self, *state: object) -> None:
+        """`state`: the dictionaries and lists to which the records are applied."""
+        self._state = state
+        self.size = 0
+        with _lock:
+            _all_held.add(self)
+
+    def add(self, records: int, json_bytes: int) -> None:
+        """Before records are applied. TooManyKeys if they take too much with all that the process holds."""
+        added = _OF_A_RECORD * records + _OF_A_BYTE * json_bytes
+        self.size += added
+        if held_by_all() <= MOST_HELD:
+            return
+        # Most of the records that were added may have replaced others. A quarter is left, so that this is seldom done.
+        self.size = memory_of(self._state) + added
+        if held_by_all() > MOST_HELD // 4 * 3:
+            raise TooManyKeys(
+                "groups, transactional ids, remote segments or the cluster's metadata take too much memory",
+                expected=f"at most {MOST_HELD >> 20} MiB",
+                advice="What comes after it in this partition is not read",
+            )
+
+
+_lock: Final = Lock()
+_all_held: WeakSet[Held] = WeakSet()  # guarded by the lock
+
+
+def held_by_all() -> int:
+    """Bytes that all states of this process take."""
+    with _lock:
+        return sum(held.size for held in _all_held)
+
+
+def memory_of(state: Iterable[object]) -> int:
+    """Bytes of memory that objects take with all that is in them; what is there twice counts twice."""
+    size, level = 0, list(state)
+    while level:
+        level = [one for one in level if not isinstance(one, _SHARED) and not (one.__class__ is int and one < _SMALL)]
+        size += sum(map(sys.getsizeof, level))
+        level = gc.get_referents(*level)
+    return size
 
 
 class UnknownRecordType(UnsupportedFormat):

@@ -11,7 +11,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.errors import SegmentGone, StorageError
+from storage.errors import SegmentGone, StorageError, TooManyKeys
 from storage.format.batches import BatchTable
 from storage.format.block import BatchDamage, RecordBlock, RecordColumn
 from storage.format.decoder import Decoder
@@ -295,6 +295,7 @@ class Follower(Generic[_Replay]):
         self._make = make
         self._log: Log | None = None
         self._snapshot: LogSnapshot | None = None
+        self._failure: TooManyKeys | None = None  # of reading this snapshot
         self.replay = make()
 
     def refresh(self, log: Log, skipped: Callable[[StorageError], None]) -> bool:
@@ -302,10 +303,12 @@ class Follower(Generic[_Replay]):
         what cannot be read. StorageError, OSError."""
         snapshot = log.snapshot()
         if snapshot is self._snapshot and log is self._log:
+            if self._failure is not None:
+                raise self._failure.with_traceback(None)
             return False
-        continues = log is self._log and self._continues(snapshot)
+        continues = log is self._log and self._failure is None and self._continues(snapshot)
         # Until everything is read: after a failure half-way all is read again.
-        self._snapshot = None
+        self._snapshot = self._failure = None
         rereads = Rereads()
         while True:
             if not continues:
@@ -314,6 +317,11 @@ class Follower(Generic[_Replay]):
                 for error in self.replay.read(snapshot):
                     skipped(error)
                 break
+            except TooManyKeys as error:
+                self.replay = self._make()
+                self._log, self._snapshot, self._failure = log, snapshot, error
+                error.path = error.path or log.path
+                raise
             except SegmentGone:  # for example compaction
                 if rereads.are_exhausted(0):
                     raise

@@ -18,10 +18,10 @@ from operator import attrgetter
 from threading import Lock
 from typing import Any, Final
 
-from storage.errors import StorageError
+from storage.errors import StorageError, TooManyKeys
 from storage.files import names
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
-from storage.format.messages import messages
+from storage.format.messages import Held, messages
 from storage.log.reader import read_range
 from storage.log.snapshot import Log
 from storage.tier.remote_segments import RemoteSegment
@@ -81,6 +81,7 @@ class RemoteMetadata:
         self._read: dict[Log, tuple[int, int]] = {}  # by log: the generation that was read, and up to which offset
         self._known: dict[Partition, dict[str, KnownSegment]] = {}
         self._events = 0
+        self._held = Held(self._known)
         self.problem: StorageError | OSError | None = None
 
     def segments(self, topic_id: str, partition: int) -> dict[str, KnownSegment] | None:
@@ -97,19 +98,23 @@ class RemoteMetadata:
         now = {log: log.snapshot() for log in self._logs()}
         for log, (generation, end) in self._read.items():
             if log not in now or now[log].generation != generation or now[log].log_end_offset < end:
-                self._read, self._known = {}, {}
+                self._read = {}
+                self._known.clear()
                 break
         decoder = messages(names.REMOTE_LOG_METADATA_TOPIC)
         for log, snapshot in now.items():
             start = max(self._read.get(log, (0, 0))[1], snapshot.log_start_offset)
             if start < snapshot.log_end_offset:
-                for block in read_range(snapshot, start):
-                    if block.damage is not None:
-                        self.problem = block.damage.error
-                    for _, value, _ in decoder.objects(block):
-                        if value is not None:
-                            self._events += 1
-                            self._apply_locked(value["data"])
+                try:
+                    for block in read_range(snapshot, start):
+                        if block.damage is not None:
+                            self.problem = block.damage.error
+                        for _, value, _ in decoder.objects(block, held=self._held):
+                            if value is not None:
+                                self._events += 1
+                                self._apply_locked(value["data"])
+                except TooManyKeys as error:
+                    error.path, self.problem = log.path, error
             self._read[log] = snapshot.generation, snapshot.log_end_offset
 
     def _apply_locked(self, data: dict[str, Any]) -> None:

@@ -224,7 +224,7 @@ def test_broken_records_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 def test_limits() -> None:
-    small = Limits(text_bytes=10, versions=2, all_texts_bytes=15)
+    small = Limits(text_bytes=10, versions=2, all_bytes=100)
     replay = RegistryReplay(small)
 
     def apply(record: Record) -> None:
@@ -242,6 +242,22 @@ def test_limits() -> None:
     with pytest.raises(CorruptData, match="too many schemas"):
         apply(schema_record("b", 1, 3, "x"))  # would replace a version
     assert len(replay.registry().versions) == 2
+    for subject in "ab":
+        apply(Record(b'{"keytype":"CONFIG","subject":"%b"}' % subject.encode(), b'{"compatibilityLevel":"FULL"}'))
+    with pytest.raises(CorruptData, match="too many compatibility levels; expected up to 2"):
+        apply(Record(b'{"keytype":"CONFIG","subject":"c"}', b'{"compatibilityLevel":"FULL"}'))
+
+
+def test_what_a_version_holds_besides_its_text_counts() -> None:
+    replay = RegistryReplay(Limits(all_bytes=2000))
+    plain = schema_record("a", 1, 1)
+    assert plain.value is not None
+    more = json.dumps({**json.loads(plain.value), "ruleSet": {"domainRules": [{}] * 40}}).encode()
+    replay.apply(plain.key, plain.value, 0, 0)
+    with pytest.raises(CorruptData, match="too large together"):
+        replay.apply(plain.key, more, 0, 0)
+    with pytest.raises(CorruptData, match="value is too large; expected up to 16777216 bytes"):
+        replay.apply(plain.key, b" " * (1 << 24) + plain.value, 0, 0)
 
 
 def test_follows_the_log(tmp_path: Path) -> None:

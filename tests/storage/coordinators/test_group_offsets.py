@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from storage.coordinators.groups import (
     encode_offset_key,
     state_of,
 )
-from storage.errors import PartitionOffline, UnknownTopicOrPartition
+from storage.errors import PartitionOffline, StorageError, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC, FileKind, segment_file
+from storage.format import messages
 from storage.format.block import Record
 from storage.format.record_batch import encode_batch
 from storage.log.log_dir import LogDir
+from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, commit
 from tests.support.commands import output_of
@@ -332,6 +335,45 @@ def test_where_a_group_lives_must_be_here(tmp_path: Path) -> None:
         offsets.group("g1")
     assert offsets.group("g2") is None
     assert offsets.groups() == {}
+
+
+# What groups may take, which a few KB of compressed records decide otherwise.
+
+
+def test_more_groups_than_memory_is_allowed_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_log_dir(
+        tmp_path,
+        {CONSUMER_OFFSETS_TOPIC: [Partition([Batch([committed("a", 1)])]),
+                                  Partition([Batch([committed(f"g{n}", 1) for n in range(5000)])])]},
+        broker=False,
+    )  # fmt: skip
+    monkeypatch.setattr(messages, "MOST_HELD", messages.held_by_all() + (256 << 10))
+    offsets = GroupOffsets(LogDir.open_read_only(tmp_path))
+    reads = 0
+    read = GroupReplay.read
+
+    def counted(self: GroupReplay, snapshot: LogSnapshot) -> Iterator[StorageError]:
+        nonlocal reads
+        reads += 1
+        return read(self, snapshot)
+
+    monkeypatch.setattr(GroupReplay, "read", counted)
+    for _ in range(2):
+        assert plain(offsets.groups()) == {"a": {"t": {0: 1}}}
+    assert len(offsets.problems()) == 1
+    assert "take too much memory; expected at most" in offsets.problems()[0]
+    assert f"{CONSUMER_OFFSETS_TOPIC}-1" in offsets.problems()[0]
+    assert reads == 2  # what failed is not read again before it changes
+    monkeypatch.setattr(messages, "MOST_HELD", 64 << 20)
+    with (tmp_path / f"{CONSUMER_OFFSETS_TOPIC}-1" / segment_file(0, FileKind.LOG)).open("ab") as file:
+        file.write(encode_batch([committed("b", 2)], base_offset=5000))
+    assert len(offsets.groups()) == 5002
+
+
+def test_commits_that_replace_others_take_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_dir = built(tmp_path, *(Batch([committed("a", n, n % 3) for n in range(1000)]) for _ in range(12)))
+    monkeypatch.setattr(messages, "MOST_HELD", messages.held_by_all() + (16 << 20))
+    assert offsets_in(log_dir) == {"a": {"t": {0: 999, 1: 997, 2: 998}}}
 
 
 # `@state.json` of every type of group, from a broker's `__consumer_offsets`.

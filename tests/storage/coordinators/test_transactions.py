@@ -19,7 +19,7 @@ from storage.coordinators.transactions import (
 from storage.errors import CorruptData, UnsupportedFormat
 from storage.files import producer_state
 from storage.format.block import Record
-from storage.format.messages import messages
+from storage.format.messages import held_by_all, messages
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, Partition, abort, build_log_dir, commit, many
@@ -228,3 +228,19 @@ def test_without_the_topic_nothing_is_certain(tmp_path: Path) -> None:
     build_log_dir(tmp_path, {"t": [Partition([])]})
     ids = transactional_ids(LogDir.open_read_only(tmp_path))
     assert (ids.by_id, ids.complete, ids.will_end(TP, 1)) == ({}, False, None)
+
+
+def test_more_ids_than_memory_is_allowed_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    many_ids = Batch([Record(key_of(f"x{n}"), value_of(ONE)) for n in range(3000)])
+    build_log_dir(tmp_path, {"__transaction_state": [*state_topic(("a", ONE)), Partition([many_ids])]}, broker=False)
+    monkeypatch.setattr("storage.format.messages.MOST_HELD", held_by_all() + (256 << 10))
+    ids = transactional_ids(LogDir.open_read_only(tmp_path))
+    assert (list(ids.by_id), ids.complete, len(ids.problems)) == (["a"], False, 1)
+    assert ids.problems[0].startswith(str(tmp_path / "__transaction_state-1"))
+    assert "take too much memory" in ids.problems[0]
+
+
+def test_of_many_records_that_cannot_be_read_some_are_named(tmp_path: Path) -> None:
+    broken = Batch([Record(key_of("a"), b"\0\1short")] * 1000)
+    build_log_dir(tmp_path, {"__transaction_state": [Partition([broken])]}, broker=False)
+    assert len(transactional_ids(LogDir.open_read_only(tmp_path)).problems) == 20

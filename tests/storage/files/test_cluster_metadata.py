@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import CorruptBatch, CorruptCheckpoint, StorageError, UnsupportedFormat
+from storage.errors import CorruptBatch, CorruptCheckpoint, StorageError, TooManyKeys, UnsupportedFormat
 from storage.files.cluster_metadata import (
     Change,
     ClusterMetadata,
@@ -26,10 +26,13 @@ from storage.files.cluster_metadata import (
     decode,
 )
 from storage.files.log_file import LogFile
+from storage.files.names import CLUSTER_METADATA_TOPIC
 from storage.format.batches import MOST_BATCH_BYTES, BatchTable, scan
 from storage.format.block import Record
 from storage.format.decoder import Decoder
+from storage.format.messages import held_by_all
 from storage.format.record_batch import encode_batch
+from tests.support.builders import Batch, build_log_dir
 from tests.support.large_batches import large_batch
 
 DATA = Path(__file__).parent / "data" / "cluster-metadata"
@@ -447,6 +450,28 @@ def test_contradictions(values: tuple[bytes, ...]) -> None:
 def test_broken_records(value: bytes, error: type[StorageError], what: str) -> None:
     with pytest.raises(error, match=what):
         decode(value)
+
+
+def test_more_topics_than_memory_is_allowed_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = [Record(None, frame(2, text(f"t{n}") + n.to_bytes(16, "big"))) for n in range(20000)]
+    build_log_dir(tmp_path, {CLUSTER_METADATA_TOPIC: [[Batch(topics[at : at + 4000]) for at in range(0, 20000, 4000)]]})
+    monkeypatch.setattr("storage.format.messages.MOST_HELD", held_by_all() + (8 << 20))
+    reader = ClusterMetadataReader(tmp_path)
+    metadata = reader.refresh()
+    assert metadata is not None
+    assert isinstance(metadata.problem, TooManyKeys)
+    assert metadata.problem.offset == metadata.end_offset == len(metadata.topics)
+    assert 4000 <= metadata.end_offset < 20000
+    assert reader.refresh() is metadata
+
+
+def test_records_of_a_transaction_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = MetadataReplay()
+    state.apply(MetadataRecord("BEGIN_TRANSACTION_RECORD", {}, b""))
+    state.apply(MetadataRecord("CONFIG_RECORD", {"value": "x" * (1 << 20)}, b""))
+    monkeypatch.setattr("storage.format.messages.MOST_HELD", held_by_all() + (256 << 10))
+    with pytest.raises(TooManyKeys):
+        state.held.add(1000, 0)
 
 
 def test_a_record_without_sense_ends_the_replay_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import struct
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ from storage.coordinators.groups import (
     encode_offset_key,
     group_type,
 )
-from storage.errors import InvalidRecord, StorageError
+from storage.errors import CorruptData, InvalidRecord, StorageError
 from storage.files.names import KAFKAS_OWN_TOPICS
-from storage.format.messages import GROUPS, Messages, messages
+from storage.format.messages import GROUPS, MOST_JSON, Messages, messages
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from tests.support.fixtures import FIXTURES, ROOT, requires_fixtures
@@ -257,3 +258,19 @@ def test_columns_outside_of_the_buffer_are_refused() -> None:
     for start, length in ((0, 5), (-1, 2), (2**62, 2**62), (5, 1)):
         with pytest.raises(ValueError, match="outside"):
             reader.read(b"\0\1\0\0", np.array([[start], [length], [0], [-1]], np.int64), np.empty(100, np.uint8))
+
+
+def test_a_record_that_is_too_long_as_json_is_an_error() -> None:
+    """Eight bytes of a topology are 160 of JSON. A record that ends just within the bound is read."""
+
+    def topology(count: int) -> bytes:
+        length = bytes([count % 128 | 128, count // 128 % 128 | 128, count // 128**2])
+        return struct.pack(">hi", 0, 1) + length + b"\1\1\1\1\1\1\1\0" * (count - 1) + b"\0"
+
+    key = struct.pack(">h", 23) + b"\0\1g"
+    reader = messages("__consumer_offsets")
+    one, two = (len(json.dumps(reader.one(key, topology(n))[1], separators=(",", ":"))) for n in (2, 3))
+    most = MOST_JSON // (two - one)
+    assert len(reader.one(key, topology(most - 10))[1]["data"]["subtopologies"]) == most - 11
+    with pytest.raises(CorruptData, match=f"more than {MOST_JSON} bytes as JSON in field"):
+        reader.one(key, topology(most + 10))
