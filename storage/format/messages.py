@@ -22,9 +22,8 @@ from collections.abc import Iterable, Iterator
 from enum import Enum, IntEnum
 from functools import cache
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -216,8 +215,7 @@ class Held:
         """`state`: the dictionaries and lists to which the records are applied."""
         self._state = state
         self.size = 0
-        with _lock:
-            _all_held.add(self)
+        _all_held[id(self)] = self
 
     def add(self, records: int, json_bytes: int) -> None:
         """Before records are applied. TooManyKeys if they take too much with all that the process holds."""
@@ -235,14 +233,13 @@ class Held:
             )
 
 
-_lock: Final = Lock()
-_all_held: WeakSet[Held] = WeakSet()  # guarded by the lock
+_all_held: Final[WeakValueDictionary[int, Held]] = WeakValueDictionary()
 
 
 def held_by_all() -> int:
     """Bytes that all states of this process take."""
-    with _lock:
-        return sum(held.size for held in _all_held)
+    # A list of the references is made in one step, whatever other threads add.
+    return sum(held.size for each in _all_held.valuerefs() if (held := each()) is not None)
 
 
 def memory_of(state: Iterable[object]) -> int:
