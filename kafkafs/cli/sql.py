@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kafkafs.arrow.database import Database
 
 _MOST_ROWS: Final = 1000  # of a table for people
+_MOST_CHARACTERS: Final = 100_000  # of a cell of a table
 _HELP: Final = """\
 .tables           the topics
 .schema TOPIC     its columns
@@ -73,8 +74,8 @@ def sql(
     names. A statement sees the messages that are there when it begins.
 
     QUERY may have several statements, or be .tables or .schema TOPIC. A prompt has these too, .help, .quit, and a
-    history ($XDG_STATE_HOME/kafkafs/sql_history). A table escapes control characters, and says when there are more
-    rows. In csv and jsonl bytes that are not UTF-8 are {"base64":"..."}, timestamps ISO 8601; in csv lists and structs
+    history ($XDG_STATE_HOME/kafkafs/sql_history). A table escapes control characters, cuts cells of more than 100,000,
+    and says when there are more rows. In csv and jsonl bytes that are not UTF-8 are {"base64":"..."}, timestamps ISO 8601; in csv lists and structs
     are JSON. What exceeds DuckDB's memory goes to a temporary directory that is not in LOGDIR.
 
     \b
@@ -243,7 +244,8 @@ def _table(batches: Iterator[pa.RecordBatch], out: BinaryIO) -> None:
     for batch in batches:
         names = batch.schema.names
         for _, row in _rows([batch.slice(0, _MOST_ROWS - len(rows))]):
-            rows.append([_text(value) for value in row])
+            cells = map(_text, row)
+            rows.append([f"{cell[:_MOST_CHARACTERS]}…" if cell and cell[_MOST_CHARACTERS:] else cell for cell in cells])
         if len(rows) == _MOST_ROWS:
             more = True
             break

@@ -69,6 +69,7 @@ _MAX_EMPTY_ITEMS = cython.declare(cython.longlong, 65536)
 _MAX_DECIMAL = cython.declare(cython.longlong, 8192)
 # A datum of n bytes may become a text of so many bytes, and 16 n.
 _MAX_TEXT = cython.declare(cython.longlong, 1 << 20)
+_MOST_TEXT = cython.declare(cython.longlong, 1 << 27)
 
 _ALL_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 _UINT32 = cython.declare(cython.longlong, 0xFFFFFFFF)
@@ -913,6 +914,7 @@ def _datum(
     buffer. The codes are avro_program.Code's."""
     first: Long = position
     most: Long = _MAX_TEXT + 16 * (end - at)
+    is_capped: Bool = False
     top: Long = 0  # of the stack; frames: pc to go back to, items left, where the item began, whether any came
     code: Long
     start: Long
@@ -932,6 +934,11 @@ def _datum(
     data_size: Long = size
     fault: Long
     i: Long
+    if most > _MOST_TEXT:
+        most = _MOST_TEXT
+    if limit - first > _MOST_TEXT:
+        limit = first + _MOST_TEXT
+        is_capped = True
     while True:
         code = steps[pc]
         start = steps[pc + 1]
@@ -1281,6 +1288,8 @@ def _datum(
             fault = _NOT_RESOLVED
             break
         pc = steps[pc + 5]
+    if fault == _FULL and is_capped and (tape_end == tape_first or tape_end - tape_at >= 4):
+        fault = _TOO_LONG
     stack[0] = before if data_at < 0 else data_at
     stack[1] = pc
     return fault

@@ -121,7 +121,7 @@ FAULT_TEXTS: Final = {
     Fault.NOT_INT: "an int has more than 32 bits",
     Fault.TOO_DEEP: "it is nested too deeply",
     Fault.EMPTY_ITEMS: "more than 65536 items take no bytes",
-    Fault.TOO_LONG: "the JSON text would be longer than 1 MiB and 16 times the data",
+    Fault.TOO_LONG: "the JSON text would be longer than 1 MiB and 16 times the data, or 128 MiB",
     Fault.LEFT_OVER: "bytes are left over behind the value",
     Fault.LARGE_DECIMAL: "a decimal has more than 8192 bytes",
     Fault.NOT_JSON: "it is not valid JSON",

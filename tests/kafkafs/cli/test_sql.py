@@ -90,6 +90,9 @@ def test_formats(tmp_path: Path) -> None:
     assert table["offset"].to_pylist() == [0, 1, 2, 3, 4]
     text_of("sql", SAMPLE, query, "-o", tmp_path / "x.txt")
     assert len((tmp_path / "x.txt").read_text().splitlines()) == 6
+    long = "SELECT repeat('x', 200000) AS x"
+    assert text_of("sql", SAMPLE, long, "--format", "table").splitlines()[1].strip() == "x" * 100_000 + "…"
+    assert text_of("sql", SAMPLE, long, "--format", "csv").splitlines()[1] == "x" * 200_000
 
 
 def test_statements_from_a_pipe() -> None:

@@ -272,6 +272,18 @@ def test_a_text_that_would_be_too_long() -> None:
     assert "longer than 1 MiB" in fault({"type": "array", "items": items}, encode_varint(65_000) + b"\0")
 
 
+@pytest.mark.skipif(not avro_kernel.is_compiled(), reason="takes minutes")
+@pytest.mark.parametrize(
+    ("schema", "data"),
+    [
+        ({"type": "array", "items": "boolean"}, encode_varint(25_000_000) + b"\0" * 25_000_001),
+        ("string", encode_varint(25_000_000) + b"\1" * 25_000_000),
+    ],
+)
+def test_a_text_that_is_too_long_though_its_data_are_large(schema: object, data: bytes) -> None:
+    assert "or 128 MiB" in fault(schema, data)
+
+
 def test_a_name_of_megabytes_is_no_text_of_few_bytes() -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "a" * (1 << 20), "type": "null"}]}
     assert "longer than 1 MiB" in fault(schema, b"")
