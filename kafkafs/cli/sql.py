@@ -75,8 +75,9 @@ def sql(
 
     QUERY may have several statements, or be .tables or .schema TOPIC. A prompt has these too, .help, .quit, and a
     history ($XDG_STATE_HOME/kafkafs/sql_history). A table escapes control characters, cuts cells of more than 100,000,
-    and says when there are more rows. In csv and jsonl bytes that are not UTF-8 are {"base64":"..."}, timestamps ISO 8601; in csv lists and structs
-    are JSON. What exceeds DuckDB's memory goes to a temporary directory that is not in LOGDIR.
+    and says when there are more rows. In csv and jsonl bytes that are not UTF-8 are {"base64":"..."}, timestamps ISO
+    8601; in csv lists and structs are JSON. What exceeds DuckDB's memory goes to a temporary directory that is not in
+    LOGDIR.
 
     \b
     kafkafs sql /var/kafka "SELECT max(offset) FROM orders WHERE timestamp >= '2026-11-20'"
