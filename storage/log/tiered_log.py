@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from threading import RLock
 from typing import Final
@@ -43,6 +45,7 @@ from storage.tier.remote_segments import RemoteSegment
 from storage.types import MAX_OFFSET, TopicPartition
 
 _AGAIN_S: Final = 5.0  # after something was missing
+_AT_ONCE: Final = 16  # requests to a tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,8 @@ class TieredLog:
         self._wrapped: dict[Segment, Segment] = {}  # those here, by what `here` calls them
         self._front: tuple[Segment, ...] = ()  # those in front of them
         self._found: tuple[int, int, int] | None = None  # from which offset to which, in which generation
-        self._ends: dict[str, int] = {}  # of segments whose layout does not tell, by name
+        # Of segments whose layout does not tell, by name. Threads that whoever has the lock waits for set items.
+        self._ends: dict[str, int] = {}
 
     def snapshot(self) -> LogSnapshot:
         here, held = self.here.snapshot(), self._held
@@ -260,8 +264,9 @@ class TieredLog:
         there = self._remote.segments(False)
         known = self._remote.known()  # after it: so they can only know more
         if known is None:
-            found = [self._unknown_locked(remote, order) for order, remote in enumerate(there)]
-            return [one for one in found if one is not None]
+            # Side by side: each waits for the tier, at least for a manifest.
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                return [one for one in pool.map(self._unknown, there, count()) if one is not None]
         by_id = {remote.segment_id: remote for remote in there}
         finished = {one.segment_id for one in known.values() if one.state is RemoteState.FINISHED}
         if not finished <= by_id.keys():
@@ -275,7 +280,7 @@ class TieredLog:
             if one.state is not RemoteState.STARTED
         ]  # fmt: skip
 
-    def _unknown_locked(self, remote: RemoteSegment, order: int) -> Candidate | None:
+    def _unknown(self, remote: RemoteSegment, order: int) -> Candidate | None:
         """A segment that no metadata know, if its objects are complete; what cannot be read of it makes a gap."""
         try:
             size, last, own = remote.log_size, remote.end_offset, remote.segment_epochs

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -85,7 +84,7 @@ class RemoteSegment:
     `of`: its partition; `segment_id`: of this upload, None where the layout has none; `name`: its objects without their
     suffixes, for people; `is_complete`: whether the layout says that the upload was finished; `missing`: the suffixes
     of objects that are not there; `stored_bytes`: the sizes of those that are. What else there is to know may have to
-    be read from an object, which is done once, when it is first asked for: it raises TierUnavailable and CorruptData.
+    be read from an object when it is asked for: it raises TierUnavailable and CorruptData. Thread-safe.
     """
 
     def __init__(
@@ -108,14 +107,18 @@ class RemoteSegment:
         self.missing: Final = missing
         self.stored_bytes: Final = stored_bytes
         self._load: Final = load
+        # Not a cached_property: in Python 3.11 those of all segments have one lock, and the first read would be alone.
+        self._content: Content | None = None  # read twice at worst, and equal
 
     def __repr__(self) -> str:
         return f"RemoteSegment({self.name})"
 
-    @cached_property
+    @property
     def content(self) -> Content:
-        """Its files, and what its manifest says if the layout has one."""
-        return self._load()
+        """Its files, and what its manifest says if the layout has one. Read once."""
+        if self._content is None:
+            self._content = self._load()
+        return self._content
 
     @property
     def end_offset(self) -> int | None:
@@ -132,17 +135,17 @@ class RemoteSegment:
         """Its file of a kind; None where it is missing, or was not there to be uploaded (a transaction index)."""
         return self.content.parts.get(kind)
 
-    @cached_property
+    @property
     def epochs(self) -> LeaderEpochs | None:
         """The leader epochs of the partition from its start to the segment's end; None where they are missing. Also
         CorruptCheckpoint."""
         file = self.content.epochs_file
         return None if file is None else leader_epochs.parse(bytes(file.whole()), Path(file.name))
 
-    @cached_property
+    @property
     def segment_epochs(self) -> LeaderEpochs | None:
         """The leader epochs of the segment's own offsets, the first from its base offset on. As `epochs`."""
         own = self.content.segment_epochs
-        if own is None and self.epochs is not None:
-            own = self.epochs.truncate_from_start(self.base_offset)
+        if own is None and (epochs := self.epochs) is not None:
+            own = epochs.truncate_from_start(self.base_offset)
         return own
