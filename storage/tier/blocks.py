@@ -13,7 +13,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cachetools import LRUCache
 
@@ -22,6 +22,9 @@ from storage.files.cache_files import CacheFiles, cache_directory
 from storage.format.checksum import crc32c
 from storage.tier.layouts import StoredObject
 from storage.tier.remote_segments import RemoteFile
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateNumbers
 
 # The keys with which Aiven's plugin encrypts: an AES key for each segment, encrypted itself with an RSA key pair.
 #
@@ -47,7 +50,7 @@ class DataKeys:
     def __init__(self, files: Mapping[str, Path]) -> None:
         self._files: Final = dict(files)
         self._lock: Final = threading.Lock()
-        self._private: dict[str, tuple[int, int]] = {}  # modulus and exponent; guarded by the lock
+        self._private: dict[str, RSAPrivateNumbers] = {}  # guarded by the lock
 
     def decrypter(self, data_key: str, aad: bytes, name: str) -> Decrypt:
         """What decrypts the chunks of a segment, each `IV ‖ ciphertext ‖ tag`; `name`: of its manifest.
@@ -67,8 +70,7 @@ class DataKeys:
             encrypted = b""
         if not colon or not encrypted:
             raise CorruptData("manifest has no data key", path=name, expected="ID:BASE64", found=repr(data_key[:80]))
-        modulus, exponent = self._private_key(key_id, name)
-        key = _oaep_removed(encrypted, modulus, exponent)
+        key = _oaep_removed(encrypted, self._private_key(key_id, name))
         if key is None or len(key) not in _AES_KEY_BYTES:
             file = self._files[key_id]
             what = f"was not encrypted with the private key {file} that was given as {key_id[:80]!r}"
@@ -83,7 +85,7 @@ class DataKeys:
 
         return decrypt
 
-    def _private_key(self, key_id: str, name: str) -> tuple[int, int]:
+    def _private_key(self, key_id: str, name: str) -> RSAPrivateNumbers:
         file = self._files.get(key_id)
         if file is None:
             given = ", ".join(sorted(self._files)) or "none"
@@ -95,8 +97,8 @@ class DataKeys:
             return self._private[key_id]
 
 
-def _read_private_key(file: Path) -> tuple[int, int]:
-    """Modulus and private exponent. InvalidConfig for another file than a private RSA key."""
+def _read_private_key(file: Path) -> RSAPrivateNumbers:
+    """InvalidConfig for another file than a private RSA key."""
     try:
         from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
         from cryptography.hazmat.primitives.serialization import load_der_private_key
@@ -111,22 +113,26 @@ def _read_private_key(file: Path) -> tuple[int, int]:
     match = _PEM.search(text)
     if match is not None:
         try:
-            key = load_der_private_key(base64.b64decode(match[1]), None)
+            # Its primes are not tested, which takes a fifth of a second: a key that is none decrypts nothing.
+            key = load_der_private_key(base64.b64decode(match[1]), None, unsafe_skip_rsa_key_validation=True)
         except Exception:  # noqa: BLE001 - a few classes, by version
             key = None
-    if not isinstance(key, RSAPrivateKey):
+    numbers = key.private_numbers() if isinstance(key, RSAPrivateKey) else None
+    if numbers is None or numbers.p * numbers.q != numbers.public_numbers.n:
         raise InvalidConfig("is no private RSA key", path=file, expected="PEM of PKCS#8, without a passphrase")
-    numbers = key.private_numbers()
-    return numbers.public_numbers.n, numbers.d
+    return numbers
 
 
-def _oaep_removed(encrypted: bytes, modulus: int, exponent: int) -> bytes | None:
+def _oaep_removed(encrypted: bytes, key: RSAPrivateNumbers) -> bytes | None:
     """RSAES-OAEP-DECRYPT with SHA3-512 and an empty label; None where it fails."""
+    modulus = key.public_numbers.n
     size = (modulus.bit_length() + 7) // 8
     value = int.from_bytes(encrypted, "big")
     if len(encrypted) != size or value >= modulus or size < 2 * _HASH_BYTES + 2:
         return None
-    message = pow(value, exponent, modulus).to_bytes(size, "big")
+    # By the Chinese remainder theorem, as in RFC 8017, section 5.1.2: a third of the time of one large power.
+    by_q = pow(value, key.dmq1, key.q)
+    message = (by_q + (pow(value, key.dmp1, key.p) - by_q) * key.iqmp % key.p * key.q).to_bytes(size, "big")
     masked_seed, masked = message[1 : 1 + _HASH_BYTES], message[1 + _HASH_BYTES :]
     seed = _xor(masked_seed, _mgf1(masked, _HASH_BYTES))
     block = _xor(masked, _mgf1(seed, len(masked)))
