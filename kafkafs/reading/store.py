@@ -64,6 +64,10 @@ def file_key(segment: Segment, what: str, *, grows: bool = False) -> bytes:
     """What distinguishes a segment's file from every other, and (unless `grows`) from itself after a change; `what`:
     what is kept of it, a rendition for example. SegmentGone."""
     status = segment.log.stat()
+    content = segment.content_key
+    if content is not None:
+        names = {"content": content, "size": status.st_size, "partition": segment.directory.name, "rendition": what}
+        return json.dumps(names).encode()
     head = segment.log.read(0, BATCH_HEADER_SIZE)
     facts = {"device": status.st_dev, "inode": status.st_ino}
     state = {} if grows else {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
@@ -161,6 +165,8 @@ def _describes(pieces: Pieces, segment: Segment) -> bool:
 
     The size and times of a file are not enough: a topic that is made again may have segments of the same sizes.
     """
+    if segment.content_key is not None:
+        return True
     for row in {0, len(pieces) - 1} if len(pieces) else ():
         piece = pieces.piece(row)
         if piece.crc != NO_CRC and not begins_with(segment, piece.position, piece.base_offset, piece.crc):
@@ -278,6 +284,8 @@ class KeyStore:
 
 def _describes_keys(blocks: KeyBlocks, segment: Segment, *, some: bool = False) -> bool:
     """Whether each block, or some of them, begins with the batch that is there now. SegmentGone."""
+    if segment.content_key is not None:
+        return True
     columns = blocks.columns
     if some and len(blocks) > _COMPARED:
         columns = columns[:, np.linspace(0, len(blocks) - 1, _COMPARED).astype(np.intp)]

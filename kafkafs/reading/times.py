@@ -7,6 +7,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -16,6 +17,7 @@ from storage.log.offset_lookup import greatest_timestamp
 from storage.log.reader import batch_records, find_batch
 from storage.log.segment import Segment
 from storage.log.snapshot import Log, LogSnapshot
+from storage.log.tiered_file import REQUESTS_AT_ONCE
 from storage.types import NO_TIMESTAMP
 
 _V1_TIMESTAMP: Final = struct.Struct(">18xq")
@@ -116,7 +118,17 @@ def log_mtime_ns(log: Log, snapshot: LogSnapshot) -> int:
 def mtime_ns(snapshot: LogSnapshot, segments: Iterable[Segment]) -> int:
     """The modification time to show for these segments: the newest message's, or the file's if messages have none."""
     chosen = tuple(segments)
-    newest = max((newest_timestamp(snapshot, segment) for segment in chosen), default=NO_TIMESTAMP)
+    find = partial(newest_timestamp, snapshot)
+    with _lock:
+        waiting = [segment for segment in chosen if segment.is_remote and segment not in _newest]
+    if len(waiting) > 1:  # side by side: each waits for the tier
+        from concurrent.futures import ThreadPoolExecutor  # rarely needed, and takes a while
+
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+            times = [*pool.map(find, waiting), *map(find, set(chosen).difference(waiting))]
+    else:
+        times = list(map(find, chosen))
+    newest = max(times, default=NO_TIMESTAMP)
     return newest * 1_000_000 if newest != NO_TIMESTAMP else file_mtime_ns(chosen)
 
 

@@ -294,6 +294,12 @@ class Segment:
         """Whether it is read in tiered storage."""
         return isinstance(self.log, TieredFile) and not self.log.is_here
 
+    @property
+    def content_key(self) -> str | None:
+        """What tells a segment's bytes from any others without a read, which in a far tier takes long; None elsewhere,
+        where its file is looked at."""
+        return self.log.content_key if isinstance(self.log, TieredFile) else None
+
     def remote_producers(self) -> tuple[int, bytes] | None:
         """For a whole remote segment the offset at its end, and its producer snapshot of there; None without one."""
         data = self._remote_part(FileKind.PRODUCER_SNAPSHOT)

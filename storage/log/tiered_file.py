@@ -23,6 +23,7 @@ from storage.files.names import FileKind
 if TYPE_CHECKING:
     from storage.tier.remote_segments import RemoteSegment
 
+REQUESTS_AT_ONCE: Final = 16  # of a tier, by whoever needs several
 _COPY_BYTES: Final = 1 << 20
 
 
@@ -89,6 +90,20 @@ class TieredFile(LogFile):
     def is_here(self) -> bool:
         """Whether it is still read in the log directory."""
         return self._here is not None
+
+    @property
+    def content_key(self) -> str | None:
+        """`RemoteFile.content_key` of all its bytes."""
+        if self._here is not None:
+            return None
+        try:
+            logs = [None if span.remote is None else span.remote.part(FileKind.LOG) for span in self.spans]
+        except StorageError:
+            return None
+        keys = [None if log is None else log.content_key for log in logs]
+        if not all(keys):
+            return None
+        return repr([(key, span.start, span.end) for key, span in zip(keys, self.spans, strict=True)])
 
     def move(self, spans: tuple[Span, ...]) -> None:
         """From now on it is read in the tier, where these spans have all its bytes."""

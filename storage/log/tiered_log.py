@@ -40,12 +40,11 @@ from storage.log.remote_metadata import (
 from storage.log.scanning import last_offset_before, scan_batches
 from storage.log.segment import LOOKUP_BYTES, Segment
 from storage.log.snapshot import Log, LogSnapshot
-from storage.log.tiered_file import Span, TieredFile
+from storage.log.tiered_file import REQUESTS_AT_ONCE, Span, TieredFile
 from storage.tier.remote_segments import RemoteSegment
 from storage.types import MAX_OFFSET, TopicPartition
 
 _AGAIN_S: Final = 5.0  # after something was missing
-_AT_ONCE: Final = 16  # requests to a tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +264,7 @@ class TieredLog:
         known = self._remote.known()  # after it: so they can only know more
         if known is None:
             # Side by side: each waits for the tier, at least for a manifest.
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
+            with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
                 return [one for one in pool.map(self._unknown, there, count()) if one is not None]
         by_id = {remote.segment_id: remote for remote in there}
         finished = {one.segment_id for one in known.values() if one.state is RemoteState.FINISHED}

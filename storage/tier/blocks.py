@@ -2,6 +2,7 @@
 
 A block is read, decrypted and decompressed as a whole, and kept: as it was in the tier in the user's cache directory,
 if the place is far away, and as the broker had it in memory. So what was encrypted in the tier is so on this disk too.
+Blocks that are read ahead stay in memory as they were in the tier: decoded, they would push each other out.
 """
 
 from __future__ import annotations
@@ -167,6 +168,8 @@ _CRC_BYTES: Final = 4
 Stored = Callable[[int], tuple[int, int]]
 # A block as the broker had it, given its bytes in the object and its size then. CorruptData.
 Decode = Callable[[memoryview, int], memoryview]
+# Of a block in memory: its object, its position there, and whether it is decoded.
+_Key = tuple[StoredObject, int, bool]
 
 
 class BlockCache:
@@ -177,17 +180,20 @@ class BlockCache:
         self.files: Final = CacheFiles(directory or cache_directory("tier"), ".block", disk_bytes)
         # Guarded by the lock. A block that is larger than all that is kept takes the place of all others.
         self._lock: Final = threading.Lock()
-        self._blocks: LRUCache[tuple[StoredObject, int], memoryview] = LRUCache(
-            memory_bytes, lambda block: min(len(block), memory_bytes)
-        )
+        self._blocks: LRUCache[_Key, memoryview] = LRUCache(memory_bytes, lambda block: min(len(block), memory_bytes))
 
-    def get(self, key: tuple[StoredObject, int]) -> memoryview | None:
+    def get(self, key: _Key) -> memoryview | None:
         with self._lock:
             return self._blocks.get(key)
 
-    def put(self, key: tuple[StoredObject, int], block: memoryview) -> None:
+    def put(self, key: _Key, block: memoryview) -> None:
         with self._lock:
             self._blocks[key] = block
+
+    def take(self, key: _Key) -> memoryview | None:
+        """`get`, and gives it up."""
+        with self._lock:
+            return self._blocks.pop(key, None)
 
 
 class BlockFile(RemoteFile):
@@ -214,6 +220,14 @@ class BlockFile(RemoteFile):
         # One thread at a time asks the tier: others that want the same block would ask for it too.
         self._lock: Final = threading.Lock()
 
+    @property
+    def content_key(self) -> str | None:
+        """For what is far away the object as it was listed, by which its blocks are kept on disk too."""
+        stored = self._object
+        if stored.place.is_local or not stored.version:
+            return None
+        return repr((stored.name, stored.size, stored.version))
+
     def read(self, position: int, size: int) -> memoryview:
         end = min(position + size, self.size)
         if position >= end:
@@ -229,9 +243,9 @@ class BlockFile(RemoteFile):
             result[max(start - position, 0) :][: len(part)] = part
         return result
 
-    def _key(self, number: int) -> tuple[StoredObject, int]:
+    def _key(self, number: int, *, decoded: bool = True) -> _Key:
         # By where it is stored: an object may have several files, and may be opened several times.
-        return self._object, self._stored(number)[0]
+        return self._object, self._stored(number)[0], decoded
 
     def _block(self, number: int, last: int) -> memoryview:
         block = self._cache.get(self._key(number))
@@ -253,7 +267,8 @@ class BlockFile(RemoteFile):
         sizes = [size]
         for following in range(number + 1, min(last, (self.size - 1) // self._block_size) + 1):
             more = self._stored(following)[1]
-            if sum(sizes) + more > _REQUEST_BYTES or self._cache.get(self._key(following)) is not None:
+            there = any(self._cache.get(self._key(following, decoded=form)) is not None for form in (True, False))
+            if sum(sizes) + more > _REQUEST_BYTES or there:
                 break
             sizes.append(more)
         wanted = sum(sizes)
@@ -261,13 +276,13 @@ class BlockFile(RemoteFile):
         if len(data) != wanted:
             expected = f"at least {position + wanted} bytes"
             raise CorruptData("object is cut off", path=self.name, expected=expected, found=position + len(data))
+        first = data[: sizes[0]]
         for at, size in enumerate(sizes):
             self._keep(number + at, data[:size])
-            block = self._decoded(number + at, data[:size])
+            if at:
+                self._cache.put(self._key(number + at, decoded=False), memoryview(bytes(data[:size])))
             data = data[size:]
-            if not at:
-                first = block
-        return first
+        return self._decoded(number, first)
 
     def _decoded(self, number: int, data: memoryview) -> memoryview:
         size = min(self._block_size, self.size - number * self._block_size)
@@ -281,8 +296,9 @@ class BlockFile(RemoteFile):
         return repr((stored.name, stored.size, stored.version, position, size)).encode("utf-8", "surrogateescape")
 
     def _kept(self, number: int) -> memoryview | None:
-        if self._object.place.is_local:
-            return None
+        ahead = self._cache.take(self._key(number, decoded=False))
+        if ahead is not None or self._object.place.is_local:
+            return ahead
         key = self._file_key(number)
         data = self._cache.files.read(key)
         if data is None or len(data) != self._stored(number)[1] + _CRC_BYTES:

@@ -26,6 +26,11 @@ class RemoteFile(ABC):
         self.name: Final = name
         self.size: Final = size
 
+    @property
+    def content_key(self) -> str | None:
+        """What tells its bytes from any others without a request; None where they must be read for that."""
+        return None
+
     @abstractmethod
     def read(self, position: int, size: int) -> memoryview:
         """The bytes from a position on, fewer than `size` only where the file ends. TierUnavailable; CorruptData where
