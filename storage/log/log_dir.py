@@ -272,7 +272,11 @@ class LogDir:
             numbers = self._topics.get(topic, ())
             return [self.log(TopicPartition(topic, number)) for number in numbers]
 
-        return RemoteMetadata(logs)
+        def count() -> int | None:
+            # Elsewhere than in a broker's directory it is only that of the partitions that are here.
+            return self.topic_info(topic).partition_count if self.is_broker and topic in self._topics else None
+
+        return RemoteMetadata(logs, count)
 
     def remote_offsets(self, tp: TopicPartition, first_offset: int) -> OffsetRange | None:
         """The offsets of a partition in tiered storage, before its first segment here, which begins at `first_offset`;

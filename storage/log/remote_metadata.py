@@ -8,6 +8,7 @@ Kafka's RemoteLogMetadataCache, RemoteLogSegmentState, TopicBasedRemoteLogMetada
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -21,6 +22,8 @@ from typing import Any, Final
 from storage.errors import StorageError, TooManyKeys
 from storage.files import names
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
+from storage.files.partition_metadata import id_bytes
+from storage.format.hashing import murmur2
 from storage.format.messages import Held, messages
 from storage.log.reader import read_range
 from storage.log.snapshot import Log
@@ -28,6 +31,7 @@ from storage.tier.remote_segments import RemoteSegment
 from storage.types import MAX_OFFSET
 
 _MAX_INT32: Final = 2**31 - 1
+_MAX_UINT32: Final = 2**32 - 1
 _PARTITION_DELETED: Final = 2  # RemotePartitionDeleteState
 
 
@@ -70,12 +74,14 @@ Partition = tuple[str, int]
 class RemoteMetadata:
     """The events in the partitions of the topic that are in a log directory, followed as they are added. Thread-safe.
 
-    `logs`: returns the logs of these partitions as of now.
+    `logs`: returns the logs of these partitions as of now. `count`: how many partitions the topic has, None where that
+    is not known for sure: then all are read, and otherwise the one that has the events of what is asked for.
     """
 
-    def __init__(self, logs: Callable[[], list[Log]]) -> None:
+    def __init__(self, logs: Callable[[], list[Log]], count: Callable[[], int | None] = lambda: None) -> None:
         # Constant after construction.
         self._logs = logs
+        self._count = count
         # Guarded by the lock.
         self._lock = Lock()
         self._read: dict[Log, tuple[int, int]] = {}  # by log: the generation that was read, and up to which offset
@@ -88,16 +94,18 @@ class RemoteMetadata:
         """The remote segments of a partition, by id; None where there are no events of it here."""
         with self._lock:
             try:
-                self._follow_locked()
+                self._follow_locked(topic_id, partition)
             except (StorageError, OSError) as error:
                 self.problem = error
             known = self._known.get((topic_id, partition))
             return None if known is None else dict(known)
 
-    def _follow_locked(self) -> None:
-        now = {log: log.snapshot() for log in self._logs()}
+    def _follow_locked(self, topic_id: str, partition: int) -> None:
+        logs, partitions = self._logs(), self._count()
+        number = None if partitions is None else metadata_partition(topic_id, partition, partitions)
+        now = {log: log.snapshot() for log in logs if number in (None, log.tp.partition)}
         for log, (generation, end) in self._read.items():
-            if log not in now or now[log].generation != generation or now[log].log_end_offset < end:
+            if log not in logs or (log in now and (now[log].generation != generation or now[log].log_end_offset < end)):
                 self._read = {}
                 self._known.clear()
                 break
@@ -144,6 +152,15 @@ class RemoteMetadata:
                 # Kept, without what nobody asks for: those that were removed are the offsets that the log has lost.
                 before = replace(before, epochs=())
             segments[segment_id] = replace(before, state=state, order=self._events)
+
+
+def metadata_partition(topic_id: str, partition: int, count: int) -> int:
+    """The partition, of `count`, that has the events of a topic's partition (RemoteLogMetadataTopicPartitioner)."""
+    most, least = struct.unpack(">QQ", id_bytes(topic_id))
+    number = 1
+    for part in (least ^ least >> 32, most ^ most >> 32, partition):
+        number = number * 31 + part & _MAX_UINT32
+    return (murmur2(number.to_bytes(4, "big")) & _MAX_INT32) % count
 
 
 def _segment(segment_id: str, data: dict[str, Any], order: int) -> KnownSegment | None:
