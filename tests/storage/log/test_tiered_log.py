@@ -7,6 +7,7 @@ import random
 import shutil
 from bisect import bisect_right
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -33,6 +34,7 @@ from storage.log.remote_metadata import (
     counted_slices,
     cover,
     lineage_of,
+    metadata_partition,
     slices_of,
 )
 from storage.log.scanning import scan_batches
@@ -527,6 +529,23 @@ def test_states_are_those_of_the_broker() -> None:
             assert dict(found.epochs) == {int(epoch): start for epoch, start in one["epochs"].items()}
     assert len(golden) > 30
     assert log_dir.remote_metadata.segments("AAAAAAAAAAAAAAAAAAAAAA", 0) is None
+
+
+@requires_fixtures
+def test_only_the_partition_that_has_the_events_is_read() -> None:
+    """Which of three that is a broker has decided, for every segment."""
+    log_dir = LogDir.open_read_only(TIERS / "log")
+    topic = names.REMOTE_LOG_METADATA_TOPIC
+    logs = [log_dir.log(TopicPartition(topic, number)) for number in log_dir.partitions(topic)]
+    assert log_dir.topic_info(topic).partition_count == len(logs) == 3
+    chosen = set()
+    for one in json.loads((TIERS / "golden" / "segments.json").read_text()):
+        number = metadata_partition(one["topic_id"], one["partition"], 3)
+        metadata = RemoteMetadata(partial(list, logs), lambda: 3)
+        assert one["id"] in (metadata.segments(one["topic_id"], one["partition"]) or {})
+        assert list(metadata._read) == [logs[number]]
+        chosen.add(number)
+    assert len(chosen) > 1
 
 
 @requires_fixtures
