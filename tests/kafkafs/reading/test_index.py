@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -34,14 +35,19 @@ from kafkafs.reading.store import Store, default_directory
 from kafkafs.reading.workbench import Rendition
 from kafkafs.reading.workers import Workers
 from kafkafs.tree import services
-from kafkafs.tree.tree import Tree
+from kafkafs.tree.tree import Tree, TreeOptions
 from storage.format.checksum import crc32c
 from storage.format.compression import Codec
 from storage.log.log_dir import LogDir
 from storage.log.segment import Segment
+from storage.tier.blocks import BlockCache
+from storage.tier.object_places import Directory
+from storage.tier.tier import Tier
 from storage.types import Isolation, TopicPartition
+from tests.support.fixtures import requires_fixtures
 from tests.support.live_log import LiveLog
 from tests.support.reference_views import content, read_all, tree_of
+from tests.support.tiers import KEYS, TIERS, copied
 
 PATH = "/t/0/messages.txt"
 TP = TopicPartition("t", 0)
@@ -423,3 +429,52 @@ def _batches(path: Path) -> list[tuple[int, int]]:
         found.append((position, end))
         position = end
     return found
+
+
+@requires_fixtures
+def test_in_a_far_tier_a_later_mount_reads_only_where_the_log_begins(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And an object that is another one than before: by its time here, by its ETag in a bucket."""
+    asked: list[str] = []
+    make, read = Directory.__init__, Directory.read
+
+    def far(place: Directory, name: str) -> None:
+        make(place, name)
+        place.is_local = False  # type: ignore[misc]
+
+    def noted(place: Directory, key: str, position: int, size: int) -> bytes:
+        if key.endswith(".log"):
+            asked.append(key)
+        return read(place, key, position, size)
+
+    monkeypatch.setattr(store, "LEAST_BYTES", 1)
+    monkeypatch.setattr(Directory, "__init__", far)
+    monkeypatch.setattr(Directory, "read", noted)
+    place = copied(TIERS / "tier-aiven-enc", tmp_path / "tier")
+
+    def size(blocks: str) -> int:
+        tier = Tier([str(place)], KEYS, BlockCache(directory=tmp_path / blocks))
+        options = TreeOptions(index_bytes=1 << 20, index_dir=cache)
+        tree = Tree(LogDir.open_read_only(TIERS / "log", tier=tier), options)
+        tree.start()
+        try:
+            with closing(tree.lookup("/gone/0/messages.txt").open()) as handle:
+                assert handle.size is not None
+                return handle.size
+        finally:
+            tree.stop()
+
+    def bases() -> list[int]:
+        found = sorted({int(Path(key).name[:20]) for key in asked})
+        asked.clear()
+        return found
+
+    first = size("first")
+    assert bases() == [0, 233, 482, 719, 967, 1006, 1243]
+    assert size("second") == first
+    assert bases() == [0]
+    (other,) = place.rglob("gone-*/0/00000000000000000719-*.log")
+    os.utime(other, ns=(1, 1))
+    assert size("third") == first
+    assert bases() == [0, 719]

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ from storage.files import checkpoints, leader_epochs, names
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.log.log_dir import LogDir
 from storage.log.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
-from storage.log.reader import find_batch
+from storage.log.reader import find_batch, read_range
 from storage.log.remote_metadata import (
     Candidate,
     KnownSegment,
@@ -39,6 +40,7 @@ from storage.log.remote_metadata import (
 )
 from storage.log.scanning import scan_batches
 from storage.log.tiering import remote_offsets
+from storage.tier.object_places import Directory
 from storage.types import Isolation, OffsetRange, TopicPartition
 from storage.upkeep.retention import TIERED, brokers_retention, preview_partition, retain_partition
 from tests.support.fixtures import FIXTURES, requires_fixtures
@@ -142,6 +144,43 @@ def test_a_tier_that_is_away_is_an_error_for_its_part_and_is_tried_again(tmp_pat
     shutil.copytree(TIERS / "tier-local", away)
     now[0] = 3600.0
     assert read_all(log.snapshot()) == golden_of(LZ)
+
+
+@requires_fixtures
+def test_manifests_are_read_side_by_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without the broker's metadata each is needed: all are asked for before the first is there."""
+    directory = copied(TIERS / "log", tmp_path / "log", metadata=False)
+    there, read = Barrier(7), Directory.read
+
+    def waiting(place: Directory, key: str, position: int, size: int) -> bytes:
+        if key.endswith(".rsm-manifest"):
+            there.wait(30)
+        return read(place, key, position, size)
+
+    monkeypatch.setattr(Directory, "read", waiting)
+    snapshot = opened(directory, TIERS / "tier-aiven").log(GONE).snapshot()
+    assert [segment.base_offset for segment in snapshot.segments[:-1]] == [0, 233, 482, 719, 967, 1006, 1243]
+    assert not there.broken
+
+
+@requires_fixtures
+@pytest.mark.parametrize("layout", ["tier-local", "tier-aiven-enc"])
+def test_the_last_messages_need_the_last_segment_alone(
+    layout: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+    read = Directory.read
+
+    def noted(place: Directory, key: str, position: int, size: int) -> bytes:
+        asked.append(key)
+        return read(place, key, position, size)
+
+    monkeypatch.setattr(Directory, "read", noted)
+    snapshot = opened(TIERS / "log", TIERS / layout).log(GONE).snapshot()
+    blocks = read_range(snapshot, snapshot.log_end_offset - 10)
+    assert [offset for block in blocks for offset in block.offset.tolist()] == list(range(1250, 1260))
+    assert asked
+    assert {Path(key).name[:20] for key in asked} == {f"{1243:020}"}
 
 
 @requires_fixtures

@@ -18,6 +18,7 @@ import pytest
 
 from storage.errors import CorruptData, InvalidConfig, StorageError, TierUnavailable, UnsupportedFormat
 from storage.files.names import FileKind
+from storage.tier import manifests
 from storage.tier.blocks import BlockCache
 from storage.tier.manifests import decode_sizes
 from storage.tier.object_places import Url
@@ -564,6 +565,24 @@ def test_what_was_read_is_kept_as_it_is_in_the_tier(requests: Requests, tmp_path
     read = len(requests.read)
     assert contents() == first
     assert len(requests.read) > read
+
+
+@pytest.mark.usefixtures("bucket")
+def test_each_block_is_decoded_once_when_memory_is_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    decoded, chunk = [], manifests._chunk
+
+    def noted(*arguments: Any) -> memoryview:
+        decoded.append(arguments)
+        return chunk(*arguments)
+
+    monkeypatch.setattr(manifests, "_chunk", noted)
+    cache = BlockCache(memory_bytes=20_000, directory=tmp_path)  # of chunks of 16,384 bytes
+    (segment, *_) = Tier([f"{URL}/tier-aiven-enc"], KEYS, cache).segments("two", 0)
+    log = segment.content.parts[FileKind.LOG]
+    assert log.size > 3 * 16_384
+    for at in range(0, log.size, 1000):
+        log.read(at, 1000)
+    assert len(decoded) == -(-log.size // 16_384)
 
 
 def test_an_object_that_was_replaced_is_not_read_from_the_cache(bucket: Any, tmp_path: Path) -> None:
