@@ -160,7 +160,7 @@ def metadata_partition(topic_id: str, partition: int, count: int) -> int:
     number = 1
     for part in (least ^ least >> 32, most ^ most >> 32, partition):
         number = number * 31 + part & _MAX_UINT32
-    return (murmur2(number.to_bytes(4, "big")) & _MAX_INT32) % count
+    return int(murmur2(number.to_bytes(4, "big")) & _MAX_INT32) % count
 
 
 def _segment(segment_id: str, data: dict[str, Any], order: int) -> KnownSegment | None:

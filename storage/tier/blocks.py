@@ -137,9 +137,9 @@ def _oaep_removed(encrypted: bytes, key: RSAPrivateNumbers) -> bytes | None:
     masked_seed, masked = message[1 : 1 + _HASH_BYTES], message[1 + _HASH_BYTES :]
     seed = _xor(masked_seed, _mgf1(masked, _HASH_BYTES))
     block = _xor(masked, _mgf1(seed, len(masked)))
-    zeros, one, key = block[_HASH_BYTES:].partition(b"\x01")
+    zeros, one, found = block[_HASH_BYTES:].partition(b"\x01")
     right = hmac.compare_digest(block[:_HASH_BYTES], hashlib.sha3_512(b"").digest())
-    return key if right and message[0] == 0 and one and not any(zeros) else None
+    return found if right and message[0] == 0 and one and not any(zeros) else None
 
 
 def _mgf1(seed: bytes, size: int) -> bytes:

@@ -31,6 +31,7 @@ from tests.bench import (
     spark_scan,
     sql,
     through_mount,
+    tier,
     writing,
 )
 from tests.bench.case import Context, say
@@ -56,6 +57,7 @@ CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
     "spark-sink": ("writing with Spark", spark.measure_sink),
     "large": ("a large partition", scale.large_partition),
     "own": ("Kafka's own topics, beside its own tool", own_topics.measure),
+    "tier": ("tiered storage, beside its libraries", tier.measure),
     "verify": ("verify, beside Kafka's own tool", checking.verify),
 }
 
