@@ -255,6 +255,7 @@ class _ServedTree:
         self._listener = listener
         self._recovery = recovery
         self._owned = owned
+        self._tier = log_dir.tier
         self._maintenance = None if owned is None else _maintenance(owned)
         report = Report(
             Sources(
@@ -291,6 +292,8 @@ class _ServedTree:
 
     def start(self) -> None:
         """Starts the threads, and notifies the listener. Called from FUSE's init, after any fork."""
+        if self._tier is not None:
+            self._tier.connect()
         self.tree.start()
         if self._maintenance is not None:
             self._maintenance.start()

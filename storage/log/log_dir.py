@@ -81,7 +81,7 @@ class LogDir:
         self._place = os.fspath(path)  # converting a Path to text takes longer than the system call
         self.clock = clock
         self._config = config
-        self._tier: Tier | None = None
+        self.tier: Tier | None = None
         self.is_broker = exists(path / names.META_PROPERTIES)
         self.read_only = open_log is None
         self._open_log = self._follow if open_log is None else open_log
@@ -114,7 +114,7 @@ class LogDir:
     def use_tier(self, tier: Tier | None) -> None:
         """From now on logs have their remote segments too, which are in this tier. To be called before the first log is
         taken."""
-        self._tier = tier
+        self.tier = tier
 
     def refresh(self) -> None:
         """Lists the directory again if partitions were added or removed. OSError when it can no longer be listed."""
@@ -240,7 +240,7 @@ class LogDir:
 
     def _with_tier(self, log: Log) -> Log:
         """The log with its remote segments, if there can be any."""
-        tier, tp = self._tier, log.tp
+        tier, tp = self.tier, log.tp
         if tier is None or tp.topic in names.KAFKAS_OWN_TOPICS or tp.topic == names.CLUSTER_METADATA_TOPIC:
             return log
         from storage.log.tiered_log import RemotePart, TieredLog

@@ -50,6 +50,18 @@ class Tier:
     def __hash__(self) -> int:
         return hash(self._named)
 
+    def connect(self) -> None:
+        """Begins to connect to what is far away, for a process that has time before the first request, and keeps the
+        first listings. Nobody waits for it, and errors come again when something is read."""
+
+        def connect(place: Place) -> None:
+            with contextlib.suppress(StorageError):
+                self._entries(place, "")
+
+        for place in self.places:
+            if not place.is_local:
+                threading.Thread(target=connect, args=(place,), daemon=True).start()
+
     def forget_listings(self) -> None:
         """Has everything listed again, because something that is there was not found."""
         with self._lock:

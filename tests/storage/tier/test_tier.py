@@ -27,6 +27,7 @@ from storage.tier.tier import Tier
 from tests.support.aiven_objects import RsaKey, Style, random_id, sizes_text, write
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.tiers import KEYS, TIERS
+from tests.support.waiting import wait_for
 
 pytestmark = requires_fixtures
 
@@ -565,6 +566,15 @@ def test_what_was_read_is_kept_as_it_is_in_the_tier(requests: Requests, tmp_path
     read = len(requests.read)
     assert contents() == first
     assert len(requests.read) > read
+
+
+@pytest.mark.usefixtures("bucket")
+def test_a_process_that_has_time_connects_first(requests: Requests, tmp_path: Path) -> None:
+    there = tier("tier-local", tmp_path)
+    there.connect()
+    wait_for("the listing", lambda: bool(there._listed))
+    assert there.segments("two", 0)
+    assert requests.listed.count("") == 1
 
 
 @pytest.mark.usefixtures("bucket")
