@@ -304,7 +304,7 @@ def _check_same(found: BatchRange, source: LogSnapshot, copy: LogSnapshot, *, co
         )
 
 
-_WINDOW: Final = 1 << 20
+_WINDOW: Final = 4 << 20
 _FLUSH_BYTES: Final = 32 << 20
 # Retention is not copied, nor tiering: the copy keeps what it was given.
 _NOT_COPIED: Final = frozenset({"retention.ms", "retention.bytes", "retention.free.bytes"})
@@ -634,6 +634,7 @@ def copy_batches(snapshot: LogSnapshot, log: PartitionLog, recorder: PartitionRe
     if place is None:
         return
     position = place.position
+    spare = memoryview(b"")
     with ThreadPoolExecutor(1, "mirror-digest") as pool:  # starts a thread when it gets something to do
         digesting: Future[None] | None = None
         for segment in snapshot.segments[place.segment_index :]:
@@ -645,8 +646,12 @@ def copy_batches(snapshot: LogSnapshot, log: PartitionLog, recorder: PartitionRe
                 if recorder is not None:
                     if digesting is not None:
                         digesting.result()
-                    # The next window is read into the same buffer.
-                    kept = data if isinstance(data, LargeBatch) else memoryview(bytes(data))
+                    kept = data
+                    if not isinstance(data, LargeBatch):  # the next window is read into the same buffer
+                        if len(data) > len(spare):
+                            spare = memoryview(bytearray(len(data)))
+                        kept = spare[: len(data)]
+                        kept[:] = data
                     digesting = pool.submit(recorder.add, segment.base_offset, kept, headers)
                 yield int(headers.size.sum())
             position = 0
