@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from kafkafs.reading.workbench import Workbench, workbench
-from storage.log.segment import Segment
+from storage.log.segment import LARGE_WINDOW_BYTES, Segment
 
 _log = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ _PARTS = 8  # the most for one segment
 
 # Read, decoded and summed up at a time. Each step of a window releases the interpreter's lock, and getting it back from
 # another thread costs more than a smaller window would gain from the processor's cache.
-_WINDOW_BYTES = 4 << 20
+_WINDOW_BYTES = LARGE_WINDOW_BYTES
 
 OnBytes = Callable[[int], None]
 """Called with the number of file bytes after each step; may raise to end the work."""

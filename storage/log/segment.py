@@ -43,27 +43,27 @@ from storage.types import OffsetPosition
 # Recycled read buffers: a new megabyte for each window would be zeroed and paged in each time.
 
 WINDOW_BYTES: Final = 1 << 20
+LARGE_WINDOW_BYTES: Final = 4 << 20
 # Enough for the batches between two index entries at Kafka's default interval; larger ones are read in such steps.
 LOOKUP_BYTES: Final = 64 << 10
 
-_KEPT: Final = 8  # windows in use at once by a few parallel readers
-_free: deque[bytearray] = deque(maxlen=_KEPT)
+# As many of each size as a few parallel readers use at once.
+_free: Final[dict[int, deque[bytearray]]] = {WINDOW_BYTES: deque(maxlen=8), LARGE_WINDOW_BYTES: deque(maxlen=2)}
 
 
 def take(size: int = WINDOW_BYTES) -> bytearray:
     """A buffer of at least `size` bytes with arbitrary content. Thread-safe, because a deque's ends are."""
-    if size <= WINDOW_BYTES:
-        try:
-            return _free.pop()
-        except IndexError:
-            return bytearray(WINDOW_BYTES)
-    return bytearray(size)
+    size = next((recycled for recycled in _free if size <= recycled), size)
+    try:
+        return _free[size].pop()
+    except LookupError:  # none is free, or none of this size is kept
+        return bytearray(size)
 
 
 def give(buffer: bytearray) -> None:
     """Takes a buffer back. Its bytes may change from now on, also for views of it that still exist."""
-    if len(buffer) == WINDOW_BYTES:
-        _free.append(buffer)
+    if len(buffer) in _free:
+        _free[len(buffer)].append(buffer)
 
 
 _CAPACITY_BYTES = 32 << 20
