@@ -25,7 +25,7 @@ _FIRST_BYTES = 8 << 20  # scanned to see whether a segment has too many keys to 
 class _Entry:
     """What is known of a segment. `blocks` is replaced as a whole, under the entry's lock, by more of them."""
 
-    __slots__ = ("blocks", "is_kept", "is_loaded", "lock")
+    __slots__ = ("blocks", "counted_bytes", "is_kept", "is_loaded", "lock")
 
     def __init__(self) -> None:
         # has its own locking
@@ -34,6 +34,8 @@ class _Entry:
         self.blocks = KeyBlocks.none()
         self.is_loaded = False  # whether the disk was asked
         self.is_kept = False  # whether these blocks are on disk
+        # guarded by the index's lock
+        self.counted_bytes = 0  # of `blocks` when they were last counted
 
 
 class KeyIndex:
@@ -53,6 +55,7 @@ class KeyIndex:
         # guarded by the lock
         self._lock = threading.Lock()
         self._entries: OrderedDict[Segment, _Entry] = OrderedDict()
+        self._held_bytes = 0  # the sum of their counted_bytes
 
     def find(self, snapshot: LogSnapshot, segment: Segment, key: bytes, start: int, end: int) -> Found:
         """Where messages with the key may be, from the position `start` to `end`; what is not known up to there is
@@ -86,12 +89,14 @@ class KeyIndex:
         entry = self._entry(segment)
         with entry.lock:
             self._add_locked(entry, snapshot, segment, parts, end)
-        self._limit()
+        self._limit(segment, entry)
 
     def forget(self, segment: Segment) -> None:
         """Drops what is known of a segment."""
         with self._lock:
-            self._entries.pop(segment, None)
+            entry = self._entries.pop(segment, None)
+            if entry is not None:
+                self._held_bytes -= entry.counted_bytes
 
     def start(self) -> None:
         """Allows scans (again)."""
@@ -136,7 +141,7 @@ class KeyIndex:
                         )
                     self._scan_seconds += time.monotonic() - begun
                     self._add_locked(entry, snapshot, segment, parts, end)
-            self._limit()
+            self._limit(segment, entry)
         elif not entry.is_kept and _is_whole(entry.blocks.file_end, segment, snapshot):
             with entry.lock:
                 self._keep_locked(entry, segment)
@@ -175,7 +180,7 @@ class KeyIndex:
                         entry.blocks = found
                         entry.is_kept = found.file_end == segment.size
                     entry.is_loaded = True
-            self._limit()
+            self._limit(segment, entry)
         return entry
 
     def _entry(self, segment: Segment) -> _Entry:
@@ -186,13 +191,18 @@ class KeyIndex:
             self._entries.move_to_end(segment)
             return entry
 
-    def _limit(self) -> None:
-        """Forgets the least recently used segments if all take too much memory."""
+    def _limit(self, segment: Segment, entry: _Entry) -> None:
+        """Counts what an entry holds by now, and forgets the least recently used segments if all take too much
+        memory."""
         with self._lock:
-            held = sum(entry.blocks.memory_bytes for entry in self._entries.values())
-            while held > self._kept_bytes and len(self._entries) > 1:
-                _, entry = self._entries.popitem(last=False)
-                held -= entry.blocks.memory_bytes
+            if self._entries.get(segment) is not entry:
+                return  # forgotten meanwhile
+            held = entry.blocks.memory_bytes
+            self._held_bytes += held - entry.counted_bytes
+            entry.counted_bytes = held
+            while self._held_bytes > self._kept_bytes and len(self._entries) > 1:
+                _, oldest = self._entries.popitem(last=False)
+                self._held_bytes -= oldest.counted_bytes
 
 
 def _is_whole(position: int, segment: Segment, snapshot: LogSnapshot) -> bool:

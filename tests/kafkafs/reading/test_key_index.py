@@ -233,6 +233,14 @@ def test_memory_is_limited(live: LiveLog, monkeypatch: pytest.MonkeyPatch) -> No
         index.find(snapshot, segment, b"k1", 0, snapshot.end_position(segment))
     assert index.status()["segments"] == 1
     assert index.status()["lookups"] == 4
+    index = KeyIndex(Workers(), None)
+    for segment in snapshot.segments:
+        index.find(snapshot, segment, b"k1", 0, snapshot.end_position(segment))
+    index = KeyIndex(Workers(), None, kept_bytes=index.status()["memory_bytes"] * 3 // 2)
+    for segment in snapshot.segments * 2:  # what is forgotten no longer counts
+        index.forget(segment)
+        index.find(snapshot, segment, b"k1", 0, snapshot.end_position(segment))
+    assert index.status()["segments"] == len(snapshot.segments) > 1
 
 
 def test_bytes_of_a_key(live: LiveLog) -> None:
