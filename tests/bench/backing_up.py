@@ -78,6 +78,7 @@ def _large(context: Context) -> None:
             ("cp, large", "cp -r SRC DEST"),
             ("cp, synced, large", "cp -r SRC DEST && sync DEST/*/* DEST/* DEST"),
             ("mirror, large", "kafkafs mirror SRC DEST"),
+            ("mirror --manifest, large", f"kafkafs mirror SRC DEST --manifest {temporary}/m.json"),
             ("revive, large", "kafkafs revive SRC --to DEST"),
             ("revive --link, large", "kafkafs revive SRC --to DEST --link"),
         ):

@@ -1,6 +1,6 @@
 """Decoding without a mount: our kernel beside fastavro with orjson, and Protobuf beside the library's MessageToJson.
 
-`avro_rows` and `SCHEMAS` can fill a log directory too, to read the same messages through a mount.
+And Avro through a mount, beside jsonl of the same messages.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 import io
 import json
 import random
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -20,10 +22,13 @@ from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder
 from kafkafs.decoding.protobuf import decoder as protobuf_decoder
 from kafkafs.schemas.registry import AVRO, PROTOBUF, Reference, Schema
 from storage.format.batches import BatchTable, Column
-from storage.format.block import RecordBlock, RecordColumn
+from storage.format.block import RecordBlock, RecordColumn, RecordColumns
 from storage.types import TopicPartition
 from tests.bench.case import Context
+from tests.bench.data import BATCH_BYTES, CACHE, START_MS, SegmentWriter
 from tests.bench.measure import Row, call_seconds
+from tests.bench.noop_fuse import cat_seconds
+from tests.bench.through_mount import fresh
 
 # Bytes of values in a block: its lines are some 512 KiB, as a piece of a mount's file is.
 BLOCK_BYTES = 200_000
@@ -246,3 +251,29 @@ def measure(context: Context) -> None:
         report.add(row, call_seconds(lambda: render_lines(columns, out)))
         row = Row(peer, bytes=size, messages=len(rows), note="the library alone; a fiftieth, time by 50")
         report.add(row, call_seconds(lambda: decode_protobuf(fewer)) * len(rows) / len(fewer))
+    _through_mount(context)
+
+
+def _through_mount(context: Context) -> None:
+    """The messages of 12 fields, cold and warm."""
+    columns = Columns.of(avro_rows(1, order, context.messages))
+    count = len(columns.lengths)
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix="decoded-") as temporary:
+        log_dir, schemas = Path(temporary) / "log", Path(temporary) / "schemas"
+        schemas.mkdir()
+        (schemas / "1.avsc").write_text(SCHEMAS[1].text)
+        writer = SegmentWriter(log_dir / "avro-0")
+        times = np.arange(START_MS, START_MS + count, dtype=np.int64)
+        values = RecordColumns(columns.buffer, columns.starts, columns.lengths, times)
+        writer.append_records(values, count, 0, memoryview(bytearray(BATCH_BYTES)))
+        writer.close()
+        for _ in range(context.runs):
+            for kind in ("jsonl", "decoded.jsonl"):
+                with fresh(log_dir, None, "--schemas", str(schemas)) as tree:
+                    for state in ("cold", "warm"):
+                        file = tree.path / "avro" / "0" / f"messages.{kind}"
+                        seconds = cat_seconds(file)
+                        compare = (f"avro jsonl {state}",) if kind == "decoded.jsonl" else ()
+                        shown = f"cat MNT/avro/0/messages.{kind} >/dev/null"
+                        row = Row(f"avro {kind} {state}", shown, [], file.stat().st_size, count, "", compare)
+                        context.report.add(row, seconds)

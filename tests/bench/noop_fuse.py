@@ -1,9 +1,9 @@
 """The floor: the best filesystem that fusepy can be, doing no work. What a real one takes longer is its own doing.
 
 It serves three files of `--bytes` bytes each: `direct` (direct_io), `buffered` (the page cache, dropped at each open)
-and `cached` (page cache kept). All reads are answered from one buffer made beforehand. What is written to `sink`
-(direct_io) is gone; with `--lean` it is not even copied out of libfuse's buffer, and threads keep their Python state,
-as in kafkafs itself.
+and `cached` (page cache kept). All reads are answered from one buffer made beforehand. `entries` is a directory of
+ENTRIES such files, to list. What is written to `sink` (direct_io) is gone; with `--lean` it is not even copied out of
+libfuse's buffer, and threads keep their Python state, as in kafkafs itself.
 
     python -m tests.bench.noop_fuse MNT [--bytes N] [--lean]  serve in the foreground until unmounted
 
@@ -32,6 +32,7 @@ from kafkafs.mounting.operations import (
 DEFAULT_BYTES = 505_000_000  # 5,000,000 messages of 100 bytes, and their newlines
 FILES = ("direct", "buffered", "cached")
 SINK = "sink"
+ENTRIES = 1000
 SUBTYPE = "kafkafs-noop"
 _READ_BYTES = 128 << 10
 
@@ -49,16 +50,23 @@ class Noop(fuse.Operations):  # type: ignore[misc]
         self._block = bytes(range(256)) * (_READ_BYTES // 256)
 
     def getattr(self, path: str | None, info: object = None) -> dict[str, int]:
-        if path == "/":
+        if path in ("/", "/entries"):
             return {"st_mode": stat.S_IFDIR | 0o555, "st_nlink": 2}
         if path == f"/{SINK}":
             return {"st_mode": stat.S_IFREG | 0o222, "st_nlink": 1, "st_size": 0, "st_blksize": _READ_BYTES}
-        if info is None and (path or "")[1:] not in FILES:  # an open file comes without its path
+        # An open file comes without its path.
+        if info is None and (path or "")[1:] not in FILES and not (path or "").startswith("/entries/"):
             raise fuse.FuseOSError(errno.ENOENT)
         return {"st_mode": stat.S_IFREG | 0o444, "st_nlink": 1, "st_size": self._size, "st_blksize": _READ_BYTES}
 
-    def readdir(self, _path: str, _fh: int) -> list[str]:
-        return [".", "..", *FILES, SINK]
+    def opendir(self, path: str) -> int:
+        return int(path == "/entries")  # a listing comes without its path
+
+    def readdir(self, _path: str | None, number: int) -> list[str]:
+        return [".", "..", *(map(str, range(ENTRIES)) if number else (*FILES, "entries", SINK))]
+
+    def getxattr(self, _path: str, _name: str, _position: int = 0) -> bytes:
+        raise fuse.FuseOSError(errno.ENOTSUP)
 
     def open(self, path: str, info: Any) -> int:
         info.direct_io = path in ("/direct", f"/{SINK}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import struct
+import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 from storage.format.batches import BatchTable, scan
@@ -13,34 +15,61 @@ from storage.format.record_batch import encode_batch
 from tests.bench.case import Context
 from tests.bench.data import CACHE, START_MS
 from tests.bench.measure import Row, greatest_rss
-from tests.bench.noop_fuse import cat_seconds
+from tests.bench.noop_fuse import cat_seconds, noop_mount
 from tests.bench.through_mount import fresh, mount_seconds
 
 PARTITIONS = 10_000
 SEGMENTS = 10
 TOPICS = 100
+LISTED = 200
 
 
 def many_partitions(context: Context) -> None:
-    """Ready time of 10,000 partitions; each segment is one small batch."""
+    """Ready time of 10,000 partitions, and `ls -lR` of 200; each segment is one small batch."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="many-") as temporary:
         root = Path(temporary)
-        model, log_dir = root / "model", root / "log"
+        model = root / "model"
         model.mkdir()
-        log_dir.mkdir()
         for segment in range(SEGMENTS):
             batch = encode_batch([Record(None, b"message", (), START_MS + segment)], base_offset=segment)
             for suffix, content in ((".log", batch), (".index", b""), (".timeindex", b"")):
                 (model / f"{segment:020}{suffix}").write_bytes(content)
-        files = list(model.iterdir())
-        for number in range(PARTITIONS):
-            directory = log_dir / f"topic-{number % TOPICS:03}-{number // TOPICS}"
-            directory.mkdir()
-            for file in files:  # names of the same few files: a mount has to look at every name all the same
-                (directory / file.name).hardlink_to(file)
+        _listings(context, _partitions(root / "few", model, LISTED))
         note = f"{PARTITIONS:,} partitions, {PARTITIONS * SEGMENTS:,} segments"
+        log_dir = _partitions(root / "log", model, PARTITIONS)
         mount_seconds(context.report, log_dir, "mount of many partitions", context.runs, note)
+
+
+def _partitions(log_dir: Path, model: Path, count: int) -> Path:
+    log_dir.mkdir()
+    files = list(model.iterdir())
+    for number in range(count):
+        directory = log_dir / f"topic-{number % TOPICS:03}-{number // TOPICS}"
+        directory.mkdir()
+        for file in files:  # names of the same few files: a mount has to look at every name all the same
+            (directory / file.name).hardlink_to(file)
+    return log_dir
+
+
+def _listings(context: Context, log_dir: Path) -> None:
+    floor = "no-op mount, ls -lR"
+    for _ in range(context.runs):
+        with noop_mount() as point:
+            _list(context, floor, point / "entries")
+        with fresh(log_dir) as tree:
+            _list(context, "ls -lR cold", tree.path, floor)
+            _list(context, "ls -lR warm", tree.path, floor)
+
+
+def _list(context: Context, name: str, directory: Path, *compare: str) -> None:
+    time.sleep(1.1)  # for as long names may stay in the kernel's cache
+    start = time.perf_counter()
+    text = subprocess.run(["ls", "-lR", directory], stdout=subprocess.PIPE, check=True).stdout
+    seconds = time.perf_counter() - start
+    entries = sum(line[:1] in (b"-", b"d") for line in text.splitlines())
+    row = Row(name, "ls -lR MNT", note=f"time for 1,000 of {entries:,} entries", compare=compare)
+    context.report.add(row, seconds / entries * 1000)
 
 
 def shifted(data: bytes, offset: int) -> bytearray:

@@ -41,7 +41,7 @@ def measure(context: Context) -> None:
     with fresh(log_dir) as tree:  # what is timed must be right
         for partition in ("plain", "lz4", "zstd", "single", "sealed"):
             run_seconds(["cmp", str(tree.path / partition / "0" / "messages.txt"), str(lines(messages))])
-    floor = "no-op mount"
+    floor, buffered = "no-op mount", "no-op mount, page cache"
     sealed_messages = messages * 24 // 25  # ends below the active segment
 
     def cat(name: str, tree: Mounted, path: str, *compare: str, note: str = "") -> None:
@@ -54,6 +54,8 @@ def measure(context: Context) -> None:
         with noop_mount(size) as point:
             row = Row(floor, "cat MNT/direct >/dev/null", bytes=size, note="direct_io, threads: the floor")
             report.add(row, cat_seconds(point / "direct"))
+            row = Row(buffered, "cat MNT/buffered >/dev/null", bytes=size, note="the page cache, empty at first")
+            report.add(row, cat_seconds(point / "buffered"))
             cat_seconds(point / "cached")
             row = Row("no-op mount, second read", "cat MNT/cached >/dev/null", bytes=size, note="keep_cache")
             report.add(row, cat_seconds(point / "cached"))
@@ -72,7 +74,7 @@ def measure(context: Context) -> None:
             cat("log view", tree, "plain/0/messages.log")
         with fresh(log_dir) as tree:
             sealed = f"sealed/0/offsets/0-{sealed_messages - 1}.txt"
-            cat("sealed range, first read", tree, sealed)
+            cat("sealed range, first read", tree, sealed, buffered, "txt cold")
             cat("sealed range, second read", tree, sealed, "no-op mount, second read")
     for row in (row for name, row in report.rows.items() if name.startswith("sealed range")):
         row.messages = sealed_messages
