@@ -23,8 +23,8 @@ from tests.simulation.scheduler import Deadlock, Scheduler
 from tests.simulation.shrinking import failure_of, shrink
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = os.environ.get("KAFKAFS_SIMULATION_SEEDS", "2000" if os.environ.get("CI") == "true" else "200")
-FRESH = os.environ.get("KAFKAFS_SIMULATION_FRESH", "20" if os.environ.get("CI") == "true" else "0")
+SEEDS = os.environ.get("KAFKAFS_SIMULATION_SEEDS", "500" if os.environ.get("CI") == "true" else "200")
+FRESH = os.environ.get("KAFKAFS_SIMULATION_FRESH", "100" if os.environ.get("CI") == "true" else "0")
 
 RecordProperty = Callable[[str, object], None]
 
