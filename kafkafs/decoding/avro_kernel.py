@@ -67,7 +67,7 @@ _WIDTH = cython.declare(cython.longlong, 6)
 _FRAME = cython.declare(cython.longlong, 4)
 _MAX_EMPTY_ITEMS = cython.declare(cython.longlong, 65536)
 _MAX_DECIMAL = cython.declare(cython.longlong, 8192)
-# A datum of n bytes may become a text of so many bytes, and 16 n.
+# A datum of n bytes may become a text of so many bytes, and 16 n; at most of as many as the second says.
 _MAX_TEXT = cython.declare(cython.longlong, 1 << 20)
 _MOST_TEXT = cython.declare(cython.longlong, 1 << 27)
 

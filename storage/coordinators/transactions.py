@@ -209,7 +209,7 @@ def transactional_ids(log_dir: LogDir) -> TransactionalIds:
         return TransactionalIds({}, complete=False)
     found: dict[str, TransactionMetadata] = {}
     problems: list[str] = []
-    counted: list[Held] = []
+    counted: list[Held] = []  # kept, so that those of all partitions count together
     for partition in here:
         try:
             states, skipped, held = _states(log_dir.log(TopicPartition(TRANSACTION_STATE_TOPIC, partition)))

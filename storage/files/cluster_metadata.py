@@ -270,7 +270,7 @@ class MetadataReplay:
         CorruptCheckpoint when it contradicts earlier ones."""
         match record.kind:
             case "BEGIN_TRANSACTION_RECORD" | "ABORT_TRANSACTION_RECORD":
-                self._in_transaction = record.kind.startswith("BEGIN")
+                self._in_transaction = record.kind == "BEGIN_TRANSACTION_RECORD"
                 self._transaction.clear()
             case "END_TRANSACTION_RECORD":
                 ended = self._transaction.copy()

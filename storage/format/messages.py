@@ -165,18 +165,18 @@ class Messages:
         """Key and value of each record of a block as `json` reads their texts: None where there is none; its error:
         CorruptData, or UnsupportedFormat for types, versions and frames that are not known here. `held`: by a state to
         which the caller adds them. TooManyKeys."""
-        row, room, usual = 0, np.empty(_ROOM, np.uint8), np.empty(0, np.uint8)
+        row = 0
+        room = usual = np.empty(_ROOM, np.uint8)
         while row < len(block):
             found = self.read(block.buffer, block.columns[_SIDES, row : row + _MOST_ROWS], room, exact=exact)
             if not found.rows:
-                usual = usual if len(usual) else room
                 room = np.empty(4 * len(room), np.uint8)
                 continue
             if held is not None:
                 held.add(found.rows, found.end)
             places = found.places[:, : found.rows].T.ravel().tolist()
             text = room[: found.end].tobytes()
-            room, usual = (usual, usual[:0]) if len(usual) else (room, usual)
+            room = usual
             sides = zip(places[::2], places[1::2], strict=True)
             parts = [text[at : at + size] if size >= 0 else b"null" for at, size in sides]
             read = json.loads(b"[%b]" % b",".join(parts))  # all at once: a call costs as much as a small text

@@ -306,7 +306,7 @@ class Follower(Generic[_Replay]):
             if self._failure is not None:
                 raise self._failure.with_traceback(None)
             return False
-        continues = log is self._log and self._failure is None and self._continues(snapshot)
+        continues = log is self._log and self._continues(snapshot)
         # Until everything is read: after a failure half-way all is read again.
         self._snapshot = self._failure = None
         rereads = Rereads()
