@@ -69,7 +69,10 @@ class Flushed:
         for log in self._owned.logs():
             copy = self._world.copies.get(log.tp)
             limit_ms = self._world.flush_ms.get(log.tp.topic)
-            if limit_ms is None or log.failure is not None or (copy is not None and copy.cuts):
+            if limit_ms is None or log.failure is not None:
+                continue
+            # The recovery point is lowered before a log is cut, and what is cut need not be on the disk.
+            if copy is not None and (copy.cuts or copy.cutting is not None):
                 continue
             until_ms = self._rounds[-2][0] - limit_ms
             # Or what was there when its last flush began.
