@@ -24,7 +24,7 @@ from tests.simulation.shrinking import failure_of, shrink
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = os.environ.get("KAFKAFS_SIMULATION_SEEDS", "500" if os.environ.get("CI") == "true" else "200")
-FRESH = os.environ.get("KAFKAFS_SIMULATION_FRESH", "100" if os.environ.get("CI") == "true" else "0")
+FRESH = os.environ.get("KAFKAFS_SIMULATION_FRESH", "20" if os.environ.get("CI") == "true" else "0")
 
 RecordProperty = Callable[[str, object], None]
 
