@@ -214,9 +214,13 @@ class LineWriter:
             again = failure is not None and self._after_failure_locked(failure, data)
             if not self._may_be_cut:
                 self._lines = 0
-            taken, error = self._take_behind_locked(data, failure.done if again and failure is not None else 0)
+            before = failure if again else None
+            taken, error = self._take_behind_locked(data, before.done if before is not None else 0)
             if durable and (done := bytes(data[:taken]).rfind(b"\n") + 1):
-                self._sync_locked(data, done, begun, again=again)
+                self._sync_locked(data, done, begun, before)
+            if before is not None and before.done > len(data):
+                done = before.done - len(data)
+                self._failure = _Failure(before.data[len(data) :], before.error, told=True, may_be_cut=True, done=done)
             if error is None:
                 self._may_be_cut = len(data) >= _CUT_BYTES
                 if self._may_be_cut:
@@ -307,16 +311,21 @@ class LineWriter:
         return self._parse(line, np.zeros(1, np.int64), np.full(1, len(line), np.int64)).error is None
 
     def _take_behind_locked(self, data: Buffer, done: int) -> _Outcome:
-        """`_take_locked` where the first `done` bytes are in the log already, if that many come again."""
-        if not 0 < done <= len(data):
+        """`_take_locked` where the first `done` bytes are in the log already. Of those, fewer may come at first: a
+        write(2) of the same bytes from another address is cut at another place."""
+        if not done:
             return self._take_locked(data)
         self._begun.clear()
-        taken, error = self._take_locked(data[done:]) if done < len(data) else (0, None)
+        if done >= len(data):
+            return len(data), None
+        taken, error = self._take_locked(data[done:])
         return done + taken, error
 
-    def _sync_locked(self, data: Buffer, done: int, begun: bytes, *, again: bool) -> None:
+    def _sync_locked(self, data: Buffer, done: int, begun: bytes, before: _Failure | None) -> None:
         """Makes the lines durable that the first `done` bytes complete. If that fails, nothing of `data` counts as
-        taken: the line that was `begun` before it still is. Lines that come again are not appended again."""
+        taken: the line that was `begun` before it still is. Lines that come again are not appended again. `before`: the
+        failure after which `data` is the refused bytes again."""
+        again = before is not None
         try:
             self._destination.sync()
         except Exception as error:
@@ -324,6 +333,8 @@ class LineWriter:
             self._begun[:] = begun
             assert self._failure is not None
             self._failure.done = done
+            if before is not None and before.done > done:
+                self._failure.data, self._failure.done = before.data, before.done
             raise
 
     def _refuse_locked(self, data: Buffer, taken: int, error: Exception, *, told: bool, again: bool) -> None:

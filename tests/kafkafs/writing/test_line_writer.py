@@ -110,6 +110,29 @@ def test_a_durable_write_whose_sync_failed_is_refused_as_a_whole(
     assert kept.values == expected
 
 
+@pytest.mark.parametrize("fails_again", [False, True])
+@pytest.mark.parametrize("cut", [2, 4, 6])
+def test_lines_of_a_failed_durable_write_that_come_again_in_smaller_requests_are_not_there_twice(
+    kept: Kept, writer: LineWriter, monkeypatch: pytest.MonkeyPatch, cut: int, fails_again: bool
+) -> None:
+    """A program may write them again from another address, where the kernel cuts at another place."""
+
+    def fail() -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    data = b"one\ntwo\nthr"
+    with monkeypatch.context() as failing_disk:
+        failing_disk.setattr(kept, "sync", fail)
+        with pytest.raises(OSError, match="too many"):
+            writer.write(data, durable=True)
+        if fails_again and cut >= 4:
+            with pytest.raises(OSError, match="too many"):
+                writer.write(data[:cut], durable=True)
+    for part in data[:cut], data[cut:], b"ee\nfour\n":
+        assert writer.write(part, durable=True) == len(part)
+    assert kept.values == [b"one", b"two", b"three", b"four"]
+
+
 def test_the_last_line_ends_with_sync_or_close(kept: Kept, writer: LineWriter) -> None:
     writer.write(b"one")
     writer.sync()
