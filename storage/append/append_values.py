@@ -109,10 +109,14 @@ def assigned_epochs(epochs: LeaderEpochs, table: BatchTable, first: int, last: i
 
 
 def recovered_epochs(epochs: LeaderEpochs, table: BatchTable, first: int, last: int) -> LeaderEpochs:
-    """The epochs with those in the rows `first` to `last` that are newer than all known ones (LogSegment.recover).
+    """The epochs with those in the rows `first` to `last` that are newer than all known ones (LogSegment.recover), or
+    unknown where these begin: the log start, up to where the first entry had moved, may be lower after a truncation.
 
     What is known of older ones stays: compaction may have taken the batches with which they began.
     """
+    if epochs.entries and table.base_offset[first] < epochs.entries[-1].start_offset:
+        for row in (table.magic[first:last] == 2).nonzero()[0] + first:
+            epochs = epochs.insert(EpochEntry(int(table.leader_epoch[row]), int(table.base_offset[row])))
     known = -1 if epochs.latest_epoch is None else epochs.latest_epoch
     newer = (table.magic[first:last] == 2) & (table.leader_epoch[first:last] > known)
     for row in (newer.nonzero()[0] + first).tolist():

@@ -581,6 +581,8 @@ class PartitionLog:
         while row < table.rows:
             count = rows_that_fit(table, row, self._active.fill, limits, self._clock.now_ms())
             if count == 0:
+                # The epoch first: after a roll beyond a gap, one that a failed append has left would be in the log.
+                self._assign_epochs_locked(table, row, row + 1)
                 self._roll_locked(max(self._next_offset, first_offset(table, row)))
                 count = max(1, rows_that_fit(table, row, self._active.fill, limits, self._clock.now_ms()))
             stop = self._active.rows_until_full(table, row, row + count, limits)

@@ -230,13 +230,14 @@ class ProducerSnapshots:
         table.expire(self._clock.now_ms(), self._expiration_ms)
 
     def write(self, table: ProducerTable) -> None:
-        """Writes a snapshot of the state at its end, unless the newest one is as new (takeSnapshot)."""
+        """Writes a snapshot of the state at its end, durably, unless the newest one is as new (takeSnapshot)."""
         newest = self.offsets[-1] if self.offsets else 0
         if table.end_offset <= newest:
             return
         with opened(self._disk, self._path(table.end_offset), create=True) as file:
             file.truncate(0)
             file.write_at(0, table.snapshot())
+            file.sync()
         self.offsets.append(table.end_offset)
 
     def _remove(self, offset: int) -> None:

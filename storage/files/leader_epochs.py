@@ -6,7 +6,7 @@ LeaderEpochFileCache.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +52,15 @@ class LeaderEpochs:
         while kept and (kept[-1].epoch >= entry.epoch or kept[-1].start_offset >= entry.start_offset):
             kept = kept[:-1]
         return LeaderEpochs((*kept, entry))
+
+    def insert(self, entry: EpochEntry) -> LeaderEpochs:
+        """With this entry before later ones, if its epoch lies between those that are known around its offset."""
+        slot = bisect_right(self.entries, entry.start_offset, key=lambda entry: entry.start_offset)
+        earlier = self.entries[slot - 1].epoch if slot else -1
+        if slot == len(self.entries) or not earlier < entry.epoch < self.entries[slot].epoch:
+            return self
+        kept = bisect_left(self.entries, entry.start_offset, key=lambda entry: entry.start_offset)
+        return LeaderEpochs((*self.entries[:kept], entry, *self.entries[slot:]))
 
     def truncate_from_end(self, end_offset: int) -> LeaderEpochs:
         """Without the entries that start at or beyond `end_offset` (LeaderEpochFileCache.truncateFromEnd)."""

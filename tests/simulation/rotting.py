@@ -60,11 +60,12 @@ def _flip(world: World, rot: Rot, paths: Sequence[Path], *, later: bool) -> bool
         return False
     if place - start > 12 and not later:
         lost = [message for message in lost if message.offset <= int(table.last_offset[row])]
-    # That a message is earlier than the first of its batch is told by nothing but the message (kafkafs/DESIGN.md).
-    least, _ = times_of(table, row)
+    # That a message is earlier than the first of its batch is told by nothing but the message (kafkafs/DESIGN.md), and
+    # the times of a batch that a wrong length hides are not looked for.
+    least, greatest = times_of(table, row)
     for message in lost:
         world.rotten[tp, message.offset] = message
-        if message.timestamp < least:
+        if message.timestamp < least or message.timestamp > greatest:
             world.untimed.add((tp, message.offset))
     data[place] ^= 1 << rot.bit % 8
     path.write_bytes(bytes(data))

@@ -224,6 +224,7 @@ class _Run:
             world.failing.clear()
             world.end_removals()
             world.disk.stopped = False
+            world.disk.was_killed |= scheduler.killed
             if scheduler.killed and not lost_power:
                 remains.check_killed(world, lost_power=False)
             if lost_power:

@@ -163,6 +163,49 @@ def test_a_log_ends_where_its_segment_begins(tmp_path: Path) -> None:
     assert owned.close().clean
 
 
+def test_an_epoch_that_a_failed_append_has_left_is_not_in_a_gap(tmp_path: Path) -> None:
+    """The next append may begin beyond a gap, in another segment, with the epoch of another leader."""
+    disk = FaultyDisk(tmp_path)
+    owned = opened(tmp_path, disk=disk)
+    owned.create_topic("t", 1, {"segment.bytes": "300"})
+    log = owned.log(TP)
+    log.append_batches(memoryview(_batch(0, [b"a" * 80], epoch=1)))
+    disk.fail = lambda what, _path: errno.ENOSPC if what.startswith("write 0") else None
+    with pytest.raises(OSError, match="No space"):
+        log.append_batches(memoryview(_batch(1, [b"b"], epoch=5)))
+    disk.fail = lambda _what, _path: None
+    log.append_batches(memoryview(_batch(7, [b"c" * 80], epoch=3)))
+    assert log.snapshot().epochs.entries == (EpochEntry(1, 0), EpochEntry(3, 7))
+
+
+def test_an_interrupted_truncation_below_the_log_start_leaves_the_epochs_of_what_stays(tmp_path: Path) -> None:
+    """The first entry was at the log start; the first message that stays is below it."""
+    before = tmp_path / "before"
+    before.mkdir()
+    owned = opened(before)
+    owned.create_topic("t", 1, {"segment.bytes": "400"})
+    for base in range(0, 8, 2):
+        owned.log(TP).append_batches(memoryview(_batch(base, [b"a", b"b" * 80], epoch=base)))
+    owned.log(TP).increment_log_start_offset(4)
+    close_clean(owned)
+
+    def work(sessions: Sessions, _: list[str]) -> None:
+        owned = sessions.open()
+        assert owned.log(TP).snapshot().epochs.entries == (EpochEntry(4, 4), EpochEntry(6, 6))
+        owned.truncate_to(TP, 2)
+        owned.close()
+
+    ends = set()
+    for stopped, _ in every_crash(tmp_path, before, work, list):
+        owned = opened(stopped.path)
+        log = owned.log(TP).snapshot()
+        for message in read_all(log):
+            assert log.epochs.epoch_at(message.offset) == message.offset // 2 * 2, stopped
+        ends.add((log.log_start_offset, log.log_end_offset))
+        close_clean(owned, stopped)
+    assert {(4, 8), (0, 2), (2, 2)} <= ends
+
+
 @pytest.mark.parametrize("preallocated", [False, True])
 def test_what_was_cut_off_does_not_come_back_in_a_full_segment(tmp_path: Path, preallocated: bool) -> None:
     """An append to a full disk is undone in a segment of which all is flushed, or it was preallocated, and then the log
