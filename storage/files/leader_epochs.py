@@ -54,11 +54,13 @@ class LeaderEpochs:
         return LeaderEpochs((*kept, entry))
 
     def insert(self, entry: EpochEntry) -> LeaderEpochs:
-        """With this entry before later ones, if its epoch lies between those that are known around its offset."""
+        """With this entry before later ones, if its epoch lies between those that are known around its offset; the one
+        of the same epoch moves there."""
         slot = bisect_right(self.entries, entry.start_offset, key=lambda entry: entry.start_offset)
         earlier = self.entries[slot - 1].epoch if slot else -1
-        if slot == len(self.entries) or not earlier < entry.epoch < self.entries[slot].epoch:
+        if slot == len(self.entries) or not earlier < entry.epoch <= self.entries[slot].epoch:
             return self
+        slot += self.entries[slot].epoch == entry.epoch
         kept = bisect_left(self.entries, entry.start_offset, key=lambda entry: entry.start_offset)
         return LeaderEpochs((*self.entries[:kept], entry, *self.entries[slot:]))
 

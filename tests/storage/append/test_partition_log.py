@@ -178,20 +178,23 @@ def test_an_epoch_that_a_failed_append_has_left_is_not_in_a_gap(tmp_path: Path) 
     assert log.snapshot().epochs.entries == (EpochEntry(1, 0), EpochEntry(3, 7))
 
 
-def test_an_interrupted_truncation_below_the_log_start_leaves_the_epochs_of_what_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize("epochs", [(0, 2, 4, 6), (0, 0, 0, 6)])
+def test_an_interrupted_truncation_below_the_log_start_leaves_the_epochs_of_what_stays(
+    tmp_path: Path, epochs: tuple[int, ...]
+) -> None:
     """The first entry was at the log start; the first message that stays is below it."""
     before = tmp_path / "before"
     before.mkdir()
     owned = opened(before)
     owned.create_topic("t", 1, {"segment.bytes": "400"})
-    for base in range(0, 8, 2):
-        owned.log(TP).append_batches(memoryview(_batch(base, [b"a", b"b" * 80], epoch=base)))
+    for number, epoch in enumerate(epochs):
+        owned.log(TP).append_batches(memoryview(_batch(2 * number, [b"a", b"b" * 80], epoch=epoch)))
     owned.log(TP).increment_log_start_offset(4)
     close_clean(owned)
 
     def work(sessions: Sessions, _: list[str]) -> None:
         owned = sessions.open()
-        assert owned.log(TP).snapshot().epochs.entries == (EpochEntry(4, 4), EpochEntry(6, 6))
+        assert owned.log(TP).snapshot().epochs.entries == (EpochEntry(epochs[2], 4), EpochEntry(6, 6))
         owned.truncate_to(TP, 2)
         owned.close()
 
@@ -200,7 +203,7 @@ def test_an_interrupted_truncation_below_the_log_start_leaves_the_epochs_of_what
         owned = opened(stopped.path)
         log = owned.log(TP).snapshot()
         for message in read_all(log):
-            assert log.epochs.epoch_at(message.offset) == message.offset // 2 * 2, stopped
+            assert log.epochs.epoch_at(message.offset) == epochs[message.offset // 2], stopped
         ends.add((log.log_start_offset, log.log_end_offset))
         close_clean(owned, stopped)
     assert {(4, 8), (0, 2), (2, 2)} <= ends
