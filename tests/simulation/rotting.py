@@ -11,6 +11,7 @@ from tests.simulation.plan import Rot
 from tests.simulation.world import World, messages_of
 
 _OUTSIDE_CRC = range(12, 16)  # the leader epoch, which nothing protects; so it is with the first 8 bytes, the offset
+_TIMES = range(27, 43)  # of the batch: base timestamp, max timestamp
 _MAGIC = 16  # not covered by the CRC either: readers refuse such a batch, but recovery, as a broker's, leaves it
 
 
@@ -60,12 +61,12 @@ def _flip(world: World, rot: Rot, paths: Sequence[Path], *, later: bool) -> bool
         return False
     if place - start > 12 and not later:
         lost = [message for message in lost if message.offset <= int(table.last_offset[row])]
-    # That a message is earlier than the first of its batch is told by nothing but the message (kafkafs/DESIGN.md), and
-    # the times of a batch that a wrong length hides are not looked for.
+    # That a message is earlier than the first of its batch is told by nothing but the message (kafkafs/DESIGN.md). The
+    # times of a batch that a wrong length hides are not looked for, and wrong times count only if they are near.
     least, greatest = times_of(table, row)
     for message in lost:
         world.rotten[tp, message.offset] = message
-        if message.timestamp < least or message.timestamp > greatest:
+        if message.timestamp < least or message.timestamp > greatest or place - start in _TIMES:
             world.untimed.add((tp, message.offset))
     data[place] ^= 1 << rot.bit % 8
     path.write_bytes(bytes(data))
