@@ -7,7 +7,7 @@ from collections import Counter
 import click
 
 from kafkafs.cli import echo
-from kafkafs.cli.shared_options import Parsed, whole_number
+from kafkafs.cli.shared_options import Parsed, pair, whole_number
 from kafkafs.cli.terminal import print_json, print_table
 
 _MOST_START = 1_000_000  # above this Kafka's 32-bit arithmetic may overflow
@@ -20,9 +20,7 @@ def _brokers(text: str) -> list[int]:
 def _racks(text: str) -> dict[int, str]:
     racks = {}
     for part in text.split(","):
-        broker, equals, rack = part.partition("=")
-        if not equals or not rack:
-            raise ValueError(f"{part!r} is not in the form BROKER=RACK")
+        broker, rack = pair(part, "BROKER=RACK")
         racks[_broker(broker)] = rack
     return racks
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import echo, shared_options
-from kafkafs.cli.shared_options import AS_JSON, LOGDIR, TopicPartitionPattern, expand, open_log_dir
-from storage.types import TopicPartition
+from kafkafs.cli import echo
+from kafkafs.cli.shared_options import AS_JSON, LOGDIR, TopicPartitionPattern, expand, open_log_dir, passes, report
 
 if TYPE_CHECKING:
     from storage.compaction.compaction import CompactionResult
     from storage.directory.owned_dir import OwnedDir
+    from storage.types import TopicPartition
 
 
 @click.command()
@@ -35,30 +35,20 @@ def compact(ctx: click.Context, logdir: Path, tp: str, dry_run: bool, as_json: b
     kafkafs compact ./logs accounts --dry-run
     kafkafs compact ./logs accounts/0
     """
-    chosen = expand(open_log_dir(logdir), tp)
-    results, errors = _compact(logdir, chosen, dry_run=dry_run)
-    shared_options.report(ctx, results, errors, print_result, as_object if as_json else None, dry_run=dry_run)
-
-
-def _compact(
-    logdir: Path, chosen: Sequence[TopicPartition], *, dry_run: bool
-) -> tuple[list[CompactionResult], shared_options.Errors]:
     from storage.compaction.cleaner import compact_partition, preview_partition
 
     log_dir = open_log_dir(logdir)
-    results: list[CompactionResult] = []
 
-    def rehearse(tp: TopicPartition) -> None:
-        results.append(preview_partition(log_dir, tp))
+    def run(owned: OwnedDir, tp: TopicPartition) -> Iterator[CompactionResult]:
+        result = None
+        while result is None or not result.is_complete:
+            result = compact_partition(owned, tp)
+            yield result
 
-    def run(owned: OwnedDir, tp: TopicPartition) -> None:
-        while not results or results[-1].tp != tp or not results[-1].is_complete:
-            results.append(compact_partition(owned, tp))
-            for path in results[-1].files:
-                owned.disk.unlink(path)
-
-    errors = shared_options.each(chosen, rehearse) if dry_run else shared_options.each_owned(logdir, chosen, run)
-    return results, errors
+    results, errors = passes(
+        logdir, expand(log_dir, tp), lambda tp: preview_partition(log_dir, tp), run, dry_run=dry_run
+    )
+    report(ctx, results, errors, print_result, as_object if as_json else None, dry_run=dry_run)
 
 
 def print_result(result: CompactionResult) -> None:

@@ -21,6 +21,7 @@ from kafkafs.cli.shared_options import (
     dated,
     expand,
     open_log_dir,
+    owned_dir,
     whole_number,
 )
 from kafkafs.cli.terminal import moment, print_json, print_table
@@ -219,7 +220,6 @@ def _reset(
 ) -> None:
     from storage.coordinators.group_commits import GroupCommitter
     from storage.coordinators.groups import GroupOffsets
-    from storage.directory.owned_dir import Opening, OwnedDir
     from storage.files.names import CONSUMER_OFFSETS_TOPIC
 
     log_dir = open_log_dir(logdir)
@@ -227,8 +227,7 @@ def _reset(
     place = GroupOffsets(log_dir).place(group)
     # Only the log that is written to is recovered, if it exists yet.
     only = () if place is None else (TopicPartition(CONSUMER_OFFSETS_TOPIC, place),)
-    owned = OwnedDir.open(logdir, Opening(gentle=True, only=only))
-    try:
+    with owned_dir(logdir, {}, only=only) as owned:
         offsets = GroupOffsets(owned.log_dir)
         committer = GroupCommitter(owned, offsets, force=force)
         before = offsets.group(group)
@@ -236,10 +235,6 @@ def _reset(
         committer.check(group, chosen)
         committer.commit(group, wanted)
         committer.sync(group)
-    finally:
-        failure = owned.close().failure
-    if failure is not None:
-        raise failure
     _tell(group, before, wanted, as_json)
 
 

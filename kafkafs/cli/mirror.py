@@ -25,6 +25,8 @@ from kafkafs.cli.shared_options import (
     check_destination,
     expand,
     open_log_dir,
+    owned_dir,
+    pair,
 )
 from kafkafs.cli.terminal import print_json, print_table, progress_bar
 from storage.errors import UnknownTopicOrPartition
@@ -38,13 +40,6 @@ if TYPE_CHECKING:
 
 _LOOK_AGAIN_S = 0.1
 _FLUSH_S = 5.0
-
-
-def _renaming(text: str) -> tuple[str, str]:
-    old, sign, new = text.partition("=")
-    if not sign or not old or not new:
-        raise ValueError(f"{text!r} is not in the form OLD=NEW")
-    return old, new
 
 
 @click.command()
@@ -63,7 +58,7 @@ def _renaming(text: str) -> tuple[str, str]:
     "--rename",
     "renamings",
     multiple=True,
-    type=Parsed("OLD=NEW", _renaming),
+    type=Parsed("OLD=NEW", lambda text: pair(text, "OLD=NEW")),
     help="Give the topic OLD the name NEW in DEST; may be repeated.",
 )
 @click.option(
@@ -110,7 +105,6 @@ def mirror(
     kafkafs mirror /var/kafka /backup/kafka --until 2026-11-20T10:15 --manifest /backup/kafka.json
     """
     from storage.backup.mirror import Mirror
-    from storage.directory.owned_dir import Opening, OwnedDir
     from storage.files import manifest
     from storage.files.disk import RealDisk
 
@@ -121,25 +115,21 @@ def mirror(
     renamed = _renamed(source, renamings, follow)
     recorder = None if manifest_path is None else _recorder(manifest_path, src, dest)
     interrupted = _was_interrupted(dest)
-    owned = OwnedDir.open(dest, Opening(create=True, gentle=True))
-    try:
+    unclosed: dict[TopicPartition, Exception] = {}
+    with owned_dir(dest, unclosed, create=True) as owned:
         with progress_bar() as progress:
             wanted = partial(_wanted, tp=tp, follow=follow)
             copy = Mirror(source, owned, wanted, progress, force, until_ms, renamed, recorder)
             copy.run()
         if follow:
             _follow(copy, owned)
-    finally:
-        closing = owned.close()
-    if closing.failure is not None:
-        raise closing.failure
-    for found, error in closing.errors.items():
+    for found, error in unclosed.items():
         result = copy.results.get(found)
         if result is not None and result.error is None:
             result.error = error  # what was copied may not be on the disk
     results = [copy.results[found] for found in sorted(copy.results)]
     errors = [result.error for result in results if result.error is not None]
-    errors += [error for found, error in closing.errors.items() if found not in copy.results]
+    errors += [error for found, error in unclosed.items() if found not in copy.results]
     if manifest_path is not None and recorder is not None and not errors:
         manifest.write(RealDisk(), manifest_path, recorder.manifest(until_ms, source.clock.now_ms(), dest))
     unlisted = {} if recorder is None else recorder.found

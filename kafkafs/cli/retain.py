@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import echo, shared_options
+from kafkafs.cli import echo
 from kafkafs.cli.shared_options import (
     AS_JSON,
     LOGDIR,
@@ -18,13 +18,16 @@ from kafkafs.cli.shared_options import (
     TopicPartitionPattern,
     expand,
     open_log_dir,
+    passes,
+    report,
     whole_number,
 )
 from kafkafs.cli.terminal import moment
-from storage.types import MAX_OFFSET, TopicPartition
+from storage.types import MAX_OFFSET
 
 if TYPE_CHECKING:
     from storage.directory.owned_dir import OwnedDir
+    from storage.types import TopicPartition
     from storage.upkeep.retention import ExpiredSegment, KeptSegment, RetentionResult
 
 
@@ -65,33 +68,19 @@ def retain(ctx: click.Context, logdir: Path, tp: str | None, before: int | None,
     """
     if before is not None and tp is None:
         raise click.UsageError("--before needs a TP")
-    chosen = expand(open_log_dir(logdir), tp)
-    results, errors = _retain(logdir, chosen, before, dry_run=dry_run)
-    shared_options.report(ctx, results, errors, _print_result, _json if as_json else None, dry_run=dry_run)
-
-
-def _retain(
-    logdir: Path, chosen: Sequence[TopicPartition], before: int | None, *, dry_run: bool
-) -> tuple[list[RetentionResult], shared_options.Errors]:
     from storage.upkeep.retention import disk_free_bytes, preview_partition, retain_partition
 
     log_dir = open_log_dir(logdir)
-    results: list[RetentionResult] = []
 
-    def rehearse(tp: TopicPartition) -> None:
-        result = preview_partition(log_dir, tp, free_bytes=disk_free_bytes(logdir), before=before)
-        if result is not None:
-            results.append(result)
+    def preview(tp: TopicPartition) -> RetentionResult | None:
+        return preview_partition(log_dir, tp, free_bytes=disk_free_bytes(logdir), before=before)
 
-    def run(owned: OwnedDir, tp: TopicPartition) -> None:
+    def run(owned: OwnedDir, tp: TopicPartition) -> Iterable[RetentionResult]:
         result = retain_partition(owned, tp, free_bytes=disk_free_bytes(logdir), before=before)
-        if result is not None:
-            results.append(result)
-            for path in result.files:
-                owned.disk.unlink(path)
+        return () if result is None else (result,)
 
-    errors = shared_options.each(chosen, rehearse) if dry_run else shared_options.each_owned(logdir, chosen, run)
-    return results, errors
+    results, errors = passes(logdir, expand(log_dir, tp), preview, run, dry_run=dry_run)
+    report(ctx, results, errors, _print_result, _json if as_json else None, dry_run=dry_run)
 
 
 def _print_result(result: RetentionResult) -> None:

@@ -14,13 +14,16 @@ from kafkafs.cli.shared_options import (
     LOGDIR,
     TopicPartitionPattern,
     check_destination,
+    each,
     expand,
     open_log_dir,
+    owned_dir,
     say_remote,
 )
 from kafkafs.cli.terminal import print_json, progress_bar
 
 if TYPE_CHECKING:
+    from storage.types import TopicPartition
     from storage.upkeep.salvage import LostOffsets, Salvaged
 
 
@@ -50,34 +53,25 @@ def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool
     kafkafs verify /tmp/rescued
     """
     from storage.backup.mirror import make_topics
-    from storage.directory.owned_dir import Opening, OwnedDir
-    from storage.errors import StorageError
     from storage.upkeep.salvage import salvage as run
 
     source = open_log_dir(logdir)
     check_destination(target, logdir)
     snapshots = {found: source.log(found).snapshot() for found in expand(source, tp)}
     say_remote(source, snapshots)
-    owned = OwnedDir.open(target, Opening(create=True, gentle=True))
     results: list[Salvaged] = []
-    errors: dict[str, Exception] = {}
-    try:
+    errors: dict[TopicPartition, Exception] = {}
+    with owned_dir(target, errors, create=True) as owned, progress_bar() as progress:
         make_topics(source, owned, snapshots)
-        with progress_bar() as progress:
-            for found, snapshot in snapshots.items():
-                compacted = "compact" in source.topic_info(found.topic).config.cleanup_policy
-                try:
-                    log = owned.appendable(found, force=force)
-                    results.append(run(snapshot, log, compacted=compacted, progress=progress))
-                except (StorageError, OSError) as error:
-                    errors[str(found)] = error
-    finally:
-        closing = owned.close()
-    if closing.failure is not None:
-        raise closing.failure
-    errors |= {str(found): closing.errors[found] for found in closing.errors if str(found) not in errors}
+
+        def copy(found: TopicPartition) -> None:
+            compacted = "compact" in source.topic_info(found.topic).config.cleanup_policy
+            log = owned.appendable(found, force=force)
+            results.append(run(snapshots[found], log, compacted=compacted, progress=progress))
+
+        errors |= each(list(snapshots), copy)
     if as_json:
-        failed = [{"partition": name, "error": text_of(errors[name])} for name in errors]
+        failed = [{"partition": str(found), "error": text_of(error)} for found, error in errors.items()]
         print_json({"partitions": [_json(result) for result in results], "failed": failed})
     else:
         for result in results:

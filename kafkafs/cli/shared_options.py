@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from kafkafs.reading.range_names import OffsetSpec
+    from storage.compaction.compaction import CompactionResult
     from storage.directory.owned_dir import OwnedDir
     from storage.log.log_dir import LogDir
     from storage.tier.tier import Tier
+    from storage.upkeep.retention import RetentionResult
 
 
 # TP on the command line: `topic`, `topic/partition` or a glob.
@@ -152,6 +154,14 @@ class Parsed(click.ParamType[_Parsed]):
             self.fail(str(error), param, ctx)
 
 
+def pair(text: str, form: str, sign: str = "=") -> tuple[str, str]:
+    """The two texts around the first `sign`, neither of them empty. `form` is what a ValueError says was expected."""
+    left, _, right = text.partition(sign)
+    if not left or not right:
+        raise ValueError(f"{text!r} is not in the form {form}")
+    return left, right
+
+
 def without_slash(name: str) -> str:
     """`orders/0/` as `orders/0`."""
     return name.rstrip("/") or name
@@ -210,20 +220,56 @@ def each(chosen: Sequence[TopicPartition], run: Callable[[TopicPartition], None]
     return errors
 
 
-def each_owned(
-    logdir: Path, chosen: Sequence[TopicPartition], run: Callable[[OwnedDir, TopicPartition], None]
-) -> Errors:
-    """`each` in a directory that is opened for writing and closed. Raises an error of closing it."""
+@contextmanager
+def owned_dir(
+    logdir: Path,
+    errors: dict[TopicPartition, Exception],
+    *,
+    only: Sequence[TopicPartition] | None = None,
+    create: bool = False,
+) -> Iterator[OwnedDir]:
+    """A directory that is opened for writing (see `Opening`) and closed. `errors` gets those of partitions that did not
+    close and have none yet. Raises what kept the directory's own files from being written."""
     from storage.directory.owned_dir import Opening, OwnedDir
 
-    owned = OwnedDir.open(logdir, Opening(gentle=True, only=chosen))
+    owned = OwnedDir.open(logdir, Opening(create=create, gentle=True, only=only))
     try:
-        errors = each(chosen, lambda tp: run(owned, tp))
+        yield owned
     finally:
         closing = owned.close()
+        errors |= {tp: error for tp, error in closing.errors.items() if tp not in errors}
     if closing.failure is not None:
         raise closing.failure
-    return {**closing.errors, **errors}
+
+
+_Pass = TypeVar("_Pass", "CompactionResult", "RetentionResult")
+
+
+def passes(
+    logdir: Path,
+    chosen: Sequence[TopicPartition],
+    preview: Callable[[TopicPartition], _Pass | None],
+    run: Callable[[OwnedDir, TopicPartition], Iterable[_Pass]],
+    *,
+    dry_run: bool,
+) -> tuple[list[_Pass], Errors]:
+    """Runs passes over each partition and removes the files that they replace, or with `dry_run` their previews;
+    returns the results and errors."""
+    results: list[_Pass] = []
+    errors: dict[TopicPartition, Exception] = {}
+
+    def changed(owned: OwnedDir, tp: TopicPartition) -> None:
+        for result in run(owned, tp):
+            results.append(result)
+            for path in result.files:
+                owned.disk.unlink(path)
+
+    if dry_run:
+        errors = each(chosen, lambda tp: results.extend(filter(None, [preview(tp)])))
+    else:
+        with owned_dir(logdir, errors, only=chosen) as owned:
+            errors |= each(chosen, lambda tp: changed(owned, tp))
+    return results, errors
 
 
 def report(
@@ -271,13 +317,8 @@ def _place(ctx: click.Context, _param: click.Parameter, places: tuple[str, ...])
     ctx.meta["kafkafs.tier"] = places
 
 
-def _keys(ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> None:
-    keys = ctx.meta["kafkafs.tier_keys"] = {}
-    for text in texts:
-        name, _, file = text.partition("=")
-        if not name or not file:
-            raise click.BadParameter(f"{text!r} is not ID=FILE")
-        keys[name] = Path(file).absolute()
+def _keys(ctx: click.Context, _param: click.Parameter, pairs: tuple[tuple[str, str], ...]) -> None:
+    ctx.meta["kafkafs.tier_keys"] = {name: Path(file).absolute() for name, file in pairs}
 
 
 def TIER(command: Callable[..., Any]) -> Callable[..., Any]:  # noqa: N802 - one of the options
@@ -285,7 +326,14 @@ def TIER(command: Callable[..., Any]) -> Callable[..., Any]:  # noqa: N802 - one
     where = "Where remote segments of tiered topics are: a directory, or a URL like s3://bucket/prefix."
     key = "A private key (PEM) for encrypted segments."
     for option in (
-        click.option("--tier-key", metavar="ID=FILE", help=key, multiple=True, expose_value=False, callback=_keys),
+        click.option(
+            "--tier-key",
+            type=Parsed("ID=FILE", lambda text: pair(text, "ID=FILE")),
+            help=key,
+            multiple=True,
+            expose_value=False,
+            callback=_keys,
+        ),
         click.option("--tier", metavar="PATH", help=where, multiple=True, expose_value=False, callback=_place),
     ):
         command = option(command)

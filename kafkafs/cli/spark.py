@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import psutil
 
-from kafkafs.cli import echo, say, shared_options
+from kafkafs.cli import echo, say
 from kafkafs.cli.histogram import drawing
 from kafkafs.cli.process import DATA_ERROR, FOUND, interrupt_quietly, interrupts_kept, logging_disabled
 from kafkafs.cli.shared_options import (
@@ -28,6 +28,8 @@ from kafkafs.cli.shared_options import (
     check_destination,
     expand,
     open_log_dir,
+    passes,
+    report,
     say_remote,
     tier,
 )
@@ -348,8 +350,6 @@ def compact(
     from kafkafs.cli.compact import as_object, print_result
 
     log_dir = open_log_dir(logdir)
-    chosen = expand(log_dir, tp)
-    results: list[CompactionResult] = []
     with ExitStack() as stack:
 
         @cache
@@ -357,25 +357,20 @@ def compact(
             # Only after the directory is known to be available, because starting takes seconds.
             return stack.enter_context(_session(ctx, "compact", master, settings))
 
-        def rehearsed(tp: TopicPartition) -> None:
+        def preview(tp: TopicPartition) -> CompactionResult:
             running = session()
-            from kafkafs.spark.jobs.compact import CompactOptions, preview
+            from kafkafs.spark.jobs import compact as job
 
-            results.append(preview(running, log_dir, tp, CompactOptions(allow_uncompiled=allow_uncompiled)))
+            return job.preview(running, log_dir, tp, job.CompactOptions(allow_uncompiled=allow_uncompiled))
 
-        def compacted(owned: OwnedDir, tp: TopicPartition) -> None:
+        def run(owned: OwnedDir, tp: TopicPartition) -> list[CompactionResult]:
             running = session()
-            from kafkafs.spark.jobs.compact import CompactOptions
-            from kafkafs.spark.jobs.compact import compact as run
+            from kafkafs.spark.jobs import compact as job
 
-            results.append(run(running, owned, tp, CompactOptions(allow_uncompiled=allow_uncompiled)))
-            for path in results[-1].files:
-                owned.disk.unlink(path)
+            return [job.compact(running, owned, tp, job.CompactOptions(allow_uncompiled=allow_uncompiled))]
 
-        errors = (
-            shared_options.each(chosen, rehearsed) if dry_run else shared_options.each_owned(logdir, chosen, compacted)
-        )
-    shared_options.report(ctx, results, errors, print_result, as_object if as_json else None, dry_run=dry_run)
+        results, errors = passes(logdir, expand(log_dir, tp), preview, run, dry_run=dry_run)
+    report(ctx, results, errors, print_result, as_object if as_json else None, dry_run=dry_run)
 
 
 @spark.command()

@@ -24,6 +24,7 @@ from kafkafs.cli.shared_options import (
     check_topic,
     expand_topics,
     open_log_dir,
+    owned_dir,
 )
 from kafkafs.cli.terminal import moment, print_json, print_table
 from storage.types import Isolation, TopicPartition
@@ -118,18 +119,13 @@ def delete(logdir: Path, topic: str) -> None:
 @contextmanager
 def _opened(logdir: Path, *, create: bool = False) -> Iterator[OwnedDir]:
     """The directory, opened without its logs. One that was not shut down cleanly stays so."""
-    from storage.directory.owned_dir import Opening, OwnedDir
     from storage.errors import InvalidConfig, InvalidTopic
 
-    owned = OwnedDir.open(logdir, Opening(create=create, gentle=True, only=()))
     try:
-        yield owned
+        with owned_dir(logdir, {}, only=(), create=create) as owned:
+            yield owned
     except (InvalidConfig, InvalidTopic) as error:
         raise click.UsageError(str(error)) from None
-    finally:
-        failure = owned.close().failure
-    if failure is not None:
-        raise failure
 
 
 class _Topics(click.Group):
