@@ -21,7 +21,7 @@ from kafkafs.cli.shared_options import (
     open_log_dir,
     say_remote,
 )
-from kafkafs.cli.terminal import bytes_json, print_json, print_table, progress_bar
+from kafkafs.cli.terminal import facts, print_json, print_table, progress_bar
 from kafkafs.reading.range_names import OffsetsBetween, OffsetsFrom, OffsetSpec, SingleOffset
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.types import MAX_OFFSET, Isolation, TopicPartition
@@ -281,26 +281,4 @@ def _shown(data: bytes | None) -> str:
 
 
 def _json(found: LogDiff, stored: list[Stored]) -> dict[str, Any]:
-    first = found.first
-    return {
-        "differs": first is not None,
-        "ranges": [list(bounds) for bounds in found.ranges],
-        "first": None
-        if first is None
-        else {
-            "offset": first.offset,
-            "left": None if first.left is None else _record_json(first.left),
-            "right": None if first.right is None else _record_json(first.right),
-        },
-        "differences": asdict(found.differences),
-        "stored": [asdict(one) for one in stored],
-    }
-
-
-def _record_json(seen: SeenRecord) -> dict[str, Any]:
-    return {
-        "timestamp": seen.timestamp,
-        "key": bytes_json(seen.key),
-        "value": bytes_json(seen.value),
-        "headers": [[bytes_json(name), bytes_json(value)] for name, value in seen.headers],
-    }
+    return {"differs": found.first is not None, **facts(found), "stored": facts(stored)}

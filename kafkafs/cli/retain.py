@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,13 +22,13 @@ from kafkafs.cli.shared_options import (
     report,
     whole_number,
 )
-from kafkafs.cli.terminal import moment
+from kafkafs.cli.terminal import facts, moment
 from storage.types import MAX_OFFSET
 
 if TYPE_CHECKING:
     from storage.directory.owned_dir import OwnedDir
     from storage.types import TopicPartition
-    from storage.upkeep.retention import ExpiredSegment, KeptSegment, RetentionResult
+    from storage.upkeep.retention import KeptSegment, RetentionResult
 
 
 def _before(text: str) -> int:
@@ -132,36 +132,10 @@ def _json(result: RetentionResult) -> dict[str, Any]:
         "log_start_offset": result.log_start_offset,
         "log_end_offset": result.log_end_offset,
         "removed_bytes": result.size_bytes,
-        "segments": _segments_json(result.segments),
+        "segments": facts(result.segments),
     }
     if result.brokers is not None:
-        total, local = result.brokers.total, result.brokers.local
-        shown["broker"] = {"total": _segments_json(total), "local": _segments_json(local)}
+        shown["broker"] = facts(result.brokers)
     if result.dry_run:
-        shown["kept"] = [_kept_json(kept) for kept in result.kept]
+        shown["kept"] = facts(result.kept)
     return shown
-
-
-def _segments_json(segments: Sequence[ExpiredSegment]) -> list[dict[str, Any]]:
-    return [
-        {
-            "base_offset": segment.base_offset,
-            "next_offset": segment.next_offset,
-            "bytes": segment.size_bytes,
-            "reason": segment.reason,
-        }
-        for segment in segments
-    ]
-
-
-def _kept_json(kept: KeptSegment) -> dict[str, Any]:
-    return {
-        "base_offset": kept.base_offset,
-        "next_offset": kept.next_offset,
-        "bytes": kept.size_bytes,
-        "kept_by": list(kept.kept_by),
-        "largest_timestamp": kept.largest_timestamp,
-        "future_offset": kept.future_offset,
-        "goes_at": kept.goes_at,
-        "goes_after_bytes": kept.goes_after_bytes,
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from kafkafs.cli.shared_options import (
     owned_dir,
     say_remote,
 )
-from kafkafs.cli.terminal import print_json, progress_bar
+from kafkafs.cli.terminal import facts, print_json, progress_bar
 
 if TYPE_CHECKING:
     from storage.types import TopicPartition
@@ -104,27 +103,4 @@ def _range(lost: LostOffsets) -> str:
 
 
 def _json(result: Salvaged) -> dict[str, Any]:
-    return {
-        **asdict(result.tp),
-        "first_offset": result.first_offset,
-        "log_end_offset": result.log_end_offset,
-        "batches": result.batches,
-        "bytes": result.size_bytes,
-        "repaired": result.repaired,
-        "lost": [
-            {
-                "first_offset": lost.first_offset,
-                "last_offset": lost.last_offset,
-                "damages": [
-                    {
-                        "file": str(damage.path),
-                        "position": damage.position,
-                        "end": damage.end,
-                        "reason": damage.reason,
-                    }
-                    for damage in lost.damages
-                ],
-            }
-            for lost in result.lost
-        ],
-    }
+    return {name: value for name, value in facts(result).items() if name != "filled"}

@@ -15,7 +15,7 @@ import click
 from kafkafs.cli import echo, say
 from kafkafs.cli.process import use_default_signals
 from kafkafs.cli.shared_options import AS_JSON, LOGDIR, check_destination
-from kafkafs.cli.terminal import print_json, print_table
+from kafkafs.cli.terminal import facts, moment, print_json, print_table
 from kafkafs.file_names import encoded_name
 from kafkafs.schemas.registry import Registry
 from kafkafs.schemas.sources import IDS_DIRECTORY, IMPORT_FILE, import_line, suffix_of
@@ -24,7 +24,7 @@ from storage.files.disk import RealDisk
 from storage.files.opening import make_directory, open_file, real_place
 
 if TYPE_CHECKING:
-    from kafkafs.schemas.registry import Registry, SubjectVersion
+    from kafkafs.schemas.registry import SubjectVersion
 
 
 # Writes schemas out as files: those of `@schemas`, and what a registry imports.
@@ -135,12 +135,12 @@ def schemas(ctx: click.Context, logdir: Path, target: Path | None, as_json: bool
         _export(registry, logdir, target, as_json)
     elif as_json:
         print_json(
-            {"schemas": [_facts(entry) for entry in _entries(registry)], "compatibility": registry.compatibility}
+            {"schemas": [_entry(entry) for entry in _entries(registry)], "compatibility": registry.compatibility}
         )
     else:
         rows = [
             (entry.subject, entry.version or None, entry.schema.schema_id, entry.schema.schema_type,
-             entry.state.value, _time(entry.timestamp))
+             entry.state.value, moment(entry.timestamp))
             for entry in _entries(registry)
         ]  # fmt: skip
         print_table(("SUBJECT", "VERSION", "ID", "TYPE", "STATE", "REGISTERED"), rows)
@@ -152,7 +152,7 @@ def _entries(registry: Registry) -> list[SubjectVersion]:
     return [*(entry for subject in registry.subjects() for entry in registry.of_subject(subject)), *loose]
 
 
-def _facts(entry: SubjectVersion) -> dict[str, Any]:
+def _entry(entry: SubjectVersion) -> dict[str, Any]:
     schema = entry.schema
     return {
         "subject": entry.subject if entry.version else None,
@@ -161,19 +161,12 @@ def _facts(entry: SubjectVersion) -> dict[str, Any]:
         "type": schema.schema_type,
         "state": entry.state.value,
         "timestamp": entry.timestamp if entry.timestamp >= 0 else None,
-        "references": [{"name": one.name, "subject": one.subject, "version": one.version} for one in schema.references],
+        "references": facts(schema.references),
         "schema": schema.text,
     }
 
 
-def _time(timestamp_ms: int) -> str | None:
-    from kafkafs.reading.range_names import timestamp_text
-
-    return None if timestamp_ms < 0 else timestamp_text(timestamp_ms)
-
-
 def _export(registry: Registry, logdir: Path, target: Path, as_json: bool) -> None:
-
     check_destination(target, logdir)
     long = export_schemas(registry, target)
     for subject in long:

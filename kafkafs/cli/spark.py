@@ -33,7 +33,7 @@ from kafkafs.cli.shared_options import (
     say_remote,
     tier,
 )
-from kafkafs.cli.terminal import print_json, print_table
+from kafkafs.cli.terminal import facts, print_json, print_table
 from storage.types import Isolation
 
 if TYPE_CHECKING:
@@ -438,18 +438,7 @@ def _exported(done: Exported) -> dict[str, Any]:
         "positions": [{**asdict(tp), "next_offset": offset} for tp, offset in sorted(done.positions.items())],
         "undated": [{**asdict(tp), "messages": count} for tp, count in sorted(done.undated.items())],
         "undecoded": [{**asdict(tp), "messages": count} for tp, count in sorted(done.undecoded.items())],
-        "quarantined": [
-            {
-                **asdict(bad.tp),
-                "file": bad.path,
-                "position": bad.position,
-                "end": bad.end,
-                "first_offset": bad.first_offset,
-                "last_offset": bad.last_offset,
-                "error": bad.error,
-            }
-            for bad in done.quarantined
-        ],
+        "quarantined": facts(done.quarantined),
         "absent": [asdict(tp) for tp in done.absent],
         "lost": [{**asdict(tp), "first_offset": gone.start, "last_offset": gone.end - 1} for tp, gone in done.lost],
     }

@@ -6,7 +6,9 @@ import base64
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,6 +39,24 @@ def print_json(value: object) -> None:
             text = "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
         click.echo(text, nl=False)
     click.echo()
+
+
+_FIELDS = {"path": "file", "size_bytes": "bytes"}  # fields that JSON calls otherwise
+
+
+def facts(value: Any) -> Any:
+    """A value for JSON: of a dataclass its fields, a partition's among the others, bytes as `bytes_json` has them."""
+    if isinstance(value, bytes):
+        return bytes_json(value)
+    if isinstance(value, list | tuple):
+        return [facts(one) for one in value]
+    if not is_dataclass(value):
+        return str(value) if isinstance(value, Path) else value
+    shown: dict[str, Any] = {}
+    for name in (field.name for field in fields(value)):
+        of_field = facts(getattr(value, name))
+        shown |= of_field if name == "tp" else {_FIELDS.get(name, name): of_field}
+    return shown
 
 
 def bytes_json(data: bytes | None) -> object:
