@@ -108,62 +108,26 @@ def _texts(data: NDArray[np.uint8], ends: Int64s) -> pa.Array:
 # Decoded keys and values (`block_texts`) → Arrow columns, for the option `decode`.
 
 
-class TextColumn:
+def _decoded_texts(decoding: Decoding, side: Side) -> tuple[pa.Array, int]:
     """`key_json` or `value_json`."""
-
-    def __init__(self, decoding: Decoding, side: Side) -> None:
-        self.size_bytes = 0
-        self._decoding = decoding
-        self._side = side
-        self._parts: list[pa.Array] = []
-
-    def add(self, tp: TopicPartition, block: RecordBlock, row: int) -> None:
-        texts = self._decoding.texts(self._side)
-        self._parts.append(_strings(pa.string(), texts.data, texts.ends, texts.valid))
-        self.size_bytes += len(texts.data)
-
-    def finish(self, rows: int) -> pa.Array:
-        parts, self._parts, self.size_bytes = self._parts, [], 0
-        return pa.concat_arrays(parts) if parts else pa.array([], pa.string())
+    texts = decoding.texts(side)
+    return _strings(pa.string(), texts.data, texts.ends, texts.valid), len(texts.data)
 
 
-class IdColumn:
+def _schema_ids(decoding: Decoding, side: Side) -> tuple[pa.Array, int]:
     """`key_schema_id` or `value_schema_id`."""
-
-    def __init__(self, decoding: Decoding, side: Side, capacity: int) -> None:
-        self.size_bytes = 0
-        self._decoding = decoding
-        self._side = side
-        self._ids = np.empty(capacity, np.int64)
-
-    def add(self, tp: TopicPartition, block: RecordBlock, row: int) -> None:
-        self._ids[row : row + len(block)] = self._decoding.texts(self._side).ids
-
-    def finish(self, rows: int) -> pa.Array:
-        ids = self._ids[:rows]
-        return pa.array(ids, pa.int64(), mask=ids < 0)
+    ids = decoding.texts(side).ids.copy()
+    return pa.array(ids, pa.int64(), mask=ids < 0), 0
 
 
-class ErrorColumn:
+def _decode_errors(decoding: Decoding, rows: int) -> tuple[pa.Array, int]:
     """`decode_error`."""
-
-    def __init__(self, decoding: Decoding) -> None:
-        self.size_bytes = 0
-        self._decoding = decoding
-        self._errors: list[str | None] = []
-
-    def add(self, tp: TopicPartition, block: RecordBlock, row: int) -> None:
-        errors: list[str | None] = [None] * len(block)
-        for side in self._decoding.sides:
-            for at, error in self._decoding.texts(side).errors.items():
-                before = errors[at]
-                errors[at] = f"{side}: {error}" if before is None else f"{before}; {side}: {error}"
-        self._errors += errors
-        self.size_bytes += sum(len(error) for error in errors if error is not None)
-
-    def finish(self, rows: int) -> pa.Array:
-        errors, self._errors, self.size_bytes = self._errors, [], 0
-        return pa.array(errors, pa.string())
+    errors: list[str | None] = [None] * rows
+    for side in decoding.sides:
+        for at, error in decoding.texts(side).errors.items():
+            before = errors[at]
+            errors[at] = f"{side}: {error}" if before is None else f"{before}; {side}: {error}"
+    return pa.array(errors, pa.string()), sum(len(error) for error in errors if error is not None)
 
 
 # A batch ends when it reaches one of the lower limits, and never exceeds an upper one: of rows, and of bytes of keys,
@@ -394,29 +358,26 @@ class _StringColumn(_BytesColumn):
         raise AssertionError("Arrow and Python disagree about UTF-8")
 
 
-class _TopicColumn:
-    """The topics; consecutive rows usually have the same."""
+class _PartsColumn:
+    """A column put together of what `part` makes of each block: an array, and as how many bytes it counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, part: Callable[[TopicPartition, RecordBlock], tuple[pa.Array, int]]) -> None:
         self.size_bytes = 0
-        self._runs: list[tuple[str, int]] = []
-        self._repeated: tuple[str, pa.Array] | None = None
+        self._part = part
+        self._parts: list[pa.Array] = []
 
     def add(self, tp: TopicPartition, block: RecordBlock, row: int) -> None:
-        if self._runs and self._runs[-1][0] == tp.topic:
-            self._runs[-1] = (tp.topic, self._runs[-1][1] + len(block))
-        else:
-            self._runs.append((tp.topic, len(block)))
+        part, size_bytes = self._part(tp, block)
+        self._parts.append(part)
+        self.size_bytes += size_bytes
 
     def finish(self, rows: int) -> pa.Array:
-        parts = [self._of(topic).slice(0, count) for topic, count in self._runs]
-        self._runs = []
+        parts, self._parts, self.size_bytes = self._parts, [], 0
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
-    def _of(self, topic: str) -> pa.Array:
-        if self._repeated is None or self._repeated[0] != topic:
-            self._repeated = topic, pa.repeat(pa.scalar(topic, pa.string()), MOST_ROWS)
-        return self._repeated[1]
+
+def _topics(tp: TopicPartition, block: RecordBlock) -> tuple[pa.Array, int]:
+    return pa.repeat(pa.scalar(tp.topic, pa.string()), len(block)), 0
 
 
 class _NumberColumn:
@@ -470,20 +431,21 @@ def _timestamp_types(tp: TopicPartition, block: RecordBlock, out: _Numbers) -> N
 def _column(field: pa.Field, decoding: Decoding | None, replace_errors: bool) -> _Column:
     name = field.name
     if decoding is not None:
+        side: Side = "key" if name.startswith("key") else "value"
         match name:
             case "key_json" | "value_json":
-                return TextColumn(decoding, "key" if name == "key_json" else "value")
+                return _PartsColumn(lambda _tp, _block: _decoded_texts(decoding, side))
             case "key_schema_id" | "value_schema_id":
-                return IdColumn(decoding, "key" if name == "key_schema_id" else "value", MOST_ROWS)
+                return _PartsColumn(lambda _tp, _block: _schema_ids(decoding, side))
             case "decode_error":
-                return ErrorColumn(decoding)
+                return _PartsColumn(lambda _tp, block: _decode_errors(decoding, len(block)))
     if name in ("key", "value"):
         start: _Start = RecordColumn.KEY_START if name == "key" else RecordColumn.VALUE_START
         return _BytesColumn(start) if field.type == pa.binary() else _StringColumn(start, replace_errors)
     if field.type == MILLISECONDS:
         return _NumberColumn(MILLISECONDS, _milliseconds)
     if name == "topic":
-        return _TopicColumn()
+        return _PartsColumn(_topics)
     if name == "headers":
         return HeaderColumn(HEADERS, MOST_ROWS)
     return _NumberColumn(TYPES[name], _NUMBERS[name])
