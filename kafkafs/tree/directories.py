@@ -14,7 +14,17 @@ from kafkafs.schemas.sources import SchemaSource, suffix_of
 from kafkafs.tree.append_files import APPEND_FILES
 from kafkafs.tree.info import attributes_of, partition_xattrs, topic_xattrs
 from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind, View
-from kafkafs.tree.paths import DECODED, EXTENSIONS, RENDERED, ROOT_FILES, NoSuchPath, SchemaFile, Schemas, SchemaSubject
+from kafkafs.tree.paths import (
+    DECODED,
+    EXTENSIONS,
+    MAX_NAME_BYTES,
+    RENDERED,
+    ROOT_FILES,
+    NoSuchPath,
+    SchemaFile,
+    Schemas,
+    SchemaSubject,
+)
 from storage.errors import StorageError
 from storage.files.log_file import scan_quietly
 from storage.files.names import FileKind, segment_file
@@ -32,7 +42,6 @@ from storage.types import NO_TIMESTAMP, TopicPartition
 
 SCHEMAS: Final = "@schemas"
 _PARTS: Final = ("ids", "subjects")
-_MAX_NAME_BYTES: Final = 255
 
 SchemaNode = Schemas | SchemaSubject | SchemaFile
 
@@ -104,7 +113,7 @@ class SchemaDirectory(Directory):
         if self._node != Schemas("subjects"):
             return ()
         names = map(encoded_name, self._registry.subjects())
-        return tuple(name for name in names if len(name.encode("utf-8", "surrogateescape")) <= _MAX_NAME_BYTES)
+        return tuple(name for name in names if len(name.encode("utf-8", "surrogateescape")) <= MAX_NAME_BYTES)
 
 
 class SchemaText(File):

@@ -18,7 +18,7 @@ from kafkafs.reading.handle import BytesHandle, Handle, SyncHandle, WriteHandle
 from kafkafs.tree.generated import Make
 from kafkafs.tree.info import attributes_of
 from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind, View
-from kafkafs.tree.paths import STATE_FILE, GroupDir, GroupOffset, Groups, GroupTopic, NoSuchPath
+from kafkafs.tree.paths import MAX_NAME_BYTES, STATE_FILE, GroupDir, GroupOffset, Groups, GroupTopic, NoSuchPath
 from kafkafs.writing.line_writer import Refused, RefusedLines
 from storage.coordinators import groups
 from storage.coordinators.group_commits import GroupCommitter
@@ -33,7 +33,6 @@ GroupNode = Groups | GroupDir | GroupTopic | GroupOffset
 
 _WRITABLE_DIRECTORY: Final = 0o755
 _WRITABLE_FILE: Final = 0o644
-_MAX_NAME_BYTES: Final = 255
 _MAX_NUMBER_BYTES: Final = 64  # including blanks around it
 
 
@@ -157,7 +156,7 @@ class GroupTree:
                 names = set(self.offsets.groups())
                 names |= {other.group for other in made if isinstance(other, GroupDir)}
                 for name in sorted(map(encoded_name, names)):
-                    if len(name.encode()) <= _MAX_NAME_BYTES:  # system calls refuse longer names
+                    if len(name.encode()) <= MAX_NAME_BYTES:  # system calls refuse longer names
                         yield Entry(name, NodeKind.DIRECTORY)
             case GroupDir():
                 topics = {other.topic for other in made if isinstance(other, GroupTopic) and other.group == node.group}

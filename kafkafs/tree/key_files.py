@@ -12,7 +12,7 @@ from kafkafs.reading.key_index import KeyIndex
 from kafkafs.reading.layout import Cursor, Span, spans_from
 from kafkafs.reading.times import log_mtime_ns
 from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind
-from kafkafs.tree.paths import LONGEST_NAME, RENDERED, NoSuchPath, RangePath, TopicKey, key_name, name_bytes
+from kafkafs.tree.paths import MAX_NAME_BYTES, RENDERED, NoSuchPath, RangePath, TopicKey, key_name, name_bytes
 from kafkafs.tree.range_file import RangeFile
 from kafkafs.tree.services import Services
 from storage.append.partitioner import in_order_for_key
@@ -199,7 +199,7 @@ class KeysDirectory(Directory):
     def list(self) -> Iterable[Entry]:
         for key in sorted(self._keys() or ()):
             name = f"{key_name(key)}.{_LISTED}"
-            if len(name_bytes(name)) <= LONGEST_NAME:
+            if len(name_bytes(name)) <= MAX_NAME_BYTES:
                 yield Entry(name, NodeKind.FILE)
 
     def _keys(self) -> set[bytes] | None:

@@ -26,7 +26,6 @@ STATE_FILE = "@state.json"
 EXTENSIONS = ("txt", DECODED, "jsonl", "log")  # a longer one before those that it ends in
 MAX_NAME_BYTES = 255  # NAME_MAX, as statfs reports it
 RENDERED = tuple(ext for ext in EXTENSIONS if ext != "log")  # those that are made from messages one by one
-LONGEST_NAME = 255  # bytes, as in most filesystems
 _SCHEMA_NAME = re.compile(r"(0|[1-9][0-9]{0,9})\.([a-z]+)")
 ROOT_FILES = ("@help", "@status.json", "@metrics")
 
@@ -282,7 +281,7 @@ def _key(path: str, name: str) -> tuple[bytes, str]:
     """The key and the extension of a file in `keys`. OSError (ENAMETOOLONG) for a longer name than a file may have."""
     for ext in sorted(RENDERED, key=len, reverse=True):  # the longest: `decoded.jsonl` also ends in `.jsonl`
         if name.endswith(f".{ext}"):
-            if len(name_bytes(name)) > LONGEST_NAME:
+            if len(name_bytes(name)) > MAX_NAME_BYTES:
                 raise OSError(errno.ENAMETOOLONG, "a name is at most 255 bytes long; kafkafs cat --key takes any key")
             return key_from_name(name.removesuffix(f".{ext}")), ext
     raise NoSuchPath(path)
