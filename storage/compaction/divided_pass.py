@@ -45,9 +45,8 @@ from storage.files.opening import exists
 from storage.files.transaction_index import AbortedTxn
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
-from storage.latest import offset_map_kernel
 from storage.latest.latest_records import rows_among
-from storage.latest.offset_map import Int64s, OffsetMap, Secret, UInt64s, hash_keys, new_secret
+from storage.latest.offset_map import Int64s, OffsetMap, Secret, UInt64s, hash_keys, new_secret, retained
 from storage.log.isolation import Transactions
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
@@ -72,26 +71,10 @@ class Survivors:
         self, block: RecordBlock, verdicts: npt.NDArray[np.uint8], kept: Int64s, deletes: Int64s, counts: Int64s
     ) -> npt.NDArray[np.uint8]:
         """OffsetMap.retain with the survivors in place of a map."""
-        rows = len(block)
-        keep = np.empty(rows, np.uint8)
         # The kernel's marks are by offset, and offsets may be far apart: row numbers are passed instead.
-        offset_map_kernel.retain(
-            _NO_MAP,
-            rows,
-            0,
-            np.packbits(rows_among(block.offset, self._offsets), bitorder="little"),
-            _NO_HASHES,
-            np.arange(rows, dtype=np.int64),
-            block.key_length,
-            block.value_length,
-            block.batch,
-            verdicts,
-            keep,
-            kept,
-            deletes,
-            counts,
-        )
-        return keep
+        rows, marks = len(block), np.packbits(rows_among(block.offset, self._offsets), bitorder="little")
+        known = _NO_MAP, rows, 0, marks, _NO_HASHES, np.arange(rows, dtype=np.int64)
+        return retained(block, known, verdicts, kept, deletes, counts)
 
 
 # Finds the latest record of each key with many processes: some read stretches of a log and produce hashes of keys,

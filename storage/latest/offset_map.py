@@ -149,31 +149,31 @@ class OffsetMap:
         self, block: RecordBlock, verdicts: npt.NDArray[np.uint8], kept: Int64s, deletes: Int64s, counts: Int64s
     ) -> npt.NDArray[np.uint8]:
         """Which records stay, 1 or 0 each; see offset_map_kernel.retain for the columns."""
-        keep = np.empty(len(block), np.uint8)
         marked = len(self._marks) and len(block) and int(block.offset[0]) >= self._first
-        offset_map_kernel.retain(
-            self._table,
-            self.latest_offset,
-            self._first,
-            self._marks,
-            _NO_HASHES if marked else self._hashed(block),
-            block.offset,
-            block.key_length,
-            block.value_length,
-            block.batch,
-            verdicts,
-            keep,
-            kept,
-            deletes,
-            counts,
-        )
-        return keep
+        hashes = _NO_HASHES if marked else self._hashed(block)
+        known = self._table, self.latest_offset, self._first, self._marks, hashes, block.offset
+        return retained(block, known, verdicts, kept, deletes, counts)
 
     def _hashed(self, block: RecordBlock) -> npt.NDArray[np.uint64]:
         if len(self._hashes) < len(block):
             self._hashes = np.empty((max(len(block), 2 * len(self._hashes)), 2), np.uint64)
         hash_keys(block, self._secret, self._hashes)
         return self._hashes
+
+
+def retained(
+    block: RecordBlock,
+    known: tuple[UInt64s, int, int, npt.NDArray[np.uint8], UInt64s, Int64s],
+    verdicts: npt.NDArray[np.uint8],
+    kept: Int64s,
+    deletes: Int64s,
+    counts: Int64s,
+) -> npt.NDArray[np.uint8]:
+    """Which records stay, 1 or 0 each; `known`: the first six columns of offset_map_kernel.retain."""
+    keep = np.empty(len(block), np.uint8)
+    columns = block.key_length, block.value_length, block.batch
+    offset_map_kernel.retain(*known, *columns, verdicts, keep, kept, deletes, counts)
+    return keep
 
 
 def hash_keys(block: RecordBlock, secret: Secret, out: UInt64s) -> None:
