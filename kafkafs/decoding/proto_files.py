@@ -16,12 +16,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
+
+from cachetools import LRUCache
 
 from kafkafs.decoding.avro_schema import MAX_TEXT, BadSchema, referred_schema
 from kafkafs.decoding.framing import shortened
@@ -114,7 +115,7 @@ class _Kept:
     def __init__(self) -> None:
         # guarded by the lock
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[tuple[str, str], ...], Compiled] = OrderedDict()
+        self._kept: LRUCache[tuple[tuple[str, str], ...], Compiled] = LRUCache(_MOST_KEPT)
         self._alive: WeakSet[Compiled] = WeakSet()  # those, and what decoders use
 
     def compiled(self, texts: tuple[tuple[str, str], ...]) -> Compiled:
@@ -122,7 +123,6 @@ class _Kept:
         with self._lock:
             found = self._kept.get(texts)
             if found is not None:
-                self._kept.move_to_end(texts)
                 return found
         try:
             made = self._made(texts)
@@ -145,7 +145,7 @@ class _Kept:
                 return made
             room = MOST_IN_PROCESS - descriptors  # made before it takes its memory
             while self._kept and (len(self._kept) >= _MOST_KEPT or self._in_use() > room):
-                self._kept.popitem(last=False)
+                self._kept.popitem()
             if self._in_use() > room:
                 raise BadSchema("the Protobuf schemas in use before it are too large together")
             pool = descriptor_pool.DescriptorPool()

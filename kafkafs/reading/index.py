@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from cachetools import LRUCache
+
 from kafkafs.reading.extent import Extent, epoch_of
 from kafkafs.reading.key_index import KeyIndex
 from kafkafs.reading.selection import RecordFilter
@@ -70,7 +72,8 @@ class ViewIndex:
         # guarded by the lock
         self._lock = threading.Lock()
         self._whole: OrderedDict[_WholeKey, Extent] = OrderedDict()
-        self._stretches: OrderedDict[tuple[_WholeKey, int, int | None, RecordFilter | None], Extent] = OrderedDict()
+        self._stretches: LRUCache[tuple[_WholeKey, int, int | None, RecordFilter | None], Extent]
+        self._stretches = LRUCache(_KEPT_STRETCHES)
 
     def held(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent | None:
         """A whole segment, measured at least up to the position `end`; None if all of it would have to be measured."""
@@ -137,9 +140,6 @@ class ViewIndex:
         key = (_key(snapshot, segment, rendition), start, None if grows else end, wanted)
         with self._lock:
             extent = self._stretches.setdefault(key, Extent(segment, rendition, wanted, start))
-            self._stretches.move_to_end(key)
-            if len(self._stretches) > _KEPT_STRETCHES:
-                self._stretches.popitem(last=False)
         self.extend(extent, snapshot, end)
         return extent
 

@@ -11,6 +11,8 @@ from itertools import islice
 from threading import Lock
 from typing import Final
 
+from cachetools import LRUCache
+
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl
 from kafkafs.reading.block_cache import BlockCache, PathPages
 from kafkafs.reading.index import ViewIndex
@@ -75,7 +77,7 @@ class DecodedViews:
         self._isolation = isolation
         # guarded by the lock
         self._lock = Lock()
-        self._renditions: OrderedDict[TopicPartition, Rendition] = OrderedDict()
+        self._renditions: LRUCache[TopicPartition, Rendition] = LRUCache(_KEPT)
 
     def has(self, topic: str) -> bool:
         """Whether the topic's partitions have decoded views: Kafka's own always, others where there are schemas."""
@@ -90,9 +92,6 @@ class DecodedViews:
                 basis = DefinedBasis() if tp.topic in GROUPS else SchemaBasis(schemas)
                 rendition = Rendition(DecodedJsonl(tp, schemas), self._isolation, basis)
                 self._renditions[tp] = rendition
-            self._renditions.move_to_end(tp)
-            if len(self._renditions) > _KEPT:
-                self._renditions.popitem(last=False)
             return rendition
 
 
