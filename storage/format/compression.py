@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import cramjam
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from storage.errors import DecompressionFailed, UnsupportedFormat
 
@@ -383,19 +384,6 @@ def _lz4_frame(source: memoryview, magic: int, level: int | None) -> bytes:
     return b"".join(parts)
 
 
-@lru_cache(maxsize=64)
 def _lz4_header_checksum(descriptor: bytes) -> int:
-    """The second byte of xxHash32 with seed 0 of fewer than 16 bytes."""
-    mask = 0xFFFFFFFF
-    value = (374761393 + len(descriptor)) & mask
-    at = 0
-    while len(descriptor) - at >= 4:
-        value = (value + UINT32_LE.unpack_from(descriptor, at)[0] * 3266489917) & mask
-        value = ((value << 17 | value >> 15) & mask) * 668265263 & mask
-        at += 4
-    for byte in descriptor[at:]:
-        value = (value + byte * 374761393) & mask
-        value = ((value << 11 | value >> 21) & mask) * 2654435761 & mask
-    value = (value ^ value >> 15) * 2246822519 & mask
-    value = (value ^ value >> 13) * 3266489917 & mask
-    return (value ^ value >> 16) >> 8 & 0xFF
+    """The second byte of xxHash32 with seed 0."""
+    return xxhash.xxh32_intdigest(descriptor) >> 8 & 0xFF
