@@ -9,6 +9,8 @@ import sys
 from importlib import import_module
 from typing import Final
 
+from storage.format import is_compiled
+
 KERNELS: Final = (
     "storage.format.decode_kernel",
     "storage.format.encoder_kernel",
@@ -29,14 +31,13 @@ KERNELS: Final = (
 
 def uncompiled() -> list[str]:
     """The kernels that run as plain Python in this process. Imports all of them."""
-    return [name for name in KERNELS if not import_module(name).is_compiled()]
+    return [name for name in KERNELS if not is_compiled(import_module(name))]
 
 
 def loaded() -> dict[str, str]:
     """The kernels that this process has imported so far, in alphabetical order: `compiled` or `interpreted`."""
-    # A module that another thread is importing at this moment is in sys.modules already, without its functions.
-    asked = {name: getattr(sys.modules.get(name), "is_compiled", None) for name in sorted(KERNELS)}
-    return {name: "compiled" if is_compiled() else "interpreted" for name, is_compiled in asked.items() if is_compiled}
+    modules = {name: sys.modules.get(name) for name in sorted(KERNELS)}
+    return {name: "compiled" if is_compiled(one) else "interpreted" for name, one in modules.items() if one is not None}
 
 
 def slowness() -> str | None:

@@ -79,11 +79,6 @@ _ONES = cython.declare(cython.ulonglong, 0x0101010101010101)
 _HIGHS = cython.declare(cython.ulonglong, 0x8080808080808080)
 
 
-def is_compiled() -> bool:
-    """Whether this is the extension module and not the plain Python file."""
-    return bool(cython.compiled)
-
-
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)

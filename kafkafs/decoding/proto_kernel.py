@@ -80,11 +80,6 @@ _LIST = cython.declare(cython.longlong, 6)
 _UNCOVERED = cython.declare(cython.longlong, 7)
 
 
-def is_compiled() -> bool:
-    """Whether this is the extension module and not the plain Python file."""
-    return bool(cython.compiled)
-
-
 @cython.cfunc
 @cython.inline
 @cython.nogil

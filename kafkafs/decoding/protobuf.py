@@ -16,6 +16,7 @@ from kafkafs.decoding import proto_kernel
 from kafkafs.decoding.avro_program import POWERS, quoted
 from kafkafs.decoding.framing import BadIndexes, DoesNotFit, indexes_of, read_indexes, shortened, write_indexes
 from kafkafs.decoding.proto_files import compiled_files
+from storage.format import is_compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -298,7 +299,7 @@ class ProtobufDecoder:
     ) -> tuple[int, int]:
         """Decodes what is ordinary of these rows, as `proto_kernel.run` does, with the same results. Nothing without a
         compiled kernel, since the library is faster then."""
-        if not len(rows) or not proto_kernel.is_compiled():
+        if not len(rows) or not is_compiled(proto_kernel):
             return len(rows), position
         self._learn(buffer, columns, int(rows[0]))
         slots = np.empty(_SLOTS, np.int64)

@@ -36,11 +36,6 @@ _NO_LIMIT = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 _SPARE = cython.declare(cython.longlong, 64)
 
 
-def is_compiled() -> bool:
-    """Whether this is the extension module and not the plain Python file."""
-    return bool(cython.compiled)
-
-
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)

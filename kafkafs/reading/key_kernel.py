@@ -87,11 +87,6 @@ BITS_PER_KEY = 10
 _BITS_PER_KEY = cython.declare(cython.ulonglong, 10)
 
 
-def is_compiled() -> bool:
-    """True for the built kernel, False when this file runs as plain Python."""
-    return bool(cython.compiled)
-
-
 def rows_with_key(
     buffer: cython.const[cython.uchar][::1],
     starts: cython.const[cython.longlong][::1],

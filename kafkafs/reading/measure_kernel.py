@@ -39,11 +39,6 @@ NO_LEAST = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 NO_GREATEST = cython.declare(cython.longlong, -0x7FFFFFFFFFFFFFFF)
 
 
-def is_compiled() -> bool:
-    """True for the built kernel, False when this file runs as plain Python."""
-    return bool(cython.compiled)
-
-
 def clear_totals(totals: cython.longlong[:, ::1], rows: cython.Py_ssize_t) -> None:
     """Set the totals of `rows` batches to those of no records."""
     row: cython.Py_ssize_t

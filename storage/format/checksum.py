@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import crcmod.predefined
 import numpy as np
 
-from storage.format import checksum_kernel
+from storage.format import checksum_kernel, is_compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -110,7 +110,7 @@ def crc32(data: Buffer, value: int = 0) -> int:
 
 def small_limit() -> int:
     """Up to how many bytes the compiled tables are faster than `crc32c`."""
-    if not checksum_kernel.is_compiled():
+    if not is_compiled(checksum_kernel):
         return -1
     return SMALL_BYTES if IMPLEMENTATION == "crc32c" else 1 << 62
 

@@ -31,11 +31,6 @@ TABLE_ENTRIES = cython.declare(cython.Py_ssize_t, 4096)
 CARRYING_ENTRIES = cython.declare(cython.Py_ssize_t, 2048)  # after them, for CRC-32C only: see hardware_crc32c
 
 
-def is_compiled() -> bool:
-    """True for the built kernel, False when this file runs as plain Python."""
-    return bool(cython.compiled)
-
-
 @cython.cfunc
 @cython.inline
 @cython.nogil

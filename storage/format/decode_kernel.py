@@ -136,11 +136,6 @@ FAULTS = (
 )
 
 
-def is_compiled() -> bool:
-    """True for the built kernel, False when this file runs as plain Python."""
-    return bool(cython.compiled)
-
-
 @cython.cfunc
 @cython.inline
 @cython.nogil

@@ -32,11 +32,6 @@ MAX_LENGTH = cython.declare(cython.longlong, 0x7FFFFFFF)
 MAX_NEEDED = cython.declare(cython.longlong, 1 << 60)  # far from where a sum could overflow
 
 
-def is_compiled() -> bool:
-    """True for the built kernel, False when this file runs as plain Python."""
-    return bool(cython.compiled)
-
-
 @cython.cfunc
 @cython.nogil
 @cython.inline

@@ -105,11 +105,6 @@ _SEALS = cython.declare(cython.bint, hardware_crc32c_works())
 SEALS = bool(_SEALS)
 
 
-def is_compiled() -> bool:
-    """Whether this is the extension module and not the plain Python file."""
-    return bool(cython.compiled)
-
-
 @cython.cfunc
 @cython.nogil
 @cython.inline

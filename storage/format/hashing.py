@@ -19,11 +19,6 @@ _SIP_2 = cython.declare(cython.ulonglong, 0x6C7967656E657261)
 _SIP_3 = cython.declare(cython.ulonglong, 0x7465646279746573)
 
 
-def is_compiled() -> bool:
-    """Whether this is the extension module and not the plain Python file."""
-    return bool(cython.compiled)
-
-
 @cython.cfunc
 @cython.nogil
 @cython.inline

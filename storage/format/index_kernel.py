@@ -25,11 +25,6 @@ STATE_FIELDS = cython.declare(cython.int, 4)
 MAX_BATCH_BYTES = cython.declare(cython.longlong, 0x7FFFFFFF + 12)  # the greatest length, and what it does not count
 
 
-def is_compiled() -> bool:
-    """True for the built kernel, False when this file runs as plain Python."""
-    return bool(cython.compiled)
-
-
 @cython.cfunc
 @cython.nogil
 @cython.inline

@@ -50,11 +50,6 @@ ZSTD_SINGLE_SEGMENT = cython.declare(cython.uchar, 0x20)
 ZSTD_GREATEST_WINDOW = cython.declare(cython.uchar, (27 - 10) << 3)
 
 
-def is_compiled() -> bool:
-    """True for the built kernel, False when this file runs as plain Python."""
-    return bool(cython.compiled)
-
-
 @cython.cfunc
 @cython.inline
 @cython.nogil

@@ -87,11 +87,6 @@ _SPARE = cython.declare(cython.longlong, 64)
 _ENTRY = cython.declare(cython.longlong, 4)
 
 
-def is_compiled() -> bool:
-    """Whether this is the extension module and not the plain Python file."""
-    return bool(cython.compiled)
-
-
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)

@@ -21,11 +21,6 @@ _KEEP_DELETES = cython.declare(cython.int, 4)
 _AHEAD = cython.declare(cython.Py_ssize_t, 64)
 
 
-def is_compiled() -> bool:
-    """Whether this is the extension module and not the plain Python file."""
-    return bool(cython.compiled)
-
-
 @cython.cfunc
 @cython.nogil
 @cython.inline

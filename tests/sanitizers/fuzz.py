@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+from storage.format import is_compiled
 from tests.sanitizers.build import extension_modules
 from tests.sanitizers.targets import KERNEL_TARGETS, TARGETS
 from tests.support.fixtures import ROOT
@@ -25,7 +26,7 @@ def check_kernels(tree: Path, names: list[str]) -> None:
     for name in names:
         module = importlib.import_module(name)
         origin = Path(module.__file__ or "")
-        if not origin.is_relative_to(tree) or not module.is_compiled():
+        if not origin.is_relative_to(tree) or not is_compiled(module):
             sys.exit(f"{name} is not the sanitized build but {origin}")
         if name not in KERNEL_TARGETS:
             sys.exit(f"no fuzz target for {name}: add one to tests/sanitizers/targets.py")

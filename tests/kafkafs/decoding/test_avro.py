@@ -19,6 +19,7 @@ from kafkafs.decoding.decoded_jsonl import TextDecoder
 from kafkafs.decoding.encoding import encode_json
 from kafkafs.schemas.registry import AVRO, PROTOBUF, Reference, Schema
 from storage.format.block import encode_varint
+from storage.types import is_compiled
 from tests.support.avro_samples import Samples, shown_decimal, shown_time
 from tests.support.decoded_columns import SchemaTable, decoded_text, decoded_texts, framed, one_schema
 from tests.support.uncompiled import uncompiled
@@ -272,7 +273,7 @@ def test_a_text_that_would_be_too_long() -> None:
     assert "longer than 1 MiB" in fault({"type": "array", "items": items}, encode_varint(65_000) + b"\0")
 
 
-@pytest.mark.skipif(not avro_kernel.is_compiled(), reason="takes minutes")
+@pytest.mark.skipif(not is_compiled(avro_kernel), reason="takes minutes")
 @pytest.mark.parametrize(
     ("schema", "data"),
     [

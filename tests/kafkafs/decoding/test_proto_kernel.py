@@ -15,11 +15,10 @@ from kafkafs.decoding import proto_kernel
 from kafkafs.decoding.framing import write_indexes
 from kafkafs.decoding.proto_files import Compiled
 from kafkafs.decoding.protobuf import CannotDecode, ProtobufDecoder
+from storage.format import is_compiled
 from tests.support import random_protobuf
 
-pytestmark = pytest.mark.skipif(
-    not proto_kernel.is_compiled(), reason="the kernel is not compiled: the library decodes"
-)
+pytestmark = pytest.mark.skipif(not is_compiled(proto_kernel), reason="the kernel is not compiled: the library decodes")
 
 
 def by_kernel(decoder: ProtobufDecoder, data: list[bytes], room: int = 1 << 20) -> list[bytes | None]:

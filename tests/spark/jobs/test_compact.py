@@ -123,7 +123,7 @@ def test_the_command(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.Mo
     close_clean(owned)
     before = tree_of(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr("storage.latest.offset_map_kernel.is_compiled", lambda: False)
+        patched.setattr("storage.latest.offset_map_kernel.__file__", "offset_map_kernel.py")
         refused = run("spark", "compact", log_dir, "t/0", "--dry-run")
         assert (refused.exit_code, "--allow-uncompiled" in refused.stderr) == (4, True)
     told = json.loads(output_of("spark", "compact", log_dir, "t/0", "--dry-run", "--json"))

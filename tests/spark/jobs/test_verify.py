@@ -87,7 +87,7 @@ def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
 def test_uncompiled_kernels_are_refused(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All these use run_tasks or reduce_tasks; test_compact tests the other functions."""
     a_log(tmp_path)
-    monkeypatch.setattr("storage.format.decode_kernel.is_compiled", lambda: False)
+    monkeypatch.setattr("storage.format.decode_kernel.__file__", "decode_kernel.py")
     with pytest.raises(UncompiledKernels, match=r"storage\.format\.decode_kernel"):
         run_tasks(spark, len, ["task"], "test")
     assert run_tasks(spark, len, ["task"], "test", allow_uncompiled=True) == [4]

@@ -30,7 +30,7 @@ from storage.files import (
     topic_properties,
     transaction_index,
 )
-from storage.format import batches, block, decode_kernel, decoder
+from storage.format import batches, block, decode_kernel, decoder, is_compiled
 from storage.format.batches import BatchTable, ScanStop, scan
 from storage.format.block import Record
 from storage.format.compression import Codec
@@ -293,7 +293,7 @@ def test_plain_kernels_take_the_place_of_compiled_ones() -> None:
 
     used = kernels()
     with plain_kernels():
-        assert not any(kernel.is_compiled() for kernel in kernels())
+        assert not any(is_compiled(kernel) for kernel in kernels())
     assert used == kernels()
 
 
@@ -363,8 +363,8 @@ def test_the_constants_of_a_declaration_file_are_those_of_the_module() -> None:
 
 @pytest.mark.parametrize("name", READING)
 def test_each_form_knows_what_it_is(name: str) -> None:
-    assert importlib.import_module(f"storage.format.{name}").is_compiled() is built(f"storage.format.{name}")
-    assert uncompiled(f"storage.format.{name}").is_compiled() is False
+    assert is_compiled(importlib.import_module(f"storage.format.{name}")) is built(f"storage.format.{name}")
+    assert is_compiled(uncompiled(f"storage.format.{name}")) is False
 
 
 @requires_fixtures

@@ -12,7 +12,7 @@ import pytest
 from storage.append import batch_encoder
 from storage.errors import CorruptBatch, StorageError, UnsupportedFormat
 from storage.format import block as block_module
-from storage.format import compression, decode_kernel, decoder, inflate_kernel
+from storage.format import compression, decode_kernel, decoder, inflate_kernel, is_compiled
 from storage.format.batches import BatchTable, scan
 from storage.format.block import Record, RecordBlock
 from storage.format.compression import LZ4_MAGIC, Codec, CodecLibrary, compress
@@ -352,7 +352,7 @@ def fault(data: bytes) -> tuple[str, str, str]:
     return found.pop() if len(found) == 1 else ("", "", "")
 
 
-@pytest.mark.skipif(not decode_kernel.is_compiled(), reason="plain Python takes minutes")
+@pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
 def test_the_most_records_and_headers_are_read() -> None:
     block = decode(batch(RECORD * (MOST_RECORDS - 1) + sized(body(MOST_RECORDS - 1)), count=MOST_RECORDS))
     assert (block.damage, len(block), int(block.offset[-1])) == (None, MOST_RECORDS, MOST_RECORDS - 1)
@@ -361,7 +361,7 @@ def test_the_most_records_and_headers_are_read() -> None:
     assert block.headers_spans().shape == (4, MOST_HEADERS)
 
 
-@pytest.mark.skipif(not decode_kernel.is_compiled(), reason="plain Python takes minutes")
+@pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
 @pytest.mark.parametrize("value", [None, b"value"])  # an audit has a shorter way for records like the second
 def test_a_batch_of_more_records_is_damage(value: bytes | None) -> None:
     number = MOST_RECORDS + 1
@@ -369,14 +369,14 @@ def test_a_batch_of_more_records_is_damage(value: bytes | None) -> None:
     assert found == (TOO_MANY_RECORDS, f"at most {MOST_RECORDS}", str(number))
 
 
-@pytest.mark.skipif(not decode_kernel.is_compiled(), reason="plain Python takes minutes")
+@pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
 def test_a_batch_of_more_headers_is_damage() -> None:
     found = fault(batch([HEADERS, sized(body(1, headers=[(b"", None)]))]))
     what = "more headers than are read of one batch (record 1 of the batch)"
     assert found == (what, f"at most {MOST_HEADERS}", str(MOST_HEADERS + 1))
 
 
-@pytest.mark.skipif(not decode_kernel.is_compiled(), reason="plain Python takes minutes")
+@pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
 def test_a_wrapper_of_more_messages_is_damage() -> None:
     message = batch_encoder.encode([Record(None, None, (), 0)], 0)
     table = scanned(batch_encoder.encode([Record(None, b"", (), 0)], 0, codec=Codec.GZIP))[1]
@@ -393,13 +393,13 @@ def test_a_wrapper_of_more_messages_is_damage() -> None:
     assert (wrong(MOST_RECORDS), wrong(MOST_RECORDS + 1)) == ("", TOO_MANY_RECORDS)
 
 
-@pytest.mark.skipif(not decode_kernel.is_compiled(), reason="plain Python takes minutes")
+@pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
 def test_no_room_is_made_for_records_that_are_not_read() -> None:
     data, table = scanned(batch(RECORD * (MOST_RECORDS + 1), count=MOST_RECORDS + 1))
     assert decode_kernel.survey(table.data, 0, 1, 0, len(data), np.empty(0, np.uint8), True) == (MOST_RECORDS, 0, 0)
 
 
-@pytest.mark.skipif(not decode_kernel.is_compiled(), reason="plain Python takes minutes")
+@pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
 def test_memory_of_a_large_batch_is_given_back() -> None:
     small = batch([sized(body())])
     payload = compress(Codec.ZSTD, sized(body(value=bytes(decoder._KEPT_BYTES))))
@@ -420,7 +420,7 @@ def test_memory_of_a_large_batch_is_given_back() -> None:
     assert one._columns.shape[1] <= 4096 | 8
 
 
-@pytest.mark.skipif(not decode_kernel.is_compiled(), reason="plain Python takes minutes")
+@pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
 def test_few_decoders_have_large_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     large = scanned(batch(RECORD * (decoder._KEPT_RECORDS + 1), count=decoder._KEPT_RECORDS + 1))
     small = scanned(batch([RECORD]))
@@ -438,7 +438,7 @@ def test_few_decoders_have_large_memory_at_a_time(monkeypatch: pytest.MonkeyPatc
     assert decoder._large.acquire(blocking=False)
 
 
-@pytest.mark.skipif(not decode_kernel.is_compiled(), reason="plain Python takes minutes")
+@pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
 def test_a_decoder_waits_for_another_ones_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     large = scanned(batch(RECORD * (decoder._KEPT_RECORDS + 1), count=decoder._KEPT_RECORDS + 1))
     waited: list[float] = []
@@ -583,7 +583,7 @@ def taken(data: bytes) -> int:
 
 
 def test_the_libraries_of_this_machine_are_used() -> None:
-    if not inflate_kernel.is_compiled() or set(compression.versions()) != {"libzstd", "liblz4"}:
+    if not is_compiled(inflate_kernel) or set(compression.versions()) != {"libzstd", "liblz4"}:
         pytest.skip("kernel not built, or libzstd or liblz4 not there")
     for codec in INFLATE_CODECS:
         assert taken(frame(compress(codec, CONTENT), codec) * 3) == 3

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.backup.record_digests import CanonicalRecords, RecordDigest
-from storage.format import checksum, checksum_kernel, decoder, digest_kernel, hashing
+from storage.format import checksum, checksum_kernel, decoder, digest_kernel, hashing, is_compiled
 from storage.format.batches import BatchTable, Column, scan
 from storage.format.block import Record, RecordBlock
 from storage.format.compression import Codec
@@ -105,11 +105,11 @@ def test_crcmod_serves_where_the_crc32c_package_does_not_load(monkeypatch: pytes
 
 
 def test_small_batches_go_through_tables_only_where_those_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checksum_kernel, "is_compiled", lambda: True)
+    monkeypatch.setattr(checksum_kernel, "__file__", "checksum_kernel.so")
     assert checksum.small_limit() == checksum.SMALL_BYTES
     monkeypatch.setattr(checksum, "IMPLEMENTATION", "crcmod")
     assert checksum.small_limit() > 2**31  # faster than crcmod at any size
-    monkeypatch.setattr(checksum_kernel, "is_compiled", lambda: False)
+    monkeypatch.setattr(checksum_kernel, "__file__", "checksum_kernel.py")
     assert checksum.small_limit() < 0
 
 
@@ -167,7 +167,7 @@ def signed(value: int) -> int:
 
 
 def test_the_compiled_forms_are_compared_with_the_plain_ones() -> None:
-    assert not plain.is_compiled()
+    assert not is_compiled(plain)
 
 
 @pytest.mark.parametrize("module", [hashing, plain], ids=["as-installed", "plain"])
