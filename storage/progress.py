@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 
@@ -29,3 +31,13 @@ class NoProgress:
 
     def end(self) -> None:
         pass
+
+
+@contextmanager
+def working(progress: Progress, what: str, total: int) -> Iterator[None]:
+    """The block is work that `progress` is told of: see `Progress.begin`."""
+    progress.begin(what, total)
+    try:
+        yield
+    finally:
+        progress.end()

@@ -10,6 +10,7 @@ import click
 from kafkafs.cli import echo, fail_with, say, text_of
 from kafkafs.cli.process import use_default_signals
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION, LOGDIR, TIER, TopicPartitionPattern, expand, open_log_dir
+from storage.progress import working
 from storage.types import MAX_OFFSET, Isolation
 
 if TYPE_CHECKING:
@@ -71,13 +72,10 @@ def _counted(log_dir: LogDir, tp: TopicPartition, isolation: Isolation, progress
         remote = snapshot.remote_offsets
         if remote is not None:
             row["remote_offsets"] = [remote.start, remote.end - 1]
-        progress.begin(str(tp), snapshot.size_bytes)
-        try:
+        with working(progress, str(tp), snapshot.size_bytes):
             row["count"] = count_messages(
                 snapshot, snapshot.log_start_offset, MAX_OFFSET, isolation, on_bytes=progress.advance
             )
-        finally:
-            progress.end()
     except (StorageError, OSError) as error:
         row["error"] = text_of(error)
     return row

@@ -24,6 +24,7 @@ from kafkafs.cli.shared_options import (
 from kafkafs.cli.terminal import facts, print_json, print_table, progress_bar
 from kafkafs.reading.range_names import OffsetsBetween, OffsetsFrom, OffsetSpec, SingleOffset
 from storage.errors import StorageError, UnknownTopicOrPartition
+from storage.progress import working
 from storage.types import MAX_OFFSET, Isolation, TopicPartition
 
 if TYPE_CHECKING:
@@ -105,8 +106,7 @@ def _digest(
 
     snapshot = log_dir.log(tp).snapshot()
     selection = Question(offsets, isolation=isolation).resolve(snapshot, log_dir.clock.now_ms())
-    progress.begin(str(tp), snapshot.size_bytes)
-    try:
+    with working(progress, str(tp), snapshot.size_bytes):
         found = digest_records(
             snapshot,
             selection.start_offset,
@@ -115,8 +115,6 @@ def _digest(
             isolation=isolation,
             progress=progress,
         )
-    finally:
-        progress.end()
     ranges = {} if by is None else {"ranges": [asdict(one) for one in found.ranges]}
     return {**asdict(tp), **asdict(found.whole), **ranges}
 
@@ -232,11 +230,8 @@ def _diff(
     absent = next((str(side.path) for side, log in zip(sides, held, strict=True) if log is None), None)
     there = next(log for log in held if log is not None)
     left, right = (empty_log(there) if log is None else log for log in held)
-    progress.begin(str(tp), left.size_bytes + right.size_bytes)
-    try:
+    with working(progress, str(tp), left.size_bytes + right.size_bytes):
         found = diff_records(left, right, start, end, isolation=isolation, by=by, progress=progress)
-    finally:
-        progress.end()
     return found, absent, [stored_as(log, start, end) for log in (left, right)]
 
 

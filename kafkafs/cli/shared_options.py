@@ -154,9 +154,9 @@ class Parsed(click.ParamType[_Parsed]):
             self.fail(str(error), param, ctx)
 
 
-def pair(text: str, form: str, sign: str = "=") -> tuple[str, str]:
-    """The two texts around the first `sign`, neither of them empty. `form` is what a ValueError says was expected."""
-    left, _, right = text.partition(sign)
+def pair(text: str, form: str) -> tuple[str, str]:
+    """The two texts around the first `=`, neither of them empty. `form` is what a ValueError says was expected."""
+    left, _, right = text.partition("=")
     if not left or not right:
         raise ValueError(f"{text!r} is not in the form {form}")
     return left, right

@@ -49,7 +49,7 @@ from storage.log.segments import bytes_from
 from storage.log.snapshot import Log
 from storage.log.tiering import is_tiered
 from storage.log.topic_info import TopicInfo
-from storage.progress import NoProgress, Progress
+from storage.progress import NoProgress, Progress, working
 from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport, rehearse
 from storage.staged_writes import commit, staging
 from storage.staged_writes.ledger import CommitLedger
@@ -236,8 +236,7 @@ class OwnedLogs:
         if not chosen:
             return
         each = max(1, threads // len(chosen))
-        progress.begin("recovery", sum(self._bytes_to_check(tp) for tp in chosen))
-        try:
+        with working(progress, "recovery", sum(self._bytes_to_check(tp) for tp in chosen)):
             if min(threads, len(chosen)) == 1:
                 for tp in chosen:
                     self._recover_one(tp, _SharedProgress(progress), each)
@@ -245,8 +244,6 @@ class OwnedLogs:
             with ThreadPoolExecutor(threads, "recovery") as pool:
                 for task in [pool.submit(self._recover_one, tp, _SharedProgress(progress), each) for tp in chosen]:
                     task.result()
-        finally:
-            progress.end()
 
     def reindex(self, tp: TopicPartition, progress: Progress) -> RecoveryReport:
         """Opens a partition with indexes and producer snapshots rebuilt from all of its log. Errors as `get`."""

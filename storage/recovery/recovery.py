@@ -60,7 +60,7 @@ from storage.log.segment import Segment, bytes_of
 from storage.log.segment_check import SegmentCheck, check_readable, check_segment, ignore_batches, never_written
 from storage.log.segments import live_offsets
 from storage.log.tiering import remote_offsets
-from storage.progress import NoProgress, Progress
+from storage.progress import NoProgress, Progress, working
 from storage.types import MAX_OFFSET, TopicPartition
 
 # Whether the time index of a full segment is what its roll left.
@@ -513,8 +513,7 @@ class Recovery:
         chosen = [row for row, segment in enumerate(segments) if row >= first or segment.base_offset in unsound]
         if not chosen:
             return ends
-        self._progress.begin(f"recover {plan.tp}", sum(segments[row].size for row in chosen))
-        try:
+        with working(self._progress, f"recover {plan.tp}", sum(segments[row].size for row in chosen)):
             snapshots = self._snapshots()
             producers: ProducerTable | None = None
             for row in chosen:
@@ -534,8 +533,6 @@ class Recovery:
                 if check.invalid_bytes:
                     del segments[row + 1 :]
                     break
-        finally:
-            self._progress.end()
         return ends
 
     def _recover_segment(

@@ -33,7 +33,7 @@ from storage.files.opening import real_place
 from storage.files.producer_state import ProducerEntry
 from storage.log.log_dir import LogDir
 from storage.log.places import check_destination
-from storage.progress import NoProgress, Progress
+from storage.progress import NoProgress, Progress, working
 from storage.revival import new_cluster, sources, topics
 from storage.revival.building import Building, BuildPlan, Built, LogCut, check, cut_at_offset, cut_at_time, readable_end
 from storage.revival.new_cluster import NewCluster, Node
@@ -433,15 +433,12 @@ def _build_all(revival: Revival, request: Request, building: Building, place: Pa
         revival.built[plan.replica.tp] = building.build(plan, aborts)
 
     total = sum(one.replica.snapshot.size_bytes for one in revival.partitions)
-    building.progress.begin("revive", total)
-    try:
+    with working(building.progress, "revive", total):
         for number, one in enumerate(revival.partitions):
             try:
                 revival.partitions[number] = _tried(one, request, place, build)
             except StorageError as error:
                 errors.append(error)
-    finally:
-        building.progress.end()
     _raise_together(errors)
 
 

@@ -27,7 +27,7 @@ from storage.log.intact import Break, Fault, walk
 from storage.log.log_dir import LogDir
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
-from storage.progress import Progress
+from storage.progress import Progress, working
 from storage.types import TimestampType, TopicPartition
 from storage.verify.findings import RECOVER, REINDEX, SALVAGE, FaultKind, Finding, Findings, Repair
 
@@ -581,12 +581,9 @@ def verify_tier(log_dir: LogDir, chosen: Collection[TopicPartition], progress: P
             snapshot = log_dir.log(tp).snapshot()
         except (StorageError, OSError):
             continue  # what is wrong with the directory itself is found elsewhere
-        progress.begin(f"{tp} in the tier", sum(segment.size for segment in snapshot.remote))
-        try:
+        with working(progress, f"{tp} in the tier", sum(segment.size for segment in snapshot.remote)):
             for segment in snapshot.remote:
                 _audit(snapshot, segment, findings, progress)
-        finally:
-            progress.end()
     return findings.list()
 
 
