@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import psutil
@@ -205,90 +205,69 @@ class LogState:
         return len(self.segments)
 
 
-class RetentionPolicy(Protocol):
-    """Decides how many of a log's oldest segments to remove. Pure, apart from its constructor's arguments."""
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """Decides how many of a log's oldest segments may be removed (`expired`), including the active one if it should be
+    removed too. Pure, apart from what `by_free_space` is given."""
 
     reason: str
-
-    def expired(self, log: LogState) -> int:
-        """The number of oldest segments that may be removed, including the active one if it should be removed too."""
+    expired: Callable[[LogState], int]
 
 
-class LogStartBreach:
+def _below_log_start(log: LogState) -> int:
     """Segments entirely below the log start offset; never the active one."""
-
-    reason = "below the log start offset"
-
-    def expired(self, log: LogState) -> int:
-        return log.oldest_while(
-            lambda segment: segment is not log.segments[-1] and segment.next_offset <= log.log_start_offset
-        )
+    return log.oldest_while(
+        lambda segment: segment is not log.segments[-1] and segment.next_offset <= log.log_start_offset
+    )
 
 
-class BySize:
+def _by_size(log: LogState) -> int:
     """Segments, while the log without its oldest one still has at least `retention.bytes`."""
+    limit, excess = log.config.retention_bytes, log.size_bytes - log.config.retention_bytes
 
-    reason = "retention.bytes"
+    def goes(segment: SegmentInfo) -> bool:
+        nonlocal excess
+        excess -= segment.size_bytes
+        return excess >= 0
 
-    def expired(self, log: LogState) -> int:
-        limit = log.config.retention_bytes
-        if limit < 0:
-            return 0
-        excess = log.size_bytes - limit
-
-        def goes(segment: SegmentInfo) -> bool:
-            nonlocal excess
-            if excess < segment.size_bytes:
-                return False
-            excess -= segment.size_bytes
-            return True
-
-        return log.oldest_while(goes)
+    return log.oldest_while(goes) if limit >= 0 else 0
 
 
-class ByTime:
+def _by_time(log: LogState) -> int:
     """Segments whose newest message is older than `retention.ms`."""
-
-    reason = "retention.ms"
-
-    def expired(self, log: LogState) -> int:
-        limit = log.config.retention_ms
-        if limit < 0:
-            return 0
-        return log.oldest_while(lambda segment: log.now_ms - segment.largest_timestamp_ms() > limit)
+    limit = log.config.retention_ms
+    return log.oldest_while(lambda segment: log.now_ms - segment.largest_timestamp_ms() > limit) if limit >= 0 else 0
 
 
-class ByFreeSpace:
+LOG_START_BREACH: Final = RetentionPolicy("below the log start offset", _below_log_start)
+BY_SIZE: Final = RetentionPolicy("retention.bytes", _by_size)
+BY_TIME: Final = RetentionPolicy("retention.ms", _by_time)
+
+
+def by_free_space(free_bytes: FreeBytes) -> RetentionPolicy:
     """Segments, while less than `retention.free.bytes` is free on the disk. The active segment stays: other programs
     may be filling the disk, and then everything would be removed."""
 
-    reason = "retention.free.bytes"
-
-    def __init__(self, free_bytes: FreeBytes) -> None:
-        self._free_bytes = free_bytes
-
-    def expired(self, log: LogState) -> int:
+    def expired(log: LogState) -> int:
         wanted = log.config.retention_free_bytes
-        if wanted < 0:
-            return 0
-        missing = wanted - self._free_bytes()
+        missing = wanted - free_bytes() if wanted >= 0 else 0
 
         def goes(segment: SegmentInfo) -> bool:
             nonlocal missing
-            if missing <= 0 or segment is log.segments[-1]:
-                return False
-            missing -= segment.size_bytes
-            return True
+            before, missing = missing, missing - segment.size_bytes
+            return before > 0 and segment is not log.segments[-1]
 
         return log.oldest_while(goes)
+
+    return RetentionPolicy("retention.free.bytes", expired)
 
 
 def policies_for(config: LogConfig, free_bytes: FreeBytes) -> tuple[RetentionPolicy, ...]:
     """The policies that apply under `cleanup.policy`, in order: a topic that is only compacted never loses messages by
     size, time or space."""
     if not config.delete:
-        return (LogStartBreach(),)
-    return (LogStartBreach(), BySize(), ByTime(), ByFreeSpace(free_bytes))
+        return (LOG_START_BREACH,)
+    return (LOG_START_BREACH, BY_SIZE, BY_TIME, by_free_space(free_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +404,7 @@ class Retention:
 
     def _expired(self, snapshot: LogSnapshot, config: LogConfig, start: int, now_ms: int) -> tuple[ExpiredSegment, ...]:
         only_start = self.only_start or may_be_tiered(snapshot, config)
-        policies = (LogStartBreach(),) if only_start else policies_for(config, self.free_bytes)
+        policies = (LOG_START_BREACH,) if only_start else policies_for(config, self.free_bytes)
         return plan(_state(snapshot, config, start, self._limit(snapshot), now_ms), policies)
 
     def _limit(self, snapshot: LogSnapshot) -> int:
@@ -456,10 +435,10 @@ def brokers_retention(snapshot: LogSnapshot, config: LogConfig, now_ms: int) -> 
     )
     here = replace(whole, segments=whole.segments[len(snapshot.remote) :], config=local)
     return BrokersRetention(
-        plan(whole, (LogStartBreach(), BySize(), ByTime())),
+        plan(whole, (LOG_START_BREACH, BY_SIZE, BY_TIME)),
         tuple(
             replace(one, reason=f"local.{one.reason}" if one.reason.startswith("retention.") else one.reason)
-            for one in plan(here, (LogStartBreach(), BySize(), ByTime()))
+            for one in plan(here, (LOG_START_BREACH, BY_SIZE, BY_TIME))
         ),
     )
 

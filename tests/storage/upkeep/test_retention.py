@@ -17,21 +17,21 @@ from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 from storage.upkeep.retention import (
+    BY_SIZE,
+    BY_TIME,
     EMPTY,
     HIGH_WATERMARK,
+    LOG_START_BREACH,
     NO_LIMIT,
     OLDER,
     ONLY_COMPACTED,
     UNTOUCHABLE,
-    ByFreeSpace,
-    BySize,
-    ByTime,
     KeptSegment,
-    LogStartBreach,
     LogState,
     Retention,
     RetentionResult,
     SegmentInfo,
+    by_free_space,
     disk_free_bytes,
     plan,
     policies_for,
@@ -67,41 +67,41 @@ def _state(sizes: list[int], config: LogConfig, *, times: list[int] | None = Non
 
 def test_size_never_goes_below_its_limit() -> None:
     config = _config(retention_bytes="250")
-    assert BySize().expired(_state([100, 100, 100, 100], config)) == 1
-    assert BySize().expired(_state([100, 100, 150], config)) == 1  # exactly the limit is left
-    assert BySize().expired(_state([100, 100, 149], config)) == 0
-    assert BySize().expired(_state([300, 10, 10], config)) == 0  # stops at the first, small ones behind it or not
-    assert BySize().expired(_state([100, 100], _config(retention_bytes="0"))) == 2  # the active one, too
-    assert BySize().expired(_state([100, 100], _config())) == 0
+    assert BY_SIZE.expired(_state([100, 100, 100, 100], config)) == 1
+    assert BY_SIZE.expired(_state([100, 100, 150], config)) == 1  # exactly the limit is left
+    assert BY_SIZE.expired(_state([100, 100, 149], config)) == 0
+    assert BY_SIZE.expired(_state([300, 10, 10], config)) == 0  # stops at the first, small ones behind it or not
+    assert BY_SIZE.expired(_state([100, 100], _config(retention_bytes="0"))) == 2  # the active one, too
+    assert BY_SIZE.expired(_state([100, 100], _config())) == 0
 
 
 def test_time_stops_at_the_first_young_segment() -> None:
     config = _config(retention_ms="1000")
-    assert ByTime().expired(_state([9, 9, 9], config, times=[1001, 1000, 5000])) == 1
-    assert ByTime().expired(_state([9, 9, 9], config, times=[1001, 1001, 1001])) == 3
-    assert ByTime().expired(_state([9, 9, 0], config, times=[1001, 1001, 9999])) == 2  # an empty active one stays
-    assert ByTime().expired(_state([9, 9], _config(retention_ms="-1"), times=[10**12, 10**12])) == 0
+    assert BY_TIME.expired(_state([9, 9, 9], config, times=[1001, 1000, 5000])) == 1
+    assert BY_TIME.expired(_state([9, 9, 9], config, times=[1001, 1001, 1001])) == 3
+    assert BY_TIME.expired(_state([9, 9, 0], config, times=[1001, 1001, 9999])) == 2  # an empty active one stays
+    assert BY_TIME.expired(_state([9, 9], _config(retention_ms="-1"), times=[10**12, 10**12])) == 0
 
 
 def test_log_start() -> None:
-    assert LogStartBreach().expired(_state([9, 9, 9], _config(), start=19)) == 1
-    assert LogStartBreach().expired(_state([9, 9, 9], _config(), start=20)) == 2
-    assert LogStartBreach().expired(_state([9, 9, 9], _config(), start=30)) == 2  # never the active one
+    assert LOG_START_BREACH.expired(_state([9, 9, 9], _config(), start=19)) == 1
+    assert LOG_START_BREACH.expired(_state([9, 9, 9], _config(), start=20)) == 2
+    assert LOG_START_BREACH.expired(_state([9, 9, 9], _config(), start=30)) == 2  # never the active one
 
 
 def test_free_space_takes_no_more_than_is_missing_and_never_the_active_segment() -> None:
     config = _config(retention_free_bytes="1000")
-    assert ByFreeSpace(lambda: 1000).expired(_state([100, 100, 100], config)) == 0
-    assert ByFreeSpace(lambda: 999).expired(_state([100, 100, 100], config)) == 1
-    assert ByFreeSpace(lambda: 899).expired(_state([100, 100, 100], config)) == 2
-    assert ByFreeSpace(lambda: 0).expired(_state([100, 100, 100], config)) == 2
-    assert ByFreeSpace(lambda: 0).expired(_state([100, 100, 100], _config())) == 0
+    assert by_free_space(lambda: 1000).expired(_state([100, 100, 100], config)) == 0
+    assert by_free_space(lambda: 999).expired(_state([100, 100, 100], config)) == 1
+    assert by_free_space(lambda: 899).expired(_state([100, 100, 100], config)) == 2
+    assert by_free_space(lambda: 0).expired(_state([100, 100, 100], config)) == 2
+    assert by_free_space(lambda: 0).expired(_state([100, 100, 100], _config())) == 0
 
 
 def test_nothing_at_or_above_the_high_watermark() -> None:
     state = _state([9, 9, 9], _config(retention_ms="0"), times=[1, 1, 1])
-    assert ByTime().expired(replace(state, high_watermark=19)) == 1
-    assert ByTime().expired(replace(state, high_watermark=20)) == 2
+    assert BY_TIME.expired(replace(state, high_watermark=19)) == 1
+    assert BY_TIME.expired(replace(state, high_watermark=20)) == 2
 
 
 def test_order_and_reasons() -> None:
