@@ -430,7 +430,7 @@ class Message:
     timestamp: int
     timestamp_type: TimestampType
     headers: tuple[tuple[str, bytes | None], ...]
-    _decoder: _Decoder = field(repr=False, compare=False)
+    _source: Source = field(repr=False, compare=False)
 
     @property
     def time(self) -> datetime | None:
@@ -445,37 +445,31 @@ class Message:
 
         InvalidOption where there are no schemas, InvalidRecord for a value that cannot be decoded.
         """
-        return self._decoder.decoded(self, "value")
+        return _decoded(self, "value")
 
     @property
     def decoded_key(self) -> Any:
         """The key, as `decoded`."""
-        return self._decoder.decoded(self, "key")
+        return _decoded(self, "key")
 
 
-class _Decoder:
-    """Decodes messages one by one; threads may share it."""
+def _decoded(message: Message, side: Side) -> Any:
+    from kafkafs.arrow.block_texts import Decoding, schemas_of_topic
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
-
-    def decoded(self, message: Message, side: Side) -> Any:
-        from kafkafs.arrow.block_texts import Decoding, schemas_of_topic
-
-        decoding = Decoding(schemas_of_topic(message.topic, self._source.paths, self._source.schemas), (side,))
-        headers = [(name.encode(), value) for name, value in message.headers]
-        record = RecordColumns.from_records([Record(message.key, message.value, headers, message.timestamp)])
-        block = RecordBlock(memoryview(bytes(record.buffer)), BatchTable.empty(0), record.columns, 1)
-        decoding.take(TopicPartition(message.topic, message.partition), block)
-        texts = decoding.texts(side)
-        if 0 in texts.errors:
-            what = f"{side} of {message.topic}/{message.partition} cannot be decoded: {texts.errors[0]}"
-            raise InvalidRecord(what, offset=message.offset)
-        return json.loads(bytes(texts.data)) if texts.valid[0] else None
+    source = message._source
+    decoding = Decoding(schemas_of_topic(message.topic, source.paths, source.schemas), (side,))
+    headers = [(name.encode(), value) for name, value in message.headers]
+    record = RecordColumns.from_records([Record(message.key, message.value, headers, message.timestamp)])
+    block = RecordBlock(memoryview(bytes(record.buffer)), BatchTable.empty(0), record.columns, 1)
+    decoding.take(TopicPartition(message.topic, message.partition), block)
+    texts = decoding.texts(side)
+    if 0 in texts.errors:
+        what = f"{side} of {message.topic}/{message.partition} cannot be decoded: {texts.errors[0]}"
+        raise InvalidRecord(what, offset=message.offset)
+    return json.loads(bytes(texts.data)) if texts.valid[0] else None
 
 
 def _messages(source: Source, scan: Scan) -> Iterator[Message]:
-    decoder = _Decoder(source)
     for tp, block in scan.blocks():
         types = block.table.timestamp_type[block.batch].tolist()
         rows = zip(block.offset.tolist(), block.timestamp.tolist(), types, block.headers_count.tolist(), strict=True)
@@ -489,5 +483,5 @@ def _messages(source: Source, scan: Scan) -> Iterator[Message]:
                 timestamp,
                 TimestampType(timestamp_type),
                 tuple((name.decode(errors="replace"), value) for name, value in block.headers(row)) if headers else (),
-                decoder,
+                source,
             )
