@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 from typing import Final
 
-from storage.format import is_compiled
+from storage.types import is_compiled
 
 KERNELS: Final = (
     "storage.format.decode_kernel",

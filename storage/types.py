@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from types import ModuleType
 
 MAX_OFFSET = 2**63 - 1
 NO_TIMESTAMP = -1
@@ -70,3 +71,8 @@ class TimestampOffset:
 
     timestamp: int
     offset: int
+
+
+def is_compiled(kernel: ModuleType) -> bool:
+    """Whether a module with hot loops is the extension module that Cython has made, and not the plain Python file."""
+    return not str(kernel.__file__).endswith(".py")

@@ -118,7 +118,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "crcmod": ("storage.format.checksum",),
     "crc32c": ("storage.format.checksum",),
     "cramjam": ("storage.format.compression",),
-    "xxhash": ("storage.backup.record_digests",),
+    "xxhash": ("storage.backup.record_digests", "storage.format.compression"),
     "fsspec": ("storage.tier.object_places",),
     "psutil": (
         "storage.files.dir_lock",

@@ -16,7 +16,7 @@ from kafkafs.decoding import proto_kernel
 from kafkafs.decoding.avro_program import POWERS, quoted
 from kafkafs.decoding.framing import BadIndexes, DoesNotFit, indexes_of, read_indexes, shortened, write_indexes
 from kafkafs.decoding.proto_files import compiled_files
-from storage.format import is_compiled
+from storage.types import is_compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import crcmod.predefined
 import numpy as np
 
-from storage.format import checksum_kernel, is_compiled
+from storage.format import checksum_kernel
+from storage.types import is_compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from storage.format import is_compiled
+from storage.types import is_compiled
 from tests.sanitizers.build import extension_modules
 from tests.sanitizers.targets import KERNEL_TARGETS, TARGETS
 from tests.support.fixtures import ROOT

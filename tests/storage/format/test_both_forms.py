@@ -30,12 +30,13 @@ from storage.files import (
     topic_properties,
     transaction_index,
 )
-from storage.format import batches, block, decode_kernel, decoder, is_compiled
+from storage.format import batches, block, decode_kernel, decoder
 from storage.format.batches import BatchTable, ScanStop, scan
 from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.decoder import NO_RECORDS, Decoder
 from storage.format.record_batch import BatchFields, encode_batch
+from storage.types import is_compiled
 from tests.support.broker_rules import stored_batches
 from tests.support.damaged_bytes import damaged, with_right_checksums
 from tests.support.fixtures import FIXTURES, ROOT, requires_fixtures

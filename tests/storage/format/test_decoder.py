@@ -12,11 +12,12 @@ import pytest
 from storage.append import batch_encoder
 from storage.errors import CorruptBatch, StorageError, UnsupportedFormat
 from storage.format import block as block_module
-from storage.format import compression, decode_kernel, decoder, inflate_kernel, is_compiled
+from storage.format import compression, decode_kernel, decoder, inflate_kernel
 from storage.format.batches import BatchTable, scan
 from storage.format.block import Record, RecordBlock
 from storage.format.compression import LZ4_MAGIC, Codec, CodecLibrary, compress
 from storage.format.decoder import MOST_HEADERS, MOST_RECORDS, Decoder
+from storage.types import is_compiled
 from tests.storage.format.test_both_forms import Outcome, read_all
 from tests.support.damaged_bytes import damaged, with_right_checksums
 from tests.support.raw_batches import batch, body, message, record, sized, varint

@@ -17,12 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.backup.record_digests import CanonicalRecords, RecordDigest
-from storage.format import checksum, checksum_kernel, decoder, digest_kernel, hashing, is_compiled
+from storage.format import checksum, checksum_kernel, decoder, digest_kernel, hashing
 from storage.format.batches import BatchTable, Column, scan
 from storage.format.block import Record, RecordBlock
 from storage.format.compression import Codec
 from storage.format.decoder import Decoder, verify_crcs
 from storage.format.record_batch import BatchFields, encode_batch
+from storage.types import is_compiled
 from tests.support.fixtures import ROOT
 from tests.support.raw_batches import batch, message, record
 from tests.support.uncompiled import plain_kernels, uncompiled

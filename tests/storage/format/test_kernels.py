@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.format import decode_kernel, encoder_kernel, is_compiled
+from storage.format import decode_kernel, encoder_kernel
 from storage.format.batches import BATCH_HEADER_SIZE
 from storage.format.block import Record, RecordColumns, encode_headers, encode_varint
 from storage.format.checksum import CRC32C_TABLES
 from storage.format.record_batch import BatchFields, encode_batch, set_crc
+from storage.types import is_compiled
 from tests.support.uncompiled import uncompiled
 
 plain = uncompiled("storage.format.encoder_kernel")
