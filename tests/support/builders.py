@@ -446,27 +446,3 @@ def metadata_records(topic: str, partitions: int, replicas: Sequence[int]) -> li
         body = struct.pack(">i", number) + identity + ids + ids + none + none + struct.pack(">iii", replicas[0], 0, 0)
         records.append(b"\x01\x03\x00" + body + b"\x00")
     return records
-
-
-def build_wide(
-    path: Path, partitions: int = 10_000, *, topics: int = 10, segments: int = 10, items: Sequence[Item] = (b"value",)
-) -> BuiltPartition:
-    """A wide log directory quickly: topics wide0, wide1 … share `partitions` partitions of `segments` segments each.
-
-    Every segment holds `items`. One partition is written, and returned; all others are hard links to its files, so
-    nothing in them may be written to, and all have the same inodes.
-    """
-    template = [item for number in range(segments) for item in (*((ROLL,) if number else ()), *items)]
-    first = build_log_dir(path, {"wide0": [template]})["wide0", 0]
-    names = [entry.name for entry in first.path.iterdir()]
-    offsets = {("wide0", 0): first.log_end_offset}
-    for number in range(1, partitions):
-        topic, partition = f"wide{number % topics}", number // topics
-        offsets[topic, partition] = first.log_end_offset
-        target = f"{path}/{topic}-{partition}"
-        os.mkdir(target)  # noqa: PTH102 - hundreds of thousands of links: Path objects would take most of the time
-        for name in names:
-            os.link(f"{first.path}/{name}", f"{target}/{name}")
-    for name in ("recovery-point", "replication"):
-        write(path / f"{name}-offset-checkpoint", checkpoint(offsets))
-    return first

@@ -11,10 +11,6 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from kafkafs.cli import main
-from storage.types import TopicPartition
-from tests.support.blocks import TYPES, Row
-from tests.support.builders import BuiltRecord
-from tests.support.fixtures import Golden
 
 
 def run(*args: object) -> Result:
@@ -35,24 +31,3 @@ def process(*args: object, **kwargs: Any) -> subprocess.Popen[bytes]:
     """A command as a process, stdout and stderr in pipes."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **kwargs}
     return subprocess.Popen([sys.executable, "-m", "kafkafs", *map(str, args)], **options)
-
-
-def rows_of(records: list[Golden] | list[BuiltRecord], kind: str = "CreateTime") -> list[Row]:
-    """Records as rows of the format tests; `kind` is the timestamp type of records that do not have one."""
-    return [
-        Row(
-            record.offset,
-            record.timestamp,
-            record.key,
-            record.value,
-            tuple(record.headers),
-            TYPES.index(getattr(record, "timestamp_type", kind)),
-        )
-        for record in records
-    ]
-
-
-def for_partition(line: bytes, tp: TopicPartition) -> bytes:
-    """A line of `json_line`, changed to another partition."""
-    _, _, rest = line.partition(b',"offset":')
-    return f'{{"topic":"{tp.topic}","partition":{tp.partition},"offset":'.encode() + rest

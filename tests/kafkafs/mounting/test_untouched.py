@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import BuiltLogDir
-from tests.support.fixtures import copy_log_dir, log_dir_of, requires_fixtures
 from tests.support.mounted_logs import sample, state_of, txt
 from tests.support.mounts import requires_fuse
 from tests.support.serving_processes import watched
@@ -58,16 +57,6 @@ def test_nothing_changes(built: BuiltLogDir, tmp_path: Path) -> None:
         assert not (mount.path / "t/0/@append").exists()
         assert not (mount.path / "t/@append.jsonl").exists()
     assert state_of(built.path) == before
-
-
-@requires_fixtures
-@pytest.mark.parametrize("fixture", ["groups", "v0"])
-def test_nothing_of_a_brokers_directory_changes(fixture: str, tmp_path: Path) -> None:
-    copy = copy_log_dir(log_dir_of(fixture), tmp_path / "logs")
-    before = state_of(copy)
-    with watched(copy, tmp_path / "mnt") as mount:
-        walk(mount.path)
-    assert state_of(copy) == before
 
 
 def test_on_a_read_only_filesystem(built: BuiltLogDir, tmp_path: Path) -> None:
