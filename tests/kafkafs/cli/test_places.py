@@ -77,8 +77,10 @@ def places(tmp_path: Path) -> dict[str, Path]:
     return places
 
 
-@pytest.mark.parametrize("command", READING)
-@pytest.mark.parametrize("wrong", ["ETC", "EMPTY", "PARTITION", "FILE"])
+@pytest.mark.parametrize(
+    ("command", "wrong"),
+    [*((command, "ETC") for command in READING), *(("count LOGDIR", one) for one in ("EMPTY", "PARTITION", "FILE"))],
+)
 def test_no_log_directory(places: dict[str, Path], tmp_path: Path, command: str, wrong: str) -> None:
     partition = places["OTHER"] / "t-0"
     places |= {"PARTITION": partition, "FILE": next(partition.glob("*.log"))}
@@ -93,8 +95,13 @@ def test_no_log_directory(places: dict[str, Path], tmp_path: Path, command: str,
     assert tree_of(tmp_path) == before
 
 
-@pytest.mark.parametrize("command", MAKING)
-@pytest.mark.parametrize("inside", ["OTHER/x.png", "OTHER/t-0/x.png", "GOOD/x.png", "link/x.png", "new/../other/x.png"])
+@pytest.mark.parametrize(
+    ("command", "inside"),
+    [
+        *((command, "OTHER/t-0/x.png") for command in MAKING),
+        *(("mirror GOOD DEST", one) for one in ("OTHER/x.png", "GOOD/x.png", "link/x.png", "new/../other/x.png")),
+    ],
+)
 def test_a_destination_inside(places: dict[str, Path], tmp_path: Path, command: str, inside: str) -> None:
     (tmp_path / "link").symlink_to(places["OTHER"])
     (tmp_path / "new").mkdir()

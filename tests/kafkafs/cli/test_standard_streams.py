@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -63,8 +64,8 @@ def logs(tmp_path: Path) -> Path:
 
 
 def shell(command: str, redirections: str, logs: Path) -> subprocess.CompletedProcess[bytes]:
-    for name in ("LOGS", "NEW", "SCHEMAS", "BROKER"):
-        command = command.replace(name, shlex.quote(str(logs.parent / name.lower())))
+    places = re.compile("LOGS|NEW|SCHEMAS|BROKER")
+    command = places.sub(lambda name: shlex.quote(str(logs.parent / name[0].lower())), command)
     line = f"{sys.executable} -m kafkafs {command} {redirections}"
     return subprocess.run(["bash", "-c", line], capture_output=True, timeout=120, check=False)
 
@@ -73,8 +74,13 @@ def test_all_commands_are_here() -> None:
     assert {name for name, *_ in all_commands()} == SILENT | {line.split()[0] for line in PRINTING if line[0] != "-"}
 
 
-@pytest.mark.parametrize("command", PRINTING)
-@pytest.mark.parametrize(("redirection", "reason"), [(">&-", b"Bad file descriptor"), (">/dev/full", b"No space left")])
+@pytest.mark.parametrize(
+    ("command", "redirection", "reason"),
+    [
+        *((command, ">/dev/full", b"No space left") for command in PRINTING),
+        *((command, ">&-", b"Bad file descriptor") for command in ("--help", "cat LOGS t", "count LOGS")),
+    ],
+)
 def test_stdout(logs: Path, command: str, redirection: str, reason: bytes) -> None:
     result = shell(command, redirection, logs)
     assert result.returncode == 4, result.stderr
