@@ -112,8 +112,9 @@ pathlib.Path(sys.argv[2]).write_bytes(open(sys.argv[1], "rb").read())' "$1" "$2"
 TOLD = {"@append": "Message too long", "@append.jsonl": "Invalid argument"}
 
 
-@pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "tool"), [*((case, "cat") for case in CASES), *(("2 MiB", tool) for tool in TOOLS if tool != "cat")]
+)
 def test_tools_fail_at_the_line_that_is_refused(topic: Path, tmp_path: Path, case: str, tool: str) -> None:
     name, data, good = CASES[case]
     (tmp_path / "lines").write_bytes(data)

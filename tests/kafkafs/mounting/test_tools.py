@@ -59,10 +59,9 @@ def files(built: BuiltLogDir, mnt: Path, records: list[BuiltRecord]) -> dict[str
 KINDS = ["growing", "sealed-jsonl", "segment"]
 TEXT = KINDS[:-1]
 
-# Each reads `{}` and must say the same of the view as of the plain file.
+# Each reads `{}` in a way of its own, and must say the same of the view as of the plain file.
 COMMANDS = {
     "cat": "cat {}",
-    "cat twice": "cat {} {}",
     "head": "head -n 7 {}",
     "head all but": "head -n -7 {}",
     "head bytes": "head -c 1000 {}",
@@ -70,45 +69,27 @@ COMMANDS = {
     "tail": "tail -n 7 {}",
     "tail from": "tail -n +400 {}",
     "tail bytes": "tail -c 1000 {}",
-    "tail from byte": "tail -c +50000 {}",
-    "tail all": "tail -n 1000000 {}",
     "less": "less {} | cat",
     "grep": "grep -a error {}",
-    "grep -c": "grep -ac 日本 {}",
-    "grep -v": "grep -av error {} | head -n 100",
     "wc": "wc <{}",
-    "wc -l": "wc -l <{}",
     "wc -c": "wc -c <{}",
     "sort": "LC_ALL=C sort {}",
-    "sort -u": "LC_ALL=C sort -u {} | head -n 50",
-    "uniq": "uniq -c {}",
     "tac": "tac {}",
-    "awk": "LC_ALL=C awk '{{ n += length($0) }} END {{ print NR, n }}' {}",
-    "sed": "sed -n 100,200p {}",
-    "cut": "LC_ALL=C cut -c 1-20 {}",
     "dd": "dd if={} bs=777 skip=100 count=900 status=none",
-    "dd small": "dd if={} bs=100 count=50 status=none",
     "dd large": "dd if={} bs=1M status=none",
-    "od": "od -A d -t x1 {} | tail -n 5",
-    "md5sum": "md5sum <{}",
     "sha256sum": "sha256sum <{}",
     "split": "split -n 3 {} part- && cat part-*",
-    "split -l": "split -l 1000 {} line- && cat line-*",
     "cp": "cp {} copy && cat copy",
-    "cp -p": "cp -p {} copy && cat copy",
     "rsync": "rsync -t {} copy && cat copy",
     "rsync over": "head -c 5000 {} >copy; rsync --inplace --no-whole-file {} copy && cat copy",
     "tar": "tar cf - -C $(dirname {}) $(basename {}) | tar xOf -",
     "gzip": "gzip -c <{} | gzip -dc",
-    "paste": "paste -d, {} {} | tail -n 3",
     "python": "python3 -c 'import sys; [sys.stdout.buffer.write(l) for l in open(sys.argv[1], \"rb\")]' {}",
-    "python text": "python3 -c 'import sys; print(sum(len(l) for l in open(sys.argv[1], errors=\"replace\")))' {}",
     "size": "stat -c %s {}",
     "blocks": "[ $(( $(stat -c %b {}) * 512 )) -ge $(stat -c %s {}) ] && echo enough",
-    "find": "find {} -type f -size +1c -printf '%s\\n'",
     "cmp": "cat {} | cmp - {} && echo same",
 }
-ONLY_TEXT = {"sort", "sort -u", "uniq", "cut", "paste", "awk", "less", "sed"}
+ONLY_TEXT = {"sort", "less"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
