@@ -70,7 +70,7 @@ def check_all(tree: Tree, live: LiveLog) -> None:
     assert absent(tree, path_of(b"key-none"))
 
 
-@pytest.mark.parametrize("case", case_params(golden_cases()[::3]))
+@pytest.mark.parametrize("case", case_params(golden_cases()[::9]))
 def test_keys_of_the_fixtures(case: GoldenCase, block_bytes: None) -> None:
     """Looked up in an index of its own, and in one that the view of all messages has left."""
     if is_damaged(case):
