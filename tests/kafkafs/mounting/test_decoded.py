@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from storage.format.block import Record
 from tests.support.builders import build_log_dir
 from tests.support.commands import output_of
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.mounts import Mounted, mounted, requires_fuse, run_kafkafs
-from tests.support.schema_logs import LONG, START_MS, GrowingLog, avro_string, framed, schema_record
+from tests.support.schema_logs import avro_string, framed, schema_record
 
 pytestmark = requires_fuse
 
@@ -43,35 +42,6 @@ def test_schemas(fixture_mount: Mounted) -> None:
     assert copied
     # A directory of schemas of another mount serves as schemas=PATH.
     assert output_of("schemas", schemas).splitlines()[1].split()[:2] == [b"1", b"AVRO"]
-
-
-def test_while_a_registry_writes(tmp_path: Path) -> None:
-    """A running registry and producer: the open file keeps what it has shown, the next one shows what is known now."""
-    log = tmp_path / "log"
-    schemas, topic = GrowingLog(log, "_schemas-0"), GrowingLog(log, "t-0")
-    schemas.append([schema_record("t-value", 1, 1)])
-    topic.append(
-        [Record(None, framed(1, avro_string("a")), (), START_MS), Record(None, framed(2, b"\4"), (), START_MS)]
-    )
-    with mounted(log, tmp_path / "mnt") as mount:
-        path = mount.path / "t" / "0" / "messages.decoded.jsonl"
-
-        def values(data: bytes) -> list[object]:
-            return [json.loads(line)["value"] for line in data.splitlines()]
-
-        with path.open("rb") as before:
-            first = before.read()
-            assert values(first) == ["a", "\0\0\0\0\2\4"]
-            schemas.append([schema_record("t-value", 2, 2, LONG), schema_record("t-value", 3, 3)])
-            topic.append([Record(None, framed(3, avro_string("c")), (), START_MS)])
-            more = before.read()
-            assert values(more) == ["c"]
-            assert os.fstat(before.fileno()).st_size == len(first + more)
-            assert values(path.read_bytes()) == ["a", 2, "c"]
-            before.seek(0)
-            assert before.read() == first + more
-        assert values(path.read_bytes()) == ["a", 2, "c"]
-        assert path.stat().st_size == len(path.read_bytes())
 
 
 def test_schemas_of_another_place(tmp_path: Path) -> None:

@@ -143,16 +143,6 @@ def test_the_last_line_ends_with_sync_or_close(kept: Kept, writer: LineWriter) -
     assert kept.values == [b"one", b"two"]
 
 
-def test_a_bad_line_ends_the_write_before_it(kept: Kept, writer: LineWriter) -> None:
-    data = b"a\nbb\nBAD\nc\n"
-    assert writer.write(data) == 5
-    with pytest.raises(InvalidRecord):
-        writer.write(data[5:])
-    assert kept.values == [b"a", b"bb"]
-    assert writer.write(b"d\n") == 2
-    assert kept.values == [b"a", b"bb", b"d"]
-
-
 def test_a_sync_ends_the_line_within_which_a_refused_write_ended(kept: Kept, writer: LineWriter) -> None:
     with pytest.raises(InvalidRecord):
         writer.write(b"BAD\nthi")
@@ -172,16 +162,6 @@ def test_the_end_of_a_full_request_is_not_the_end_of_a_write(
         writer.write(b"another\n")
     assert writer.write(b"another\n") == 8
     assert kept.values == [b"good line", b"another"]
-
-
-def test_a_full_disk_takes_nothing_and_forgets_nothing(kept: Kept, writer: LineWriter) -> None:
-    writer.write(b"be")
-    kept.failure = OSError(errno.ENOSPC, "full")
-    with pytest.raises(OSError, match="full"):
-        writer.write(b"gun\nnext\npar")
-    kept.failure = None
-    assert writer.write(b"gun\nnext\npar") == 12
-    assert kept.values == [b"begun", b"next"]
 
 
 @given(st.lists(st.binary(max_size=40).map(lambda line: line.replace(b"\n", b" "))), st.data())
