@@ -9,7 +9,6 @@ import random
 import struct
 from copy import copy
 from dataclasses import dataclass, field
-from datetime import date, timedelta
 from decimal import Context
 from itertools import pairwise
 from typing import Any
@@ -18,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from storage.format.block import encode_varint
+from tests.support.avro_samples import PRIMITIVES, shown_decimal, shown_time
 
-PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 NAMED = ("record", "enum", "fixed")
 LOGICAL: dict[str, tuple[str, ...]] = {
     "int": ("date", "time-millis"),
@@ -39,8 +38,6 @@ PROMOTED = {
 }
 SCALE = 2  # of all decimals: other scales do not resolve, which Java ignores
 TEXTS = ("", "a", 'quo"ted\\', "tab\tnul\0", "naïve", "日本", "😀", "x" * 40, "6BA7B810-9DAD-11D1-80B4-00C04FD430C8")
-DECIMALS = {"millis": 3, "micros": 6, "nanos": 9}
-EPOCH = date(1970, 1, 1)
 CONTEXT = Context(prec=60)
 
 
@@ -395,31 +392,12 @@ def as_json(kind: Type, value: Any) -> Any:
             return float(str(number))
         return "NaN" if np.isnan(number) else "Infinity" if number > 0 else "-Infinity"
     if kind.logical == "decimal":
-        unscaled = int.from_bytes(base64.b64decode(value), "big", signed=True)
-        digits = str(abs(unscaled)).rjust(SCALE + 1, "0")
-        return f"{'-' if unscaled < 0 else ''}{digits[:-SCALE]}.{digits[-SCALE:]}"
+        return shown_decimal(int.from_bytes(base64.b64decode(value), "big", signed=True), SCALE)
     if kind.kind == "string" and "\ufffd" in value:
         raise CannotExpress  # bytes that are not UTF-8, which Java replaces
     if kind.kind in ("int", "long"):
-        return _moment(kind.logical or "", int(value))
+        return shown_time(int(value), kind.logical)
     return value
-
-
-def _moment(logical: str, value: int) -> Any:
-    name, _, unit = logical.rpartition("-")
-    if logical == "date":
-        return (EPOCH + timedelta(value)).isoformat() if -719162 <= value <= 2932896 else value
-    if unit not in DECIMALS:
-        return value
-    decimals = DECIMALS[unit]
-    day, rest = divmod(value, 86400 * 10**decimals)
-    seconds, fraction = divmod(rest, 10**decimals)
-    time = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{fraction:0{decimals}}"
-    if name == "time":
-        return time if day == 0 else value
-    if not -719162 <= day <= 2932896:
-        return value
-    return f"{(EPOCH + timedelta(day)).isoformat()}T{time}{'Z' if name == 'timestamp' else ''}"
 
 
 def _float(kind: Type, bits: str) -> Any:
