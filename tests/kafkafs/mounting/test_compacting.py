@@ -6,7 +6,6 @@ import errno
 import os
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,9 @@ from storage.compaction.cleaner import compact_partition
 from storage.verify.verify import verify_log_dir
 from tests.support.compacted_logs import TP, contents, opened, put, updates
 from tests.support.mounts import mounted, requires_fuse
+from tests.support.waiting import wait_for
 
 pytestmark = [requires_fuse, pytest.mark.timeout(120)]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_positions_stay_and_each_message_is_printed_once(tmp_path: Path) -> None:
@@ -43,7 +36,7 @@ def test_positions_stay_and_each_message_is_printed_once(tmp_path: Path) -> None
         printed = (tmp_path / "printed").open("wb")
         tail = subprocess.Popen(["tail", "-n", "+1", "-f", str(view)], stdout=printed, stderr=subprocess.PIPE)
         try:
-            wait_for(lambda: (tmp_path / "printed").read_bytes().splitlines() == sent)
+            wait_for("the messages to be printed", lambda: (tmp_path / "printed").read_bytes().splitlines() == sent)
             whole = b"".join(value + b"\n" for value in sent)
             handle = os.open(view, os.O_RDONLY)
             assert os.pread(handle, 1000, 0) == whole[:1000]
@@ -54,7 +47,7 @@ def test_positions_stay_and_each_message_is_printed_once(tmp_path: Path) -> None
             assert os.fstat(handle).st_size == len(whole)
             assert os.pread(handle, 3000, 5000) == whole[5000:8000]
             append(30)
-            wait_for(lambda: (tmp_path / "printed").read_bytes().splitlines() == sent)
+            wait_for("the messages to be printed", lambda: (tmp_path / "printed").read_bytes().splitlines() == sent)
             for path in result.files:
                 owned.disk.unlink(path)
             # What compaction removed is gone with its files; what stayed, and what is new, can be read.
@@ -64,7 +57,7 @@ def test_positions_stay_and_each_message_is_printed_once(tmp_path: Path) -> None
             new = b"".join(value + b"\n" for value in sent[200:])
             assert os.pread(handle, len(new), len(whole)) == new
             append(5)
-            wait_for(lambda: (tmp_path / "printed").read_bytes().splitlines() == sent)
+            wait_for("the messages to be printed", lambda: (tmp_path / "printed").read_bytes().splitlines() == sent)
             time.sleep(1.2)  # one look of tail more: it must not print anything again
             assert (tmp_path / "printed").read_bytes().splitlines() == sent
             os.close(handle)
@@ -75,7 +68,7 @@ def test_positions_stay_and_each_message_is_printed_once(tmp_path: Path) -> None
         assert errors == b""
         # All handles are closed: positions begin anew.
         left = b"".join((value or b"") + b"\n" for _, _, value in contents(owned))
-        wait_for(lambda: view.read_bytes() == left)
+        wait_for("positions to begin anew", lambda: view.read_bytes() == left)
         assert left.count(b"\n") == 7 + 35
     assert owned.close().clean
     assert not verify_log_dir(tmp_path / "log")

@@ -8,7 +8,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +19,7 @@ from tests.support.builders import ROLL, Batch, BuiltLogDir, Partition, build_lo
 from tests.support.mounted_logs import Appender, txt
 from tests.support.mounts import Mounted, requires_fuse
 from tests.support.serving_processes import watched
+from tests.support.waiting import wait_for
 
 pytestmark = requires_fuse
 
@@ -56,7 +57,7 @@ class Tail:
             self.lines.append(line)
 
     def wait_for(self, line: bytes) -> None:
-        wait_until(lambda: line + b"\n" in self.lines[-1000:], f"{line!r} after {self.lines[-3:]}")
+        wait_for(f"{line!r} after {self.lines[-3:]}", lambda: line + b"\n" in self.lines[-1000:])
 
 
 @contextmanager
@@ -76,13 +77,6 @@ def tail(*arguments: str | Path) -> Iterator[Tail]:
             thread.join()
 
 
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
 def wait_until_at(process: subprocess.Popen[bytes], view: Path, position: int) -> None:
     """Until a process has the view open and has gone to this position: `tail -n 0` to its end."""
 
@@ -95,7 +89,7 @@ def wait_until_at(process: subprocess.Popen[bytes], view: Path, position: int) -
                 continue
         return False
 
-    wait_until(is_there, f"it reads from {position} on")
+    wait_for(f"it reads from {position} on", is_there)
 
 
 def handles(mount: Mounted) -> int:
@@ -171,14 +165,14 @@ def test_retention_under_a_reader(mount: Mounted, built: BuiltLogDir, appender: 
         assert file.read(10) == content[:10]
         _remove(partition.log(0))
         assert view.stat().st_size == len(content)
-        wait_until(lambda: _fails(file, errno.ERANGE), "the place of the removed messages cannot be read")
+        wait_for("the place of the removed messages cannot be read", lambda: _fails(file, errno.ERANGE))
         third = len(content) // 3
         assert os.pread(file.fileno(), 100, third) == content[third : third + 100]
         appender.append([b"new"])
         assert os.pread(file.fileno(), 100, len(content)) == b"new\n"
         held = [os.readlink(fd) for fd in Path(f"/proc/{mount.pid}/fd").iterdir()]  # noqa: PTH115
         assert not [name for name in held if "(deleted)" in name and ".log" in name]
-    wait_until(lambda: handles(mount) == 0, "the release has come, after close has returned")
+    wait_for("the release has come, after close has returned", lambda: handles(mount) == 0)
     assert view.read_bytes() == content[third:] + b"new\n"
 
 
@@ -190,7 +184,7 @@ def test_one_forgotten_tail_f_keeps_nobody_from_what_retention_has_left(
     partition = built["t", 0]
     whole = txt(partition.records)
     with tail("-f", "-n", "0", view) as running, view.open("rb", buffering=0) as held:
-        wait_until(lambda: handles(mount) == 2, "both are open")
+        wait_for("both are open", lambda: handles(mount) == 2)
         _remove(partition.log(0))
         for number in range(2):
             appender.append(numbered(number, 1))

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from kafkafs.mounting.mountpoint import mount_at
 from tests.support.builders import ROLL, build_log_dir
 from tests.support.mounts import KAFKAFS, detach, kafkafs_mounts, requires_fuse, run_kafkafs
 from tests.support.serving_processes import fails_with
+from tests.support.waiting import wait_for
 
 pytestmark = requires_fuse
 
@@ -62,13 +62,6 @@ def server(mnt: Path) -> psutil.Process:
     process = status(mnt)["process"]
     assert isinstance(process, dict)
     return psutil.Process(process["pid"])
-
-
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def has_ended(process: psutil.Process) -> bool:
@@ -153,10 +146,10 @@ def test_signals_end_it_cleanly(log_dir: Path, mnt: Path, number: signal.Signals
         mount(log_dir, mnt)
         process = server(mnt)
         process.send_signal(number)
-        wait_until(lambda: has_ended(process), "the server ends")
+        wait_for("the server ends", lambda: has_ended(process))
     else:
         child = subprocess.Popen([*KAFKAFS, "mount", str(log_dir), str(mnt), "-f", "--read-only"], stderr=-1)
-        wait_until(lambda: mnt in kafkafs_mounts(), "it mounts")
+        wait_for("it mounts", lambda: mnt in kafkafs_mounts())
         status(mnt)
         child.send_signal(number)
         _, messages = child.communicate(timeout=120)
@@ -171,7 +164,7 @@ def test_a_signal_while_files_are_open(log_dir: Path, mnt: Path) -> None:
     process = server(mnt)
     with (mnt / "t/0/messages.txt").open("rb", buffering=0) as file:
         process.terminate()
-        wait_until(lambda: has_ended(process), "the server ends")
+        wait_for("the server ends", lambda: has_ended(process))
         assert mnt not in kafkafs_mounts()
         with fails_with(errno.ENOTCONN):
             file.read(10)
@@ -208,7 +201,7 @@ def test_umount_by_others(log_dir: Path, mnt: Path) -> None:
         mount(log_dir, mnt)
         process = server(mnt)
         subprocess.run([*command, str(mnt)], check=True, timeout=120)
-        wait_until(lambda process=process: has_ended(process), "the server ends")  # type: ignore[misc]
+        wait_for("the server ends", lambda process=process: has_ended(process))  # type: ignore[misc]
 
 
 def test_a_killed_server_leaves_nothing(log_dir: Path, mnt: Path) -> None:
@@ -223,7 +216,7 @@ def test_a_killed_server_leaves_nothing(log_dir: Path, mnt: Path) -> None:
         ]
         assert watching
         server(mnt).kill()
-        wait_until(lambda watching=watching: all(map(has_ended, watching)), "fusermount ends")
+        wait_for("fusermount ends", lambda watching=watching: all(map(has_ended, watching)))
         if mnt not in kafkafs_mounts():
             break
     assert mnt not in kafkafs_mounts()
@@ -235,7 +228,7 @@ def test_a_stale_mountpoint_is_explained_and_cleaned(log_dir: Path, mnt: Path) -
     mount(log_dir, mnt, "-o", "noauto_unmount")
     process = server(mnt)
     process.kill()
-    wait_until(lambda: has_ended(process), "the server is dead")
+    wait_for("the server is dead", lambda: has_ended(process))
     with contextlib.suppress(OSError):  # ECONNABORTED while the kernel is still about it
         mnt.stat()
     with fails_with(errno.ENOTCONN):
