@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from types import ModuleType
+from typing import NamedTuple
 
 MAX_OFFSET = 2**63 - 1
 NO_TIMESTAMP = -1
@@ -57,16 +58,14 @@ class TimeRange:
     end_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetPosition:
+class OffsetPosition(NamedTuple):
     """An entry of an .index: a batch's last offset and the position where the batch begins."""
 
     offset: int
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class TimestampOffset:
+class TimestampOffset(NamedTuple):
     """A timestamp (epoch milliseconds) and the offset it belongs to: an entry of a .timeindex, a ListOffsets answer."""
 
     timestamp: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -37,7 +36,13 @@ def use_default_signals(ctx: click.Context) -> None:
 def interrupt_quietly(ctx: click.Context) -> None:
     """Makes ^C raise KeyboardInterrupt, without libraries logging the calls that it ends. In the real program only."""
     if ctx.find_root().obj == "process" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, _interrupt)
+        import logging
+
+        def interrupt(_number: int, _frame: FrameType | None) -> None:
+            logging.disable()
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGINT, interrupt)
 
 
 @contextmanager
@@ -61,16 +66,13 @@ def interrupts_kept(ctx: click.Context) -> Iterator[None]:
 @contextmanager
 def logging_disabled() -> Iterator[None]:
     """Disables logging while a library has its own handler of ^C, which `interrupt_quietly` can replace only later."""
+    import logging
+
     logging.disable()
     try:
         yield
     finally:
         logging.disable(logging.NOTSET)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    logging.disable()
-    raise KeyboardInterrupt
 
 
 # Standard streams that are closed, or that cannot be written to.

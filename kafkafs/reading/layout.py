@@ -77,8 +77,7 @@ class Layout:
 _LOOK_BYTES = 64 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(NamedTuple):
     """All messages below `next_offset` are covered. In `segment` that is up to the file position `position`, if the
     segment still exists; otherwise only the offset counts."""
 
@@ -87,8 +86,7 @@ class Cursor:
     position: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Whole batches of a segment, from the position `start` to `end`. `wanted` is set where the first or last of them
     also holds messages outside the range. `natural`: it ends there because the log (so far) does, not the range."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -260,8 +260,7 @@ def _that_may_hold(block: RecordBlock, rows: NDArray[np.intp], needle: bytes) ->
     return rows[np.array(slots, np.intp)]
 
 
-@dataclass(frozen=True, slots=True)
-class RecordFilter:
+class RecordFilter(NamedTuple):
     """Which messages are wanted: offsets from `first` to `end` (excluded; None: all), times, a key, headers.
 
     Messages without a timestamp are in no time range, and those without a key have none. Equal filters want the same.

@@ -7,7 +7,7 @@ recorded, not checked.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +82,7 @@ class ProducerTable:
         aborted: list[AbortedTxn] = []
         for row in rows.tolist():
             producer = int(table.producer_id[row])
-            entry = entries.get(producer) or self._entries.get(producer) or replace(_UNKNOWN, producer_id=producer)
+            entry = entries.get(producer) or self._entries.get(producer) or _UNKNOWN._replace(producer_id=producer)
             marker = markers.get(row)
             if marker is None:
                 entries[producer] = _with_batch(entry, table, row)
@@ -147,8 +147,7 @@ def _with_batch(entry: ProducerEntry, table: BatchTable, row: int) -> ProducerEn
     open_from = entry.current_txn_first_offset
     if open_from < 0 and bool(table.is_transactional[row]):
         open_from = first_offset
-    return replace(
-        entry,
+    return entry._replace(
         epoch=int(table.producer_epoch[row]),
         last_sequence=sequence,
         last_offset=last_offset,
@@ -161,9 +160,8 @@ def _with_batch(entry: ProducerEntry, table: BatchTable, row: int) -> ProducerEn
 def _with_marker(entry: ProducerEntry, marker: ControlRecord) -> ProducerEntry:
     """ProducerAppendInfo.appendEndTxnMarker: a marker of another epoch resets the batches."""
     if marker.producer_epoch != entry.epoch:
-        entry = replace(entry, epoch=marker.producer_epoch, last_sequence=NO_SEQUENCE, last_offset=-1, offset_delta=0)
-    return replace(
-        entry,
+        entry = entry._replace(epoch=marker.producer_epoch, last_sequence=NO_SEQUENCE, last_offset=-1, offset_delta=0)
+    return entry._replace(
         timestamp=marker.timestamp,
         coordinator_epoch=-1 if marker.coordinator_epoch is None else marker.coordinator_epoch,
         current_txn_first_offset=-1,

@@ -9,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from storage.errors import InvalidConfig
 
@@ -21,8 +20,7 @@ _INTEGER = re.compile(r"([+-]?)0*([0-9]{1,19})")
 _DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class ValueKind:
+class ValueKind(NamedTuple):
     """A type of value: `parse` returns the value of a text or raises ValueError, `show` returns the text of a value."""
 
     name: str
@@ -63,8 +61,7 @@ STRING = ValueKind("text", lambda text: text)
 LIST = ValueKind("comma-separated list", _list, ",".join)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """The values of its type that a key accepts; `text` completes "expected …"."""
 
     text: str
@@ -94,8 +91,7 @@ def some_of(*names: str) -> Rule:
     return Rule(f"of {', '.join(names)}", lambda value: set(value) <= set(names))
 
 
-@dataclass(frozen=True, slots=True)
-class Synonym:
+class Synonym(NamedTuple):
     """Another name for a key, possibly with another unit: `to_value` converts its value to the key's."""
 
     name: str
@@ -104,8 +100,7 @@ class Synonym:
     rule: Rule = ANY
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """A configuration key. `broker`: its broker-level names, highest precedence first."""
 
     name: str
@@ -160,7 +155,7 @@ def keys_of(config: type) -> Mapping[str, Key]:
     for field in dataclasses.fields(config):
         declared = field.metadata.get("key")
         if declared is not None:
-            keys[declared.name] = dataclasses.replace(declared, field=field.name)
+            keys[declared.name] = declared._replace(field=field.name)
     return keys
 
 

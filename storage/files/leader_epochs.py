@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from storage.files.checkpoints import encode_frame, malformed, parse_frame, parse_integer
 from storage.files.log_file import read_whole
@@ -18,8 +19,7 @@ from storage.types import MAX_OFFSET
 _MAX_INT32 = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class EpochEntry:
+class EpochEntry(NamedTuple):
     """The leader of `epoch` wrote the offsets from `start_offset` on."""
 
     epoch: int

@@ -18,9 +18,8 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from storage.errors import SegmentGone
 from storage.files.descriptors import wait_for_room
@@ -70,8 +69,7 @@ def open_quietly(path: str | os.PathLike[str], flags: int = _READ_FLAGS) -> int:
     return opens(path, flags)
 
 
-@dataclass(frozen=True, slots=True)
-class FileIdentity:
+class FileIdentity(NamedTuple):
     """Stays the same when a file is renamed, and differs for another file of the same name."""
 
     device: int

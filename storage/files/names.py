@@ -5,13 +5,11 @@ Sources: Kafka's LogFileUtils, LocalLog (directory names), Topic (topic names), 
 
 from __future__ import annotations
 
-import hashlib
 import re
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from storage.errors import InvalidTopic
 from storage.types import MAX_OFFSET, TopicPartition
@@ -76,8 +74,7 @@ class FileState(Enum):
     DELETED = ".deleted"  # awaiting removal
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentFileName:
+class SegmentFileName(NamedTuple):
     """`<20 digits><kind><state>`: a file that belongs to the segment at `offset`.
 
     For a producer snapshot, `offset` is the end (excluded) of what it covers.
@@ -121,8 +118,7 @@ def is_misnamed(name: str) -> bool:
 _METADATA_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MetadataSnapshotName:
+class MetadataSnapshotName(NamedTuple):
     """`<20 digits>-<10 digits>.checkpoint` in `__cluster_metadata-0`: the state before `end_offset`, as of `epoch`.
 
     Ordered as Kafka orders them (OffsetAndEpoch; sorting by epoch first would be the same, since a log's epochs never
@@ -148,8 +144,7 @@ _ATTEMPT_DIGITS = 12
 _STAGED = re.compile(rf"([0-9A-Za-z-]{{1,64}})\.([0-9]{{1,19}})\.([0-9a-f]{{32}}){re.escape(STAGED_SUFFIX)}")
 
 
-@dataclass(frozen=True, slots=True)
-class StagedName:
+class StagedName(NamedTuple):
     """`<write>.<batch>.<32 hex>.staged`: batches that one task of a write put next to a partition's segments, to be
     appended.
 
@@ -176,6 +171,8 @@ class StagedName:
 
 def attempt_mark(attempt: str) -> str:
     """Distinguishes the staged files of one attempt at a write (a run of a query, a driver) from those of others."""
+    import hashlib
+
     return hashlib.sha256(attempt.encode()).hexdigest()[:_ATTEMPT_DIGITS]
 
 
@@ -213,8 +210,7 @@ class DirKind(Enum):
     UNPARSABLE = "unparsable"  # a broker refuses to start on it
 
 
-@dataclass(frozen=True, slots=True)
-class DirName:
+class DirName(NamedTuple):
     """The parts of a directory's name. `partition` is None if the name has none; `reason` says what is wrong.
 
     The topic in a `-delete` or `-stray` name may be cut short.

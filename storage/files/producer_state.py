@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,8 +42,7 @@ _fields = attrgetter(*_ENTRY.names or ())  # of a ProducerEntry, which has the s
 _ADVICE = "Producer state can be rebuilt from the log"
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerEntry:
+class ProducerEntry(NamedTuple):
     """A producer's last data batch and open transaction.
 
     `last_offset` -1: no batch is known (then sequence -1, delta 0). `current_txn_first_offset` -1: no transaction is

@@ -7,8 +7,8 @@ first abort. See storage/FORMAT.md, "Index files". Sources: Kafka's TransactionI
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,7 @@ _ENTRY = np.dtype(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AbortedTxn:
+class AbortedTxn(NamedTuple):
     """One aborted transaction; `last_offset` is its marker's (Kafka's AbortedTxn)."""
 
     producer_id: int

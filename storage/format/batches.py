@@ -6,7 +6,6 @@ FileLogInputStream).
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -61,6 +60,8 @@ class RangeDigest:
     __slots__ = ("_crc", "_first", "_last", "_sha256", "batches", "size_bytes")
 
     def __init__(self) -> None:
+        import hashlib
+
         self.batches = 0
         self.size_bytes = 0
         self._sha256 = hashlib.sha256()

@@ -7,7 +7,6 @@ See storage/FORMAT.md, "Control records". Source: `ControlRecordType`, `EndTrans
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,8 +34,7 @@ class ControlType(IntEnum):
     KRAFT_VOTERS = 6
 
 
-@dataclass(frozen=True, slots=True)
-class EndTransactionMarker:
+class EndTransactionMarker(NamedTuple):
     """The record that commits or aborts a producer's transaction."""
 
     type: ControlType

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from storage.config import Origin
 from storage.errors import CorruptCheckpoint
 from storage.files import checkpoints, names
 from storage.format.batches import UNKNOWN, BatchTable
@@ -347,6 +346,8 @@ def _from_headers(
 def is_cleaned(log_dir: LogDir, tp: TopicPartition) -> bool:
     """Whether compaction may have made the gaps of a partition: it is configured, or, where nothing here says what is
     configured, a cleaner has been here."""
+    from storage.config import Origin
+
     config = log_dir.topic_info(tp.topic).config
     if config.compact or config.origin("cleanup.policy") is not Origin.DEFAULT:
         return config.compact

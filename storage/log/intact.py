@@ -7,10 +7,9 @@ index where the log confirms it, and never search.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -162,8 +161,7 @@ class Fault(Enum):
     RANGE = "offset does not fit the segment"
 
 
-@dataclass(frozen=True, slots=True)
-class Break:
+class Break(NamedTuple):
     """Bytes from `position` to `end` that are not sound batches; `offset` was expected there.
 
     ORDER: the batch at `position` is whole and counts (`end` is `position`), but its offset, or that of the one before
@@ -188,8 +186,7 @@ class Break:
         return f"; intact again from position {self.end}" if self.intact_behind else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
+class Walk(NamedTuple):
     """The walk over a segment: its breaks in order, and the offset after the last sound batch."""
 
     breaks: tuple[Break, ...]
@@ -267,8 +264,7 @@ def _length(head: memoryview) -> int | None:
     return None if len(head) < LOG_OVERHEAD else int.from_bytes(head[8:12], "big", signed=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Diagnosis:
+class _Diagnosis(NamedTuple):
     fault: Fault
     expected: object = None
     found: object = None

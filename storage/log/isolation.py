@@ -10,10 +10,10 @@ log is damaged and a marker may be lost. Compaction keeps a transaction's marker
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -89,8 +89,7 @@ class AbortedTransactions:
         return skip if skip.any() else None
 
 
-@dataclass(frozen=True, slots=True)
-class Markers:
+class Markers(NamedTuple):
     """The transaction markers of a segment up to the position `end`, ascending by producer id, then offset."""
 
     producer_id: Int64s

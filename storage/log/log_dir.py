@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage.clock import Clock, SystemClock
 from storage.errors import CorruptCheckpoint, StorageError, UnknownTopicOrPartition
@@ -51,8 +50,7 @@ _NO_DIRECTORY: Final = "is not a directory"
 _LINK: Final = "is a symbolic link that is not followed: it does not lead to a directory of the same name and owner"
 
 
-@dataclass(frozen=True, slots=True)
-class HiddenDir:
+class HiddenDir(NamedTuple):
     """A directory that is not a live partition, and why. `partition`: the partition in its name, if there is one."""
 
     name: str

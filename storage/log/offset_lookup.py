@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 # everything in it is older, call `may_reach`: hidden messages are assumed to lie between their neighbours in time.
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(NamedTuple):
     """What was found, and up to which position of the .log: a growing segment is read from there on.
 
     `unborne`: the greatest timestamp that the time index, or the header of a damaged batch, names and the log does not
@@ -286,8 +285,7 @@ class MixedBatch:
     later: int
 
 
-@dataclass(frozen=True, slots=True)
-class TimeCut:
+class TimeCut(NamedTuple):
     """A log up to a moment. `snapshot`: as if nothing had been appended after the cut; `mixed`: see MixedBatch."""
 
     snapshot: LogSnapshot

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from storage.errors import CorruptBatch, StorageError, TierUnavailable, UnsupportedFormat
 from storage.format.batches import (
@@ -32,8 +31,7 @@ _HEAD_BYTES: Final = 17  # up to the magic, without which a batch's size is not 
 _ADVICE: Final = "`kafkafs verify` shows more, `kafkafs salvage` copies what is intact"
 
 
-@dataclass(frozen=True, slots=True)
-class SpanDamage:
+class SpanDamage(NamedTuple):
     """Bytes from `position` (included) to `end` (excluded) that are not batches; reading continues at `end`.
 
     `times`: the two timestamps in the header of a batch that begins there, whatever is wrong with it; None if none
@@ -46,8 +44,7 @@ class SpanDamage:
     times: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """Whole batches of a segment: their headers in `table`, their bytes in `buffer`, whose first byte has the file
     position `origin`. Of a batch above MOST_BATCH_BYTES, which is alone in its window, `buffer` has only the header;
     its CRC is right (`bytes_of` reads it). Where `damage` is set the table is empty. Valid until the next window is

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -35,6 +34,9 @@ from storage.format.batches import (
 from storage.format.decoder import LEAST_MESSAGE, verify_crcs
 from storage.log.segment import has_right_crc
 from storage.types import MAX_OFFSET
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 # A .log from a position to its end, in large windows of whole batches whose CRCs have been checked.
 #
@@ -76,8 +78,7 @@ class CheckedWindow:
         return int(self.table.position[-1] + self.table.size[-1])
 
 
-@dataclass(frozen=True, slots=True)
-class WindowPlan:
+class WindowPlan(NamedTuple):
     """What to check: the first `size` bytes of a .log. `lowest`, `highest`: the range of likely offsets, both included.
     `look`: called with each window's sound batches, from any thread and in any order, also for windows that are
     discarded later. `threads`: how many work at once."""
@@ -118,6 +119,8 @@ def _ahead(plan: WindowPlan, start: int) -> Generator[CheckedWindow, None, None]
         return
     places = _places(plan, start)
     rooms = [_WindowBuffer() for _ in range(plan.threads + 1)]  # one of them is in use by the caller
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(plan.threads, "check") as pool:
         running: deque[Future[CheckedWindow | None]] = deque()
         try:
@@ -248,8 +251,7 @@ def _claimed(data: memoryview, left: int) -> int:
     return length if length <= left else 0
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentCheck:
+class SegmentCheck(NamedTuple):
     """Sound batches end at the position `end`, with offsets below `next_offset`; `size` is the file's. `overflows`: the
     next batch would be sound too if its offsets were not too far above the base."""
 

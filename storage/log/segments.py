@@ -21,9 +21,8 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from storage.errors import SegmentGone
 from storage.files import names
@@ -38,8 +37,7 @@ _LOG_ENDS: Final = tuple(_LOG.value + state.value for state in (FileState.LIVE, 
 _CLEANED_END: Final = FileState.CLEANED.value
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(NamedTuple):
     """The .log files of a directory by base offset: live ones and complete replacements."""
 
     live: set[int]

@@ -14,8 +14,7 @@ there. But a length of zero is neither: it is preallocated space, or an append t
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from storage.format.batches import (
     BATCH_HEADER_SIZE,
@@ -45,8 +44,7 @@ _V2_HEAD: Final = struct.Struct(
 _SEARCHED_BYTES: Final = 4 << 20  # after bytes that are not a batch
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(NamedTuple):
     """The valid end of a segment.
 
     `end`: the position after the last whole valid batch; `next_offset`: that batch's last offset + 1, or the segment's
@@ -143,7 +141,7 @@ def _behind_bad_batch(
     if following is not None:
         base, last = int(following.base_offset[0]), int(following.last_offset[0])
         if last >= tail.next_offset and (base < 0 or base >= tail.next_offset):
-            return replace(behind, next_offset=max(base, tail.next_offset))
+            return behind._replace(next_offset=max(base, tail.next_offset))
     # The header may be wrong: its offset is trusted only if it can be that of a synced batch.
     if tail.next_offset < behind.next_offset <= recovery_point:
         return behind
@@ -162,7 +160,7 @@ def _at_intact_batch(segment: Segment, tail: Tail, size: int) -> Tail | None:
     found = None if position is None else segment.batch_at(position, size)
     if position is None or found is None or int(found.base_offset[0]) < tail.next_offset:
         return None
-    return replace(tail, end=position, next_offset=int(found.base_offset[0]))
+    return tail._replace(end=position, next_offset=int(found.base_offset[0]))
 
 
 def _size_of_a_larger_batch(segment: Segment, tail: Tail, size: int, read: int) -> int:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage.errors import SegmentGone, StorageError, TierUnavailable
 from storage.files import offset_index
@@ -27,8 +26,7 @@ REQUESTS_AT_ONCE: Final = 16  # of a tier, by whoever needs several
 _COPY_BYTES: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Bytes from `start` to `end` (excluded) of a remote segment's .log; all of it if `is_whole`. Its first batch
     begins at `base_offset`, or behind it; `end_offset` (excluded) is where the next span begins. `remote`: None where
     nothing is there, for the `reason`."""

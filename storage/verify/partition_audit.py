@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -265,9 +265,9 @@ class PartitionAudit:
 def _is_true(told: ProducerEntry, entry: ProducerEntry) -> bool:
     """Whether a snapshot has a producer as the log has it, or begins with what it did after it had expired."""
     if told.coordinator_epoch == -1:
-        entry = replace(entry, coordinator_epoch=-1)
+        entry = entry._replace(coordinator_epoch=-1)
     if told.last_offset == -1:
-        entry = replace(entry, last_sequence=-1, last_offset=-1, offset_delta=0)
+        entry = entry._replace(last_sequence=-1, last_offset=-1, offset_delta=0)
     return told == entry
 
 
