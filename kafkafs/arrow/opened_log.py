@@ -23,14 +23,14 @@ from kafkafs.reading.range_names import (
     parse_time_spec,
 )
 from kafkafs.reading.selection import DEFAULT_LATEST_BYTES, ChosenOffsets, Question
-from storage.errors import InvalidConfig, InvalidRecord, OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
+from storage.errors import InvalidConfig, InvalidRecord, OffsetOutOfRange, UnknownTopicOrPartition
 from storage.files.names import KAFKAS_OWN_TOPICS
 from storage.files.opening import real_place
 from storage.format.batches import BatchTable
 from storage.format.block import Record, RecordBlock, RecordColumns
 from storage.latest.latest_records import latest_offsets
 from storage.log.counting import visible_end
-from storage.log.reader import Rereads
+from storage.log.reader import reread
 from storage.types import NO_TIMESTAMP, Isolation, OffsetRange, TimeRange, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
@@ -147,20 +147,16 @@ def _latest(
     fail: bool,
 ) -> Part:
     log_dir = source.log_dirs.directories[source.log_dirs.place(tp)]
-    log, rereads = log_dir.log(tp), Rereads()
-    while True:
-        snapshot = log.snapshot()
+
+    def part(snapshot: LogSnapshot) -> Part:
         remote = snapshot.remote_offsets
         if remote is not None:
             lose(progress, tp, remote, snapshot.why_not_earlier, fail=fail)
-        try:
-            chosen = ChosenOffsets(latest_offsets(snapshot, source.isolation, DEFAULT_LATEST_BYTES))
-        except SegmentGone:
-            if rereads.are_exhausted(snapshot.log_start_offset):
-                raise
-            continue
+        chosen = ChosenOffsets(latest_offsets(snapshot, source.isolation, DEFAULT_LATEST_BYTES))
         end = visible_end(snapshot, source.isolation)
         return replace(_made(log_dir, snapshot, snapshot.log_start_offset, end, None), latest=chosen)
+
+    return reread(log_dir.log(tp), part)
 
 
 def _made(log_dir: LogDir, snapshot: LogSnapshot, start: int, end: int, times: TimeRange | None) -> Part:

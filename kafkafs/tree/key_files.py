@@ -16,10 +16,9 @@ from kafkafs.tree.paths import MAX_NAME_BYTES, RENDERED, NoSuchPath, RangePath, 
 from kafkafs.tree.range_file import RangeFile
 from kafkafs.tree.services import Services
 from storage.append.partitioner import in_order_for_key
-from storage.errors import SegmentGone
 from storage.log.counting import visible_end
 from storage.log.log_dir import LogDir
-from storage.log.reader import Rereads, read_blocks
+from storage.log.reader import read_blocks, reread
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
 
@@ -36,13 +35,7 @@ class KeyNames(NamedTuple):
 
 def keys_of(log: Log, keys: KeyIndex, isolation: Isolation) -> KeyNames | None:
     """The keys of a log as it is now; None if they are more than MOST_NAMES, which is known soon."""
-    rereads = Rereads()
-    while True:
-        try:
-            return _keys_in(log.snapshot(), keys, isolation)
-        except SegmentGone:
-            if rereads.are_exhausted(0):
-                raise
+    return reread(log, lambda snapshot: _keys_in(snapshot, keys, isolation))
 
 
 def _keys_in(snapshot: LogSnapshot, keys: KeyIndex, isolation: Isolation) -> KeyNames | None:

@@ -26,12 +26,11 @@ from kafkafs.reading.workbench import Rendition
 from kafkafs.tree.node import FILE_MODE, Attributes, File, NodeKind
 from kafkafs.tree.paths import DECODED, NoSuchPath, RangePath
 from kafkafs.tree.services import Services
-from storage.errors import SegmentGone
 from storage.files import names
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind, FileState
 from storage.log.counting import visible_end
-from storage.log.reader import Rereads
+from storage.log.reader import reread
 from storage.log.segment import Segment
 from storage.log.snapshot import Log, LogSnapshot
 from storage.log.tiered_file import TieredFile
@@ -218,15 +217,12 @@ class RangeFile(File):
     def first_found(self) -> tuple[int, int]:
         """Of a key's file: the bytes that the first of its messages render to, 0 if there is none, and the greatest
         timestamp in them, -1 if there is none."""
-        rereads = Rereads()
-        while True:
-            try:
-                snapshot = self._log.snapshot()
-                plan = self._key_plan(self._node.key or b"")
-                return next((found for found in plan.first_sizes(snapshot) if found[0]), (0, NO_TIMESTAMP))
-            except SegmentGone:
-                if rereads.are_exhausted(0):
-                    raise
+
+        def found_in(snapshot: LogSnapshot) -> tuple[int, int]:
+            sizes = self._key_plan(self._node.key or b"").first_sizes(snapshot)
+            return next((found for found in sizes if found[0]), (0, NO_TIMESTAMP))
+
+        return reread(self._log, found_in)
 
     def open(self) -> Handle:
         return self.open_view()

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from storage.append.producer_table import ProducerTable
-from storage.errors import SegmentGone, StorageError, TooManyKeys, UnknownTopicOrPartition, UnsupportedFormat
+from storage.errors import StorageError, TooManyKeys, UnknownTopicOrPartition, UnsupportedFormat
 from storage.files.names import TRANSACTION_STATE_TOPIC
 from storage.files.producer_state import ProducerEntry
 from storage.format.batches import times_of
@@ -22,7 +23,7 @@ from storage.format.messages import Held, UnknownRecordType, messages
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.producers import newest_snapshot
-from storage.log.reader import Rereads, find_batch, read_range
+from storage.log.reader import find_batch, read_range, reread
 from storage.log.scanning import scan_sound_batches
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import NO_TIMESTAMP, TopicPartition
@@ -121,14 +122,7 @@ def partition_producers(log: Log) -> PartitionProducers:
 
     StorageError where headers show damage that may hide a transaction's begin or end; CRCs are not checked.
     """
-    rereads = Rereads()
-    while True:
-        snapshot = log.snapshot()
-        try:
-            return _producers(log, snapshot)
-        except SegmentGone:
-            if rereads.are_exhausted(0):
-                raise
+    return reread(log, partial(_producers, log))
 
 
 def _producers(log: Log, snapshot: LogSnapshot) -> PartitionProducers:
@@ -224,17 +218,11 @@ def transactional_ids(log_dir: LogDir) -> TransactionalIds:
 
 
 def _states(log: Log) -> tuple[dict[str, TransactionMetadata], list[str], Held]:
-    rereads = Rereads()
-    while True:
-        snapshot = log.snapshot()
-        try:
-            return _replayed(snapshot)
-        except TooManyKeys as error:
-            error.path = log.path
-            raise
-        except SegmentGone:
-            if rereads.are_exhausted(0):
-                raise
+    try:
+        return reread(log, _replayed)
+    except TooManyKeys as error:
+        error.path = log.path
+        raise
 
 
 def _replayed(snapshot: LogSnapshot) -> tuple[dict[str, TransactionMetadata], list[str], Held]:

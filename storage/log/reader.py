@@ -28,6 +28,8 @@ from storage.types import MAX_OFFSET, Isolation
 
 _TRIES: Final = 20
 
+_Read = TypeVar("_Read")
+
 
 class Rereads:
     """Counts the failed reads since the last progress. Not thread-safe."""
@@ -44,6 +46,17 @@ class Rereads:
         self._failures = self._failures + 1 if position == self._position else 1
         self._position = position
         return self._failures >= _TRIES
+
+
+def reread(log: Log, read: Callable[[LogSnapshot], _Read]) -> _Read:
+    """What `read` returns for the log as it is now; for a newer snapshot where a file was gone. SegmentGone."""
+    rereads = Rereads()
+    while True:
+        try:
+            return read(log.snapshot())
+        except SegmentGone:
+            if rereads.are_exhausted(0):
+                raise
 
 
 _DECODERS_KEPT: Final = 8
