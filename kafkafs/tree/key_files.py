@@ -10,6 +10,8 @@ from kafkafs.reading.handle import Handle, JoinedHandle, ViewHandle
 from kafkafs.reading.key_blocks import MOST_KEY_BYTES, MOST_NAMES
 from kafkafs.reading.key_index import KeyIndex
 from kafkafs.reading.layout import Cursor, Span, spans_from
+from kafkafs.reading.plans import KeyPlan
+from kafkafs.reading.selection import Selection
 from kafkafs.reading.times import log_mtime_ns
 from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind
 from kafkafs.tree.paths import MAX_NAME_BYTES, RENDERED, NoSuchPath, RangePath, TopicKey, key_name, name_bytes
@@ -72,14 +74,8 @@ def _add_keys(snapshot: LogSnapshot, span: Span, start: int, isolation: Isolatio
 _LISTED = RENDERED[0]
 
 
-class KeyFile(File):
-    """The messages with a key in one partition. Its state is that of its path, as in every RangeFile."""
-
-    def __init__(self, services: Services, log: Log, node: RangePath) -> None:
-        self._services = services
-        self._log = log
-        self._node = node
-        self._range = RangeFile(services, log, node)
+class KeyFile(RangeFile):
+    """The messages with a key in one partition."""
 
     @property
     def partition(self) -> int:
@@ -94,28 +90,29 @@ class KeyFile(File):
     def look(self) -> Attributes | None:
         """What stat shows; None if there is no such message. Before the first open, the size is that of the messages in
         the first block that has some: to count them all may take as long as to read the log."""
-        shown = self._range.shown_attributes()
+        shown = self.shown_attributes()
         if shown is not None:
             return shown if shown.size else None
-        size, greatest = self._range.first_found()
+        size, greatest = reread(self._log, self._first_found)
         if not size:
             return None
         mtime_ns = log_mtime_ns(self._log, self._log.snapshot()) if greatest == NO_TIMESTAMP else greatest * 1_000_000
         return Attributes(NodeKind.FILE, size, mtime_ns, FILE_MODE)
 
     def open(self) -> Handle:
-        handle = self.open_anyway()
+        handle = self.open_view()
         if not handle.size:
             handle.close()
             raise NoSuchPath(self._node)
         return handle
 
-    def open_anyway(self) -> ViewHandle:
-        """`open`, also if there is no such message yet."""
-        return self._range.open_view()
+    def _first_found(self, snapshot: LogSnapshot) -> tuple[int, int]:
+        """The bytes that the first messages render to, 0 if there is none, and the greatest timestamp in them, -1 if
+        there is none."""
+        return next((found for found in self._plan().first_sizes(snapshot) if found[0]), (0, NO_TIMESTAMP))
 
-    def xattrs(self) -> Mapping[str, bytes]:
-        return self._range.xattrs()
+    def _plan(self, _selection: Selection | None = None) -> KeyPlan:
+        return KeyPlan(self._services.index, self._rendition(), self._node.key or b"")
 
 
 class TopicKeyFile(File):
@@ -139,7 +136,7 @@ class TopicKeyFile(File):
         with ExitStack() as opened:
             handles = []
             for file in self._files:
-                handle = file.open_anyway()
+                handle = file.open_view()
                 opened.callback(handle.close)
                 handles.append(handle)
             joined = JoinedHandle(handles, self._added())
@@ -170,7 +167,7 @@ class TopicKeyFile(File):
             handles = []
             for number in self._log_dir.partitions(self._node.topic):
                 if number not in known:
-                    handles.append(self._file(number).open_anyway())
+                    handles.append(self._file(number).open_view())
                     known.add(number)
             return handles
 

@@ -23,6 +23,7 @@ from kafkafs.reading.state import ViewState
 from kafkafs.reading.times import log_mtime_ns
 from kafkafs.reading.workbench import Rendition
 from kafkafs.tree.directories import LOOKED_INTO
+from kafkafs.tree.info import attributes_of
 from kafkafs.tree.node import FILE_MODE, Attributes, File, NodeKind
 from kafkafs.tree.paths import DECODED, LatestPath
 from kafkafs.tree.range_file import estimated_size
@@ -126,7 +127,7 @@ class LatestFile(File):
             "end_offset": visible_end(snapshot, self._question.isolation),
             "isolation": self._question.isolation.value,
         }
-        return {f"user.kafka.{name}": str(value).encode() for name, value in facts.items()}
+        return attributes_of(facts)
 
     def _make_state(self, pages: PathPages | None) -> ViewState:
         services, tp = self._services, self._log.tp

@@ -1,5 +1,4 @@
-"""`messages.*`, `offsets/*` and `time/*`: a partition's messages in a range, in one of the formats; and `keys/*`, those
-with a key."""
+"""`messages.*`, `offsets/*` and `time/*`: a partition's messages in a range, in one of the formats."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from kafkafs.formats import by_name
 from kafkafs.reading.block_cache import PathPages
 from kafkafs.reading.handle import CopyingHandle, Handle, OpenView, ViewHandle
 from kafkafs.reading.layout import Layout
-from kafkafs.reading.plans import KeyPlan, OffsetPlan, Plan, TimePlan
+from kafkafs.reading.plans import OffsetPlan, Plan, TimePlan
 from kafkafs.reading.range_names import LastDuration, LastMessages, OffsetSpec, TimeBetween, TimeSpec
 from kafkafs.reading.raw import RawHandle, RawPlan, RawTimePlan
 from kafkafs.reading.rendering import RenderedHandle
@@ -23,6 +22,7 @@ from kafkafs.reading.selection import Question, Selection
 from kafkafs.reading.state import ViewState
 from kafkafs.reading.times import file_mtime_ns, first_timestamp, mtime_ns, newest_timestamp
 from kafkafs.reading.workbench import Rendition
+from kafkafs.tree.info import attributes_of
 from kafkafs.tree.node import FILE_MODE, Attributes, File, NodeKind
 from kafkafs.tree.paths import DECODED, NoSuchPath, RangePath
 from kafkafs.tree.services import Services
@@ -30,7 +30,6 @@ from storage.files import names
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind, FileState
 from storage.log.counting import visible_end
-from storage.log.reader import reread
 from storage.log.segment import Segment
 from storage.log.snapshot import Log, LogSnapshot
 from storage.log.tiered_file import TieredFile
@@ -214,21 +213,11 @@ class RangeFile(File):
         state.pages.check(layout.size)
         return Attributes(NodeKind.FILE, layout.size, self._mtime_ns(layout), FILE_MODE)
 
-    def first_found(self) -> tuple[int, int]:
-        """Of a key's file: the bytes that the first of its messages render to, 0 if there is none, and the greatest
-        timestamp in them, -1 if there is none."""
-
-        def found_in(snapshot: LogSnapshot) -> tuple[int, int]:
-            sizes = self._key_plan(self._node.key or b"").first_sizes(snapshot)
-            return next((found for found in sizes if found[0]), (0, NO_TIMESTAMP))
-
-        return reread(self._log, found_in)
-
     def open(self) -> Handle:
         return self.open_view()
 
     def open_view(self) -> ViewHandle:
-        """`open`, for who needs the view's own methods."""
+        """`open`, for who needs the view's own methods; of a key, also if it has no messages yet."""
         state = self._obtain()
         if self._forget_repaired(state.layout):
             state.begin_again()
@@ -262,7 +251,7 @@ class RangeFile(File):
         state = self._find()
         if state is not None and state.layout is not None:
             facts["bytes"] = state.layout.size
-        return {f"user.kafka.{name}": str(value).encode() for name, value in facts.items()}
+        return attributes_of(facts)
 
     def _is_all_files(self, snapshot: LogSnapshot) -> bool:
         """Whether a `.log` view is simply all bytes of all segments, so that the estimate is exact."""
@@ -285,15 +274,10 @@ class RangeFile(File):
     def _plan(self, selection: Selection) -> Plan:
         if self._is_raw:
             return RawPlan() if selection.time_range is None else RawTimePlan(selection.time_range)
-        if self._node.key is not None:
-            return self._key_plan(self._node.key)
         rendition = self._rendition()
         if selection.time_range is None:
             return OffsetPlan(self._services.index, rendition)
         return TimePlan(self._services.index, rendition, selection.time_range)
-
-    def _key_plan(self, key: bytes) -> KeyPlan:
-        return KeyPlan(self._services.index, self._rendition(), key)
 
     def _rendition(self) -> Rendition:
         if self._node.ext == DECODED:
