@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from kafkafs.reading.key_index import KeyIndex
     from storage.format.block import RecordBlock
     from storage.format.decoder import Decoder
-    from storage.log.segment import Segment
     from storage.log.snapshot import Log, LogSnapshot
 
 
@@ -165,10 +164,20 @@ class PartitionReader:
             )
 
     def _undivided(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[RecordBlock]:
-        """The messages from the next one on, before filters."""
+        """The messages from the next one on, before filters; without those that the key index shows not to have the
+        key."""
         isolation, decoder = self._question.isolation, self._decoder
         if self._latest is None:
-            yield from self._read(snapshot, selection.end_offset)
+            key = self._question.key if self._left is None else None  # the first N messages have any key
+            yield from read_with_key(
+                snapshot,
+                self._next,
+                selection.end_offset,
+                isolation=isolation,
+                decoder=decoder,
+                keys=self._keys,
+                key=key,
+            )
             return
         for start, end in self._latest.spans(snapshot, self._next):
             yield from read_range(snapshot, start, end, isolation=isolation, decoder=decoder)
@@ -178,19 +187,6 @@ class PartitionReader:
 
         offsets = latest_offsets(snapshot, self._question.isolation, memory_bytes)
         self._latest, self._missing = ChosenOffsets(offsets), len(offsets)
-
-    def _read(self, snapshot: LogSnapshot, end_offset: int | None) -> Iterator[RecordBlock]:
-        """The records from `_next` to `end_offset`; without those that the key index shows not to have the key."""
-        key = self._question.key if self._left is None else None  # the first N messages have any key
-        yield from read_with_key(
-            snapshot,
-            self._next,
-            end_offset,
-            isolation=self._question.isolation,
-            decoder=self._decoder,
-            keys=self._keys,
-            key=key,
-        )
 
     def _filtered(self, block: RecordBlock, times: TimeRange | None) -> RecordBlock:
         if self._latest is not None:
@@ -209,12 +205,15 @@ class PartitionReader:
             selection = replace(selection, end_offset=nth.end_offset)
         plan = RawPlan() if selection.time_range is None else RawTimePlan(selection.time_range)
         spans, _ = spans_from(snapshot, Cursor(self._next), selection.end_offset, end)
+        buffer = bytearray(_CHUNK_BYTES)
         for span in spans:
             runs: list[Run] = []
             plan.add(snapshot, runs, span, grows=False)
             for run in runs:
+                end = run.source_start + run.end - run.start
                 try:
-                    for part in _file_bytes(run.segment, run.source_start, run.end - run.start):
+                    for position in range(run.source_start, end, _CHUNK_BYTES):
+                        part = run.segment.read(position, min(_CHUNK_BYTES, end - position), buffer)
                         self._may_retry = False
                         yield part
                 except TierUnavailable as error:
@@ -281,14 +280,3 @@ def key_index() -> Iterator[KeyIndex]:
         yield keys
     finally:
         keys.stop()
-
-
-def _file_bytes(segment: Segment, position: int, size: int) -> Iterator[memoryview]:
-    buffer = bytearray(min(_CHUNK_BYTES, size))
-    end = position + size
-    while position < end:
-        data = segment.log.read(position, min(_CHUNK_BYTES, end - position), buffer)
-        if not data:
-            raise SegmentGone("segment was truncated while it was read", path=segment.log.path, position=position)
-        yield data
-        position += len(data)
