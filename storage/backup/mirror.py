@@ -53,7 +53,7 @@ from storage.log.scanning import scan_sound_batches
 from storage.log.segment import LARGE_WINDOW_BYTES, LargeBatch, bytes_of, parts_of
 from storage.log.snapshot import LogSnapshot, TransactionOutcomes
 from storage.log.tiering import TIERED_KEYS
-from storage.progress import NoProgress, Progress
+from storage.progress import NoProgress, Progress, working
 from storage.types import OffsetRange, TopicPartition
 
 # Whether a copy's batches are those of its source, which may have been compacted since.
@@ -422,11 +422,8 @@ class Mirror:
             for one in chosen:
                 self._copy(one)
             return 0
-        self.progress.begin("mirror", total)
-        try:
+        with working(self.progress, "mirror", total):
             return sum(self._copy(one) for one in chosen)
-        finally:
-            self.progress.end()
 
     def _copy_cluster(self) -> None:
         """Writes what the source's metadata say of its cluster besides topics to `bootstrap.checkpoint`, from which

@@ -27,7 +27,7 @@ from storage.format.decoder import Decoder
 from storage.log.intact import Break, Fault, walk
 from storage.log.segment import LargeBatch, Segment
 from storage.log.snapshot import LogSnapshot
-from storage.progress import NoProgress, Progress
+from storage.progress import NoProgress, Progress, working
 from storage.types import MAX_OFFSET, OffsetRange, TopicPartition
 
 _WINDOW = 1 << 20
@@ -105,8 +105,7 @@ def salvage(
         Segment(segment.directory, segment.base_offset, segment.log, segment.log.stat().st_size)
         for segment in snapshot.segments
     ]
-    report.begin(f"salvage {snapshot.tp}", 2 * sum(segment.size for segment in segments))
-    try:
+    with working(report, f"salvage {snapshot.tp}", 2 * sum(segment.size for segment in segments)):
         finds = [
             _IntactBatches(segment, segments[row + 1].base_offset if row + 1 < len(segments) else MAX_OFFSET, report)
             for row, segment in enumerate(segments)
@@ -127,8 +126,6 @@ def salvage(
         result.repaired = sum(int((find.kept & find.repaired).sum()) for find in finds)
         result.log_end_offset = target.log_end_offset
         target.increment_log_start_offset(min(snapshot.log_start_offset, target.log_end_offset))
-    finally:
-        report.end()
     return result
 
 

@@ -32,7 +32,7 @@ from storage.log.log_dir import LogDir
 from storage.log.reader import find_batch, spans_between
 from storage.log.segment import LargeBatch, parts_of
 from storage.log.snapshot import LogSnapshot
-from storage.progress import NoProgress, Progress
+from storage.progress import NoProgress, Progress, working
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind, Finding, Findings, Repair
 
@@ -59,29 +59,26 @@ def verify_manifest(
         manifest = replace(manifest, files={})
     in_use = not exists(path / names.CLEAN_SHUTDOWN)
     grown = in_use or log_dir.all_partitions() != sorted(manifest.partitions)
-    report.begin("manifest", sum(found.size_bytes for listed in chosen.values() for found in listed.ranges))
-    try:
-        with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
-            for tp, listed in sorted(chosen.items()):
-                snapshot = _snapshot(log_dir, tp, listed, findings)
-                if snapshot is not None:
-                    # A log start offset beyond the log would be its end, too.
-                    has_more = snapshot.log_end_offset > max(listed.log_end_offset, snapshot.log_start_offset)
-                    grown |= has_more
-                    _check_start(snapshot, listed, path / tp.dir_name, findings)
-                    bases = {segment.base_offset for segment in snapshot.segments}
-                    is_other = in_use or has_more or bases != _bases(manifest, tp)
-                    _check_files(path, manifest, tp.dir_name, findings, grown=is_other)
-                    check = partial(_check, snapshot, directory=path / tp.dir_name)
-                    checks = pool.map(check, listed.ranges)
-                    for found, wrong in zip(listed.ranges, checks, strict=True):
-                        report.advance(found.size_bytes)
-                        if wrong is not None:
-                            findings.add(wrong)
-            if only is None:
-                _check_files(path, manifest, "", findings, grown=grown)
-    finally:
-        report.end()
+    total = sum(found.size_bytes for listed in chosen.values() for found in listed.ranges)
+    with working(report, "manifest", total), ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+        for tp, listed in sorted(chosen.items()):
+            snapshot = _snapshot(log_dir, tp, listed, findings)
+            if snapshot is not None:
+                # A log start offset beyond the log would be its end, too.
+                has_more = snapshot.log_end_offset > max(listed.log_end_offset, snapshot.log_start_offset)
+                grown |= has_more
+                _check_start(snapshot, listed, path / tp.dir_name, findings)
+                bases = {segment.base_offset for segment in snapshot.segments}
+                is_other = in_use or has_more or bases != _bases(manifest, tp)
+                _check_files(path, manifest, tp.dir_name, findings, grown=is_other)
+                check = partial(_check, snapshot, directory=path / tp.dir_name)
+                checks = pool.map(check, listed.ranges)
+                for found, wrong in zip(listed.ranges, checks, strict=True):
+                    report.advance(found.size_bytes)
+                    if wrong is not None:
+                        findings.add(wrong)
+        if only is None:
+            _check_files(path, manifest, "", findings, grown=grown)
     return findings.list()
 
 

@@ -34,7 +34,7 @@ from storage.files.names import DirKind, FileKind
 from storage.files.opening import exists, real_place
 from storage.log.log_dir import LogDir
 from storage.log.places import check_log_dir
-from storage.progress import NoProgress, Progress
+from storage.progress import NoProgress, Progress, working
 from storage.types import TopicPartition
 from storage.verify.findings import (
     DROP_LOST_WRITES,
@@ -156,16 +156,13 @@ def verify_log_dir(
     }
     report = progress or NoProgress()
     total = sum(_size(path / tp.dir_name) for tp in chosen)
-    report.begin("verify", total)
-    try:
+    with working(report, "verify", total):
         if audit_segments is not None:
             _check_at_once(directory, chosen, known, audit_segments)
         else:
             count = workers or len(os.sched_getaffinity(0))
             with ThreadPoolExecutor(count, "verify") as pool:
                 _check_partitions(directory, chosen, known, _SegmentThreads(pool, count, total), report)
-    finally:
-        report.end()
     _check_checkpoints(directory, known)
     _check_topics(directory, partitions)
     _check_writes(directory, chosen)
