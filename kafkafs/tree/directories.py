@@ -46,24 +46,16 @@ _PARTS: Final = ("ids", "subjects")
 SchemaNode = Schemas | SchemaSubject | SchemaFile
 
 
-class SchemaTree:
-    """The views below `@schemas`. Thread-safe."""
-
-    def __init__(self, log_dir: LogDir, source: SchemaSource) -> None:
-        # constant after construction
-        self._log_dir = log_dir
-        self._source = source
-
-    def view(self, node: SchemaNode) -> View:
-        """NoSuchPath where there are no schemas, or not this one."""
-        registry = self._source.registry()
-        if not registry:
-            raise NoSuchPath(SCHEMAS)
-        if isinstance(node, SchemaFile):
-            return SchemaText(_find(registry, node), self._log_dir.mtime_ns)
-        if isinstance(node, SchemaSubject) and not registry.of_subject(node.subject):
-            raise NoSuchPath(node.subject)
-        return SchemaDirectory(registry, node, self._log_dir.mtime_ns)
+def schema_view(log_dir: LogDir, source: SchemaSource, node: SchemaNode) -> View:
+    """What is below `@schemas`. NoSuchPath where there are no schemas, or not this one."""
+    registry = source.registry()
+    if not registry:
+        raise NoSuchPath(SCHEMAS)
+    if isinstance(node, SchemaFile):
+        return SchemaText(_find(registry, node), log_dir.mtime_ns)
+    if isinstance(node, SchemaSubject) and not registry.of_subject(node.subject):
+        raise NoSuchPath(node.subject)
+    return SchemaDirectory(registry, node, log_dir.mtime_ns)
 
 
 class SchemaDirectory(Directory):

@@ -32,10 +32,10 @@ from kafkafs.tree.directories import (
     PartitionDirectory,
     RangesDirectory,
     RootDirectory,
-    SchemaTree,
     SegmentsDirectory,
     TopicDirectory,
     known_days,
+    schema_view,
     segment_ranges,
 )
 from kafkafs.tree.generated import MOMENT_S, ConfigFile, GeneratedFile, GeneratedTexts
@@ -136,7 +136,9 @@ class Tree:
         self._makers: dict[type, Callable[[Any], View]] = {
             **dict.fromkeys((paths.Groups, paths.GroupDir, paths.GroupTopic, paths.GroupOffset), self._groups.view),
             paths.GroupState: self._group_state,
-            **dict.fromkeys((paths.Schemas, paths.SchemaSubject, paths.SchemaFile), SchemaTree(log_dir, schemas).view),
+            **dict.fromkeys(
+                (paths.Schemas, paths.SchemaSubject, paths.SchemaFile), partial(schema_view, log_dir, schemas)
+            ),
             paths.RangePath: self._range_file,
             paths.TopicKey: self._topic_key,
             paths.Keys: self._keys_directory,
