@@ -6,6 +6,7 @@ Each destination belongs to one writer and is not thread-safe.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -214,8 +215,8 @@ class TopicTarget:
         # A row that the topic refuses ends the write for all partitions, so it is looked for before a later row is
         # appended to any. So does a partition that is offline.
         accepted = Taken(*self._any_target(int(chosen[0])).appender.acceptable(columns))
-        possible = min(possible, accepted, key=_rows)
-        possible = min(possible, self._all_online(chosen[: possible.rows]), key=_rows)
+        possible = min(possible, accepted, key=attrgetter("rows"))
+        possible = min(possible, self._all_online(chosen[: possible.rows]), key=attrgetter("rows"))
         row = 0
         for end in _groups(columns, possible.rows, self._sure_limit()):
             taken = self._append_group(columns, chosen, row, end)
@@ -331,10 +332,6 @@ def sync_each(syncs: Iterable[Callable[[], object]]) -> None:
             first = first or error
     if first is not None:
         raise first
-
-
-def _rows(taken: Taken) -> int:
-    return taken.rows
 
 
 def _longest_line(config: LogConfig, *, verbatim: bool) -> int:

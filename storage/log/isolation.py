@@ -11,6 +11,7 @@ log is damaged and a marker may be lost. Compaction keeps a transaction's marker
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
@@ -70,7 +71,7 @@ class AbortedTransactions:
     @property
     def decider(self) -> DecidingMarker | None:
         with self._lock:
-            return max(map(DecidingMarker._make, self._deciders.items()), key=_offset_of, default=None)
+            return max(map(DecidingMarker._make, self._deciders.items()), key=attrgetter("offset"), default=None)
 
     def skip_rows(self, table: BatchTable) -> npt.NDArray[np.uint8] | None:
         """1 for each row (of batches of the segment, below the last stable offset) whose transaction was aborted; None
@@ -106,10 +107,6 @@ class Markers(NamedTuple):
         aborted = np.zeros(len(offsets), np.bool_)
         aborted[decided] = self.aborts[slots[decided]]
         return decided, aborted, int(self.offset[slots[decided]].max()) if decided.any() else -1
-
-
-def _offset_of(decider: DecidingMarker) -> int:
-    return decider.offset
 
 
 def _cost(markers: Markers) -> int:

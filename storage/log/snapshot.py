@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -127,7 +128,7 @@ class LogSnapshot:
 
     def segment_index(self, offset: int) -> int:
         """The index of the segment whose range holds `offset`, the last with a base offset up to it; -1 if none."""
-        return bisect_right(self.segments, offset, key=_base_offset) - 1
+        return bisect_right(self.segments, offset, key=attrgetter("base_offset")) - 1
 
     def check_offset(self, offset: int) -> None:
         """Raises OffsetOutOfRange for an offset below the log start or above the log end, as a fetch does."""
@@ -140,10 +141,6 @@ class LogSnapshot:
         if remote is not None and remote.start <= offset < remote.end:
             what = f"offset of {self.tp} is {_ELSEWHERE} it)"
         return OffsetOutOfRange(what, offset=offset, expected=f"{self.log_start_offset} to {self.log_end_offset}")
-
-
-def _base_offset(segment: Segment) -> int:
-    return segment.base_offset
 
 
 class Log(Protocol):
