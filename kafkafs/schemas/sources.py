@@ -44,7 +44,7 @@ from storage.files.opening import exists, is_directory, real_place
 from storage.format.block import RecordBlock
 from storage.format.messages import memory_of
 from storage.log.log_dir import LogDir
-from storage.log.reader import Follower, read_range
+from storage.log.reader import Follower, Replay
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import TopicPartition
 
@@ -74,11 +74,10 @@ class Limits:
 DEFAULT_LIMITS: Final = Limits()
 
 
-class RegistryReplay:
+class RegistryReplay(Replay):
     """The registry that results from the records of one log. Not thread-safe."""
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
-        self.next_offset = -1  # of the first record that was not read; -1: at the log start
         self._limits = limits
         self._versions: dict[tuple[str, int], SubjectVersion] = {}
         self._replaced: list[SubjectVersion] = []
@@ -88,22 +87,13 @@ class RegistryReplay:
         self._held_bytes = 0
         self._registry: Registry | None = None
 
-    def read(self, snapshot: LogSnapshot) -> Iterator[StorageError]:
-        """Continues to the snapshot's end; yields the errors of records and batches that are skipped."""
-        start = snapshot.log_start_offset if self.next_offset < 0 else self.next_offset
-        for block in read_range(snapshot, start):
-            yield from self._apply_block(block, snapshot)
-            if block.damage is not None:
-                yield block.damage.error
-        self.next_offset = snapshot.log_end_offset
-
     def registry(self) -> Registry:
         """The registry as of the last record; the same object until a record changes it."""
         if self._registry is None:
             self._registry = Registry(self._versions.values(), self._compatibility, self._replaced)
         return self._registry
 
-    def _apply_block(self, block: RecordBlock, snapshot: LogSnapshot) -> Iterator[StorageError]:
+    def apply_block(self, block: RecordBlock, snapshot: LogSnapshot) -> Iterator[StorageError]:
         timestamps = block.timestamp
         for row in range(len(block)):
             offset = int(block.offset[row])

@@ -20,7 +20,7 @@ from storage.format.control_records import ControlType, parse_marker
 from storage.format.hashing import group_partition
 from storage.format.messages import Held, UnknownRecordType, messages
 from storage.log.log_dir import LogDir
-from storage.log.reader import Follower, read_range
+from storage.log.reader import Follower, Replay
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 
@@ -274,27 +274,19 @@ class _Follower:
             self.problems = [*self.problems, text][-_PROBLEMS_KEPT:]
 
 
-class GroupReplay:
+class GroupReplay(Replay):
     """The state that results from the records of one partition. Not thread-safe."""
+
+    control = True
 
     def __init__(self, partition: int) -> None:
         self._partition = partition
-        self.next_offset = -1  # of the first record that was not read; -1: at the log start
         self._offsets: dict[str, dict[OffsetKey, tuple[int, CommittedOffset]]] = {}
         # Offsets committed in transactions that have not ended, by producer.
         self._pending: dict[int, dict[OffsetKey, tuple[int, CommittedOffset]]] = {}
         self._records: dict[str, dict[bytes, GroupRecord]] = {}
         self._touched: set[str] = set()
         self._held = Held(self._offsets, self._pending, self._records)
-
-    def read(self, snapshot: LogSnapshot) -> Iterator[StorageError]:
-        """Continues to the snapshot's end; yields the errors of records and batches that are skipped."""
-        start = snapshot.log_start_offset if self.next_offset < 0 else self.next_offset
-        for block in read_range(snapshot, start, control=True):
-            yield from self._apply(block, snapshot)
-            if block.damage is not None:
-                yield block.damage.error
-        self.next_offset = snapshot.log_end_offset
 
     def groups(self, before: Mapping[str, ConsumerGroup]) -> Mapping[str, ConsumerGroup]:
         """All groups as of now; `before` is the result of the last call."""
@@ -315,7 +307,7 @@ class GroupReplay:
             topics.setdefault(key.topic, {})[key.partition] = committed
         return topics
 
-    def _apply(self, block: RecordBlock, snapshot: LogSnapshot) -> Iterator[StorageError]:
+    def apply_block(self, block: RecordBlock, snapshot: LogSnapshot) -> Iterator[StorageError]:
         table = block.table
         data = bytes(block.buffer)  # slices of bytes are bytes; of a memoryview they cost twice as much
         transactional, control = table.is_transactional, table.is_control

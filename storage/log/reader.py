@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -283,15 +284,24 @@ def _take_decoder() -> Decoder:
 # Following a log whose records amount to a state: a compacted topic that a service replays when it starts.
 
 
-class Replay(Protocol):
-    """The state that results from the records that were read."""
+class Replay(ABC):
+    """The state that results from the records that were read. Not thread-safe."""
 
-    @property
-    def next_offset(self) -> int:
-        """The offset of the first record that was not read; -1: nothing was read."""
+    next_offset = -1  # of the first record that was not read; -1: at the log start
+    control = False  # whether control records are read too
 
     def read(self, snapshot: LogSnapshot) -> Iterator[StorageError]:
         """Continues to the snapshot's end; yields the errors of records and batches that are skipped."""
+        start = snapshot.log_start_offset if self.next_offset < 0 else self.next_offset
+        for block in read_range(snapshot, start, control=self.control):
+            yield from self.apply_block(block, snapshot)
+            if block.damage is not None:
+                yield block.damage.error
+        self.next_offset = snapshot.log_end_offset
+
+    @abstractmethod
+    def apply_block(self, block: RecordBlock, snapshot: LogSnapshot) -> Iterator[StorageError]:
+        """Applies a block's records; yields the errors of those that are skipped."""
 
 
 _Replay = TypeVar("_Replay", bound=Replay)
