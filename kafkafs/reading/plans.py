@@ -244,8 +244,7 @@ class TimePlan(RenderedPlan):
         self, snapshot: LogSnapshot, runs: list[Run], span: Span, start: int, end: int, *, grows: bool
     ) -> int:
         """Adds the span's batches from the file position `start` to `end`, measured through the filter."""
-        first, behind = (0, None) if span.wanted is None else (span.wanted.first, span.wanted.end)
-        wanted = RecordFilter(first, behind, self._times)
+        wanted = (span.wanted or RecordFilter())._replace(times=self._times)
         return self._add_measured(snapshot, runs, span, start, end, wanted, grows=grows)
 
     def _kinds(self, snapshot: LogSnapshot, pieces: Pieces, span: Span) -> npt.NDArray[np.int64]:
@@ -329,14 +328,10 @@ class KeyPlan(RenderedPlan):
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
         if self._continues(runs, span):
             return self._lengthen(snapshot, runs, span)
-        wanted = self._wanted(span)
-        found = self._find(snapshot, span)
-        greatest = NO_TIMESTAMP
-        for start, end in found.stretches:
-            greatest = max(greatest, self._add_measured(snapshot, runs, span, start, end, wanted, grows=False))
-        if grows or found.behind < span.end:
-            behind = self._add_measured(snapshot, runs, span, found.behind, span.end, wanted, grows=grows)
-            greatest = max(greatest, behind)
+        greatest, wanted = NO_TIMESTAMP, self._wanted(span)
+        for start, end, goes_on in self._stretches(snapshot, span, grows=grows):
+            here = self._add_measured(snapshot, runs, span, start, end, wanted, grows=goes_on)
+            greatest = max(greatest, here)
         return greatest
 
     def first_sizes(self, snapshot: LogSnapshot) -> Iterator[tuple[int, int]]:
@@ -345,22 +340,19 @@ class KeyPlan(RenderedPlan):
         visible = visible_end(snapshot, self._rendition.isolation)
         spans, _ = spans_from(snapshot, Cursor(snapshot.log_start_offset), None, visible)
         for span in spans:
-            found = self._find(snapshot, span)
             wanted = self._wanted(span)
             # The stretches as `add` measures them, so that an open finds them measured.
-            stretches = [(*stretch, False) for stretch in found.stretches]
-            grows = span is spans[-1]
-            if grows or found.behind < span.end:
-                stretches.append((found.behind, span.end, grows))
-            for start, end, grows in stretches:
+            for start, end, grows in self._stretches(snapshot, span, grows=span is spans[-1]):
                 extent = self._index.stretch(snapshot, span.segment, self._rendition, start, end, wanted, grows=grows)
                 yield extent.pieces.size, extent.pieces.greatest_timestamp
 
     def _wanted(self, span: Span) -> RecordFilter:
-        first, end = (0, None) if span.wanted is None else (span.wanted.first, span.wanted.end)
-        return RecordFilter(first, end, None, self._key)
+        return (span.wanted or RecordFilter())._replace(key=self._key)
 
-    def _find(self, snapshot: LogSnapshot, span: Span) -> Found:
-        if self._index.keys is None:
-            return Found([], span.start)
-        return self._index.keys.find(snapshot, span.segment, self._key, span.start, span.end)
+    def _stretches(self, snapshot: LogSnapshot, span: Span, *, grows: bool) -> list[tuple[int, int, bool]]:
+        """Those that may hold the key: start, end, and whether the view continues there."""
+        keys, found = self._index.keys, Found([], span.start)
+        if keys is not None:
+            found = keys.find(snapshot, span.segment, self._key, span.start, span.end)
+        stretches = [(start, end, False) for start, end in found.stretches]
+        return [*stretches, (found.behind, span.end, grows)] if grows or found.behind < span.end else stretches
