@@ -108,12 +108,12 @@ class Question:
         """
         if self.latest_bytes is not None:
             return Selection(snapshot.log_start_offset, visible_end(snapshot, self.isolation), complete=True)
-        by_offset = resolve(snapshot, self.offsets, self.isolation, now_ms, clamp=self.clamp, find_nth=find_nth)
+        by_offset = _selected(snapshot, self.offsets, self.isolation, now_ms, clamp=self.clamp, find_nth=find_nth)
         if follow and isinstance(self.offsets, LastMessages):
             by_offset = replace(by_offset, end_offset=None, complete=False)
         if self.times is None:
             return by_offset
-        by_time = resolve(snapshot, self.times, self.isolation, now_ms)
+        by_time = _selected(snapshot, self.times, self.isolation, now_ms)
         times = by_time.time_range
         if follow and isinstance(self.times, LastDuration) and times is not None:
             by_time = replace(by_time, end_offset=None, complete=False, time_range=TimeRange(times.start_ms, None))
@@ -125,7 +125,7 @@ class Question:
         return Selection(start, min(ends, default=None), by_time.time_range, by_offset.limit)
 
 
-def resolve(
+def _selected(
     snapshot: LogSnapshot,
     spec: OffsetSpec | TimeSpec | None,
     isolation: Isolation,

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafkafs.reading.range_names import parse_offset_spec, parse_time_spec
-from kafkafs.reading.selection import Selection, header_rows, key_rows, resolve, time_mask
+from kafkafs.reading.selection import Question, Selection, header_rows, key_rows, time_mask
 from storage.errors import OffsetOutOfRange
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
@@ -34,7 +34,7 @@ def log(tmp_path: Path) -> LogSnapshot:
 
 
 def chosen(snapshot: LogSnapshot, text: str, *, clamp: bool = False, isolation: Isolation = PLAIN) -> Selection:
-    return resolve(snapshot, parse_offset_spec(text), isolation, 0, clamp=clamp)
+    return Question.of(parse_offset_spec(text), isolation, clamp=clamp).resolve(snapshot, 0)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_time_ranges_begin_early_enough(
     build_log_dir(path, {"t": [Partition(rolled)], "one": [Partition(items)]})
     for topic in ("t", "one"):
         snapshot = snapshot_of(path, topic)
-        selection = resolve(snapshot, parse_time_spec(f"{start_ms:013d}--"), PLAIN, 0)
+        selection = Question.of(parse_time_spec(f"{start_ms:013d}--"), PLAIN).resolve(snapshot, 0)
         expected = [offset for offset, t in enumerate(timestamps) if t >= start_ms]
         assert selection.start_offset <= min(expected, default=len(timestamps))
         assert selection.time_range == TimeRange(start_ms, None)
@@ -113,7 +113,7 @@ def test_time_ranges_begin_early_enough(
 
 def test_last_duration_is_fixed_and_holds_now(log: LogSnapshot) -> None:
     now = START_MS + 35 * STEP_MS
-    selection = resolve(log, parse_time_spec("last-10s"), PLAIN, now)
+    selection = Question.of(parse_time_spec("last-10s"), PLAIN).resolve(log, now)
     assert selection.time_range == TimeRange(now - 10_000, now + 1)
     assert selection.end_offset == 40
     assert selection.complete
