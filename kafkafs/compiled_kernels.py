@@ -36,8 +36,10 @@ def uncompiled() -> list[str]:
 
 def loaded() -> dict[str, str]:
     """The kernels that this process has imported so far, in alphabetical order: `compiled` or `interpreted`."""
-    modules = {name: sys.modules.get(name) for name in sorted(KERNELS)}
-    return {name: "compiled" if is_compiled(one) else "interpreted" for name, one in modules.items() if one is not None}
+    modules = [(name, sys.modules.get(name)) for name in sorted(KERNELS)]
+    # A module that another thread is importing at this moment may be there without anything in it.
+    there = [(name, one) for name, one in modules if one is not None and hasattr(one, "__file__")]
+    return {name: "compiled" if is_compiled(one) else "interpreted" for name, one in there}
 
 
 def slowness() -> str | None:
