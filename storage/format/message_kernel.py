@@ -14,6 +14,67 @@ import cython
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
+else:
+    # message_kernel.pxd declares the same numbers: as variables each use would load them.
+    # Numbers of a step: its type, where its name is in the literals and how long, whether it is an array, whether it may be
+    # null, its tag (-1: none), its default, whether that is null, and the first step of a struct. A struct's first step
+    # has the number of its fields, whether a field is tagged, and whether one that is not follows one that is.
+    _WIDTH = 10
+    _TYPE = 0
+    _NAME = 1
+    _NAME_LENGTH = 2
+    _ARRAY = 3
+    _NULLABLE = 4
+    _TAG = 5
+    _DEFAULT = 6
+    _DEFAULT_IS_NULL = 7
+    _STRUCT_STEP = 8
+    _COUNT = 1
+    _TAGGED = 2
+    _MIXED = 3
+    # The types, see messages.TYPES.
+    _BOOL = 0
+    _INT16 = 2
+    _UINT16 = 3
+    _INT32 = 4
+    _UINT32 = 5
+    _INT64 = 6
+    _FLOAT64 = 7
+    _STRING = 8
+    _BYTES = 9
+    _UUID = 10
+    # Faults; the numbers of messages.Fault. FULL is none: the output is too small.
+    _FULL = -1
+    _SHORT = -2
+    _NULL = -3
+    _VARINT = -4
+    _UNKNOWN_TYPE = -5
+    _UNKNOWN_VERSION = -6
+    _FRAME = -7
+    _LEFT_OVER = -8
+    _OUTSIDE = -9
+    _TOO_LONG = -10
+    # Bytes of a key or value as JSON, see messages.MOST_JSON.
+    _MOST_JSON = 1 << 25
+    # Framings of a group of messages, see messages.Framing.
+    _FRAMED = 1
+    _PLAIN = 2
+    _CONTROL = 3
+    # More types and versions than there are.
+    _TYPES = 64
+    _VERSIONS = 16
+    # What is being read: cells of the caller's memory. Behind them each depth of structs has the places of its tags.
+    _AT = 0
+    _POSITION = 1
+    _STEP = 2
+    _FOUND = 3
+    _TAGS = 4
+    _TAGS_A_STRUCT = 16
+    _CELLS = 4 + 8 * 2 * 16
+    # More bytes than are written without a look at the space that is left.
+    _SPARE = 64
+    # Numbers of an entry: the first step, whether it is flexible, and where the text before its fields is, and how long.
+    _ENTRY = 4
 
 # C pointers when compiled; memoryviews when not.
 Long = cython.typedef(cython.longlong)
@@ -25,66 +86,7 @@ Out = cython.typedef(cython.pointer(cython.uchar))
 Longs = cython.typedef(cython.pointer(cython.const[cython.longlong]))
 Cells = cython.typedef(cython.pointer(cython.longlong))
 
-# Numbers of a step: its type, where its name is in the literals and how long, whether it is an array, whether it may be
-# null, its tag (-1: none), its default, whether that is null, and the first step of a struct. A struct's first step
-# has the number of its fields, whether a field is tagged, and whether one that is not follows one that is.
-_WIDTH = cython.declare(cython.longlong, 10)
-_TYPE = cython.declare(cython.longlong, 0)
-_NAME = cython.declare(cython.longlong, 1)
-_NAME_LENGTH = cython.declare(cython.longlong, 2)
-_ARRAY = cython.declare(cython.longlong, 3)
-_NULLABLE = cython.declare(cython.longlong, 4)
-_TAG = cython.declare(cython.longlong, 5)
-_DEFAULT = cython.declare(cython.longlong, 6)
-_DEFAULT_IS_NULL = cython.declare(cython.longlong, 7)
-_STRUCT_STEP = cython.declare(cython.longlong, 8)
-_COUNT = cython.declare(cython.longlong, 1)
-_TAGGED = cython.declare(cython.longlong, 2)
-_MIXED = cython.declare(cython.longlong, 3)
-# The types, see messages.TYPES.
-_BOOL = cython.declare(cython.longlong, 0)
-_INT16 = cython.declare(cython.longlong, 2)
-_UINT16 = cython.declare(cython.longlong, 3)
-_INT32 = cython.declare(cython.longlong, 4)
-_UINT32 = cython.declare(cython.longlong, 5)
-_INT64 = cython.declare(cython.longlong, 6)
-_FLOAT64 = cython.declare(cython.longlong, 7)
-_STRING = cython.declare(cython.longlong, 8)
-_BYTES = cython.declare(cython.longlong, 9)
-_UUID = cython.declare(cython.longlong, 10)
-# Faults; the numbers of messages.Fault. FULL is none: the output is too small.
-_FULL = cython.declare(cython.longlong, -1)
-_SHORT = cython.declare(cython.longlong, -2)
-_NULL = cython.declare(cython.longlong, -3)
-_VARINT = cython.declare(cython.longlong, -4)
-_UNKNOWN_TYPE = cython.declare(cython.longlong, -5)
-_UNKNOWN_VERSION = cython.declare(cython.longlong, -6)
-_FRAME = cython.declare(cython.longlong, -7)
-_LEFT_OVER = cython.declare(cython.longlong, -8)
-_OUTSIDE = cython.declare(cython.longlong, -9)
-_TOO_LONG = cython.declare(cython.longlong, -10)
-# Bytes of a key or value as JSON, see messages.MOST_JSON.
-_MOST_JSON = cython.declare(cython.longlong, 1 << 25)
 _MAX_UINT32 = cython.declare(cython.longlong, 0xFFFFFFFF)
-# Framings of a group of messages, see messages.Framing.
-_FRAMED = cython.declare(cython.longlong, 1)
-_PLAIN = cython.declare(cython.longlong, 2)
-_CONTROL = cython.declare(cython.longlong, 3)
-# More types and versions than there are.
-_TYPES = cython.declare(cython.longlong, 64)
-_VERSIONS = cython.declare(cython.longlong, 16)
-# What is being read: cells of the caller's memory. Behind them each depth of structs has the places of its tags.
-_AT = cython.declare(cython.longlong, 0)
-_POSITION = cython.declare(cython.longlong, 1)
-_STEP = cython.declare(cython.longlong, 2)
-_FOUND = cython.declare(cython.longlong, 3)
-_TAGS = cython.declare(cython.longlong, 4)
-_TAGS_A_STRUCT = cython.declare(cython.longlong, 16)
-_CELLS = cython.declare(cython.longlong, 4 + 8 * 2 * 16)
-# More bytes than are written without a look at the space that is left.
-_SPARE = cython.declare(cython.longlong, 64)
-# Numbers of an entry: the first step, whether it is flexible, and where the text before its fields is, and how long.
-_ENTRY = cython.declare(cython.longlong, 4)
 
 
 @cython.cfunc
