@@ -11,6 +11,7 @@ cdef enum:
     _DEFAULT = 6
     _DEFAULT_IS_NULL = 7
     _STRUCT_STEP = 8
+    _SIZE = 9
     _COUNT = 1
     _TAGGED = 2
     _MIXED = 3

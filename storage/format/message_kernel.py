@@ -16,9 +16,10 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy
 else:
     # message_kernel.pxd declares the same numbers: as variables each use would load them.
-    # Numbers of a step: its type, where its name is in the literals and how long, whether it is an array, whether it may be
-    # null, its tag (-1: none), its default, whether that is null, and the first step of a struct. A struct's first step
-    # has the number of its fields, whether a field is tagged, and whether one that is not follows one that is.
+    # Numbers of a step: its type, where its name is in the literals and how long, whether it is an array, if it may
+    # be null, its tag (-1: none), its default, whether that is null, the first step of a struct, and the bytes that it
+    # takes, or that its length does. A struct's first step has the number of its fields, whether a field is tagged, and
+    # whether one that is not follows one that is.
     _WIDTH = 10
     _TYPE = 0
     _NAME = 1
@@ -29,6 +30,7 @@ else:
     _DEFAULT = 6
     _DEFAULT_IS_NULL = 7
     _STRUCT_STEP = 8
+    _SIZE = 9
     _COUNT = 1
     _TAGGED = 2
     _MIXED = 3
@@ -73,7 +75,7 @@ else:
     _CELLS = 4 + 8 * 2 * 16
     # More bytes than are written without a look at the space that is left.
     _SPARE = 64
-    # Numbers of an entry: the first step, whether it is flexible, and where the text before its fields is, and how long.
+    # Numbers of an entry: the first step, whether it is flexible, where the text before its fields is, and how long.
     _ENTRY = 4
 
 # C pointers when compiled; memoryviews when not.
@@ -92,9 +94,13 @@ _MAX_UINT32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _four(text: Bytes, at: Long) -> ULong:
-    first: ULong = text[at]
-    return first << 24 | text[at + 1] << 16 | text[at + 2] << 8 | text[at + 3]
+def _four(text: Bytes, at: Long) -> cython.uint:
+    """Four bytes, of one type, so that the compiler sees that they are a word."""
+    a: cython.uint = text[at]
+    b: cython.uint = text[at + 1]
+    c: cython.uint = text[at + 2]
+    d: cython.uint = text[at + 3]
+    return a << 24 | b << 16 | c << 8 | d
 
 
 @cython.cfunc
@@ -104,7 +110,8 @@ def _big_endian(text: Bytes, at: Long, count: Long) -> ULong:
     """The number in 1, 2, 4 or 8 bytes."""
     first: ULong = text[at]
     if count == 8:
-        return _four(text, at) << 32 | _four(text, at + 4)
+        first = _four(text, at)
+        return first << 32 | _four(text, at + 4)
     if count == 4:
         return _four(text, at)
     return first << 8 | text[at + 1] if count == 2 else first
@@ -357,6 +364,7 @@ def _null(out: Out, cells: Cells, steps: Longs, step: Long, writing: Bool) -> Lo
 
 
 @cython.cfunc
+@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
 def _field(
@@ -413,7 +421,7 @@ def _value(
     if writing and cells[_POSITION] > limit:
         return _FULL
     if kind in (_STRING, _BYTES):
-        found = _length(text, end, cells, 2 if kind == _STRING else 4, flexible)
+        found = _length(text, end, cells, steps[step + _SIZE], flexible)
         if found < 0:
             return found
         size = cells[_FOUND]
@@ -444,15 +452,7 @@ def _value(
             steps, literals, text, end, out, limit, cells, steps[step + _STRUCT_STEP], flexible, depth + 1, writing
         )
         return found if found < 0 else found and not steps[step + _DEFAULT_IS_NULL]
-    size = 1
-    if kind == _UUID:
-        size = 16
-    elif kind in (_INT64, _FLOAT64):
-        size = 8
-    elif kind in (_INT32, _UINT32):
-        size = 4
-    elif kind in (_INT16, _UINT16):
-        size = 2
+    size = steps[step + _SIZE]
     at = cells[_AT]
     if size > end - at:
         return _SHORT

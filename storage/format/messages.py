@@ -43,6 +43,7 @@ TYPES: Final = (
     "bool", "int8", "int16", "uint16", "int32", "uint32", "int64", "float64", "string", "bytes", "uuid",
 )  # fmt: skip
 _STRUCT: Final = len(TYPES)
+_SIZES: Final = dict(zip(TYPES, (1, 1, 2, 2, 4, 4, 8, 8, 2, 4, 16), strict=True))
 _MOST_TYPES, _MOST_VERSIONS, _MOST_TAGS, _DEEPEST = 64, 16, 16, 7
 _STEP_NUMBERS: Final = 10
 _CELLS: Final = 260
@@ -340,7 +341,7 @@ class _Builder:
             int(default, 0) if number is None else number,
             is_null,
             0,
-            0,
+            _SIZES.get(bare, 0),
         ]
         if int(tag) >= _MOST_TAGS:
             raise ValueError(f"tag {tag} of {name}")

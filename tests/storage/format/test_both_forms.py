@@ -354,9 +354,10 @@ def test_a_built_kernel_is_as_new_as_its_source(name: str) -> None:
         assert library.stat().st_mtime >= file.stat().st_mtime, f"rebuild: {library.name} is older than {file.name}"
 
 
-def test_the_constants_of_a_declaration_file_are_those_of_the_module() -> None:
-    plain = uncompiled("storage.format.decode_kernel")
-    declared = (ROOT / "storage/format/decode_kernel.pxd").read_text().partition("cdef enum:\n")[2]
+@pytest.mark.parametrize("kernel", ["decode_kernel", "message_kernel"])
+def test_the_constants_of_a_declaration_file_are_those_of_the_module(kernel: str) -> None:
+    plain = uncompiled(f"storage.format.{kernel}")
+    declared = (ROOT / f"storage/format/{kernel}.pxd").read_text().partition("cdef enum:\n")[2]
     constants = re.findall(r"^    (\w+) = (\S+)$", declared, re.MULTILINE)
     assert len(constants) > 40
     assert {name: int(number, 0) for name, number in constants} == {name: getattr(plain, name) for name, _ in constants}
