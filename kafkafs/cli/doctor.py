@@ -10,7 +10,7 @@ import click
 
 from kafkafs.cli import echo
 from kafkafs.cli.process import FOUND, use_default_signals
-from kafkafs.cli.shared_options import AS_JSON
+from kafkafs.cli.shared_options import AS_JSON, TIER, open_log_dir, tier
 from kafkafs.cli.terminal import print_json, progress_bar
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @click.option("--quick", is_flag=True, help="Do not read the logs: names, checkpoints and metadata alone.")
 @click.option("--self", "of_kafkafs", is_flag=True, help="Report on this installation of kafkafs instead.")
 @AS_JSON
+@TIER
 @click.pass_context
 def doctor(
     ctx: click.Context,
@@ -48,6 +49,9 @@ def doctor(
     `sets-aside` (a stray), `creates-empty`, `cuts`, `does-not-notice` (reads fail there later). Notes: `removes`,
     `repairs`, `recovers`, `ignores`. `loses_nothing` is null with --quick where nothing else was found.
 
+    With --tier, what `kafkafs tier` lists as gaps, missing and orphaned is told too (`remote-segment`, `remote-parts`,
+    `remote-orphans`), with --quick as well.
+
     With --self: versions, kernels, FUSE, extras, cache directory, limits; `problems` says what keeps kafkafs from
     mounting, or makes it slow.
 
@@ -66,12 +70,19 @@ def doctor(
     if not logdirs:
         raise click.UsageError("Missing argument 'LOGDIR...'.")
     from storage.diagnosis.directory_checks import read
-    from storage.diagnosis.examination import examine
+    from storage.diagnosis.examination import examine, of_remote
 
     use_default_signals(ctx)
     properties = None if properties_file is None else read(properties_file)
     with progress_bar() as progress:
         diagnosis = examine(logdirs, properties=properties, quick=quick, progress=progress)
+    if (places := tier()) is not None:
+        from kafkafs.cli.tier import findings
+
+        for logdir in logdirs:
+            log_dir = open_log_dir(logdir)
+            found = findings(log_dir, places, log_dir.all_partitions(), others=True)
+            diagnosis = diagnosis.with_more(map(of_remote, found))
     if as_json:
         print_json(_json(diagnosis))
     else:
@@ -121,7 +132,9 @@ def _print(diagnosis: Diagnosis) -> None:
     reactions = {one.reaction for one in diagnosis.predictions if one.reaction.is_finding}
     if diagnosis.is_well and diagnosis.quick:
         echo("the broker starts; no log was read (--quick), so damage and what it would cut were not looked for")
-    elif diagnosis.is_well and any(one.reaction is Reaction.FETCHES for one in diagnosis.predictions):
+    elif (
+        diagnosis.is_well and tier() is None and any(one.reaction is Reaction.FETCHES for one in diagnosis.predictions)
+    ):
         echo("the broker starts, and loses nothing of what is here; tiered storage was not looked at")
     elif diagnosis.is_well:
         echo("the broker starts, and loses nothing")

@@ -11,6 +11,7 @@ from kafkafs.cli import echo, fail_with, text_of
 from kafkafs.cli.shared_options import (
     AS_JSON,
     LOGDIR,
+    TIER,
     TopicPartitionPattern,
     check_destination,
     each,
@@ -39,13 +40,14 @@ if TYPE_CHECKING:
 )
 @click.option("--force", is_flag=True, help="Also copy into partitions that have several replicas.")
 @AS_JSON
+@TIER
 @click.pass_context
 def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool, as_json: bool) -> None:
     """Copy every intact batch of TP around any damage into another log directory, and list the lost offsets.
 
     TP is a topic, topic/partition or a glob. LOGDIR is only read. The copy keeps offsets, timestamps and bytes, and any
     broker accepts it. If DIR is a broker's directory, only topics that the broker has created and that are empty are
-    copied.
+    copied. With --tier, remote segments are copied too; of what the tier does not give, the offsets are lost.
 
     \b
     kafkafs salvage /var/kafka orders/3 --to /tmp/rescued

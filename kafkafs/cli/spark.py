@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -293,6 +293,7 @@ def _hour_name(milliseconds: int) -> str:
     "--notes", is_flag=True, help="Also list notes, which the next start repairs; otherwise they are only counted."
 )
 @_job_options
+@TIER
 @click.pass_context
 def verify(
     ctx: click.Context,
@@ -312,13 +313,16 @@ def verify(
 
     Exit code 1 if there is a finding that is not a note.
     """
-    from kafkafs.cli.verify import report_findings
+    from kafkafs.cli.verify import report_findings, with_tier
 
     chosen = None if tp is None else expand(open_log_dir(logdir), tp)
     with _session(ctx, "verify", master, settings) as session:
         from kafkafs.spark.jobs.verify import verify as run
+        from kafkafs.spark.jobs.verify import verify_remote
 
         found = run(session, logdir, chosen, allow_uncompiled=allow_uncompiled)
+        check = partial(verify_remote, session, tier=tier(), allow_uncompiled=allow_uncompiled)
+        found = with_tier(found, logdir, chosen, check)
     report_findings(ctx, found, notes=notes, as_json=as_json)
 
 

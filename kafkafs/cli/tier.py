@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from kafkafs.cli.process import use_default_signals
 from kafkafs.cli.shared_options import AS_JSON, LOGDIR, TIER, TopicPartitionPattern, each, expand, open_log_dir
 from kafkafs.cli.shared_options import tier as given_tier
 from kafkafs.cli.terminal import print_json, print_table
+from storage.errors import StorageError
 from storage.files import names
 from storage.log.log_dir import LogDir
 from storage.log.remote_metadata import KnownSegment, RemoteState
@@ -22,6 +24,7 @@ from storage.log.tiering import is_tiered
 from storage.tier.remote_segments import RemoteSegment, TopicIdPartition
 from storage.tier.tier import Tier
 from storage.types import OffsetRange, TopicPartition
+from storage.verify.findings import FaultKind, Finding, Repair
 
 # What a tier holds of the partitions of a log directory, and what it should hold and does not.
 #
@@ -94,6 +97,42 @@ def elsewhere(log_dir: LogDir, tier: Tier) -> Iterator[PartitionTier]:
         else:
             _sort(found, there, events)
         yield found
+
+
+_PUT_BACK: Final = Repair(None, "put the objects back, from a copy of the tier")
+_ORPHANED: Final = Repair(None, "remove them, if no other broker's __remote_log_metadata names them", note=True)
+
+
+def findings(
+    log_dir: LogDir, tier: Tier, wanted: Iterable[TopicPartition], *, others: bool = False
+) -> Iterator[Finding]:
+    """Gaps, missing parts and orphans of these partitions; `others`: orphans of those that are not here too. A place
+    that cannot be reached is a finding of its own, once."""
+    unreachable: set[Path] = set()
+
+    def looked(path: Path, look: Callable[[], Iterable[PartitionTier]]) -> Iterator[Finding]:
+        try:
+            for found in look():
+                for gap in found.gaps:
+                    what = f"offsets {gap.start} to {gap.end - 1} are neither here nor in the tier"
+                    yield Finding(FaultKind.REMOTE_SEGMENT, path, _PUT_BACK, what, offset=gap.start)
+                for part in found.missing if found.log_end_offset is not None else ():
+                    lacking = ", ".join(part.suffixes).replace("all", "all its objects")
+                    what = f"remote segment {part.base_offset}-{part.segment_id} lacks {lacking}"
+                    yield Finding(FaultKind.REMOTE_PARTS, path, _PUT_BACK, what, offset=part.base_offset)
+                if found.orphans:
+                    what = f"{_place(found)}: orphaned: {_listed(found.orphans)}"
+                    yield Finding(FaultKind.REMOTE_ORPHANS, path, _ORPHANED, what)
+        except (StorageError, OSError) as error:
+            finding = Finding.of_error(FaultKind.REMOTE_SEGMENT, error, path)
+            if finding.path not in unreachable:
+                unreachable.add(finding.path)
+                yield finding
+
+    for tp in wanted:
+        yield from looked(log_dir.path / tp.dir_name, partial(contents, log_dir, tier, [tp]))
+    if others:
+        yield from looked(log_dir.path, partial(elsewhere, log_dir, tier))
 
 
 def _events(log_dir: LogDir, of: TopicIdPartition) -> Mapping[str, KnownSegment] | None:
@@ -219,7 +258,7 @@ def _print(found: Sequence[PartitionTier], others: Sequence[PartitionTier]) -> N
     )
     print_table(columns, rows)
     for one in found:
-        name = f"{one.of.topic}/{one.of.partition}"
+        name = _place(one)
         if not one.known and one.remote:
             echo(f"{name}: __remote_log_metadata has nothing of it here, so every complete segment counts")
         for gap in one.gaps:
@@ -228,7 +267,7 @@ def _print(found: Sequence[PartitionTier], others: Sequence[PartitionTier]) -> N
             echo(f"{name}: segment {part.base_offset}-{part.segment_id}: missing {', '.join(part.suffixes)}")
         _print_lists(name, one)
     for one in others:
-        name = f"{one.of.topic}/{one.of.partition} ({one.of.topic_id})"
+        name = _place(one)
         if one.remote:
             echo(f"{name}: not in this directory; {_counted(one.remote)} in the tier")
         _print_lists(name, one)
@@ -241,7 +280,16 @@ def _print_lists(name: str, one: PartitionTier) -> None:
         ("orphaned", one.orphans),
     ):
         if segments:
-            echo(f"{name}: {what}: {_counted(segments)}: {', '.join(_first(_name(segment) for segment in segments))}")
+            echo(f"{name}: {what}: {_listed(segments)}")
+
+
+def _place(one: PartitionTier) -> str:
+    name = f"{one.of.topic}/{one.of.partition}"
+    return name if one.log_end_offset is not None else f"{name} ({one.of.topic_id})"
+
+
+def _listed(segments: Sequence[RemoteSegment]) -> str:
+    return f"{_counted(segments)}: {', '.join(_first(_name(segment) for segment in segments))}"
 
 
 def _counted(segments: Sequence[RemoteSegment]) -> str:

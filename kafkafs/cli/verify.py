@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from kafkafs.cli.terminal import print_json, progress_bar
 
 if TYPE_CHECKING:
     from storage.files.manifest import Manifest
+    from storage.log.log_dir import LogDir
     from storage.types import TopicPartition
     from storage.verify.findings import Finding
 
@@ -51,7 +53,8 @@ def verify(
     With --manifest, nothing that FILE lists may be missing or changed; LOGDIR may have more. Ranges of batches are
     compared, so segments may end elsewhere than in the source.
 
-    With --tier, the remote segments of the partitions are checked too, batch by batch.
+    With --tier, the remote segments of the partitions are checked too, batch by batch (`remote-segment`), and their
+    other objects are looked for (`remote-parts`). Objects that no metadata names are a note (`remote-orphans`).
 
     \b
     kafkafs verify /var/kafka
@@ -60,6 +63,7 @@ def verify(
 
     Exit code 1 if there is a finding that is not a note.
     """
+    from storage.verify.segment_audit import verify_tier
     from storage.verify.verify import verify_log_dir
 
     use_default_signals(ctx)
@@ -71,14 +75,7 @@ def verify(
             from storage.verify.manifest_audit import verify_manifest
 
             found += verify_manifest(logdir, manifest, chosen, progress=progress)
-        if tier() is not None:
-            from storage.verify.findings import FaultKind
-            from storage.verify.segment_audit import verify_tier
-
-            # Not those that are checked now.
-            found = [one for one in found if one.kind is not FaultKind.REMOTE_SEGMENTS]
-            log_dir = open_log_dir(logdir)
-            found += verify_tier(log_dir, log_dir.all_partitions() if chosen is None else chosen, progress)
+        found = with_tier(found, logdir, chosen, lambda log_dir, tps: verify_tier(log_dir, tps, progress))
     report_findings(ctx, found, notes=notes, as_json=as_json)
 
 
@@ -102,6 +99,27 @@ def _chosen(logdir: Path, tp: str, manifest: Manifest | None) -> list[TopicParti
         if listed:
             return listed
         raise
+
+
+def with_tier(
+    found: list[Finding],
+    logdir: Path,
+    chosen: Sequence[TopicPartition] | None,
+    check: Callable[[LogDir, Sequence[TopicPartition]], list[Finding]],
+) -> list[Finding]:
+    """`found`, and if the command was given a tier what is wrong with these partitions there. `check` reads their
+    remote segments."""
+    places = tier()
+    if places is None:
+        return found
+    from kafkafs.cli.tier import findings
+    from storage.verify.findings import FaultKind
+
+    log_dir = open_log_dir(logdir)
+    wanted = log_dir.all_partitions() if chosen is None else chosen
+    # Not that they are unchecked; and what cannot be read is found by reading it.
+    told = [one for one in found if one.kind is not FaultKind.REMOTE_SEGMENTS] + check(log_dir, wanted)
+    return told + [one for one in findings(log_dir, places, wanted) if one.kind is not FaultKind.REMOTE_SEGMENT]
 
 
 def report_findings(ctx: click.Context, found: list[Finding], *, notes: bool, as_json: bool) -> None:

@@ -355,6 +355,19 @@ def check_remote(
             )
 
 
+def of_remote(one: Finding) -> Prediction:
+    """What a broker makes of a finding in a tier."""
+    reaction, broker = {
+        FaultKind.REMOTE_PARTS: (Reaction.UNNOTICED, "consumers, or new followers, that need them get no further"),
+        FaultKind.REMOTE_ORPHANS: (Reaction.IGNORES, "leaves them where they are"),
+    }.get(one.kind, (Reaction.UNNOTICED, "consumers get no further there, and no error"))
+    if reaction.is_finding:
+        broker = f"does not look there when it starts; {broker}"
+    return Prediction(
+        one.name, reaction, one.path, one.what, broker, (one.repair or "").capitalize(), names.parse_dir(one.path.name).partition
+    )
+
+
 def of_recovery(report: RecoveryReport, directory: Path, known_end: int | None) -> Iterator[Prediction]:
     """What recovery removes. `known_end`: where the log ended when it was last flushed, if that is known."""
     if report.cut is not None:
@@ -461,7 +474,6 @@ def of_finding(one: Finding, tp: TopicPartition, report: RecoveryReport | None, 
 
 
 _RECOVERED_BYTES_S = 200_000_000  # by one thread of a broker, about
-_WORST_FIRST = {reaction: rank for rank, reaction in enumerate(Reaction)}
 
 
 def examine(
@@ -512,8 +524,7 @@ def examine(
     offline |= {metadata_dir.path for one in absent if one.reaction is Reaction.OFFLINE}
     found += absent
     stays = metadata_dir.path not in offline and len(offline) < len(dirs)
-    worst_first = sorted(found, key=lambda one: (_WORST_FIRST[one.reaction], str(one.path)))
-    return Diagnosis(tuple(worst_first), stays, quick)
+    return Diagnosis((), stays, quick).with_more(found)
 
 
 def _recovery_work(one: LogDirState) -> Iterator[Prediction]:

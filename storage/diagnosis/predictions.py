@@ -5,7 +5,8 @@ The reactions were seen in Kafka 4.3.0; the names of its classes say where they 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -64,6 +65,12 @@ class Diagnosis:
     def starts(self) -> bool:
         """Whether the broker starts and goes on."""
         return self.stays and not any(one.reaction is Reaction.REFUSES for one in self.predictions)
+
+    def with_more(self, more: Iterable[Prediction]) -> Diagnosis:
+        """This one with other predictions too."""
+        order = list(Reaction)
+        both = sorted((*self.predictions, *more), key=lambda one: (order.index(one.reaction), str(one.path)))
+        return replace(self, predictions=tuple(both))
 
     @property
     def is_well(self) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.append.partition_log import PartitionLog
-from storage.errors import InvalidRecord
+from storage.errors import InvalidRecord, TierUnavailable
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.format.batches import MAGIC_AT, MAX_MAGIC, MOST_BATCH_BYTES, BatchTable, header_of
 from storage.format.decoder import Decoder
@@ -144,6 +144,8 @@ class _IntactBatches:
 
     def __init__(self, segment: Segment, end_offset: int, progress: Progress) -> None:
         self.segment = segment
+        self.breaks: list[Break] = []
+        self.unavailable: str | None = None  # why a tier does not give what follows in this segment
         parts: list[_Int64s] = []
         repaired: list[int] = []
         seen = 0
@@ -160,10 +162,16 @@ class _IntactBatches:
             seen += rows
             progress.advance(int(columns[1].sum()))
 
-        walked = walk(segment, visit, lambda broken, _: progress.advance(broken.end - broken.position), end_offset)
+        def passed(broken: Break, _next_offset: int) -> None:
+            self.breaks.append(broken)
+            progress.advance(broken.end - broken.position)
+
+        try:
+            walk(segment, visit, passed, end_offset)
+        except TierUnavailable as error:
+            self.unavailable = f"{error.what}: {error.found}"
         columns = np.concatenate(parts, axis=1) if parts else np.empty((5, 0), np.int64)
         self.position, self.size, self.base, self.last, self.epoch = columns
-        self.breaks: tuple[Break, ...] = walked.breaks
         self.repaired = np.zeros(len(self.position), np.bool_)
         self.repaired[repaired] = True
         self.kept = np.ones(len(self.position), np.bool_)
@@ -209,6 +217,9 @@ class _IntactBatches:
             position = int(self.position[row])
             reason = f"offset {int(self.base[row])} contradicts those around it"
             found.append(UncopiedBytes(path, position, position + int(self.size[row]), reason))
+        if self.unavailable is not None:
+            end = max([0, *(one.end for one in found), *(self.position + self.size).tolist()])
+            found.append(UncopiedBytes(path, end, self.segment.size, self.unavailable))
         return sorted(found, key=lambda one: one.position)
 
 

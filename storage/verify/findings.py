@@ -71,6 +71,8 @@ class FaultKind(Enum):
     )
     REMOTE_SEGMENTS = "remote-segments", "messages before this segment are in tiered storage, and were not checked"
     REMOTE_SEGMENT = "remote-segment", "remote segment cannot be read"
+    REMOTE_PARTS = "remote-parts", "objects of a remote segment are missing"
+    REMOTE_ORPHANS = "remote-orphans", "objects in the tier that no metadata names: nothing will remove them"
     SEGMENT_TOO_LARGE = "segment-too-large", "segment is larger than the positions that an index can hold"
     # Batches
     LOG_CUT_OFF = "log-cut-off", "log ends in bytes that are not a sound batch"

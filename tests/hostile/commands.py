@@ -15,7 +15,7 @@ READS: Final[dict[str, tuple[str, ...]]] = {
     "count": ("{log}", "{log} --isolation read_committed --json"),
     "diff": ("{log} {log} {tp}",),
     "digest": ("{log} {tp}",),
-    "doctor": ("{log}", "{log} --json", "{log} --quick"),
+    "doctor": ("{log}", "{log} --json", "{log} --quick --tier {log}"),
     "dump": ("{file}",),
     "fetch": ("{log} {tp} --offset 0 --max-bytes 100000",),
     "groups": ("{log}", "{log} g1"),

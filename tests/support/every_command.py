@@ -35,7 +35,7 @@ EVERY_COMMAND: Final[dict[str, list[list[str]] | None]] = {
     "count": [["LOGS", "--isolation", "read_committed"]],
     "diff": [["LOGS", "LOGS", "orders"]],
     "digest": [["LOGS", "orders", "--by", "10"]],
-    "doctor": [["LOGS"], ["--quick", "LOGS"]],
+    "doctor": [["LOGS"], ["--quick", "LOGS", "--tier", "LOGS"]],
     "dump": [["LOGS", *(f"LOGS/{name}" for name in ("orders-0", "orders-1", "__cluster_metadata-0"))]],
     "fetch": [["LOGS", "orders/0", "--offset", "3", "--max-bytes", "1000"]],
     "groups": [

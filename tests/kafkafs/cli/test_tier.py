@@ -84,6 +84,50 @@ def test_orphans_and_other_brokers_partitions(tmp_path: Path) -> None:
     assert (gone["remote"]["segments"], len(gone["orphans"])) == (0, 5)
 
 
+def predicted(log: Path, *options: str | Path) -> list[tuple[str, str, str]]:
+    """What `doctor` says of the tier: name, reaction and what it has found."""
+    told = json.loads(run("doctor", log, "--quick", "--json", *options).stdout)
+    names = ("remote-segment", "remote-parts", "remote-orphans")
+    both = [*told["findings"], *told["notes"]]
+    return [(one["name"], one["reaction"], one["what"]) for one in both if one["name"] in names]
+
+
+def test_doctor_says_what_a_broker_will_miss(tmp_path: Path) -> None:
+    place = TIERS / "lost"
+    tier = ("--tier", place / "tier-local")
+    assert predicted(TIERS / "log", *tier_options("tier-aiven")) == []
+    assert predicted(place / "log", *tier) == [
+        ("remote-segment", "does-not-notice", "offsets 781 to 1538 are neither here nor in the tier"),
+        ("remote-parts", "does-not-notice", "remote segment 781-tDUoI6SoRzG8APCYob1iJw lacks all its objects"),
+        ("remote-parts", "does-not-notice", "remote segment 247-o9bm2N30SSeIzEFm0AHhBg lacks .index, .timeindex"),
+    ]
+    verified = json.loads(run("verify", place / "log", "--json", *tier).stdout)["findings"]
+    kinds = [one["name"] for one in verified if one["name"].startswith("remote")]
+    assert sorted(kinds) == ["remote-parts", "remote-parts", "remote-segment"]
+    # Once, whatever the number of partitions.
+    ((_, _, unreachable),) = predicted(TIERS / "log", "--tier", tmp_path / "none")
+    assert unreachable == "there is no such directory"
+    assert run("doctor", TIERS / "log", "--quick", *tier_options("tier-local")).exit_code == 0
+    assert run("doctor", TIERS / "log", "--quick", "--tier", tmp_path / "none").exit_code == 1
+
+
+def test_doctor_names_orphans_as_notes(tmp_path: Path) -> None:
+    tier = copied(TIERS / "tier-local", tmp_path / "tier")
+    (directory,) = tier.glob("two-0-*")
+    (directory / f"{'0' * 20}-{'A' * 21}Q.log").write_bytes(bytes(100))
+    deleted = tier / f"deleted-0-{'B' * 21}w"
+    deleted.mkdir()
+    (deleted / f"{7:020}-{'C' * 21}A.log").write_bytes(b"c")
+    assert predicted(TIERS / "log", "--tier", tier) == [
+        (
+            "remote-orphans",
+            "ignores",
+            f"deleted/0 ({deleted.name[10:]}): orphaned: 1 segment with 1 bytes: 7-{'C' * 21}A",
+        ),
+        ("remote-orphans", "ignores", f"two/0: orphaned: 1 segment with 100 bytes: 0-{'A' * 21}Q"),
+    ]
+
+
 def test_without_the_brokers_metadata(tmp_path: Path) -> None:
     log = copied(TIERS / "log", tmp_path / "log", metadata=False)
     text = output_of("tier", log, "gone", "--tier", TIERS / "tier-local").decode()
@@ -130,6 +174,30 @@ def test_what_the_tier_has_lost_is_told(tmp_path: Path) -> None:
     for tp in partitions():
         if tp.topic not in ("lz", "txn", "cut", "plain"):
             assert read_all(back.log(tp).snapshot()) == golden_of(tp), tp
+
+
+def test_salvage_copies_what_the_tier_gives(tmp_path: Path) -> None:
+    place = TIERS / "lost"
+    damaged = copied(TIERS / "tier-local", tmp_path / "tier")
+    log = next(damaged.glob("cut-*/*0491-*.log"))
+    data = bytearray(log.read_bytes())
+    data[30_000] ^= 1
+    log.write_bytes(bytes(data))
+    target = tmp_path / "target"
+    lost = {}
+    logs = {"lz": place, "part": place, "cut": TIERS}
+    for topic, source in logs.items():
+        tier = damaged if topic == "cut" else place / "tier-local"
+        (told,) = json.loads(output_of("salvage", source / "log", topic, "--to", target, "--tier", tier, "--json"))[
+            "partitions"
+        ]
+        lost[topic] = [(one["first_offset"], one["last_offset"]) for one in told["lost"]]
+    assert lost == {"lz": [(781, 1538)], "part": [], "cut": [(596, 615)]}
+    back = LogDir.open_read_only(target)
+    for tp in partitions():
+        for first, last in lost.get(tp.topic, ()):
+            expected = [one for one in golden_of(tp) if not first <= one.offset <= last]
+            assert read_all(back.log(tp).snapshot()) == expected, tp
 
 
 # `--tier` on the commands that read: the whole of a tiered topic
