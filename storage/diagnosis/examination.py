@@ -363,9 +363,8 @@ def of_remote(one: Finding) -> Prediction:
     }.get(one.kind, (Reaction.UNNOTICED, "consumers get no further there, and no error"))
     if reaction.is_finding:
         broker = f"does not look there when it starts; {broker}"
-    return Prediction(
-        one.name, reaction, one.path, one.what, broker, (one.repair or "").capitalize(), names.parse_dir(one.path.name).partition
-    )
+    tp = names.parse_dir(one.path.name).partition
+    return Prediction(one.name, reaction, one.path, one.what, broker, (one.repair or "").capitalize(), tp)
 
 
 def of_recovery(report: RecoveryReport, directory: Path, known_end: int | None) -> Iterator[Prediction]:
