@@ -137,6 +137,7 @@ _log = logging.getLogger(__name__)
 _DEVICE = "/dev/fuse"
 _SYSLOG = "/dev/log"
 _SAID_LINES = 10
+_CONNECTING_S = 1.0  # for which a mount with a far tier is ready later, so that what is read first is there sooner
 _OTHERS = frozenset(("allow_other", "allow_root"))
 
 
@@ -292,11 +293,11 @@ class _ServedTree:
 
     def start(self) -> None:
         """Starts the threads, and notifies the listener. Called from FUSE's init, after any fork."""
-        if self._tier is not None:
-            self._tier.connect()
         self.tree.start()
         if self._maintenance is not None:
             self._maintenance.start()
+        if self._tier is not None:
+            self._tier.wait_until_connected(_CONNECTING_S)
         self._recovery.stop_forwarding()
         slow = compiled_kernels.slowness()
         if slow is not None:
@@ -340,6 +341,8 @@ def _opened(
 
     options = request.options
     tier = Tier(options.tier, dict(options.tier_keys)) if options.tier else None
+    if tier is not None:
+        tier.connect()  # while the directory is opened: it takes longer than the first requests
     if options.read_only:
         log_dir = LogDir.open_read_only(request.log_dir, config=config, tier=tier)
         try:

@@ -37,6 +37,7 @@ class Tier:
         self._named: Final = (tuple(places), tuple(sorted((keys or {}).items())))
         self._keys: Final = DataKeys(keys or {})
         self._cache: Final = cache or BlockCache()
+        self._connecting: Final[list[threading.Thread]] = []  # of the thread that calls `connect`
         self._lock: Final = threading.Lock()
         self._listed: dict[tuple[Place, str], tuple[float, list[Entry]]] = {}  # guarded by the lock
 
@@ -52,7 +53,7 @@ class Tier:
 
     def connect(self) -> None:
         """Begins to connect to what is far away, for a process that has time before the first request, and keeps the
-        first listings. Nobody waits for it, and errors come again when something is read."""
+        first listings. Errors come again when something is read."""
 
         def connect(place: Place) -> None:
             with contextlib.suppress(StorageError):
@@ -60,7 +61,14 @@ class Tier:
 
         for place in self.places:
             if not place.is_local:
-                threading.Thread(target=connect, args=(place,), daemon=True).start()
+                self._connecting.append(threading.Thread(target=connect, args=(place,), daemon=True))
+                self._connecting[-1].start()
+
+    def wait_until_connected(self, timeout_s: float) -> None:
+        """Until what `connect` has begun has ended, well or not, but at most so long."""
+        deadline = time.monotonic() + timeout_s
+        for thread in self._connecting:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def forget_listings(self) -> None:
         """Has everything listed again, because something that is there was not found."""

@@ -27,7 +27,7 @@ from tests.interop.kafka import Broker, run_tool
 from tests.support.mounts import mounted
 
 _SECONDS = 60
-_CONFIG = {
+CONFIG = {
     "unclean.leader.election.enable": "true",
     "leader.imbalance.check.interval.seconds": "2",
     "leader.imbalance.per.broker.percentage": "0",
@@ -104,7 +104,7 @@ class Failovers:
     """Three brokers and the readers of the first one's directory."""
 
     def __init__(self, directory: Path) -> None:
-        self._brokers = [Broker(directory / f"n{number}", _CONFIG) for number in (1, 2, 3)]
+        self._brokers = [Broker(directory / f"n{number}", CONFIG) for number in (1, 2, 3)]
         voters = ",".join(f"{n}@{broker.controller_address}" for n, broker in enumerate(self._brokers, 1))
         for number, broker in enumerate(self._brokers, 1):
             broker.reconfigure({"node.id": str(number), "controller.quorum.voters": voters})

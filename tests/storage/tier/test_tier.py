@@ -27,7 +27,6 @@ from storage.tier.tier import Tier
 from tests.support.aiven_objects import RsaKey, Style, random_id, sizes_text, write
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.tiers import KEYS, TIERS
-from tests.support.waiting import wait_for
 
 pytestmark = requires_fixtures
 
@@ -572,7 +571,8 @@ def test_what_was_read_is_kept_as_it_is_in_the_tier(requests: Requests, tmp_path
 def test_a_process_that_has_time_connects_first(requests: Requests, tmp_path: Path) -> None:
     there = tier("tier-local", tmp_path)
     there.connect()
-    wait_for("the listing", lambda: bool(there._listed))
+    there.wait_until_connected(60)
+    assert requests.listed == [""]
     assert there.segments("two", 0)
     assert requests.listed.count("") == 1
 

@@ -1,0 +1,333 @@
+"""Failovers of two brokers in the middle of uploads to one LocalTieredStorage, while mounts with the tier are read.
+
+    python -m tests.interop.tiered_failovers --rounds 6 --seed 1
+
+A third node, which has no replica, is the controller. In each round the follower catches up in larger steps than the
+leader appended in, so that its segments end elsewhere, and the leader is killed while it uploads: the other one uploads
+the same offsets in other segments. In some rounds the follower's log was removed before, or the leader alone has
+accepted and uploaded messages that an unclean election takes back. After each round `cat --tier` of both directories
+and a consumer must have what was acknowledged and not taken back, and so must, at any time, what readers are given
+through mounts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import json
+import logging
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import combinations
+from pathlib import Path
+from threading import Event, Thread
+
+from aiokafka import AIOKafkaProducer
+
+from storage.log.log_dir import LogDir
+from storage.log.remote_metadata import KnownSegment
+from storage.types import TopicPartition
+from tests.interop.client import Client
+from tests.interop.failovers import CONFIG, eventually
+from tests.interop.kafka import Broker, run_tool
+from tests.support.fixtures import read_jsonl
+from tests.support.mounts import Mounted, mounted, run_kafkafs
+
+PARTITION = TopicPartition("t", 0)
+WAYS = ("killed", "rebuilt", "unclean")
+READERS = 8
+_TIERING = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
+    "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+    "remote.log.manager.task.interval.ms": "500",
+    "rlmm.config.remote.log.metadata.topic.replication.factor": "3",
+    "rlmm.config.remote.log.metadata.topic.num.partitions": "2",
+    "rlmm.config.remote.log.metadata.topic.min.isr": "1",
+    "replica.fetch.max.bytes": "12000",
+    "replica.high.watermark.checkpoint.interval.ms": "500",
+}
+_TOPIC_CONFIG = {
+    "remote.storage.enable": "true",
+    "internal.segment.bytes": "20000",
+    "segment.index.bytes": "100000",
+    "index.interval.bytes": "500",
+    "local.retention.ms": "4000",
+    "min.insync.replicas": "1",
+}
+
+
+class TieredFailovers:
+    """The brokers. `truth`: values by offset that were acknowledged and not taken back; of them those below `safe` are
+    in both replicas."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.tier = directory / "tier"
+        self.tier.mkdir()
+        config = {**CONFIG, **_TIERING, "rsm.config.dir": str(self.tier)}
+        self._controller = Broker(directory / "n3", {**config, "node.id": "3"})
+        voters = {"controller.quorum.voters": f"3@{self._controller.controller_address}"}
+        self._controller.reconfigure(voters)
+        self.nodes = {number: Broker(directory / f"n{number}", {**config, **voters}) for number in (1, 2)}
+        for number, node in self.nodes.items():
+            own = {"process.roles": "broker", "node.id": str(number), "listeners": f"PLAINTEXT://{node.address}"}
+            node.reconfigure(own)
+        self._bootstrap = ",".join(one.address for one in (self._controller, *self.nodes.values()))
+        self.truth: dict[int, bytes] = {}
+        self.safe = 0
+        self._written = 0
+
+    def begin(self) -> None:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda node: node.start(), (self._controller, *self.nodes.values())))
+        run_tool(
+            "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self._controller.address, "--create",
+            "--topic", PARTITION.topic, "--replica-assignment", "1:2",
+            *(word for key, value in _TOPIC_CONFIG.items() for word in ("--config", f"{key}={value}")),
+        )  # fmt: skip
+        self._wait_for(lambda leader, in_sync: leader == 1 and len(in_sync) == 2)
+        self._write(200)
+        self._wait_for_uploads_to_end()
+
+    def round(self, way: str) -> str:
+        """Ends with both replicas in sync, and everything uploaded. Returns what was done."""
+        leader, _ = self._state()
+        follower = 3 - leader
+        if way == "rebuilt":
+            self._rebuild(leader, follower)
+        with ThreadPoolExecutor() as pool:
+            os.kill(self.nodes[follower].pid, signal.SIGSTOP)
+            try:
+                if way == "unclean":
+                    self._wait_for(lambda leader, in_sync: in_sync == [leader])
+                writing = pool.submit(self._write, 600)
+                if way == "unclean":
+                    uploads = self._wait_for_uploads()
+                    writing.result()
+                else:
+                    time.sleep(1)
+            finally:
+                if way == "unclean":
+                    self.nodes[leader].kill()
+                os.kill(self.nodes[follower].pid, signal.SIGCONT)
+            if way != "unclean":
+                uploads = self._wait_for_uploads()
+                self.nodes[leader].kill()
+            self._wait_for(lambda leader, _: leader == follower)
+            written = writing.result()
+        taken_back = 0
+        more = self._write(200)
+        if way == "unclean":
+            taken_back = sum(offset >= min(more) for offset in written)
+            self.truth = {offset: one for offset, one in self.truth.items() if offset < min(more)} | more
+        self.nodes[leader].start()
+        self._wait_for(lambda _, in_sync: len(in_sync) == 2)
+        self._wait_for_uploads_to_end()
+        return f"{leader} was killed after {uploads} uploads, {taken_back} messages taken back"
+
+    def check(self) -> None:
+        """A consumer and both directories, with the tier, have what they should have."""
+        expected = dict(sorted(self.truth.items()))
+        leader, _ = self._state()
+
+        def same(found: dict[int, bytes], who: str) -> None:
+            offsets = sorted(expected.keys() | found.keys())
+            differing = [offset for offset in offsets if expected.get(offset) != found.get(offset)]
+            assert not differing, f"{who} differs at {len(differing)} offsets from {differing[0]} to {differing[-1]}"
+
+        consumed = Client(self.nodes[leader].address).consume(PARTITION.topic, 0)
+        same({one.offset: one.value or b"" for one in consumed}, "the consumer")
+        for number, node in self.nodes.items():
+            done = run_kafkafs("cat", node.log_dir, PARTITION, "--format", "jsonl", "--tier", self.tier)
+            assert read_jsonl(done.stdout) == consumed, f"node {number}"
+            told = json.loads(run_kafkafs("tier", node.log_dir, PARTITION, "--tier", self.tier, "--json").stdout)
+            (one,) = told["partitions"]
+            assert one["metadata"]
+            assert one["gaps"] == []
+        self.safe = len(expected)
+
+    def overlaps(self) -> list[str]:
+        """Pairs of remote segments that have the same offsets, as the events tell them."""
+        log_dir = LogDir.open_read_only(self.nodes[1].log_dir)
+        topic_id = log_dir.topic_info(PARTITION.topic).topic_id
+        assert topic_id is not None
+        known = log_dir.remote_metadata.segments(topic_id, 0) or {}
+        ordered = sorted(known.values(), key=lambda one: (one.base_offset, one.order))
+        return [
+            f"{_told(one)} | {_told(other)}"
+            for one, other in combinations(ordered, 2)
+            if one.base_offset < other.end_offset and other.base_offset < one.end_offset
+        ]
+
+    def _rebuild(self, leader: int, follower: int) -> None:
+        """The follower loses its log; what it then has begins where the leader's local log does."""
+        self.nodes[follower].kill()
+        self._wait_for(lambda _, in_sync: in_sync == [leader])
+        self._wait_for_uploads_to_end()
+        shutil.rmtree(self.nodes[follower].log_dir / PARTITION.dir_name)
+        self.nodes[follower].start()
+        self._wait_for(lambda _, in_sync: len(in_sync) == 2)
+
+    def _write(self, count: int) -> dict[int, bytes]:
+        """Writes messages of many sizes; returns them by offset when all are acknowledged."""
+
+        async def run() -> dict[int, bytes]:
+            found: dict[int, bytes] = {}
+            async with AIOKafkaProducer(
+                bootstrap_servers=self._bootstrap, acks="all", enable_idempotence=True, request_timeout_ms=90_000,
+                linger_ms=5,
+            ) as producer:  # fmt: skip
+                left = count
+                while left:
+                    batch = min(left, self._random.randint(1, 9))
+                    values = [self._value() for _ in range(batch)]
+                    sent = [await producer.send(PARTITION.topic, value, partition=0) for value in values]
+                    for value, told in zip(values, sent, strict=True):
+                        told.add_done_callback(lambda done, value=value: found.update({done.result().offset: value}))
+                    left -= batch
+                    if self._random.random() < 0.3:
+                        await asyncio.gather(*sent)
+                await producer.flush()
+            assert len(found) == count
+            return found
+
+        found = asyncio.run(run())
+        self.truth |= found
+        return found
+
+    def _value(self) -> bytes:
+        self._written += 1
+        return b"%07d " % self._written + b"x" * self._random.randint(10, 900)
+
+    def _state(self) -> tuple[int, list[int]]:
+        """The leader, and the replicas in sync; -1 where nobody tells."""
+        command = ["kcat", "-L", "-J", "-b", self._controller.address, "-t", PARTITION.topic, "-m", "5"]
+        done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+        for one in json.loads(done.stdout)["topics"][0]["partitions"] if done.returncode == 0 else ():
+            return one["leader"], [node["id"] for node in one["isrs"]]
+        return -1, []
+
+    def _wait_for(self, condition: Callable[[int, list[int]], bool]) -> None:
+        eventually(lambda: condition(*self._state()), "the partition has not the leader and replicas that it should")
+
+    def _uploads(self) -> int:
+        return sum(1 for _ in self.tier.rglob("*.log"))
+
+    def _wait_for_uploads(self) -> int:
+        """Waits until some more segments are in the tier; the last of them may not be whole. Returns their number."""
+        before, wanted = self._uploads(), self._random.randint(2, 8)
+        deadline = time.monotonic() + 60
+        while self._uploads() < before + wanted:
+            assert time.monotonic() < deadline, "nothing is uploaded"
+            time.sleep(0.002)
+        return wanted
+
+    def _wait_for_uploads_to_end(self) -> None:
+        seen = -1
+        while seen != (seen := self._uploads()):
+            time.sleep(3)
+
+    def close(self) -> None:
+        for node in (*self.nodes.values(), self._controller):
+            node.kill()
+
+
+def _told(one: KnownSegment) -> str:
+    epochs = " ".join(f"{epoch}@{offset}" for epoch, offset in one.epochs)
+    return f"{one.base_offset}-{one.end_offset - 1} [{epochs}] {one.state.name.lower()}"
+
+
+class Reader:
+    """Reads ranges of messages that are in both replicas through a mount, again and again."""
+
+    def __init__(self, cluster: TieredFailovers, mount: Mounted, seed: int) -> None:
+        self._cluster = cluster
+        self._path = mount.path / PARTITION.topic / "0" / "offsets"
+        self._random = random.Random(seed)
+        self._end = Event()
+        self.read = 0
+        self.wrong: list[str] = []
+        self.errors: Counter[str] = Counter()
+        self._thread = Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._end.wait(0.05):
+            safe = self._cluster.safe
+            if not safe:
+                continue
+            first = self._random.randrange(safe)
+            last = min(safe - 1, first + self._random.choice((0, 10, 100, 1000)))
+            name = f"{first}-{last}.jsonl"
+            try:
+                found = {one.offset: one.value for one in read_jsonl((self._path / name).read_bytes())}
+            except OSError as error:
+                self.errors[errno.errorcode[error.errno or 0]] += 1
+                continue
+            except (AssertionError, ValueError) as error:
+                self.wrong.append(f"{name}: {error}")
+                continue
+            truth = self._cluster.truth
+            expected = {offset: truth.get(offset) for offset in range(first, last + 1)}
+            self.read += len(found)
+            if found != expected:
+                wrong = [offset for offset, value in expected.items() if found.get(offset) != value]
+                self.wrong.append(f"{name}: {len(found)} messages, other than expected: {wrong[:3]}…")
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.interop.tiered_failovers")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--dir", type=Path)
+    parser.add_argument("--ways", default=",".join(WAYS))
+    chosen = parser.parse_args(arguments)
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # of nodes that were killed
+    with ExitStack() as stack:
+        temporary = chosen.dir or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        temporary.mkdir(exist_ok=True)
+        cluster = TieredFailovers(temporary, chosen.seed)
+        stack.callback(cluster.close)
+        cluster.begin()
+        cluster.check()
+        ways = chosen.ways.split(",")
+        mounts = [
+            stack.enter_context(mounted(node.log_dir, temporary / f"mnt{number}", "--tier", str(cluster.tier)))
+            for number, node in cluster.nodes.items()
+        ]
+        readers = [Reader(cluster, mounts[number % 2], number) for number in range(READERS)]
+        try:
+            for number in range(chosen.rounds):
+                way = ways[number % len(ways)]
+                told = cluster.round(way)
+                cluster.check()
+                errors = [dict(reader.errors) for reader in readers]
+                print(f"round {number}, {way}: {told}; {cluster.safe} messages; errors {errors}", flush=True)  # noqa: T201
+                assert not any(reader.wrong for reader in readers), [reader.wrong[:3] for reader in readers]
+        finally:
+            for reader in readers:
+                reader.close()
+        found = cluster.overlaps()
+        print(f"{len(found)} pairs of segments overlap:", *found, sep="\n  ")  # noqa: T201
+        print(f"{sum(reader.read for reader in readers)} messages read, nothing skipped, doubled or made up")  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
