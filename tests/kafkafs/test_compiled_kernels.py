@@ -11,6 +11,10 @@ from types import ModuleType
 import pytest
 
 from kafkafs.compiled_kernels import KERNELS, loaded, uncompiled
+from storage.format.compression import Codec
+from tests.support.live_log import LiveLog
+from tests.support.reference_views import content, tree_of
+from tests.support.uncompiled import plain_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,3 +40,15 @@ def test_a_kernel_that_another_thread_is_importing_is_not_loaded_yet(monkeypatch
     monkeypatch.delitem(sys.modules, name)
     importlib.import_module(name)
     assert name in loaded()
+
+
+def test_the_plain_forms_of_all_kernels(tmp_path: Path) -> None:
+    live = LiveLog(tmp_path / "log", Codec.GZIP)
+    live.write(60)
+    live.roll()
+    live.write(20)
+    with plain_kernels():
+        tree = tree_of(live.path.parent)
+        assert content(tree, "/t/0/offsets/15-70.txt") == live.text(lambda offset, _: 15 <= offset <= 70)
+        assert content(tree, "/t/0/messages.txt") == live.text()
+        assert content(tree, "/t/0/time/2023-11-14.txt") == live.text()

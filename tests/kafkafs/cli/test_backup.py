@@ -218,30 +218,6 @@ def test_diff(source: Path, tmp_path: Path) -> None:
     assert run("diff", source, copy, "nothing").exit_code == 4
 
 
-_NINE = many(9, keys=4)
-
-
-@pytest.mark.parametrize(
-    ("batches", "how"),
-    [
-        ([Batch(_NINE[:2]), Batch(_NINE[2:])], "2 batches (v2, uncompressed)"),
-        ([Batch(_NINE, Codec.LZ4)], "1 batches (v2, lz4)"),
-        ([Batch(_NINE, Codec.GZIP, 1)], "1 batches (v1, gzip)"),
-        ([Batch(_NINE[:4], Codec.SNAPPY), Batch(_NINE[4:], magic=1)], "6 batches (v1, v2, uncompressed, snappy)"),
-    ],
-    ids=["batching", "codec", "format version", "all of it"],
-)
-def test_equal_messages_that_are_stored_differently(tmp_path: Path, batches: list[Batch], how: str) -> None:
-    one, other = (
-        build_log_dir(tmp_path / name, {"t": [items]}).path for name, items in (("a", [Batch(_NINE)]), ("b", batches))
-    )
-    assert output_of("digest", one, "t") == output_of("digest", other, "t")
-    compared = run("diff", one, other, "t")
-    assert (compared.exit_code, compared.stdout) == (0, "t/0: equal\n")
-    said = f"{one} has 1 batches (v2, uncompressed); {other} has {how}"
-    assert compared.stderr == f"kafkafs: t/0: the same messages, stored differently: {said}\n"
-
-
 def test_what_compaction_removes_is_told_from_what_is_lost(tmp_path: Path) -> None:
     values = many(6, keys=3)  # the first three have later messages
     whole = build_log_dir(tmp_path / "whole", {"t": [[Batch(values)]]}).path

@@ -62,15 +62,6 @@ def test_out_of_range(logdir: Path) -> None:
     assert result.messages[0].offset == 18
 
 
-def test_into_a_file_and_an_appended_one(logdir: Path, tmp_path: Path) -> None:
-    for mode in ("wb", "ab"):
-        with (tmp_path / "out").open(mode) as out:
-            child = process("fetch", logdir, "t/1", "--offset", 10, "--max-bytes", 999, stdout=out)
-            assert (child.communicate(timeout=120), child.returncode) == ((None, b""), 0)
-    once = fetched(logdir, "t/1", "--offset", 10, "--max-bytes", 999)[0]
-    assert (tmp_path / "out").read_bytes() == 2 * once
-
-
 @pytest.mark.parametrize(
     "args",
     [

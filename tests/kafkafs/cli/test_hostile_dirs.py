@@ -44,77 +44,6 @@ def log_dir(tmp_path: Path) -> Path:
     return build_log_dir(tmp_path / "log", {"orders": [Partition(items)]}, broker=False).path
 
 
-_FILES = [
-    "meta.properties",
-    ".lock",
-    "log-start-offset-checkpoint",
-    "recovery-point-offset-checkpoint",
-    "cleaner-offset-checkpoint",
-    "kafkafs-commits",
-    ".kafka_cleanshutdown",
-    "orders-0/00000000000000000000.log",
-    "orders-0/00000000000000000005.log",
-    "orders-0/00000000000000000005.index",
-    "orders-0/00000000000000000005.timeindex",
-    "orders-0/00000000000000000005.snapshot",
-    "orders-0/00000000000000000005.txnindex",
-    "orders-0/leader-epoch-checkpoint",
-    "orders-0/partition.metadata",
-    "orders-0/topic.properties",
-    "orders-0/00000000000000000005.log.swap",
-]
-
-
-@pytest.mark.parametrize("kind", ["fifo", "directory", "endless", "circle"])
-@pytest.mark.parametrize("name", _FILES)
-def test_no_command_waits_for_what_is_no_file(log_dir: Path, name: str, kind: str) -> None:
-    """Nor does one read without end. A command may fail, with a message."""
-    place = log_dir / name
-    place.unlink(missing_ok=True)
-    if kind == "fifo":
-        os.mkfifo(place)
-    elif kind == "directory":
-        place.mkdir()
-    else:
-        place.symlink_to("/dev/zero" if kind == "endless" else place.name)
-    for command in _commands(log_dir):
-        result = run(*command)
-        assert result.exit_code in (0, 1, 3, 4), (command, result.output)
-        assert result.exit_code != 4 or result.stderr.startswith("kafkafs: "), (command, result.output)
-
-
-def _snapshot(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
-def test_recovering_writes_nothing_through_links(log_dir: Path, tmp_path: Path) -> None:
-    """Of every file that recovery makes or writes: the file itself, and its temporary form."""
-    victim = tmp_path / "victim"
-    victim.mkdir()
-    (victim / "home").mkdir()
-    (victim / "home" / "thesis").write_text("years of work")
-    (log_dir / f"gone-0.{'0' * 32}-delete").symlink_to(victim / "home")
-    (log_dir / ".kafka_cleanshutdown").unlink()
-    names = [path.relative_to(log_dir) for path in log_dir.rglob("*") if path.is_file()]
-    for number, name in enumerate(names):
-        precious = victim / str(number)
-        precious.write_text("precious")
-        Path(f"{log_dir / name}.tmp").symlink_to(precious)
-    before = _snapshot(victim)
-    assert run("recover", log_dir).exit_code == 0
-    assert _snapshot(victim) == before
-    assert not list(log_dir.glob("gone-*"))
-    for name in names:  # one after the other, since most stop the command
-        shutil.copytree(log_dir, copy := tmp_path / "copy", symlinks=True)
-        (copy / ".kafka_cleanshutdown").unlink(missing_ok=True)
-        (copy / name).unlink(missing_ok=True)
-        (copy / name).symlink_to(victim / "0")
-        run("recover", copy)
-        run("append", copy, "orders/0")
-        assert _snapshot(victim) == before, name
-        shutil.rmtree(copy)
-
-
 def test_no_code_of_the_directory_is_run(tmp_path: Path) -> None:
     pytest.importorskip("grpc_tools", reason="Protobuf schemas need kafkafs[schemas]")
     log_dir, ran = tmp_path / "log", tmp_path / "ran"
@@ -207,17 +136,6 @@ def test_texts_of_the_directory_are_printed_without_control_characters(tmp_path:
         told |= {command[0]} if "x1b" in result.output else set()
     assert told >= {"groups", "transactions", "schemas", "doctor", "verify", "topics"}
     assert not [path for path in out.rglob("*") if _CONTROL.search(path.name)]
-
-
-@pytest.mark.parametrize("name", ["00000000000000000000.index", "00000000000000000000.timeindex", "x.txnindex"])
-def test_dump_waits_for_no_fifo_and_follows_no_link(tmp_path: Path, name: str) -> None:
-    place = tmp_path / name
-    os.mkfifo(place)
-    assert "not a regular file" in run("dump", place).output
-    place.unlink()
-    (tmp_path / "victim").write_bytes(b"x" * 24)
-    place.symlink_to("victim")
-    assert "symbolic link" in run("dump", tmp_path).output
 
 
 @pytest.mark.parametrize("name", ["import.jsonl", "ids/1.avsc"])

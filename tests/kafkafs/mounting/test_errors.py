@@ -30,11 +30,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
             "crc": [three],
             "magic": [three],
         },
-        extra={
-            "old-0.0123456789abcdef0123456789abcdef-delete/": b"",
-            "moved-0.0123456789abcdef0123456789abcdef-future/": b"",
-            "no partition/": b"",
-        },
     )
     _flip(built["crc", 0].log(0), built["crc", 0].batches[1].position + 100, 0xFF)
     _flip(built["magic", 0].log(0), built["magic", 0].batches[1].position + 16, 2 ^ 9)
@@ -67,12 +62,6 @@ def mnt(mount: Mounted) -> Path:
 def test_out_of_range(mnt: Path, name: str) -> None:
     with fails_with(errno.ERANGE):
         (mnt / "t/0" / name).read_bytes()
-
-
-def test_hidden_directories_are_named_in_the_status(mnt: Path) -> None:
-    status = json.loads((mnt / "@status.json").read_bytes())
-    assert {hidden["name"].split(".")[0] for hidden in status["hidden"]} == {"old-0", "moved-0", "no partition"}
-    assert {path.name for path in mnt.iterdir() if not path.name.startswith("@")} == {"t", "crc", "magic"}
 
 
 @pytest.mark.parametrize(("topic", "number"), [("crc", errno.EIO), ("magic", errno.EPROTO)])

@@ -114,16 +114,6 @@ def test_a_topic_made_again_while_nobody_looks(mount: Mounted, generations: Gene
         way(generations, generations.build(number, SEGMENT * (3 + number % 2)))
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_the_kept_view_index_speaks_of_the_same_messages(generations: Generations, way: Way) -> None:
-    for number in range(1, 4):
-        with mounted(generations.log_dir, generations.path / "mnt") as mount:
-            for view in VIEWS:
-                assert (mount.path / "t/0" / view).read_bytes() == generations.expected(view), (number, view)
-            # Unseen by the mount, which keeps what it has measured when it ends.
-            way(generations, generations.build(number))
-
-
 def read_on(fd: int, known: bytes) -> tuple[bytes, int | None]:
     """The rest of an open file, and the error that it ended with."""
     data = known

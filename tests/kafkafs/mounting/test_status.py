@@ -127,21 +127,6 @@ def test_a_partition_that_fails_is_told(log_dir: LogDir) -> None:
     assert samples_of(report_on(log_dir).metrics())['kafkafs_partition_online{topic="t",partition="1"}'] == 0
 
 
-def test_a_log_directory_that_is_gone_is_told(log_dir: LogDir, tmp_path: Path) -> None:
-    """Its disk has failed, or was unmounted. That is when the status is needed most."""
-    log_dir.log(TopicPartition("t", 1)).snapshot()
-    log_dir.path.rename(tmp_path.with_name("gone"))
-    report = report_on(log_dir)
-    status = json.loads(report.status_json())
-    assert status["topics"] == 2
-    assert status["partitions"]["t/1"]["state"] == "failed"
-    (problem,) = status["problems"]
-    assert problem.startswith("the log directory cannot be read: ")
-    assert str(tmp_path) in problem
-    assert "No such file" in status["disk"]["error"]
-    assert samples_of(report.metrics())["kafkafs_topics"] == 2
-
-
 def test_gathering_takes_half_of_the_time_at_most(log_dir: LogDir) -> None:
     clock = Clock()
     report = report_on(log_dir, clock)

@@ -111,38 +111,6 @@ def test_retention_keeps_positions_while_a_handle_is_open(live: LiveLog, tree: T
     assert content(tree, PATH) == live.text()
 
 
-def test_a_deleted_file_that_is_still_there_is_read(live: LiveLog, tree: Tree) -> None:
-    live.write(50)
-    live.roll()
-    live.write(50)
-    whole = live.text()
-    handle = opened(tree)
-    live.retain(unlink=False)
-    assert size_of(tree) == len(whole)
-    assert read_all(handle) == whole
-
-
-@pytest.mark.parametrize("ext", ["txt", "log"])
-def test_tail_over_many_retention_passes_prints_each_message_once(live: LiveLog, tree: Tree, ext: str) -> None:
-    live.write(10)
-    tail = Tail(tree, f"/t/0/messages.{ext}")
-    fresh = b""
-    everything = live.text()
-    for number in range(12):
-        live.write(11, batch=1 + number % 4)
-        everything += live.text(lambda offset, _: offset >= live.next_offset - 11)
-        if number % 3:
-            fresh += tail.poll()
-        live.roll()
-        if len(live.segments) > 2 and number % 3:
-            live.retain()
-    fresh += tail.poll()
-    if ext == "txt":
-        assert tail.data == everything
-    else:
-        assert tail.data.endswith(fresh)
-
-
 def test_tail_over_a_compaction_prints_each_message_once(live: LiveLog, tree: Tree) -> None:
     live.write(50)
     live.roll()
@@ -247,12 +215,3 @@ def test_what_lies_outside_of_a_passed_time_range_is_measured_once_for_all(
     for path in paths:
         content(tree, path)
     assert measured == [None]
-
-
-def test_no_descriptor_is_kept(live: LiveLog, tree: Tree) -> None:
-    live.write(40)
-    handles = [opened(tree), opened(tree, "/t/0/messages.log"), opened(tree, "/t/0/segments/00000000000000000000.log")]
-    for handle in handles:
-        assert read_all(handle)
-    here = {path.resolve() for path in Path("/proc/self/fd").iterdir() if path.exists()}
-    assert not any(live.path in path.parents for path in here)

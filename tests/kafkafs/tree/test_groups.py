@@ -15,7 +15,7 @@ from kafkafs.tree.tree import Tree, TreeOptions
 from storage.append.appender import Appender
 from storage.coordinators.groups import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
 from storage.directory.owned_dir import Opening, OwnedDir
-from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLogDir, UnknownTopicOrPartition
+from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLogDir
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
@@ -165,35 +165,6 @@ def test_what_is_no_offset(tree: Tree, text: bytes) -> None:
     assert read(tree, path) == b"8\n"
 
 
-def test_making_and_removing(tree: Tree, owned: OwnedDir) -> None:
-    with pytest.raises(NoSuchPath):
-        tree.make_directory("/@groups/g/t")
-    with pytest.raises(NoSuchPath):
-        tree.make_file("/@groups/g/t/0")
-    path = made(tree)
-    assert names(tree, "/@groups/g/t") == ["0"]
-    for existing in ("/@groups", "/@groups/g", "/@groups/g/t"):
-        with pytest.raises(FileExistsError):
-            tree.make_directory(existing)
-    write(tree, path, b"5")
-    for full in ("/@groups/g", "/@groups/g/t"):
-        with pytest.raises(OSError, match=r"not empty") as caught:
-            tree.remove_directory(full)
-        assert caught.value.errno == errno.ENOTEMPTY
-    tree.remove_file(path)
-    assert names(tree, "/@groups/g/t") == []
-    with pytest.raises(NoSuchPath):
-        tree.remove_file(path)
-    tree.remove_directory("/@groups/g/t")
-    tree.remove_directory("/@groups/g")
-    assert names(tree, "/@groups") == []
-    with pytest.raises(NoSuchPath):
-        tree.remove_directory("/@groups/g")
-    tree.remove_file(made(tree))  # never committed
-    assert Tree(owned.log_dir, NO_CACHE).lookup("/@groups").list() is not None
-    assert names(Tree(owned.log_dir, NO_CACHE), "/@groups") == []
-
-
 def test_what_is_not_made_or_removed(tree: Tree) -> None:
     path = made(tree)
     for attempt, where in (
@@ -227,15 +198,6 @@ def test_a_brokers_directory_without_the_topic_says_no_at_once(tmp_path: Path) -
         tree.make_file("/@groups/g/t/0")
     assert names(tree, "/@groups/g/t") == []
     close_clean(owned)
-
-
-@pytest.mark.parametrize(("topic", "partition"), [("t", 2), ("typo", 0)])
-def test_no_offset_for_what_does_not_exist(tree: Tree, topic: str, partition: int) -> None:
-    with pytest.raises(UnknownTopicOrPartition, match="no partition"):
-        made(tree, topic=topic, partition=partition)
-    (refused,) = tree.status()["refused_lines"]
-    assert refused["path"] == f"@groups/g/{topic}/{partition}"
-    assert "no partition" in refused["reason"]
 
 
 def test_a_share_group_is_listed(tree: Tree, owned: OwnedDir) -> None:

@@ -123,15 +123,6 @@ def partitions_of(metadata: ClusterMetadata | None) -> dict[str, dict[int, Any]]
     }
 
 
-def test_snapshot_and_log_agree_with_the_log_alone(tmp_path: Path) -> None:
-    with_snapshot = ClusterMetadataReader(DATA / "snapshot-and-log").refresh()
-    alone = copy_of("snapshot-and-log", tmp_path)
-    (alone / SNAPSHOT).unlink()
-    log_only = ClusterMetadataReader(alone).refresh()
-    check(log_only, alone)
-    assert partitions_of(log_only) == partitions_of(with_snapshot)
-
-
 def drop_log_before_snapshot(directory: Path) -> Path:
     """As a broker cleans the metadata log: what the snapshot holds goes, by whole batches."""
     log = directory / LOG
@@ -352,12 +343,6 @@ def test_damaged_records_raise_storage_errors(value: bytes, data: st.DataObject)
     cut = bytes(damaged[: data.draw(st.integers(0, len(value)))])
     with contextlib.suppress(CorruptCheckpoint, UnsupportedFormat):
         assert decode(cut) == decode(cut)
-
-
-@given(st.binary(max_size=100))
-def test_any_bytes_as_record(data: bytes) -> None:
-    with contextlib.suppress(CorruptCheckpoint, UnsupportedFormat):
-        assert decode(b"\x01" + data) == decode(b"\x01" + data)
 
 
 ID_A, ID_B = bytes(range(16)), bytes(range(16, 32))

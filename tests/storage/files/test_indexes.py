@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import CorruptCheckpoint
 from storage.files import offset_index, producer_state, time_index, transaction_index
 from storage.files.names import FileKind, parse_segment_file, segment_file
 from storage.files.transaction_index import AbortedTxn
 from storage.types import OffsetPosition, TimestampOffset
 from tests.storage.files.dumps import Dumped, dumped
-from tests.support.fixtures import FIXTURES, KAFKA_SKIPS_DATA, requires_fixtures
+from tests.support.fixtures import KAFKA_SKIPS_DATA, requires_fixtures
 
 # The offset index and the time index: what is trusted, what is noticed, and lookups against a plain list.
 
@@ -150,22 +149,6 @@ def test_half_written_last_entry_of_a_growing_log_is_no_problem(kind: Kind) -> N
     assert kind.module.parse(torn, BASE, END).problem is not None
     growing = kind.module.parse(torn, BASE, END, growing=True)
     assert (kind.found(growing), growing.problem) == (kind.entries, None)
-
-
-@both
-@pytest.mark.parametrize("position", range(48))
-def test_every_byte_damaged(kind: Kind, position: int) -> None:
-    position %= len(kind.data)
-    for mask in (0x01, 0x80, 0xFF):
-        data = bytearray(kind.data)
-        data[position] ^= mask
-        index = kind.module.parse(bytes(data), BASE, END)
-        # Never more than the sound prefix and the damaged entry is believed, and what is believed is ascending.
-        slot = position // kind.size
-        assert kind.found(index)[:slot] == kind.entries[: min(slot, index.entries)]
-        check_ascending(kind, index, END)
-        if index.entries < len(kind.entries):
-            assert index.problem is not None
 
 
 def check_ascending(kind: Kind, index: Any, end: int, base: int = BASE) -> None:
@@ -431,53 +414,3 @@ def test_producer_snapshots() -> None:
         producers += len(expected)
     assert len(cases) > 300
     assert producers > 300
-
-
-BEFORE = FIXTURES / "recovery" / "before"
-SEGMENT = "00000000000000000062"
-
-
-@requires_fixtures
-@pytest.mark.parametrize(
-    ("case", "what"),
-    [
-        ("rec-f-garbage-index-older", "index entry points beyond the end of the log"),
-        ("rec-f2-garbage-index-plausible", "index entries are not strictly ascending"),
-        ("rec-f3-garbage-index-below-recovery-point", "index entries are not strictly ascending"),
-        ("rec-f4-plausible-index-below-recovery-point", "index entries are not strictly ascending"),
-    ],
-)
-def test_garbage_offset_indexes_are_noticed(case: str, what: str) -> None:
-    directory = BEFORE / f"{case}-0"
-    log_size = (directory / f"{SEGMENT}.log").stat().st_size
-    index = offset_index.load(directory / f"{SEGMENT}.index", 62, log_size)
-    assert index.problem is not None
-    assert index.problem.what == what
-    assert index.entries == 0
-    assert index.floor(80).position == 0
-
-
-@requires_fixtures
-def test_index_of_an_emptied_segment() -> None:
-    directory = BEFORE / "rec-k-active-emptied-0"
-    path = directory / "00000000000000000084.index"
-    assert offset_index.load(path, 84, 0).problem is not None
-    growing = offset_index.load(path, 84, 0, growing=True)
-    assert (growing.entries, growing.problem) == (0, None)
-
-
-@requires_fixtures
-def test_bad_snapshots_are_refused() -> None:
-    snapshots = sorted((BEFORE / "rec-j2-bad-snapshot-0").glob("*.snapshot"))
-    assert len(snapshots) == 3
-    for path in snapshots:
-        with pytest.raises(CorruptCheckpoint) as refused:
-            producer_state.read(path)
-        assert refused.value.path == path
-
-
-@requires_fixtures
-def test_orphaned_garbage_transaction_index() -> None:
-    index = transaction_index.load(BEFORE / "rec-h-orphan-index-0" / "00000000000000000005.txnindex", 5)
-    assert index.problem is not None
-    assert len(index) == 0

@@ -357,11 +357,6 @@ def test_other_owners_files_are_read_all_the_same(path: Path, monkeypatch: pytes
     assert [bool(flags & os.O_NOATIME) for flags in flags_seen] == [True, False, False, True, False]
 
 
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        LogFile(tmp_path / "missing.log")
-
-
 # What tells a partition's directory from a later one of the same name.
 
 
@@ -546,12 +541,6 @@ def test_other_errors_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             RealDisk().copy(fd, tmp_path / "target", 4)
     finally:
         os.close(fd)
-
-
-def test_link(tmp_path: Path) -> None:
-    (tmp_path / "source").write_bytes(b"data")
-    RealDisk().link(tmp_path / "source", tmp_path / "second")
-    assert (tmp_path / "second").samefile(tmp_path / "source")
 
 
 def test_an_error_of_a_write_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

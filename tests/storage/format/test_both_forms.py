@@ -6,30 +6,18 @@ import importlib
 import os
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.append import batch_encoder
 from storage.errors import StorageError
-from storage.files import (
-    checkpoints,
-    cluster_metadata,
-    leader_epochs,
-    meta_properties,
-    offset_index,
-    partition_metadata,
-    producer_state,
-    time_index,
-    topic_properties,
-    transaction_index,
-)
 from storage.format import batches, block, decode_kernel, decoder
 from storage.format.batches import BatchTable, ScanStop, scan
 from storage.format.block import Record
@@ -41,7 +29,6 @@ from tests.support.broker_rules import stored_batches
 from tests.support.damaged_bytes import damaged, with_right_checksums
 from tests.support.fixtures import FIXTURES, ROOT, requires_fixtures
 from tests.support.raw_batches import batch, message, record, sized, varint
-from tests.support.record_headers import batches as equal_batches
 from tests.support.uncompiled import extension_modules, plain_kernels, uncompiled
 
 # All that reading some bytes of a log gives, as plain values: what two forms of the code must agree on.
@@ -225,38 +212,6 @@ def test_formats_v0_and_v1(
     ]
 
 
-@given(st.lists(st.tuples(PLAIN_RECORDS, st.integers(0, 2), st.sampled_from(Codec)), min_size=1, max_size=6))
-def test_a_log_of_mixed_formats(parts: list[tuple[list[Record], int, Codec]]) -> None:
-    log = bytearray()
-    values = []
-    offset = 1000
-    for records, magic, codec in parts:
-        if magic == 2:
-            log += encode_batch(records, base_offset=offset, codec=codec)
-        else:
-            codec = Codec.LZ4 if codec == Codec.ZSTD else codec
-            log += batch_encoder.encode(records, magic, base_offset=offset, codec=codec)
-        values += [(offset + i, r.key, r.value) for i, r in enumerate(records)]
-        offset += len(records)
-    outcome = whole(read_all(bytes(log), position=12345), len(log))
-    assert [(r.offset, r.key, r.value) for r in outcome.records] == values
-
-
-@settings(max_examples=30)
-@given(RECORDS, st.sampled_from(Codec), FIELDS, PLAIN_RECORDS, st.sampled_from([0, 1]))
-def test_the_plain_kernels_read_the_same(
-    records: list[Record], codec: Codec, fields: BatchFields, old: list[Record], magic: int
-) -> None:
-    records = [r._replace(value=r.value and r.value[:300], key=r.key and r.key[:300]) for r in records]
-    data = encode_batch(records, codec=codec, fields=fields)
-    old = [r._replace(value=r.value and r.value[:300], key=r.key and r.key[:300]) for r in old]
-    data += batch_encoder.encode(old, magic, base_offset=len(records), codec=Codec.NONE)
-    compiled = read_all(data)
-    with plain_kernels():
-        assert read_all(data) == compiled
-    assert len(whole(compiled, len(data)).records) == len(records) + len(old)
-
-
 @given(st.binary(max_size=300), st.booleans())
 def test_any_bytes_are_read_or_are_damage(data: bytes, verify_crc: bool) -> None:
     read_all(data, verify_crc=verify_crc)
@@ -302,35 +257,11 @@ def test_plain_kernels_take_the_place_of_compiled_ones() -> None:
 
 READING = ["decode_kernel", "checksum_kernel", "inflate_kernel"]
 EQUAL_INT32 = [0, 1, -1, 2**31 - 1, -(2**31)]
-EQUAL_INT64 = [0, 1, -1, 2**31, 2**63 - 1, -(2**63), 2**63 - 2**31]
 # A partition of every format and kind of batch.
-PARTITIONS = [
-    "codecs/log/c-none-0",
-    "codecs/log/c-lz4-0",
-    "codecs/log/c-zstd-1",
-    "times/log/t-append-0",
-    "transactions/log/tx-basic-0",
-    "compaction-after/log/cmp-tomb-0",
-    "v0/log/v0-none-0",
-    "v0/log/v0-lz4-1",
-    "v0/log/v0-v1-v2-0",
-    "v1/log/v1-append-0",
-    "v1/log/v1-gzip-1",
-]
 
 
 def built(name: str) -> bool:
     return bool(importlib.import_module(name).__file__.endswith(".so"))
-
-
-def whole_batches(partition: str, size: int) -> bytes:
-    """The first batches of a fixture's partition, of `size` bytes or a little more."""
-    data = b""
-    for batch_bytes in equal_batches(min((FIXTURES / partition).glob("*.log")).read_bytes()):
-        data += batch_bytes
-        if len(data) >= size:
-            break
-    return data
 
 
 def equal_in_both_forms(data: bytes, *, position: int = 0) -> Outcome:
@@ -369,14 +300,6 @@ def test_each_form_knows_what_it_is(name: str) -> None:
     assert is_compiled(uncompiled(f"storage.format.{name}")) is False
 
 
-@requires_fixtures
-@pytest.mark.parametrize("partition", PARTITIONS)
-def test_logs_of_real_brokers(partition: str) -> None:
-    outcome = equal_in_both_forms(whole_batches(partition, 60_000), position=4096)
-    assert outcome.records
-    assert not outcome.damages
-
-
 def test_every_byte_of_a_batch_at_its_limits() -> None:
     data = batch([record(0, b"k", b"v", [(b"h", None)]), record(1, None, b"")], 7)
     for at in range(8, len(data)):
@@ -396,23 +319,6 @@ def test_every_byte_of_a_message_at_its_limits() -> None:
                 hurt[at] = byte
                 equal_in_both_forms(with_right_checksums(bytes(hurt)))
         assert len(equal_in_both_forms(data).records) == 1
-
-
-@pytest.mark.parametrize("base", EQUAL_INT64)
-@pytest.mark.parametrize("delta", EQUAL_INT32)
-def test_offsets_at_the_limits(base: int, delta: int) -> None:
-    outcome = equal_in_both_forms(batch([record(delta)], base, last_offset_delta=max(delta, 0)))
-    fits = base >= 0 and base + delta >= 0 and base + max(delta, 0) < 2**63
-    assert [found.offset for found in outcome.records] == ([base + delta] if fits else [])
-    assert len(outcome.damages) == (not fits)
-
-
-@pytest.mark.parametrize("base", EQUAL_INT64)
-@pytest.mark.parametrize("delta", EQUAL_INT64)
-def test_timestamps_at_the_limits(base: int, delta: int) -> None:
-    outcome = equal_in_both_forms(batch([record(timestamp_delta=delta)], base_timestamp=base))
-    wrapped = (base + delta + 2**63) % 2**64 - 2**63
-    assert [found.timestamp for found in outcome.records] == [wrapped]
 
 
 @pytest.mark.parametrize("length", [*EQUAL_INT32, 2, 3, 63, 64, 127, 128, 255, 256])
@@ -498,70 +404,3 @@ def test_plain_kernels_find_the_same_in_damaged_logs(partition: str) -> None:
                 compiled = read_all(candidate, verify_crc=verify_crc)
                 with plain_kernels():
                     assert read_all(candidate, verify_crc=verify_crc) == compiled
-
-
-def base_offset(path: Path) -> int:
-    return int(path.name.partition(".")[0])
-
-
-def read_offset_index(data: bytes, path: Path) -> Any:
-    index = offset_index.parse(data, base_offset(path), 500_000, path=path)
-    assert ((index.offsets > base_offset(path)) & (index.positions > 0)).all()
-    for probe in (0, base_offset(path), base_offset(path) + 100, 2**63 - 1):
-        assert index.floor(probe).position >= 0
-        index.first_from_position(min(probe, 2**31 - 1))
-    return index.offsets.tolist(), index.positions.tolist(), str(index.problem)
-
-
-def read_time_index(data: bytes, path: Path) -> Any:
-    index = time_index.parse(data, base_offset(path), base_offset(path) + 1000, path=path)
-    for probe in (-(2**63), -1, 0, 1_760_000_000_000, 2**63 - 1):
-        assert index.floor(probe).offset >= base_offset(path)
-    return index.timestamps.tolist(), index.offsets.tolist(), str(index.problem)
-
-
-def read_transaction_index(data: bytes, path: Path) -> Any:
-    index = transaction_index.parse(data, base_offset(path), path=path)
-    index.collect(0, 2**63 - 1)
-    return index.entries(), str(index.problem)
-
-
-def read_snapshot(data: bytes, path: Path) -> Any:
-    return producer_state.parse(data, path).entries()
-
-
-def read_metadata_records(data: bytes, path: Path) -> Any:
-    return [cluster_metadata.decode(r.value) for r in read_all(data).records if r.value is not None]
-
-
-READERS: dict[str, Callable[[bytes, Path], Any]] = {
-    "*/log/*/*.index": read_offset_index,
-    "*/log/*/*.timeindex": read_time_index,
-    "*/log/*/*.txnindex": read_transaction_index,
-    "*/log/*/*.snapshot": read_snapshot,
-    "*/log/*/leader-epoch-checkpoint": leader_epochs.parse,
-    "*/log/*/partition.metadata": partition_metadata.parse,
-    "*/log/*-checkpoint": checkpoints.parse,
-    "*/log/meta.properties": meta_properties.parse,
-    "codecs/log/bootstrap.checkpoint": read_metadata_records,
-    "*/topics.json": topic_properties.parse,  # not the format, but lines enough
-}
-
-
-@requires_fixtures
-@pytest.mark.parametrize("pattern", READERS)
-def test_damaged_small_files(pattern: str) -> None:
-    reader = READERS[pattern]
-    dice = random.Random(f"{SEED} {pattern}")
-    paths = sorted(path for path in FIXTURES.glob(pattern) if path.parent.name != "remote-log-index-cache")
-    assert paths
-    refused = 0
-    for path in dice.sample(paths, min(len(paths), 40)):
-        data = path.read_bytes()[:20_000]
-        for _ in range(12 * ROUNDS):
-            injured = damaged(data, dice)
-            try:
-                reader(injured, path)
-            except StorageError:
-                refused += 1
-    assert refused > 0 or pattern.endswith(("index", ".json", "bootstrap.checkpoint"))

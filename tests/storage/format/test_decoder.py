@@ -229,16 +229,6 @@ def test_a_longer_wanted_list_than_one_block_covers() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
-def test_wrappers(magic: int, codec: Codec) -> None:
-    data = wrapper(codec, 104, 5, magic=magic)
-    block = Decoder().decode(data, table_of(data), origin=0)
-    assert block.damage is None
-    assert block.offset.tolist() == [100, 101, 102, 103, 104]
-    assert block.timestamp.tolist() == [-1 if magic == 0 else 1000] * 5
-
-
-@pytest.mark.parametrize("magic", [0, 1])
 def test_the_checksum_of_a_wrapped_message_is_checked(magic: int) -> None:
     data = wrapper(Codec.GZIP, 4, 3, magic=magic, crc=123)
     table = table_of(data)
@@ -270,12 +260,6 @@ def test_wrapper_lengths_are_checked(field: str, at: int) -> None:
     damage = Decoder(verify_crc=False).decode(data, table_of(data), origin=0).damage
     assert damage is not None
     assert damage.error.what == f"{field} length does not fit the wrapper"
-
-
-def test_a_wrapper_with_a_key() -> None:
-    content = compress(Codec.GZIP, message(0, b"v"), 1)
-    data = message(0, content, b"some key", attributes=Codec.GZIP)
-    assert Decoder().decode(data, table_of(data), origin=0).offset.tolist() == [0]
 
 
 # Recycling and threads
@@ -510,13 +494,6 @@ def test_gather(separator: bytes | None, plain: bool, monkeypatch: pytest.Monkey
     assert (block.select(slice(0)).gather("key")[0], len(block.select(slice(0)).gather("key")[1])) == (b"", 0)
 
 
-def test_single_records() -> None:
-    block = a_block()
-    assert [block.key(i) for i in range(4)] == KEYS
-    assert [block.value(i) for i in range(4)] == VALUES
-    assert [block.headers(i) for i in range(4)] == [[], [], [], BLOCK_HEADERS]
-
-
 def test_headers_of_foreign_columns_raise() -> None:
     block = a_block().detach()
     block.headers_start[3] = len(block.buffer) - 1
@@ -592,15 +569,6 @@ def test_the_libraries_of_this_machine_are_used() -> None:
 
 
 @pytest.mark.parametrize("codec", INFLATE_CODECS)
-def test_equal_to_one_by_one(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
-    payload = compress(codec, CONTENT)
-    data = b"".join(frame(payload, codec, 30 * i) for i in range(40))
-    outcome = read_all(data)
-    assert len(outcome.records) == 40 * 30
-    assert outcome == without_libraries(data, monkeypatch)
-
-
-@pytest.mark.parametrize("codec", INFLATE_CODECS)
 def test_damage_behind_a_right_checksum(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(codec)
     payload = compress(codec, CONTENT)
@@ -669,17 +637,6 @@ def test_zstd_streams_of_all_kinds(payload: bytes, monkeypatch: pytest.MonkeyPat
     outcome = read_all(data)
     assert outcome == without_libraries(data, monkeypatch)
     assert {r.offset for r in outcome.records} >= set(range(30, 60))
-
-
-@pytest.mark.parametrize("codec", INFLATE_CODECS)
-def test_the_cap_holds(codec: Codec) -> None:
-    bomb = compress(codec, bytes(1 << 20))
-    table = BatchTable.empty(4)
-    data = frame(bomb, codec)
-    scan(data, 0, table)
-    block = Decoder(max_decompressed_bytes=1000, block_bytes=500).decode(data, table, origin=0)
-    assert block.damage is not None
-    assert "cap" in str(block.damage.error)
 
 
 @pytest.mark.parametrize("plain", [False, True])

@@ -427,11 +427,6 @@ def test_log_append_time_holds_for_every_message(codec: Codec) -> None:
     assert [r[1] for r in messages_read_back(data, 1)] == [777] * len(MESSAGES_SOME)
 
 
-def test_v0s_lz4_header_checksum_is_the_wrong_one() -> None:
-    frames = [batch_encoder.encode(MESSAGES_SOME, magic, codec=Codec.LZ4)[26 + 8 * magic :] for magic in (0, 1)]
-    assert [frame[:7].hex() for frame in frames] == ["04224d1860401a", "04224d18604082"]
-
-
 def test_what_the_old_formats_lack_is_refused() -> None:
     with pytest.raises(InvalidRecord):
         batch_encoder.encode([Record(None, b"", ((b"h", b""),))], 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -361,28 +360,6 @@ def test_sendfile_to_a_pipe(chunk: LogChunk, sent: list[int], blocking: bool) ->
     finally:
         os.close(reading)
     assert sum(sent) == chunk.size
-
-
-def test_sendfile_to_a_socket(chunk: LogChunk, sent: list[int]) -> None:
-    ours, theirs = socket.socketpair()
-
-    def work() -> None:
-        MessageSetSend.of(chunk).write_to(ours.fileno())
-        ours.close()
-
-    with theirs:
-        assert drained(lambda: theirs.recv(1 << 16), work)[6:] == chunk.read()
-    assert sum(sent) == chunk.size
-
-
-def test_nobody_reads(chunk: LogChunk) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    try:
-        with pytest.raises(BrokenPipeError):
-            MessageSetSend.of(chunk).write_to(writing)
-    finally:
-        os.close(writing)
 
 
 def test_a_segment_that_was_renamed_is_found(chunk: LogChunk, sent: list[int], tmp_path: Path) -> None:

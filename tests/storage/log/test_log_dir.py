@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from storage.config.broker_config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import BadDestination, NotALogDir, UnknownTopicOrPartition
 from storage.files import names
-from storage.files.log_file import open_quietly
 from storage.files.names import DirKind
 from storage.log import read_only_log
 from storage.log.isolation import last_stable_offset
@@ -133,14 +131,6 @@ def test_a_log_is_one_object_while_the_directory_is_listed_again(
         thread.join(60)
 
 
-def test_not_a_directory(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(NotALogDir):
-        LogDir.open_read_only(tmp_path / "file")
-    with pytest.raises(FileNotFoundError):
-        LogDir.open_read_only(tmp_path / "missing")
-
-
 def test_log_start_offsets_follow_the_checkpoint(tmp_path: Path) -> None:
     spec = Partition([Batch(many(10))], log_start_offset=4)
     log_dir = LogDir.open_read_only(build_log_dir(tmp_path, {"t": [spec, [Batch(many(3))]]}).path)
@@ -203,33 +193,6 @@ def test_topic_info_from_the_clusters_metadata(tmp_path: Path) -> None:
     (path / "orders-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id('other')}")
     stale = log_dir.topic_info("orders")
     assert (stale.topic_id, stale.partition_count, stale.source) == (topic_id("other"), None, "defaults")
-
-
-def _state(root: Path) -> Iterator[tuple[object, ...]]:
-    """Everything about a tree but its directories' access times, which any listing moves."""
-    for folder, _, files in sorted(os.walk(root)):
-        status = Path(folder).stat()
-        yield (folder, tuple(sorted(files)), status.st_mtime_ns, status.st_ctime_ns, status.st_mode)
-        for name in sorted(files):
-            path = Path(folder) / name
-            status = path.stat()
-            with open(path, "rb", opener=open_quietly) as file:
-                content = hashlib.sha256(file.read()).hexdigest()
-            yield (name, content, status.st_mtime_ns, status.st_ctime_ns, status.st_atime_ns, status.st_mode)
-
-
-@requires_fixtures
-@pytest.mark.parametrize("fixture", ["transactions/log", "times/log", "recovery/before", "v0/log"])
-def test_looking_changes_nothing(tmp_path: Path, fixture: str) -> None:
-    path = copy_log_dir(FIXTURES / fixture, tmp_path / "log")
-    for folder, _, files in os.walk(path):
-        for name in files:
-            # Access times older than the modification times: with relatime any plain read would move them.
-            status = (Path(folder) / name).stat()
-            os.utime(Path(folder) / name, ns=(status.st_mtime_ns - 10**15, status.st_mtime_ns))
-    before = list(_state(path))
-    _look_at_everything(path)
-    assert list(_state(path)) == before
 
 
 def _look_at_everything(path: Path) -> None:

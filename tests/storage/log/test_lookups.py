@@ -13,8 +13,7 @@ import pytest
 
 from storage.errors import CorruptBatch
 from storage.format.block import Record
-from storage.format.compression import Codec as counting_Codec
-from storage.log.counting import Histogram, count_messages, histogram, nth_message, visible_end
+from storage.log.counting import Histogram, count_messages, histogram, nth_message
 from storage.log.log_dir import LogDir
 from storage.log.offset_lookup import (
     MixedBatch,
@@ -35,7 +34,6 @@ from tests.support.builders import (
     Codec,
     Item,
     Partition,
-    abort,
     build_log_dir,
     commit,
     many,
@@ -384,44 +382,6 @@ def test_counts_equal_golden(case: GoldenCase) -> None:
         after = [offset for offset in offsets if offset >= start]
         number = rng.randint(1, len(after) + 1)
         assert nth_message(snapshot, start, number, isolation) == (after[number - 1] if number <= len(after) else None)
-
-
-def test_transactions_and_rolls(tmp_path: Path) -> None:
-    items = [
-        Batch(many(5)),
-        Batch(many(3), producer_id=7, transactional=True),
-        ROLL,
-        Batch(many(2), producer_id=8, transactional=True, codec=counting_Codec.ZSTD),
-        abort(7),
-        commit(8),
-        Batch(many(4, keys=2), codec=counting_Codec.LZ4),
-        Batch(many(1), producer_id=9, transactional=True),
-    ]
-    built = build_log_dir(tmp_path, {"t": [Partition(items, log_start_offset=2)]})["t", 0]
-    snapshot = counting_snapshot_of(tmp_path, "t")
-    for isolation, records in (
-        (Isolation.READ_UNCOMMITTED, built.records),
-        (Isolation.READ_COMMITTED, built.read_committed),
-    ):
-        offsets = [record.offset for record in records]
-        assert visible_end(snapshot, isolation) == (16 if isolation is Isolation.READ_COMMITTED else 17)
-        for start in range(18):
-            for end in range(start, 19):
-                assert count_messages(snapshot, start, end, isolation) == len([o for o in offsets if start <= o < end])
-            after = [offset for offset in offsets if offset >= start]
-            for number in range(1, len(after) + 2):
-                expected = after[number - 1] if number <= len(after) else None
-                assert nth_message(snapshot, start, number, isolation) == expected
-
-
-@pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("codec", [counting_Codec.NONE, counting_Codec.GZIP])
-def test_counting_old_formats(tmp_path: Path, magic: int, codec: counting_Codec) -> None:
-    build_log_dir(tmp_path, {"t": [Partition([Batch(many(7), codec=codec, magic=magic), Batch(many(7), magic=magic)])]})
-    snapshot = counting_snapshot_of(tmp_path, "t")
-    for start in range(15):
-        for end in range(start, 16):
-            assert count_messages(snapshot, start, end, Isolation.READ_UNCOMMITTED) == min(end, 14) - min(start, 14)
 
 
 def test_damage_is_an_error(tmp_path: Path) -> None:

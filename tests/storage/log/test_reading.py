@@ -7,13 +7,11 @@ import os
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
-from storage.format.batches import BatchTable, scan
 from storage.log import isolation as isolation_module
-from storage.log.isolation import AbortedTransactions, last_stable_offset
+from storage.log.isolation import last_stable_offset
 from storage.log.lineage import agreed_end, first_difference
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
@@ -158,38 +156,6 @@ def test_forgetting_markers_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     assert len(partition.segments) > 4
     snapshot = open_log(partition.path).snapshot()
     assert built(read_all(snapshot, isolation=_COMMITTED)) == partition.read_committed
-
-
-def test_a_transaction_over_many_segments(tmp_path: Path) -> None:
-    data = [
-        item for _ in range(6) for item in (Batch(many(2), producer_id=1, transactional=True), Batch(many(1)), ROLL)
-    ]
-    partition = build_log_dir(tmp_path, {"t": [[*data, abort(1), Batch(many(1))]]})["t", 0]
-    snapshot = open_log(partition.path).snapshot()
-    assert last_stable_offset(snapshot) == snapshot.log_end_offset
-    assert [record.offset for record in read_all(snapshot, isolation=_COMMITTED)] == [2, 5, 8, 11, 14, 17, 19]
-    assert [record.offset for record in read_all(snapshot, 3, 9, _COMMITTED)] == [5, 8]
-
-
-def test_skip_rows_tells_rows_without_state(tmp_path: Path) -> None:
-    items = [
-        Batch(many(1), producer_id=1, transactional=True),
-        Batch(many(1), producer_id=2, transactional=True),
-        abort(1),
-        Batch(many(1), producer_id=1, transactional=True),
-        commit(2),
-        commit(1),
-    ]
-    partition = build_log_dir(tmp_path, {"t": [items]})["t", 0]
-    snapshot = open_log(partition.path).snapshot()
-    aborted = AbortedTransactions(snapshot, snapshot.segments[0])
-    table = BatchTable.empty(10)
-    scan(partition.log().read_bytes(), 0, table)
-    skip = aborted.skip_rows(table)
-    assert skip is not None
-    assert skip.dtype == np.uint8
-    assert skip.tolist() == [1, 0, 0, 0, 0, 0]
-    assert aborted.skip_rows(table.slice(1, 6).copy()) is None
 
 
 def test_a_marker_lost_to_damage_is_looked_up_in_the_txnindex(tmp_path: Path) -> None:
