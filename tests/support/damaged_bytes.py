@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import zlib
+from pathlib import Path
 
 import crc32c
 
@@ -24,6 +25,13 @@ PROVOCATIVE = [
     b"\xfe\xff\xff\xff\x0f",
     b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
 ]
+
+
+def flip(path: Path, position: int, bits: int = 1) -> None:
+    """Flips bits of one byte of a file, which stays the same file."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= bits
+    path.write_bytes(data)
 
 
 def damaged(data: bytes, dice: random.Random) -> bytes:

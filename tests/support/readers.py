@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from storage.format.batches import BatchTable, scan
 from storage.format.block import RecordBlock
 from storage.log.read_only_log import ReadOnlyLog
 from storage.log.reader import read_range
@@ -25,6 +26,13 @@ def open_log(path: Path, log_start: int = 0) -> ReadOnlyLog:
     """The log in a partition's directory."""
     topic, _, partition = path.name.rpartition("-")
     return ReadOnlyLog(TopicPartition(topic, int(partition)), path, lambda: log_start)
+
+
+def table_of(data: bytes | memoryview, position: int = 0) -> BatchTable:
+    """The headers of the batches in `data`, which lies at `position` of its file."""
+    table = BatchTable.empty(len(data) // 26 + 1)
+    scan(data, position, table)
+    return table
 
 
 def records_of(block: RecordBlock) -> list[Golden]:

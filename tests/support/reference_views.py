@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import json
 import random
@@ -17,6 +16,7 @@ from kafkafs.tree.tree import Tree, TreeOptions
 from storage.errors import StorageError
 from storage.log.log_dir import LogDir
 from storage.types import Isolation
+from tests.support.blocks import json_text
 from tests.support.fixtures import Golden
 
 PLAIN = [ext for ext in RENDERED if ext != DECODED]  # the formats of a directory without schemas
@@ -24,15 +24,6 @@ PLAIN = [ext for ext in RENDERED if ext != DECODED]  # the formats of a director
 
 def txt(records: Iterable[Golden]) -> bytes:
     return b"".join((record.value or b"") + b"\n" for record in records)
-
-
-def _text(data: bytes | None) -> object:
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
 
 
 def jsonl_objects(topic: str, partition: int, records: Iterable[Golden]) -> list[object]:
@@ -43,9 +34,9 @@ def jsonl_objects(topic: str, partition: int, records: Iterable[Golden]) -> list
             "offset": record.offset,
             "timestamp": record.timestamp,
             "timestampType": record.timestamp_type,
-            "key": _text(record.key),
-            "value": _text(record.value),
-            "headers": [[_text(name), _text(value)] for name, value in record.headers],
+            "key": json_text(record.key),
+            "value": json_text(record.value),
+            "headers": [[json_text(name), json_text(value)] for name, value in record.headers],
         }
         for record in records
     ]

@@ -17,6 +17,7 @@ from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir, many
 from tests.support.commands import output_of, process, run
+from tests.support.damaged_bytes import flip
 from tests.support.fixtures import ROOT
 from tests.support.owned_dirs import append, opened
 
@@ -42,9 +43,7 @@ def test_a_backup_is_verified(source: Path, tmp_path: Path) -> None:
     copy, manifest = copy_of(source, tmp_path)
     assert output_of("verify", copy, "--manifest", manifest) == b"nothing wrong\n"
     log = copy / "t-0" / f"{0:020d}.log"  # by its own configuration the copy has one segment
-    data = bytearray(log.read_bytes())
-    data[70] ^= 1
-    log.write_bytes(data)
+    flip(log, 70)
     result = run("verify", copy, "--manifest", manifest)
     assert result.exit_code == 1
     assert f"{log}: finding manifest-differs" in result.output
@@ -234,9 +233,7 @@ def test_what_compaction_removes_is_told_from_what_is_lost(tmp_path: Path) -> No
 def test_what_cannot_be_read_is_not_equal(source: Path, tmp_path: Path) -> None:
     copy, _ = copy_of(source, tmp_path)
     log = copy / "t-0" / f"{0:020d}.log"
-    data = bytearray(log.read_bytes())
-    data[70] ^= 1
-    log.write_bytes(data)
+    flip(log, 70)
     for command in (["diff", source, copy, "t"], ["digest", copy, "t"]):
         result = run(*command)
         assert result.exit_code == 4

@@ -28,6 +28,7 @@ from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, Partition, build_log_dir, many
 from tests.support.commands import output_of, process, run
+from tests.support.damaged_bytes import flip
 from tests.support.live_log import LiveLog
 
 TEN = [b"line %d" % i for i in range(10)]
@@ -118,9 +119,7 @@ def test_both_ranges_are_both(logdir: Path) -> None:
 def test_damage_after_what_precedes(tmp_path: Path) -> None:
     built = build_log_dir(tmp_path, {"t": [[b"a", b"b", ROLL, b"c"], [b"d"]]})
     log = built["t", 0].log(0)
-    data = bytearray(log.read_bytes())
-    data[-2] ^= 1  # in b, which is not the torn tail of the active segment
-    log.write_bytes(data)
+    flip(log, -2)  # in b, which is not the torn tail of the active segment
     result = run("cat", tmp_path, "t")
     assert result.exit_code == 4
     assert result.stdout == "a\nd\n"

@@ -15,6 +15,7 @@ from storage.log.reader import read_range
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
 from tests.support.commands import output_of, run
+from tests.support.damaged_bytes import flip
 from tests.support.owned_dirs import StandingClock, append, opened, tree_of
 
 TP = TopicPartition("t", 0)
@@ -94,9 +95,7 @@ def test_topics_that_are_not_compacted_are_left_alone(logdir: Path) -> None:
 @pytest.mark.leaves_damage("batch-crc")
 def test_damage_is_told_and_nothing_lost(logdir: Path) -> None:
     log = min((logdir / "t-0").glob("*.log"))
-    data = bytearray(log.read_bytes())
-    data[70] ^= 1  # of the record of the first batch
-    log.write_bytes(data)
+    flip(log, 70)  # of the record of the first batch
     before = {path.name: path.read_bytes() for path in (logdir / "t-0").glob("*.log")}
     for more in ((), ("--dry-run",)):
         result = run("compact", logdir, "t/0", *more)

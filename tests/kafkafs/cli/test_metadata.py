@@ -12,6 +12,7 @@ from storage.files.cluster_metadata import ClusterMetadataReader
 from storage.types import MAX_OFFSET
 from tests.support.builders import build_log_dir
 from tests.support.commands import output_of, run
+from tests.support.damaged_bytes import flip
 from tests.support.fixtures import FIXTURES, copy_log_dir, requires_fixtures
 from tests.support.own_topics import INTERNAL, golden
 
@@ -147,9 +148,7 @@ def test_wrong_uses(tmp_path: Path) -> None:
 def test_damage_ends_what_is_shown(tmp_path: Path) -> None:
     logs = copy_log_dir(LOGS, tmp_path / "log")
     (log,) = (logs / QUORUM).glob("*.log")
-    data = bytearray(log.read_bytes())
-    data[-5] ^= 1
-    log.write_bytes(data)
+    flip(log, -5)
     result = run("metadata", logs, "--json")
     assert result.exit_code == 4
     assert json.loads(result.stdout_bytes)["end_offset"] < 275 < MAX_OFFSET

@@ -13,6 +13,7 @@ from storage.diagnosis import examination
 from storage.diagnosis.predictions import Diagnosis, Prediction, Reaction
 from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir, many
 from tests.support.commands import output_of, run
+from tests.support.damaged_bytes import flip
 
 
 @pytest.fixture
@@ -140,9 +141,7 @@ def test_doctor(old: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [(), ("--link",)])
 def test_a_dry_run_refuses_what_the_run_would_refuse(old: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
     log = sorted((old / "t-0").glob("*.log"))[-1]
-    data = bytearray(log.read_bytes())
-    data[-1] ^= 1
-    log.write_bytes(data)
+    flip(log, -1)
     words = ("revive", old, "--to", tmp_path / "new", *options)
     dry, told = run(*words, "--dry-run"), run(*words)
     assert dry.exit_code == told.exit_code == 4

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import ROLL, Batch, BuiltLogDir, Partition, build_log_dir, many
+from tests.support.damaged_bytes import flip
 from tests.support.mounted_logs import txt
 from tests.support.mounts import Mounted, mounted, requires_fuse, status_when
 from tests.support.serving_processes import fails_with, killed_after, watched
@@ -31,15 +32,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
             "magic": [three],
         },
     )
-    _flip(built["crc", 0].log(0), built["crc", 0].batches[1].position + 100, 0xFF)
-    _flip(built["magic", 0].log(0), built["magic", 0].batches[1].position + 16, 2 ^ 9)
+    flip(built["crc", 0].log(0), built["crc", 0].batches[1].position + 100, 0xFF)
+    flip(built["magic", 0].log(0), built["magic", 0].batches[1].position + 16, 2 ^ 9)
     return built
-
-
-def _flip(path: Path, position: int, bits: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[position] ^= bits
-    path.write_bytes(content)
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,7 @@ from storage.tier.blocks import BlockCache
 from storage.tier.object_places import Directory
 from storage.tier.tier import Tier
 from storage.types import Isolation, TopicPartition
+from tests.kafkafs.reading.test_damage import batches
 from tests.support.fixtures import requires_fixtures
 from tests.support.live_log import LiveLog
 from tests.support.reference_views import content, read_all, tree_of
@@ -375,7 +376,7 @@ def test_a_large_segment_is_measured_in_parts_that_meet(tmp_path: Path, monkeypa
     live.roll()
     snapshot = LogDir.open_read_only(live.path.parent).log(TP).snapshot()
     segment = snapshot.segments[0]
-    ends = [end for _, end in _batches(live.log(0))]
+    ends = [end for _, end in batches(live.log(0))]
     plain = Extent(segment, TXT, None, 0)
     plain.extend(snapshot, segment.size, Workers(0), lambda _: None)
     workers = Workers(2)
@@ -419,16 +420,6 @@ def test_pieces_grow_behind_their_end_only() -> None:
     assert (len(first), first.size, first.file_end) == (2, PIECE_BYTES + 11, 400)
     assert second.piece(1) == first.piece(1)._replace(end=PIECE_BYTES + 31, size=31, file_end=500, records=6)
     assert [second.row_at(place) for place in (0, PIECE_BYTES - 1, PIECE_BYTES, second.size)] == [0, 0, 1, 2]
-
-
-def _batches(path: Path) -> list[tuple[int, int]]:
-    data = path.read_bytes()
-    found, position = [], 0
-    while position < len(data):
-        end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
-        found.append((position, end))
-        position = end
-    return found
 
 
 @requires_fixtures

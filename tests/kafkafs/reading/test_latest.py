@@ -22,6 +22,7 @@ from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
 from tests.support.commands import output_of, run
 from tests.support.compacted_logs import TP, opened, put, updates
+from tests.support.damaged_bytes import flip
 from tests.support.fixtures import Golden, GoldenCase, case_params, golden_cases
 from tests.support.live_log import LiveLog
 from tests.support.reference_views import PLAIN, content, jsonl_objects, parsed, read_all, read_anyhow, tree_of, txt
@@ -233,9 +234,7 @@ def test_a_truncation_ends_an_open_file(live: LiveLog) -> None:
 
 
 def test_damage_is_an_error_of_the_open(live: LiveLog) -> None:
-    data = bytearray(live.log(2).read_bytes())
-    data[-3] ^= 1
-    live.log(2).write_bytes(data)
+    flip(live.log(2), -3)
     with pytest.raises(CorruptBatch):
         tree_of(live.path.parent).lookup("/t/latest.txt").open()
     assert run("cat", live.path.parent, "t", "--latest").exit_code == 4

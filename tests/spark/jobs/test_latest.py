@@ -20,6 +20,7 @@ from storage.format.block import Record
 from storage.types import Isolation, TopicPartition
 from tests.support.builders import ROLL, Batch, BuiltRecord, Partition, abort, build_log_dir, commit
 from tests.support.commands import output_of, run
+from tests.support.damaged_bytes import flip
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,9 +104,7 @@ def test_the_place_must_be_free(spark: SparkSession, tmp_path: Path) -> None:
 def test_damage_leaves_no_table(spark: SparkSession, tmp_path: Path) -> None:
     built = a_log(tmp_path / "log", 2)
     path = built["t", 0].log(0)
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(data)
+    flip(path, -3)
     with pytest.raises(CorruptBatch):
         written(spark, tmp_path / "log", tmp_path / "table")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["log"]

@@ -17,6 +17,7 @@ from storage.format.compression import Codec
 from storage.types import TopicPartition
 from tests.support.builders import Batch, BuiltLogDir, BuiltRecord, Partition, abort, build_log_dir, commit, many
 from tests.support.commands import run
+from tests.support.damaged_bytes import flip
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,9 +89,7 @@ def test_damage(spark: SparkSession, tmp_path: Path) -> None:
     built = a_log(tmp_path)
     bad = built["mixed", 0].batches[1]
     path = built["mixed", 0].log()
-    data = bytearray(path.read_bytes())
-    data[bad.position + 80] ^= 1
-    path.write_bytes(data)
+    flip(path, bad.position + 80)
     tps = [TopicPartition("mixed", 0)]
     with pytest.raises(CorruptBatch):
         stats(spark, tmp_path, tps)

@@ -18,13 +18,13 @@ from storage.append.appender import Appended, Appender
 from storage.append.rolling_rules import RollLimits, SegmentFill, batch_fits, rows_that_fit
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, RecordTooLarge
-from storage.format.batches import BatchTable, Column, scan
+from storage.format.batches import BatchTable, Column
 from storage.format.block import Record, RecordColumns
 from storage.types import TimestampOffset, TopicPartition
 from tests.support.faults import FaultyDisk
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import NOW_MS, StandingClock, opened, values_of
-from tests.support.readers import read_all
+from tests.support.readers import read_all, table_of
 
 # Records on their way into a log: what a topic takes, how large a batch may be, timestamps, old formats.
 
@@ -51,9 +51,7 @@ def appended(owned: OwnedDir, records: list[Record] | RecordColumns, **config: s
 def headers_of(owned: OwnedDir) -> BatchTable:
     """The batch headers of the last segment."""
     data = owned.log(TP).snapshot().segments[-1].log.path.read_bytes()
-    table = BatchTable.empty(10_000)
-    scan(data, 0, table)
-    return table
+    return table_of(data)
 
 
 def lines(count: int, size: int = 100) -> RecordColumns:
@@ -106,20 +104,6 @@ def test_plain_lines_are_bounded_too(owned: OwnedDir, monkeypatch: pytest.Monkey
     monkeypatch.setattr(batch_encoder, "_ALWAYS_READ", 100)
     owned.alter_config("t", {"flush.messages": "100"})  # another configuration
     assert Appender(owned.log(TP), clock=StandingClock()).append_lines(b"", b"\n" * 50) is None
-
-
-def test_all_of_a_record_is_kept(owned: OwnedDir) -> None:
-    records = [
-        Record(b"k", b"v", ((b"h", b"x"), (b"n", None)), 5),
-        Record(None, None),
-        Record(b"", b"", (), 7),
-        Record(b"\xff\0", os.urandom(300)),
-    ]
-    assert appended(owned, records).error is None
-    found = read_all(owned.log(TP).snapshot())
-    assert [(r.key, r.value, r.headers, r.timestamp) for r in found] == [
-        (r.key, r.value, tuple(r.headers), NOW_MS if r.timestamp < 0 else r.timestamp) for r in records
-    ]
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -197,15 +181,6 @@ def test_timestamps_have_bounds(owned: OwnedDir, timestamp: int, taken: bool) ->
     )
     assert outcome.taken == 1 + taken
     assert (outcome.error is None) == taken
-
-
-def test_log_append_time(owned: OwnedDir) -> None:
-    records = [Record(None, b"x", (), 5), Record(None, b"y", (), 2**62)]
-    assert appended(owned, records, message_timestamp_type="LogAppendTime").error is None
-    found = read_all(owned.log(TP).snapshot())
-    assert [(r.timestamp, r.timestamp_type) for r in found] == [(NOW_MS, "LogAppendTime")] * 2
-    table = headers_of(owned)
-    assert (int(table.base_timestamp[0]), int(table.max_timestamp[0])) == (NOW_MS, NOW_MS)
 
 
 @pytest.mark.parametrize(("version", "magic"), [("0.9.0", 0), ("0.10.2", 1), ("0.11.0", 2)])
@@ -396,8 +371,7 @@ def test_indexes_of_a_broker_come_out_again() -> None:
     assert len(logs) >= 10
     for log in logs:
         data = log.read_bytes()
-        table = BatchTable.empty(len(data) // 61 + 1)
-        scan(data, 0, table)
+        table = table_of(data)
         base = int(log.stem)
         state = IndexState(4096, base)
         entries = state.advance(table)

@@ -18,7 +18,6 @@ from storage.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, Partit
 from storage.files import leader_epochs, names
 from storage.files.leader_epochs import EpochEntry
 from storage.files.names import FileKind, FileState, parse_segment_file, segment_file
-from storage.format.batches import BatchTable, scan
 from storage.format.block import Record
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.log.log_dir import LogDir
@@ -30,7 +29,7 @@ from tests.support.crash_points import Sessions, every_crash
 from tests.support.faults import FaultyDisk, full_disk
 from tests.support.fixtures import FIXTURES, topics_of
 from tests.support.owned_dirs import StandingClock, append, close_clean, opened, read, tree_of, values_of
-from tests.support.readers import read_all
+from tests.support.readers import read_all, table_of
 from tests.support.replayed_logs import BESIDE, replayed
 
 # PartitionLog: the files that Kafka would have left, byte for byte, and what it refuses.
@@ -42,8 +41,7 @@ def batches_of(directory: Path) -> Iterator[memoryview]:
     """The batches of a log, in order."""
     for path in sorted(directory.glob("*.log")):
         data = memoryview(path.read_bytes())
-        table = BatchTable.empty(len(data) // 61 + 1)
-        scan(data, 0, table)
+        table = table_of(data)
         for position, size in zip(table.position.tolist(), table.size.tolist(), strict=True):
             yield data[position : position + size]
 
@@ -534,13 +532,11 @@ def cleaned(log: PartitionLog, sources: tuple[Segment, ...], kept: list[int], ow
     segment = CleanedSegment(owned_disk, log.path, sources[0].base_offset, interval_bytes=0)  # type: ignore[arg-type]
     for source in sources:
         data = bytes(source.log.read(0, source.size))
-        table = BatchTable.empty(16)
-        scan(data, 0, table)
+        table = table_of(data)
         for row in range(table.rows):
             if int(table.base_offset[row]) in kept:
                 batch = memoryview(data)[int(table.position[row]) : int(table.end[row])]
-                one = BatchTable.empty(1)
-                scan(batch, 0, one)
+                one = table_of(batch)
                 segment.append(batch, one)
     segment.finish([], sources[-1].log.stat().st_mtime_ns)
     return segment

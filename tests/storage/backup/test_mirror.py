@@ -124,16 +124,6 @@ def test_a_new_topic_has_the_sources_config_but_keeps_everything(source: OwnedDi
     target.close()
 
 
-def test_it_rolls_by_its_own_config(source: OwnedDir, target: OwnedDir) -> None:
-    target.create_topic("t", 1)
-    mirrored(source.path, target)
-    assert len(target.log(TP).snapshot().segments) == 1
-    assert target.log_dir.partitions("t") == [0, 1]
-    assert read(target, "t") == read(source, "t")
-    source.close()
-    target.close()
-
-
 def test_it_begins_at_the_sources_first_segment(tmp_path: Path, target: OwnedDir) -> None:
     items: list[Item] = [Batch(many(5)), ROLL, Batch(many(5))]
     path = tmp_path / "built"
@@ -233,16 +223,6 @@ def test_damage_stops_one_partition(tmp_path: Path, target: OwnedDir) -> None:
     assert results[TopicPartition("t", 1)].error is None
     assert len(values_of(target.log(TopicPartition("t", 1)).snapshot())) == 15
     target.close()
-
-
-def test_transactions_are_copied_whole(tmp_path: Path, target: OwnedDir) -> None:
-    items: list[Item] = [Batch(many(3), producer_id=7, transactional=True), abort(7), Batch(many(2))]
-    path = tmp_path / "built"
-    build_log_dir(path, {"t": [Partition(items)]})
-    mirrored(path, target)
-    close_clean(target)
-    without = ("partition.metadata", "topic.properties", "leader-epoch-checkpoint")
-    assert tree_of(target.path / "t-0", without) == tree_of(path / "t-0", without)
 
 
 def test_into_a_brokers_directory_only_what_it_made(tmp_path: Path, source: OwnedDir) -> None:
@@ -408,25 +388,6 @@ def read_manifest(file: Path) -> Manifest:
 
 def ranges_of(manifest: Manifest, tp: TopicPartition = TP) -> list[tuple[int, int, int]]:
     return [(one.first_offset, one.last_offset, one.batches) for one in manifest.partitions[tp].ranges]
-
-
-def test_increments_add_to_it(tmp_path: Path) -> None:
-    source = opened(tmp_path / "source")
-    source.create_topic("t", 1, {"segment.bytes": "500"})
-    target, file = tmp_path / "copy", tmp_path / "m.json"
-    ends = []
-    for n in range(4):
-        append(source.log(TP), [b"message %d" % n] * 10)
-        recorder = backed_up(source.path, opened(target), file)
-        assert recorder.found == {}
-        manifest = read_manifest(file)
-        ends.append(manifest.partitions[TP].log_end_offset)
-        assert verify_manifest(target, manifest) == []
-    assert ends == [10, 20, 30, 40]
-    assert ranges_of(manifest) == [(n, n + 9, 1) for n in range(0, 40, 10)]
-    backed_up(source.path, opened(target), file)
-    assert ranges_of(read_manifest(file)) == ranges_of(manifest)
-    source.close()
 
 
 def test_what_a_copy_has_and_its_manifest_does_not_is_added(tmp_path: Path) -> None:

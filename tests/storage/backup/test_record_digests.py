@@ -15,7 +15,7 @@ from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import MAX_OFFSET, Isolation, TopicPartition
 from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, commit, many
-from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.damaged_bytes import flip
 
 TP = TopicPartition("t", 0)
 
@@ -135,22 +135,9 @@ def test_ranges_begin_at_multiples(tmp_path: Path) -> None:
 
 def test_damage_is_an_error(tmp_path: Path) -> None:
     built = build_log_dir(tmp_path / "log", {"t": [[Batch(many(5)), Batch(many(5)), ROLL, Batch(many(5))]]})["t", 0]
-    data = bytearray(built.log().read_bytes())
-    data[-1] ^= 1
-    built.log().write_bytes(data)
+    flip(built.log(), -1)
     with pytest.raises(CorruptBatch):
         digest_of(LogDir.open_read_only(tmp_path / "log").log(TP).snapshot())
-
-
-@requires_fixtures
-def test_what_real_brokers_wrote_with_each_codec_is_the_same() -> None:
-    """Partition 0 of each topic has the same messages but for their timestamps; each one is equal to itself."""
-    log_dir = LogDir.open_read_only(FIXTURES / "codecs" / "log")
-    for topic in log_dir.topics():
-        if topic.startswith("c-"):
-            log = log_dir.log(TopicPartition(topic, 0)).snapshot()
-            assert digest_of(log).whole.records > 0
-            assert diff_records(log, log) == LogDiff()
 
 
 def keyed(*numbers: int) -> list[Record]:

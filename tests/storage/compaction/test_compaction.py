@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from storage.append.partition_log import PartitionLog
-from storage.compaction.cleaner import compact_partition, dirty_range_of, preview_partition
+from storage.compaction.cleaner import compact_partition, dirty_range_of
 from storage.compaction.compaction import CompactionResult, DirtyRange, dirty_range, group_by_size
 from storage.config import BrokerConfig, LogConfig
 from storage.directory.owned_dir import Opening, OwnedDir
-from storage.errors import CorruptIndex, NotPermitted, SegmentGone
+from storage.errors import CorruptIndex, SegmentGone
 from storage.files import checkpoints, names
 from storage.files.names import FileKind, FileState, parse_segment_file, segment_file
 from storage.format.batches import BatchTable, Column, scan
@@ -29,7 +29,7 @@ from tests.support.compacted_logs import TP, compact, contents, latest, opened, 
 from tests.support.control_batches import marker_batch
 from tests.support.crash_points import Sessions, every_crash
 from tests.support.fixtures import FIXTURES, copy_log_dir, log_dir_of, read_golden, requires_fixtures, topics_of
-from tests.support.owned_dirs import NOW_MS, HastyDisk, StandingClock, append, close_clean
+from tests.support.owned_dirs import NOW_MS, HastyDisk, StandingClock, close_clean
 from tests.support.readers import read_all
 from tests.support.uncompiled import plain_kernels
 
@@ -320,15 +320,6 @@ def test_segments_that_retention_removes_meanwhile(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def test_only_where_somebody_said_so(tmp_path: Path) -> None:
-    owned = opened(tmp_path / "log")
-    owned.create_topic("kept", 1)
-    append(owned.log(TopicPartition("kept", 0)), [b"x"])
-    with pytest.raises(NotPermitted, match="cannot be compacted"):
-        compact_partition(owned, TopicPartition("kept", 0))
-    close_clean(owned)
-
-
 # Crashes
 
 
@@ -474,26 +465,6 @@ def test_the_same_as_kafkas_cleaner(tmp_path: Path, name: str) -> None:
     golden = read_golden(FIXTURES / "compaction-after" / "golden" / f"{name}.jsonl.gz")
     assert read_all(LogDir.open_read_only(path).log(tp).snapshot()) == golden
     assert not verify_log_dir(path, [tp])
-
-
-@requires_fixtures
-@pytest.mark.parametrize("name", PARTITIONS)
-def test_a_dry_run_tells_the_same_and_changes_nothing(tmp_path: Path, name: str) -> None:
-    path = prepared(tmp_path, name)
-    tp = TopicPartition(name[:-2], int(name[-1]))
-    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
-    clock = StandingClock(cleaned_at(name))
-    told = preview_partition(LogDir.open_read_only(path, clock=clock), tp)
-    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
-    done = compacted(path, name, clock.time_ms)
-    assert told.dry_run
-    assert (told.end_offset, told.segments_before, told.segments_after) == (
-        done.end_offset, done.segments_before, done.segments_after
-    )  # fmt: skip
-    for field in ("records_read", "records_kept", "bytes_read", "keys_gone", "null_keys"):
-        assert getattr(told.counts, field) == getattr(done.counts, field), field
-    # Headers that stay for their producers' sake are 61 bytes each.
-    assert (done.counts.bytes_kept - told.counts.bytes_kept) % 61 == 0
 
 
 @requires_fixtures

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from storage.config import (
     BROKER_KEYS,
-    NEW_TOPIC_OVERRIDES,
     TOPIC_KEYS,
     BrokerConfig,
     LogConfig,
@@ -24,7 +23,6 @@ from storage.config import (
 )
 from storage.config import keys as known
 from storage.errors import InvalidConfig
-from storage.types import TimestampType
 
 BROKER = BrokerConfig()
 
@@ -94,29 +92,6 @@ def test_verdicts_are_kafkas() -> None:
             assert repr(text) in str(problems[0])
         checked += 1
     assert checked > 600
-
-
-def test_topics_that_we_make_keep_everything() -> None:
-    config = LogConfig.from_overrides(BROKER.topic_defaults, NEW_TOPIC_OVERRIDES)
-    assert config.retention_ms == -1
-    assert config.origin("retention.ms") is Origin.TOPIC
-
-
-def test_values() -> None:
-    config = topic(
-        cleanup_policy="compact, delete",
-        message_timestamp_type="LogAppendTime",
-        preallocate="TRUE",
-        min_cleanable_dirty_ratio="0.25",
-    )
-    assert (config.compact, config.delete, config.preallocate) == (True, True, True)
-    assert config.timestamp_type is TimestampType.LOG_APPEND_TIME
-    assert config.min_cleanable_dirty_ratio == 0.25
-    texts = config.texts()
-    assert texts["cleanup.policy"] == "compact,delete"
-    assert texts["preallocate"] == "true"
-    assert texts["min.cleanable.dirty.ratio"] == "0.25"
-    assert texts.keys() == TOPIC_KEYS.keys()
 
 
 def test_max_segment_ms() -> None:
@@ -396,14 +371,3 @@ def test_texts_round_trip(overrides: Given) -> None:
     lags_conflict = config.min_compaction_lag_ms > config.max_compaction_lag_ms
     assert bool(problems) == lags_conflict
     assert again.texts() == config.texts()
-
-
-def test_defaults() -> None:
-    config = topic()
-    assert config == LogConfig()
-    assert config.segment_bytes == 1073741824
-    assert config.max_message_bytes == 1048588
-    assert (config.compact, config.delete) == (False, True)
-    assert config.timestamp_type is TimestampType.CREATE_TIME
-    assert config.message_magic == 2
-    assert config.origin("segment.bytes") is Origin.DEFAULT

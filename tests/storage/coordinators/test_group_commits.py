@@ -24,7 +24,6 @@ from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.log.topic_info import TopicInfo
 from storage.types import MAX_OFFSET, TopicPartition
-from storage.verify.verify import verify_log_dir
 from tests.storage.coordinators.test_group_offsets import committed, plain
 from tests.support.builders import Batch, build_log_dir
 from tests.support.crash_points import Sessions, every_crash
@@ -274,18 +273,6 @@ def test_a_copy_with_fewer_partitions_stays_as_it_is(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def test_a_brokers_directory_without_the_topic(tmp_path: Path) -> None:
-    build_log_dir(tmp_path, {"t": [[b"one"]]})
-    owned = opened(tmp_path, Opening())
-    committer, offsets = committer_of(owned)
-    with pytest.raises(NotPermitted, match="only the broker"):
-        committer.check("g")
-    with pytest.raises(NotPermitted, match="only the broker"):
-        committer.commit("g", {T0: 1})
-    assert offsets.partitions() == []
-    close_clean(owned)
-
-
 def test_a_brokers_directory_that_does_not_tell_how_many_partitions(tmp_path: Path) -> None:
     """Groups that are there have shown where they are; others could be anywhere."""
     build_log_dir(tmp_path, {CONSUMER_OFFSETS_TOPIC: [[], [Batch([committed("g", 1)])]]})
@@ -335,24 +322,6 @@ def test_the_groups_partition_is_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(UnknownTopicOrPartition):
         committer.forget("g", [T0])
     assert owned.close().clean
-
-
-@requires_fixtures
-def test_the_fixtures_groups_go_on_elsewhere(tmp_path: Path) -> None:
-
-    shutil.copytree(FIXTURES / "groups" / "log", tmp_path / "log")
-    owned = opened(tmp_path / "log", Opening())
-    committer, offsets = committer_of(owned)
-    before = offsets.groups()
-    committer.commit("billing", {TopicPartition("orders", 0): 7})
-    committer.delete("größe-групп")
-    after = offsets.groups()
-    assert after.keys() == before.keys() - {"größe-групп"}
-    assert after["billing"].offsets["orders"][0].offset == 7
-    assert after["billing"].offsets["orders"][1] == before["billing"].offsets["orders"][1]
-    assert after["shipping"] == before["shipping"]
-    assert owned.close().clean
-    assert not verify_log_dir(tmp_path / "log")
 
 
 def test_compaction_keeps_what_is_committed(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, commit
 from tests.support.commands import output_of
+from tests.support.damaged_bytes import flip
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.own_topics import golden
 from tests.support.owned_dirs import opened
@@ -179,9 +180,7 @@ def test_what_does_not_parse_is_passed_over_and_told(tmp_path: Path) -> None:
 def test_a_damaged_batch_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
     log_dir = built(tmp_path, Batch([committed("a", 1)]), Batch([committed("a", 2)]), ROLL, Batch([committed("b", 3)]))
     path = tmp_path / OFFSETS_TP.dir_name / segment_file(0, FileKind.LOG)
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(data)
+    flip(path, -3)
     offsets = GroupOffsets(log_dir)
     assert plain(offsets.groups()) == {"a": {"t": {0: 1}}, "b": {"t": {0: 3}}}
     assert "checksum" in offsets.problems()[0]

@@ -28,7 +28,7 @@ from tests.storage.files.test_descriptors import open_paths
 from tests.support.faults import FaultyDisk
 from tests.support.fixtures import ROOT
 from tests.support.mounts import KAFKAFS, mounted, requires_fuse, run_kafkafs
-from tests.support.owned_dirs import NOW_MS, StandingClock, append, close_clean, opened, read, values_of
+from tests.support.owned_dirs import NOW_MS, StandingClock, append, close_clean, opened, read
 
 TP = TopicPartition("t", 0)
 PARTITIONS = 300
@@ -98,26 +98,6 @@ def test_all_partitions_are_written_to_with_few_descriptors(tmp_path: Path) -> N
     owned = opened(tmp_path / "dir", Opening())
     assert read(owned, "t", 299) == [b"before", *[b"one", b"two"] * 3]
     close_clean(owned)
-
-
-def test_recover_makes_the_directory_clean(tmp_path: Path) -> None:
-    many(tmp_path / "dir")
-    command = [*LIMITED, *KAFKAFS, "recover", str(tmp_path / "dir")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "dir" / names.CLEAN_SHUTDOWN).exists()
-    assert run_kafkafs("verify", tmp_path / "dir").returncode == 0
-
-
-def test_a_mirror_of_many_partitions(tmp_path: Path) -> None:
-    tps = many(tmp_path / "dir")
-    run_kafkafs("recover", tmp_path / "dir")
-    command = [*LIMITED, *KAFKAFS, "mirror", str(tmp_path / "dir"), str(tmp_path / "copy")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    copy = LogDir.open_read_only(tmp_path / "copy")
-    assert all(values_of(copy.log(tp).snapshot()) == [b"before"] for tp in tps)
-    assert (tmp_path / "copy" / names.CLEAN_SHUTDOWN).exists()
 
 
 @requires_fuse

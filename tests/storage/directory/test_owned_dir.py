@@ -19,8 +19,6 @@ from storage.directory import guest_rules, owned_dir
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import (
     InvalidConfig,
-    InvalidTopic,
-    LogLocked,
     NotALogDir,
     NotPermitted,
     PartitionOffline,
@@ -72,17 +70,6 @@ def broker(tmp_path: Path) -> BuiltLogDir:
 
 
 # The lock
-
-
-def test_one_owner_at_a_time(tmp_path: Path) -> None:
-    owned = opened(tmp_path)
-    assert holder(tmp_path) == os.getpid()
-    with pytest.raises(LogLocked, match=f"process {os.getpid()}"):
-        opened(tmp_path)
-    owned.close()
-    assert holder(tmp_path) is None
-    assert not (tmp_path / names.LOCK).exists()
-    opened(tmp_path).close()
 
 
 def test_another_process_is_refused_before_anything_changes(broker: BuiltLogDir) -> None:
@@ -390,29 +377,11 @@ def test_partitions_by_num_partitions(tmp_path: Path) -> None:
     owned.close()
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a b", "ü", "x" * 250, "a_b"])
-def test_names_that_kafka_refuses(tmp_path: Path, name: str) -> None:
-    owned = opened(tmp_path)
-    owned.create_topic("a.b")
-    with pytest.raises(InvalidTopic):
-        owned.create_topic(name)
-    assert owned.log_dir.topics() == ["a.b"]
-    owned.close()
-
-
 def test_the_longest_name_works(tmp_path: Path) -> None:
     owned = opened(tmp_path)
     owned.create_topic("x" * 249)
     owned.delete_topic("x" * 249)
     close_clean(owned)
-
-
-def test_a_bad_config_makes_no_topic(tmp_path: Path) -> None:
-    owned = opened(tmp_path)
-    with pytest.raises(InvalidConfig):
-        owned.create_topic("t", 1, {"segment.byte": "1"})
-    assert owned.log_dir.topics() == []
-    owned.close()
 
 
 def test_altering_sets_unsets_and_reaches_open_logs(tmp_path: Path) -> None:

@@ -27,13 +27,15 @@ from storage.files.cluster_metadata import (
 )
 from storage.files.log_file import LogFile
 from storage.files.names import CLUSTER_METADATA_TOPIC
-from storage.format.batches import MOST_BATCH_BYTES, BatchTable, scan
+from storage.format.batches import MOST_BATCH_BYTES
 from storage.format.block import Record
 from storage.format.decoder import Decoder
 from storage.format.messages import held_by_all
 from storage.format.record_batch import encode_batch
 from tests.support.builders import Batch, build_log_dir
+from tests.support.damaged_bytes import flip
 from tests.support.large_batches import large_batch
+from tests.support.readers import table_of
 
 DATA = Path(__file__).parent / "data" / "cluster-metadata"
 LOG = "__cluster_metadata-0/00000000000000000000.log"
@@ -55,8 +57,7 @@ def copy_of(name: str, to: Path) -> Path:
 def values_of(file: Path) -> Iterator[tuple[int, bytes]]:
     """(offset, value) of every record in a file of batches."""
     data = file.read_bytes()
-    table = BatchTable.empty(1000)
-    scan(data, 0, table)
+    table = table_of(data)
     block = Decoder().decode(data, table, origin=0)
     for row, offset in enumerate(block.offset.tolist()):
         value = block.value(row)
@@ -127,8 +128,7 @@ def drop_log_before_snapshot(directory: Path) -> Path:
     """As a broker cleans the metadata log: what the snapshot holds goes, by whole batches."""
     log = directory / LOG
     data = log.read_bytes()
-    table = BatchTable.empty(1000)
-    scan(data, 0, table)
+    table = table_of(data)
     row = next(row for row in range(table.rows) if table.last_offset[row] >= 120)
     base = int(table.base_offset[row])
     assert base <= 120
@@ -167,9 +167,7 @@ def test_cut_snapshot_is_not_used(tmp_path: Path, size: int) -> None:
 def test_damaged_snapshots_say_so(tmp_path: Path) -> None:
     directory = copy_of("snapshot-and-log", tmp_path)
     for snapshot in directory.glob("__cluster_metadata-0/*.checkpoint"):
-        data = bytearray(snapshot.read_bytes())
-        data[-1] ^= 1
-        snapshot.write_bytes(data)
+        flip(snapshot, -1)
     drop_log_before_snapshot(directory)
     metadata = ClusterMetadataReader(directory).refresh()
     assert metadata is not None
@@ -237,8 +235,7 @@ def test_a_batch_above_the_bound_is_not_read(tmp_path: Path, monkeypatch: pytest
 def test_follows_into_a_new_segment(tmp_path: Path) -> None:
     directory = copy_of("log-only", tmp_path)
     whole = (directory / LOG).read_bytes()
-    table = BatchTable.empty(1000)
-    scan(whole, 0, table)
+    table = table_of(whole)
     middle = table.rows // 2
     (directory / LOG).write_bytes(whole[: int(table.position[middle])])
     reader = ClusterMetadataReader(directory)
@@ -271,8 +268,7 @@ def test_begins_anew_when_the_log_was_truncated_and_written_on(tmp_path: Path) -
     directory = copy_of("log-only", tmp_path)
     log = directory / LOG
     whole = log.read_bytes()
-    table = BatchTable.empty(1000)
-    scan(whole, 0, table)
+    table = table_of(whole)
     cut = int(table.position[table.rows // 2])
     reader = ClusterMetadataReader(directory)
     # Other batches, which make no topics, stand there first.
@@ -295,8 +291,7 @@ def test_unchanged_topics_are_shared(tmp_path: Path) -> None:
     directory = copy_of("snapshot-and-log", tmp_path)
     log = directory / LOG
     whole = log.read_bytes()
-    table = BatchTable.empty(1000)
-    scan(whole, 0, table)
+    table = table_of(whole)
     created = next(row for row in range(table.rows) if table.base_offset[row] >= 120)
     log.write_bytes(whole[: int(table.position[created])])
     reader = ClusterMetadataReader(directory)
@@ -316,8 +311,7 @@ def test_every_byte_of_the_log_damaged_gives_a_prefix(tmp_path: Path) -> None:
     log = directory / LOG
     whole = log.read_bytes()
     states = {}
-    table = BatchTable.empty(1000)
-    scan(whole, 0, table)
+    table = table_of(whole)
     for row in range(table.rows + 1):
         log.write_bytes(whole[: int(table.position[row]) if row < table.rows else len(whole)])
         metadata = ClusterMetadataReader(directory).refresh()

@@ -12,10 +12,10 @@ import pytest
 
 from storage.errors import DecompressionFailed, StorageError, UnsupportedFormat
 from storage.format import compression
-from storage.format.batches import BatchTable, scan
 from storage.format.compression import Codec, OutputFull, compress, decompress, decompress_into
 from storage.format.decoder import Decoder
 from tests.support.raw_batches import batch, message, record
+from tests.support.readers import table_of
 from tests.support.uncompiled import plain_kernels
 
 CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -273,8 +273,7 @@ def test_a_bomb_is_one_damaged_batch_to_the_decoder(codec: Codec, magic: int, pl
     packed = BOMBS[codec](16 * CAP)
     bomb = batch(packed, 1, attributes=codec, count=1) if magic == 2 else message(1, packed, attributes=codec)
     data = batch([record()]) + bomb + batch([record()], 2)
-    table = BatchTable.empty(3)
-    scan(data, 0, table)
+    table = table_of(data)
     decoder = Decoder(max_decompressed_bytes=CAP, block_bytes=4096)
 
     def blocks() -> None:
@@ -302,8 +301,7 @@ def test_a_snappy_block_that_claims_four_gigabytes_takes_no_memory() -> None:
         decompress_into(Codec.SNAPPY, claim, bytearray(100))
     assert caught.value.needed == 2**32 - 1
     data = batch(claim, attributes=Codec.SNAPPY, count=1)
-    table = BatchTable.empty(1)
-    scan(data, 0, table)
+    table = table_of(data)
     decoder = Decoder()
     damage = decoder.decode(data, table, origin=0).damage
     assert damage is not None

@@ -9,11 +9,11 @@ import pytest
 
 from storage.errors import CorruptBatch
 from storage.format import decode_kernel, decoder
-from storage.format.batches import BatchTable, scan
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
 from tests.support.damaged_bytes import with_right_checksums
 from tests.support.raw_batches import batch, body, message, record, sized, varint
+from tests.support.readers import table_of
 from tests.support.uncompiled import plain_kernels, uncompiled
 
 INT64_MAX = 2**63 - 1
@@ -30,8 +30,7 @@ def _both_forms(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def decode(data: bytes) -> RecordBlock:
-    table = BatchTable.empty(100)
-    scan(data, 0, table)
+    table = table_of(data)
     return Decoder().decode(data, table, origin=0, control=True)
 
 
@@ -244,8 +243,7 @@ def decode_wrapper(
     content: bytes, offset: int, *, magic: int = 1, attributes: int = 2, capacity: int = 50
 ) -> tuple[list[list[int]], str]:
     """([offset, timestamp] of each message, what is wrong) of a wrapper message at `offset` with this content."""
-    table = BatchTable.empty(1)
-    scan(message(offset, b"", magic=magic, attributes=attributes, timestamp=7777), 0, table)
+    table = table_of(message(offset, b"", magic=magic, attributes=attributes, timestamp=7777))
     columns, fault = np.empty((9, capacity), np.int64), np.zeros(4, np.int64)
     spans = np.array([0, len(content)], np.int64)
     _, used = decoder.decode_kernel.decode(  # built or plain
@@ -343,8 +341,7 @@ def test_bad_wrappers(content: bytes, offset: int, what: str) -> None:
 @pytest.mark.parametrize("plain", [False, True])
 def test_rows_spans_and_columns_are_checked(data: bytes, plain: bool) -> None:
     module = uncompiled("storage.format.decode_kernel") if plain else decode_kernel
-    table = BatchTable.empty(1)
-    scan(data, 0, table)
+    table = table_of(data)
     columns, fault, none = np.empty((9, 1), np.int64), np.zeros(4, np.int64), np.empty(0, np.int64)
     skip = np.empty(0, np.uint8)
 

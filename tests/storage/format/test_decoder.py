@@ -21,17 +21,12 @@ from storage.types import is_compiled
 from tests.storage.format.test_both_forms import Outcome, read_all
 from tests.support.damaged_bytes import damaged, with_right_checksums
 from tests.support.raw_batches import batch, body, message, record, sized, varint
+from tests.support.readers import table_of
 from tests.support.uncompiled import uncompiled
 
 # Decoder: what is left out, where damage and full arenas stop it, what it recycles.
 
 CODECS = list(Codec)
-
-
-def table_of(data: bytes, position: int = 0) -> BatchTable:
-    table = BatchTable.empty(1000)
-    scan(data, position, table)
-    return table
 
 
 def packed(codec: Codec, base_offset: int = 0, count: int = 1, *, attributes: int = 0, value: bytes = b"v") -> bytes:
@@ -321,8 +316,7 @@ TOO_MANY_RECORDS = "more records than are read of one batch"
 
 
 def scanned(data: bytes) -> tuple[bytes, BatchTable]:
-    table = BatchTable.empty(1)
-    scan(data, 0, table)
+    table = table_of(data)
     return data, table
 
 
@@ -453,8 +447,7 @@ VALUES = [b"v0", b"", None, b"v" * 300]
 
 def a_block() -> RecordBlock:
     data = batch(RECORDS[:3], 10) + batch(RECORDS[3:], 10)
-    table = BatchTable.empty(2)
-    scan(data, 0, table)
+    table = table_of(data)
     return Decoder().decode(data, table, origin=0)
 
 
@@ -503,8 +496,7 @@ def test_headers_of_foreign_columns_raise() -> None:
 
 def test_a_detached_block_outlives_the_next_decode() -> None:
     first, second = bytearray(batch([record(0, b"one")])), batch([record(0, b"two")], 5)
-    table = BatchTable.empty(1)
-    scan(first, 0, table)
+    table = table_of(first)
     decoder = Decoder()
     block = decoder.decode(first, table, origin=0)
     kept = block.detach()
@@ -548,8 +540,7 @@ def without_libraries(data: bytes, patch: pytest.MonkeyPatch, **options: bool) -
 
 def taken(data: bytes) -> int:
     """How many batches from the first on the kernel takes."""
-    table = BatchTable.empty(100)
-    scan(data, 0, table)
+    table = table_of(data)
     spans = np.zeros((2, table.rows), np.int64)
     arena, rows = np.empty(1 << 20, np.uint8), np.arange(table.rows, dtype=np.int64)
     library = CodecLibrary()

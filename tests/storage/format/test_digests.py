@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from storage.backup.record_digests import CanonicalRecords, RecordDigest
 from storage.format import checksum, checksum_kernel, decoder, digest_kernel, hashing
-from storage.format.batches import BatchTable, Column, scan
+from storage.format.batches import Column
 from storage.format.block import Record, RecordBlock
 from storage.format.compression import Codec
 from storage.format.decoder import Decoder, verify_crcs
@@ -26,6 +26,7 @@ from storage.format.record_batch import BatchFields, encode_batch
 from storage.types import is_compiled
 from tests.support.fixtures import ROOT
 from tests.support.raw_batches import batch, message, record
+from tests.support.readers import table_of
 from tests.support.uncompiled import plain_kernels, uncompiled
 
 # Known answers, and every way to a checksum giving the same one.
@@ -123,8 +124,7 @@ def test_a_flipped_bit_anywhere_is_found(plain: bool, limit: int, monkeypatch: p
         monkeypatch.setattr(decoder, "checksum_kernel", uncompiled("storage.format.checksum_kernel"))
     parts = [batch([record(value=b"v" * 60)]), message(1, b"v" * 99), message(2, b"v", magic=0), batch([record()], 3)]
     data = b"".join(parts)
-    table = BatchTable.empty(4)
-    scan(data, 1000, table)
+    table = table_of(data, 1000)
     assert verify_crcs(data, table, 0, 4, 1000) is None
     for row, part in enumerate(parts):
         start = int(table.position[row]) - 1000
@@ -151,8 +151,7 @@ def test_batches_of_every_size() -> None:
     dice = random.Random(3)
     for size in (*range(70), *range(375, 400), *range(3060, 3090), 3500, 10_000, 100_001):
         data = bytearray(batch(dice.randbytes(size), count=1))
-        table = BatchTable.empty(1)
-        scan(data, 0, table)
+        table = table_of(data)
         assert verify_crcs(data, table, 0, 1, 0) is None
         data[dice.randrange(21, len(data))] ^= 1 << dice.randrange(8)
         damage = verify_crcs(data, table, 0, 1, 0)
@@ -313,8 +312,7 @@ def plain_canonical(records: Iterable[tuple[int, Record]]) -> bytes:
 
 def block_of(records: list[Record], base_offset: int = 0, codec: Codec = Codec.NONE) -> RecordBlock:
     data = encode_batch(records, base_offset=base_offset, codec=codec, fields=BatchFields()) if records else b""
-    table = BatchTable.empty(4)
-    scan(data, 0, table)
+    table = table_of(data)
     block = Decoder().decode(data, table, origin=0)
     block.check()
     return block

@@ -18,7 +18,6 @@ from aiokafka.record.legacy_records import LegacyRecordBatch
 
 from storage.append import batch_encoder
 from storage.errors import CorruptBatch, InvalidRecord, RecordTooLarge, UnsupportedFormat
-from storage.format.batches import BatchTable, scan
 from storage.format.block import Record, RecordBlock, RecordColumns
 from storage.format.compression import Codec
 from storage.format.control_records import (
@@ -42,6 +41,7 @@ from storage.format.record_batch import (
 from tests.storage.format.test_both_forms import read_all
 from tests.support.control_batches import control_batch, control_key, marker_batch, marker_value
 from tests.support.fixtures import FIXTURES, read_golden, requires_fixtures
+from tests.support.readers import table_of
 from tests.support.record_headers import batches, v2_header
 from tests.support.uncompiled import plain_kernels
 
@@ -444,12 +444,6 @@ def test_what_the_old_formats_lack_is_refused() -> None:
 
 # The broker accepted these as they are; they do not decode (fixtures/README.md).
 DAMAGED = {"rec-c4-flip-magic-0", "rec-m-flip-below-recovery-point-0"}
-
-
-def table_of(data: bytes) -> BatchTable:
-    table = BatchTable.empty(len(data) // 26 + 1)
-    scan(data, 0, table)
-    return table
 
 
 def decoded(data: bytes, *, control: bool = True) -> RecordBlock:

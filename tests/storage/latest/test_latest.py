@@ -25,6 +25,7 @@ from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation, TopicPartition
 from tests.support.builders import ROLL, Batch, BuiltRecord, Item, Partition, abort, build_log_dir, commit
+from tests.support.damaged_bytes import flip
 from tests.support.uncompiled import plain_kernels, uncompiled
 
 # The latest records of keys against a dict: any keys and offsets, compiled and plain; how much memory they take.
@@ -160,9 +161,7 @@ def test_too_many_keys_name_the_way_out(tmp_path: Path) -> None:
 
 def test_damage_may_hide_the_latest(tmp_path: Path) -> None:
     built = build_log_dir(tmp_path, {"t": [Partition([Batch(keyed(5, 3)), Batch(keyed(5, 3)), ROLL])]})["t", 0]
-    data = bytearray(built.log(0).read_bytes())
-    data[-3] ^= 1
-    built.log(0).write_bytes(data)
+    flip(built.log(0), -3)
     with pytest.raises(CorruptBatch):
         latest_offsets(snapshot_of(built.path.parent), Isolation.READ_UNCOMMITTED, MEMORY)
 

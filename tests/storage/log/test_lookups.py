@@ -38,6 +38,7 @@ from tests.support.builders import (
     commit,
     many,
 )
+from tests.support.damaged_bytes import flip
 from tests.support.fixtures import FIXTURES, GoldenCase, case_params, copy_log_dir, golden_cases, requires_fixtures
 from tests.support.readers import open_log, read_all
 
@@ -349,9 +350,7 @@ def test_messages_below_the_log_start_count(tmp_path: Path) -> None:
 def test_damage_after_the_cut_is_an_error(tmp_path: Path) -> None:
     """It may hide a message of that time."""
     built = build_log_dir(tmp_path / "log", {"t": [[Batch(stamped(10)), Batch(stamped(30)), ROLL, Batch(stamped(40))]]})
-    data = bytearray(built["t", 0].log().read_bytes())
-    data[-1] ^= 1
-    built["t", 0].log().write_bytes(data)
+    flip(built["t", 0].log(), -1)
     with pytest.raises(CorruptBatch):
         cut_at(LogDir.open_read_only(built.path).log(TP).snapshot(), 20)
 
@@ -395,9 +394,7 @@ def test_damage_is_an_error(tmp_path: Path) -> None:
     assert count_messages(snapshot, 6, 9, Isolation.READ_UNCOMMITTED) == 3
     with pytest.raises(CorruptBatch, match=log.name):
         count_messages(snapshot, 0, 9, Isolation.READ_UNCOMMITTED)
-    data = bytearray(built.log(2).read_bytes())
-    data[70] ^= 1  # within the records
-    built.log(2).write_bytes(data)
+    flip(built.log(2), 70)  # within the records
     with pytest.raises(CorruptBatch, match="checksum"):
         count_messages(snapshot, 7, 9, Isolation.READ_UNCOMMITTED)
 

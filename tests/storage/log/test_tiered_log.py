@@ -237,12 +237,6 @@ def test_the_active_segment_moves_after_it_has_grown(tmp_path: Path) -> None:
 
 
 @requires_fixtures
-def test_a_log_without_a_tier_is_as_before() -> None:
-    snapshot = LogDir.open_read_only(TIERS / "log").log(GONE).snapshot()
-    assert (snapshot.log_start_offset, snapshot.remote_offsets is None) == (1260, False)
-
-
-@requires_fixtures
 def test_overlapping_segments_are_cut_where_batches_begin(tmp_path: Path) -> None:
     directory = copied(TIERS / "lost" / "log", tmp_path / "log", metadata=False)
     tier = copied(TIERS / "lost" / "tier-local", tmp_path / "tier")

@@ -39,6 +39,7 @@ from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
 from tests.support.builders import ROLL, START_MS, Batch, Item, Partition, abort, build_log_dir, commit, many, topic_id
 from tests.support.commands import output_of
+from tests.support.damaged_bytes import flip
 from tests.support.faults import Crash, FaultyDisk
 from tests.support.owned_dirs import tree_of
 
@@ -192,9 +193,7 @@ def test_damage_is_refused_or_salvaged(tmp_path: Path, segment: int, link: bool)
     built = build_log_dir(tmp_path / "old", {"t": [Partition(items)], "u": [[b"x"]]}, clean=False)
     log = sorted((built.path / "t-0").glob("*.log"))[segment]
     (built.path / "recovery-point-offset-checkpoint").unlink()
-    data = bytearray(log.read_bytes())
-    data[100] ^= 1
-    log.write_bytes(data)
+    flip(log, 100)
     with pytest.raises(CorruptBatch, match="salvage") as refused:
         revived(tmp_path, built.path, link=link)
     assert refused.value.path == log
@@ -205,17 +204,6 @@ def test_damage_is_refused_or_salvaged(tmp_path: Path, segment: int, link: bool)
     assert [row[0] for row in values(target, TP)] == [offset for offset in range(40) if offset not in lost]
     assert result.built[TP].salvaged
     assert not result.built[TopicPartition("u", 0)].salvaged
-
-
-def test_a_damaged_last_batch_is_not_a_torn_tail(tmp_path: Path) -> None:
-    """Below the recovery point it was whole once: it is damage."""
-    built = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(10)), Batch(many(10))])]})
-    (log,) = (built.path / "t-0").glob("*.log")
-    data = bytearray(log.read_bytes())
-    data[-1] ^= 1
-    log.write_bytes(data)
-    with pytest.raises(CorruptBatch, match="salvage"):
-        run(Request(sources=[built.path], target=tmp_path / "new"))
 
 
 def test_until_a_time(tmp_path: Path) -> None:

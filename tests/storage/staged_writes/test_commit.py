@@ -129,13 +129,6 @@ def test_a_write_is_appended_in_the_order_of_its_tasks(before: Path) -> None:
     assert commit_ledger.read(before) == Ledger()
 
 
-def test_nothing_to_write_is_remembered_too(before: Path) -> None:
-    owned = opened(before)
-    assert commit.commit(owned, WriteId(QUERY, 0), []) == (True, {})
-    assert commit.commit(owned, WriteId(QUERY, 0), []) == (False, {})
-    close_sound(owned)
-
-
 @pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("version", ["0.9.0", "0.10.2", "3.0"])
 def test_formats_and_codecs(tmp_path: Path, codec: str, version: str) -> None:
@@ -457,23 +450,6 @@ def _lose(path: Path, tp: TopicPartition) -> None:
 
 def _kinds(path: Path) -> list[tuple[FaultKind, Severity]]:
     return sorted(((one.kind, one.severity) for one in verify_log_dir(path)), key=str)
-
-
-def test_giving_up_a_write_that_cannot_be_finished(before: Path) -> None:
-    """What has its share keeps it, and the query goes on by playing the batch again."""
-    _stop_with_write_pending(before)
-    assert {share for _, share in _pending(before).shares} == {Share.WAITING}
-    _lose(before, OTHER)
-    assert [share for _, share in _pending(before).shares] == [Share.WAITING, Share.LOST]
-    owned = opened(before)
-    write = _pending(before)
-    assert str(write) == f"write {QUERY}, micro-batch 0: t/0 2 messages written; t/1 2 messages lost"
-    give_up(owned, write)
-    assert owned.commits.state == Ledger() == commit_ledger.read(before)
-    _write(owned, None, 0)
-    assert read(owned, "t") == WRITES[0][TP] * 2
-    assert read(owned, "t", 1) == _expected(OTHER, 1)
-    close_sound(owned)
 
 
 def _pending(path: Path) -> PendingWrite:

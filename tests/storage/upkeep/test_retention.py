@@ -39,7 +39,8 @@ from storage.upkeep.retention import (
 from storage.verify.verify import verify_log_dir
 from tests.support.builders import ROLL, START_MS, Batch, Item, Partition, build_log_dir
 from tests.support.crash_points import Sessions, every_crash
-from tests.support.owned_dirs import NOW_MS, StandingClock, append, opened, read, tree_of, values_of
+from tests.support.damaged_bytes import flip
+from tests.support.owned_dirs import NOW_MS, StandingClock, append, opened, read, values_of
 
 # Retention: what the policies choose, and what a pass leaves; stopped at every disk operation too.
 
@@ -255,18 +256,6 @@ def test_errors_of_deleting_before_an_offset(tmp_path: Path) -> None:
     _end(owned)
 
 
-def test_a_dry_run_tells_the_same_and_changes_nothing(tmp_path: Path) -> None:
-    owned, log, _ = _filled(tmp_path, retention_bytes="1500")
-    before = tree_of(tmp_path)
-    told = Retention(StandingClock(), lambda: 0).preview(log.snapshot(), log.config)
-    assert tree_of(tmp_path) == before
-    assert log.log_start_offset == 0
-    done = _retain(log)
-    assert replace(told, dry_run=False, kept=()) == replace(done, files=())
-    assert [kept.base_offset for kept in told.kept] == [segment.base_offset for segment in log.snapshot().segments]
-    _end(owned, done)
-
-
 def test_readers_of_removed_segments_are_undisturbed(tmp_path: Path) -> None:
     owned, log, values = _filled(tmp_path, retention_ms="1000")
     held = log.snapshot()
@@ -416,8 +405,6 @@ def test_damage_does_not_end_it(tmp_path: Path) -> None:
     """The message with the timestamp in the future cannot be named then."""
     snapshot = log_of(tmp_path, [-5], [1])
     path = snapshot.segments[0].log.path
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(data)
+    flip(path, -3)
     snapshot = LogDir.open_read_only(tmp_path).log(TopicPartition("t", 0)).snapshot()
     assert len(kept(snapshot, limits={"retention.ms": "1000"}).kept) == 2

@@ -16,6 +16,7 @@ from storage.types import TopicPartition
 from storage.verify.findings import LISTED, FaultKind, Finding, Severity
 from storage.verify.verify import verify_log_dir, verify_partition
 from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, commit, many
+from tests.support.damaged_bytes import flip
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import append, close_clean, opened, tree_of
 
@@ -78,9 +79,7 @@ def _sample(path: Path) -> Path:
 
 def _flip_payload(directory: Path) -> None:
     path = sorted(directory.glob("*.log"))[1]
-    data = bytearray(path.read_bytes())
-    data[100] ^= 0xFF
-    path.write_bytes(data)
+    flip(path, 100, 0xFF)
 
 
 def _whats(found: list[Finding]) -> list[str]:
