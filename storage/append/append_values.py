@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from storage.append.producer_table import ProducerTable
 from storage.errors import CorruptBatch, InvalidRecord, RecordTooLarge
 from storage.files.disk_protocol import Buffer
@@ -115,7 +117,11 @@ def recovered_epochs(epochs: LeaderEpochs, table: BatchTable, first: int, last: 
     What is known of older ones stays: compaction may have taken the batches with which they began.
     """
     if epochs.entries and table.base_offset[first] < epochs.entries[-1].start_offset:
-        for row in (table.magic[first:last] == 2).nonzero()[0] + first:
+        starts = [entry.start_offset for entry in epochs.entries]
+        slots = np.searchsorted(starts, table.base_offset[first:last], side="right")
+        there = np.array([-1, *(entry.epoch for entry in epochs.entries)])[slots]
+        unknown = (table.magic[first:last] == 2) & (table.leader_epoch[first:last] > there)
+        for row in (unknown.nonzero()[0] + first).tolist():
             epochs = epochs.insert(EpochEntry(int(table.leader_epoch[row]), int(table.base_offset[row])))
     known = -1 if epochs.latest_epoch is None else epochs.latest_epoch
     newer = (table.magic[first:last] == 2) & (table.leader_epoch[first:last] > known)

@@ -360,7 +360,7 @@ def of_remote(one: Finding) -> Prediction:
     reaction, broker = {
         FaultKind.REMOTE_PARTS: (Reaction.UNNOTICED, "consumers, or new followers, that need them get no further"),
         FaultKind.REMOTE_ORPHANS: (Reaction.IGNORES, "leaves them where they are"),
-    }.get(one.kind, (Reaction.UNNOTICED, "consumers get no further there, and no error"))
+    }.get(one.kind, (Reaction.UNNOTICED, "consumers get no further there, without an error"))
     if reaction.is_finding:
         broker = f"does not look there when it starts; {broker}"
     tp = names.parse_dir(one.path.name).partition
