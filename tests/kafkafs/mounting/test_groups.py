@@ -57,6 +57,7 @@ def test_a_directory_of_ours(tmp_path: Path) -> None:
         assert "Operation not permitted" in shell("echo 1 > @groups/g/file", root)[1]
         assert "Operation not permitted" in shell("mv @groups/g/t/0 @groups/g/t/9", root)[1]
         assert "not empty" in shell("rmdir @groups/g", root)[1]
+        assert "not empty" in shell("rmdir @groups/g/t", root)[1]
         # Removed while it is open, as it is for a moment after a close(2): it stays removed.
         with (root / "@groups/g/t/5").open("wb", buffering=0) as file:
             file.write(b"17")

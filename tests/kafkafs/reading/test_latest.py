@@ -15,11 +15,10 @@ from kafkafs.tree import latest_file
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.errors import CorruptBatch, SegmentGone, TooManyKeys
 from storage.format.block import Record
-from storage.format.compression import Codec
 from storage.format.record_batch import encode_batch
 from storage.latest.latest_records import latest_offsets
 from storage.types import TopicPartition
-from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
+from tests.support.builders import Batch, Partition, build_log_dir, many
 from tests.support.commands import output_of, run
 from tests.support.compacted_logs import TP, opened, put, updates
 from tests.support.damaged_bytes import flip
@@ -47,32 +46,6 @@ def test_fixtures(case: GoldenCase) -> None:
     arguments = (case.log_dir, f"{case.topic}/{case.partition}", "--latest", "--isolation", case.isolation)
     for ext in PLAIN:
         assert output_of("cat", *arguments, "--format", ext) == content(tree, f"{path}.{ext}")
-
-
-def random_log(path: Path, seed: int, codec: Codec) -> list[Golden]:
-    dice = random.Random(seed)
-    items: list[object] = []
-    for _ in range(dice.randrange(1, 30)):
-        if dice.random() < 0.25:
-            items.append(ROLL)
-        keys = [None, *(b"%d" % number for number in range(dice.choice([1, 5, 200])))]
-        records = [
-            Record(dice.choice(keys), None if dice.random() < 0.2 else dice.randbytes(dice.randrange(50)))
-            for _ in range(dice.randrange(1, 60))
-        ]
-        items.append(Batch(records, codec=codec))
-    built = build_log_dir(path, {"t": [Partition(items)]})["t", 0]  # type: ignore[arg-type]
-    return [Golden(r.offset, r.timestamp, "CreateTime", r.key, r.value, r.headers) for r in built.records]
-
-
-@pytest.mark.parametrize("seed", range(25))
-def test_random_logs(tmp_path: Path, seed: int) -> None:
-    records = random_log(tmp_path, seed, [Codec.NONE, Codec.ZSTD][seed % 2])
-    tree, expected = tree_of(tmp_path), txt(latest(records))
-    assert content(tree, "/t/0/latest.txt", step=777) == expected
-    with closing(tree.lookup("/t/0/latest.txt").open()) as handle:
-        read_anyhow(handle, expected, seed)
-    assert output_of("cat", tmp_path, "t/0", "--latest") == expected
 
 
 def test_a_topic_has_its_partitions_one_after_the_other(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from storage.directory import guest_rules, owned_dir
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import (
     InvalidConfig,
+    InvalidTopic,
     NotALogDir,
     NotPermitted,
     PartitionOffline,
@@ -374,6 +375,14 @@ def test_partitions_by_num_partitions(tmp_path: Path) -> None:
     assert len({owned.topic_info("t").topic_id}) == 1
     with pytest.raises(NotPermitted, match="cannot be removed"):
         owned.add_partitions("t", 2)
+    owned.close()
+
+
+def test_a_name_that_collides_with_another_is_refused(tmp_path: Path) -> None:
+    owned = opened(tmp_path)
+    owned.create_topic("a.b")
+    with pytest.raises(InvalidTopic):
+        owned.create_topic("a_b")
     owned.close()
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import CorruptBatch, InvalidConfig, TooManyKeys
+from storage.errors import InvalidConfig
 from storage.format.batches import BatchTable, scan
 from storage.format.block import Record, RecordBlock
 from storage.format.decoder import Decoder
@@ -25,7 +25,6 @@ from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation, TopicPartition
 from tests.support.builders import ROLL, Batch, BuiltRecord, Item, Partition, abort, build_log_dir, commit
-from tests.support.damaged_bytes import flip
 from tests.support.uncompiled import plain_kernels, uncompiled
 
 # The latest records of keys against a dict: any keys and offsets, compiled and plain; how much memory they take.
@@ -147,23 +146,6 @@ def test_any_log(items: list[Item], start: int) -> None:
             (Isolation.READ_COMMITTED, built.read_committed),
         ):
             assert latest_offsets(snapshot, isolation, MEMORY).tolist() == expected(records)
-
-
-def keyed(count: int, keys: int, first: int = 0) -> list[Record]:
-    return [Record(b"key-%d" % ((first + i) * 7919 % keys), b"v") for i in range(count)]
-
-
-def test_too_many_keys_name_the_way_out(tmp_path: Path) -> None:
-    built = build_log_dir(tmp_path, {"t": [Partition([Batch(keyed(3_000, 10**9))])]})["t", 0]
-    with pytest.raises(TooManyKeys, match=r"t/0 has more keys.*latest_memory=.*kafkafs spark latest"):
-        latest_offsets(snapshot_of(built.path.parent), Isolation.READ_UNCOMMITTED, 32 << 10)
-
-
-def test_damage_may_hide_the_latest(tmp_path: Path) -> None:
-    built = build_log_dir(tmp_path, {"t": [Partition([Batch(keyed(5, 3)), Batch(keyed(5, 3)), ROLL])]})["t", 0]
-    flip(built.log(0), -3)
-    with pytest.raises(CorruptBatch):
-        latest_offsets(snapshot_of(built.path.parent), Isolation.READ_UNCOMMITTED, MEMORY)
 
 
 @given(st.sets(st.integers(0, 60)), st.sets(st.integers(0, 60)))
