@@ -66,7 +66,7 @@ fetch() {
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/kafkafs
 # A real Kafka, an older and a later one; and Spark's own Kafka source, with the older pyspark that it needs in a separate
 # environment.
-fetch "${KAFKAFS_KAFKA:-$cache/kafka-4.3.0}" tests/interop/kafka-pom.xml kafka-clients-4.3.0.jar
+fetch "${KAFKAFS_KAFKA:-$cache/kafka-4.3.0}" tests/interop/kafka-pom.xml kafka-storage-4.3.0-test.jar
 fetch "$cache/kafka-3.9.1" tests/interop/kafka-3.9-pom.xml kafka-clients-3.9.1.jar
 fetch "$cache/kafka-4.4.0" tests/interop/kafka-4.4-pom.xml kafka-clients-4.4.0.jar
 fetch "$cache/spark-kafka-4.0.0" tests/interop/spark-kafka-pom.xml spark-avro_2.13-4.0.0.jar

@@ -41,6 +41,11 @@ requires_kafka = pytest.mark.skipif(
     not _HAVE_BROKER and not REQUIRED,
     reason=f"no Java, or no Kafka {VERSION} in {JARS}, or no {BROKER_VERSION} (tests/run.sh fetches them)",
 )
+requires_tiering = pytest.mark.skipif(
+    BROKER_VERSION != VERSION
+    or not ((HAVE_KAFKA and (JARS / f"kafka-storage-{VERSION}-test.jar").is_file()) or REQUIRED),
+    reason=f"no Java, or no LocalTieredStorage of Kafka {VERSION} in {JARS} (tests/run.sh fetches it)",
+)
 requires_older_kafka = pytest.mark.skipif(
     not HAVE_OLDER_KAFKA and not REQUIRED, reason=f"no Kafka {OLDER_VERSION} in {OLDER_JARS} (tests/run.sh fetches it)"
 )

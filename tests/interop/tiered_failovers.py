@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from threading import Event, Thread
@@ -106,31 +107,24 @@ class TieredFailovers:
         follower = 3 - leader
         if way == "rebuilt":
             self._rebuild(leader, follower)
-        with ThreadPoolExecutor() as pool:
-            os.kill(self.nodes[follower].pid, signal.SIGSTOP)
-            try:
-                if way == "unclean":
-                    self._wait_for(lambda leader, in_sync: in_sync == [leader])
-                writing = pool.submit(self._write, 600)
-                if way == "unclean":
-                    uploads = self._wait_for_uploads()
-                    writing.result()
-                else:
-                    time.sleep(1)
-            finally:
-                if way == "unclean":
-                    self.nodes[leader].kill()
-                os.kill(self.nodes[follower].pid, signal.SIGCONT)
-            if way != "unclean":
+        os.kill(self.nodes[follower].pid, signal.SIGSTOP)
+        try:
+            if way == "unclean":
+                self._wait_for(lambda leader, in_sync: in_sync == [leader])
+            # By the leader alone: what it loses of them another one gets.
+            written = self._write(600, acks=1)
+            if way == "unclean":
                 uploads = self._wait_for_uploads()
                 self.nodes[leader].kill()
-            self._wait_for(lambda leader, _: leader == follower)
-            written = writing.result()
-        taken_back = 0
+        finally:
+            os.kill(self.nodes[follower].pid, signal.SIGCONT)
+        if way != "unclean":
+            uploads = self._wait_for_uploads()
+            self.nodes[leader].kill()
+        self._wait_for(lambda leader, _: leader == follower)
         more = self._write(200)
-        if way == "unclean":
-            taken_back = sum(offset >= min(more) for offset in written)
-            self.truth = {offset: one for offset, one in self.truth.items() if offset < min(more)} | more
+        taken_back = sum(offset >= min(more) for offset in written)
+        self.truth = {offset: one for offset, one in self.truth.items() if offset < min(more)} | more
         self.nodes[leader].start()
         self._wait_for(lambda _, in_sync: len(in_sync) == 2)
         self._wait_for_uploads_to_end()
@@ -157,16 +151,15 @@ class TieredFailovers:
             assert one["gaps"] == []
         self.safe = len(expected)
 
-    def overlaps(self) -> list[str]:
-        """Pairs of remote segments that have the same offsets, as the events tell them."""
+    def overlaps(self) -> list[tuple[KnownSegment, KnownSegment]]:
+        """Remote segments that have some of the same offsets, as the events tell them."""
         log_dir = LogDir.open_read_only(self.nodes[1].log_dir)
         topic_id = log_dir.topic_info(PARTITION.topic).topic_id
         assert topic_id is not None
         known = log_dir.remote_metadata.segments(topic_id, 0) or {}
-        ordered = sorted(known.values(), key=lambda one: (one.base_offset, one.order))
         return [
-            f"{_told(one)} | {_told(other)}"
-            for one, other in combinations(ordered, 2)
+            (one, other)
+            for one, other in combinations(sorted(known.values(), key=lambda one: (one.base_offset, one.order)), 2)
             if one.base_offset < other.end_offset and other.base_offset < one.end_offset
         ]
 
@@ -182,27 +175,20 @@ class TieredFailovers:
         time.sleep(2)  # until everybody has seen it
         self.made_anew = None
 
-    def _write(self, count: int) -> dict[int, bytes]:
-        """Writes messages of many sizes; returns them by offset when all are acknowledged."""
+    def _write(self, count: int, acks: int | str = "all") -> dict[int, bytes]:
+        """Writes messages in batches of many sizes; returns them by offset when all are acknowledged."""
 
         async def run() -> dict[int, bytes]:
             found: dict[int, bytes] = {}
             async with AIOKafkaProducer(
-                bootstrap_servers=self._bootstrap, acks="all", enable_idempotence=True, request_timeout_ms=90_000,
-                linger_ms=5,
-            ) as producer:  # fmt: skip
-                left = count
-                while left:
-                    batch = min(left, self._random.randint(1, 9))
-                    values = [self._value() for _ in range(batch)]
+                bootstrap_servers=self._bootstrap, acks=acks, request_timeout_ms=90_000, linger_ms=5
+            ) as producer:
+                while len(found) < count:
+                    values = [self._value() for _ in range(min(count - len(found), self._random.randint(1, 9)))]
                     sent = [await producer.send(PARTITION.topic, value, partition=0) for value in values]
-                    for value, told in zip(values, sent, strict=True):
-                        told.add_done_callback(lambda done, value=value: found.update({done.result().offset: value}))
-                    left -= batch
-                    if self._random.random() < 0.3:
-                        await asyncio.gather(*sent)
-                await producer.flush()
-            assert len(found) == count
+                    found |= {
+                        told.offset: value for told, value in zip(await asyncio.gather(*sent), values, strict=True)
+                    }
             return found
 
         found = asyncio.run(run())
@@ -301,42 +287,44 @@ class Reader:
         self._thread.join()
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.interop.tiered_failovers")
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--dir", type=Path)
-    parser.add_argument("--ways", default=",".join(WAYS))
-    chosen = parser.parse_args(arguments)
+def run(
+    directory: Path, ways: Sequence[str], seed: int, say: Callable[[str], object] = lambda line: None
+) -> list[tuple[KnownSegment, KnownSegment]]:
+    """A round of each of these ways. Returns which uploads have some of the same offsets; AssertionError."""
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # of nodes that were killed
     with ExitStack() as stack:
-        temporary = chosen.dir or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        temporary.mkdir(exist_ok=True)
-        cluster = TieredFailovers(temporary, chosen.seed)
+        cluster = TieredFailovers(directory, seed)
         stack.callback(cluster.close)
         cluster.begin()
         cluster.check()
-        ways = chosen.ways.split(",")
         mounts = [
-            stack.enter_context(mounted(node.log_dir, temporary / f"mnt{number}", "--tier", str(cluster.tier)))
+            stack.enter_context(mounted(node.log_dir, directory / f"mnt{number}", "--tier", str(cluster.tier)))
             for number, node in cluster.nodes.items()
         ]
         readers = [Reader(cluster, 1 + number % 2, mounts[number % 2], number) for number in range(READERS)]
         try:
-            for number in range(chosen.rounds):
-                way = ways[number % len(ways)]
+            for number, way in enumerate(ways):
                 told = cluster.round(way)
                 cluster.check()
                 for reader in readers:
                     reader.check()
-                short = sum(len(reader.short) for reader in readers)
-                print(f"round {number}, {way}: {told}; {cluster.safe} messages; {short} short", flush=True)  # noqa: T201
+                say(f"round {number}, {way}: {told}; {cluster.safe} messages")
         finally:
             for reader in readers:
                 reader.close()
-        found = cluster.overlaps()
-        print(f"{len(found)} pairs of segments overlap:", *found, sep="\n  ")  # noqa: T201
-        print(f"{sum(reader.read for reader in readers)} messages read, nothing skipped, doubled or made up")  # noqa: T201
+        say(f"{sum(reader.read for reader in readers)} messages read, nothing skipped, doubled or made up")
+        return cluster.overlaps()
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.interop.tiered_failovers")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args(arguments)
+    ways = [WAYS[number % len(WAYS)] for number in range(chosen.rounds)]
+    with tempfile.TemporaryDirectory() as name:
+        for one, other in run(Path(name), ways, chosen.seed, partial(print, flush=True)):
+            print(f"{_told(one)} overlaps {_told(other)}")  # noqa: T201
     return 0
 
 

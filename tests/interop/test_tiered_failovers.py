@@ -1,0 +1,17 @@
+"""Two brokers that upload the same offsets in different segments: readers are given each message once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.interop.kafka import requires_tiering
+from tests.interop.tiered_failovers import run
+from tests.support.mounts import requires_fuse
+
+
+@requires_tiering
+@requires_fuse
+def test_uploads_that_overlap(tmp_path: Path) -> None:
+    overlapping = run(tmp_path, ("unclean", "killed"), seed=1)
+    # Not only what was uploaded again because nobody knew that it was there.
+    assert any((one.base_offset, one.end_offset) != (other.base_offset, other.end_offset) for one, other in overlapping)
