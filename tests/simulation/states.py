@@ -215,7 +215,8 @@ def check_reaches(directory: Path, recovery_point: int, what: str) -> None:
         whole = not data or (table.rows and int(table.end[table.rows - 1]) == len(data))
         if next_base is not None and next_base <= recovery_point and not whole:
             raise Anomaly(f"{what}: {recovery_point} of {directory.name}, and {path.name} is damaged")
-        end = int(table.last_offset[table.rows - 1]) + 1 if table.rows else max(end, base)
+        # Behind the recovery point there may be half a batch, which looks like one of other offsets.
+        end = max(end, base, *(table.last_offset[: table.rows] + 1).tolist())
     if end < recovery_point:
         raise Anomaly(f"{what}: {recovery_point} of {directory.name}, which ends at {end}")
 
