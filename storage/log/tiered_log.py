@@ -26,6 +26,7 @@ from storage.files.leader_epochs import LeaderEpochs
 from storage.files.log_file import FileIdentity
 from storage.files.names import FileKind, segment_file
 from storage.log.isolation import Transactions
+from storage.log.lineage import agreed_end
 from storage.log.remote_metadata import (
     Candidate,
     KnownSegment,
@@ -90,7 +91,7 @@ class TieredLog:
         with self._lock:
             here, held = self.here.snapshot(), self._held
             if held is None or held[0] is not here or self._is_due():
-                snapshot = self._build_locked(here, None if held is None else held[1])
+                snapshot = self._build_locked(here, held)
                 self._held = here, snapshot
                 return snapshot
             return held[1]
@@ -102,8 +103,13 @@ class TieredLog:
         if self._look_at is None:
             self._look_at = self._monotonic() + _AGAIN_S
 
-    def _build_locked(self, here: LogSnapshot, before: LogSnapshot | None) -> LogSnapshot:
-        gone = self._wrap_locked(here)
+    def _build_locked(self, here: LogSnapshot, held: tuple[LogSnapshot, LogSnapshot] | None) -> LogSnapshot:
+        gone, before = self._wrap_locked(here), None
+        if held is not None:
+            # Not what was taken back, though it was uploaded: another leader's messages have its offsets.
+            agreed, seen, before = agreed_end(held[0], here), held[0].log_end_offset, held[1]
+            gone = [(one, end) for one, end in gone if (seen if end is None else end) <= agreed]
+            self._front = tuple(one for one in self._front if _end_of(one) <= agreed)
         start, first = self._range(here)
         if start >= first:
             self._front, self._found = (), None

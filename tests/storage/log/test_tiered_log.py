@@ -21,6 +21,7 @@ from storage.directory.owned_dir import OwnedDir
 from storage.errors import OffsetOutOfRange, TierUnavailable
 from storage.files import checkpoints, leader_epochs, names
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.log.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
 from storage.log.reader import find_batch, read_range
@@ -39,10 +40,12 @@ from storage.log.remote_metadata import (
     slices_of,
 )
 from storage.log.scanning import scan_batches
+from storage.log.snapshot import LogSnapshot
 from storage.log.tiering import remote_offsets
 from storage.tier.object_places import Directory
 from storage.types import Isolation, OffsetRange, TopicPartition
 from storage.upkeep.retention import TIERED, brokers_retention, preview_partition, retain_partition
+from tests.support.builders import ROLL, Batch, Item, build_log_dir, topic_id
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import StandingClock
 from tests.support.readers import read_all, read_past_damage
@@ -234,6 +237,57 @@ def test_the_active_segment_moves_after_it_has_grown(tmp_path: Path) -> None:
     after = log.snapshot()
     assert after.segments[: len(before.segments)] == before.segments
     assert read_all(after) == golden_of(two)
+
+
+def test_what_has_moved_goes_when_its_leader_has_lost(tmp_path: Path) -> None:
+    """An unclean election takes back messages that were uploaded and are no longer here; the winner uploads others."""
+    directory, part, tier = tmp_path / "log", tmp_path / "log" / "t-0", tmp_path / "tier" / f"t-0-{topic_id('t')}"
+    tier.mkdir(parents=True)
+
+    def built(place: Path, word: bytes, epoch: int) -> list[bytes]:
+        """The values; those of the first segment are the same in all logs."""
+        values = [b"%s %d" % (b"kept" if number < 10 else word, number) for number in range(30)]
+        items: list[Item] = []
+        for first in range(0, 30, 10):
+            records = [Record(None, value, (), -1) for value in values[first : first + 10]]
+            items += [ROLL] * (first > 0) + [Batch(records, leader_epoch=epoch if first else 0)]
+        build_log_dir(place, {"t": [items]})
+        return values
+
+    def upload(place: Path, base: int, letter: str, epochs: str) -> None:
+        name = f"{base:020}-{letter * 21}A"
+        shutil.copy(place / "t-0" / f"{base:020}.log", tier / f"{name}.log")
+        (tier / f"{name}.leader_epoch_checkpoint").write_text(epochs)
+        (tier / f"{name}.snapshot").touch()
+
+    def retain(first: int) -> None:
+        for file in part.iterdir():
+            if file.name[:20].isdigit() and int(file.name[:20]) < first:
+                file.unlink()
+
+    def values(snapshot: LogSnapshot) -> list[bytes | None]:
+        return [record.value for record in read_all(snapshot)]
+
+    lost, won = built(directory, b"lost", 0), built(tmp_path / "winner", b"won!", 1)
+    epochs = "0\n2\n0 0\n1 10\n"
+    upload(directory, 0, "a", "0\n1\n0 0\n")
+    upload(directory, 10, "b", "0\n1\n0 0\n")
+    (directory / names.LOG_START_CHECKPOINT).write_text("0\n1\nt 0 0\n")
+    (part / names.LEADER_EPOCH_CHECKPOINT).write_text("0\n1\n0 0\n")
+    log = opened(directory, tmp_path / "tier").log(TopicPartition("t", 0))
+    assert values(log.snapshot()) == lost
+    retain(20)
+    before = log.snapshot()
+    assert (before.local_log_start_offset, values(before)) == (20, lost)
+    upload(tmp_path / "winner", 10, "c", epochs)
+    (part / f"{20:020}.log").unlink()
+    for path in (f"{20:020}.log", names.LEADER_EPOCH_CHECKPOINT):
+        shutil.copy(tmp_path / "winner" / "t-0" / path, part / "new")
+        (part / "new").rename(part / path)
+    (part / names.LEADER_EPOCH_CHECKPOINT).write_text(epochs)
+    after = log.snapshot()
+    assert values(after) == won
+    assert after.segments[0] is before.segments[0]  # whoever reads what is kept goes on
 
 
 @requires_fixtures
