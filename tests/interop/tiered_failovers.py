@@ -257,7 +257,7 @@ class Reader:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._end.wait(0.05):
+        while not self._end.wait(0.2):
             first = self._random.randrange(self._cluster.safe)
             self._read(range(first, min(self._cluster.safe, first + self._random.choice((1, 10, 100, 1000)))))
 
