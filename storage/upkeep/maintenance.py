@@ -269,6 +269,7 @@ class Maintenance:
                 _LOG.warning("%s: %s: %s", task.name, where or self._owned.path, text, exc_info=bug)
         now_ms = self._clock.now_ms()
         with self._lock:
+            self._looked_ms = max(self._looked_ms, now_ms)  # the plan follows this time, should it be set back
             task.next_run_ms = max(next_run_ms, now_ms + 1)
             if task.name in (FLUSH, COMPACTION) and not (report.result or report.errors) and task.status.runs:
                 # They run all the time: their status shows the last run that did something.

@@ -123,6 +123,29 @@ def test_flush_ms_after_the_clock_was_set_back(tmp_path: Path) -> None:
     world.end()
 
 
+def test_flush_ms_after_the_clock_was_wrong_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes an hour ahead while something is done, and back again: what was planned meanwhile goes back with it."""
+    world = World(tmp_path, flush_ms="200")
+    log = world.owned.log(TP)
+    append(log, [b"one"])
+    flush = log.flush
+
+    def ahead() -> int:
+        world.clock.time_ms += 3_600_000
+        return flush()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "flush", ahead)
+        world.pass_ms(200)
+    assert log.recovery_point == 1
+    world.clock.time_ms -= 3_600_000
+    append(log, [b"two"])
+    world.pass_ms(200)
+    world.pass_ms(200)
+    assert log.recovery_point == 2
+    world.end()
+
+
 def test_without_flush_ms_nothing_is_synced(tmp_path: Path) -> None:
     world = World(tmp_path)
     append(world.owned.log(TP), [b"one"])
