@@ -6,8 +6,9 @@ then on. What no segment in the tier has is a Segment whose bytes cannot be read
 behind it, and fail there.
 
     which segments are here, where the log begins and ends      the log that is wrapped, at each look
-    which are in the tier, and which of those count             when the first one here or the log start has changed,
-                                                                a read has failed or something is missing
+    which are in the tier, and which of those count             when the first one here, the log start or the leader
+                                                                epochs have changed, a read has failed or something is
+                                                                missing
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from pathlib import Path
 from threading import RLock
 from typing import Final
 
-from storage.errors import StorageError
+from storage.errors import CorruptCheckpoint, StorageError
+from storage.files import leader_epochs, names
 from storage.files.leader_epochs import LeaderEpochs
 from storage.files.log_file import FileIdentity
 from storage.files.names import FileKind, segment_file
+from storage.files.opening import exists
 from storage.log.isolation import Transactions
 from storage.log.lineage import agreed_end
 from storage.log.remote_metadata import (
@@ -80,7 +83,8 @@ class TieredLog:
         self._lock = RLock()
         self._wrapped: dict[Segment, Segment] = {}  # those here, by what `here` calls them
         self._front: tuple[Segment, ...] = ()  # those in front of them
-        self._found: tuple[int, int, int] | None = None  # from which offset to which, in which generation
+        # From which offset to which, in which generation and lineage.
+        self._found: tuple[int, int, int, LeaderEpochs] | None = None
         # Of segments whose layout does not tell, by name. Threads that whoever has the lock waits for set items.
         self._ends: dict[str, int] = {}
 
@@ -113,10 +117,10 @@ class TieredLog:
         start, first = self._range(here)
         if start >= first:
             self._front, self._found = (), None
-        elif self._found != (start, first, here.generation) or self._is_due():
+        elif self._found != (start, first, here.generation, here.epochs) or self._is_due():
             self._look_at = None
             self._front = self._find_locked(start, first, gone, here.epochs)
-            self._found = start, first, here.generation
+            self._found = start, first, here.generation, here.epochs
         local = tuple(self._wrapped[segment] for segment in here.segments)
         front = self._front
         if front:
@@ -166,6 +170,9 @@ class TieredLog:
         """The segments for the offsets from `start` to `first` (excluded)."""
         try:
             candidates, reason = self._candidates_locked(), "no segment in the tier has them"
+            if not epochs.entries and any(one.epochs for one in candidates) and self._has_epochs_file():
+                # A broker makes this replica anew: to guess would be to show what a leader has lost, perhaps.
+                candidates, reason = [], f"{names.LEADER_EPOCH_CHECKPOINT} does not tell yet which are the log's"
         except StorageError as error:
             candidates, reason = [], str(error)
         counted = counted_slices(candidates, epochs if epochs.entries else lineage_of(candidates))
@@ -189,6 +196,15 @@ class TieredLog:
         if any(is_missing(segment) for segment in front):
             self._look_later()
         return tuple(front)
+
+    def _has_epochs_file(self) -> bool:
+        """Whether the checkpoint of leader epochs is there and is none that is lost for good."""
+        path = self.path / names.LEADER_EPOCH_CHECKPOINT
+        try:
+            leader_epochs.read(path)
+            return exists(path)
+        except (CorruptCheckpoint, OSError):
+            return False
 
     def _moved(self) -> list[tuple[Segment, int]]:
         """Those in front that were here once, and where each ends."""

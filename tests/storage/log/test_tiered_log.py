@@ -40,7 +40,7 @@ from storage.log.remote_metadata import (
     slices_of,
 )
 from storage.log.scanning import scan_batches
-from storage.log.snapshot import LogSnapshot
+from storage.log.snapshot import Log, LogSnapshot
 from storage.log.tiering import remote_offsets
 from storage.tier.object_places import Directory
 from storage.types import Isolation, OffsetRange, TopicPartition
@@ -239,55 +239,108 @@ def test_the_active_segment_moves_after_it_has_grown(tmp_path: Path) -> None:
     assert read_all(after) == golden_of(two)
 
 
-def test_what_has_moved_goes_when_its_leader_has_lost(tmp_path: Path) -> None:
-    """An unclean election takes back messages that were uploaded and are no longer here; the winner uploads others."""
-    directory, part, tier = tmp_path / "log", tmp_path / "log" / "t-0", tmp_path / "tier" / f"t-0-{topic_id('t')}"
-    tier.mkdir(parents=True)
+class Elections:
+    """Two logs whose first segments are the same; the leader of the other segments of `lost` lost an unclean election,
+    after `directory` had them, and that of `won` won it. Of `lost`, two of three segments were uploaded."""
 
-    def built(place: Path, word: bytes, epoch: int) -> list[bytes]:
-        """The values; those of the first segment are the same in all logs."""
+    tp = TopicPartition("t", 0)
+    lineage = "0\n2\n0 0\n1 10\n"
+
+    def __init__(self, room: Path) -> None:
+        self.directory, self._winner, self._room = room / "log", room / "winner", room
+        self._part = self.directory / "t-0"
+        self._tier = room / "tier" / f"t-0-{topic_id('t')}"
+        self._tier.mkdir(parents=True)
+        self.lost, self.won = self._built(self.directory, b"lost", 0), self._built(self._winner, b"won!", 1)
+        self._upload(self.directory, 0, "a", "0\n1\n0 0\n")
+        self._upload(self.directory, 10, "b", "0\n1\n0 0\n")
+        (self.directory / names.LOG_START_CHECKPOINT).write_text("0\n1\nt 0 0\n")
+        self.set_epochs("0\n1\n0 0\n")
+
+    def opened(self) -> Log:
+        return opened(self.directory, self._room / "tier").log(self.tp)
+
+    def retain(self) -> None:
+        """The broker removes what is in the tier too."""
+        for base in (0, 10):
+            (self._part / f"{base:020}.log").unlink()
+
+    def follow(self) -> None:
+        """The broker takes over what the winner has from its third segment on."""
+        (self._part / f"{20:020}.log").unlink()
+        shutil.copy(self._winner / "t-0" / f"{20:020}.log", self._part)
+
+    def upload(self) -> None:
+        self._upload(self._winner, 10, "c", self.lineage)
+
+    def set_epochs(self, text: str) -> None:
+        (self._part / "new").write_text(text)
+        (self._part / "new").rename(self._part / names.LEADER_EPOCH_CHECKPOINT)
+
+    def _built(self, place: Path, word: bytes, epoch: int) -> list[bytes]:
         values = [b"%s %d" % (b"kept" if number < 10 else word, number) for number in range(30)]
         items: list[Item] = []
         for first in range(0, 30, 10):
             records = [Record(None, value, (), -1) for value in values[first : first + 10]]
             items += [ROLL] * (first > 0) + [Batch(records, leader_epoch=epoch if first else 0)]
-        build_log_dir(place, {"t": [items]})
+        settings = {"t-0/topic.properties": b"remote.storage.enable=true\n"}
+        build_log_dir(place, {"t": [items]}, broker=False, extra=settings)
         return values
 
-    def upload(place: Path, base: int, letter: str, epochs: str) -> None:
+    def _upload(self, place: Path, base: int, letter: str, epochs: str) -> None:
         name = f"{base:020}-{letter * 21}A"
-        shutil.copy(place / "t-0" / f"{base:020}.log", tier / f"{name}.log")
-        (tier / f"{name}.leader_epoch_checkpoint").write_text(epochs)
-        (tier / f"{name}.snapshot").touch()
+        shutil.copy(place / "t-0" / f"{base:020}.log", self._tier / f"{name}.log")
+        (self._tier / f"{name}.leader_epoch_checkpoint").write_text(epochs)
+        (self._tier / f"{name}.snapshot").touch()
 
-    def retain(first: int) -> None:
-        for file in part.iterdir():
-            if file.name[:20].isdigit() and int(file.name[:20]) < first:
-                file.unlink()
 
-    def values(snapshot: LogSnapshot) -> list[bytes | None]:
-        return [record.value for record in read_all(snapshot)]
+def values_of(snapshot: LogSnapshot) -> list[bytes | None]:
+    return [record.value for record in read_all(snapshot)]
 
-    lost, won = built(directory, b"lost", 0), built(tmp_path / "winner", b"won!", 1)
-    epochs = "0\n2\n0 0\n1 10\n"
-    upload(directory, 0, "a", "0\n1\n0 0\n")
-    upload(directory, 10, "b", "0\n1\n0 0\n")
-    (directory / names.LOG_START_CHECKPOINT).write_text("0\n1\nt 0 0\n")
-    (part / names.LEADER_EPOCH_CHECKPOINT).write_text("0\n1\n0 0\n")
-    log = opened(directory, tmp_path / "tier").log(TopicPartition("t", 0))
-    assert values(log.snapshot()) == lost
-    retain(20)
+
+def test_what_has_moved_goes_when_its_leader_has_lost(tmp_path: Path) -> None:
+    """An unclean election takes back messages that were uploaded and are no longer here; the winner uploads others."""
+    broker = Elections(tmp_path)
+    log = broker.opened()
+    assert values_of(log.snapshot()) == broker.lost
+    broker.retain()
     before = log.snapshot()
-    assert (before.local_log_start_offset, values(before)) == (20, lost)
-    upload(tmp_path / "winner", 10, "c", epochs)
-    (part / f"{20:020}.log").unlink()
-    for path in (f"{20:020}.log", names.LEADER_EPOCH_CHECKPOINT):
-        shutil.copy(tmp_path / "winner" / "t-0" / path, part / "new")
-        (part / "new").rename(part / path)
-    (part / names.LEADER_EPOCH_CHECKPOINT).write_text(epochs)
+    assert (before.local_log_start_offset, values_of(before)) == (20, broker.lost)
+    broker.upload()
+    broker.follow()
+    broker.set_epochs(broker.lineage)
     after = log.snapshot()
-    assert values(after) == won
+    assert values_of(after) == broker.won
     assert after.segments[0] is before.segments[0]  # whoever reads what is kept goes on
+
+
+def test_a_replica_that_is_made_anew_has_no_lineage_yet(tmp_path: Path) -> None:
+    """A follower that begins at the tiered end empties its leader epochs before it fetches them: until then nobody
+    knows which uploads are its log's, and those of the winner may not even be there."""
+    broker = Elections(tmp_path)
+    broker.retain()
+    broker.follow()
+    broker.set_epochs("0\n0\n")
+    log = broker.opened()
+    found, errors = read_past_damage(log.snapshot())
+    assert [one.value for one in found] == broker.won[20:]
+    assert [str(error).partition(": ")[2][:21] for error in errors] == ["messages 0 to 19 are "]
+    broker.upload()
+    broker.set_epochs(broker.lineage)
+    assert values_of(log.snapshot()) == broker.won
+
+
+def test_another_lineage_has_other_uploads(tmp_path: Path) -> None:
+    """Where no lineage was to be found, that of the last upload counted."""
+    broker = Elections(tmp_path)
+    broker.retain()
+    broker.follow()
+    (broker.directory / "t-0" / names.LEADER_EPOCH_CHECKPOINT).unlink()
+    log = broker.opened()
+    assert values_of(log.snapshot()) == broker.lost[:20] + broker.won[20:]
+    broker.upload()
+    broker.set_epochs(broker.lineage)
+    assert values_of(log.snapshot()) == broker.won
 
 
 @requires_fixtures
