@@ -55,6 +55,7 @@ _TIERING = {
     "rlmm.config.remote.log.metadata.topic.num.partitions": "2",
     "rlmm.config.remote.log.metadata.topic.min.isr": "1",
     "replica.fetch.max.bytes": "12000",
+    "replica.lag.time.max.ms": "20000",
     "replica.high.watermark.checkpoint.interval.ms": "500",
 }
 _TOPIC_CONFIG = {
@@ -176,20 +177,15 @@ class TieredFailovers:
         self.made_anew = None
 
     def _write(self, count: int, acks: int | str = "all") -> dict[int, bytes]:
-        """Writes messages in batches of many sizes; returns them by offset when all are acknowledged."""
+        """Writes messages in small batches; returns them by offset when all are acknowledged."""
+        values = [self._value() for _ in range(count)]
 
         async def run() -> dict[int, bytes]:
-            found: dict[int, bytes] = {}
             async with AIOKafkaProducer(
-                bootstrap_servers=self._bootstrap, acks=acks, request_timeout_ms=90_000, linger_ms=5
+                bootstrap_servers=self._bootstrap, acks=acks, request_timeout_ms=90_000, max_batch_size=3000
             ) as producer:
-                while len(found) < count:
-                    values = [self._value() for _ in range(min(count - len(found), self._random.randint(1, 9)))]
-                    sent = [await producer.send(PARTITION.topic, value, partition=0) for value in values]
-                    found |= {
-                        told.offset: value for told, value in zip(await asyncio.gather(*sent), values, strict=True)
-                    }
-            return found
+                sent = [await producer.send(PARTITION.topic, value, partition=0) for value in values]
+                return {told.offset: value for told, value in zip(await asyncio.gather(*sent), values, strict=True)}
 
         found = asyncio.run(run())
         self.truth |= found
