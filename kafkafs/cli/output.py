@@ -14,15 +14,17 @@ import stat
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
 
 from kafkafs.formats.long_record import LongRecord
 from storage.files.descriptors import wait_for_room
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
     from typing import BinaryIO
 
     from kafkafs.formats.program import Format
@@ -106,30 +108,35 @@ class Output:
 
     def __init__(self) -> None:
         # have their own locking
-        self._free: SimpleQueue[bytearray | None] = SimpleQueue()
-        self._full: SimpleQueue[tuple[bytearray, int] | str | BaseException | None] = SimpleQueue()
+        self._free: SimpleQueue[memoryview | None] = SimpleQueue()
+        self._full: SimpleQueue[tuple[memoryview, int] | str | BaseException | None] = SimpleQueue()
         self._stop = threading.Event()
         # used by the making thread alone
-        self._buffer = bytearray(_BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
         self._used = 0
-        self._helper = ThreadPoolExecutor(1) if len(os.sched_getaffinity(0)) > 1 else None
-        for _ in range(_BUFFERS - 1):
-            self._free.put(bytearray(_BUFFER_BYTES))
+        self._helper: ThreadPoolExecutor | None = None
+        self._is_shared = len(os.sched_getaffinity(0)) > 1
+        # Memory that is not touched before it is used: little output needs little of it.
+        self._view, *others = (np.empty(_BUFFER_BYTES, np.uint8).data for _ in range(_BUFFERS))
+        for buffer in others:
+            self._free.put(buffer)
 
     def render(self, form: Format, block: RecordBlock) -> None:
         """Renders all records of a block."""
-        if self._helper is None or len(block) < _LEAST_SHARED or len(block.buffer) > _BUFFER_BYTES:
+        if not self._is_shared or len(block) < _LEAST_SHARED or len(block.buffer) > _BUFFER_BYTES:
             self._render(form, block, 0)
             return
+        if self._helper is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._helper = ThreadPoolExecutor(1)
         half, buffer = len(block) // 2, self._next()
-        second = self._helper.submit(form.render_rows, block, memoryview(buffer), 0, half)
+        second = self._helper.submit(form.render_rows, block, buffer, 0, half)
         try:
             self._render(form, block.select(slice(0, half)), 0)
         finally:
-            wait([second])  # the block and the buffer are in use until then
+            second.exception()  # waits: the block and the buffer are in use until then
         self._pass_on()
-        self._take(buffer)
+        self._view = buffer
         row, self._used = second.result()
         self._render(form, block, row)
 
@@ -161,13 +168,13 @@ class Output:
         """Passes on everything that was taken so far. Raises Stopped."""
         if self._used:
             self._pass_on()
-            self._take(self._next())
+            self._view = self._next()
 
     def _pass_on(self) -> None:
-        self._full.put((self._buffer, self._used))
+        self._full.put((self._view, self._used))
         self._used = 0
 
-    def _next(self) -> bytearray:
+    def _next(self) -> memoryview:
         """A buffer that is free. Raises Stopped."""
         buffer = self._free.get()
         if buffer is None or self._stop.is_set():
@@ -183,10 +190,6 @@ class Output:
         """Sleeps. Raises Stopped."""
         if self._stop.wait(seconds):
             raise Stopped
-
-    def _take(self, buffer: bytearray) -> None:
-        self._buffer = buffer
-        self._view = memoryview(buffer)
 
     def _make(self, make: Callable[[Output], None]) -> None:
         try:
@@ -221,8 +224,7 @@ class Output:
                     say(item)
                     continue
                 buffer, used = item
-                with memoryview(buffer) as view:
-                    sink.write(view[:used])
+                sink.write(buffer[:used])
                 self._free.put(buffer)
         finally:
             self._stop.set()
