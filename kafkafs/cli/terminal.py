@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -66,6 +65,8 @@ def bytes_json(data: bytes | None) -> object:
     try:
         return data.decode()
     except UnicodeDecodeError:
+        import base64
+
         return {"base64": base64.b64encode(data).decode()}
 
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from kafkafs.reading import key_kernel
 from kafkafs.reading.range_names import LastDuration, LastMessages, OffsetsCount, OffsetSpec, TimeBetween, TimeSpec
-from storage.latest.latest_records import rows_among
 from storage.log import lineage
 from storage.log.counting import count_messages, nth_message, visible_end
 from storage.log.isolation import stable_offset_before
@@ -346,6 +345,8 @@ class ChosenOffsets:
 
     def mask(self, block: RecordBlock) -> NDArray[np.bool_] | None:
         """For each record, whether it is wanted; None when all are."""
+        from storage.latest.latest_records import rows_among
+
         mask = rows_among(block.offset, self.offsets)
         return None if mask.all() else mask
 

@@ -6,7 +6,7 @@ so nobody can construct two keys that compaction would confuse. Source: `SkimpyO
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterator
 from typing import Final
 
@@ -34,7 +34,7 @@ _SPARSE: Final = 0.75  # the load of a map whose number of keys is known
 
 def new_secret() -> Secret:
     """A random secret."""
-    return secrets.randbits(64), secrets.randbits(64)
+    return int.from_bytes(os.urandom(8)), int.from_bytes(os.urandom(8))
 
 
 class OffsetMap:
