@@ -250,7 +250,7 @@ def _json(result: Mirrored, unlisted: OffsetRange | None) -> dict[str, object]:
         "first_offset": result.first_offset,
         "log_end_offset": result.log_end_offset,
         "bytes": result.size_bytes,
-        "mixed_batch": None if result.mixed is None else asdict(result.mixed),
+        "mixed_batch": None if result.mixed is None else result.mixed._asdict(),
         "added_to_manifest": None if unlisted is None else [unlisted.start, unlisted.end - 1],
         "error": None if result.error is None else text_of(result.error),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -114,8 +113,7 @@ JSON_HEADERS = Operation(Code.JSON_HEADERS, RecordColumn.HEADERS_START)
 _NOTHING = Operation(Code.NOTHING, RecordColumn.OFFSET)
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(NamedTuple):
     """`steps` as the kernel reads them: bytes to reserve, number of operations, and for each operation the end of the
     literal before it, its code and its column. Immutable."""
 

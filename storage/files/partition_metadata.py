@@ -12,10 +12,9 @@ import os
 import re
 import struct
 import uuid
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from storage.errors import CorruptCheckpoint
 from storage.files import names
@@ -93,8 +92,7 @@ _MASK: Final = struct.Struct("=I")
 _BIRTH: Final = struct.Struct("=80xqI")  # seconds, nanoseconds
 
 
-@dataclass(frozen=True, slots=True)
-class DirIdentity:
+class DirIdentity(NamedTuple):
     """A partition's directory. `born_ns`: when it was created, in epoch ns; `topic_id`; both None if unknown."""
 
     device: int

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -175,8 +174,7 @@ WIDTHS: Final = (
 _LAST_MS: Final = 253_402_300_799_999  # of the year 9999
 
 
-@dataclass(frozen=True, slots=True)
-class Histogram:
+class Histogram(NamedTuple):
     """`messages` and `size_bytes` (int64) of each bucket of `width_ms` from `start_ms` (epoch milliseconds) on;
     messages without a valid date are counted separately. Without any timestamp there is no bucket."""
 

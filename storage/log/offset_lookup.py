@@ -6,7 +6,7 @@ FileRecords.searchForTimestamp.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
@@ -276,8 +276,7 @@ def _below_end(snapshot: LogSnapshot, isolation: Isolation, found: TimestampOffs
 # transaction which was committed at that moment is committed in what is left.
 
 
-@dataclass(frozen=True, slots=True)
-class MixedBatch:
+class MixedBatch(NamedTuple):
     """The last batch before the cut, if it also has messages from after the moment: `later` of them."""
 
     base_offset: int

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -64,8 +64,7 @@ _DECODERS_KEPT: Final = 8
 _decoders: deque[Decoder] = deque(maxlen=_DECODERS_KEPT)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPosition:
+class BatchPosition(NamedTuple):
     """Where a batch begins. `segment_index` counts in the snapshot's segments."""
 
     segment_index: int
