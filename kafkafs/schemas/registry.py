@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from hashlib import blake2b
 
 # One schema as a registry keeps it, and what a decoder asks of a registry.
 
@@ -180,7 +182,9 @@ class Registry:
     @cached_property
     def fingerprint(self) -> str:
         """Equal for registries that give the same answers to a decoder."""
-        digest = hashlib.blake2b(digest_size=16)
+        from hashlib import blake2b
+
+        digest = blake2b(digest_size=16)
         for context in sorted(self._ids):
             for schema_id, entry in self.ids(context).items():
                 _digest_schema(digest, context, schema_id, entry.schema)
@@ -218,7 +222,9 @@ def qualified(subject: str, context: str) -> str:
 def guid_of(text: str, references: Iterable[Reference]) -> bytes:
     """The GUID that Confluent's registry gives a schema without metadata and rules: an MD5 of its text and of its
     references as they were registered (MD5.ofSchema)."""
-    digest = hashlib.md5(text.encode("utf-8", "surrogatepass"), usedforsecurity=False)
+    from hashlib import md5
+
+    digest = md5(text.encode("utf-8", "surrogatepass"), usedforsecurity=False)
     for reference in references:
         digest.update(reference.name.encode("utf-8", "surrogatepass"))
         digest.update(reference.subject.encode("utf-8", "surrogatepass"))
@@ -226,14 +232,14 @@ def guid_of(text: str, references: Iterable[Reference]) -> bytes:
     return digest.digest()
 
 
-def _digest_schema(digest: hashlib.blake2b, place: str, number: int, schema: Schema) -> None:
+def _digest_schema(digest: blake2b, place: str, number: int, schema: Schema) -> None:
     _digest_texts(digest, number, place, schema.schema_type, schema.text)
     _digest_texts(digest, schema.schema_id)
     for reference in schema.references:
         _digest_texts(digest, reference.version, reference.name, reference.subject)
 
 
-def _digest_texts(digest: hashlib.blake2b, number: int, *texts: str) -> None:
+def _digest_texts(digest: blake2b, number: int, *texts: str) -> None:
     digest.update(_ID_AND_LENGTH.pack(number, len(texts)))
     for text in texts:
         data = text.encode("utf-8", "surrogatepass")

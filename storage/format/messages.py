@@ -15,7 +15,6 @@ int16 version and an int16 type.
 from __future__ import annotations
 
 import gc
-import hashlib
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -368,6 +367,8 @@ def _definitions() -> str:
 @cache
 def definitions_digest() -> str:
     """What tells these definitions from others: the same ones give the same texts."""
+    import hashlib
+
     return hashlib.sha256(_definitions().encode()).hexdigest()[:16]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -64,6 +63,8 @@ class TieredFile(LogFile):
     ) -> None:
         """`here`: the file in the log directory. `path`: what errors name. `look`: has the log look where its files are
         now, and move this one; `look_later`: at its next use."""
+        from hashlib import blake2b
+
         number = int.from_bytes(blake2b(f"{path} {spans}".encode("utf-8", "surrogateescape"), digest_size=7).digest())
         super().__init__(path, FileIdentity(0, number) if here is None else here.identity)
         self._here = here
