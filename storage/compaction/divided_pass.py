@@ -318,7 +318,7 @@ class DividedPass:
         bases = [group[0].base_offset for group in self._segments] + [dirty.first_uncleanable]
         self.groups: Final = [OffsetRange(start, end) for start, end in itertools.pairwise(bases)]
         self.secret: Final = new_secret()
-        self._aborted = np.array(pass_input.aborted(self._segments), object)
+        self._aborted = pass_input.aborted(self._segments)
         self._aborted_first = np.array([one.first_offset for one in self._aborted], np.int64)
         self._aborted_last = np.array([one.last_offset for one in self._aborted], np.int64)
 
@@ -445,7 +445,8 @@ class DividedPass:
 
     def _aborted_in(self, start: int, end: int) -> tuple[AbortedTxn, ...]:
         """The aborted transactions with offsets from `start` (included) to `end` (excluded)."""
-        return tuple(self._aborted[(self._aborted_last >= start) & (self._aborted_first < end)])
+        within = (self._aborted_last >= start) & (self._aborted_first < end)
+        return tuple(self._aborted[row] for row in np.flatnonzero(within).tolist())
 
 
 # Has the parts of a pass done by other processes: every group is copied once.

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -111,7 +111,7 @@ def simulation() -> Iterator[None]:
         patch.setattr(secrets, "randbits", lambda bits: _worlds[-1].random.getrandbits(bits))
         of = partition_metadata.DirIdentity.of
         patch.setattr(
-            partition_metadata.DirIdentity, "of", lambda path: replace(found := of(path), inode=_inode(found.inode))
+            partition_metadata.DirIdentity, "of", lambda path: (found := of(path))._replace(inode=_inode(found.inode))
         )
         patch.setattr(
             log_file.FileIdentity, "of", lambda status: log_file.FileIdentity(status.st_dev, _inode(status.st_ino))
