@@ -31,7 +31,7 @@ def parts(path: Path, **read: int) -> Iterator[tuple[TopicPartition, RecordBlock
                 yield tp, block
 
 
-def expected(tp: TopicPartition, records: list[BuiltRecord], timestamp_type: int = 0) -> list[dict[str, object]]:
+def expected(tp: TopicPartition, records: list[BuiltRecord]) -> list[dict[str, object]]:
     return [
         {
             "key": record.key,
@@ -40,7 +40,7 @@ def expected(tp: TopicPartition, records: list[BuiltRecord], timestamp_type: int
             "partition": tp.partition,
             "offset": record.offset,
             "timestamp": record.timestamp * 1000,
-            "timestampType": timestamp_type,
+            "timestampType": 0,
             "headers": [{"key": name.decode(errors="replace"), "value": value} for name, value in record.headers]
             or None,
         }
@@ -76,15 +76,6 @@ def test_all_columns(tmp_path: Path, codec: Codec) -> None:
     assert as_rows(batches) == wanted
     assert len(batches) == 1
     batches[0].validate(full=True)
-
-
-def test_timestamp_types(tmp_path: Path) -> None:
-    items: list[Item] = [Batch([Record(None, b"v0")], magic=0), Batch([Record(None, b"v1")], magic=1)]
-    items += [Batch([Record(None, b"a")], log_append_time_ms=77), Batch([Record(None, b"c")])]
-    build_log_dir(tmp_path, {"t": [items]})
-    (batch,) = arrow_batches(parts(tmp_path), ["timestampType", "timestamp", "value"])
-    assert batch.column("timestampType").to_pylist() == [-1, 0, 1, 0]
-    assert batch.column("timestamp").cast(pa.int64()).to_pylist()[:3:2] == [-1000, 77_000]
 
 
 def test_large_rows_make_short_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

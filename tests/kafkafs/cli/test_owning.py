@@ -221,18 +221,9 @@ def test_reindex(logdir: Path) -> None:
     assert tree_of(logdir) == expected
 
 
-def test_mirror(logdir: Path, tmp_path: Path) -> None:
-    target = tmp_path / "copy"
-    told = json.loads(output_of("mirror", logdir, target, "--json"))
-    assert [(p["topic"], p["partition"], p["log_end_offset"]) for p in told["partitions"]] == [
-        ("t", 0, 10),
-        ("t", 1, 0),
-    ]
-    copied = tree_of(target / "t-0", ["partition.metadata", "topic.properties"])
-    assert copied == tree_of(logdir / "t-0", ["partition.metadata", "topic.properties"])
-    assert b"t/0" in output_of("mirror", logdir, target, "t/0")
+def test_what_mirror_refuses(logdir: Path, tmp_path: Path) -> None:
     assert run("mirror", logdir, logdir).exit_code == 2
-    assert run("mirror", logdir, target, "nothing").exit_code == 4
+    assert run("mirror", logdir, tmp_path / "copy", "nothing").exit_code == 4
 
 
 def test_mirror_follows_until_it_is_told_to_stop(logdir: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,8 +16,9 @@ import pytest
 
 from storage.files import names
 from storage.verify.verify import verify_log_dir
-from tests.support.mounts import Mounted, mounted, requires_fuse, run_kafkafs
+from tests.support.mounts import Mounted, mounted, requires_fuse
 from tests.support.serving_processes import fails_with, killed_after
+from tests.support.waiting import wait_for
 
 pytestmark = requires_fuse
 
@@ -48,16 +48,13 @@ def shell(command: str, cwd: Path, code: int = 0) -> str:
     return result.stderr
 
 
-def messages(topic: Path, partition: int = 0) -> list[bytes]:
-    return (topic / str(partition) / "messages.txt").read_bytes().splitlines()
+def messages(topic: Path) -> list[bytes]:
+    return (topic / "0" / "messages.txt").read_bytes().splitlines()
 
 
 def eventually(topic: Path, expected: list[bytes]) -> None:
     """The kernel tells of a close a moment after it: what a last line without newline waits for."""
-    deadline = time.monotonic() + 120
-    while messages(topic) != expected:
-        assert time.monotonic() < deadline, messages(topic)
-        time.sleep(0.005)
+    wait_for(f"{expected}", lambda: messages(topic) == expected)
 
 
 TOOLS: dict[str, tuple[str, list[bytes]]] = {
@@ -201,9 +198,7 @@ def test_a_write_to_a_file_opened_with_o_sync_is_durable_when_it_returns(
         assert recovery_point(topic) == 20_001
     finally:
         os.close(descriptor)
-    deadline = time.monotonic() + 120  # the kernel tells of a close a moment after it
-    while recovery_point(topic) != 20_002:
-        assert time.monotonic() < deadline
+    wait_for("the close", lambda: recovery_point(topic) == 20_002)  # of which the kernel tells a moment after it
 
 
 @pytest.mark.parametrize("flag", [os.RWF_SYNC, os.RWF_DSYNC], ids=["RWF_SYNC", "RWF_DSYNC"])
@@ -291,28 +286,6 @@ def test_settings(topic: Path) -> None:
     assert (topic / "@config").read_bytes().splitlines()[0] == b"retention.ms=5000"
 
 
-def test_topics(mount: Mounted) -> None:
-    topic = mount.path / "made"
-    topic.mkdir()
-    with fails_with(errno.EEXIST):
-        topic.mkdir()
-    for name in ("bad name", "x" * 250, "@x", "ma_de.x", "ma.de_x"):
-        if name == "ma_de.x":
-            (mount.path / name).mkdir()
-            continue
-        with fails_with(errno.EINVAL):
-            (mount.path / name).mkdir()
-    (topic / "@append").write_bytes(b"x\n")
-    with (topic / "@append").open("wb", buffering=0) as file:
-        with fails_with(errno.ENOTEMPTY):
-            topic.rmdir()
-        file.write(b"y\n")  # its writers do not notice
-    (mount.path / "ma_de.x").rmdir()
-    assert not (mount.path / "ma_de.x").exists()
-    (mount.path / "ma_de.x").mkdir()
-    assert messages(topic) == [b"x", b"y"]
-
-
 def test_internal_topics(mount: Mounted) -> None:
     topic = mount.path / "__consumer_offsets"
     with fails_with(errno.EPERM):
@@ -323,17 +296,3 @@ def test_internal_topics(mount: Mounted) -> None:
     (partition, *_) = (path for path in topic.iterdir() if path.name.isdigit())
     with fails_with(errno.EPERM):
         os.open(partition / "@append", os.O_WRONLY)
-
-
-def test_the_directory_is_locked(mount: Mounted, tmp_path: Path) -> None:
-    logs = mount.path.with_name("logs")
-    (tmp_path / "other").mkdir()
-    result = run_kafkafs("mount", logs, tmp_path / "other", check=False)
-    assert result.returncode == 3
-    said = result.stderr.decode()
-    assert f"process {mount.pid}" in said
-    assert "--read-only" in said
-    with (logs / ".lock").open("r+b") as file, fails_with(errno.EAGAIN):
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    result = run_kafkafs("topics", "create", logs, "nix", check=False)
-    assert result.returncode == 3
