@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.arrow.log_dirs import open_log_dirs
 from kafkafs.arrow.split_reader import Split
 from kafkafs.spark import ranges
-from kafkafs.spark.ranges import LogRange, plan
+from kafkafs.spark.options import parse
+from kafkafs.spark.ranges import DataLoss, LogRange, batch_ranges, plan
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Partition, PartitionSpec, build_log_dir, many
+from tests.support.fixtures import FIXTURES, requires_fixtures
 
 
 def snapshots(path: Path, *partitions: PartitionSpec) -> list[LogSnapshot]:
@@ -43,8 +46,8 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "LEAST_TASK_BYTES", 1)
 
 
-def indexed(batches: int, each: int = 10) -> Partition:
-    return Partition([Batch(many(each, 100)) for _ in range(batches)], index_interval_bytes=1)
+def indexed(batches: int) -> Partition:
+    return Partition([Batch(many(10, 100)) for _ in range(batches)], index_interval_bytes=1)
 
 
 def test_a_log_is_a_task_of_its_own_where_there_are_as_many_cores(tmp_path: Path) -> None:
@@ -117,3 +120,22 @@ def test_an_index_that_lies_costs_balance_only(tmp_path: Path) -> None:
     entries = len(index.read_bytes()) // 8
     index.write_bytes(b"".join((i * 1000).to_bytes(4, "big") + (i * 11).to_bytes(4, "big") for i in range(1, entries)))
     assert covered(plan(map(whole, logs), cores=2)) == {0: [(0, 500)]}
+
+
+# Which offsets a query reads of a log whose beginning is in tiered storage.
+
+
+def _ranges(**options: str) -> list[tuple[int, int]]:
+    path = str(FIXTURES / "tiered" / "log")
+    chosen = parse({"path": path, "assign": '{"cut":[0]}', **options})
+    return [(one.start_offset, one.end_offset) for one in batch_ranges(open_log_dirs(chosen.paths), chosen)]
+
+
+@requires_fixtures
+def test_messages_in_tiered_storage_are_lost_unless_that_is_allowed() -> None:
+    with pytest.raises(DataLoss, match=r"517 to 723 .* in tiered storage"):
+        _ranges()
+    with pytest.raises(DataLoss, match=r"600 to 723 .* in tiered storage"):
+        _ranges(startingOffsets='{"cut":{"0":600}}')
+    assert _ranges(failOnDataLoss="false") == [(724, 1252)]
+    assert _ranges(startingOffsets='{"cut":{"0":724}}') == [(724, 1252)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 import zlib
@@ -27,11 +28,21 @@ PROVOCATIVE = [
 ]
 
 
+def overwrite(path: Path, position: int, data: bytes) -> None:
+    """Changes bytes of a file in place; a position below 0 counts from its end."""
+    with path.open("r+b") as file:
+        file.seek(position, os.SEEK_SET if position >= 0 else os.SEEK_END)
+        file.write(data)
+
+
 def flip(path: Path, position: int, bits: int = 1) -> None:
-    """Flips bits of one byte of a file, which stays the same file."""
-    data = bytearray(path.read_bytes())
-    data[position] ^= bits
-    path.write_bytes(data)
+    """Flips bits of one byte of a file in place."""
+    overwrite(path, position, bytes([path.read_bytes()[position] ^ bits]))
+
+
+def flip_middle(path: Path) -> None:
+    """Flips a bit of the byte in the middle of a file."""
+    flip(path, path.stat().st_size // 2)
 
 
 def damaged(data: bytes, dice: random.Random) -> bytes:

@@ -13,7 +13,7 @@ from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.decoded_jsonl import TextDecoder
 from kafkafs.decoding.encoding import encode_json
 from kafkafs.decoding.framing import BadIndexes, DoesNotFit, read_indexes, write_indexes
-from kafkafs.schemas.registry import AVRO, PROTOBUF, Reference, Schema
+from kafkafs.schemas.registry import AVRO, PROTOBUF, Reference, Registry, Schema
 from tests.support.decoded_columns import SchemaTable, decoded_text, decoded_texts, framed, one_schema
 
 PROTO = """
@@ -362,3 +362,49 @@ def test_one_compilation_for_all_partitions(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(proto_files, "_descriptor_set", lambda texts: pytest.fail("compiled again"))
     assert shown(b"\0", text) == {}
     assert isinstance(protobuf.decoder(Schema(7, PROTOBUF, text), SchemaTable()), protobuf.ProtobufDecoder)
+
+
+# Maps are shown in the order of their keys, at any depth: the library's order differs between processes.
+
+
+TEXT = """
+syntax = "proto3";
+import "google/protobuf/struct.proto";
+message Outer {
+  message Inner { map<string, string> names = 1; }
+  string first = 1;
+  map<string, Inner> inner = 2;
+  repeated Inner list = 3;
+  google.protobuf.Struct any = 4;
+  map<int32, bool> numbers = 5;
+  Outer again = 6;
+}
+"""
+
+
+def test_maps_are_in_order() -> None:
+    decoder = protobuf.decoder(Schema(1, PROTOBUF, TEXT), Registry())
+    names = {f"k{number}": "v" for number in range(9)}
+    value = {
+        "first": "x",
+        "inner": {"b": {"names": names}, "a": {"names": names}},
+        "list": [{"names": names}, {}],
+        "any": {"z": {"y": 1.0, "x": [{"d": 1.0, "c": 2.0}]}, "a": None},
+        "numbers": {"10": True, "9": False, "1": True},
+        "again": {"inner": {"c": {"names": names}}},
+    }
+    shown = decoder.decode(decoder.encode(value))
+    assert json.loads(shown) == value
+
+    def order(found: object, path: str = "") -> None:
+        if isinstance(found, dict):
+            if path.rsplit("/", 1)[-1] in ("names", "inner", "numbers", "z") or path.endswith("/any"):
+                assert list(found) == sorted(found), path
+            for key, below in found.items():
+                order(below, f"{path}/{key}")
+        elif isinstance(found, list):
+            for below in found:
+                order(below, path)
+
+    order(json.loads(shown))
+    assert list(json.loads(shown)) == list(value)  # fields in the order of the .proto
