@@ -25,8 +25,8 @@ from tests.support.mounts import Mounted, run_kafkafs
 _LOOKUPS = 20  # of one run
 
 
-def _file(tree: Mounted, key: bytes, ext: str = "txt") -> Path:
-    return tree.path / "keyed" / "0" / "keys" / f"{key.decode()}.{ext}"
+def _file(tree: Mounted, key: bytes) -> Path:
+    return tree.path / "keyed" / "0" / "keys" / f"{key.decode()}.txt"
 
 
 def measure(context: Context) -> None:

@@ -96,7 +96,7 @@ def bytes_read(pid: int) -> int:
 
 
 @contextmanager
-def greatest_rss(pid: int, interval: float = 0.02) -> Iterator[Callable[[], int]]:
+def greatest_rss(pid: int) -> Iterator[Callable[[], int]]:
     """Samples a process's resident set; the call gives the greatest so far, in bytes."""
     process = psutil.Process(pid)
     greatest = process.memory_info().rss
@@ -104,7 +104,7 @@ def greatest_rss(pid: int, interval: float = 0.02) -> Iterator[Callable[[], int]
 
     def sample() -> None:
         nonlocal greatest
-        while not stop.wait(interval):
+        while not stop.wait(0.02):
             greatest = max(greatest, process.memory_info().rss)
 
     sampler = threading.Thread(target=sample)

@@ -29,16 +29,13 @@ OPENED = 10_000
 
 
 @contextmanager
-def appendable(topic_config: tuple[str, ...] = (), broker_config: str = "") -> Iterator[tuple[Path, Path]]:
+def appendable() -> Iterator[tuple[Path, Path]]:
     """A new log directory with the topic t of one partition, mounted read-write: its mountpoint, the directory."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="writing-") as temporary:
         log_dir = Path(temporary) / "log"
-        properties = Path(temporary) / "server.properties"
-        properties.write_text(broker_config)
-        settings = [word for setting in topic_config for word in ("--config", setting)]
-        run_kafkafs("topics", "create", log_dir, "t", "--partitions", "1", *settings)
-        with mounted(log_dir, Path(temporary) / "mnt", "--config", str(properties), read_only=False) as tree:
+        run_kafkafs("topics", "create", log_dir, "t", "--partitions", "1")
+        with mounted(log_dir, Path(temporary) / "mnt", read_only=False) as tree:
             yield tree.path, log_dir
 
 

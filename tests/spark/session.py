@@ -22,7 +22,7 @@ REQUIRED = os.environ.get("CI", "").lower() in ("true", "1")
 HAVE_JAVA = bool(shutil.which("java"))
 
 
-def start_session(directory: Path, *, cores: int = 2, **settings: str) -> SparkSession:
+def start_session(directory: Path, **settings: str) -> SparkSession:
     """A session that knows the format `kafkafs`; its files go to `directory`. `settings`: with _ for the dots."""
     from pyspark.sql import SparkSession
 
@@ -33,7 +33,7 @@ def start_session(directory: Path, *, cores: int = 2, **settings: str) -> SparkS
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     # Three attempts at a task: a task that loses its worker is repeated, as on a cluster.
-    builder = SparkSession.builder.master(f"local[{cores}, 3]").appName("kafkafs-tests")
+    builder = SparkSession.builder.master("local[2, 3]").appName("kafkafs-tests")
     for name, value in {
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

@@ -34,7 +34,7 @@ def built(tmp_path: Path) -> BuiltPartition:
 class Reading:
     """Reads a split; returns also the reported losses and damage."""
 
-    def __init__(self, built: BuiltPartition, start: int, end: int, isolation: str = "read_uncommitted") -> None:
+    def __init__(self, built: BuiltPartition, start: int, end: int) -> None:
         self.lost: list[tuple[OffsetRange, str]] = []
         self.damage: list[BatchDamage] = []
         self._blocks = read_split(
@@ -43,7 +43,7 @@ class Reading:
             Decoder(),
             on_loss=lambda tp, offsets, why: self.lost.append((offsets, why)),
             on_damage=lambda tp, damage: self.damage.append(damage),
-            isolation=Isolation(isolation),
+            isolation=Isolation.READ_UNCOMMITTED,
         )
 
     def next(self) -> list[int]:

@@ -109,17 +109,16 @@ class LiveLog:
         """The content of `messages.txt` for the messages in the log."""
         return b"".join(value + b"\n" for offset, stamp, value in self.messages if wanted(offset, stamp))
 
-    def retain(self, segments: int = 1, *, unlink: bool = True) -> None:
+    def retain(self, segments: int = 1) -> None:
         """Removes the oldest segments: renamed to `.deleted`, then unlinked."""
         for _ in range(segments):
             base = self.segments.pop(0)
             deleted = self.log(base).with_suffix(".log.deleted")
             self.log(base).rename(deleted)
-            if unlink:
-                deleted.unlink()
+            deleted.unlink()
         self.messages = [message for message in self.messages if message[0] >= self.segments[0]]
 
-    def compact(self, keep: Callable[[int], bool], *, unlink: bool = True) -> None:
+    def compact(self, keep: Callable[[int], bool]) -> None:
         """Rewrites all but the active segment into one, keeping the messages whose offsets `keep` accepts."""
         old, self.segments = self.segments[:-1], [self.segments[0], self.segments[-1]]
         active = self.segments[-1]
@@ -137,9 +136,8 @@ class LiveLog:
             deleted.append(self.log(base).with_suffix(".log.deleted"))
             self.log(base).rename(deleted[-1])
         swap.rename(self.log(old[0]))
-        if unlink:
-            for path in deleted:
-                path.unlink()
+        for path in deleted:
+            path.unlink()
 
     def truncate(self, offset: int) -> None:
         """Removes everything from the batch that holds `offset` on, as a follower does."""

@@ -52,13 +52,13 @@ def txt(records: Sequence[BuiltRecord]) -> bytes:
     return b"".join((record.value or b"") + b"\n" for record in records)
 
 
-def jsonl(records: Sequence[BuiltRecord], topic: str = "t", partition: int = 0) -> bytes:
-    """The content of a `.jsonl` view of them; keys and values must be UTF-8 or null, without headers."""
+def jsonl(records: Sequence[BuiltRecord]) -> bytes:
+    """The content of the `.jsonl` view of them in t/0; keys and values must be UTF-8 or null, without headers."""
     lines = []
     for record in records:
         fields = {
-            "topic": topic,
-            "partition": partition,
+            "topic": "t",
+            "partition": 0,
             "offset": record.offset,
             "timestamp": record.timestamp,
             "timestampType": "CreateTime",

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import crc32c
 
 
-def varint(value: int, bits: int = 64) -> bytes:
-    """A zigzag base-128 integer of any size."""
-    raw = ((value << 1) ^ (value >> bits)) & ((1 << bits) - 1)
+def varint(value: int) -> bytes:
+    """A zigzag base-128 integer."""
+    raw = ((value << 1) ^ (value >> 64)) & ((1 << 64) - 1)
     out = bytearray()
     while raw >= 0x80:
         out.append(raw & 0x7F | 0x80)

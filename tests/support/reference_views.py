@@ -96,7 +96,7 @@ def readable(view: View, step: int = 4096) -> tuple[list[bytes], list[StorageErr
     return stretches, errors
 
 
-def read_anyhow(handle: Handle, expected: bytes, seed: int, reads: int = 60, threads: int = 4) -> None:
+def read_anyhow(handle: Handle, expected: bytes, seed: int, reads: int = 60) -> None:
     """Reads of any size, at any place, in any order, from several threads, return the expected bytes."""
     rng = random.Random(seed)
     size = len(expected)
@@ -111,5 +111,5 @@ def read_anyhow(handle: Handle, expected: bytes, seed: int, reads: int = 60, thr
         got = handle.read_into(ctypes.addressof(buffer), start, count)
         assert buffer.raw[:got] == expected[start : start + count], place
 
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(4) as pool:
         list(pool.map(check, places))

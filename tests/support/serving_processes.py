@@ -31,9 +31,9 @@ class Served:
 
 
 @contextmanager
-def killed_after(process: subprocess.Popen[bytes], seconds: float = PATIENCE_S) -> Iterator[None]:
+def killed_after(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Kills the server of a mount if a test takes too long: a read whose server hangs cannot be interrupted."""
-    timer = threading.Timer(seconds, process.kill)
+    timer = threading.Timer(PATIENCE_S, process.kill)
     timer.start()
     try:
         yield

@@ -22,8 +22,8 @@ LONG = Schema(8, AVRO, '"long"')
 ANY_JSON = Schema(9, JSON, "{}")
 
 
-def avro_string(text: str, schema_id: int = 7) -> bytes:
-    return framed(encode_varint(len(text.encode())) + text.encode(), schema_id)
+def avro_string(text: str) -> bytes:
+    return framed(encode_varint(len(text.encode())) + text.encode(), 7)
 
 
 def table() -> SchemaTable:

@@ -23,10 +23,10 @@ def totals_of(rows: int) -> np.ndarray:
     return np.full((4, rows), 77, dtype=np.int64)
 
 
-def make_table(rows: int, size: int = 100) -> np.ndarray:
+def make_table(rows: int) -> np.ndarray:
     table = np.zeros((14, rows), dtype=np.int64)
-    table[0] = np.arange(rows) * size
-    table[1] = size
+    table[0] = np.arange(rows) * 100
+    table[1] = 100
     table[2] = np.arange(rows) * 10
     table[13] = np.arange(rows) + 5
     return table

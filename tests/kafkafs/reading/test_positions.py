@@ -147,12 +147,10 @@ def test_the_page_cache_is_for_one_content_at_a_time(live: LiveLog, asking: Aski
     assert (fourth.direct_io, fourth.keep_cache) == (False, True)
 
 
-def between(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch, what: Callable[[], object], count: int = 1
-) -> list[LogSnapshot]:
-    """Makes `what` happen behind each of the next looks at the log, before what was seen is made use of; the looks."""
+def between(tree: Tree, monkeypatch: pytest.MonkeyPatch, what: Callable[[], object]) -> list[LogSnapshot]:
+    """Makes `what` happen behind the next look at the log, before what was seen is made use of; the look."""
     log = tree.log_dir.log(TopicPartition("t", 0))
-    real, left, taken = log.snapshot, [what] * count, []
+    real, left, taken = log.snapshot, [what], []
 
     def snapshot() -> LogSnapshot:
         seen = real()

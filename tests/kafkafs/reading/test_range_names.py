@@ -27,8 +27,8 @@ from kafkafs.reading.range_names import (
 from storage.types import MAX_OFFSET
 
 
-def ms(*when: int, zone: timezone = UTC) -> int:
-    return int(datetime(*when, tzinfo=zone).timestamp()) * 1000  # type: ignore[misc,arg-type]
+def ms(*when: int) -> int:
+    return int(datetime(*when, tzinfo=UTC).timestamp()) * 1000  # type: ignore[misc,arg-type]
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, Partition, bu
 PLAIN = Isolation.READ_UNCOMMITTED
 
 
-def snapshot_of(path: Path, topic: str = "t", partition: int = 0) -> LogSnapshot:
-    return LogDir.open_read_only(path).log(TopicPartition(topic, partition)).snapshot()
+def snapshot_of(path: Path, topic: str = "t") -> LogSnapshot:
+    return LogDir.open_read_only(path).log(TopicPartition(topic, 0)).snapshot()
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def log(tmp_path: Path) -> LogSnapshot:
     return snapshot_of(tmp_path)
 
 
-def chosen(snapshot: LogSnapshot, text: str, *, clamp: bool = False, isolation: Isolation = PLAIN) -> Selection:
-    return Question.of(parse_offset_spec(text), isolation, clamp=clamp).resolve(snapshot, 0)
+def chosen(snapshot: LogSnapshot, text: str, *, clamp: bool = False) -> Selection:
+    return Question.of(parse_offset_spec(text), PLAIN, clamp=clamp).resolve(snapshot, 0)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from storage.directory.owned_dir import OwnedDir
 from storage.errors import CorruptBatch, StorageError
 from storage.files import names
 from storage.files.disk import RealDisk
-from storage.types import TopicPartition
 from tests.storage.compaction.test_compaction import any_batches
 from tests.storage.compaction.test_divided_pass import any_transactions
 from tests.support import compacted_logs
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 SMALL = CompactOptions(keys_per_scan=10, keys_per_bucket=20, task_bytes=10_000)
 
 
-def on_spark(spark: SparkSession, owned: OwnedDir, tp: TopicPartition = TP, disk: RealDisk | None = None) -> None:
-    for path in compact(spark, owned, tp, SMALL, disk=disk or HastyDisk()).files:
+def on_spark(spark: SparkSession, owned: OwnedDir, disk: RealDisk | None = None) -> None:
+    for path in compact(spark, owned, TP, SMALL, disk=disk or HastyDisk()).files:
         owned.disk.unlink(path)
 
 

@@ -73,15 +73,8 @@ def a_log(path: Path, values: list[bytes | None], *schemas: dict[str, Any]) -> P
     return path
 
 
-def typed(
-    path: Path, values: list[bytes | None], headers: dict[int, list[tuple[str, bytes | None]]] | None = None
-) -> list[dict[str, Any]]:
-    """`headers` by row."""
-    pairs = [
-        [{"key": key, "value": value} for key, value in (headers or {}).get(row, [])] or None
-        for row in range(len(values))
-    ]
-    columns = [pa.array(values, pa.binary()), pa.array(pairs, HEADERS)]
+def typed(path: Path, values: list[bytes | None]) -> list[dict[str, Any]]:
+    columns = [pa.array(values, pa.binary()), pa.nulls(len(values), HEADERS)]
     batch = pa.RecordBatch.from_arrays(columns, names=["value", "headers"])
     found: list[dict[str, Any]] = TypedValues(typed_form((path,), None, [TP], None))(batch).to_pylist()
     return found

@@ -54,12 +54,12 @@ def headers_of(owned: OwnedDir) -> BatchTable:
     return table_of(data)
 
 
-def lines(count: int, size: int = 100) -> RecordColumns:
+def lines(count: int) -> RecordColumns:
     """Lines of one buffer, as @append has them: one timestamp for all."""
     return RecordColumns(
-        b"".join(b"%0*d\n" % (size, n) for n in range(count)),
-        np.arange(count, dtype=np.int64) * (size + 1),
-        np.full(count, size, np.int64),
+        b"".join(b"%0100d\n" % n for n in range(count)),
+        np.arange(count, dtype=np.int64) * 101,
+        np.full(count, 100, np.int64),
         np.full(1, -1, np.int64),
     )
 

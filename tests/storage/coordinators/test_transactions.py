@@ -192,9 +192,9 @@ def test_undefined_versions_and_states() -> None:
         parsed_value(bytes(data))
 
 
-def state_topic(*records: tuple[str, TransactionMetadata | None], partitions: int = 1) -> list[Partition]:
+def state_topic(*records: tuple[str, TransactionMetadata | None]) -> list[Partition]:
     batches = [Batch([Record(key_of(name), None if one is None else value_of(one))]) for name, one in records]
-    return [Partition(batches), *(Partition([]) for _ in range(partitions - 1))]
+    return [Partition(batches)]
 
 
 def test_the_last_state_of_each_id(tmp_path: Path) -> None:

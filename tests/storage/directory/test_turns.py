@@ -108,10 +108,10 @@ def stopped(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, before
         hook.go_on()
 
 
-def cleanly_shut_down(path: Path, partitions: int = 2, values: int = 5) -> None:
+def cleanly_shut_down(path: Path, values: int = 5) -> None:
     owned = opened(path)
-    owned.create_topic("t", partitions, {"cleanup.policy": "delete"})
-    for number in range(partitions):
+    owned.create_topic("t", 2, {"cleanup.policy": "delete"})
+    for number in range(2):
         append(owned.log(TopicPartition("t", number)), [b"old"] * values)
     close_clean(owned)
 

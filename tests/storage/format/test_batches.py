@@ -36,13 +36,13 @@ def table_of(data: bytes, position: int = 0) -> BatchTable:
     return table
 
 
-def row_of(table: BatchTable, row: int) -> dict[str, int]:
-    return {column.name.lower(): int(table.data[column, row]) for column in Column}
+def first_row(table: BatchTable) -> dict[str, int]:
+    return {column.name.lower(): int(table.data[column, 0]) for column in Column}
 
 
 def test_a_v2_header_becomes_a_row() -> None:
     data = batch([record(0), record(1)], 500, attributes=0x35, max_timestamp=-1, leader_epoch=9)
-    assert row_of(table_of(data, position=4096), 0) == {
+    assert first_row(table_of(data, position=4096)) == {
         "position": 4096,
         "size": len(data),
         "base_offset": 500,
@@ -66,7 +66,7 @@ def test_an_old_message_is_a_batch_of_one_a_wrapper_of_unknown_many(
     magic: int, timestamp: int, codec: int, base: int, count: int
 ) -> None:
     data = message(7, b"value", magic=magic, attributes=codec, timestamp=1234)
-    assert row_of(table_of(data), 0) == {
+    assert first_row(table_of(data)) == {
         "position": 0,
         "size": len(data),
         "base_offset": base,
@@ -236,7 +236,7 @@ def test_integers_at_their_limits() -> None:
     header[17:] = b"\xff" * 4 + b"\xff\xff" + b"\x7f\xff\xff\xff" + b"\x80" + bytes(7) + b"\x7f" + b"\xff" * 7
     header += b"\x80" + bytes(7) + b"\x80\x00" + b"\x7f\xff\xff\xff" + b"\x80\x00\x00\x00"
     header[8:12] = (len(header) - 12).to_bytes(4, "big")
-    row = row_of(table_of(bytes(header)), 0)
+    row = first_row(table_of(bytes(header)))
     assert row["leader_epoch"] == -(2**31)
     assert row["crc"] == 2**32 - 1
     assert row["attributes"] == 0xFFFF

@@ -239,12 +239,10 @@ DAMAGES = {text + record for text, _ in decode_kernel.FAULTS for record in ("", 
 # Messages of formats v0 and v1: what lies in a wrapper is reached by handing it over as decompressed
 
 
-def decode_wrapper(
-    content: bytes, offset: int, *, magic: int = 1, attributes: int = 2, capacity: int = 50
-) -> tuple[list[list[int]], str]:
+def decode_wrapper(content: bytes, offset: int, *, magic: int = 1, attributes: int = 2) -> tuple[list[list[int]], str]:
     """([offset, timestamp] of each message, what is wrong) of a wrapper message at `offset` with this content."""
     table = table_of(message(offset, b"", magic=magic, attributes=attributes, timestamp=7777))
-    columns, fault = np.empty((9, capacity), np.int64), np.zeros(4, np.int64)
+    columns, fault = np.empty((9, 50), np.int64), np.zeros(4, np.int64)
     spans = np.array([0, len(content)], np.int64)
     _, used = decoder.decode_kernel.decode(  # built or plain
         content, table.data, 0, 1, 0, spans[:1], spans[1:], np.empty(0, np.uint8), False, columns, 0, fault

@@ -29,11 +29,11 @@ from tests.support.uncompiled import uncompiled
 CODECS = list(Codec)
 
 
-def packed(codec: Codec, base_offset: int = 0, count: int = 1, *, attributes: int = 0, value: bytes = b"v") -> bytes:
+def packed(codec: Codec, base_offset: int = 0, count: int = 1, *, value: bytes = b"v") -> bytes:
     payload = b"".join(record(i, b"key", value) for i in range(count))
     if codec:
         payload = compress(codec, payload)
-    return batch(payload, base_offset, count=count, attributes=attributes | codec)
+    return batch(payload, base_offset, count=count, attributes=codec)
 
 
 def wrapper(codec: Codec, last_offset: int, count: int, *, magic: int = 1, crc: int | None = None) -> bytes:

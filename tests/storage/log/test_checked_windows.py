@@ -46,7 +46,7 @@ def rows_of(window: CheckedWindow, rows: int) -> Seen:
     return [(int(table.position[row]), int(table.size[row]), int(table.last_offset[row])) for row in range(rows)]
 
 
-def read(path: Path, content: bytes, threads: int, start: int = 0) -> tuple[Seen, bool]:
+def read(path: Path, content: bytes, threads: int) -> tuple[Seen, bool]:
     """The sound batches, and whether what ends them is a wrong CRC; every one of them was looked at before."""
     path.write_bytes(content)
     looked: set[int] = set()
@@ -60,7 +60,7 @@ def read(path: Path, content: bytes, threads: int, start: int = 0) -> tuple[Seen
 
     seen: Seen = []
     plan = WindowPlan(LogFile(path), len(content), look=look, threads=threads)
-    with closing(checked_windows(plan, start)) as windows:
+    with closing(checked_windows(plan, 0)) as windows:
         for window in windows:
             seen += rows_of(window, window.rows)
             assert {position for position, _, _ in seen} <= looked
@@ -69,17 +69,17 @@ def read(path: Path, content: bytes, threads: int, start: int = 0) -> tuple[Seen
     return seen, False
 
 
-def both(tmp_path: Path, content: bytes, start: int = 0) -> tuple[Seen, bool]:
+def both(tmp_path: Path, content: bytes) -> tuple[Seen, bool]:
     """By one thread and by several, which must agree."""
     path = tmp_path / "00000000000000000000.log"
-    in_order = read(path, content, IN_ORDER, start)
-    assert read(path, content, BY_THREADS, start) == in_order
+    in_order = read(path, content, IN_ORDER)
+    assert read(path, content, BY_THREADS) == in_order
     return in_order
 
 
-def values(count: int, size: int = 100) -> list[bytes]:
+def values(count: int) -> list[bytes]:
     rng = random.Random(7)
-    return [rng.randbytes(rng.randrange(size)) for _ in range(count)]
+    return [rng.randbytes(rng.randrange(100)) for _ in range(count)]
 
 
 def test_more_batches_in_a_window_than_rows_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,10 +144,8 @@ def _filled(path: Path, **overrides: str) -> tuple[OwnedDir, PartitionLog, list[
     return owned, log, values
 
 
-def _retain(
-    log: PartitionLog, *, later_ms: int = 0, free_bytes: int = 10**15, before: int | None = None
-) -> RetentionResult:
-    return Retention(StandingClock(NOW_MS + later_ms), lambda: free_bytes, before).run(log)
+def _retain(log: PartitionLog, *, later_ms: int = 0, before: int | None = None) -> RetentionResult:
+    return Retention(StandingClock(NOW_MS + later_ms), lambda: 10**15, before).run(log)
 
 
 def _end(owned: OwnedDir, result: RetentionResult | None = None) -> None:
