@@ -94,6 +94,12 @@ def tree_of(path: Path, without: Sequence[str] = ()) -> dict[str, bytes]:
     }
 
 
+def killed(owned: OwnedDir) -> None:
+    """As the end of its process does it: nothing is written any more, and the lock is free."""
+    owned._logs.abandon()
+    owned._dir_lock.release()
+
+
 def close_clean(owned: OwnedDir, what: object = "") -> None:
     """Closes in order; afterwards every file of the directory must be sound. Offsets that no segment has are accepted,
     as a broker accepts them: a power loss may take the end of a segment that was not synced, and leave the next one."""

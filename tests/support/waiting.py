@@ -11,4 +11,4 @@ def wait_for(what: str, condition: Callable[[], bool], seconds: float = 120) -> 
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s in vain: {what}"
-        time.sleep(0.05)
+        time.sleep(0.01)

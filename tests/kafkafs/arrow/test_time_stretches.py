@@ -14,6 +14,7 @@ from kafkafs.reading.store import Store
 from kafkafs.reading.workers import Workers
 from storage.format.block import Record
 from tests.support.builders import ROLL, START_MS, Batch, BuiltLogDir, Item, build_log_dir
+from tests.support.damaged_bytes import flip_middle
 
 SECOND = 1000
 
@@ -61,9 +62,7 @@ def test_all_of_a_time_is_found_and_little_else_is_read(built: BuiltLogDir, firs
 def test_what_is_not_known_is_read(built: BuiltLogDir) -> None:
     """Damage may hide anything; without an end there is nothing to look up."""
     log = built["t", 0].log(1)
-    data = bytearray(log.read_bytes())
-    data[len(data) // 2] ^= 1
-    log.write_bytes(data)
+    flip_middle(log)
     topic = kafkafs.open(built.path)["t"]
     times = START_MS + 500 * SECOND, START_MS + 520 * SECOND
     scan = topic.scan(time=times, on_damage="skip")

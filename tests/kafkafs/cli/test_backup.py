@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from tests.support.commands import output_of, process, run
 from tests.support.damaged_bytes import flip
 from tests.support.fixtures import ROOT
 from tests.support.owned_dirs import append, opened
+from tests.support.waiting import wait_for
 
 SAMPLE = ROOT / "examples" / "sample-log"
 
@@ -98,10 +98,8 @@ def test_a_killed_mirror_leaves_no_manifest(tmp_path: Path) -> None:
     tp = TopicPartition("t", 0)
     append(source.log(tp), [b"one"] * 10)
     with process("mirror", source.path, copy, "--follow", "--manifest", manifest) as follower:
-        deadline = time.monotonic() + 120
-        while not (copy / "t-0").is_dir() or LogDir.open_read_only(copy).log(tp).snapshot().log_end_offset < 10:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for("the copy's topic", (copy / "t-0").is_dir)
+        wait_for("its messages", lambda: LogDir.open_read_only(copy).log(tp).snapshot().log_end_offset == 10)
         follower.kill()
     append(source.log(tp), [b"two"] * 5)
     assert not manifest.exists()

@@ -13,6 +13,7 @@ from storage.files.log_file import LogFile
 from storage.format.compression import Codec
 from tests.support.builders import Batch, Partition, abort, build_log_dir, commit, many
 from tests.support.commands import output_of, run
+from tests.support.damaged_bytes import flip
 from tests.support.fixtures import FIXTURES, requires_fixtures
 
 Lines = list[dict[str, Any]]
@@ -122,10 +123,8 @@ def test_indexes(partition: Path) -> None:
 def test_a_damaged_batch(partition: Path) -> None:
     """It is reported, and what follows it is printed."""
     log = partition / f"{0:020d}.log"
-    content = bytearray(log.read_bytes())
     second = lines_of(output_of("dump", "--no-records", log))[1]["position"]
-    content[second + 65] ^= 1
-    log.write_bytes(content)
+    flip(log, second + 65)
     result = run("dump", log)
     assert result.exit_code == 4
     lines = lines_of(result.stdout)

@@ -20,6 +20,7 @@ from storage.verify.verify import verify_log_dir
 from tests.storage.coordinators.test_group_offsets import plain
 from tests.support.builders import build_log_dir
 from tests.support.commands import output_of, process, run
+from tests.support.damaged_bytes import flip_middle
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import NOW_MS, opened
 
@@ -169,9 +170,7 @@ def test_wrong_uses(logdir: Path, tmp_path: Path) -> None:
 def test_records_that_do_not_parse_are_told(tmp_path: Path) -> None:
     shutil.copytree(FIXTURES / "groups" / "log", tmp_path / "log")
     for path in (tmp_path / "log").glob("__consumer_offsets-0/*.log"):
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
+        flip_middle(path)
     result = run("groups", tmp_path / "log")
     assert result.exit_code == 4
     assert "checksum" in result.stderr

@@ -24,6 +24,7 @@ from storage.format.block import Record
 from storage.types import TopicPartition
 from tests.support.builders import Batch, build_log_dir
 from tests.support.commands import output_of, process, run
+from tests.support.damaged_bytes import flip
 from tests.support.mounts import KAFKAFS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -157,9 +158,7 @@ def test_what_is_wrong_is_told(query: str, said: str) -> None:
 def test_damage_is_told_with_its_place(tmp_path: Path) -> None:
     made(tmp_path, b"one", b"two")
     path = tmp_path / "t-0" / "00000000000000000000.log"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2 + 70] ^= 1
-    path.write_bytes(content)
+    flip(path, path.stat().st_size // 2 + 70)
     done = run("sql", tmp_path, "SELECT count(value) FROM t")
     assert done.exit_code == DATA_ERROR
     assert "00000000000000000000.log" in done.output

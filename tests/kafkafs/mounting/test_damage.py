@@ -13,6 +13,7 @@ import pytest
 
 from storage.format.block import Record
 from tests.support.builders import ROLL, START_MS, Batch, BuiltBatch, BuiltLogDir, build_log_dir
+from tests.support.damaged_bytes import flip, overwrite
 from tests.support.mounted_logs import jsonl, txt
 from tests.support.mounts import mounted, requires_fuse
 from tests.support.serving_processes import fails_with, watched
@@ -38,23 +39,13 @@ def _build(path: Path) -> BuiltLogDir:
     return build_log_dir(path, {"t": [items]})
 
 
-def _overwrite(built: BuiltLogDir, position: int, data: bytes) -> None:
-    """Changes bytes in place."""
-    with built["t", 0].log(0).open("r+b") as file:
-        file.seek(position)
-        file.write(data)
-
-
-def _flip(built: BuiltLogDir, batch: BuiltBatch, at: int = 200) -> None:
-    with built["t", 0].log(0).open("rb") as file:
-        file.seek(batch.position + at)
-        (byte,) = file.read(1)
-    _overwrite(built, batch.position + at, bytes([byte ^ 1]))
+def _flip(built: BuiltLogDir, batch: BuiltBatch) -> None:
+    flip(built["t", 0].log(0), batch.position + 200)
 
 
 def _zero(built: BuiltLogDir, batch: BuiltBatch) -> None:
     """As a lost block of a disk: no batch begins there, the next index entry tells where it goes on."""
-    _overwrite(built, batch.position, bytes(batch.size))
+    overwrite(built["t", 0].log(0), batch.position, bytes(batch.size))
 
 
 @pytest.fixture(params=["known", "met"])
@@ -186,7 +177,7 @@ def test_what_was_repaired_is_read_although_another_handle_is_open(tmp_path: Pat
             before = held.read(100)
             with fails_with(errno.EIO):
                 path.read_bytes()
-            _overwrite(built, 0, intact)
+            overwrite(built["t", 0].log(0), 0, intact)
             os.utime(log, ns=(status.st_atime_ns, status.st_mtime_ns))
             for _ in range(2):
                 assert path.read_bytes() == expected
@@ -205,7 +196,7 @@ def test_a_repaired_log_view_is_not_what_the_page_cache_has(tmp_path: Path) -> N
         paths = [mount.path / f"t/0/offsets/0-{SEALED - 1}.log", mount.path / "t/0/segments" / log.name]
         for path in paths:
             assert [path.read_bytes() == harmed for _ in range(2)] == [True, True]
-        _overwrite(built, 0, intact)
+        overwrite(built["t", 0].log(0), 0, intact)
         os.utime(log, ns=(status.st_atime_ns, status.st_mtime_ns))
         for path in paths:
             assert path.read_bytes() == intact

@@ -26,7 +26,9 @@ from storage.log.reader import read_range
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
 from tests.support.mounts import KAFKAFS, detach, kafkafs_mounts, mounted, requires_fuse, run_kafkafs
+from tests.support.owned_dirs import killed
 from tests.support.serving_processes import fails_with, killed_after
+from tests.support.waiting import wait_for
 
 pytestmark = requires_fuse
 
@@ -99,10 +101,7 @@ def test_kill_9_under_writers_loses_no_complete_line(tmp_path: Path) -> None:
         with writable(tmp_path) as process:
             writing = [f"{number}.{writer}" for writer in range(8)]
             writers = [start_writer(tmp_path, name) for name in writing]
-            deadline = time.monotonic() + PATIENCE
-            while not all((tmp_path / name).stat().st_size for name in writing):
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            wait_for("the writers", lambda w=writing: all((tmp_path / name).stat().st_size for name in w))  # type: ignore[misc]
             process.kill()
             process.wait()
             detach(tmp_path / "mnt")
@@ -250,10 +249,7 @@ def test_umount_fails_where_not_everything_could_be_written(tmp_path: Path, back
     try:
         if background:
             assert process.wait(timeout=PATIENCE) == 0
-        deadline = time.monotonic() + PATIENCE
-        while mnt not in kafkafs_mounts():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for("the mount", lambda: mnt in kafkafs_mounts())
         (mnt / "t" / "@append").write_bytes(b"one\n")
         (tmp_path / "logs").rename(tmp_path / "gone")
         umount = run_kafkafs("umount", mnt, check=False)
@@ -297,8 +293,7 @@ def test_what_recovery_finds_is_told_where_the_mount_starts(tmp_path: Path) -> N
     for tp in owned.partitions():
         for value in (b"one", b"two"):
             assert Appender(owned.log(tp), clock=SystemClock()).append([Record(None, value)]).error is None
-    owned._logs.abandon()
-    owned._dir_lock.release()
+    killed(owned)
     for tp in owned.partitions():
         log = tmp_path / "logs" / tp.dir_name / f"{0:020}.log"
         data = bytearray(log.read_bytes())

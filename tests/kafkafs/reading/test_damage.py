@@ -11,9 +11,10 @@ import pytest
 
 from kafkafs.tree.tree import Tree
 from storage.errors import CorruptBatch, StorageError, UnsupportedFormat
-from storage.format.checksum import crc32c
 from storage.format.compression import Codec
+from tests.support.damaged_bytes import overwrite, with_right_checksums
 from tests.support.live_log import START_MS, LiveLog
+from tests.support.readers import table_of
 from tests.support.reference_views import content, readable, tree_of
 
 PER_BATCH = 10
@@ -32,19 +33,8 @@ def live(tmp_path: Path) -> LiveLog:
 
 def batches(path: Path) -> list[tuple[int, int]]:
     """Start and end of each batch."""
-    data = path.read_bytes()
-    found, position = [], 0
-    while position < len(data):
-        end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
-        found.append((position, end))
-        position = end
-    return found
-
-
-def patch(path: Path, position: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(data)
+    table = table_of(path.read_bytes())
+    return list(zip(table.position.tolist(), table.end.tolist(), strict=True))
 
 
 def part(live: LiveLog, first: int, last: int) -> bytes:
@@ -62,7 +52,7 @@ def check(tree: Tree, path: str, stretches: list[bytes], kind: type[StorageError
 
 def test_a_wrong_crc_takes_the_place_of_its_messages(live: LiveLog) -> None:
     start, end = batches(live.log(100))[4]
-    patch(live.log(100), end - 3, b"\0")
+    overwrite(live.log(100), end - 3, b"\0")
     tree = tree_of(live.path.parent)
     size = len(live.text())
     error = check(tree, "/t/0/messages.txt", [part(live, 0, 140), part(live, 150, 300)], CorruptBatch)
@@ -78,7 +68,7 @@ def test_a_wrong_crc_takes_the_place_of_its_messages(live: LiveLog) -> None:
 
 def test_a_range_that_cuts_the_damaged_batch(live: LiveLog) -> None:
     _, end = batches(live.log(0))[4]
-    patch(live.log(0), end - 3, b"\0")
+    overwrite(live.log(0), end - 3, b"\0")
     tree = tree_of(live.path.parent)
     for indexed in (False, True):
         if indexed:
@@ -88,22 +78,20 @@ def test_a_range_that_cuts_the_damaged_batch(live: LiveLog) -> None:
 
 
 def test_records_that_do_not_parse_take_one_byte(live: LiveLog) -> None:
-    start, end = batches(live.log(0))[7]
+    start, _ = batches(live.log(0))[7]
     data = bytearray(live.log(0).read_bytes())
     data[start + 61] = 0xFF  # the first record's length
-    data[start + 17 : start + 21] = struct.pack(">I", crc32c(data[start + 21 : end]))
-    live.log(0).write_bytes(data)
+    live.log(0).write_bytes(with_right_checksums(bytes(data)))
     tree = tree_of(live.path.parent)
     check(tree, "/t/0/messages.txt", [part(live, 0, 70), part(live, 80, 300)], CorruptBatch)
     assert tree.lookup("/t/0/messages.txt").attributes().size == len(live.text()) - len(part(live, 70, 80)) + 1
 
 
 def test_an_unknown_codec_is_an_unsupported_format(live: LiveLog) -> None:
-    start, end = batches(live.log(0))[2]
+    start, _ = batches(live.log(0))[2]
     data = bytearray(live.log(0).read_bytes())
     data[start + 22] |= 7
-    data[start + 17 : start + 21] = struct.pack(">I", crc32c(data[start + 21 : end]))
-    live.log(0).write_bytes(data)
+    live.log(0).write_bytes(with_right_checksums(bytes(data)))
     check(
         tree_of(live.path.parent),
         "/t/0/messages.txt",
@@ -115,7 +103,7 @@ def test_an_unknown_codec_is_an_unsupported_format(live: LiveLog) -> None:
 @pytest.mark.parametrize("length", [0, -1, 13, 2**31 - 1])
 def test_a_header_of_impossible_length_costs_the_rest_of_the_segment(live: LiveLog, length: int) -> None:
     start, _ = batches(live.log(100))[5]
-    patch(live.log(100), start + 8, struct.pack(">i", length))
+    overwrite(live.log(100), start + 8, struct.pack(">i", length))
     tree = tree_of(live.path.parent)
     check(tree, "/t/0/messages.txt", [part(live, 0, 150), part(live, 200, 300)], CorruptBatch)
     check(tree, "/t/0/offsets/110-250.txt", [part(live, 110, 150), part(live, 200, 251)], CorruptBatch)
@@ -125,7 +113,7 @@ def test_a_header_of_impossible_length_costs_the_rest_of_the_segment(live: LiveL
 
 def test_an_unknown_magic_is_an_unsupported_format(live: LiveLog) -> None:
     start, _ = batches(live.log(100))[5]
-    patch(live.log(100), start + 16, b"\x09")
+    overwrite(live.log(100), start + 16, b"\x09")
     stretches, errors = readable(tree_of(live.path.parent).lookup("/t/0/messages.txt"))
     assert stretches[0] == part(live, 0, 150)
     assert stretches[-1].endswith(part(live, 200, 300))
@@ -154,14 +142,13 @@ def test_damage_under_a_right_crc(tmp_path: Path, codec: Codec) -> None:
     start, end = batches(live.log(0))[3]
     data = bytearray(live.log(0).read_bytes())
     data[start + 61 + 20 : end] = bytes(end - start - 81)
-    data[start + 17 : start + 21] = struct.pack(">I", crc32c(data[start + 21 : end]))
-    live.log(0).write_bytes(data)
+    live.log(0).write_bytes(with_right_checksums(bytes(data)))
     check(tree_of(live.path.parent), "/t/0/messages.txt", [part(live, 0, 30), part(live, 40, 100)], CorruptBatch)
 
 
 def test_damage_in_what_is_read_ahead_does_not_stop_the_workers(live: LiveLog) -> None:
     _, end = batches(live.log(0))[4]
-    patch(live.log(0), end - 3, b"\0")
+    overwrite(live.log(0), end - 3, b"\0")
     tree = tree_of(live.path.parent)
     tree.start()
     try:
@@ -173,23 +160,23 @@ def test_damage_in_what_is_read_ahead_does_not_stop_the_workers(live: LiveLog) -
 
 
 def _raise_last_offset(path: Path, start: int) -> None:
-    patch(path, start + 23, struct.pack(">i", 1000))
+    overwrite(path, start + 23, struct.pack(">i", 1000))
 
 
 def _spoil_checksum(path: Path, start: int) -> None:
-    patch(path, start + 17, b"bad!")
+    overwrite(path, start + 17, b"bad!")
 
 
 def _spoil_length(path: Path, start: int) -> None:
-    patch(path, start + 8, struct.pack(">i", 0))
+    overwrite(path, start + 8, struct.pack(">i", 0))
 
 
 def _spoil_first_time(path: Path, start: int) -> None:
-    patch(path, start + 27, b"\x40")
+    overwrite(path, start + 27, b"\x40")
 
 
 def _spoil_greatest_time(path: Path, start: int) -> None:
-    patch(path, start + 35, b"\x40")
+    overwrite(path, start + 35, b"\x40")
 
 
 @pytest.mark.parametrize(

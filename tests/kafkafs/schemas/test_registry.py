@@ -21,6 +21,7 @@ from storage.errors import CorruptData
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from tests.support.builders import build_log_dir
+from tests.support.damaged_bytes import overwrite
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.schema_logs import LONG, STRING, GrowingLog, other_record, schema_record
 
@@ -284,9 +285,7 @@ def test_an_unreadable_log_leaves_what_was_known(tmp_path: Path, caplog: pytest.
     source = LogSchemas(LogDir.open_read_only(tmp_path))
     assert list(source.registry().ids()) == [1]
     log.append([schema_record("a", 2, 2)])
-    with (log.path / f"{0:020d}.log").open("r+b") as file:
-        file.seek(-20, os.SEEK_END)
-        file.write(b"\0" * 20)
+    overwrite(log.path / f"{0:020d}.log", -20, b"\0" * 20)
     with caplog.at_level(logging.WARNING):
         assert list(source.registry().ids()) == [1]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -74,50 +75,10 @@ def _records(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-class LethalDisk(RealDisk):
-    """Kills its process at a worker's `at`-th write to a staged file, as often as `times` says; -1: every time.
-
-    `marks`: a directory that counts, for all processes."""
-
-    def __init__(self, marks: Path, at: int, times: int = 1) -> None:
-        self.marks = marks
-        self.at = at
-        self.times = times
-        self.writes = 0
-
-    def open(self, path: Path, *, create: bool = False) -> RealFile:
-        file = super().open(path, create=create)
-        return _LethalFile(self, file) if path.suffix == ".parquet" else file
-
-    def written(self) -> None:
-        self.writes += 1
-        if self.writes == self.at and self._is_chosen():
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def _is_chosen(self) -> bool:
-        for slot in range(self.times):
-            with contextlib.suppress(FileExistsError):
-                (self.marks / f"{slot}").touch(exist_ok=False)
-                return True
-        return self.times < 0
-
-
-class _LethalFile(RealFile):
-    __slots__ = ("_disk",)
-
-    def __init__(self, disk: LethalDisk, file: DiskFile) -> None:
-        super().__init__(file.path, file.fileno())
-        self._disk = disk
-
-    def write_at(self, position: int, *buffers: bytes | bytearray | memoryview) -> int:
-        self._disk.written()
-        return super().write_at(position, *buffers)
-
-
 class CallingDisk(RealDisk):
     """Calls something before each write to a staged file. For one process."""
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Callable[[Path], object]) -> None:
         self.call = call
 
     def open(self, path: Path, *, create: bool = False) -> RealFile:
@@ -128,10 +89,27 @@ class CallingDisk(RealDisk):
 class _CallingFile(RealFile):
     __slots__ = ("_call",)
 
-    def __init__(self, call: Any, file: DiskFile) -> None:
+    def __init__(self, call: Callable[[Path], object], file: DiskFile) -> None:
         super().__init__(file.path, file.fileno())
         self._call = call
 
     def write_at(self, position: int, *buffers: bytes | bytearray | memoryview) -> int:
         self._call(self.path)
         return super().write_at(position, *buffers)
+
+
+class LethalDisk(CallingDisk):
+    """Kills the first process that comes to its `at`-th write to a staged file. `marks`: where it leaves a file."""
+
+    def __init__(self, marks: Path, at: int) -> None:
+        super().__init__(self.written)
+        self.marks = marks
+        self.at = at
+        self.writes = 0
+
+    def written(self, _path: Path) -> None:
+        self.writes += 1
+        if self.writes == self.at:
+            with contextlib.suppress(FileExistsError):
+                (self.marks / "killed").touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)

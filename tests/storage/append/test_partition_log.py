@@ -28,7 +28,7 @@ from storage.verify.verify import verify_log_dir
 from tests.support.crash_points import Sessions, every_crash
 from tests.support.faults import FaultyDisk, full_disk
 from tests.support.fixtures import FIXTURES, topics_of
-from tests.support.owned_dirs import StandingClock, append, close_clean, opened, read, tree_of, values_of
+from tests.support.owned_dirs import StandingClock, append, close_clean, killed, opened, read, tree_of, values_of
 from tests.support.readers import read_all, table_of
 from tests.support.replayed_logs import BESIDE, replayed
 
@@ -81,12 +81,6 @@ def owned(tmp_path: Path) -> Iterator[OwnedDir]:
 def _batch(base_offset: int, values: list[bytes], *, epoch: int = 0) -> bytes:
     records = [Record(None, value, (), 1_763_700_000_000) for value in values]
     return encode_batch(records, base_offset=base_offset, fields=BatchFields(leader_epoch=epoch))
-
-
-def _crash(owned: OwnedDir) -> None:
-    """Its process has ended: nothing is written any more, and the lock is free."""
-    owned._logs.abandon()
-    owned._dir_lock.release()
 
 
 def test_follower_takes_gaps_and_refuses_what_goes_back(owned: OwnedDir) -> None:
@@ -232,7 +226,7 @@ def test_what_was_cut_off_does_not_come_back_in_a_full_segment(tmp_path: Path, p
                 append(log, [b"undone"])
             disk.fail = lambda _what, _path: None
         append(log, [b"n" * 120])  # in the next segment
-        _crash(owned)
+        killed(owned)
         disk.power_loss()
         again = opened(path)
         assert read(again, "t")[1:3] == [b"kept", b"too"]
@@ -255,7 +249,7 @@ def test_what_recovery_cut_off_does_not_come_back_in_a_full_segment(tmp_path: Pa
         disk = FaultyDisk(path, seed=seed)
         owned = opened(path, disk=disk)
         append(owned.log(TP), [b"n" * 210])  # in the next segment
-        _crash(owned)
+        killed(owned)
         disk.power_loss()
         again = opened(path)
         assert read(again, "t")[:1] == [b"kept"]
@@ -281,7 +275,7 @@ def test_an_index_that_was_read_is_cut_with_its_segment(tmp_path: Path) -> None:
         assert read_all(owned.log(TP).snapshot(), 1)
         owned.truncate_to(TP, 2)
         append(owned.log(TP), [b"n" * 300])  # in a segment of its own
-        _crash(owned)
+        killed(owned)
         disk.power_loss()
         close_clean(opened(path))
         assert not verify_log_dir(path)
@@ -316,7 +310,7 @@ def test_a_segment_that_could_not_be_created_does_not_come_back(
         disk.fail = lambda _what, _path: None
         for value in (b"second", b"third"):
             append(log, [value])
-        _crash(owned)
+        killed(owned)
         if seed % 4:
             disk.power_loss()
         again = opened(path)

@@ -19,7 +19,7 @@ from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptBatch, InvalidRecord, InvalidTopic, NotPermitted, PartitionOffline
 from storage.files import checkpoints, names, producer_state, transaction_index
 from storage.files import manifest as manifests
-from storage.files.disk import RealDisk, RealFile
+from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Disk
 from storage.files.manifest import Manifest
 from storage.files.names import FileKind
@@ -47,6 +47,7 @@ from tests.support.builders import (
 )
 from tests.support.commands import output_of
 from tests.support.crash_points import Sessions, every_crash
+from tests.support.faults import FaultyDisk
 from tests.support.fixtures import FIXTURES, requires_fixtures, topics_of
 from tests.support.owned_dirs import (
     ONE_THREAD,
@@ -54,6 +55,7 @@ from tests.support.owned_dirs import (
     StandingClock,
     append,
     close_clean,
+    killed,
     opened,
     read,
     tree_of,
@@ -266,36 +268,17 @@ def test_a_flush_that_fails_is_reported(source: OwnedDir, tmp_path: Path, monkey
     """It happens in another thread while the copy goes on."""
     monkeypatch.setattr("storage.backup.mirror._FLUSH_BYTES", 1)
     source.close()
-    disk = FailingSync()
+    disk = FaultyDisk(tmp_path)
     owned = opened(tmp_path / "target", disk=disk)
     owned.create_topic("t", 2)
-    disk.fails = True
+    disk.fail = lambda what, path: errno.EIO if what.startswith("sync") and path.suffix == ".log" else None
     results = mirrored(source.path, owned).results
     assert isinstance(results[TP].error, PartitionOffline | OSError)
     assert results[TopicPartition("t", 1)].error is None
-    disk.fails = False
+    disk.fail = lambda _what, _path: None
     closing = owned.close()
     assert not closing.clean
     assert TP in closing.errors
-
-
-class FailingSync(HastyDisk):
-    """Syncs of .log files fail while `fails`."""
-
-    fails = False
-
-    def open(self, path: Path, *, create: bool = False) -> RealFile:
-        return _FailingFile(path, super().open(path, create=create).fileno(), self)
-
-
-class _FailingFile(RealFile):
-    def __init__(self, path: Path, fd: int, disk: FailingSync) -> None:
-        super().__init__(path, fd)
-        self._disk = disk
-
-    def sync(self) -> None:
-        if self._disk.fails and self.path.suffix == ".log":
-            raise OSError(errno.EIO, "the disk failed", str(self.path))
 
 
 @pytest.mark.parametrize("change", ["retain", "compact"])
@@ -602,11 +585,11 @@ TRANSACTIONS_STORY: Sequence[Item] = (
 )
 
 
-def random_story(seed: int, length: int = 24) -> list[Item]:
+def random_story(seed: int) -> list[Item]:
     """Interleaved transactions of three producers, some open at the end."""
     dice = random.Random(seed)
     story: list[Item] = []
-    for _ in range(length):
+    for _ in range(24):
         producer = dice.randint(1, 3)
         story.append(
             dice.choice(
@@ -702,8 +685,7 @@ def newest_producers(path: Path) -> dict[int, object]:
 
 def kill(owned: OwnedDir, tail: bytes = b"") -> None:
     """As the end of the process does it, perhaps in the middle of a write."""
-    owned._logs.abandon()
-    owned._dir_lock.release()
+    killed(owned)
     active = max((owned.path / TP.dir_name).glob("*.log"))
     with active.open("ab") as file:
         file.write(tail)

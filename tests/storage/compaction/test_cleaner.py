@@ -20,6 +20,7 @@ from storage.files.disk_protocol import Disk
 from storage.types import TopicPartition
 from storage.upkeep.maintenance import COMPACTION, Maintenance, TaskStatus
 from tests.support.compacted_logs import SMALL, put, updates
+from tests.support.damaged_bytes import flip
 from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import NOW_MS, HastyDisk, StandingClock, append, close_clean, read
 
@@ -165,9 +166,7 @@ def test_damage_stops_compaction_of_that_partition_alone(tmp_path: Path) -> None
     world.fill(T, 10)
     world.fill(U, 10)
     path = world.owned.log(T).snapshot().segments[0].log.path
-    data = bytearray(path.read_bytes())
-    data[70] ^= 1
-    path.write_bytes(bytes(data))
+    flip(path, 70)
     for _ in range(3):
         world.clock.time_ms += 15_000
         world.maintenance.run_due()
@@ -176,13 +175,12 @@ def test_damage_stops_compaction_of_that_partition_alone(tmp_path: Path) -> None
     assert where == "t/0"
     assert "checksum differs" in error
     world.maintenance.stop()
-    data[70] ^= 1
-    path.write_bytes(bytes(data))
+    flip(path, 70)
     close_clean(world.owned)
 
 
-def _run(world: World, minutes: int = 1) -> None:
-    for _ in range(4 * minutes):
+def _run(world: World) -> None:
+    for _ in range(4):
         world.clock.time_ms += 15_000
         world.maintenance.run_due()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -149,8 +150,7 @@ def test_a_transaction_index_that_lacks_an_abort(tmp_path: Path, length: int) ->
     built = build_log_dir(tmp_path, {"t": [Partition(story)], "__cluster_metadata": [records]})
     (index,) = (built.path / "t-0").glob("*.txnindex")
     assert index.stat().st_size == 68
-    with index.open("r+b") as file:
-        file.truncate(length)
+    os.truncate(index, length)
     (found,) = [one for one in examine([built.path]).predictions if one.path == index]
     assert found.reaction is Reaction.UNNOTICED
     assert "given aborted ones" in found.broker

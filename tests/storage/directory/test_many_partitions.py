@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.directory.owned_dir import Opening, OwnedDir
+from storage.directory.owned_dir import Opening
 from storage.errors import PartitionOffline
 from storage.files import descriptors, names
 from storage.files.commit_ledger import WriteId
@@ -28,7 +28,7 @@ from tests.storage.files.test_descriptors import open_paths
 from tests.support.faults import FaultyDisk
 from tests.support.fixtures import ROOT
 from tests.support.mounts import KAFKAFS, mounted, requires_fuse, run_kafkafs
-from tests.support.owned_dirs import NOW_MS, StandingClock, append, close_clean, opened, read
+from tests.support.owned_dirs import NOW_MS, StandingClock, append, close_clean, killed, opened, read
 
 TP = TopicPartition("t", 0)
 PARTITIONS = 300
@@ -52,12 +52,6 @@ def many(path: Path, partitions: int = PARTITIONS) -> list[TopicPartition]:
         append(owned.log(tp), [b"before"])
     killed(owned)
     return tps
-
-
-def killed(owned: OwnedDir) -> None:
-    """Leaves all files as they are."""
-    owned._logs.abandon()
-    owned._dir_lock.release()
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from storage.recovery.recovery import Recovery, RecoveryPlan
 from storage.types import TopicPartition
 from tests.support.builders import Batch, BuiltLogDir, Partition, build_log_dir, many
 from tests.support.faults import Crash, FaultyDisk
-from tests.support.owned_dirs import ONE_THREAD, StandingClock, append, close_clean, opened, read, tree_of
+from tests.support.owned_dirs import ONE_THREAD, StandingClock, append, close_clean, killed, opened, read, tree_of
 
 # Owning a log directory, and being a guest in a broker's.
 #
@@ -480,8 +480,7 @@ def test_what_may_pass_is_tried_again(tmp_path: Path, number: int) -> None:
     owned = opened(path)
     owned.create_topic("t", 2)
     append(owned.log(TP), [b"kept"])
-    owned._logs.abandon()
-    owned._dir_lock.release()
+    killed(owned)
     disk = FaultyDisk(path)
     clock = StandingClock()
     tries = took_ms = 0
@@ -526,8 +525,7 @@ def test_what_has_passed_by_the_end_is_recovered_then(tmp_path: Path) -> None:
     owned = opened(path)
     owned.create_topic("t", 1)
     append(owned.log(TP), [b"kept"])
-    owned._logs.abandon()
-    owned._dir_lock.release()
+    killed(owned)
     disk = FaultyDisk(path)
     disk.fail = lambda what, place: errno.ENOSPC if "t-0" in str(place) else None
     owned = opened(path, disk=disk)

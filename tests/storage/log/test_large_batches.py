@@ -17,13 +17,14 @@ from storage.format.compression import Codec
 from storage.format.record_batch import encode_batch
 from tests.support.builders import build_log_dir, many
 from tests.support.commands import run
+from tests.support.damaged_bytes import overwrite
 from tests.support.large_batches import large_batch
 from tests.support.readers import built, open_log, read_past_damage
 
 SIZE = MOST_BATCH_BYTES + 1
 
 
-def build(path: Path, size: int = SIZE, magic: int = 2) -> Path:
+def build(path: Path, magic: int = 2) -> Path:
     """A log after a crash, with four messages, a large batch, and two messages; returns its .log."""
     build_log_dir(path, {"t": [many(4)]}, clean=False)
     (path / "recovery-point-offset-checkpoint").unlink()
@@ -31,8 +32,8 @@ def build(path: Path, size: int = SIZE, magic: int = 2) -> Path:
     for other in (path / "t-0").glob("*.*index"):
         other.unlink()
     with log.open("ab") as file:
-        end = file.tell() + size
-        file.write(large_batch(4, size, magic))
+        end = file.tell() + SIZE
+        file.write(large_batch(4, SIZE, magic))
         file.truncate(end)
     with log.open("ab") as file:
         file.write(encode_batch([Record(None, b"x", (), 1), Record(None, b"y", (), 2)], base_offset=5))
@@ -92,9 +93,7 @@ def test_readers_tell_it_as_damage_and_continue(tmp_path: Path, magic: int) -> N
 
 def test_a_wrong_checksum_is_found(tmp_path: Path) -> None:
     log = build(tmp_path)
-    with log.open("r+b") as file:
-        file.seek(SIZE // 2)
-        file.write(b"x")
+    overwrite(log, SIZE // 2, b"x")
     result = run("verify", tmp_path)
     assert "batch-crc" in result.stdout
     assert open_log(log.parent).snapshot().log_end_offset == 4

@@ -38,7 +38,7 @@ from tests.support.builders import (
     commit,
     many,
 )
-from tests.support.damaged_bytes import flip
+from tests.support.damaged_bytes import flip, overwrite
 from tests.support.fixtures import FIXTURES, GoldenCase, case_params, copy_log_dir, golden_cases, requires_fixtures
 from tests.support.readers import open_log, read_all
 
@@ -91,7 +91,7 @@ def _disordered(tmp_path: Path, seed: int, *, clean: bool = True, interval: int 
             for _ in range(rng.randint(1, 4))
         ]
         items.append(Batch(records, log_append_time_ms=10**12 + number * 10 if number % 17 == 3 else None))
-    return build_log_dir(tmp_path, {"t": [Partition(items, index_interval_bytes=interval)]}, clean=clean)["t", 0]
+    return build_log_dir(tmp_path, {"t": [Partition(items, index_interval_bytes=500)]}, clean=clean)["t", 0]
 
 
 def _by_scan(partition: BuiltPartition, timestamp: int) -> TimestampOffset | None:
@@ -226,9 +226,7 @@ def test_markers_have_timestamps_too(tmp_path: Path) -> None:
 
 def test_damage_in_the_batch_that_decides(tmp_path: Path) -> None:
     partition = build_log_dir(tmp_path, {"t": [[Batch(many(3)), ROLL, Batch(many(1))]]})["t", 0]
-    with partition.log().open("r+b") as file:
-        file.seek(90)
-        file.write(b"\xff\xff")
+    overwrite(partition.log(), 90, b"\xff\xff")
     with pytest.raises(CorruptBatch) as error:
         offset_for_timestamp(open_log(partition.path).snapshot(), 0)
     assert error.value.path == partition.log()
@@ -468,18 +466,18 @@ def test_against_every_batch(fixture: str, partition: str, buckets: int) -> None
     assert stored(found) == by_bucket(batches, found.width_ms)
 
 
-def at(timestamp: int, count: int) -> Batch:
+def at(timestamp: int) -> Batch:
     """Messages of one moment."""
-    return Batch([Record(None, b"message", (), timestamp)] * count)
+    return Batch([Record(None, b"message", (), timestamp)] * 3)
 
 
-def made(path: Path, items: list[Item], interval: int = 500) -> LogSnapshot:
-    build_log_dir(path, {"t": [Partition(items, index_interval_bytes=interval)]})
+def made(path: Path, items: list[Item]) -> LogSnapshot:
+    build_log_dir(path, {"t": [Partition(items, index_interval_bytes=500)]})
     return histogram_snapshot_of(path, "t-0")
 
 
 def test_without_an_index_headers_tell(tmp_path: Path) -> None:
-    items: list[Item] = [at(1_700_000_000_000 + n * 3000, 3) for n in range(400)]
+    items: list[Item] = [at(1_700_000_000_000 + n * 3000) for n in range(400)]
     snapshot = made(tmp_path, items)
     with_index = histogram([snapshot])
     for path in (tmp_path / "t-0").glob("*index"):
@@ -489,7 +487,7 @@ def test_without_an_index_headers_tell(tmp_path: Path) -> None:
 
 
 def test_several_logs_are_added_up(tmp_path: Path) -> None:
-    snapshot = made(tmp_path, [at(1_700_000_000_000 + n * 3000, 3) for n in range(50)])
+    snapshot = made(tmp_path, [at(1_700_000_000_000 + n * 3000) for n in range(50)])
     one, two = histogram([snapshot]), histogram([snapshot, snapshot])
     assert (two.messages == 2 * one.messages).all()
     assert (two.starts_ms == one.starts_ms).all()

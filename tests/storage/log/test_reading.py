@@ -18,6 +18,7 @@ from storage.log.reader import read_range
 from storage.log.snapshot import Log
 from storage.types import Isolation, TopicPartition
 from tests.support.builders import ROLL, Batch, BuiltPartition, Item, Partition, abort, build_log_dir, commit, many
+from tests.support.damaged_bytes import overwrite
 from tests.support.fixtures import FIXTURES, GoldenCase, case_params, golden_cases, requires_fixtures, topics_of
 from tests.support.readers import built, open_log, read_all, read_past_damage, records_of
 from tests.support.replicas import Replica
@@ -170,9 +171,7 @@ def test_a_marker_lost_to_damage_is_looked_up_in_the_txnindex(tmp_path: Path) ->
     ]
     partition = build_log_dir(tmp_path, {"t": [items]})["t", 0]
     marker = partition.batches[1]
-    with partition.log().open("r+b") as file:
-        file.seek(marker.position + 70)
-        file.write(b"\xff")
+    overwrite(partition.log(), marker.position + 70, b"\xff")
     snapshot = open_log(partition.path).snapshot()
     records, errors = read_past_damage(snapshot, _COMMITTED)
     assert len(errors) == 1
@@ -183,9 +182,7 @@ def test_blocks_under_both_isolations_carry_the_same_damage(tmp_path: Path) -> N
     """An aborted batch that is corrupt is corrupt: its CRC is checked although its records are left out."""
     items = [Batch(many(2), producer_id=1, transactional=True), abort(1), Batch(many(1)), ROLL, Batch(many(1))]
     partition = build_log_dir(tmp_path, {"t": [items]})["t", 0]
-    with partition.log().open("r+b") as file:
-        file.seek(80)
-        file.write(b"\xff\xff")
+    overwrite(partition.log(), 80, b"\xff\xff")
     snapshot = open_log(partition.path).snapshot()
     for isolation in Isolation:
         blocks = [(records_of(block), block.damage) for block in read_range(snapshot, 0, isolation=isolation)]

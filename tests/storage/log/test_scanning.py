@@ -20,6 +20,7 @@ from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import MAX_OFFSET, Isolation
 from tests.support.builders import ROLL, Batch, BuiltPartition, Partition, abort, build_log_dir, commit, many
+from tests.support.damaged_bytes import overwrite
 from tests.support.raw_batches import batch, message, record
 from tests.support.readers import built, open_log, read_past_damage
 
@@ -151,10 +152,10 @@ BATCHES = [batch([record(i, value=bytes([65 + n]) * 50) for i in range(3)], n * 
 SIZE = len(BATCHES[0])
 
 
-def segment(path: Path, data: bytes, base_offset: int = 0) -> Segment:
-    log = path / f"{base_offset:020}.log"
+def segment(path: Path, data: bytes) -> Segment:
+    log = path / f"{0:020}.log"
     log.write_bytes(data)
-    return Segment(path, base_offset, LogFile(log), len(data))
+    return Segment(path, 0, LogFile(log), len(data))
 
 
 def walked(one: Segment, end_offset: int = 1 << 40) -> tuple[list[tuple[int, int]], Walk, list[tuple[Break, int]]]:
@@ -255,9 +256,7 @@ def test_a_hole_of_terabytes_is_not_read(
 ) -> None:
     one = segment(tmp_path, b"".join(BATCHES[:2]))
     behind = (1 << 40) - 5  # the hole ends within a page: the batch's first bytes follow zeros of its page
-    with one.log.path.open("r+b") as file:
-        file.seek(behind)
-        file.write(b"".join(BATCHES[2 : 2 + batches_behind]) or b"x")
+    overwrite(one.log.path, behind, b"".join(BATCHES[2 : 2 + batches_behind]) or b"x")
     one = Segment(tmp_path, 0, LogFile(one.log.path), one.log.path.stat().st_size)
     sizes: list[int] = []
     read = LogFile.read

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from storage.append.appender import Appender
 from storage.directory.owned_dir import Opening
 from storage.files import checkpoints, names
-from storage.files.disk_protocol import DiskFile
 from storage.format.block import Record
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
 from tests.support.crash_points import Sessions, Stopped, every_crash
-from tests.support.owned_dirs import NOW_MS, HastyDisk, StandingClock, append, close_clean, opened, read, tree_of
+from tests.support.faults import FaultyDisk
+from tests.support.owned_dirs import (
+    NOW_MS,
+    StandingClock,
+    append,
+    close_clean,
+    killed,
+    opened,
+    read,
+    tree_of,
+)
 
 # Crashes at every disk operation: what was flushed is there, nothing twice, nothing invented, order kept.
 
@@ -259,8 +267,7 @@ def rolled_after_flush(path: Path, interval_bytes: int = 500) -> tuple[Path, lis
     first, second = log.snapshot().segments
     assert log.recovery_point == flushed == second.base_offset
     owned.checkpoint()
-    owned._logs.abandon()
-    owned._dir_lock.release()
+    killed(owned)
     assert checkpoints.read(path / names.RECOVERY_POINT_CHECKPOINT)[TP] == second.base_offset
     return first.directory / f"{first.base_offset:020}.timeindex", values
 
@@ -303,31 +310,11 @@ def test_an_only_entry_that_is_garbage_is_not_none(tmp_path: Path) -> None:
     assert not verify_log_dir(tmp_path)
 
 
-class _Syncs(HastyDisk):
-    """Remembers the files that were synced."""
-
-    def __init__(self) -> None:
-        self.synced: list[Path] = []
-
-    def open(self, path: Path, *, create: bool = False) -> DiskFile:
-        file, synced = super().open(path, create=create), self.synced
-
-        class _File:
-            def __getattr__(self, name: str) -> object:
-                return getattr(file, name)
-
-            def sync(self) -> None:
-                synced.append(path)
-                file.sync()
-
-        return cast("DiskFile", _File())
-
-
 def test_it_is_synced_by_the_process_after_a_killed_one(tmp_path: Path) -> None:
     """The killed process may have written the entry only; the next one's flushes begin at the recovery point."""
     times, _values = rolled_after_flush(tmp_path)
-    disk = _Syncs()
+    disk = FaultyDisk(tmp_path)
     owned = opened(tmp_path, disk=disk)
     owned.log(TP)
-    assert times in disk.synced
+    assert f"sync {times.name}" in disk.operations
     close_clean(owned)

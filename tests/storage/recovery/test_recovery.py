@@ -23,15 +23,25 @@ from storage.log import segment
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.reader import find_batch, read_range
-from storage.log.snapshot import LogSnapshot
 from storage.recovery.recovery import RecoveryPlan, RecoveryReport, rehearse
 from storage.types import Isolation, TopicPartition
 from storage.verify.findings import FaultKind
 from storage.verify.verify import verify_log_dir
-from tests.support.builders import ROLL, Batch, BuiltPartition, Marker, Partition, build_log_dir, commit, many
+from tests.support.builders import ROLL, Batch, Marker, Partition, build_log_dir, commit, many
 from tests.support.crash_points import Sessions, every_crash
+from tests.support.damaged_bytes import flip, overwrite
 from tests.support.fixtures import FIXTURES, copy_log_dir, read_golden, requires_fixtures, topics_of
-from tests.support.owned_dirs import ONE_THREAD, StandingClock, append, close_clean, opened, read, tree_of
+from tests.support.owned_dirs import (
+    ONE_THREAD,
+    HastyDisk,
+    StandingClock,
+    append,
+    close_clean,
+    killed,
+    opened,
+    read,
+    tree_of,
+)
 from tests.support.readers import built, copy_partition, open_log, read_all, read_past_damage
 
 # Recovery: the damaged logs of the fixture come out as the broker's recovery left them; and from crashes in itself.
@@ -82,11 +92,9 @@ def one_case(tmp_path: Path, name: str) -> Path:
     return path
 
 
-def opened_then(path: Path, opening: Opening | None = None) -> OwnedDir:
+def opened_then(path: Path) -> OwnedDir:
     """Opened long ago, when the fixture's producers had not expired."""
-    from tests.support.owned_dirs import HastyDisk
-
-    return OwnedDir.open(path, opening or Opening(), config=ONE_THREAD, disk=HastyDisk(), clock=StandingClock(0))
+    return OwnedDir.open(path, Opening(), config=ONE_THREAD, disk=HastyDisk(), clock=StandingClock(0))
 
 
 @pytest.mark.parametrize("name", cases())
@@ -192,8 +200,7 @@ def _torn(tmp_path: Path, *, segments: int = 1) -> tuple[Path, list[bytes | None
             owned.log(TP).roll()
         append(owned.log(TP), [b"value %d" % n])
     values = read(owned, "t")
-    owned._logs.abandon()
-    owned._dir_lock.release()
+    killed(owned)
     return path, values
 
 
@@ -229,9 +236,8 @@ def test_a_damaged_last_batch_below_the_recovery_point_is_not_cut_after_a_clean_
         append(owned.log(TP), [value])
     assert owned.close().clean
     log = path / "t-0" / "00000000000000000000.log"
-    data = bytearray(log.read_bytes())
-    data[-2] ^= 1
-    log.write_bytes(data)
+    flip(log, -2)
+    data = log.read_bytes()
     owned = opened(path, Opening(gentle=gentle))
     assert owned.log(TP).log_end_offset == 2
     append(owned.log(TP), [b"three"])
@@ -245,9 +251,8 @@ def test_a_damaged_last_batch_below_the_recovery_point_is_not_cut_after_a_clean_
 def test_gentle_recovery_leaves_damage_before_intact_messages_alone(tmp_path: Path) -> None:
     path, _ = _torn(tmp_path)
     log = path / "t-0" / "00000000000000000000.log"
-    data = bytearray(log.read_bytes())
-    data[70] ^= 1
-    log.write_bytes(data)
+    flip(log, 70)
+    data = log.read_bytes()
     owned = opened(path, Opening(gentle=True))
     assert list(owned.failures()) == [TP]
     with pytest.raises(PartitionOffline, match=r"kafkafs recover.*salvage"):
@@ -359,8 +364,7 @@ def test_several_partitions_with_progress(tmp_path: Path) -> None:
     owned.create_topic("t", 8)
     for p in range(8):
         append(owned.log(TopicPartition("t", p)), [b"x" * 1000])
-    owned._logs.abandon()
-    owned._dir_lock.release()
+    killed(owned)
     calls: list[tuple[str, object]] = []
 
     class Noted:
@@ -515,9 +519,7 @@ def test_a_wild_length_is_not_believed(tmp_path: Path, monkeypatch: pytest.Monke
     partition = build_log_dir(tmp_path, {"t": [Partition(items, index_interval_bytes=0, tail=b"")]})["t", 0]
     batch = partition.batches[10]
     length = partition.batches[50].position - batch.position - 12 + 7
-    with partition.log().open("r+b") as file:
-        file.seek(batch.position + 8)
-        file.write(length.to_bytes(4, "big"))
+    overwrite(partition.log(), batch.position + 8, length.to_bytes(4, "big"))
     snapshot = open_log(partition.path).snapshot()
     for window in (1 << 20, 4096):
         records, errors = read_past_damage(snapshot, window=window)
@@ -537,22 +539,13 @@ def test_batch_larger_than_any_window(tmp_path: Path, size: int) -> None:
     assert read_all(snapshot, 3)[0].offset == 3
 
 
-def _flipped(partition: BuiltPartition, batch: int) -> LogSnapshot:
-    with partition.log().open("r+b") as file:
-        file.seek(partition.batches[batch].position + 70)
-        byte = file.read(1)
-        file.seek(-1, 1)
-        file.write(bytes([byte[0] ^ 1]))
-    return open_log(partition.path).snapshot()
-
-
 @pytest.mark.parametrize(("recovery_point", "damaged"), [(6, False), (9, True)])
 def test_a_bad_last_batch_is_damage_below_the_recovery_point_only(
     tmp_path: Path, recovery_point: int, damaged: bool
 ) -> None:
     partition = build_log_dir(tmp_path, {"t": [[Batch(many(3)) for _ in range(3)]]})["t", 0]
     (tmp_path / "recovery-point-offset-checkpoint").write_text(f"0\n1\nt 0 {recovery_point}\n")
-    _flipped(partition, 2)
+    flip(partition.log(), partition.batches[2].position + 70)
     snapshot = LogDir.open_read_only(tmp_path).log(TopicPartition("t", 0)).snapshot()
     records, errors = read_past_damage(snapshot)
     assert [record.offset for record in records] == list(range(6))

@@ -39,7 +39,7 @@ from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
 from tests.support.builders import ROLL, START_MS, Batch, Item, Partition, abort, build_log_dir, commit, many, topic_id
 from tests.support.commands import output_of
-from tests.support.damaged_bytes import flip
+from tests.support.damaged_bytes import flip, flip_middle
 from tests.support.faults import Crash, FaultyDisk
 from tests.support.owned_dirs import tree_of
 
@@ -354,10 +354,8 @@ def acl(number: int, principal: bytes) -> bytes:
     return b"\x01\x12\x00" + bytes([number] * 16) + b"\x02" + texts[0] + b"\x03" + texts[1] + texts[2] + b"\x03\x03\x00"
 
 
-def scram(user: bytes) -> bytes:
-    """The value of a UserScramCredentialRecord."""
-    secrets = b"\x05salt\x07stored\x07server"
-    return b"\x01\x0b\x00" + bytes([len(user) + 1]) + user + b"\x01" + secrets + b"\x00\x00\x10\x00\x00"
+# The value of a UserScramCredentialRecord.
+SCRAM = b"\x01\x0b\x00\x04eve\x01\x05salt\x07stored\x07server\x00\x00\x10\x00\x00"
 
 
 def quota(user: bytes, removed: bool) -> bytes:
@@ -380,7 +378,7 @@ def old_cluster(directory: Path) -> Path:
     ]
     values = [
         *map(metadata_checkpoint.encode, written),
-        *(acl(1, b"User:a"), acl(2, b"User:b"), scram(b"eve"), quota(b"a", False), quota(b"b", False)),
+        *(acl(1, b"User:a"), acl(2, b"User:b"), SCRAM, quota(b"a", False), quota(b"b", False)),
         b"\x01\x13\x00" + bytes([2] * 16) + b"\x00",
         quota(b"b", True),
     ]
@@ -398,7 +396,7 @@ def test_what_stands_in_the_metadata_is_carried_over(tmp_path: Path) -> None:
     metadata = described(target)
     assert (target / "bootstrap.checkpoint").stat().st_mode & 0o777 == 0o600  # there are credentials in it
     assert metadata.features == {"metadata.version": 29, "transaction.version": 2}
-    assert [one.value for one in metadata.verbatim] == [acl(1, b"User:a"), scram(b"eve"), quota(b"a", False)]
+    assert [one.value for one in metadata.verbatim] == [acl(1, b"User:a"), SCRAM, quota(b"a", False)]
     assert metadata.broker_defaults == {"log.cleaner.threads": "2"}
     assert metadata.brokers == {}
     assert metadata.other_configs == {(32, "g"): {"consumer.session.timeout.ms": "50000"}}
@@ -445,22 +443,20 @@ def test_backups_of_two_directories_are_one_cluster(tmp_path: Path) -> None:
     assert [one.replica.path for one in result.partitions] == [tmp_path / f"copy{n}" / f"t-{n}" for n in range(2)]
     metadata = described(target)
     assert metadata.topics["t"].topic_id == topic_id("t")
-    assert [one.value for one in metadata.verbatim] == [acl(1, b"User:a"), scram(b"eve"), quota(b"a", False)]
+    assert [one.value for one in metadata.verbatim] == [acl(1, b"User:a"), SCRAM, quota(b"a", False)]
     assert values(target, TopicPartition("t", 1)) == values(old, TopicPartition("t", 1))
 
 
 def test_salvage_names_the_offsets_that_are_lost(tmp_path: Path) -> None:
     built = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(10)), Batch(many(10)), Batch(many(10))])]})
     log = built.path / "t-0" / f"{0:020}.log"
-    data = bytearray(log.read_bytes())
-    data[len(data) // 2] ^= 1
-    log.write_bytes(data)
+    flip_middle(log)
     told = json.loads(output_of("revive", built.path, "--to", tmp_path / "new", "--salvage", "--json"))
     (partition,) = told["partitions"]
     assert (partition["salvaged"], partition["lost"]) == (True, [{"first_offset": 10, "last_offset": 19}])
 
 
-def replicas(tmp_path: Path, *damaged: tuple[int, ...], compacted: bool = False) -> list[Path]:
+def replicas(tmp_path: Path, *damaged: tuple[int, ...]) -> list[Path]:
     """Replicas of twelve batches of ten messages in three segments, with these batches damaged in each."""
     items: list[Item] = []
     for number in range(12):
@@ -470,9 +466,7 @@ def replicas(tmp_path: Path, *damaged: tuple[int, ...], compacted: bool = False)
         built = build_log_dir(tmp_path / f"n{at}", {"t": [Partition(items)]}, broker=False)
         for number in batches:
             log = built.path / "t-0" / f"{number // 4 * 40:020}.log"
-            data = bytearray(log.read_bytes())
-            data[len(data) // 4 * (number % 4) + len(data) // 8] ^= 1
-            log.write_bytes(data)
+            flip(log, log.stat().st_size // 4 * (number % 4) + log.stat().st_size // 8)
         paths.append(built.path)
     return paths
 

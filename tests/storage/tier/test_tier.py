@@ -25,6 +25,7 @@ from storage.tier.object_places import Url
 from storage.tier.remote_segments import RemoteFile, RemoteSegment
 from storage.tier.tier import Tier
 from tests.support.aiven_objects import RsaKey, Style, random_id, sizes_text, write
+from tests.support.damaged_bytes import flip_middle
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.tiers import KEYS, TIERS
 
@@ -302,14 +303,11 @@ def test_objects_that_shrink_after_they_were_listed(place: Path, suffix: str) ->
 def test_a_changed_byte_is_noticed(place: Path) -> None:
     for suffix in (".log", ".indexes"):
         path = object_of(place, suffix)
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
+        flip_middle(path)
         with pytest.raises(CorruptData, match="cannot be decrypted") as found:
             read_all(segment_of(place))
         assert "rsm-manifest" in str(found.value)
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
+        flip_middle(path)
 
 
 def test_without_a_manifest(place: Path) -> None:

@@ -21,7 +21,17 @@ from storage.types import TopicPartition
 from storage.upkeep.maintenance import CHECKPOINTS, DELETION, FLUSH, RETENTION, Maintenance, TaskStatus
 from storage.verify.verify import verify_log_dir
 from tests.support.faults import FaultyDisk
-from tests.support.owned_dirs import NOW_MS, HastyDisk, StandingClock, append, close_clean, opened, read, values_of
+from tests.support.owned_dirs import (
+    NOW_MS,
+    HastyDisk,
+    StandingClock,
+    append,
+    close_clean,
+    killed,
+    opened,
+    read,
+    values_of,
+)
 
 TP = TopicPartition("t", 0)
 OTHER = TopicPartition("u", 0)
@@ -176,8 +186,7 @@ def test_what_was_rolled_is_synced(tmp_path: Path) -> None:
     world.owned.checkpoint()
     disk = world.owned.disk
     assert isinstance(disk, FaultyDisk)
-    world.owned._logs.abandon()
-    world.owned._dir_lock.release()
+    killed(world.owned)
     disk.power_loss()
     owned = opened(tmp_path / "dir", Opening(gentle=True))
     assert owned.reports()[TP].recovered_segments == [len(values)]
