@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import secrets
 import shutil
@@ -109,6 +110,7 @@ def simulation() -> Iterator[None]:
         patch.setattr(partitioner, "random", _Random("random"))
         patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=_worlds[-1].random.getrandbits(128), version=4))
         patch.setattr(secrets, "randbits", lambda bits: _worlds[-1].random.getrandbits(bits))
+        patch.setattr(os, "urandom", lambda size: _worlds[-1].random.randbytes(size))
         of = partition_metadata.DirIdentity.of
         patch.setattr(
             partition_metadata.DirIdentity, "of", lambda path: (found := of(path))._replace(inode=_inode(found.inode))
