@@ -82,11 +82,15 @@ def compact_partition(
     when the topic may not be compacted; other errors as `Pass`, `OwnedDir.log`, and OSError.
     """
     log = owned.log(tp)  # first: the checkpoint at the end is for this log object only
-    work = Pass(pass_input_of(owned, tp, dirty), Limits.of(owned.log_dir.broker_config()), pace=pace)
+    given = pass_input_of(owned, tp, dirty)
+    work = Pass(given, Limits.of(owned.log_dir.broker_config()), pace=pace)
     try:
         return _noted(owned, log, work.run(log, owned.disk))
-    except BaseException:
+    except BaseException as error:
         ended_early(work.replaced)
+        if isinstance(error, StorageError) and log.snapshot().cuts != given.snapshot.cuts:
+            # What was read may have been cut off by a follower, and what is there now is not damaged.
+            raise SegmentGone("log was truncated while it was compacted", path=log.path) from error
         raise
 
 

@@ -15,10 +15,12 @@ from storage.append.swap import Replacement
 from storage.compaction.cleaner import Cleaner, Throttle
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
+from storage.errors import SegmentGone
 from storage.files import checkpoints, names
 from storage.files.disk_protocol import Disk
 from storage.types import TopicPartition
 from storage.upkeep.maintenance import COMPACTION, Maintenance, TaskStatus
+from tests.support import compacted_logs
 from tests.support.compacted_logs import SMALL, put, updates
 from tests.support.damaged_bytes import flip
 from tests.support.faults import FaultyDisk
@@ -177,6 +179,31 @@ def test_damage_stops_compaction_of_that_partition_alone(tmp_path: Path) -> None
     world.maintenance.stop()
     flip(path, 70)
     close_clean(world.owned)
+
+
+def test_a_truncation_during_a_pass_is_no_damage(tmp_path: Path) -> None:
+    """A follower's: it appends other batches where what the pass is about to read was."""
+    owned = compacted_logs.opened(tmp_path)
+    log = owned.log(T)
+    for number in range(6):
+        put(log, updates([(b"k", b"%d" % number * 50)]))
+    log.roll()
+    put(log, updates([(b"k", b"last")]))
+    cut: list[Path] = []
+
+    def pace(_size: int) -> None:
+        if not cut:
+            cut.extend(owned.truncate_to(T, 3))
+            put(log, updates([(b"k", b"of another leader" * 30)]))
+
+    with pytest.raises(SegmentGone):
+        compacted_logs.compact(owned, pace)
+    assert cut
+    log.roll()
+    assert compacted_logs.compact(owned).end_offset == 4
+    for path in cut:
+        path.unlink()
+    close_clean(owned)
 
 
 def _run(world: World) -> None:
