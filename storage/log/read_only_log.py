@@ -79,6 +79,7 @@ class ReadOnlyLog:
         self._checkpointed: int | None = None  # the log start that the snapshot was made with
         self._epochs_mark = NEVER
         self._epochs = LeaderEpochs()
+        self._last_epochs = LeaderEpochs()  # those before it was empty or missing
 
     def snapshot(self) -> LogSnapshot:
         """The log as it is now; the same object as before when nothing has changed.
@@ -203,7 +204,13 @@ class ReadOnlyLog:
             epochs=epochs,
             remote_offsets=self._remote_locked(before, checkpointed, found),
         )
-        cut = None if before is None else lineage.cut_since(before, snapshot, self._tail.epoch)
+        cut = None
+        if before is not None:
+            # A broker that makes a replica anew empties the checkpoint before it writes another lineage.
+            known = before if before.epochs.entries else replace(before, epochs=self._last_epochs)
+            cut = lineage.cut_since(known, snapshot, self._tail.epoch)
+        if epochs.entries:
+            self._last_epochs = epochs
         if cut is not None:
             snapshot = replace(snapshot, cuts=(*snapshot.cuts, cut))
         self._tail, self._active_mark, self._checkpointed = end, mark, checkpointed

@@ -173,6 +173,7 @@ class TieredLog:
             if not epochs.entries and any(one.epochs for one in candidates) and self._has_epochs_file():
                 # A broker makes this replica anew: to guess would be to show what a leader has lost, perhaps.
                 candidates, reason = [], f"{names.LEADER_EPOCH_CHECKPOINT} does not tell yet which are the log's"
+                self._front, gone = (), []
         except StorageError as error:
             candidates, reason = [], str(error)
         counted = counted_slices(candidates, epochs if epochs.entries else lineage_of(candidates))

@@ -22,6 +22,7 @@ from storage.errors import OffsetOutOfRange, TierUnavailable
 from storage.files import checkpoints, leader_epochs, names
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.format.block import Record
+from storage.log.lineage import agreed_end
 from storage.log.log_dir import LogDir
 from storage.log.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
 from storage.log.reader import find_batch, read_range
@@ -265,10 +266,14 @@ class Elections:
         for base in (0, 10):
             (self._part / f"{base:020}.log").unlink()
 
-    def follow(self) -> None:
-        """The broker takes over what the winner has from its third segment on."""
+    def truncate(self) -> None:
+        """The broker begins its log anew where the winner's local log begins."""
         (self._part / f"{20:020}.log").unlink()
-        shutil.copy(self._winner / "t-0" / f"{20:020}.log", self._part)
+        (self._part / f"{20:020}.log").touch()
+
+    def follow(self) -> None:
+        """The broker takes over what the winner has from its third segment on, after `truncate`."""
+        (self._part / f"{20:020}.log").write_bytes((self._winner / "t-0" / f"{20:020}.log").read_bytes())
 
     def upload(self) -> None:
         self._upload(self._winner, 10, "c", self.lineage)
@@ -307,6 +312,7 @@ def test_what_has_moved_goes_when_its_leader_has_lost(tmp_path: Path) -> None:
     before = log.snapshot()
     assert (before.local_log_start_offset, values_of(before)) == (20, broker.lost)
     broker.upload()
+    broker.truncate()
     broker.follow()
     broker.set_epochs(broker.lineage)
     after = log.snapshot()
@@ -319,6 +325,7 @@ def test_a_replica_that_is_made_anew_has_no_lineage_yet(tmp_path: Path) -> None:
     knows which uploads are its log's, and those of the winner may not even be there."""
     broker = Elections(tmp_path)
     broker.retain()
+    broker.truncate()
     broker.follow()
     broker.set_epochs("0\n0\n")
     log = broker.opened()
@@ -330,10 +337,47 @@ def test_a_replica_that_is_made_anew_has_no_lineage_yet(tmp_path: Path) -> None:
     assert values_of(log.snapshot()) == broker.won
 
 
+@pytest.mark.parametrize("looks", range(1 << 6))
+def test_whenever_a_replica_is_looked_at_it_shows_nothing_that_was_taken_back(looks: int, tmp_path: Path) -> None:
+    """`looks` has a bit for each step after which somebody looks. While the file is cut the epochs are the old ones."""
+    broker = Elections(tmp_path)
+    log = broker.opened()
+    steps = [
+        broker.retain, broker.truncate, partial(broker.set_epochs, "0\n0\n"),
+        partial(broker.set_epochs, broker.lineage), broker.upload, broker.follow,
+    ]  # fmt: skip
+    now = [0.0]
+    log._monotonic = lambda: now[0]  # type: ignore[attr-defined]
+    assert values_of(log.snapshot()) == broker.lost
+    for number, step in enumerate(steps):
+        step()
+        if looks >> number & 1:
+            records, errors = read_past_damage(log.snapshot())
+            assert number > 1 or not errors
+            allowed = broker.lost if number < 2 else broker.won
+            assert [one.value for one in records] == [allowed[one.offset] for one in records], step
+    now[0] = 3600.0
+    assert values_of(log.snapshot()) == broker.won
+
+
+def test_a_cut_is_told_from_the_epochs_before_there_were_none(tmp_path: Path) -> None:
+    broker = Elections(tmp_path)
+    log = LogDir.open_read_only(broker.directory).log(broker.tp)
+    before = log.snapshot()
+    broker.retain()
+    broker.truncate()
+    broker.set_epochs("0\n0\n")
+    assert agreed_end(before, log.snapshot()) == 20  # as far as the files tell
+    broker.set_epochs(broker.lineage)
+    broker.follow()
+    assert agreed_end(before, log.snapshot()) == 10
+
+
 def test_another_lineage_has_other_uploads(tmp_path: Path) -> None:
     """Where no lineage was to be found, that of the last upload counted."""
     broker = Elections(tmp_path)
     broker.retain()
+    broker.truncate()
     broker.follow()
     (broker.directory / "t-0" / names.LEADER_EPOCH_CHECKPOINT).unlink()
     log = broker.opened()
