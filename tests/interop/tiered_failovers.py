@@ -126,8 +126,7 @@ class TieredFailovers:
         more = self._write(200)
         taken_back = sum(offset >= min(more) for offset in written)
         self.truth = {offset: one for offset, one in self.truth.items() if offset < min(more)} | more
-        self.nodes[leader].start()
-        self._wait_for(lambda _, in_sync: len(in_sync) == 2)
+        self._start(leader)
         self._wait_for_uploads_to_end()
         return f"{leader} was killed after {uploads} uploads, {taken_back} messages taken back"
 
@@ -171,7 +170,12 @@ class TieredFailovers:
         self._wait_for_uploads_to_end()
         self.made_anew = follower
         shutil.rmtree(self.nodes[follower].log_dir / PARTITION.dir_name)
-        self.nodes[follower].start()
+        self._start(follower)
+
+    def _start(self, number: int) -> None:
+        """A replica that cuts its log below its local start, or has none, begins anew at the other one's."""
+        self.made_anew = number
+        self.nodes[number].start()
         self._wait_for(lambda _, in_sync: len(in_sync) == 2)
         time.sleep(2)  # until everybody has seen it
         self.made_anew = None
