@@ -56,6 +56,7 @@ _TIERING = {
     "rlmm.config.remote.log.metadata.topic.min.isr": "1",
     "replica.fetch.max.bytes": "12000",
     "replica.lag.time.max.ms": "20000",
+    "broker.session.timeout.ms": "12000",
     "replica.high.watermark.checkpoint.interval.ms": "500",
 }
 _TOPIC_CONFIG = {
