@@ -61,6 +61,7 @@ class Copy:
     gone: list[Copied] = field(default_factory=list)  # cut off, and perhaps back after a power loss
     undone: list[Copied] = field(default_factory=list)  # refused; as `gone`, also after a flush
     values: set[bytes] = field(default_factory=set)  # all that ever were there
+    gaps: dict[int, int] = field(default_factory=dict)  # by epoch, where the first batch that was cut off began
 
     @property
     def end(self) -> int:
@@ -92,6 +93,8 @@ class Copy:
         assert self.cutting is not None
         kept = [batch for batch in self.batches if batch.last < self.cutting]
         self.gone += self.batches[len(kept) :]
+        for batch in self.batches[len(kept) :]:
+            self.gaps[batch.epoch] = min(batch.base, self.gaps.get(batch.epoch, batch.base))
         self.batches, self.cutting = kept, None
         self.synced = min(self.synced, self.end)
         self.cuts += 1

@@ -232,7 +232,7 @@ class Leader(Program):
             # Opened, cut, or rolled without an append that succeeded.
             if not copy.compacted and not self._world.faults:
                 check_largest(log, copy.batches)
-            self._indexes = ActiveIndexes(log, log._active._state.largest.timestamp)
+            self._indexes = ActiveIndexes(log, log._active._state.largest)
         failed = bool(self._world.faults)
         self._indexes.check(log, failed=failed)
         check_copy(log, copy, self._world.disk, failed=failed)
@@ -253,7 +253,7 @@ class Leader(Program):
             keys.append(b"k%d" % (self._number * 7 % 11 % op.keys) if op.keys else None)
             records.append(Record(keys[-1], values[-1], (), time_ms))
         base = self._end() + op.skips
-        epoch, sequence = self._epoch() + op.epoch, -1
+        epoch, sequence = self._epoch(base, op.epoch), -1
         fields = BatchFields(leader_epoch=epoch)
         if op.producer >= 0:
             sequence = self._sequences.get(op.producer, 0)
@@ -270,7 +270,7 @@ class Leader(Program):
         base, time_ms = self._end(), self._world.clock.time_ms
         kind = ControlType.COMMIT if op.commits else ControlType.ABORT
         key, value = struct.pack(">hh", 0, kind), struct.pack(">hi", 0, EndTransactionMarker(kind, 0).coordinator_epoch)
-        epoch = self._epoch()
+        epoch = self._epoch(base)
         fields = BatchFields(epoch, op.producer, 0, -1, transactional=True, control=True)
         data = encode_batch([Record(key, value, (), time_ms)], base_offset=base, fields=fields)
         marker = COMMIT if op.commits else ABORT
@@ -279,10 +279,14 @@ class Leader(Program):
         )  # fmt: skip
         self._append(batch, data)
 
-    def _epoch(self) -> int:
-        """The leader epoch of the batch before. After a truncation leaders' epochs may come that are below those of
-        what was cut off: a newer leader has batches of older ones."""
-        return self._copy.batches[-1].epoch if self._copy.batches else 0
+    def _epoch(self, base: int, newer: int = 0) -> int:
+        """The leader epoch of a batch, so many above that of the batch before. After a truncation leaders' epochs may
+        come that are below those of what was cut off: a newer leader has batches of older ones. But no leader fills a
+        gap that it has left."""
+        epoch = newer + (self._copy.batches[-1].epoch if self._copy.batches else 0)
+        while base < self._copy.gaps.get(epoch, 0):
+            epoch += 1
+        return epoch
 
     def _before(self, op: Before) -> None:
         """The leader's log start has moved."""
@@ -294,7 +298,8 @@ class Leader(Program):
         log.increment_log_start_offset(offset)
 
     def _end(self) -> int:
-        return max(self._copy.end, self._owned.log(self._tp).log_end_offset)
+        first = 0 if self._copy.batches else min(self._copy.gaps.values(), default=0)
+        return max(self._copy.end, self._owned.log(self._tp).log_end_offset, first)
 
     def _append(self, batch: Copied, data: bytes) -> None:
         log = self._owned.log(self._tp)

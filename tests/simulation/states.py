@@ -25,21 +25,22 @@ _ABORTED = struct.Struct(">18xq8x")  # of an entry of a .txnindex: the offset of
 class ActiveIndexes:
     """The index files of a segment that is being written, by Kafka's arithmetic (storage/DESIGN.md, "Index files")."""
 
-    def __init__(self, log: PartitionLog, known: int) -> None:
-        """A segment that was just opened, with what its files hold, or begun; `known`: its greatest timestamp."""
+    def __init__(self, log: PartitionLog, known: tuple[int, int]) -> None:
+        """A segment that was just opened, with what its files hold, or begun; `known`: its greatest timestamp, and the
+        offset."""
         self.base = log._active.base_offset
         self._interval = log._active._state._interval_bytes
         self._offsets, self._times = self._contents(log)
         self._before: bytes | None = None  # without a final time entry that a failed call has written
         self._bytes = 0
         entry = self._last_time()
-        self._largest = max(entry[0], known), entry[1]
+        self._largest = known if known[0] > entry[0] else entry
 
     def appended(self, log: PartitionLog, batch: Copied) -> ActiveIndexes:
         """The indexes after a batch, which may be the first of another segment."""
         indexes = self
         if log._active.base_offset != self.base:
-            indexes = ActiveIndexes(log, -1)
+            indexes = ActiveIndexes(log, (-1, 0))
             indexes._offsets, indexes._times = b"", b""
         indexes._add(batch, log._active.size - batch.size)
         return indexes
