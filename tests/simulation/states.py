@@ -62,7 +62,7 @@ class ActiveIndexes:
         if failed and times == self._times + self._final() and self._largest[0] > self._last_time()[0]:
             self._before, self._times = self._times, times
         elif self._before is not None and len(times) < len(self._times):
-            self._before, self._times = None, self._before
+            self._times, self._before = self._before, None
         if failed and len(times) < len(self._times) + _TIME_ENTRY.size:
             times = times[: len(self._times)]
         if (offsets, times) != (self._offsets, self._times):
@@ -96,7 +96,9 @@ def check_largest(log: PartitionLog, batches: Sequence[Copied]) -> None:
 
 def check_log(log: PartitionLog, disk: SimulatedDisk, *, failed: bool) -> None:
     """Of any log: its ends, that no leader epoch begins below it, and that what it counts as durable is. `failed`: a
-    call may have failed."""
+    call may have failed. Nothing of a log that is being changed."""
+    if log._lock.locked():
+        return
     start, end = log.log_start_offset, log.log_end_offset
     base = log._snapshot_locked().segments[0].base_offset
     if not base <= start <= end:
