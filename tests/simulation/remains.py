@@ -34,6 +34,8 @@ def check_killed(world: World, *, lost_power: bool) -> None:
             continue
         if any(directory.glob("*.swap")) or any(directory.glob("*.cleaned")):
             continue  # a replacement has to be finished first
+        if tp in world.copies and world.copies[tp].cutting is not None:
+            continue  # it is lowered to where the log is to be cut, which may be in a gap behind its end
         if lost_power:
             check_reaches(directory, point, "recovery point checkpoint")
         else:
