@@ -349,8 +349,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "retention-takes-one-more",
         "storage/upkeep/retention.py",
-        "            if excess < segment.size_bytes:",
-        "            if excess <= 0:",
+        "        return excess >= 0",
+        "        return excess + segment.size_bytes > 0",
     ),
     _fault(
         "intent-left-out",
@@ -533,7 +533,8 @@ FAULTS: tuple[Fault, ...] = (
         _LINES,
         "            self._refuse_locked(data, 0, error, told=again or not self._may_be_cut, again=again)\n"
         "            self._begun[:] = begun\n            assert self._failure is not None\n"
-        "            self._failure.done = done\n            raise\n",
+        "            self._failure.done = done\n            if before is not None and before.done > done:\n"
+        "                self._failure.data, self._failure.done = before.data, before.done\n            raise\n",
         "            raise error\n",
         (_LINES, '(done := bytes(data[:taken]).rfind(b"\\n") + 1)', "(done := taken)"),
     ),
