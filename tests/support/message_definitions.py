@@ -52,7 +52,7 @@ heartbeats value 0 Heartbeat 0 none timestamp:int64:0+
 def definitions(jars: Path) -> Iterator[dict[str, Any]]:
     """The definitions that are needed, each with its `group`."""
     for jar, (directory, group) in _JARS.items():
-        (path,) = jars.glob(f"{jar}-[0-9]*.jar")
+        (path,) = (path for path in jars.glob(f"{jar}-[0-9]*.jar") if not path.stem.endswith("-test"))
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
                 if name.startswith(directory) and name.endswith(".json"):
