@@ -166,7 +166,7 @@ def test_an_epoch_that_a_failed_append_has_left_is_not_in_a_gap(tmp_path: Path) 
     with pytest.raises(OSError, match="No space"):
         log.append_batches(memoryview(_batch(1, [b"b"], epoch=5)))
     disk.fail = lambda _what, _path: None
-    log.append_batches(memoryview(_batch(7, [b"c" * 80], epoch=3)))
+    log.append_batches(memoryview(_batch(7, [b"c" * 200], epoch=3)))
     assert log.snapshot().epochs.entries == (EpochEntry(1, 0), EpochEntry(3, 7))
 
 
