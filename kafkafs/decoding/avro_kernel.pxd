@@ -1,5 +1,5 @@
 # What pure-Python mode has no words for: the upper half of a product of two 64-bit numbers, two
-# digits for each number below 100, and the order of bytes in a word.
+# digits for each number below 100, the order of bytes in a word, and constants that are none in pure-Python mode.
 
 cdef extern from *:
     """
@@ -20,6 +20,9 @@ cdef extern from *:
     """
     unsigned long long high_product "kafkafs_high_product"(unsigned long long a, unsigned long long b) noexcept nogil
     const char* PAIRS "kafkafs_pairs"
+    unsigned long long _TEN_TO_8 "100000000ULL"
+    unsigned long long _ONES "0x0101010101010101ULL"
+    unsigned long long _HIGHS "0x8080808080808080ULL"
     bint LITTLE_ENDIAN "(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)"
 
 # What writes values, for `proto_kernel.py` too.

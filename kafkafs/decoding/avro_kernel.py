@@ -25,6 +25,9 @@ else:
     high_product: Any = None  # declared in avro_kernel.pxd
     LITTLE_ENDIAN: Any = None
     PAIRS: Any = None
+    _TEN_TO_8 = 100000000
+    _ONES = 0x0101010101010101
+    _HIGHS = 0x8080808080808080
 
 
 # C pointers when compiled; memoryviews when not.
@@ -74,9 +77,6 @@ _MOST_TEXT = cython.declare(cython.longlong, 1 << 27)
 _ALL_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 _UINT32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 _MAX_INT64 = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
-_TEN_TO_8 = cython.declare(cython.ulonglong, 100000000)
-_ONES = cython.declare(cython.ulonglong, 0x0101010101010101)
-_HIGHS = cython.declare(cython.ulonglong, 0x8080808080808080)
 
 
 @cython.cfunc

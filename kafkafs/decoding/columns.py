@@ -254,7 +254,8 @@ class ColumnDecoder:
         after their texts."""
         left = (ids[:rows] >= 0) & (columns[2, :rows] < 0)
         left[[row for row in guids if row < rows]] = False  # their message indexes are elsewhere
-        for one in np.unique(ids[:rows][left]).tolist():
+        there = ids[:rows][left]
+        for one in [int(there[0])] if len(there) and (there == there[0]).all() else np.unique(there).tolist():
             decoder = self._plans.plan(one).rows
             if decoder is None:
                 continue

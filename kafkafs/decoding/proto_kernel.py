@@ -5,10 +5,11 @@ It writes what is ordinary and leaves everything else to the library, errors too
 occurs twice, another wire type than the field's, text that is not UTF-8, extensions, Any, FieldMask, maps of more than
 256 entries. So the two never differ, and no rule about odd data stands twice.
 
-A message is read twice: once to find its fields, whose order in the data is any, into slots (three numbers a field:
-two of the value, and how often it occurs); then they are written in the order of their numbers. Types are numbers that
-`proto_program.py` makes. Every length is compared with what is left before it is used, and messages within each other
-are counted. Cython in pure-Python mode, but this file does nothing uncompiled: the library is faster then.
+A message is read once, into a list of what occurs in it, three numbers each: the field's place in the program, and its
+value in two. What is not in the order of the fields' numbers is put there, and the list is written; items of a list and
+entries of a map lie beside each other then. Types are numbers that `protobuf.py` makes. Every length is compared with
+what is left before it is used, and messages within each other are counted. Cython in pure-Python mode, but this file
+does nothing uncompiled: the library is faster then.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import cython
 
 if cython.compiled:
     from cython.cimports.kafkafs.decoding.avro_kernel import (
+        _HIGHS,
+        LITTLE_ENDIAN,
         _base64,
         _date,
         _digit_count,
@@ -27,6 +30,42 @@ if cython.compiled:
         _number,
     )
     from cython.cimports.libc.string import memcmp, memcpy
+else:
+    from typing import Any
+
+    trailing_zeros: Any = None  # declared in proto_kernel.pxd, as are the masks
+    _SEVENS = _FOURTEENS = _TWENTY_EIGHTS = 0
+    # proto_kernel.pxd declares the same numbers: as variables each use would load them.
+    # Returned instead of a position: the output is too small; the library must do it.
+    _FULL = -1
+    _LIBRARY = -2
+    _SPARE = 64
+    _MOST_WITHIN_EACH_OTHER = 60
+    _MOST_ENTRIES = 256
+    _MOST_MOVED = 16  # times the message: places by which what occurs out of order is moved
+    # Numbers of a type before its fields, and of a field (protobuf.py).
+    _TYPE = 3
+    _FIELD = 8
+    _TAG = 0
+    _CODE = 1  # FieldDescriptorProto.Type
+    _FLAGS = 2
+    _NAME = 3
+    _NAME_LENGTH = 4
+    _BELOW = 5
+    _DEFAULT = 6
+    _ONEOF = 7
+    _REPEATED = 1
+    _PRESENCE = 2
+    _MAP = 4
+    # Kinds of types, as in protobuf.Kind.
+    _MESSAGE = 0
+    _TIMESTAMP = 1
+    _DURATION = 2
+    _WRAPPER = 3
+    _STRUCT = 4
+    _VALUE = 5
+    _LIST = 6
+    _UNCOVERED = 7
 
 Long = cython.typedef(cython.longlong)
 ULong = cython.typedef(cython.ulonglong)
@@ -38,46 +77,16 @@ Cells = cython.typedef(cython.pointer(cython.longlong))
 Text = cython.typedef(cython.pointer(cython.const[cython.char]))
 Powers = cython.typedef(cython.pointer(cython.const[cython.ulonglong]))
 
-# Returned instead of a position: the output is too small; the library must do it; a list without items.
-_FULL = cython.declare(cython.longlong, -1)
-_LIBRARY = cython.declare(cython.longlong, -2)
-_EMPTY = cython.declare(cython.longlong, -3)
-
-_SPARE = cython.declare(cython.longlong, 64)
-_MOST_WITHIN_EACH_OTHER = cython.declare(cython.longlong, 60)
-_MOST_ENTRIES = cython.declare(cython.longlong, 256)
-_MOST_READ_AGAIN = cython.declare(cython.longlong, 16)  # times the message, of what lies between a list's items
 _YEAR_1 = cython.declare(cython.longlong, -62135596800)  # in seconds
 _YEAR_10000 = cython.declare(cython.longlong, 253402300800)
 _LONGEST = cython.declare(cython.longlong, 315576000000)  # of a Duration, in seconds
-_UINT32 = cython.declare(cython.longlong, 0xFFFFFFFF)
-_ALL_32 = cython.declare(cython.ulonglong, 0xFFFFFFFF)
-_HALF = cython.declare(cython.ulonglong, 0x80000000)
 
-# Numbers of a type before its fields, and of a field (proto_program.py).
-_TYPE = cython.declare(cython.longlong, 3)
-_FIELD = cython.declare(cython.longlong, 8)
-_NUMBER = cython.declare(cython.longlong, 0)
-_CODE = cython.declare(cython.longlong, 1)  # FieldDescriptorProto.Type
-_FLAGS = cython.declare(cython.longlong, 2)
-_NAME = cython.declare(cython.longlong, 3)
-_NAME_LENGTH = cython.declare(cython.longlong, 4)
-_BELOW = cython.declare(cython.longlong, 5)
-_DEFAULT = cython.declare(cython.longlong, 6)
-_NEXT_MEMBER = cython.declare(cython.longlong, 7)
-_REPEATED = cython.declare(cython.longlong, 1)
-_PRESENCE = cython.declare(cython.longlong, 2)
-_MAP = cython.declare(cython.longlong, 4)
-
-# Kinds of types, as in proto_program.Kind.
-_MESSAGE = cython.declare(cython.longlong, 0)
-_TIMESTAMP = cython.declare(cython.longlong, 1)
-_DURATION = cython.declare(cython.longlong, 2)
-_WRAPPER = cython.declare(cython.longlong, 3)
-_STRUCT = cython.declare(cython.longlong, 4)
-_VALUE = cython.declare(cython.longlong, 5)
-_LIST = cython.declare(cython.longlong, 6)
-_UNCOVERED = cython.declare(cython.longlong, 7)
+# What all functions need: the program; the buffer and its size; the output, of which what is beyond `limit` is spare;
+# and memory for lists of what occurs, of `top` numbers.
+Work = cython.struct(
+    numbers=Longs, literals=Bytes, powers=Powers, text=Bytes, size=Long, out=Out, limit=Long, cells=Cells, top=Long
+)
+Given = cython.typedef(cython.pointer(Work))
 
 
 @cython.cfunc
@@ -94,26 +103,24 @@ def _put(out: Out, position: Long, text: Text, length: Long) -> Long:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _wire_type(code: Long) -> Long:
-    """Of a value that is not packed."""
-    if code == 1 or code == 6 or code == 16:
-        return 1
-    if code == 2 or code == 7 or code == 15:
-        return 5
-    if code == 9 or code == 11 or code == 12:
-        return 2
-    return 3 if code == 10 else 0
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
 def _varint(text: Bytes, at: Long, end: Long, cells: Cells) -> Long:
     """Puts the number that begins at `at` into cells[0]; the position after it."""
+    word: ULong = 0
+    ends: ULong
     if at < end and text[at] < 128:
         cells[0] = text[at]
         return at + 1
+    if LITTLE_ENDIAN and end - at >= 8:
+        # Up to the first byte that has its highest bit unset: seven bits of each are put together by twos.
+        memcpy(cython.address(word), text + at, 8)
+        ends = ~word & _HIGHS
+        if ends:
+            word &= ends ^ (ends - 1)
+            word = (word & _SEVENS) | ((word & _SEVENS << 8) >> 1)
+            word = (word & _FOURTEENS) | ((word & _FOURTEENS << 16) >> 2)
+            word = (word & _TWENTY_EIGHTS) | ((word & _TWENTY_EIGHTS << 32) >> 4)
+            cells[0] = cython.cast(Long, word)
+            return at + (trailing_zeros(ends) >> 3) + 1
     bits: ULong = 0
     byte: ULong
     shift: cython.int = 0
@@ -140,7 +147,7 @@ def _tag(text: Bytes, at: Long, end: Long, cells: Cells) -> Long:
     """Puts a field's number and wire type into cells[0]; the position after it."""
     begin: Long = at
     at = _varint(text, at, end, cells)
-    if at < 0 or at - begin > 5 or cells[0] < 8 or cells[0] > _UINT32:
+    if at < 0 or at - begin > 5 or cells[0] < 8 or cells[0] >> 32:
         return _LIBRARY
     return at
 
@@ -162,7 +169,7 @@ def _group_end(text: Bytes, at: Long, end: Long, number: Long, cells: Cells, dep
         tag = cells[0]
         if tag & 7 == 4:
             return begin if tag >> 3 == number else _LIBRARY
-        at = _value(text, at, end, tag, cells, depth + 1)
+        at = _read(text, at, end, tag, cells, depth + 1)
         if at < 0:
             return _LIBRARY
     return _LIBRARY
@@ -171,7 +178,7 @@ def _group_end(text: Bytes, at: Long, end: Long, number: Long, cells: Cells, dep
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _value(text: Bytes, at: Long, end: Long, tag: Long, cells: Cells, depth: Long) -> Long:
+def _read(text: Bytes, at: Long, end: Long, tag: Long, cells: Cells, depth: Long) -> Long:
     """Puts the value that begins at `at` into cells[0]: its bits, or where it begins, and its length in cells[1]. The
     position after it."""
     wire: Long = tag & 7
@@ -217,93 +224,111 @@ def _value(text: Bytes, at: Long, end: Long, tag: Long, cells: Cells, depth: Lon
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _find(numbers: Longs, fields: Long, count: Long, number: Long, guess: Long) -> Long:
-    """The field with this number, most likely that at `guess`; -1 if there is none."""
+def _find(numbers: Longs, kind: Long, number: Long) -> Long:
+    """The place of the field with this number; -1 if there is none."""
     low: Long = 0
-    high: Long = count
+    high: Long = numbers[kind + 1]
     middle: Long
-    if guess < count and numbers[fields + _FIELD * guess] == number:
-        return guess
+    fields: Long = kind + _TYPE
     while low < high:
         middle = (low + high) >> 1
-        if numbers[fields + _FIELD * middle] < number:
+        if numbers[fields + _FIELD * middle] >> 3 < number:
             low = middle + 1
         else:
             high = middle
-    return low if low < count and numbers[fields + _FIELD * low] == number else -1
+    fields += _FIELD * low
+    return fields if low < numbers[kind + 1] and numbers[fields] >> 3 == number else -1
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _scan(numbers: Longs, kind: Long, text: Bytes, at: Long, end: Long, slots: Cells, base: Long) -> Long:
-    """Finds the fields of a message of this type in text[at:end]: the slots from `base` on have, of a single field, its
-    value; of a repeated one, where the first begins and the last ends; 0, or how often it occurs."""
-    count: Long = numbers[kind + 1]
-    fields: Long = kind + _TYPE
-    field: Long
-    slot: Long
-    guess: Long = 0
-    i: Long
-    begin: Long
+def _scan(w: Given, kind: Long, at: Long, end: Long, base: Long) -> Long:
+    """Lists what occurs in the message of this type in text[at:end] from cell `base` on, by ascending fields; the cell
+    behind the list. A value is its bits, and -1; or where it begins, and its length."""
+    numbers: Longs = w.numbers
+    text: Bytes = w.text
+    cells: Cells = w.cells
+    room: Long = w.top - 5  # behind the list there is room for a value
+    first: Long = kind + _TYPE
+    stop: Long = first + _FIELD * numbers[kind + 1]
+    field: Long = first
+    place: Long = base
+    members: Long = 0
+    left: Long = _MOST_MOVED * (end - at) + 4096
     tag: Long
-    other: Long
-    code: Long
-    flags: Long
-    between: Long = 0
-    most_between: Long = _MOST_READ_AGAIN * (end - at) + 4096
-    for i in range(count):
-        slots[base + 3 * i + 2] = 0
+    i: Long
     while at < end:
-        begin = at
-        at = _tag(text, at, end, slots)
-        if at < 0:
+        if place > room:
             return _LIBRARY
-        tag = slots[0]
-        at = _value(text, at, end, tag, slots, 0)
-        if at < 0:
-            return _LIBRARY
-        i = _find(numbers, fields, count, tag >> 3, guess)
-        if i < 0:
-            if numbers[kind + 2] or tag & 7 == 3:
-                return _LIBRARY  # an extension, or in a map's entry
-            continue
-        guess = i + 1
-        field = fields + _FIELD * i
-        code = numbers[field + _CODE]
-        flags = numbers[field + _FLAGS]
-        slot = base + 3 * i
-        if tag & 7 != _wire_type(code) and not (flags & _REPEATED and tag & 7 == 2 and code != 10):
-            return _LIBRARY
-        if flags & _REPEATED:
-            # What lies between is read again for each field: thousands of fields would read megabytes each.
-            if slots[slot + 2] == 0:
-                slots[slot] = begin
-            else:
-                between += begin - slots[slot + 1]
-            if between > most_between:
+        tag = text[at]
+        if 8 <= tag < 128:
+            at += 1
+        else:
+            at = _tag(text, at, end, cells + place)
+            if at < 0:
                 return _LIBRARY
-            slots[slot + 1] = at
-            slots[slot + 2] += 1
-            continue
-        if slots[slot + 2]:
-            return _LIBRARY
-        other = numbers[field + _NEXT_MEMBER]
-        while other != i:
-            if slots[base + 3 * other + 2]:
+            tag = cells[place]
+        cells[place + 2] = -1
+        if tag & 7 == 2 and at < end and text[at] < end - at and text[at] < 128:
+            cells[place + 1] = at + 1
+            cells[place + 2] = text[at]
+            at += 1 + text[at]
+        else:
+            at = _read(text, at, end, tag, cells + (place + 1), 0)
+            if at < 0:
                 return _LIBRARY
-            other = numbers[fields + _FIELD * other + _NEXT_MEMBER]
-        slots[slot] = slots[0]
-        slots[slot + 1] = slots[1]
-        slots[slot + 2] = 1
-    return at
+        # Most likely the last one again, or one of those behind it.
+        i = 4
+        while i > 0 and field < stop and numbers[field] < tag:
+            field += _FIELD
+            i -= 1
+        if field >= stop or numbers[field] != tag:
+            i = _find(numbers, kind, tag >> 3)
+            if i < 0:
+                if numbers[kind + 2] or tag & 7 == 3:
+                    return _LIBRARY  # an extension, or in a map's entry
+                continue
+            field = i
+            if numbers[field] != tag and not (
+                numbers[field + _FLAGS] & _REPEATED and tag & 7 == 2 and numbers[field + _CODE] != 10
+            ):
+                return _LIBRARY
+        if numbers[field + _ONEOF] & members:
+            return _LIBRARY
+        members |= numbers[field + _ONEOF]
+        cells[place] = field
+        if place > base and field <= cells[place - 3]:
+            left = _put_back(cells, base, place, left, numbers[field + _FLAGS] & _REPEATED)
+            if left < 0:
+                return _LIBRARY
+        place += 3
+    return place
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _unsigned(out: Out, position: Long, value: ULong) -> Long:
-    return _digits(out, position, value, _digit_count(value))
+def _put_back(cells: Cells, base: Long, place: Long, left: Long, repeated: Long) -> Long:
+    """Moves what is at `place` behind all that is not above it; how many more places things may be moved, or
+    _LIBRARY."""
+    field: Long = cells[place]
+    a: Long = cells[place + 1]
+    b: Long = cells[place + 2]
+    while place > base and cells[place - 3] > field:
+        if left == 0:
+            return _LIBRARY
+        left -= 1
+        cells[place] = cells[place - 3]
+        cells[place + 1] = cells[place - 2]
+        cells[place + 2] = cells[place - 1]
+        place -= 3
+    if place > base and cells[place - 3] == field and not repeated:
+        return _LIBRARY
+    cells[place] = field
+    cells[place + 1] = a
+    cells[place + 2] = b
+    return left
 
 
 @cython.cfunc
@@ -312,12 +337,12 @@ def _unsigned(out: Out, position: Long, value: ULong) -> Long:
 @cython.exceptval(check=False)
 def _half_bits(code: Long, bits: Long) -> Long:
     """The value of a type of 32 bits: those that count of a longer number, with its sign."""
-    half: ULong = cython.cast(cython.ulonglong, bits) & _ALL_32
+    half: cython.uint = cython.cast(cython.uint, bits)
     if code == 17:
-        half = (half >> 1) ^ ((0 - (half & 1)) & _ALL_32)
+        half = (half >> 1) ^ (0 - (half & 1))
     if code == 7 or code == 13 or code == 2:
         return half
-    return cython.cast(Long, half ^ _HALF) - cython.cast(Long, _HALF)
+    return cython.cast(cython.int, half)
 
 
 @cython.cfunc
@@ -329,22 +354,23 @@ def _is_zero(code: Long, a: Long, b: Long) -> Bool:
     if code == 9 or code == 12:
         return b == 0
     if code == 5 or code == 13 or code == 14 or code == 17:
-        return cython.cast(cython.ulonglong, a) & _ALL_32 == 0
+        return cython.cast(cython.uint, a) == 0
     return a == 0
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _enum(out: Out, position: Long, limit: Long, numbers: Longs, kind: Long, literals: Bytes, bits: Long) -> Long:
+def _enum(w: Given, position: Long, kind: Long, bits: Long) -> Long:
     """An enum's name; the number where the type is open and does not know it."""
+    numbers: Longs = w.numbers
     value: Long = _half_bits(14, bits)
     low: Long = 0
     high: Long = numbers[kind]
     middle: Long
     entry: Long
     if high < 0:  # NullValue
-        return _put(out, position, b"null", 4)
+        return _put(w.out, position, b"null", 4)
     while low < high:
         middle = (low + high) >> 1
         if numbers[kind + 2 + 3 * middle] < value:
@@ -353,11 +379,11 @@ def _enum(out: Out, position: Long, limit: Long, numbers: Longs, kind: Long, lit
             high = middle
     entry = kind + 2 + 3 * low
     if low < numbers[kind] and numbers[entry] == value:
-        if limit - position < numbers[entry + 2]:
+        if w.limit - position < numbers[entry + 2]:
             return _FULL
-        memcpy(out + position, literals + numbers[entry + 1], numbers[entry + 2])
+        memcpy(w.out + position, w.literals + numbers[entry + 1], numbers[entry + 2])
         return position + numbers[entry + 2]
-    return _LIBRARY if numbers[kind + 1] else _number(out, position, value)
+    return _LIBRARY if numbers[kind + 1] else _number(w.out, position, value)
 
 
 @cython.cfunc
@@ -376,26 +402,25 @@ def _float32(out: Out, position: Long, bits: ULong, powers: Powers) -> Long:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _scalar(
-    out: Out, position: Long, limit: Long, numbers: Longs, field: Long, literals: Bytes, powers: Powers, a: Long
-) -> Long:
+def _scalar(w: Given, position: Long, field: Long, a: Long) -> Long:
     """A number, boolean or enum; there is room for 64 bytes."""
-    code: Long = numbers[field + _CODE]
-    if code == 14:
-        return _enum(out, position, limit, numbers, numbers[field + _BELOW], literals, a)
+    out: Out = w.out
+    code: Long = w.numbers[field + _CODE]
+    bits: ULong = cython.cast(cython.ulonglong, a)
     if code == 5 or code == 7 or code == 13 or code == 15 or code == 17:
         return _number(out, position, _half_bits(code, a))
     if code == 8:
         return _put(out, position, b"true", 4) if a else _put(out, position, b"false", 5)
     if code == 1:
-        return _float(out, position, cython.cast(cython.ulonglong, a), 52, 2047, powers)
+        return _float(out, position, bits, 52, 2047, w.powers)
     if code == 2:
-        return _float32(out, position, cython.cast(cython.ulonglong, a), powers)
+        return _float32(out, position, bits, w.powers)
+    if code == 14:
+        return _enum(w, position, w.numbers[field + _BELOW], a)
     out[position] = 34
     if code == 4 or code == 6:
-        position = _unsigned(out, position + 1, cython.cast(cython.ulonglong, a))
+        position = _digits(out, position + 1, bits, _digit_count(bits))
     elif code == 18:
-        bits: ULong = cython.cast(cython.ulonglong, a)
         position = _number(out, position + 1, cython.cast(Long, (bits >> 1) ^ (0 - (bits & 1))))
     else:
         position = _number(out, position + 1, a)
@@ -406,89 +431,66 @@ def _scalar(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _one(
-    numbers: Longs, field: Long, literals: Bytes, powers: Powers, text: Bytes, size: Long,
-    out: Out, position: Long, limit: Long, slots: Cells, base: Long, top: Long, depth: Long, a: Long, b: Long,
-) -> Long:  # fmt: skip
+def _one(w: Given, position: Long, field: Long, a: Long, b: Long, base: Long, depth: Long) -> Long:
     """One value of a field."""
-    code: Long = numbers[field + _CODE]
-    if limit - position < _SPARE:
+    code: Long = w.numbers[field + _CODE]
+    left: Long = w.limit - position
+    if left < _SPARE:
         return _FULL
-    if code == 11 or code == 10:
-        return _message(
-            numbers, numbers[field + _BELOW], literals, powers, text, a, a + b, size, out, position, limit, slots, base,
-            top, depth + 1,
-        )  # fmt: skip
     if code == 9:
-        if limit - position < 6 * b + 16 and limit - position < _escaped_size(text, a, b) + 16:
+        if left < 6 * b + 16 and left < _escaped_size(w.text, a, b) + 16:
             return _FULL
-        position = _escaped(out, position, text, a, b, size)
+        position = _escaped(w.out, position, w.text, a, b, w.size)
         return position if position >= 0 else _LIBRARY
+    if code == 11 or code == 10:
+        return _message(w, position, w.numbers[field + _BELOW], a, a + b, base, depth + 1)
     if code == 12:
-        if (limit - position - 16) // 4 < (b + 2) // 3:
+        if (left - 16) // 4 < (b + 2) // 3:
             return _FULL
-        return _base64(out, position, text, a, b)
-    return _scalar(out, position, limit, numbers, field, literals, powers, a)
+        return _base64(w.out, position, w.text, a, b)
+    return _scalar(w, position, field, a)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _repeated(
-    numbers: Longs, field: Long, literals: Bytes, powers: Powers, text: Bytes, size: Long,
-    out: Out, position: Long, limit: Long, slots: Cells, slot: Long, base: Long, top: Long, depth: Long,
-) -> Long:  # fmt: skip
-    """A list; _EMPTY where all that occurs is packed lists without items."""
-    code: Long = numbers[field + _CODE]
-    number: Long = numbers[field]
-    wire: Long = _wire_type(code)
-    at: Long = slots[slot]
-    stop: Long = slots[slot + 1]
-    begin: Long = position + 1
-    tag: Long
-    item: Long
+def _repeated(w: Given, position: Long, place: Long, after: Long, base: Long, depth: Long) -> Long:
+    """A list: nothing where all that occurs is packed lists without items."""
+    cells: Cells = w.cells
+    field: Long = cells[place]
+    wire: Long = w.numbers[field + _TAG] & 7
+    begin: Long = position
+    a: Long
+    b: Long
     end: Long
-    out[position] = 91
-    position += 1
-    while at < stop:
-        at = _tag(text, at, stop, slots)
-        if at < 0:
-            return _LIBRARY
-        tag = slots[0]
-        at = _value(text, at, stop, tag, slots, 0)
-        if at < 0:
-            return _LIBRARY
-        if tag >> 3 != number:
-            continue
-        if tag & 7 == wire:
-            item = -1
-            end = 0
-        else:
-            item = slots[0]
-            end = item + slots[1]
-        while item < end:
-            if item >= 0:
-                item = _value(text, item, end, wire, slots, 0)
+    item: Long
+    is_packed: Bool
+    while place < after:
+        a = item = cells[place + 1]
+        b = cells[place + 2]
+        end = a + b
+        is_packed = b >= 0 and wire != 2 and wire != 3
+        place += 3
+        while not is_packed or item < end:
+            if is_packed:
+                item = _read(w.text, item, end, wire, cells + base, 0)
                 if item < 0:
                     return _LIBRARY
-            else:
-                item = end
-            if limit - position < _SPARE:
+                a = cells[base]
+            if w.limit - position < _SPARE:
                 return _FULL
-            if position > begin:
-                out[position] = 44
-                position += 1
-            position = _one(
-                numbers, field, literals, powers, text, size, out, position, limit, slots, base, top, depth, slots[0],
-                slots[1],
-            )  # fmt: skip
+            w.out[position] = 44
+            position = _one(w, position + 1, field, a, b, base, depth)
             if position < 0:
                 return position
+            if not is_packed:
+                break
     if position == begin:
-        return _EMPTY
-    if limit - position < 2:
+        return position
+    if w.limit - position < 2:
         return _FULL
-    out[position] = 93
+    w.out[begin] = 91  # in place of the first comma
+    w.out[position] = 93
     return position + 1
 
 
@@ -542,98 +544,85 @@ def _key_order(text: Bytes, code: Long, a: Long, b: Long, other_a: Long, other_b
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _map(
-    numbers: Longs, field: Long, literals: Bytes, powers: Powers, text: Bytes, size: Long,
-    out: Out, position: Long, limit: Long, slots: Cells, slot: Long, base: Long, top: Long, depth: Long,
-) -> Long:  # fmt: skip
-    """An object in the order of its keys. Entries are sorted as five numbers each, from `base` on: those of the key, of
-    the value, and whether there is a value."""
-    kind: Long = numbers[field + _BELOW]
+def _map(w: Given, position: Long, place: Long, after: Long, base: Long, depth: Long) -> Long:
+    """An object in the order of its keys. Entries are sorted from cell `base` on, as the four numbers of the key and of
+    the value."""
+    out: Out = w.out
+    cells: Cells = w.cells
+    kind: Long = w.numbers[cells[place] + _BELOW]
     key: Long = kind + _TYPE
     value: Long = key + _FIELD
-    code: Long = numbers[key + _CODE]
-    count: Long = slots[slot + 2]
-    at: Long = slots[slot]
-    stop: Long = slots[slot + 1]
-    inner: Long = base + 5 * count
-    tag: Long
-    place: Long
-    order: Long
+    code: Long = w.numbers[key + _CODE]
+    count: Long = (after - place) // 3
+    inner: Long = base + 4 * count
+    begin: Long = position
+    next_entry: Long = base
+    a: Long
+    b: Long
+    c: Long
+    d: Long
     i: Long
-    j: Long = 0
-    found: Long = 0
-    if count > _MOST_ENTRIES or top - inner < 12:
+    order: Long
+    if count > _MOST_ENTRIES or inner > w.top - 2:
         return _LIBRARY
-    while at < stop:
-        at = _tag(text, at, stop, slots)
-        if at < 0:
+    while place < after:
+        after_entry: Long = _scan(w, kind, cells[place + 1], cells[place + 1] + cells[place + 2], inner)
+        if after_entry < 0:
             return _LIBRARY
-        tag = slots[0]
-        at = _value(text, at, stop, tag, slots, 0)
-        if at < 0:
-            return _LIBRARY
-        if tag >> 3 != numbers[field]:
-            continue
-        if tag & 7 != 2 or found == count:
-            return _LIBRARY
-        if _scan(numbers, kind, text, slots[0], slots[0] + slots[1], slots, inner) < 0:
-            return _LIBRARY
-        if slots[inner + 2] == 0:
-            slots[inner] = slots[inner + 1] = 0
-        i = found
-        while i > 0:
-            place = base + 5 * (i - 1)
-            order = _key_order(text, code, slots[inner], slots[inner + 1], slots[place], slots[place + 1])
+        place += 3
+        a = b = d = 0
+        c = w.numbers[value + _DEFAULT]
+        i = inner
+        while i < after_entry:
+            if cells[i] == key:
+                a = cells[i + 1]
+                b = cells[i + 2]
+            else:
+                c = cells[i + 1]
+                d = cells[i + 2]
+            i += 3
+        i = next_entry
+        while i > base:
+            order = _key_order(w.text, code, a, b, cells[i - 4], cells[i - 3])
             if order == 0 or order == 2:
                 return _LIBRARY
             if order > 0:
                 break
-            for j in range(5):
-                slots[place + 5 + j] = slots[place + j]
-            i -= 1
-        place = base + 5 * i
-        slots[place] = slots[inner]
-        slots[place + 1] = slots[inner + 1]
-        slots[place + 2] = slots[inner + 3]
-        slots[place + 3] = slots[inner + 4]
-        slots[place + 4] = slots[inner + 5]
-        found += 1
-    out[position] = 123
-    position += 1
-    for i in range(found):
-        place = base + 5 * i
-        if limit - position < _SPARE:
+            cells[i] = cells[i - 4]
+            cells[i + 1] = cells[i - 3]
+            cells[i + 2] = cells[i - 2]
+            cells[i + 3] = cells[i - 1]
+            i -= 4
+        cells[i] = a
+        cells[i + 1] = b
+        cells[i + 2] = c
+        cells[i + 3] = d
+        next_entry += 4
+    i = base
+    while i < next_entry:
+        if w.limit - position < _SPARE:
             return _FULL
-        if i:
-            out[position] = 44
-            position += 1
+        out[position] = 44
+        position += 1
         if code == 9 or code == 3 or code == 4 or code == 6 or code == 16 or code == 18:  # which are strings anyway
-            position = _one(
-                numbers, key, literals, powers, text, size, out, position, limit, slots, inner, top, depth,
-                slots[place], slots[place + 1],
-            )  # fmt: skip
+            position = _one(w, position, key, cells[i], cells[i + 1], inner, depth)
             if position < 0:
                 return position
         else:
             out[position] = 34
-            position = _scalar(out, position + 1, limit, numbers, key, literals, powers, slots[place])
+            position = _scalar(w, position + 1, key, cells[i])
             out[position] = 34
             position += 1
-        if limit - position < 2:
+        if w.limit - position < 2:
             return _FULL
         out[position] = 58
-        position += 1
-        if slots[place + 4] == 0:
-            slots[place + 2] = numbers[value + _DEFAULT]
-            slots[place + 3] = 0
-        position = _one(
-            numbers, value, literals, powers, text, size, out, position, limit, slots, inner, top, depth,
-            slots[place + 2], slots[place + 3],
-        )  # fmt: skip
+        position = _one(w, position + 1, value, cells[i + 2], cells[i + 3], inner, depth)
         if position < 0:
             return position
-    if limit - position < 2:
+        i += 4
+    if w.limit - position < 2:
         return _FULL
+    out[begin] = 123  # in place of the first comma
     out[position] = 125
     return position + 1
 
@@ -690,118 +679,100 @@ def _seconds(out: Out, position: Long, kind: Long, seconds: Long, nanos: Long) -
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _well_known(
-    numbers: Longs, kind: Long, literals: Bytes, powers: Powers, text: Bytes, size: Long,
-    out: Out, position: Long, limit: Long, slots: Cells, base: Long, top: Long, depth: Long,
-) -> Long:  # fmt: skip
-    """What has a form of its own, whose fields are in the slots from `base` on."""
-    what: Long = numbers[kind]
-    count: Long = numbers[kind + 1]
-    inner: Long = base + 3 * count
-    i: Long
-    slot: Long
-    field: Long
-    bits: Long
+def _well_known(w: Given, position: Long, kind: Long, base: Long, after: Long, depth: Long) -> Long:
+    """What has a form of its own; what occurs in it is listed from cell `base` to `after`."""
+    what: Long = w.numbers[kind]
+    cells: Cells = w.cells
+    field: Long = kind + _TYPE
+    seconds: Long = 0
+    nanos: Long = 0
     if what == _TIMESTAMP or what == _DURATION:
-        return _seconds(
-            out,
-            position,
-            what,
-            slots[base] if slots[base + 2] else 0,
-            _half_bits(5, slots[base + 3]) if slots[base + 5] else 0,
-        )
-    for i in range(count):
-        slot = base + 3 * i
-        field = kind + _TYPE + _FIELD * i
-        if slots[slot + 2] == 0:
-            if what != _WRAPPER:
-                continue
-            slots[slot] = slots[slot + 1] = 0
-        if what == _STRUCT:
-            return _map(
-                numbers, field, literals, powers, text, size, out, position, limit, slots, slot, inner, top, depth
-            )
-        if what == _LIST:
-            return _repeated(
-                numbers, field, literals, powers, text, size, out, position, limit, slots, slot, inner, top, depth
-            )
-        if what == _VALUE and numbers[field + _CODE] == 1:
-            bits = slots[slot] >> 52 & 2047
-            if bits == 2047:
-                return _LIBRARY
-        return _one(
-            numbers, field, literals, powers, text, size, out, position, limit, slots, inner, top, depth, slots[slot],
-            slots[slot + 1],
-        )  # fmt: skip
-    if what == _VALUE:
-        return _put(out, position, b"null", 4)
-    return _put(out, position, b"{}" if what == _STRUCT else b"[]", 2)
+        while base < after:
+            if cells[base] == field:
+                seconds = cells[base + 1]
+            else:
+                nanos = _half_bits(5, cells[base + 1])
+            base += 3
+        return _seconds(w.out, position, what, seconds, nanos)
+    if base == after:
+        if what == _WRAPPER:
+            return _one(w, position, field, 0, 0, after, depth)
+        if what == _VALUE:
+            return _put(w.out, position, b"null", 4)
+        return _put(w.out, position, b"{}" if what == _STRUCT else b"[]", 2)
+    if what == _STRUCT:
+        return _map(w, position, base, after, after, depth)
+    if what == _LIST:
+        return _repeated(w, position, base, after, after, depth)
+    field = cells[base]
+    if what == _VALUE and w.numbers[field + _CODE] == 1 and cells[base + 1] >> 52 & 2047 == 2047:
+        return _LIBRARY
+    return _one(w, position, field, cells[base + 1], cells[base + 2], after, depth)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _message(
-    numbers: Longs, kind: Long, literals: Bytes, powers: Powers, text: Bytes, at: Long, end: Long, size: Long,
-    out: Out, position: Long, limit: Long, slots: Cells, base: Long, top: Long, depth: Long,
-) -> Long:  # fmt: skip
+def _message(w: Given, position: Long, kind: Long, at: Long, end: Long, base: Long, depth: Long) -> Long:
     """The JSON of the message of this type in text[at:end]; the position after it."""
-    count: Long = numbers[kind + 1]
-    inner: Long = base + 3 * count
-    i: Long
-    slot: Long
+    numbers: Longs = w.numbers
+    cells: Cells = w.cells
+    out: Out = w.out
+    limit: Long = w.limit
+    begin: Long = position
+    place: Long = base
+    stop: Long
+    after: Long
     field: Long
     flags: Long
-    begin: Long
     before: Long
+    named: Long
     length: Long
-    if numbers[kind] == _UNCOVERED or depth > _MOST_WITHIN_EACH_OTHER or inner > top:
+    if numbers[kind] == _UNCOVERED or depth > _MOST_WITHIN_EACH_OTHER:
         return _LIBRARY
-    if _scan(numbers, kind, text, at, end, slots, base) < 0:
+    stop = _scan(w, kind, at, end, base)
+    if stop < 0:
         return _LIBRARY
     if limit - position < _SPARE:
         return _FULL
     if numbers[kind] != _MESSAGE:
-        return _well_known(numbers, kind, literals, powers, text, size, out, position, limit, slots, base, top, depth)
-    out[position] = 123
-    position += 1
-    begin = position
-    for i in range(count):
-        slot = base + 3 * i
-        if slots[slot + 2] == 0:
-            continue
-        field = kind + _TYPE + _FIELD * i
+        return _well_known(w, position, kind, base, stop, depth)
+    while place < stop:
+        field = cells[place]
         flags = numbers[field + _FLAGS]
-        if not flags and _is_zero(numbers[field + _CODE], slots[slot], slots[slot + 1]):
+        after = place + 3
+        if flags == 0 and _is_zero(numbers[field + _CODE], cells[place + 1], cells[place + 2]):
+            place = after
             continue
-        before = position
         length = numbers[field + _NAME_LENGTH]
         if limit - position < length + _SPARE:
             return _FULL
-        # The name begins with a comma.
-        if position == begin:
-            length -= 1
-        memcpy(out + position, literals + (numbers[field + _NAME] + numbers[field + _NAME_LENGTH] - length), length)
-        position += length
-        if flags & _MAP:
-            position = _map(
-                numbers, field, literals, powers, text, size, out, position, limit, slots, slot, inner, top, depth
-            )
-        elif flags & _REPEATED:
-            position = _repeated(
-                numbers, field, literals, powers, text, size, out, position, limit, slots, slot, inner, top, depth
-            )
-            if position == _EMPTY:
-                position = before
+        before = position
+        # A comma, the name and a colon. Most are short: the literals have as many bytes behind the last one.
+        if length <= 16:
+            memcpy(out + position, w.literals + numbers[field + _NAME], 16)
         else:
-            position = _one(
-                numbers, field, literals, powers, text, size, out, position, limit, slots, inner, top, depth,
-                slots[slot], slots[slot + 1],
-            )  # fmt: skip
+            memcpy(out + position, w.literals + numbers[field + _NAME], length)
+        named = position + length
+        if flags & _REPEATED:
+            while after < stop and cells[after] == field:
+                after += 3
+            if flags & _MAP:
+                position = _map(w, named, place, after, stop, depth)
+            else:
+                position = _repeated(w, named, place, after, stop, depth)
+                if position == named:
+                    position = before
+        else:
+            position = _one(w, named, field, cells[place + 1], cells[place + 2], stop, depth)
         if position < 0:
             return position
+        place = after
     if limit - position < 2:
         return _FULL
+    if position == begin:
+        position += 1
+    out[begin] = 123  # in place of the first comma
     out[position] = 125
     return position + 1
 
@@ -831,7 +802,6 @@ def run(
     """
     size: Long = buffer.shape[0]
     limit: Long = out.shape[0] - _SPARE
-    top: Long = slots.shape[0]
     count: Long = rows.shape[0]
     done: Long = 0
     row: Long
@@ -841,16 +811,26 @@ def run(
     before: Long
     kind: Long
     end: Long
-    if columns.shape[0] < 2 or texts.shape[0] < 2 or columns.shape[1] != texts.shape[1] or position < 0 or top < 16:
+    if (
+        columns.shape[0] < 2
+        or texts.shape[0] < 2
+        or columns.shape[1] != texts.shape[1]
+        or position < 0
+        or slots.shape[0] < 16
+    ):
         raise ValueError("columns, slots or position out of range")
     if count == 0 or limit <= 0 or size == 0:
         return 0, position
-    text: Bytes = cython.address(buffer[0])
-    target: Out = cython.address(out[0])
-    types: Longs = cython.address(numbers[0])
-    fixed: Bytes = cython.address(literals[0])
-    tens: Powers = cython.address(powers[0])
-    cells: Cells = cython.address(slots[0])
+    work = cython.declare(Work)
+    work.numbers = cython.address(numbers[0])
+    work.literals = cython.address(literals[0])
+    work.powers = cython.address(powers[0])
+    work.text = cython.address(buffer[0])
+    work.size = size
+    work.out = cython.address(out[0])
+    work.limit = limit
+    work.cells = cython.address(slots[0])
+    work.top = slots.shape[0]
     with cython.nogil:
         while done < count:
             row = rows[done]
@@ -863,14 +843,11 @@ def run(
             if 0 < length <= most_bytes and start >= 0 and length <= size and start <= size - length:
                 for i in range(roots.shape[0] // 3):
                     before = roots[3 * i + 1]
-                    if before <= length and memcmp(text + start, fixed + roots[3 * i], before) == 0:
+                    if before <= length and memcmp(work.text + start, work.literals + roots[3 * i], before) == 0:
                         kind = roots[3 * i + 2]
                         break
             if kind >= 0:
-                end = _message(
-                    types, kind, fixed, tens, text, start + before, start + length, size, target, position, limit,
-                    cells, 2, top, 0,
-                )  # fmt: skip
+                end = _message(cython.address(work), position, kind, start + before, start + length, 0, 0)
                 if end == _FULL:
                     break
                 if end >= 0:

@@ -86,12 +86,17 @@ def _may_have_maps(kind: Any) -> bool:
 # Protobuf descriptors as numbers for the kernel.
 #
 # A type is its kind, how many fields it has, and 1 if fields that it does not know are not passed over; then its fields
-# by ascending number, of eight numbers each: the number; FieldDescriptorProto.Type; flags; start and length of
+# by ascending number, of eight numbers each: its tag; FieldDescriptorProto.Type; flags; start and length of
 # `,"name":` in the literals; the place of the type or enum below; the value of a map's entry that lacks one; and the
-# next member of its oneof, by its index (itself where there is no other). An enum is how many values it has (-1:
-# NullValue), 1 if it is closed, and by ascending number: the number, start and length of its name in quotes.
+# bit of its oneof, 0 if it has none or is the only member. An enum is how many values it has (-1: NullValue), 1 if it
+# is closed, and by ascending number: the number, start and length of its name in quotes.
 
 _OWN: Final = "google.protobuf."
+# Of a single value, by FieldDescriptorProto.Type: 64 bits, 32 bits, with a length, a group; others are varints.
+_WIRE_TYPES: Final = {1: 1, 6: 1, 16: 1, 2: 5, 7: 5, 15: 5, 9: 2, 11: 2, 12: 2, 10: 3}
+_MOST_ONEOFS: Final = 62
+# Behind the last literal: so many are copied at once.
+_SPARE: Final = bytes(16)
 
 
 class Kind(IntEnum):
@@ -152,7 +157,7 @@ class ProtoProgram:
             self._roots += (*self._literal(indexes), root)
             self.arrays = Arrays(
                 np.array(self._numbers, np.int64),
-                np.frombuffer(bytes(self._literals), np.uint8),
+                np.frombuffer(self._literals + _SPARE, np.uint8),
                 np.array(self._roots, np.int64),
             )
 
@@ -170,23 +175,17 @@ class ProtoProgram:
                 continue
             self._places[found.full_name] = len(self._numbers)
             fields = sorted(found.fields, key=lambda field: int(field.number))
-            covered = kind_of(found) is not Kind.UNCOVERED
+            covered = kind_of(found) is not Kind.UNCOVERED and len(found.oneofs) <= _MOST_ONEOFS
             # The library drops an entry of a map with a field that it does not know.
             strict = found.is_extendable or found.GetOptions().map_entry
-            self._numbers += (kind_of(found), len(fields) if covered else 0, int(strict))
+            self._numbers += (kind_of(found) if covered else Kind.UNCOVERED, len(fields) if covered else 0, int(strict))
             if covered:
                 new.append((found, fields, len(self._numbers)))
                 self._numbers += [0] * (8 * len(fields))
                 waiting += [field.message_type for field in fields if field.message_type is not None]
         for _, fields, place in new:
-            members: dict[str, list[int]] = {}
             for i, field in enumerate(fields):
-                if field.containing_oneof is not None:
-                    members.setdefault(field.containing_oneof.name, []).append(i)
-            for i, field in enumerate(fields):
-                oneof = [i] if field.containing_oneof is None else members[field.containing_oneof.name]
-                after = oneof[(oneof.index(i) + 1) % len(oneof)]
-                self._numbers[place + 8 * i : place + 8 * i + 8] = (*self._field(field), after)
+                self._numbers[place + 8 * i : place + 8 * i + 8] = self._field(field)
         return self._places[root.full_name]
 
     def _field(self, field: Any) -> tuple[int, ...]:
@@ -202,7 +201,9 @@ class ProtoProgram:
             | (Flag.PRESENCE if field.has_presence else 0)
         )
         name = self._literal(b"," + quoted(field.name) + b":")
-        return field.number, field.type, int(flags), *name, below, default
+        oneof = field.containing_oneof
+        bit = 1 << oneof.index if oneof is not None and len(oneof.fields) > 1 else 0
+        return field.number << 3 | _WIRE_TYPES.get(field.type, 0), field.type, int(flags), *name, below, default, bit
 
     def _enum(self, enum: Any) -> int:
         place = self._places.get(enum.full_name)
@@ -251,7 +252,7 @@ _MOST_TEXT: Final = 1 << 20
 _NOT_COUNTED: Final = 64 << 20
 _MOST_WITHIN_EACH_OTHER: Final = 100  # messages below the outermost one: the limit of the library's decoding
 _MOST_OF_INDEXES: Final = 64  # longer ones are for the library alone
-_SLOTS: Final = 1 << 14  # of the kernel: three numbers for each field of the messages that are within each other
+_SLOTS: Final = 1 << 17  # of the kernel: three numbers for all that occurs in messages within each other
 _FLOAT_MAX: Final = 3.4028234663852886e38
 
 

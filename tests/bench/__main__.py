@@ -80,14 +80,16 @@ def main() -> None:
         parser.error(f"no case {', '.join(unknown)}; there are {', '.join(CASES)}")
     on = machine()
     context = Context(Report(), arguments.messages, arguments.runs, arguments.gigabytes)
-    for name, (what, case) in CASES.items():
-        if name in chosen:
-            say(what)
-            case(context)
-    sys.stdout.write(
-        f"{context.messages:,} messages of {data.VALUE_BYTES} bytes, {context.runs} runs each, in one go.\n{on}\n\n"
-        f"{context.report.markdown()}\n\nRatios are of medians. Commands:\n\n{context.report.commands()}\n"
-    )
+    try:
+        for name, (what, case) in CASES.items():
+            if name in chosen:
+                say(what)
+                case(context)
+    finally:  # what was measured before a case failed
+        sys.stdout.write(
+            f"{context.messages:,} messages of {data.VALUE_BYTES} bytes, {context.runs} runs each, in one go.\n{on}\n\n"
+            f"{context.report.markdown()}\n\nRatios are of medians. Commands:\n\n{context.report.commands()}\n"
+        )
 
 
 if __name__ == "__main__":

@@ -78,13 +78,15 @@ def _large(context: Context) -> None:
             ("cp, large", "cp -r SRC DEST"),
             ("cp, synced, large", "cp -r SRC DEST && sync DEST/*/* DEST/* DEST"),
             ("mirror, large", "kafkafs mirror SRC DEST"),
-            ("mirror --manifest, large", f"kafkafs mirror SRC DEST --manifest {temporary}/m.json"),
+            ("mirror --manifest, large", "kafkafs mirror SRC DEST --manifest FILE"),
             ("revive, large", "kafkafs revive SRC --to DEST"),
             ("revive --link, large", "kafkafs revive SRC --to DEST --link"),
         ):
             compare = () if name.startswith("cp") else ("cp, large", "cp, synced, large")
             row = Row(name, command, bytes=size, note="once", compare=compare)
-            shell = command.replace("kafkafs", KAFKAFS[0]).replace("SRC", str(source)).replace("DEST", target)
+            shell = command.replace("kafkafs", KAFKAFS[0])
+            for word, path in (("SRC", str(source)), ("DEST", target), ("FILE", f"{temporary}/m.json")):
+                shell = shell.replace(word, path)
             os.sync()
             context.report.add(row, run_seconds(["sh", "-c", shell]))
             shutil.rmtree(target)

@@ -1,0 +1,36 @@
+# What pure-Python mode has no words for, and the numbers of proto_kernel.py, which says what they are.
+
+cdef extern from *:
+    long long trailing_zeros "__builtin_ctzll"(unsigned long long bits) noexcept nogil
+    unsigned long long _SEVENS "0x007F007F007F007FULL"
+    unsigned long long _FOURTEENS "0x00003FFF00003FFFULL"
+    unsigned long long _TWENTY_EIGHTS "0x000000000FFFFFFFULL"
+
+cdef enum:
+    _FULL = -1
+    _LIBRARY = -2
+    _SPARE = 64
+    _MOST_WITHIN_EACH_OTHER = 60
+    _MOST_ENTRIES = 256
+    _MOST_MOVED = 16
+    _TYPE = 3
+    _FIELD = 8
+    _TAG = 0
+    _CODE = 1
+    _FLAGS = 2
+    _NAME = 3
+    _NAME_LENGTH = 4
+    _BELOW = 5
+    _DEFAULT = 6
+    _ONEOF = 7
+    _REPEATED = 1
+    _PRESENCE = 2
+    _MAP = 4
+    _MESSAGE = 0
+    _TIMESTAMP = 1
+    _DURATION = 2
+    _WRAPPER = 3
+    _STRUCT = 4
+    _VALUE = 5
+    _LIST = 6
+    _UNCOVERED = 7
