@@ -468,8 +468,8 @@ def _repeated(w: Given, position: Long, place: Long, after: Long, base: Long, de
     while place < after:
         a = item = cells[place + 1]
         b = cells[place + 2]
-        end = a + b
         is_packed = b >= 0 and wire != 2 and wire != 3
+        end = a + b if is_packed else a
         place += 3
         while not is_packed or item < end:
             if is_packed:
