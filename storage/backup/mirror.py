@@ -7,6 +7,7 @@ ReplicaFetcherThread, appendAsFollower.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -631,9 +632,9 @@ def copy_batches(snapshot: LogSnapshot, log: PartitionLog, recorder: PartitionRe
     if place is None:
         return
     position = place.position
-    spare = memoryview(b"")
+    spares = deque([memoryview(b"")] * 2)  # one is digested while the other one is filled
+    digesting: deque[Future[None]] = deque()
     with ThreadPoolExecutor(1, "mirror-digest") as pool:  # starts a thread when it gets something to do
-        digesting: Future[None] | None = None
         for segment in snapshot.segments[place.segment_index :]:
             for window in scan_sound_batches(snapshot, segment, position, window=_WINDOW):
                 headers = window.table.copy()
@@ -641,19 +642,20 @@ def copy_batches(snapshot: LogSnapshot, log: PartitionLog, recorder: PartitionRe
                 headers.data[Column.POSITION] -= window.table.position[0]
                 log.append_batches(data, headers)
                 if recorder is not None:
-                    if digesting is not None:
-                        digesting.result()
+                    if len(digesting) == len(spares):
+                        digesting.popleft().result()
                     kept = data
                     if not isinstance(data, LargeBatch):  # the next window is read into the same buffer
-                        if len(data) > len(spare):
-                            spare = memoryview(bytearray(len(data)))
-                        kept = spare[: len(data)]
+                        spares.rotate()
+                        if len(data) > len(spares[0]):
+                            spares[0] = memoryview(bytearray(len(data)))
+                        kept = spares[0][: len(data)]
                         kept[:] = data
-                    digesting = pool.submit(recorder.add, segment.base_offset, kept, headers)
+                    digesting.append(pool.submit(recorder.add, segment.base_offset, kept, headers))
                 yield int(headers.size.sum())
             position = 0
-        if digesting is not None:
-            digesting.result()
+        for future in digesting:
+            future.result()
 
 
 def _first_batch(snapshot: LogSnapshot, offset: int) -> reader.BatchPosition | None:
