@@ -110,17 +110,21 @@ def assigned_epochs(epochs: LeaderEpochs, table: BatchTable, first: int, last: i
     return recovered_epochs(epochs, table, first, last)
 
 
-def recovered_epochs(epochs: LeaderEpochs, table: BatchTable, first: int, last: int) -> LeaderEpochs:
+def recovered_epochs(
+    epochs: LeaderEpochs, table: BatchTable, first: int, last: int, known_from: int = 0
+) -> LeaderEpochs:
     """The epochs with those in the rows `first` to `last` that are newer than all known ones (LogSegment.recover), or
-    unknown where these begin: the log start, up to where the first entry had moved, may be lower after a truncation.
+    begin below `known_from`, the first offset of which an epoch was known: the log start, up to where the first entry
+    had moved, may be lower after a truncation.
 
-    What is known of older ones stays: compaction may have taken the batches with which they began.
+    What is known of other ones stays: compaction may have taken the batches with which they began.
     """
-    if epochs.entries and table.base_offset[first] < epochs.entries[-1].start_offset:
+    if epochs.entries and table.base_offset[first] < known_from:
         starts = [entry.start_offset for entry in epochs.entries]
         slots = np.searchsorted(starts, table.base_offset[first:last], side="right")
         there = np.array([-1, *(entry.epoch for entry in epochs.entries)])[slots]
         unknown = (table.magic[first:last] == 2) & (table.leader_epoch[first:last] > there)
+        unknown &= table.base_offset[first:last] < known_from
         for row in (unknown.nonzero()[0] + first).tolist():
             epochs = epochs.insert(EpochEntry(int(table.leader_epoch[row]), int(table.base_offset[row])))
     known = -1 if epochs.latest_epoch is None else epochs.latest_epoch
