@@ -125,9 +125,9 @@ class LargeBatch:
 
 def has_right_crc(log: LogFile, position: int, size: int) -> bool:
     """Whether a batch of `size` bytes at `position` has a right CRC, whatever length its header claims. It must be
-    within the file; one of an undefined magic is read as v2, as in Kafka."""
+    within the file; one of an undefined magic is read as v2, as in Kafka, whose magic is a signed byte."""
     head = log.read(position, BATCH_HEADER_SIZE)
-    at, covered, checksum = (17, 21, crc32c) if head[MAGIC_AT] > 1 else (12, 16, crc32)
+    at, covered, checksum = (17, 21, crc32c) if 1 < head[MAGIC_AT] < 128 else (12, 16, crc32)
     crc, buffer = 0, take()
     try:
         for part in range(position + covered, position + size, len(buffer)):

@@ -232,8 +232,9 @@ def _large(plan: WindowPlan, position: int, size: int) -> CheckedWindow:
 
 
 def _with_known_magic(data: memoryview, position: int, table: BatchTable) -> tuple[memoryview, ScanOutcome]:
-    """One batch of an undefined magic, read as v2, as Kafka does: the CRC does not cover the magic."""
-    if len(data) <= MAGIC_AT or data[MAGIC_AT] in (0, 1, 2):
+    """One batch of an undefined magic, read as v2, as Kafka does: the CRC does not cover the magic. But in Kafka it is
+    a signed byte: below 0 it is that of an old message, whose CRC is elsewhere."""
+    if len(data) <= MAGIC_AT or not MAX_MAGIC < data[MAGIC_AT] < 128:
         return data, scan(data, position, table)
     copy = bytearray(data)
     copy[MAGIC_AT] = 2
