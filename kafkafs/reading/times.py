@@ -119,8 +119,10 @@ def mtime_ns(snapshot: LogSnapshot, segments: Iterable[Segment]) -> int:
     """The modification time to show for these segments: the newest message's, or the file's if messages have none."""
     chosen = tuple(segments)
     find = partial(newest_timestamp, snapshot)
-    with _lock:
-        waiting = [segment for segment in chosen if segment.is_remote and segment not in _newest]
+    waiting = [segment for segment in chosen if segment.is_remote] if len(chosen) > 1 else []
+    if waiting:
+        with _lock:
+            waiting = [segment for segment in waiting if segment not in _newest]
     if len(waiting) > 1:  # side by side: each waits for the tier
         from concurrent.futures import ThreadPoolExecutor  # rarely needed, and takes a while
 

@@ -33,6 +33,7 @@ from storage.log.counting import visible_end
 from storage.log.segment import Segment
 from storage.log.snapshot import Log, LogSnapshot
 from storage.log.tiered_file import TieredFile
+from storage.log.tiered_log import TieredLog
 from storage.types import NO_TIMESTAMP, Isolation
 
 # `segments/*`: a partition's real files, byte for byte, and the .log files of its remote segments. No descriptor stays
@@ -109,7 +110,7 @@ class SegmentFile(File):
 
     def _found(self) -> tuple[LogFile, os.stat_result]:
         """The file as the log has it where it is in a tier or may move there, otherwise by its path."""
-        parsed = names.parse_segment_file(self._name)
+        parsed = names.parse_segment_file(self._name) if isinstance(self._log, TieredLog) else None
         if parsed is not None and parsed.kind is FileKind.LOG and parsed.state is FileState.LIVE:
             snapshot = self._log.snapshot()
             slot = snapshot.segment_index(parsed.offset)
@@ -178,17 +179,20 @@ class RangeFile(File):
         self._node = node
         self._spec = node.spec
         self._log = log
-        self._question = Question.of(self._spec, services.isolation, clamp=services.clamp)
+
+    @property
+    def _question(self) -> Question:
+        return Question.of(self._spec, self._services.isolation, clamp=self._services.clamp)
 
     @property
     def _is_raw(self) -> bool:
         return self._node.ext == "log"
 
     def attributes(self) -> Attributes:
-        shown = self.shown_attributes()
+        state = self._find()
+        shown = self._shown(state)
         if shown is not None:
             return shown
-        state = self._find()
         snapshot: LogSnapshot | None = None
         if state is None and self._is_raw and not isinstance(self._spec, TimeBetween | LastDuration):
             snapshot = self._log.snapshot()
@@ -206,7 +210,9 @@ class RangeFile(File):
 
     def shown_attributes(self) -> Attributes | None:
         """What stat shows if the file was opened lately: its exact size. Otherwise None."""
-        state = self._find()
+        return self._shown(self._find())
+
+    def _shown(self, state: ViewState | None) -> Attributes | None:
         layout = None if state is None else state.glance()
         if state is None or layout is None:
             return None
@@ -257,7 +263,7 @@ class RangeFile(File):
         """Whether a `.log` view is simply all bytes of all segments, so that the estimate is exact."""
         return (
             self._spec is None
-            and self._question.isolation is Isolation.READ_UNCOMMITTED
+            and self._services.isolation is Isolation.READ_UNCOMMITTED
             and bool(snapshot.segments)
             and snapshot.log_start_offset == snapshot.segments[0].base_offset
         )
