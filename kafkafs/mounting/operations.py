@@ -26,7 +26,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from ctypes import addressof, c_char_p, c_int, c_ssize_t, c_void_p, memset, py_object, pythonapi, sizeof, string_at
+from ctypes import addressof, c_char_p, c_int, c_ssize_t, c_void_p, py_object, pythonapi, string_at
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -99,7 +99,6 @@ _log = logging.getLogger(__name__)
 _BLOCK_BYTES = 128 << 10
 _WRITE_BITS = 0o222
 _MAJOR = 3 if fuse.__name__ == "mfusepy" else 2
-_STAT_BYTES = sizeof(fuse.c_stat)
 # `-o modes=below`: who may read and write what is decided by the files that lie below.
 #
 # The kernel checks the modes that stat shows (`default_permissions`). What is made of several files permits what all of
@@ -260,7 +259,8 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         self._stop()
 
     def stat_into(self, path: str | None, number: int | None, status: Any) -> int:
-        """Fills in a zeroed c_stat for a path, or without a path for the open file or directory of this number."""
+        """Fills in what the kernel gets of a c_stat, for a path, or without a path for the open file or directory of
+        this number."""
         if path is None:
             assert number is not None, "libfuse omits the path only for open files and directories"
             path = self._paths[number]
@@ -281,6 +281,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         status.st_nlink = attributes.nlink
         status.st_uid = uid
         status.st_gid = gid
+        status.st_rdev = 0
         status.st_size = size
         status.st_blocks = -(-size // 512)
         status.st_blksize = _BLOCK_BYTES
@@ -484,7 +485,6 @@ class _Session(fuse.FUSE):  # type: ignore[misc]
     # fusepy's own stat and listing take 15 µs more for each entry: they use a dict and look up every name in it.
 
     def fgetattr(self, path: bytes | None, buffer: Any, info: Any) -> int:
-        memset(buffer, 0, _STAT_BYTES)
         number = info.contents.fh if info else None
         return self.operations.stat_into(None if path is None else path.decode(self.encoding), number, buffer.contents)
 
