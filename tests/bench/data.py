@@ -4,7 +4,7 @@ Messages are log lines of exactly 100 bytes, a millisecond apart, without keys: 
 lines do. Partitions, all with the same messages unless it says otherwise:
 
     plain-0     uncompressed, batches of up to 16 KiB, one segment (as a broker's default of 1 GiB gives)
-    sealed-0    the same in segments of 128 MiB: all but the last are sealed
+    sealed-0    the same in segments of 128 MiB, or five of them if that is less: all but the last are sealed
     lz4-0 zstd-0   batches of 16 KiB before compression
     single-0    one record a batch
     keyed-0     as plain-0, with a key of 12 bytes each: one of a fifth as many keys as there are messages
@@ -36,7 +36,8 @@ CHUNK = 100_000  # messages made at a time
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafkafs" / "bench"
 TEMPLATE = b"2026-11-19 service=######## #### user=###### trace=######## path=/orders/######## code=### ms=#####s"
-PARTITIONS = ("plain-0", "sealed-0", "lz4-0", "zstd-0", "single-0")
+SEALED = "sealed-0"
+PARTITIONS = ("plain-0", SEALED, "lz4-0", "zstd-0", "single-0")
 KEYED = "keyed-0"
 KEY_BYTES = 12
 MESSAGES_PER_KEY = 5
@@ -207,7 +208,13 @@ def _log_dir(count: int) -> Path:
 
 def made(partition: str, count: int = MESSAGES) -> bool:
     """Whether `make` has nothing left to do."""
-    return (_log_dir(count) / partition).exists()
+    there = _log_dir(count) / partition
+    return there.exists() and (partition != SEALED or sealed_end(count) > 0)
+
+
+def sealed_end(count: int = MESSAGES) -> int:
+    """The offset at which the active segment of `sealed-0` begins."""
+    return max(int(path.stem) for path in (_log_dir(count) / SEALED).glob("*.log"))
 
 
 def make(partition: str, count: int = MESSAGES) -> Path:
@@ -222,7 +229,9 @@ def make(partition: str, count: int = MESSAGES) -> Path:
         _single(partial, count)
     else:
         codec = {"lz4-0": Codec.LZ4, "zstd-0": Codec.ZSTD}.get(partition, Codec.NONE)
-        _batched(partial, count, codec, 128 << 20 if partition == "sealed-0" else GIB, keyed=partition == KEYED)
+        segment_bytes = min(128 << 20, 27 * count) if partition == SEALED else GIB
+        _batched(partial, count, codec, segment_bytes, keyed=partition == KEYED)
+    shutil.rmtree(target, ignore_errors=True)
     log_dir.mkdir(parents=True, exist_ok=True)
     partial.rename(target)
     partial.parent.rmdir()

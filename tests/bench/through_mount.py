@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bench.case import Context
-from tests.bench.data import lines
+from tests.bench.data import VALUE_BYTES, lines, sealed_end
 from tests.bench.measure import Report, Row, bytes_read, run_seconds
 from tests.bench.noop_fuse import cat_seconds, noop_mount
 from tests.support.mounts import KAFKAFS, Mounted, mounted
@@ -42,7 +42,8 @@ def measure(context: Context) -> None:
         for partition in ("plain", "lz4", "zstd", "single", "sealed"):
             run_seconds(["cmp", str(tree.path / partition / "0" / "messages.txt"), str(lines(messages))])
     floor, buffered = "no-op mount", "no-op mount, page cache"
-    sealed_messages = messages * 24 // 25  # ends below the active segment
+    sealed_messages = sealed_end(messages)
+    sealed_bytes = sealed_messages * (VALUE_BYTES + 1)
 
     def cat(name: str, tree: Mounted, path: str, *compare: str, note: str = "") -> None:
         file = tree.path / path
@@ -54,10 +55,12 @@ def measure(context: Context) -> None:
         with noop_mount(size) as point:
             row = Row(floor, "cat MNT/direct >/dev/null", bytes=size, note="direct_io, threads: the floor")
             report.add(row, cat_seconds(point / "direct"))
-            row = Row(buffered, "cat MNT/buffered >/dev/null", bytes=size, note="the page cache, empty at first")
+        with noop_mount(sealed_bytes) as point:
+            note = "the page cache, empty at first; as many bytes as the sealed range"
+            row = Row(buffered, "cat MNT/buffered >/dev/null", bytes=sealed_bytes, note=note)
             report.add(row, cat_seconds(point / "buffered"))
             cat_seconds(point / "cached")
-            row = Row("no-op mount, second read", "cat MNT/cached >/dev/null", bytes=size, note="keep_cache")
+            row = Row("no-op mount, second read", "cat MNT/cached >/dev/null", bytes=sealed_bytes, note="keep_cache")
             report.add(row, cat_seconds(point / "cached"))
         with fresh(log_dir) as tree:
             cat("txt cold", tree, "plain/0/messages.txt")
