@@ -10,7 +10,6 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -27,8 +26,7 @@ class NodeKind(IntEnum):
     FILE = stat.S_IFREG
 
 
-@dataclass(frozen=True, slots=True)
-class Attributes:
+class Attributes(NamedTuple):
     """What stat shows. `size` in bytes, `mtime_ns` since the epoch; `mode` is the permission bits without the type."""
 
     kind: NodeKind

@@ -101,15 +101,16 @@ class SegmentFile(File):
         return {} if parsed is None else {"user.kafka.base_offset": str(parsed.offset).encode()}
 
     def open(self) -> Handle:
-        file, status = self._found()
+        remote, status = self._found()
+        file = remote or LogFile(self._path, FileIdentity.of(status))
         content = FileContent.of(status)
         sealed = self._is_sealed()
-        if sealed and not isinstance(file, TieredFile):
+        if sealed and remote is None:
             file.fix(status)  # content that another generation of the topic, or a truncation, puts there is not read
         return SegmentFileHandle(file, content, *self._seen.open(self._path, content, sealed=sealed))
 
-    def _found(self) -> tuple[LogFile, os.stat_result]:
-        """The file as the log has it where it is in a tier or may move there, otherwise by its path."""
+    def _found(self) -> tuple[TieredFile | None, os.stat_result]:
+        """The file as the log has it where it is in a tier or may move there, otherwise None, and its status."""
         parsed = names.parse_segment_file(self._name) if isinstance(self._log, TieredLog) else None
         if parsed is not None and parsed.kind is FileKind.LOG and parsed.state is FileState.LIVE:
             snapshot = self._log.snapshot()
@@ -117,8 +118,7 @@ class SegmentFile(File):
             file = snapshot.segments[slot].log if slot >= 0 else None
             if isinstance(file, TieredFile) and snapshot.segments[slot].base_offset == parsed.offset:
                 return file, file.stat()
-        status = self._status()
-        return LogFile(self._path, FileIdentity.of(status)), status
+        return None, self._status()
 
     def _status(self) -> os.stat_result:
         try:

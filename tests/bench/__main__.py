@@ -44,6 +44,7 @@ CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
     "arrow": ("Arrow batches in Python", arrow.measure),
     "sql": ("SQL", sql.measure),
     "decoded": ("decoding by schemas", decoding.measure),
+    "start": ("start of commands", through_mount.start),
     "mount": ("through a mount", through_mount.measure),
     "keys": ("finding a key", keys.measure),
     "broker": ("from a broker", broker.measure),

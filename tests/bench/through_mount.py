@@ -1,4 +1,4 @@
-"""Reading through a mount, beside a filesystem that does nothing; and `kafkafs cat`.
+"""Reading through a mount, beside a filesystem that does nothing; `kafkafs cat`; and the start of commands.
 
 "Cold" is a fresh mount with an empty view-index cache: kafkafs knows nothing of the log. The log's own bytes are in
 the kernel's page cache in all cases.
@@ -6,14 +6,17 @@ the kernel's page cache in all cases.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from storage.format.block import Record
+from storage.format.record_batch import encode_batch
 from tests.bench.case import Context
-from tests.bench.data import VALUE_BYTES, lines, sealed_end
+from tests.bench.data import START_MS, VALUE_BYTES, lines, sealed_end
 from tests.bench.measure import Report, Row, bytes_read, run_seconds
 from tests.bench.noop_fuse import cat_seconds, noop_mount
 from tests.support.mounts import KAFKAFS, Mounted, mounted
@@ -130,3 +133,22 @@ def mount_seconds(report: Report, log_dir: Path, name: str, runs: int, note: str
             seconds = time.perf_counter() - start
         row = Row(name, "kafkafs mount LOGDIR MNT --read-only; ls MNT", note=f"{note}; {entries} entries at the top")
         report.add(row, seconds)
+
+
+def start(context: Context) -> None:
+    """Whole processes that have next to nothing to do, in a directory of one message; beside numpy's import."""
+    one_thread = {"OPENBLAS_NUM_THREADS": "1"}  # as kafkafs has it
+    floor = "import numpy"
+    with tempfile.TemporaryDirectory(prefix="kafkafs-bench-") as directory:
+        topic = Path(directory) / "log" / "t-0"
+        topic.mkdir(parents=True)
+        batch = encode_batch([Record(None, b"message", (), START_MS)])
+        (topic / f"{0:020}.log").write_bytes(batch)
+        commands = ("count LOGDIR t/0", "topics list LOGDIR", "cat LOGDIR t/0 --offsets 0")
+        for run in range(context.runs + 1):
+            taken = {floor: run_seconds([sys.executable, "-c", floor], environment=one_thread)}
+            for command in commands:
+                words = [str(topic.parent) if word == "LOGDIR" else word for word in command.split()]
+                taken[f"kafkafs {command}"] = run_seconds([*KAFKAFS, *words])
+            for name, seconds in taken.items() if run else ():  # the first run may have to compile modules
+                context.report.add(Row(name, name, note="whole process", compare=(floor,)), seconds)

@@ -11,6 +11,7 @@ import pytest
 
 from kafkafs.tree.node import Attributes, NodeKind
 from kafkafs.tree.tree import Tree
+from storage.log.read_only_log import ReadOnlyLog
 from tests.support.live_log import START_MS, LiveLog
 from tests.support.reference_views import content, tree_of
 
@@ -72,6 +73,14 @@ def test_stats_of_what_has_not_changed_open_nothing(live: LiveLog, monkeypatch: 
     for path, attributes in seen.items():
         assert tree.lookup(path).attributes() == attributes, path
     assert opened == []
+
+
+def test_real_files_are_shown_without_a_look_at_the_log(live: LiveLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = tree_of(live.path.parent)
+    names = [entry.name for entry in tree.lookup("/t/0/segments").list()]
+    monkeypatch.setattr(ReadOnlyLog, "snapshot", lambda _: pytest.fail("the log was looked at"))
+    sizes = {name: tree.lookup(f"/t/0/segments/{name}").attributes().size for name in names}
+    assert sizes == {path.name: path.stat().st_size for path in live.path.iterdir()}
 
 
 def rolled(live: LiveLog) -> None:
