@@ -198,7 +198,7 @@ class LineWriter:
         self._failure: _Failure | None = None  # of the last write, unless all of it was taken
         self._may_be_cut = False  # the next request may belong to the same write(2) as the last one
         self._durable = False  # the last write was a durable one
-        self._lines = 0  # of the requests before this one that may belong to the same write(2)
+        self._lines = 0  # taken of the requests so far that may belong to the same write(2)
 
     def write(self, data: Buffer, *, durable: bool = False) -> int:
         """Takes `data` up to a line that fails; returns how many bytes, all of them if none fails.
@@ -210,7 +210,7 @@ class LineWriter:
             if not len(data):
                 return 0
             self._durable = durable
-            failure, begun = self._failure, bytes(self._begun)
+            failure, begun = self._failure, bytes(self._begun) if durable else b""
             again = failure is not None and self._after_failure_locked(failure, data)
             if not self._may_be_cut:
                 self._lines = 0
@@ -223,11 +223,9 @@ class LineWriter:
                 self._failure = _Failure(before.data[len(data) :], before.error, told=True, may_be_cut=True, done=done)
             if error is None:
                 self._may_be_cut = len(data) >= _CUT_BYTES
-                if self._may_be_cut:
-                    self._lines += bytes(data).count(b"\n")
                 return taken
             if isinstance(error, _BAD_LINES) and not again:
-                self._refused(self._lines + bytes(data[:taken]).count(b"\n") + 1, error)
+                self._refused(self._lines + 1, error)
             told = not taken and (again or not self._may_be_cut)
             self._refuse_locked(data, taken, error, told=told, again=again)
             if taken:
@@ -316,6 +314,7 @@ class LineWriter:
         if not done:
             return self._take_locked(data)
         self._begun.clear()
+        self._lines += bytes(data[:done]).count(b"\n")
         if done >= len(data):
             return len(data), None
         taken, error = self._take_locked(data[done:])
@@ -379,6 +378,7 @@ class LineWriter:
             if not skipped:
                 return len(data), None
             self._discarding = False
+            self._lines += 1
             if skipped == len(data):
                 return skipped, None
         try:
@@ -392,6 +392,7 @@ class LineWriter:
         if self._append_lines is not None:
             done = self._append_lines(self._begun, data)
             if done is not None:
+                self._lines += done[0]
                 return self._keep_rest_locked(data, done[1])
         rows = self._split_locked(data)
         if rows == 0:
@@ -406,6 +407,7 @@ class LineWriter:
             starts[1:] += before
             lengths[0] += before
         taken, error = self._append_locked(buffer, starts, lengths)
+        self._lines += taken
         if taken < rows:
             self._begun.clear()
             return int(starts[taken]) - before, error

@@ -99,6 +99,7 @@ def written(
             answers.append(writer.write(data))
         except Exception as error:  # noqa: BLE001 - whatever it is, both ways must give it
             answers.append(str(error))
+        answers.append(writer._lines)
         clock.time_ms += passing_ms
     close_clean(owned)
     return files_of(path), answers, writer.quick

@@ -71,6 +71,20 @@ def test_a_bad_line_is_told_once_with_its_number(refused: RefusedLines) -> None:
     assert numbers_of(refused) == [3, 1]
 
 
+def test_lines_are_counted_over_the_requests_of_a_write(refused: RefusedLines) -> None:
+    writer = LineWriter(Kept(), parse_jsonl, refused.at("t/@append.jsonl"))
+    request = b'{"value":"v"}\n' * 9999  # as large as one that is cut
+    writer.write(request)
+    assert writer.write(b'{"value":"v"}\nnothing\n') == 14
+    with pytest.raises(InvalidRecord):
+        writer.write(b"nothing\n")
+    writer.write(request)
+    writer.write(b'{"value":"v"}\n{"value":')
+    with pytest.raises(InvalidRecord):
+        writer.sync()
+    assert numbers_of(refused) == [10_001, 10_001]
+
+
 @pytest.mark.parametrize("ends_by_sync", [True, False])
 def test_a_bad_last_line(refused: RefusedLines, ends_by_sync: bool) -> None:
     writer = LineWriter(Kept(), parse_jsonl, refused.at("t/@append.jsonl"))
