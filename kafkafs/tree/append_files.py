@@ -58,7 +58,7 @@ class AppendHandle(LinesHandle):
 
     def write(self, data: bytes | memoryview, offset: int | None = None, *, durable: bool = False) -> int:
         if offset is None:
-            return super().write(data, durable=durable)
+            return self._writer.write(data, durable=durable)
         if offset > self._end:
             self._fill(offset)
         self._is_written = True

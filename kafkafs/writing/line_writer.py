@@ -215,7 +215,7 @@ class LineWriter:
             if not self._may_be_cut:
                 self._lines = 0
             before = failure if again else None
-            taken, error = self._take_behind_locked(data, before.done if before is not None else 0)
+            taken, error = self._take_locked(data) if before is None else self._take_behind_locked(data, before.done)
             if durable and (done := bytes(data[:taken]).rfind(b"\n") + 1):
                 self._sync_locked(data, done, begun, before)
             if before is not None and before.done > len(data):

@@ -38,27 +38,24 @@ class RealFile:
 
     def write_at(self, position: int, *buffers: Buffer) -> int:
         try:
-            return self._write_at(position, *buffers)
+            if len(buffers) == 1:
+                # A partial write is rare.
+                written = os.pwrite(self._fd, buffers[0], position)
+                if written == len(buffers[0]):
+                    return position + written
+                buffers, position = (buffers[0][written:],), position + written
+            views = [memoryview(buffer).cast("B") for buffer in buffers]
+            views = [view for view in views if len(view)]
+            while views:
+                written = os.pwritev(self._fd, views[:_MAX_BUFFERS], position)
+                position += written
+                while views and written >= len(views[0]):
+                    written -= len(views.pop(0))
+                if written:
+                    views[0] = views[0][written:]
         except OSError as error:
             error.filename = str(self.path)
             raise
-
-    def _write_at(self, position: int, *buffers: Buffer) -> int:
-        if len(buffers) == 1:
-            # A partial write is rare.
-            written = os.pwrite(self._fd, buffers[0], position)
-            if written == len(buffers[0]):
-                return position + written
-            buffers, position = (buffers[0][written:],), position + written
-        views = [memoryview(buffer).cast("B") for buffer in buffers]
-        views = [view for view in views if len(view)]
-        while views:
-            written = os.pwritev(self._fd, views[:_MAX_BUFFERS], position)
-            position += written
-            while views and written >= len(views[0]):
-                written -= len(views.pop(0))
-            if written:
-                views[0] = views[0][written:]
         return position
 
     def truncate(self, size_bytes: int) -> None:
