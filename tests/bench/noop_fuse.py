@@ -3,9 +3,10 @@
 It serves three files of `--bytes` bytes each: `direct` (direct_io), `buffered` (the page cache, dropped at each open)
 and `cached` (page cache kept). All reads are answered from one buffer made beforehand. `entries` is a directory of
 ENTRIES such files, to list. What is written to `sink` (direct_io) is gone; with `--lean` it is not even copied out of
-libfuse's buffer, and threads keep their Python state, as in kafkafs itself.
+libfuse's buffer, and threads keep their Python state, as in kafkafs itself. `--keep FILE` appends it to FILE besides:
+so much has to be done by a filesystem whose writes survive a kill -9.
 
-    python -m tests.bench.noop_fuse MNT [--bytes N] [--lean]  serve in the foreground until unmounted
+    python -m tests.bench.noop_fuse MNT [--bytes N] [--lean] [--keep FILE]  serve in the foreground until unmounted
 
 As a library: `noop_mount(size)` mounts in a child process for the time of a `with`, `cat_seconds(path)` times `cat`.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import os
 import stat
 import subprocess
 import sys
@@ -21,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from ctypes import addressof, c_char
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +104,21 @@ class Lean(fuse.FUSE):  # type: ignore[misc]
         return size
 
 
-def serve(mountpoint: Path, size: int, *, lean: bool = False) -> None:
+class Keeping(Lean):
+    """What is written is in a file when the write returns, as it is."""
+
+    file: int
+
+    def write(self, _path: object, buffer: Any, size: int, _offset: int, _info: object) -> int:
+        return os.write(self.file, (c_char * size).from_address(addressof(buffer.contents)))
+
+
+def serve(mountpoint: Path, size: int, *, lean: bool = False, keep: Path | None = None) -> None:
     """Serves in the foreground until unmounted."""
     session = Lean if lean else fuse.FUSE
+    if keep is not None:
+        session = Keeping
+        Keeping.file = os.open(keep, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     session(
         Noop(size),
         str(mountpoint),
@@ -117,12 +132,12 @@ def serve(mountpoint: Path, size: int, *, lean: bool = False) -> None:
 
 
 @contextmanager
-def noop_mount(size: int = DEFAULT_BYTES, *, lean: bool = False) -> Iterator[Path]:
+def noop_mount(size: int = DEFAULT_BYTES, *, lean: bool = False, keep: Path | None = None) -> Iterator[Path]:
     """The mountpoint of a no-op filesystem in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="kafkafs-noop-") as directory:
         mountpoint = Path(directory)
         command = [sys.executable, "-m", "tests.bench.noop_fuse", directory, "--bytes", str(size)]
-        command += ["--lean"] * lean
+        command += ["--lean"] * lean + ([] if keep is None else ["--keep", str(keep)])
         server = subprocess.Popen(command, cwd=Path(__file__).resolve().parents[2])
         try:
             deadline = time.monotonic() + 30
@@ -153,8 +168,9 @@ def main() -> None:
     parser.add_argument("mountpoint", type=Path)
     parser.add_argument("--bytes", type=int, default=DEFAULT_BYTES)
     parser.add_argument("--lean", action="store_true")
+    parser.add_argument("--keep", type=Path)
     arguments = parser.parse_args()
-    serve(arguments.mountpoint.resolve(), arguments.bytes, lean=arguments.lean)
+    serve(arguments.mountpoint.resolve(), arguments.bytes, lean=arguments.lean, keep=arguments.keep)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Writing through a mount, beside a filesystem that throws all of it away, and beside a producer and its broker.
+"""Writing through a mount, beside filesystems that throw all of it away or put it into a file as it is, and beside a
+producer and its broker.
 
 `cat` of lines, lines one by one to an open file, and a file opened for each line, as `echo >>` does. Nothing is synced,
 as a broker does not.
@@ -94,8 +95,10 @@ def measure(context: Context) -> None:
             take(point, "plain no-op", SINK, "fusepy as it is: direct_io, threads, big_writes")
         with noop_mount(0, lean=True) as point:
             take(point, "no-op", SINK, "what is written is not looked at: the floor")
+        with tempfile.NamedTemporaryFile(dir=CACHE) as file, noop_mount(0, keep=Path(file.name)) as point:
+            take(point, "kept", SINK, "the no-op, which also appends what is written to a file")
         with appendable() as (point, log_dir):
-            take(point, "kafkafs", "t/0/@append", "", ("no-op", "plain no-op"))
+            take(point, "kafkafs", "t/0/@append", "", ("no-op", "kept", "plain no-op"))
             stored = sum(file.stat().st_size for file in (log_dir / "t-0").glob("*.log"))
             if stored < size:
                 raise AssertionError(f"{stored} bytes of log for {size} bytes of lines")
