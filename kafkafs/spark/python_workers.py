@@ -46,7 +46,8 @@ def require_compiled(allow_uncompiled: bool = False) -> None:
 # - Spark's JVM sends a task in two pieces over a connection without TCP_NODELAY, so the second is sent only when the
 #   first is acknowledged; the kernel delays that by 40 ms, to send it with an answer (tcp(7), TCP_QUICKACK). The first
 #   piece holds the function: the acknowledgement is sent while the function is unpickled.
-# - pyspark.daemon collects garbage after every task, through all objects of all imported modules: about 20 ms.
+# - pyspark.daemon collects garbage after every task, and after everything else that the driver's Python workers do,
+#   through all objects of all imported modules: 20 to 50 ms.
 #
 # Over Unix sockets (`spark.python.unix.domain.socket.enabled`) there is only the second delay.
 
@@ -57,8 +58,16 @@ _begun = False  # whether this process has run a task
 
 
 class WorkerStart:
-    """An attribute of objects that Spark sends to its workers: unpickling it there removes the delays. It has no effect
-    elsewhere."""
+    """An attribute of objects that Spark sends to its workers: unpickling it there removes the delays, and so does
+    creating it there. It has no effect elsewhere."""
+
+    def __init__(self) -> None:
+        global _begun
+        if TaskContext.get() is not None or _is_worker():
+            if _begun and not gc.get_freeze_count():
+                # What the first task imported is never freed: later collections need not examine it.
+                gc.freeze()
+            _begun = True
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _start, ()
@@ -76,14 +85,14 @@ class Started(Generic[P, R]):
 
 
 def _start() -> WorkerStart:
-    global _begun
     if TaskContext.get() is not None:
         _acknowledge()
-        if _begun and not gc.get_freeze_count():
-            # What the first task imported is never freed: later collections need not examine it.
-            gc.freeze()
-        _begun = True
     return WorkerStart()
+
+
+def _is_worker() -> bool:
+    """Whether this process is a Python worker, for tasks or for the driver."""
+    return getattr(sys.modules["__main__"].__spec__, "name", None) == "pyspark.daemon"
 
 
 def _acknowledge() -> None:

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 # Arrow batches → RecordColumns, for the sink, without a Python object for each record.
 #
-# Arrow has keys, values and headers in separate buffers; they are concatenated once and not copied again.
+# Arrow has keys, values and headers in separate buffers; they are concatenated once and not copied again. Values alone
+# are not copied at all.
 
 _MOST_VARINT_BYTES = 5
 
@@ -53,7 +54,7 @@ class _Bytes:
         self.lengths = np.diff(bounds)
         if array.null_count:
             self.lengths[array.is_null().to_numpy(zero_copy_only=False)] = -1
-        self.data = memoryview(b"" if data is None else data)[int(bounds[0]) : int(bounds[-1])]
+        self.data = memoryview(b"" if data is None else data).cast("B")[int(bounds[0]) : int(bounds[-1])]
 
 
 def record_columns(
@@ -82,7 +83,8 @@ def record_columns(
             "headers_count": counts,
         }
         parts.append(encoded.data)
-    return RecordColumns(b"".join(parts), timestamp=_milliseconds(timestamp), **columns)
+    buffer = values.data if len(parts) == 1 else b"".join(parts)
+    return RecordColumns(buffer, timestamp=_milliseconds(timestamp), **columns)
 
 
 def _milliseconds(timestamp: pa.Array | None) -> Int64s:
@@ -299,10 +301,13 @@ class _TopicWriter:
 
     def add(self, records: RecordColumns, wanted: Int64s | None) -> None:
         chosen = self._partitions(records, wanted)
+        if (chosen == chosen[0]).all():
+            self._writer(int(chosen[0])).append(records)
+            return
         order = np.argsort(chosen, kind="stable")
         numbers, starts = np.unique(chosen[order], return_index=True)
         for number, rows in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
-            self._writer(number).append(records if len(numbers) == 1 else records.take(rows))
+            self._writer(number).append(records.take(rows))
 
     def _partitions(self, records: RecordColumns, wanted: Int64s | None) -> Int64s:
         if wanted is not None and (wanted >= 0).all():

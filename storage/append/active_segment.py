@@ -20,6 +20,7 @@ import numpy.typing as npt
 from storage.append.append_values import WholeAppend
 from storage.append.rolling_rules import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, RollLimits, SegmentFill
 from storage.files import descriptors, names, offset_index, time_index
+from storage.files.disk import begin_writeback
 from storage.files.disk_protocol import Disk, DiskFile
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind
@@ -289,7 +290,7 @@ class ActiveSegment:
         """
         base, table = self.size, whole.table
         table.data[Column.POSITION, : table.rows] += base
-        length, end = b"", base
+        length, end, begun = b"", base, base
         try:
             for chunk in whole.chunks:
                 if end == base:
@@ -297,6 +298,7 @@ class ActiveSegment:
                     end = self._log.write_at(base, chunk[: LENGTH.start], bytes(len(length)), chunk[LENGTH.stop :])
                 else:
                     end = self._log.write_at(end, chunk)
+                begun = begin_writeback(self._log, begun, end)
         except BaseException:
             self._undo(base)
             raise

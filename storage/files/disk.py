@@ -6,10 +6,13 @@ See `disk_protocol` for what each call promises. No OSError is swallowed here.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from storage.files.disk_protocol import Buffer, Disk, DiskFile
 from storage.files.opening import make_directory, open_directory, open_file, parent_of
@@ -17,6 +20,8 @@ from storage.files.opening import make_directory, open_directory, open_file, par
 # Linux takes at most IOV_MAX buffers a call.
 _MAX_BUFFERS = 1024
 _COPY_BYTES = 8 << 20
+_WRITEBACK_BYTES = 8 << 20
+_SYNC_FILE_RANGE_WRITE = 2
 # Errors of copy_file_range(2) where the kernel or the file systems cannot do it.
 _CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 
@@ -136,6 +141,26 @@ def opened(disk: Disk, path: Path, *, create: bool = False) -> Iterator[DiskFile
         yield file
     finally:
         file.close()
+
+
+def begin_writeback(file: DiskFile, start: int, end: int) -> int:
+    """Lets the system begin to write these bytes of a file to the disk, if they are many (sync_file_range(2)): the next
+    sync waits for less. Returns the first byte that has not begun, for the next call. Promises nothing."""
+    if end - start < _WRITEBACK_BYTES:
+        return start
+    call = _sync_file_range()
+    if call is not None:
+        call(file.fileno(), ctypes.c_int64(start), ctypes.c_int64(end - start), _SYNC_FILE_RANGE_WRITE)
+    return end
+
+
+@lru_cache(maxsize=1)
+def _sync_file_range() -> Any:
+    """The C library's; None if it has none."""
+    try:
+        return ctypes.CDLL(None).sync_file_range
+    except (AttributeError, OSError):
+        return None
 
 
 def replace_file(disk: Disk, path: Path, content: bytes, *, mode: int | None = None) -> None:

@@ -27,6 +27,7 @@ from storage.config import LogConfig
 from storage.errors import CorruptBatch, RecordTooLarge
 from storage.files import descriptors, names
 from storage.files.commit_ledger import Ledger, StagedBatchFile, WriteId
+from storage.files.disk import begin_writeback
 from storage.files.disk_protocol import Disk, DiskFile
 from storage.files.log_file import LogFile, paths_in, scan_quietly
 from storage.files.names import StagedName
@@ -37,7 +38,7 @@ from storage.format.record_batch import encode_batch
 from storage.types import TopicPartition
 
 KEPT_MS: Final = 7 * 24 * 3600 * 1000
-_WINDOW_BYTES: Final = 1 << 20
+_WINDOW_BYTES: Final = 9 << 17  # batches have up to 1 MiB and 12 bytes by default; one that is cut off is read twice
 _WINDOW_ROWS: Final = 4096
 
 
@@ -64,7 +65,7 @@ class StagedFileWriter:
         self._clock = clock
         self._encoder = BatchEncoder()
         self._file: DiskFile | None = None
-        self._position = 0
+        self._position = self._begun = 0
         self._records = 0
 
     def append(self, columns: RecordColumns) -> None:
@@ -87,6 +88,7 @@ class StagedFileWriter:
                 next_row, batch = self._encoder.encode(columns, row, stop, self._config, now_ms)
                 data = batch.data
             self._position = self._file.write_at(self._position, data)
+            self._begun = begin_writeback(self._file, self._begun, self._position)
             self._records += next_row - row
             row = next_row
 

@@ -71,6 +71,12 @@ def test_bytes_under_a_null_are_left_out() -> None:
     assert decoded(columns) == [(None, b"v", [(b"x", b"aa"), (b"y", None), (b"z", b"b")])]
 
 
+def test_values_alone_are_not_copied() -> None:
+    value = pa.array(VALUES).slice(1, 5)
+    buffer = record_columns(None, value, None).buffer
+    assert np.shares_memory(np.frombuffer(buffer, np.uint8), np.frombuffer(value.buffers()[2], np.uint8))
+
+
 def test_rows_are_chosen() -> None:
     columns = record_columns(pa.array(KEYS, pa.binary()), pa.array(VALUES), pa.array(LISTS, HEADERS))
     chosen = [5, 3, 3, 0]

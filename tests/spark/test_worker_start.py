@@ -72,9 +72,21 @@ def test_modules_are_kept_from_the_second_task_on() -> None:
     """In a new process, because freezing cannot be undone."""
     program = (
         "import gc, pickle; from kafkafs.spark import python_workers as start; "
-        "start.TaskContext.get = object; sent = pickle.dumps(start.WorkerStart()); "
+        "sent = pickle.dumps(start.WorkerStart()); start.TaskContext.get = object; "
         "counts = [pickle.loads(sent) and gc.get_freeze_count() for _ in range(3)]; "
         "assert counts[0] == 0 < 1000 < counts[1], counts; assert counts[2] <= counts[1], counts"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_the_drivers_workers_keep_their_modules_too() -> None:
+    """They create what is sent to the tasks, and no task runs in them. In any other process nothing is frozen."""
+    program = (
+        "import gc, sys; from types import SimpleNamespace; from kafkafs.spark.python_workers import WorkerStart; "
+        "elsewhere = [WorkerStart() and gc.get_freeze_count() for _ in range(2)]; "
+        "sys.modules['__main__'].__spec__ = SimpleNamespace(name='pyspark.daemon'); "
+        "counts = [WorkerStart() and gc.get_freeze_count() for _ in range(2)]; "
+        "assert elsewhere == [0, 0] and counts[0] == 0 < 1000 < counts[1], (elsewhere, counts)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 

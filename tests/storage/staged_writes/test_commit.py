@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
@@ -21,6 +22,7 @@ from storage.errors import (
     RecordTooLarge,
 )
 from storage.files import commit_ledger, names
+from storage.files import disk as disk_module
 from storage.files.commit_ledger import (
     CONTENTS_KEPT,
     ContentSum,
@@ -754,6 +756,34 @@ def test_a_sync_that_fails_in_a_whole_append_may_have_lost_what_was_before(tmp_p
     sessions.end()
     owned = opened(tmp_path)
     assert read(owned, "t") == [b"before", b"share"]
+    close_sound(owned)
+
+
+def test_what_is_written_goes_to_the_disk_before_the_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that it waits for less: ranges follow each other from where the file ended, and the rest is left to the
+    sync."""
+    begun: list[tuple[int, int]] = []
+
+    def begin(fd: int, start: ctypes.c_int64, size: ctypes.c_int64, _flags: int) -> None:
+        assert os.fstat(fd).st_size >= start.value + size.value
+        begun.append((start.value, start.value + size.value))
+
+    monkeypatch.setattr(disk_module, "_WRITEBACK_BYTES", 300)
+    monkeypatch.setattr(disk_module, "_sync_file_range", lambda: begin)
+    monkeypatch.setattr(staging, "_WINDOW_BYTES", 250)
+    owned = opened(tmp_path)
+    owned.create_topic("t", 1)
+    append(owned.log(TP), [b"first"])
+    ends = [0, owned.log(TP).snapshot().active_end]
+    files = stage(tmp_path, WriteId("job", None), {TP: messages("a", 20)}, batches=10)
+    commit.commit(owned, WriteId("job", None), files)
+    for end in ends:
+        assert begun[0][0] == end
+        while begun and begun[0][0] == end:
+            end = begun.pop(0)[1]
+        assert end > ends[0] + files[0].size_bytes - 300
+    assert begun == []
+    assert read(owned, "t") == [b"first", *messages("a", 20)]
     close_sound(owned)
 
 
