@@ -88,7 +88,8 @@ def measure_export(context: Context) -> None:
 
 
 def measure_sink(context: Context) -> None:
-    """Appending a fifth of the messages with each run, by turns with Spark's Kafka sink and a broker."""
+    """Appending a fifth of the messages with each run, by turns with Spark's Kafka sink and a broker, and with a sink in
+    Python that drops them: no such sink takes less."""
     if not (HAVE_KAFKA and HAVE_SPARK_KAFKA):
         say("no Kafka, or no Spark Kafka sink: nothing to measure")
         return
@@ -100,12 +101,14 @@ def measure_sink(context: Context) -> None:
     rows = (
         ("Spark Kafka sink", 'write.format("kafka").save()'),
         ("Spark sink", 'write.format("kafkafs").save(LOGDIR)'),
+        ("Python sink that drops all", "DataSourceArrowWriter"),
     )
     try:
         Client(served.address).create_topic("sink")
         create = ["topics", "create", str(directory / "log"), "sink"]
         subprocess.run([sys.executable, "-m", "kafkafs", *create], check=True)
-        given = tuple({**one, "topic": "sink", "messages": messages} for one in (peer, own))
+        jobs = (peer, own, {"job": "dropping write"})
+        given = tuple({**one, "topic": "sink", "messages": messages} for one in jobs)
         _peer_and_ours(context, messages, rows, given)
     finally:
         served.kill()

@@ -76,6 +76,24 @@ def kafkafs_write(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
     return lambda: _messages(spark, given).write.save(**written)
 
 
+def dropping_write(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
+    """What Spark takes to pass the messages to a sink in Python, which drops them."""
+    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+    class Writer(DataSourceArrowWriter):
+        def write(self, iterator: Any) -> WriterCommitMessage:
+            for _ in iterator:
+                pass
+            return WriterCommitMessage()
+
+    class Dropped(DataSource):
+        def writer(self, _schema: Any, _overwrite: bool) -> Writer:
+            return Writer()
+
+    spark.dataSource.register(Dropped)
+    return lambda: _messages(spark, given).write.format("Dropped").mode("append").save()
+
+
 def _messages(spark: Any, given: dict[str, Any]) -> Any:
     """As many values of 100 bytes."""
     return spark.range(given["messages"]).selectExpr("cast(lpad(cast(id as string), 100, 'message ') as binary) value")
@@ -116,6 +134,7 @@ JOBS = {
     "kafkafs export": kafkafs_export,
     "kafka write": kafka_write,
     "kafkafs write": kafkafs_write,
+    "dropping write": dropping_write,
     "scan": scan,
     "grouped": grouped,
 }
