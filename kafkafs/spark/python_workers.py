@@ -92,7 +92,7 @@ def _start() -> WorkerStart:
 
 def _is_worker() -> bool:
     """Whether this process is a Python worker, for tasks or for the driver."""
-    return getattr(sys.modules["__main__"].__spec__, "name", None) == "pyspark.daemon"
+    return getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", None) == "pyspark.daemon"
 
 
 def _acknowledge() -> None:

@@ -30,7 +30,6 @@ from tests.bench import (
     spark,
     spark_scan,
     sql,
-    starting,
     through_mount,
     tier,
     writing,
@@ -60,7 +59,6 @@ CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
     "large": ("a large partition", scale.large_partition),
     "own": ("Kafka's own topics, beside its own tool", own_topics.measure),
     "tier": ("tiered storage, beside its libraries", tier.measure),
-    "start": ("starting on a small directory", starting.measure),
     "verify": ("verify, beside Kafka's own tool", checking.verify),
 }
 
