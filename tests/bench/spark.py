@@ -88,8 +88,8 @@ def measure_export(context: Context) -> None:
 
 
 def measure_sink(context: Context) -> None:
-    """Appending a fifth of the messages with each run, by turns with Spark's Kafka sink and a broker, and with a sink in
-    Python that drops them: no such sink takes less."""
+    """Appending a fifth of the messages with each run, by turns with Spark's Kafka sink and a broker, and with a sink
+    in Python that drops them: no such sink takes less."""
     if not (HAVE_KAFKA and HAVE_SPARK_KAFKA):
         say("no Kafka, or no Spark Kafka sink: nothing to measure")
         return
