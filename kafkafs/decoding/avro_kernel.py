@@ -22,12 +22,19 @@ else:
 
     import numpy as np
 
-    high_product: Any = None  # declared in avro_kernel.pxd
+    # avro_kernel.pxd declares these; constants as variables would be loaded where they are used.
+    high_product: Any = None
+    trailing_zeros: Any = None
+    sevens: Any = None
     LITTLE_ENDIAN: Any = None
     PAIRS: Any = None
     _TEN_TO_8 = 100000000
     _ONES = 0x0101010101010101
     _HIGHS = 0x8080808080808080
+    # More bytes than an instruction writes without comparing its length with the space; the output has as many beyond
+    # its limit, so that eight bytes can be written where fewer count.
+    _SPARE = 64
+    _FRAME = 4  # numbers of a frame of the stack
 
 
 # C pointers when compiled; memoryviews when not.
@@ -62,12 +69,6 @@ _NOT_RESOLVED = cython.declare(cython.longlong, -17)
 _NOT_EXPRESSED = cython.declare(cython.longlong, -18)
 _NO_SYMBOL = cython.declare(cython.longlong, -19)
 
-# More bytes than an instruction writes without comparing its length with the space; the output has as many beyond its
-# limit, so that eight bytes can be written where fewer count.
-_SPARE = cython.declare(cython.longlong, 64)
-# Numbers of an instruction (avro_program.WIDTH) and of a frame of the stack.
-_WIDTH = cython.declare(cython.longlong, 6)
-_FRAME = cython.declare(cython.longlong, 4)
 _MAX_EMPTY_ITEMS = cython.declare(cython.longlong, 65536)
 _MAX_DECIMAL = cython.declare(cython.longlong, 8192)
 # A datum of n bytes may become a text of so many bytes, and 16 n; at most of as many as the second says.
@@ -373,13 +374,20 @@ def _escape(out: Out, position: Long, byte: cython.uint) -> Long:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _clean(word: ULong) -> Bool:
-    """Whether eight bytes need no escape in a JSON string and are ASCII."""
+def _dirty(word: ULong) -> ULong:
+    """Not 0 if one of eight bytes needs an escape in a JSON string or is not ASCII: the lowest bit is in the first."""
     quotes: ULong = word ^ (_ONES * 34)
     slashes: ULong = word ^ (_ONES * 92)
     dirty: ULong = word | ((word - _ONES * 32) & ~word)
     dirty |= ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes)
-    return (dirty & _HIGHS) == 0
+    return dirty & _HIGHS
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _clean(word: ULong) -> Bool:
+    return _dirty(word) == 0
 
 
 @cython.cfunc
@@ -620,8 +628,20 @@ def _json_string_end(text: Bytes, at: Long, end: Long) -> Long:
     byte: cython.uint
     size: Long
     i: Long
+    if cython.compiled:
+        word: ULong = 0
     at += 1
     while at < end:
+        if cython.compiled and LITTLE_ENDIAN:
+            while end - at >= 8:
+                memcpy(cython.address(word), text + at, 8)
+                word = _dirty(word)
+                if word != 0:
+                    at += trailing_zeros(word) >> 3
+                    break
+                at += 8
+            if at >= end:
+                break
         byte = text[at]
         if byte == 34:
             return at + 1
@@ -712,17 +732,18 @@ def _json_text(out: Out, position: Long, text: Bytes, at: Long, end: Long, stack
     expected: cython.int = 0
     byte: cython.uint
     next_at: Long
+    start: Long = at  # of what is not yet copied
     while at < end:
         byte = text[at]
+        next_at = at + 1
         if byte == 10 or byte == 13:
+            position = _copy(out, position, text, start, at - start)
             at += 1
+            start = at
             continue
         if byte == 32 or byte == 9:
-            out[position] = cython.cast(cython.uchar, byte)
-            position += 1
             at += 1
             continue
-        next_at = at + 1
         if expected == 4:
             if byte != 58:
                 next_at = _NOT_JSON
@@ -775,12 +796,11 @@ def _json_text(out: Out, position: Long, text: Bytes, at: Long, end: Long, stack
         if next_at < 0:
             stack[0] = at
             return next_at
-        position = _copy(out, position, text, at, next_at - at)
         at = next_at
     if depth > 0 or expected != 5:
         stack[0] = end
         return _NOT_JSON
-    return position
+    return _copy(out, position, text, start, end - start)
 
 
 @cython.cfunc
@@ -918,9 +938,9 @@ def _datum(
     before: Long = at
     bits: ULong = 0
     byte: ULong
+    word: ULong = 0
     shift: Long
     empty_items: Long = 0
-    loaded: Bool
     piece: Long = position  # where the text of a column begins
     tape_first: Long = tape_at
     data: Bytes = text
@@ -942,18 +962,15 @@ def _datum(
         if limit - position < length + _SPARE:
             fault = _FULL
             break
-        if length > 0:
-            if cython.compiled:
-                if length <= 16:
-                    # The output and the literals have as much to spare, and it is faster than so many bytes.
-                    memcpy(out + position, literals + start, 16)
-                else:
-                    memcpy(out + position, literals + start, length)
-                position += length
-            else:
-                position = _copy(out, position, literals, start, length)
-        loaded = code >= 64
-        if loaded:
+        if cython.compiled:
+            # The output and the literals have as much to spare, and it is faster than so many bytes.
+            memcpy(out + position, literals + start, 16)
+            if length > 16:
+                memcpy(out + (position + 16), literals + (start + 16), length - 16)
+            position += length
+        else:
+            position = _copy(out, position, literals, start, length)
+        if code >= 64:
             code -= 64
         elif code >= 16:
             # All of these begin with a zigzag varint.
@@ -964,6 +981,16 @@ def _datum(
                 bits = text[at]
                 byte = 0
                 at += 1
+            elif cython.compiled and LITTLE_ENDIAN and end - at >= 8:
+                # All at a time, unless there are more than eight.
+                memcpy(cython.address(word), text + at, 8)
+                byte = ~word & _HIGHS
+                if byte != 0:
+                    at += (trailing_zeros(byte) >> 3) + 1
+                    bits = sevens(word & (byte ^ (byte - 1)))
+                    byte = 0
+                else:
+                    byte = 128
             while byte >= 128:
                 if at >= end or shift == 70:
                     break
@@ -1015,15 +1042,18 @@ def _datum(
             pc = steps[steps[pc + 3] + value]
             continue
         elif code == 4 or code == 3 or code == 38 or code == 37:  # DOUBLE, FLOAT, READ_DOUBLE, READ_FLOAT
-            if code > 4 or not loaded:
+            if steps[pc] != code + 64 or code > 4:
                 length = 4 if code & 1 else 8
                 if end - at < length:
                     fault = _SHORT
                     break
                 bits = 0
-                for i in range(length):
-                    byte = text[at + i]
-                    bits |= byte << (8 * i)
+                if cython.compiled and LITTLE_ENDIAN and length == 8:
+                    memcpy(cython.address(bits), text + at, 8)
+                else:
+                    for i in range(length):
+                        byte = text[at + i]
+                        bits |= byte << (8 * i)
                 at += length
             if code == 4:
                 position = _float(out, position, bits, 52, 2047, powers)
