@@ -842,14 +842,14 @@ def _signed(bits: ULong) -> Long:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _converted(value: Long, bits: ULong, code: Long) -> ULong:
+def _converted(value: Long, code: Long) -> ULong:
     """The bits of a float (LONG_TO_FLOAT) or a double (LONG_TO_DOUBLE) next to `value`; those of the double that is the
-    float with `bits` (FLOAT_TO_DOUBLE)."""
+    float whose bits it is (FLOAT_TO_DOUBLE)."""
     made: ULong = 0
     if not cython.compiled:
         if code == 40:  # not by way of a double, which would round twice
             return int(np.int64(value).astype(np.float32).view(np.uint32))
-        number = float(value) if code == 41 else struct.unpack("<f", struct.pack("<I", bits))[0]
+        number = float(value) if code == 41 else struct.unpack("<f", struct.pack("<I", value))[0]
         return int.from_bytes(struct.pack("<d", number), "little")
     single: cython.float = 0
     double: cython.double = 0
@@ -861,7 +861,7 @@ def _converted(value: Long, bits: ULong, code: Long) -> ULong:
     if code == 41:
         double = cython.cast(cython.double, value)
     else:
-        word = cython.cast(cython.uint, bits)
+        word = cython.cast(cython.uint, value)
         memcpy(cython.address(single), cython.address(word), 4)
         double = single
     memcpy(cython.address(made), cython.address(double), 8)
@@ -931,7 +931,7 @@ def _datum(
     most: Long = _MAX_TEXT + 16 * (end - at)
     is_capped: Bool = False
     top: Long = 0  # of the stack; frames: pc to go back to, items left, where the item began, whether any came
-    code: Long
+    code: cython.int
     start: Long
     length: Long
     value: Long = 0
@@ -954,12 +954,13 @@ def _datum(
     if limit - first > _MOST_TEXT:
         limit = first + _MOST_TEXT
         is_capped = True
+    limit -= _SPARE
     while True:
-        code = steps[pc]
+        code = cython.cast(cython.int, steps[pc])
         start = steps[pc + 1]
         length = steps[pc + 2]
         before = at
-        if limit - position < length + _SPARE:
+        if limit - position < length:
             fault = _FULL
             break
         if cython.compiled:
@@ -1009,6 +1010,25 @@ def _datum(
                 value = cython.cast(Long, bits >> 1) ^ -cython.cast(Long, bits & 1)
             else:
                 value = (bits >> 1) ^ -(bits & 1)
+            # The most frequent ones; the others are a table of jumps.
+            if code == 18:  # STRING
+                if value < 0 or value > end - at:
+                    fault = _BAD_LENGTH
+                    break
+                if limit - position < 6 * value and limit - position < _escaped_size(text, at, value):
+                    fault = _FULL
+                    break
+                position = _escaped(out, position, text, at, value, size)
+                if position < 0:
+                    fault = _NOT_UTF8
+                    break
+                at += value
+                pc = steps[pc + 5]
+                continue
+            if code == 17:  # LONG
+                position = _number(out, position, value)
+                pc = steps[pc + 5]
+                continue
         fault = 0
         if code == 16 or code == 24:  # INT, DATE
             if value < -2147483648 or value > 2147483647:
@@ -1021,20 +1041,6 @@ def _datum(
                 position = _date(out, position + 1, value)
                 out[position] = 34
                 position += 1
-        elif code == 17:  # LONG
-            position = _number(out, position, value)
-        elif code == 18:  # STRING
-            if value < 0 or value > end - at:
-                fault = _BAD_LENGTH
-                break
-            if limit - position - _SPARE < 6 * value and limit - position - _SPARE < _escaped_size(text, at, value):
-                fault = _FULL
-                break
-            position = _escaped(out, position, text, at, value, size)
-            if position < 0:
-                fault = _NOT_UTF8
-                break
-            at += value
         elif code == 21:  # UNION
             if value < 0 or value >= steps[pc + 4]:
                 fault = _BAD_BRANCH
@@ -1042,6 +1048,10 @@ def _datum(
             pc = steps[steps[pc + 3] + value]
             continue
         elif code == 4 or code == 3 or code == 38 or code == 37:  # DOUBLE, FLOAT, READ_DOUBLE, READ_FLOAT
+            if cython.compiled:
+                bits = cython.cast(cython.ulonglong, value)
+            else:
+                bits = value & _ALL_BITS
             if steps[pc] != code + 64 or code > 4:
                 length = 4 if code & 1 else 8
                 if end - at < length:
@@ -1096,7 +1106,7 @@ def _datum(
             if steps[i + 1] < 0:
                 fault = _NO_SYMBOL
                 break
-            if limit - position - _SPARE < steps[i + 1]:
+            if limit - position < steps[i + 1]:
                 fault = _FULL
                 break
             position = _copy(out, position, literals, steps[i], steps[i + 1])
@@ -1188,18 +1198,18 @@ def _datum(
                 if value > _MAX_DECIMAL:
                     fault = _LARGE_DECIMAL
                     break
-                if limit - position - _SPARE < value * 5 // 2 + steps[pc + 4]:
+                if limit - position < value * 5 // 2 + steps[pc + 4]:
                     fault = _FULL
                     break
                 position = _decimal(out, position, text, at, value, steps[pc + 4], scratch)
             else:
-                if (limit - position - _SPARE) // 4 * 3 < value:
+                if (limit - position) // 4 * 3 < value:
                     fault = _FULL
                     break
                 position = _base64(out, position, text, at, value)
             at += value
         elif code == 12:  # JSON
-            if limit - position < end - at:
+            if limit + _SPARE - position < end - at:
                 fault = _FULL
                 break
             position = _json_text(out, position, text, at, end, stack, deepest)
@@ -1217,7 +1227,7 @@ def _datum(
                 break
             stack[2] = tape_at
             return position
-        elif code >= 32 and code <= 34:  # SET, CELL, TEXT
+        elif code == 32 or code == 33 or code == 34:  # SET, CELL, TEXT
             if tape_end - tape_at < 2:
                 fault = _FULL
                 break
@@ -1246,7 +1256,7 @@ def _datum(
                 fault = _BAD_LENGTH
                 break
             if code == 29 or code == 35:
-                if limit - position - _SPARE < value:
+                if limit - position < value:
                     fault = _FULL
                     break
                 if code == 29 and steps[pc + 3] and not _is_utf8(text, at, at + value):
@@ -1261,8 +1271,7 @@ def _datum(
                 fault = _NOT_INT
                 break
         elif code == 40 or code == 41 or code == 42:  # LONG_TO_FLOAT, LONG_TO_DOUBLE, FLOAT_TO_DOUBLE
-            bits = _converted(value, bits, code)
-            value = _signed(bits)
+            value = _signed(_converted(value, code))
         elif code == 30 or code == 36:  # DECIMAL128, DECIMAL128_FIXED
             i = steps[pc + 4]
             if code == 36:
