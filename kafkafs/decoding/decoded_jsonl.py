@@ -67,7 +67,7 @@ _NO_OUT: Final = memoryview(bytearray())
 _ROOM: Final = 1 << 20
 # What a thread keeps of a room that grew.
 _MOST_KEPT: Final = 4 << 20
-# As many as stay in the second cache of a processor with their columns and texts: with 4096 measuring takes a fifth more.
+# As many as stay in a processor's second cache with their columns and texts: with 4096 measuring takes a fifth more.
 _MOST_ROWS: Final = 1536
 
 

@@ -1,10 +1,4 @@
-# What pure-Python mode has no words for, and the numbers of proto_kernel.py, which says what they are.
-
-cdef extern from *:
-    long long trailing_zeros "__builtin_ctzll"(unsigned long long bits) noexcept nogil
-    unsigned long long _SEVENS "0x007F007F007F007FULL"
-    unsigned long long _FOURTEENS "0x00003FFF00003FFFULL"
-    unsigned long long _TWENTY_EIGHTS "0x000000000FFFFFFFULL"
+# The numbers of proto_kernel.py, which says what they are.
 
 cdef enum:
     _FULL = -1

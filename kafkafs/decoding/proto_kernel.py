@@ -28,13 +28,11 @@ if cython.compiled:
         _escaped_size,
         _float,
         _number,
+        sevens,
+        trailing_zeros,
     )
     from cython.cimports.libc.string import memcmp, memcpy
 else:
-    from typing import Any
-
-    trailing_zeros: Any = None  # declared in proto_kernel.pxd, as are the masks
-    _SEVENS = _FOURTEENS = _TWENTY_EIGHTS = 0
     # proto_kernel.pxd declares the same numbers: as variables each use would load them.
     # Returned instead of a position: the output is too small; the library must do it.
     _FULL = -1
@@ -111,15 +109,11 @@ def _varint(text: Bytes, at: Long, end: Long, cells: Cells) -> Long:
         cells[0] = text[at]
         return at + 1
     if LITTLE_ENDIAN and end - at >= 8:
-        # Up to the first byte that has its highest bit unset: seven bits of each are put together by twos.
+        # Up to the first byte that has its highest bit unset.
         memcpy(cython.address(word), text + at, 8)
         ends = ~word & _HIGHS
         if ends:
-            word &= ends ^ (ends - 1)
-            word = (word & _SEVENS) | ((word & _SEVENS << 8) >> 1)
-            word = (word & _FOURTEENS) | ((word & _FOURTEENS << 16) >> 2)
-            word = (word & _TWENTY_EIGHTS) | ((word & _TWENTY_EIGHTS << 32) >> 4)
-            cells[0] = cython.cast(Long, word)
+            cells[0] = cython.cast(Long, sevens(word & (ends ^ (ends - 1))))
             return at + (trailing_zeros(ends) >> 3) + 1
     bits: ULong = 0
     byte: ULong
