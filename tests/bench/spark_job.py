@@ -80,7 +80,12 @@ def dropping_write(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
     """What Spark takes to pass the messages to a sink in Python, which drops them."""
     from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
+    from kafkafs.spark.python_workers import WorkerStart
+
     class Writer(DataSourceArrowWriter):
+        def __init__(self) -> None:
+            self._start = WorkerStart()
+
         def write(self, iterator: Any) -> WriterCommitMessage:
             for _ in iterator:
                 pass
