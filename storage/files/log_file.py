@@ -17,15 +17,15 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from storage.errors import SegmentGone
-from storage.files.descriptors import open_fd, wait_for_room
+from storage.files.descriptors import wait_for_room
 from storage.files.file_mark import FileMark
 from storage.files.names import FileState
-from storage.files.opening import GUARD, open_directory, open_file, status_of
+from storage.files.opening import open_directory, open_file, status_of
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 _O_NOATIME: int = getattr(os, "O_NOATIME", 0)
@@ -69,10 +69,6 @@ def open_quietly(path: str | os.PathLike[str], flags: int = _READ_FLAGS) -> int:
     return opens(path, flags)
 
 
-def _permissions(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_mode, status.st_uid, status.st_gid
-
-
 class FileIdentity(NamedTuple):
     """Stays the same when a file is renamed, and differs for another file of the same name."""
 
@@ -87,13 +83,12 @@ class FileIdentity(NamedTuple):
 class LogFile:
     """One .log file by its identity, under whatever name Kafka has given it meanwhile."""
 
-    __slots__ = ("_fixed", "_flags", "_is_removed", "_on_change", "_permitted", "_place", "identity")
+    __slots__ = ("_fixed", "_flags", "_is_removed", "_on_change", "_place", "identity")
 
     def __init__(self, path: Path | str, identity: FileIdentity | None = None) -> None:
         """`identity`: from the caller's stat; by default that of the file there now (FileNotFoundError)."""
         self._place = os.fspath(path)
         self._flags = _READ_FLAGS | _O_NOATIME
-        self._permitted: tuple[int, int, int] | None = None  # of the file as it was last opened
         self._fixed: FileMark | None = None
         self._is_removed = False
         self._on_change: Callable[[], None] | None = None
@@ -218,7 +213,7 @@ class LogFile:
             raise self._gone()
         for place in self._places():
             try:
-                fd, status = self._opened(place)
+                fd = open_file(place, self._flags)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except PermissionError:
@@ -226,6 +221,7 @@ class LogFile:
                     raise
                 self._flags &= ~_O_NOATIME
                 return self._open()
+            status = os.fstat(fd)
             if self.is_it(status):
                 try:
                     self._check(status)
@@ -233,23 +229,9 @@ class LogFile:
                     os.close(fd)
                     raise
                 self._place = place
-                self._permitted = _permissions(status)
                 return fd
             os.close(fd)
         raise self._gone()
-
-    def _opened(self, place: str) -> tuple[int, os.stat_result]:
-        """A descriptor, and its status. Once this file was found to be one that may be read, its directory is not
-        looked at again: it is the same inode, with the same owners and mode, by whatever links a path leads to it."""
-        if self._permitted is not None:
-            with suppress(OSError):  # which open_file raises too
-                fd = open_fd(place, self._flags | GUARD)
-                status = os.fstat(fd)
-                if self.is_it(status) and _permissions(status) == self._permitted:
-                    return fd, status
-                os.close(fd)
-        fd = open_file(place, self._flags)
-        return fd, os.fstat(fd)
 
     def is_it(self, status: os.stat_result) -> bool:
         """Whether a status is this file's, by its inode."""

@@ -26,7 +26,7 @@ from storage.files.descriptors import NO_DESCRIPTOR, open_fd
 
 _PARENT: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LINK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-GUARD: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_GUARD: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _IS_LINK: Final = (errno.ELOOP, errno.ENOTDIR)
 
 # Directories whose links we have made. Changed and looked at in single steps, which the interpreter's lock guards.
@@ -50,7 +50,7 @@ def open_file(path: Place, flags: int, mode: int = 0o666) -> int:
     parent = _open_parent(directory or ".", follow=not writes)
     try:
         try:
-            fd = open_fd(name, flags | GUARD, mode, dir_fd=parent)
+            fd = open_fd(name, flags | _GUARD, mode, dir_fd=parent)
         except OSError as error:
             if error.errno == errno.ELOOP and _is_ours(path):
                 return open_file(Path(path).readlink(), flags, mode)
@@ -83,7 +83,7 @@ def open_below(root: Place, name: str, flags: int) -> int:
             inner = open_fd(part, _PARENT, dir_fd=parent)
             os.close(parent)
             parent = inner
-        fd = open_fd(last, flags | GUARD, dir_fd=parent)
+        fd = open_fd(last, flags | _GUARD, dir_fd=parent)
         try:
             if not flags & os.O_DIRECTORY:
                 _check(os.fstat(fd), os.fstat(parent), path, writes=False)

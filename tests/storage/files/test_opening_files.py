@@ -65,31 +65,6 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, flags: int) 
 
 
 @as_root
-def test_a_file_that_was_read_is_looked_at_again_when_it_changes(tmp_path: Path) -> None:
-    """It belongs to somebody else, who lets everybody read it at first."""
-    directory, theirs = tmp_path / "dir", tmp_path / "theirs"
-    directory.mkdir()
-    theirs.write_text("open")
-    os.chown(directory, _STRANGER, _STRANGER)
-    os.link(theirs, directory / "log")
-    file = LogFile(directory / "log")
-    assert [bytes(file.read(0, 10)) for _ in range(3)] == [b"open"] * 3
-    theirs.chmod(0o600)
-    with pytest.raises(PermissionError, match="belongs to user 0"):
-        file.read(0, 10)
-    theirs.chmod(0o644)
-    assert bytes(file.read(0, 10)) == b"open"
-    (directory / "log").unlink()
-    (directory / "log").symlink_to(theirs)
-    with pytest.raises(OSError, match="is a symbolic link"):
-        file.read(0, 10)
-    (directory / "log").unlink()
-    (directory / "log").write_text("other")
-    with pytest.raises(SegmentGone):
-        file.read(0, 10)
-
-
-@as_root
 def test_a_device_is_refused(tmp_path: Path) -> None:
     os.mknod(tmp_path / "zero", stat.S_IFCHR | 0o666, os.makedev(1, 5))
     assert _raised(tmp_path / "zero") == errno.EINVAL
