@@ -386,13 +386,6 @@ def _dirty(word: ULong) -> ULong:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _clean(word: ULong) -> Bool:
-    return _dirty(word) == 0
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def _escaped(out: Out, position: Long, text: Bytes, start: Long, length: Long, size: Long) -> Long:
     """A JSON string with its quotes; the position after it, or _NOT_UTF8. Up to 7 bytes more are overwritten. `size`:
     of the whole buffer."""
@@ -410,7 +403,7 @@ def _escaped(out: Out, position: Long, text: Bytes, start: Long, length: Long, s
         if cython.compiled:
             while end - at >= 8:
                 memcpy(cython.address(word), text + at, 8)
-                if not _clean(word):
+                if _dirty(word) != 0:
                     break
                 memcpy(out + position, cython.address(word), 8)
                 at += 8
@@ -420,7 +413,7 @@ def _escaped(out: Out, position: Long, text: Bytes, start: Long, length: Long, s
                 memcpy(cython.address(word), text + at, 8)
                 word &= (cython.cast(cython.ulonglong, 1) << (8 * (end - at))) - 1
                 word |= (_ONES * 32) << (8 * (end - at))
-                if _clean(word):
+                if _dirty(word) == 0:
                     memcpy(out + position, cython.address(word), 8)
                     position += end - at
                     break

@@ -18,7 +18,6 @@ cdef enum:
     _DEFAULT = 6
     _ONEOF = 7
     _REPEATED = 1
-    _PRESENCE = 2
     _MAP = 4
     _MESSAGE = 0
     _TIMESTAMP = 1

@@ -53,7 +53,6 @@ else:
     _DEFAULT = 6
     _ONEOF = 7
     _REPEATED = 1
-    _PRESENCE = 2
     _MAP = 4
     # Kinds of types, as in protobuf.Kind.
     _MESSAGE = 0

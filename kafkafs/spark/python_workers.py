@@ -54,7 +54,7 @@ def require_compiled(allow_uncompiled: bool = False) -> None:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_begun = False  # whether this process has run a task
+_begun = False  # whether this worker has begun something before
 
 
 class WorkerStart:

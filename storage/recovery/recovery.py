@@ -332,7 +332,6 @@ class Recovery:
         self.report = RecoveryReport(plan.tp)
         self._epochs = LeaderEpochs()
         self._epochs_before: LeaderEpochs | None = None
-        self._known_from = 0  # the first offset of which an epoch was known before
 
     def run(self) -> LoadedLog:
         """All passes; the directory is sound afterwards, though not synced."""
@@ -548,6 +547,8 @@ class Recovery:
         state = IndexState(self._plan.config.index_interval_bytes, segment.base_offset)
         entries: list[IndexEntries] = []
         aborted: list[AbortedTxn] = []
+        known = self._epochs_before.entries if self._epochs_before else ()
+        known_from = known[0].start_offset if known else 0
 
         def visit(data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
             entries.append(state.advance(table, 0, rows))
@@ -557,7 +558,7 @@ class Recovery:
             newest = (table.magic[:rows] == 2).nonzero()[0]
             if newest.size:
                 producers.commit(changes, int(table.last_offset[newest[-1]]) + 1)
-            self._epochs = recovered_epochs(self._epochs, table, 0, rows, self._known_from)
+            self._epochs = recovered_epochs(self._epochs, table, 0, rows, known_from)
             self._progress.advance(int(table.end[rows - 1] - table.position[0]))
 
         check = check_segment(segment.log, segment.base_offset, segment.size, visit, threads=self._plan.threads)
@@ -652,7 +653,6 @@ class Recovery:
             self._epochs_before = None
             return
         self._epochs_before = self._epochs
-        self._known_from = self._epochs.entries[0].start_offset if self._epochs.entries else 0
 
     def _store_epochs(self, next_offset: int) -> None:
         epochs = self._epochs.truncate_from_end(next_offset).truncate_from_start(self._log_start)

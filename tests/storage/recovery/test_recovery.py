@@ -358,6 +358,28 @@ def test_leader_epochs_whose_batches_were_compacted_away_stay(tmp_path: Path) ->
     assert leader_epochs.read(checkpoint).entries == (*known, EpochEntry(3, 7))
 
 
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        pytest.param([(1, 0), (3, 4)], [(1, 0), (3, 4)], marks=pytest.mark.leaves_damage("epochs-untrue")),
+        ([(3, 4)], [(1, 0), (2, 2), (3, 4)]),
+    ],
+)
+def test_only_leader_epochs_from_below_the_first_known_one_are_added(
+    tmp_path: Path, known: list[tuple[int, int]], expected: list[tuple[int, int]]
+) -> None:
+    """A broker adds none between those that it knows."""
+    items = [item for epoch in (1, 2, 3) for item in (Batch(many(2), leader_epoch=epoch), ROLL)][:-1]
+    path = tmp_path / "dir"
+    build_log_dir(path, {"t": [Partition(items, recovery_point=0)]}, clean=False)
+    checkpoint = path / "t-0" / names.LEADER_EPOCH_CHECKPOINT
+    checkpoint.write_bytes(leader_epochs.encode(EpochEntry(*entry) for entry in known))
+    owned = opened(path)
+    assert owned.reports()[TP].recovered_segments == [0, 2, 4]
+    assert owned.close().clean
+    assert list(leader_epochs.read(checkpoint).entries) == expected
+
+
 def test_several_partitions_with_progress(tmp_path: Path) -> None:
     path = tmp_path / "dir"
     owned = opened(path)
