@@ -365,7 +365,7 @@ class Driver(Program):
         self._number = 0
         self._query = str(uuid.uuid4())
         self._batch = 0
-        self._unfinished = 0  # writes that were left to the next opening
+        self._failed = 0  # writes
 
     def _commit(self, op: Commit) -> None:
         world = self._world
@@ -378,8 +378,9 @@ class Driver(Program):
             lines = shares[TopicPartition(topic, partition)] = []
             for _ in range(count):
                 self._number += 1
-                # A write that was left to the next opening comes after what other queries have written meanwhile.
-                name = f"{self._job.name}.{world.number}.{self._unfinished}"
+                # A write that failed may come after what was written meanwhile: by the next opening, or when its query
+                # is started again.
+                name = f"{self._job.name}.{world.number}.{self._failed}"
                 line = world.line(topic, f"/{topic}/{partition}/@staged", name, self._number, 30)
                 line.fate = Fate.REFUSED  # as long as nothing is committed
                 lines.append(line)
@@ -390,6 +391,7 @@ class Driver(Program):
             self._refused(WriteId(self._query, self._batch + 1), shares)
             return
         if not self._write(write, shares, op.batches, whole, goes_on=op.goes_on):
+            self._failed += 1
             return
         self._batch += op.query
         if op.query and op.again:
@@ -462,7 +464,6 @@ class Driver(Program):
             world.had_unfinished = True
             if not goes_on:
                 self._query, self._batch = str(uuid.uuid4()), 0
-            self._unfinished += 1
             for line in fresh:  # the next opening will see to it, if the disk has really kept what began
                 line.fate = Fate.UNKNOWN if world.had_errors else Fate.SYNCED
             return False
