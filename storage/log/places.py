@@ -114,8 +114,7 @@ def is_marked(path: Path) -> bool:
 def _has_partition(path: Path) -> bool:
     """Whether a partition's directory is in it, live or not. OSError."""
     with scan_quietly(path) as entries:
-        named = [entry.name for entry in entries if names.parse_dir(entry.name).partition is not None]
-    return any(_is_partition(path / name) for name in named)
+        return any(_is_partition(path / entry.name) for entry in entries)
 
 
 def _is_partition(path: Path) -> bool:
