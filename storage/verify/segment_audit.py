@@ -401,9 +401,11 @@ class BatchAudit:
             slots = self._epoch_starts.searchsorted(lot.base_offset, side="right") - 1
             # There are no epochs below the log start; a crash may have lost where the start is.
             wrong = known & (slots >= 0) & (self._epoch_numbers[slots] != running[1:])
+            how = Repair("only adds newer epochs", f"remove {names.LEADER_EPOCH_CHECKPOINT}, then {RECOVER}")
         else:
             wrong = known & (lot.last_offset >= self._log_start_offset)
-        self._report(lot, wrong, FaultKind.EPOCHS_UNTRUE, Repair("assigns the epochs of what it checks", RECOVER))
+            how = Repair("assigns the epochs of what it checks", RECOVER)
+        self._report(lot, wrong, FaultKind.EPOCHS_UNTRUE, how)
 
     def _follow_producers(self, lot: BatchTable) -> None:
         rows = np.flatnonzero((lot.magic == MAX_MAGIC) & (lot.producer_id != NO_PRODUCER_ID))

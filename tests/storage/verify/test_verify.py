@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from storage.directory.owned_dir import Opening
-from storage.files import names
+from storage.files import leader_epochs, names
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
+from storage.files.leader_epochs import EpochEntry
 from storage.format.compression import Codec
 from storage.types import TopicPartition
 from storage.verify.findings import LISTED, FaultKind, Finding, Severity
@@ -192,3 +193,19 @@ def test_an_empty_snapshot_is_a_note(tmp_path: Path) -> None:
     owned = opened(path, Opening(trust_clean=False))
     close_clean(owned)
     assert not list(verify_log_dir(path))
+
+
+@pytest.mark.parametrize("known", [[], [(1, 0)], [(1, 0), (3, 4)], [(4, 0)]])
+def test_the_repair_of_leader_epochs_repairs_them(tmp_path: Path, known: list[tuple[int, int]]) -> None:
+    items = [item for epoch in (1, 2, 3) for item in (Batch(many(2), leader_epoch=epoch), ROLL)][:-1]
+    path = tmp_path / "dir"
+    build_log_dir(path, {"t": [Partition(items)]})
+    checkpoint = path / "t-0" / names.LEADER_EPOCH_CHECKPOINT
+    checkpoint.write_bytes(leader_epochs.encode(EpochEntry(*entry) for entry in known))
+    repair = "remove leader-epoch-checkpoint, then kafkafs recover" if known else "kafkafs recover"
+    assert {(one.kind, one.repair) for one in verify_log_dir(path)} == {(FaultKind.EPOCHS_UNTRUE, repair)}
+    if known:
+        checkpoint.unlink()
+    close_clean(opened(path, Opening(trust_clean=False)))
+    assert verify_log_dir(path) == []
+    assert leader_epochs.read(checkpoint).latest_epoch == 3
