@@ -345,9 +345,9 @@ class ActiveSegment:
             self._was_cut = True
 
     def sync_cut(self) -> None:
-        """Before another segment follows: what was left of an append that failed, or was preallocated, is gone from the
-        disk too. The recovery point may be at this segment's end already; then nobody would look for it after a power
-        loss."""
+        """Before another segment or leader epoch follows: what was left of an append that failed, or was preallocated,
+        is gone from the disk too. The recovery point may be at this segment's end already; then nobody would look for
+        it after a power loss."""
         if not self._was_cut:
             return
         self.broken = True

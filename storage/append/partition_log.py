@@ -612,7 +612,12 @@ class PartitionLog:
     def _assign_epochs_locked(self, table: BatchTable, first: int, last: int) -> None:
         """Writes the leader epochs that begin with these batches, before the batches are written
         (UnifiedLog.append)."""
-        self._replace_epochs_locked(assigned_epochs(self._epochs, table, first, last, self._next_offset))
+        epochs = assigned_epochs(self._epochs, table, first, last, self._next_offset)
+        if epochs != self._epochs:
+            # Batches of an append that failed, which a power loss may bring back, would be of the new epoch.
+            with self._health.failing(lambda: self._active.broken):
+                self._active.sync_cut()
+            self._replace_epochs_locked(epochs)
 
     def _replace_epochs_locked(self, epochs: LeaderEpochs) -> None:
         if epochs != self._epochs:

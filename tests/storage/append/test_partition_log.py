@@ -234,6 +234,28 @@ def test_what_was_cut_off_does_not_come_back_in_a_full_segment(tmp_path: Path, p
         close_clean(again)
 
 
+def test_what_was_cut_off_does_not_come_back_in_a_later_leader_epoch(tmp_path: Path) -> None:
+    """A follower's append to a full disk is undone, and at the same offset a new leader's batch follows."""
+    for seed in range(20):
+        path = tmp_path / str(seed)
+        path.mkdir()
+        disk = FaultyDisk(path, seed=seed)
+        owned = opened(path, disk=disk)
+        owned.create_topic("t", 1, {"index.interval.bytes": "0"})
+        log = owned.log(TP)
+        for value in (b"kept", b"too"):
+            append(log, [value])
+        disk.fail = lambda what, _path: errno.ENOSPC if "write" in what and ".index" in what else None
+        with pytest.raises(OSError, match="No space"):
+            log.append_batches(memoryview(_batch(2, [b"undone"])))
+        disk.fail = lambda _what, _path: None
+        log.append_batches(memoryview(_batch(2, [b"later"], epoch=3)))
+        killed(owned)
+        disk.power_loss()
+        close_clean(opened(path))
+        assert not verify_log_dir(path)
+
+
 def test_what_recovery_cut_off_does_not_come_back_in_a_full_segment(tmp_path: Path) -> None:
     """Recovery cuts a torn batch off behind the recovery point, and the log is rolled at once."""
     for seed in range(20):
