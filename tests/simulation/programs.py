@@ -369,8 +369,12 @@ class Driver(Program):
 
     def _commit(self, op: Commit) -> None:
         world = self._world
-        if op.goes_on and world.query is not None and self._query != world.query[0].id:
-            self._resume(*world.query)
+        if world.query is not None:
+            last = world.query[0]
+            # A batch that failed may be written all the same: its query writes it again, with the same content.
+            failed = op.query and last == WriteId(self._query, self._batch)
+            if failed or (op.goes_on and self._query != last.id):
+                self._resume(*world.query)
         is_behind = self._is_behind()
         write = WriteId(self._query, self._batch) if op.query else WriteId(str(uuid.uuid4()), None)
         shares: Shares = {}

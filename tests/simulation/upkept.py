@@ -75,8 +75,9 @@ class Flushed:
             if copy is not None and (copy.cuts or copy.cutting is not None):
                 continue
             until_ms = self._rounds[-2][0] - limit_ms
-            # Or what was there when its last flush began.
-            until_ms = max(until_ms, log.last_flush_ms - 1)
+            # Or what was there when its last flush began, if that was not before the clock was set back.
+            flushed_ms = log.last_flush_ms
+            until_ms = max(until_ms, flushed_ms - 1) if flushed_ms <= self._world.clock.time_ms else until_ms
             end = max((ends.get(log, 0) for began_ms, ends in self._rounds if began_ms <= until_ms), default=0)
             if log.recovery_point < end:
                 raise Anomaly(f"flush.ms: {log.tp} is on disk up to {log.recovery_point}, and ended at {end}")
