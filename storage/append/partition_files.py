@@ -124,7 +124,9 @@ class PartitionFiles:
                 self.wrote((), new=True)
 
     def rename_deleted(self, segments: Iterable[Segment]) -> list[Path]:
-        """Renames the files of these segments, in this order, to `.deleted`; then syncs the directory."""
+        """Renames the files of these segments, in this order, to `.deleted`; syncs the directory before and after."""
+        if self._unsynced.names:
+            self._disk.sync_dir(self._directory)
         renamed = []
         for segment in segments:
             renamed += set_aside(self._disk, self._directory, segment.base_offset, FileKind)

@@ -692,9 +692,10 @@ class PartitionLog:
         because others were removed or replaced meanwhile: then nothing has changed. Crash-safe:
 
         1. the log start offset moves to the first segment that stays (in memory; the checkpoint comes later)
-        2. oldest first, each segment's files are renamed     → what is left is a shorter log, complete in itself
-        3. sync the directory
-        4. the caller unlinks them after file.delete.delay.ms → recovery removes `.deleted` files
+        2. sync the directory if it has new names             → a segment that was just begun keeps the log end
+        3. oldest first, each segment's files are renamed     → what is left is a shorter log, complete in itself
+        4. sync the directory
+        5. the caller unlinks them after file.delete.delay.ms → recovery removes `.deleted` files
         """
         with self._flushing, self._lock:
             self._health.check()

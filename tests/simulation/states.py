@@ -62,7 +62,8 @@ class ActiveIndexes:
         if failed and times == self._times + self._final() and self._largest[0] > self._last_time()[0]:
             self._before, self._times = self._times, times
         elif self._before is not None and len(times) < len(self._times):
-            self._times, self._before = self._before, None
+            added = self._times[len(self._before) + _TIME_ENTRY.size :]  # by a batch since then
+            self._times, self._before = self._before + added, None
         if failed and len(times) < len(self._times) + _TIME_ENTRY.size:
             times = times[: len(self._times)]
         if (offsets, times) != (self._offsets, self._times):
