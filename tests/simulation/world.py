@@ -131,7 +131,7 @@ class SimulatedDisk(FaultyDisk):
         self.fail = self._failure
         self.left = -1  # operations until the process is killed in one of them; negative: it is not
         self.left_renames = -1  # the same of renames of segments' files
-        self.was_killed = False  # the process, at least once
+        self.was_killed = world.lost_power  # the process, at least once
         self.lost: list[tuple[_Inode, Writes]] = []  # what failed syncs did not write
 
     @property
