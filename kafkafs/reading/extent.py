@@ -39,6 +39,7 @@ from kafkafs.reading.selection import MessageFilter
 from kafkafs.reading.workbench import Rendition, Skips, Workbench
 from kafkafs.reading.workers import OnBytes, Workers, in_parts, window_bytes
 from storage.format.batches import BatchTable, claimed_times, times_of
+from storage.log import lineage
 from storage.log.isolation import AbortedTransactions, last_stable_offset
 from storage.log.scanning import SpanDamage, Window, scan_batches
 from storage.log.segment import Segment
@@ -396,13 +397,18 @@ class Extent:
             return False
         return measured[0] != self.segment.changed_ns()
 
-    def successor(self, snapshot: LogSnapshot) -> Extent:
-        """The extent that replaces this one in the snapshot's epoch, if all of it is still right and its segment is in
-        the log. Threads that have an older snapshot may continue to measure this one."""
+    def successor(self, snapshot: LogSnapshot) -> Extent | None:
+        """The extent that replaces this one in the snapshot's epoch, if its segment is in the log. Threads that have an
+        older snapshot may continue to measure this one.
+
+        None if a marker was cut off that decided about its messages, perhaps about some that another view has measured.
+        """
         if self.rendition.isolation is not Isolation.READ_COMMITTED:
             return self
         with self._lock:
-            pieces, decider = self.pieces, self.decider
+            pieces, decider, before = self.pieces, self.decider, self.task.snapshot
+        if decider is not None and decider.offset >= lineage.agreed_end(before, snapshot):
+            return None
         extent = Extent(self.segment, self.rendition, self.wanted, pieces.start, pieces, decider)
         extent.kept = self.kept
         extent._measured = self._measured

@@ -155,7 +155,10 @@ class Growth:
         """The part of `shown` that was made from the first `kept` covers, all of them below the offset `agreed`."""
         selection, layout, covers = shown.selection, shown.layout, shown.covers
         dropped = {cover.segment for cover in covers[kept:]}
-        runs = shown.plan.kept(snapshot, takewhile(lambda run: run.segment not in dropped, layout.runs))
+        left = list(takewhile(lambda run: run.segment not in dropped, layout.runs))
+        runs = shown.plan.kept(snapshot, left)
+        if len(runs) < len(left):  # the last of these segments is measured again
+            return self._cut(shown, snapshot, agreed, kept - 1)
         if layout.cursor.next_offset <= agreed and not dropped:
             return replace(shown, layout=replace(layout, runs=runs))
         first = agreed if kept == len(covers) else min(agreed, covers[kept].first_offset)

@@ -44,7 +44,8 @@ class Plan(Protocol):
         unknown. `grows`: the view will continue at the span's end. If it raises (Raced too), discard `runs`."""
 
     def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
-        """Runs that a truncation has left unchanged, for the log as it is after it. None of them is extended later."""
+        """Runs that a truncation has left unchanged, for the log as it is after it; those before the first that has to
+        be measured again. None of them is extended later."""
 
     def count(self, runs: Sequence[Run]) -> int | None:
         """The number of messages in these runs; None where they do not say."""
@@ -77,6 +78,8 @@ class RenderedPlan:
             extent = run.extent
             if extent is not None and run.segment in listed:
                 extent = extent.successor(snapshot)
+                if extent is None:
+                    break
             kept.append(run._replace(extent=extent, file_end=-1))
         return tuple(kept)
 

@@ -111,6 +111,32 @@ def test_a_transaction_that_ends_otherwise_after_a_truncation(
     assert (b"39 of the transaction" in content(committed, PATH)) is not was
 
 
+@pytest.mark.parametrize("was", [True, False], ids=["committed", "aborted"])
+def test_what_another_view_has_measured_is_not_decided_by_a_marker_that_was_cut(
+    live: LiveLog, committed: Tree, was: bool
+) -> None:
+    """One view shows the messages before a transaction, and the other one those in it, of the same segment."""
+    path = "/t/0/offsets/0-.txt"
+    live.write(10)
+    handle = opened(committed, path)
+    live.begin(7, *[b"%d of the transaction" % number for number in range(40)])
+    live.roll()
+    live.write(5)
+    cut = live.next_offset
+    live.end(7, commit=was)
+    assert content(committed, PATH) == content(committed_again(live), PATH)
+    live.truncate(cut)
+    assert shows(handle, content(committed_again(live), path))
+    live.begin(7, b"it went on")
+    live.end(7, commit=not was)
+    end = live.next_offset
+    live.write(5)
+    assert shows(handle, content(committed_again(live), path))
+    live.truncate(end)
+    assert shows(handle, content(committed_again(live), path))
+    handle.close()
+
+
 def test_an_index_kept_on_disk_does_not_outlive_the_marker(live: LiveLog, tmp_path: Path) -> None:
     """The segment's own file says nothing of a marker behind it."""
     options = {"index_dir": tmp_path / "cache", "index_bytes": 1 << 20}
