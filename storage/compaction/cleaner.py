@@ -34,7 +34,9 @@ from storage.errors import (
     UnsupportedFormat,
 )
 from storage.files import checkpoints, names
+from storage.log import lineage
 from storage.log.log_dir import LogDir
+from storage.log.snapshot import LogSnapshot
 from storage.log.topic_info import TopicInfo
 from storage.staged_writes import ledger
 from storage.types import TopicPartition
@@ -53,8 +55,13 @@ def dirty_range_of(owned: OwnedDir, tp: TopicPartition) -> DirtyRange:
 
     Errors as `OwnedDir.log`.
     """
-    log, info = owned.log(tp), owned.topic_info(tp.topic)
-    snapshot = log.snapshot()
+    log = owned.log(tp)
+    return _dirty_range(owned, log, log.snapshot())
+
+
+def _dirty_range(owned: OwnedDir, log: PartitionLog, snapshot: LogSnapshot) -> DirtyRange:
+    tp = log.tp
+    info = owned.topic_info(tp.topic)
     dirty = dirty_range(
         snapshot,
         log.config,
@@ -72,20 +79,19 @@ def compact_partition(
     owned: OwnedDir,
     tp: TopicPartition,
     *,
-    dirty: DirtyRange | None = None,
     pace: Pace = unpaced,
     ended_early: Callable[[list[Path]], None] = lambda _: None,
 ) -> CompactionResult:
     """One pass over one partition, whatever its dirty ratio, and the cleaner's checkpoint after it.
 
-    `dirty`: as `dirty_range_of` gave it. `ended_early`: gets the `.deleted` files of a pass that raises. NotPermitted
+    `ended_early`: gets the `.deleted` files of a pass that raises. NotPermitted
     when the topic may not be compacted; other errors as `Pass`, `OwnedDir.log`, and OSError.
     """
     log = owned.log(tp)  # first: the checkpoint at the end is for this log object only
-    given = pass_input_of(owned, tp, dirty)
+    given = pass_input_of(owned, tp)
     work = Pass(given, Limits.of(owned.log_dir.broker_config()), pace=pace)
     try:
-        return _noted(owned, log, work.run(log, owned.disk))
+        return _noted(owned, log, given, work.run(log, owned.disk))
     except BaseException as error:
         ended_early(work.replaced)
         if isinstance(error, StorageError) and log.snapshot().cuts != given.snapshot.cuts:
@@ -101,26 +107,27 @@ def compact_divided(owned: OwnedDir, tp: TopicPartition, run_parts: RunParts) ->
     `compact_partition`, and those of `run_parts`.
     """
     log = owned.log(tp)
-    work = DividedPass(pass_input_of(owned, tp))
-    return _noted(owned, log, work.run(log, owned.disk, run_parts))
+    given = pass_input_of(owned, tp)
+    return _noted(owned, log, given, DividedPass(given).run(log, owned.disk, run_parts))
 
 
-def pass_input_of(owned: OwnedDir, tp: TopicPartition, dirty: DirtyRange | None = None) -> PassInput:
+def pass_input_of(owned: OwnedDir, tp: TopicPartition) -> PassInput:
     """The input of a pass over a partition. Errors as `compact_partition`."""
     _check(owned.topic_info(tp.topic), is_broker=owned.log_dir.is_broker)
     log = owned.log(tp)
+    snapshot = log.snapshot()
     return PassInput(
-        log.snapshot(),
-        dirty_range_of(owned, tp) if dirty is None else dirty,
+        snapshot,
+        _dirty_range(owned, log, snapshot),
         log.config,
         log.active_producers(),
         owned.clock.now_ms(),
     )
 
 
-def _noted(owned: OwnedDir, log: PartitionLog, result: CompactionResult) -> CompactionResult:
+def _noted(owned: OwnedDir, log: PartitionLog, given: PassInput, result: CompactionResult) -> CompactionResult:
     if result.end_offset > result.first_dirty:
-        owned.note_cleaned(log, result.end_offset)
+        owned.note_cleaned(log, min(result.end_offset, lineage.agreed_end(given.snapshot, log.snapshot())))
     return result
 
 
@@ -245,7 +252,8 @@ class Cleaner:
         while due:
             tp = max(sorted(due), key=lambda partition: due[partition].ratio)
             try:
-                result = self._clean(tp, due.pop(tp))
+                del due[tp]
+                result = self._clean(tp)
             except (SegmentGone, UnknownTopicOrPartition) as error:
                 _LOG.info("compaction of %s ended early: %s", tp, error)  # retention or a deletion came first
             except CompactionStopped:
@@ -258,12 +266,11 @@ class Cleaner:
         self._failed.clear()
         return None
 
-    def _clean(self, tp: TopicPartition, dirty: DirtyRange) -> CompactionResult:
+    def _clean(self, tp: TopicPartition) -> CompactionResult:
         throttle = Throttle(self._rate, self._owned.clock)
         result = compact_partition(
             self._owned,
             tp,
-            dirty=dirty,
             pace=lambda size: self._pause(throttle.wait_ms(size)),
             ended_early=lambda files: self._unlink_later(tp, files),
         )

@@ -407,6 +407,10 @@ class Pass:
         finished = False
         try:
             rewriter.write(group, cleaned)
+            if log.snapshot().cuts != self._input.snapshot.cuts:
+                # A key's later message, for which others were left out, may be gone (as LogManager.truncateTo aborts a
+                # pass).
+                raise SegmentGone("log was truncated while it was compacted", path=log.path)
             finished = True
             return log.replace_segments([Replacement(base_offset, group)])
         except BaseException as error:
