@@ -332,7 +332,7 @@ DEFAULT_LATEST_BYTES: Final = 512 << 20  # for the keys of one scan
 
 
 class ChosenOffsets:
-    """The messages at some offsets, ascending . Filters as RecordFilter does; equal only to itself."""
+    """The messages at some offsets, ascending. Filters as RecordFilter does; equal only to itself."""
 
     def __init__(self, offsets: Int64s) -> None:
         self.offsets = offsets
