@@ -52,8 +52,11 @@ class TopicInfo:
 
     @property
     def is_tiered(self) -> bool | None:
-        """Whether older messages may be in tiered storage; None where the cluster's configuration is not known."""
-        return is_tiered(self.overrides) or (False if self.source == CLUSTER_METADATA else None)
+        """Whether older messages may be in tiered storage; None where the topic's configuration is not known: it is the
+        cluster's, without its metadata, or there is none."""
+        if is_tiered(self.overrides):
+            return True
+        return None if self.source == DEFAULTS or self.partition_count is None else False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from kafkafs.writing import line_writer
 from storage.append import partitioner
 from storage.coordinators.groups import GroupOffsets
 from storage.directory.owned_dir import Closing, Opening, OwnedDir
+from storage.errors import UnknownTopicOrPartition
 from storage.files import descriptors, dir_lock, file_mark, log_file, names, partition_metadata
 from storage.files.disk_protocol import DiskFile
 from storage.types import TopicPartition
@@ -409,7 +410,10 @@ class _Run:
 
     def _check_groups(self, owned: OwnedDir) -> None:
         for group, known in self._world.offsets.items():
-            found = GroupOffsets(owned.log_dir).group(group)
+            try:
+                found = GroupOffsets(owned.log_dir).group(group)
+            except UnknownTopicOrPartition:  # a loss of power has left some of its topic's directories
+                found = None
             committed = None if found is None else found.offsets.get("plain", {}).get(0)
             offset = None if committed is None else committed.offset
             if offset not in known:

@@ -41,6 +41,7 @@ from tests.support.owned_dirs import (
     opened,
     read,
     tree_of,
+    values_of,
 )
 from tests.support.readers import built, copy_partition, open_log, read_all, read_past_damage
 
@@ -378,6 +379,26 @@ def test_only_leader_epochs_from_below_the_first_known_one_are_added(
     assert owned.reports()[TP].recovered_segments == [0, 2, 4]
     assert owned.close().clean
     assert list(leader_epochs.read(checkpoint).entries) == expected
+
+
+def test_a_retention_that_was_cut_short_does_not_make_a_log_tiered(tmp_path: Path) -> None:
+    """The segment is gone, and neither the line of the log start nor the first leader epoch was moved up."""
+    path = tmp_path / "dir"
+    owned = opened(path)
+    owned.create_topic("t", 1)
+    log = owned.log(TP)
+    append(log, [b"a", b"b"])
+    log.increment_log_start_offset(1)
+    log.roll()
+    append(log, [b"c"])
+    owned.checkpoint()
+    killed(owned)
+    for file in (path / "t-0").glob(f"{0:020}.*"):
+        file.unlink()
+    owned = opened(path)
+    snapshot = owned.log(TP).snapshot()
+    assert (snapshot.remote_offsets, snapshot.whole_start_offset, values_of(snapshot)) == (None, 2, [b"c"])
+    close_clean(owned)
 
 
 def test_several_partitions_with_progress(tmp_path: Path) -> None:
