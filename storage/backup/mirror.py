@@ -51,7 +51,7 @@ from storage.log.log_dir import LogDir
 from storage.log.offset_lookup import MixedBatch, cut_at
 from storage.log.reader import Rereads, last_batch, spans_between
 from storage.log.scanning import scan_sound_batches
-from storage.log.segment import LARGE_WINDOW_BYTES, LargeBatch, bytes_of, parts_of
+from storage.log.segment import WINDOW_BYTES, LargeBatch, bytes_of, parts_of
 from storage.log.snapshot import LogSnapshot, TransactionOutcomes
 from storage.log.tiering import TIERED_KEYS
 from storage.progress import NoProgress, Progress, working
@@ -305,7 +305,7 @@ def _check_same(found: BatchRange, source: LogSnapshot, copy: LogSnapshot, *, co
         )
 
 
-_WINDOW: Final = LARGE_WINDOW_BYTES
+_WINDOW: Final = WINDOW_BYTES
 _FLUSH_BYTES: Final = 32 << 20
 # Retention is not copied, nor tiering: the copy keeps what it was given.
 _NOT_COPIED: Final = frozenset({"retention.ms", "retention.bytes", "retention.free.bytes"})
