@@ -94,9 +94,9 @@ def compact_partition(
         return _noted(owned, log, given, work.run(log, owned.disk))
     except BaseException as error:
         ended_early(work.replaced)
-        if isinstance(error, StorageError) and log.snapshot().cuts != given.snapshot.cuts:
+        if isinstance(error, StorageError):
             # What was read may have been cut off by a follower, and what is there now is not damaged.
-            raise SegmentGone("log was truncated while it was compacted", path=log.path) from error
+            work.check_not_truncated(log)
         raise
 
 

@@ -399,6 +399,11 @@ class Pass:
                 return False
         return True
 
+    def check_not_truncated(self, log: PartitionLog) -> None:
+        """SegmentGone if the log was truncated since the pass began."""
+        if log.snapshot().cuts != self._input.snapshot.cuts:
+            raise SegmentGone("log was truncated while it was compacted", path=log.path)
+
     def _clean(self, log: PartitionLog, disk: Disk, group: list[Segment], rewriter: Rewriter) -> list[Path]:
         """Copies a group into a new segment, which replaces it."""
         base_offset = group[0].base_offset
@@ -407,10 +412,8 @@ class Pass:
         finished = False
         try:
             rewriter.write(group, cleaned)
-            if log.snapshot().cuts != self._input.snapshot.cuts:
-                # A key's later message, for which others were left out, may be gone (as LogManager.truncateTo aborts a
-                # pass).
-                raise SegmentGone("log was truncated while it was compacted", path=log.path)
+            # A key's later message, for which others were left out, may be gone (LogManager.truncateTo aborts a pass).
+            self.check_not_truncated(log)
             finished = True
             return log.replace_segments([Replacement(base_offset, group)])
         except BaseException as error:
