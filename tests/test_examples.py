@@ -64,6 +64,32 @@ def test_quickstart_of_a_directory_stays_mounted(tmp_path: Path) -> None:
     assert point not in kafkafs_mounts()
 
 
+@installed
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up CAP_SYS_ADMIN")
+@pytest.mark.parametrize("empty", [False, True])
+def test_quickstart_where_nothing_can_be_mounted(tmp_path: Path, empty: bool) -> None:
+    """Containers usually forbid mounts: the quickstart says so and shows the same messages with commands."""
+    script = str(ROOT / "examples" / "quickstart.sh")
+    arguments = []
+    if empty:
+        run_kafkafs("topics", "create", tmp_path / "log", "t")
+        arguments = [str(tmp_path / "log"), str(tmp_path / "mnt")]
+    done = subprocess.run(
+        ["setpriv", "--bounding-set=-sys_admin", script, *arguments],
+        capture_output=True, text=True, check=False, timeout=280,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    reasons = [line for line in done.stdout.splitlines() if "nothing can be mounted: " in line]
+    assert len(reasons) == 1
+    assert "CAP_SYS_ADMIN" in reasons[0]
+    if empty:
+        assert "no partition here holds a message" in done.stdout
+    else:
+        assert '$ kafkafs cat . orders/0\x1b[0m\n{"order":10000,' in done.stdout
+        assert "--time 2026-11-20 | wc -l\x1b[0m\n250\n" in done.stdout
+        assert '"offset":499,' in done.stdout
+
+
 def test_the_notebook(tmp_path: Path) -> None:
     """pandas, polars and DuckDB agree with `kafkafs count`, and the plot is a picture."""
     plot = tmp_path / "orders.png"

@@ -134,7 +134,8 @@ class RecoveryProgress:
 
 _log = logging.getLogger(__name__)
 
-_DEVICE = "/dev/fuse"
+FUSE_DEVICE = "/dev/fuse"
+_CAP_SYS_ADMIN = 21  # linux/capability.h
 _SYSLOG = "/dev/log"
 _SAID_LINES = 10
 _CONNECTING_S = 1.0  # for which a mount with a far tier is ready later, so that what is read first is there sooner
@@ -493,15 +494,34 @@ def _start_logging(options: MountOptions, *, foreground: bool) -> _LogTarget:
 
 
 def check_fuse() -> None:
-    """Raises a MountError if this user cannot mount here at all."""
-    if not Path(_DEVICE).exists():
+    """Raise a MountError if this user cannot mount here at all."""
+    try:
+        os.close(os.open(FUSE_DEVICE, os.O_RDWR | os.O_CLOEXEC))
+    except FileNotFoundError:
         raise MountError(
-            f"there is no {_DEVICE}: modprobe fuse; for a container: --device {_DEVICE} --cap-add SYS_ADMIN"
-        )
-    if not os.access(_DEVICE, os.R_OK | os.W_OK):
-        raise MountError(f"you may not open {_DEVICE}: ask for permission to read and write it")
+            f"there is no {FUSE_DEVICE}: modprobe fuse; for a container: --device {FUSE_DEVICE} --cap-add SYS_ADMIN"
+        ) from None
+    except OSError as error:
+        raise MountError(
+            f"you may not open {FUSE_DEVICE} ({error.strerror}): ask for permission to read and write it; "
+            f"for a container: --device {FUSE_DEVICE} --cap-add SYS_ADMIN"
+        ) from None
     if os.geteuid() != 0 and fusermount() is None:
         raise MountError("fusermount is not installed, and only root can mount without; on Debian: apt install fuse3")
+    if not _may_mount():
+        raise MountError("processes here may not mount (no CAP_SYS_ADMIN); for a container: --cap-add SYS_ADMIN")
+
+
+def _may_mount() -> bool:
+    """Return whether this process, or for a user the fusermount that it starts, can have CAP_SYS_ADMIN.
+
+    capabilities(7): root needs the capability itself. A user's fusermount is set-user-ID root: it gets what the
+    bounding set leaves, and nothing under no_new_privs (prctl(2)).
+    """
+    status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
+    is_root = os.geteuid() == 0
+    capabilities = int(status["CapEff" if is_root else "CapBnd"], 16)
+    return bool(capabilities >> _CAP_SYS_ADMIN & 1) and (is_root or status.get("NoNewPrivs") != "1")
 
 
 def libfuse() -> dict[str, str]:

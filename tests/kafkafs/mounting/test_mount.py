@@ -33,28 +33,31 @@ def refused(request: mount.MountRequest) -> MountError:
 
 
 def test_no_fuse_device(request_: mount.MountRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mount, "_DEVICE", "/dev/no-such-fuse")
+    monkeypatch.setattr(mount, "FUSE_DEVICE", "/dev/no-such-fuse")
     error = refused(request_)
     assert "modprobe fuse" in str(error)
     assert "--device" in str(error)
     assert error.exit_code == FAILED
 
 
-def test_a_device_that_one_may_not_open(request_: mount.MountRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mount, "_DEVICE", "/dev/null")
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    assert "you may not open" in str(refused(request_))
+def test_a_device_that_the_user_may_not_open(
+    request_: mount.MountRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    device = tmp_path / "fuse"
+    device.mkdir()  # nobody can open a directory for writing, not even root
+    monkeypatch.setattr(mount, "FUSE_DEVICE", str(device))
+    assert f"you may not open {device} (Is a directory)" in str(refused(request_))
 
 
 def test_no_fusermount(request_: mount.MountRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mount, "_DEVICE", "/dev/null")
+    monkeypatch.setattr(mount, "FUSE_DEVICE", "/dev/null")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     assert "apt install fuse3" in str(refused(request_))
 
 
 def test_a_bad_configuration(request_: mount.MountRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(mount, "_DEVICE", "/dev/null")
+    monkeypatch.setattr(mount, "FUSE_DEVICE", "/dev/null")
     config = tmp_path / "server.properties"
     config.write_text("log.segment.bytes=much\n")
     request = mount.MountRequest(request_.log_dir, request_.mountpoint, MountOptions(config=config))
