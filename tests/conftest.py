@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,30 @@ from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
 from tests.support.mounts import detach, kafkafs_mounts
 
+# Markers of tests that share something expensive.
+SHARED = ("spark", "broker")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--nightly", action="store_true", help="also run the tests that are marked nightly")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what runs only nightly. Under xdist's `--dist loadgroup`, run a file's tests on one processor.
+
+    All tests with a broker share one processor, and so do all with Spark: each starts only one of them. Both groups
+    come first, because they take longest.
+    """
+    if not config.getoption("--nightly"):
+        nightly = [item for item in items if item.get_closest_marker("nightly")]
+        if nightly:
+            config.hook.pytest_deselected(items=nightly)
+            items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+    for item in items:
+        shared = [name for name in SHARED if item.get_closest_marker(name)]
+        item.add_marker(pytest.mark.xdist_group(shared[0] if shared else item.nodeid.partition("::")[0]))
+    items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in SHARED))
+
 
 def pytest_configure(config: pytest.Config) -> None:
     # Under nohup, or in the background of a shell script, the commands that tests run would inherit that it is ignored.
@@ -24,13 +50,21 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "golden: reads the log directories of real brokers (tests/fixtures)")
     config.addinivalue_line("markers", "leaves_damage(*names): what verify finds, by name, in what the test leaves")
-    # A busy machine makes any example slow.
-    settings.register_profile("kafkafs", settings(), deadline=None)
-    settings.load_profile("kafkafs")
+    if config.getoption("--nightly"):
+        os.environ["KAFKAFS_NIGHTLY"] = "1"  # tests.support.nightly
+    # A busy machine makes any example slow. Before a merge the examples are the same each time.
+    settings.register_profile("gate", max_examples=50, derandomize=True, deadline=None)
+    settings.register_profile("nightly", max_examples=500, deadline=None)
+    settings.load_profile("nightly" if config.getoption("--nightly") else "gate")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints the figures that tests have recorded, whichever process they ran in."""
+    """Print the figures that tests have recorded, and how many tests were skipped for which reason."""
+    reasons = Counter(
+        report.longrepr[2] for report in terminalreporter.getreports("skipped") if isinstance(report.longrepr, tuple)
+    )
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"not run: {count} tests: {reason.removeprefix('Skipped: ')}")
     for report in [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]:
         for name, value in report.user_properties:
             if name == "figures":

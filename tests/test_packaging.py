@@ -31,7 +31,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 REQUIRED = os.environ.get("CI", "").lower() in ("true", "1")
 
 # The first run compiles all kernels, and then installs without a compiler.
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]
 
 
 @dataclass(frozen=True, slots=True)

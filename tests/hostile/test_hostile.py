@@ -30,7 +30,7 @@ def test_every_command_is_tried() -> None:
     assert {*commands.READS, *commands.CHANGES, *commands.NOT_TRIED} == all_commands()
 
 
-@pytest.mark.parametrize("first", [1, 11])
+@pytest.mark.parametrize("first", [1, pytest.param(11, marks=pytest.mark.nightly)])
 def test_seeds(first: int, tmp_path: Path) -> None:
     """In a process of its own: it forks, and must not have the threads of other tests."""
     program = (
@@ -44,6 +44,7 @@ def test_seeds(first: int, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+@pytest.mark.nightly
 def test_new_seeds() -> None:
     command = [sys.executable, "-m", "tests.hostile", "--minutes", str(MINUTES)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60 * MINUTES + 300)
@@ -52,7 +53,7 @@ def test_new_seeds() -> None:
 
 
 @requires_fuse
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 5))])
 def test_mounts(seed: int, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()

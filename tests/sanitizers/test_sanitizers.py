@@ -36,6 +36,7 @@ def missing() -> str | None:
 LACK = missing()
 # With CI=true what is missing is a failure: then the tests run, and fail by themselves.
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.skipif(LACK is not None and not REQUIRED, reason=f"kernels cannot be built with sanitizers: {LACK}"),
     pytest.mark.timeout(900),
 ]

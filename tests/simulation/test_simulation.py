@@ -21,10 +21,11 @@ from tests.simulation.planted import FAULTS
 from tests.simulation.runs import Figures, run, simulation
 from tests.simulation.scheduler import Deadlock, Scheduler
 from tests.simulation.shrinking import failure_of, shrink
+from tests.support.nightly import rounds
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = os.environ.get("KAFKAFS_SIMULATION_SEEDS", "500" if os.environ.get("CI") == "true" else "200")
-FRESH = os.environ.get("KAFKAFS_SIMULATION_FRESH", "20" if os.environ.get("CI") == "true" else "0")
+SEEDS = os.environ.get("KAFKAFS_SIMULATION_SEEDS") or str(rounds(usual=500, nightly=2000))
+FRESH = os.environ.get("KAFKAFS_SIMULATION_FRESH") or "2000"
 
 RecordProperty = Callable[[str, object], None]
 
@@ -41,7 +42,8 @@ def test_nothing_is_found(record_property: RecordProperty) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.skipif(FRESH == "0", reason="KAFKAFS_SIMULATION_FRESH is not set")
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
 def test_nothing_is_found_in_fresh_seeds(record_property: RecordProperty) -> None:
     """Their numbers are in the summary at the end."""
     done = simulate("--seeds", FRESH)

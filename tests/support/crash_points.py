@@ -1,10 +1,15 @@
-"""Crashes at every single disk operation of some work, once as a kill and once as a power loss."""
+"""Crashes at the disk operations of some work, once as a kill and once as a power loss.
+
+Nightly at every single operation; before a merge at every fourth, each test beginning at another one.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +17,7 @@ from typing import TypeVar
 
 from storage.directory.owned_dir import OwnedDir
 from tests.support.faults import Crash, FaultyDisk
+from tests.support.nightly import rounds
 from tests.support.owned_dirs import opened
 
 T = TypeVar("T")
@@ -62,8 +68,8 @@ def every_crash(
     power_losses: int = 1,
     any_order: bool = False,
 ) -> Iterator[tuple[Stopped, T]]:
-    """Does `work` on copies of `before`, crashing before each of its operations in turn. Yields what each crash left,
-    and the notes that the work took. The last pair is from the work that was completed. `any_order`: see FaultyDisk."""
+    """Do `work` on copies of `before`, crashing before its operations in turn. Yield what each crash left, and the
+    notes that the work took. The last pair is from the completed work. `any_order`: see FaultyDisk."""
     with _quick_place(tmp_path) as place:
         yield from _crashes(place / "world", before, work, notes, power_losses, any_order=any_order)
 
@@ -90,7 +96,8 @@ def _crashes(
     *,
     any_order: bool,
 ) -> Iterator[tuple[Stopped, T]]:
-    stop_at = 0
+    step = rounds(usual=4, nightly=1)
+    stop_at = zlib.crc32(os.environ["PYTEST_CURRENT_TEST"].encode()) % step
     while True:
         ended = False
         for loss in range(power_losses + 1):
@@ -114,4 +121,4 @@ def _crashes(
             yield Stopped(path, stop_at, what, bool(loss)), taken
         if ended:
             return
-        stop_at += 1
+        stop_at += step

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kafkafs
@@ -64,7 +64,6 @@ FILTERS = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     wanted=FILTERS,
     columns=st.none() | st.lists(st.sampled_from(["offset", "key", "timestamp"]), min_size=1, unique=True),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kafkafs
@@ -154,7 +154,6 @@ MOMENT = st.integers(-5, 70).map(lambda n: START_MS + n * STEP_MS // 2) | st.non
 KEYS = st.sampled_from([b"k1", b"k2", b"key-00001", b"", b"none"])
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     isolation=st.sampled_from(["read_uncommitted", "read_committed"]),
     partitions=st.none() | st.sets(st.integers(0, 2)),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkafs.decoding import avro_kernel, avro_program, columns
@@ -80,13 +80,11 @@ def beyond_precision(schema: Any) -> bool:
     return "decimal" in json.dumps(schema)
 
 
-@settings(max_examples=400)
 @given(seed=SEEDS)
 def test_random_schemas_and_data(seed: int) -> None:
     samples_agree(seed)
 
 
-@settings(max_examples=150)
 @given(seed=SEEDS)
 def test_damaged_data_in_both_forms(seed: int) -> None:
     """Any damage gives a text or an error, the same in both forms; every text is JSON."""

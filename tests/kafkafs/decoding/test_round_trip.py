@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder
@@ -74,7 +74,6 @@ JSON_TEXTS = st.recursive(
 )
 
 
-@settings(max_examples=300)
 @given(texts=st.lists(st.tuples(JSON_TEXTS, JSON_TEXTS), min_size=1, max_size=4))
 def test_json_is_appended_as_it_was(texts: list[tuple[str, str]]) -> None:
     """Numbers that no float holds, names that stand twice, escapes and spaces."""
@@ -83,7 +82,6 @@ def test_json_is_appended_as_it_was(texts: list[tuple[str, str]]) -> None:
     assert appended(schemas, lines(DecodedJsonl(TP, schemas), rows)) == [(row.key, row.value) for row in rows]
 
 
-@settings(max_examples=200)
 @given(seed=st.integers(0, 2**64))
 def test_random_avro_lines_are_shown_again(seed: int) -> None:
     """(Decimals of the samples have more digits than their schema allows, which is shown but not written.)"""
@@ -121,7 +119,6 @@ MESSAGES: st.SearchStrategy[dict[str, Any]] = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=200)
 @given(messages=st.lists(MESSAGES, min_size=1, max_size=4))
 def test_random_protobuf_is_the_same_bytes_again(messages: list[dict[str, Any]]) -> None:
     """Without maps, whose order is open, and unknown fields the library writes one form, with one NaN."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl
@@ -79,7 +79,6 @@ def test_lines(name: str, line: Line, chosen: list[Row]) -> None:
 
 
 @pytest.mark.parametrize(("name", "line"), FORMATS)
-@settings(max_examples=30)
 @given(chosen=st.lists(rows, max_size=2))
 def test_lines_uncompiled(name: str, line: Line, chosen: list[Row]) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -37,6 +37,7 @@ MODULES = (
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif("FUSE_LIBRARY_NAME" in os.environ, reason="FUSE_LIBRARY_NAME is set")
 @pytest.mark.parametrize("module", MODULES)

@@ -147,7 +147,7 @@ def test_another_log_of_the_same_inode(live: LiveLog, cache: Path) -> None:
     look_up(live, cache, [b"k1", b"k9", b"k77"])
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_damaged_files_hide_nothing(live: LiveLog, cache: Path, tmp_path: Path, data: st.DataObject) -> None:
     """Bits flipped, bytes missing or added, files exchanged."""

@@ -89,7 +89,7 @@ def test_out_of_range_even_if_clamped(log: LogSnapshot, text: str) -> None:
 times = st.lists(st.integers(-1, 40) | st.just(2000), min_size=1, max_size=30)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(times, st.integers(1, 8), st.integers(0, 45))
 def test_time_ranges_begin_early_enough(
     tmp_path_factory: pytest.TempPathFactory, timestamps: list[int], batch: int, start_ms: int

@@ -6,7 +6,7 @@ import random
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkafs.writing.destinations import Target, TopicTarget, open_target
@@ -120,7 +120,6 @@ def follow(path: Path, config: dict[str, str], leader: dict[str, bytes]) -> dict
     return files_of(path)
 
 
-@settings(max_examples=40)
 @given(config=CONFIGS, partitions=st.sampled_from([1, 1, 3]), writes=WRITES)
 def test_all_ways_leave_the_same_files(
     config: dict[str, str], partitions: int, writes: list[tuple[bytes, int]]

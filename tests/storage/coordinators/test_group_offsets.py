@@ -190,7 +190,7 @@ def test_a_damaged_batch_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
 maybe_bytes = st.none() | st.binary(max_size=40)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(maybe_bytes, maybe_bytes), max_size=8), st.randoms())
 def test_any_records_are_read(
     tmp_path_factory: pytest.TempPathFactory, records: list[tuple[bytes | None, bytes | None]], dice: random.Random

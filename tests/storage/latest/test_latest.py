@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import InvalidConfig
@@ -57,7 +57,6 @@ def latest_of(many: Iterator[RecordBlock]) -> list[int]:
     return sorted(offset for offset, is_tombstone in last.values() if not is_tombstone)
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(RECORDS, st.sampled_from([0, 1, 2**20])), max_size=5), ORIGINS, st.booleans())
 def test_any_records(parts: list[tuple[list[Record], int]], origin: int, compiled: bool) -> None:
     """Also with gaps between offsets, and with the last offset that there can be."""
@@ -133,7 +132,6 @@ def snapshot_of(path: Path) -> LogSnapshot:
     return LogDir.open_read_only(path).log(TopicPartition("t", 0)).snapshot()
 
 
-@settings(max_examples=60)
 @given(st.lists(ITEMS, max_size=12), st.integers(0, 20))
 def test_any_log(items: list[Item], start: int) -> None:
     with tempfile.TemporaryDirectory() as path:
@@ -175,7 +173,6 @@ def kept(
     return block.offset[keep != 0].tolist(), int(stay[0]), int(deletes[0]), (int(counts[0]), int(counts[1]))
 
 
-@settings(max_examples=60)
 @given(st.lists(MAP_KEYS, min_size=1, max_size=60), st.integers(0, 20), st.booleans())
 def test_the_latest_of_each_key(keys: list[bytes | None], first: int, compiled: bool) -> None:
     block = block_of([Record(key, b"v") for key in keys])
