@@ -10,7 +10,8 @@ the directory is what a **kill** leaves. `power_loss(random)` rewrites it into w
   a journal leaves; with `any_order` also any of them whatever became of the others, as POSIX allows. Only changes of
   the same name keep their order then.
 
-It also fails with an OSError on request (`fail`), as a full or failing disk does.
+It also fails with an OSError on request (`fail`), as a full or failing disk does. `fail` gets the path below `root`, so
+that no test can mistake a name above the directory for a name in it.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class FaultyDisk:
             self.stopped = True
             raise Crash(what)
         self.operations.append(what)
-        number = self.fail(what, path)
+        number = self.fail(what, path.relative_to(self.root))
         if number is not None:
             raise OSError(number, os.strerror(number), str(path))
 

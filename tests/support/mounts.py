@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,11 +27,12 @@ requires_fuse = pytest.mark.skipif(
 def kafkafs_mounts() -> list[Path]:
     """The mountpoints of every kafkafs in /proc/mounts."""
     found = []
-    for line in Path("/proc/mounts").read_text().splitlines():
-        _, mountpoint, kind, *_ = line.split(" ")
-        if kind in ("fuse.kafkafs", "fuse.kafkafs-noop"):
-            # /proc/mounts writes blanks and backslashes in octal
-            found.append(Path(mountpoint.encode().decode("unicode_escape")))
+    for line in Path("/proc/mounts").read_bytes().splitlines():
+        _, mountpoint, kind, *_ = line.split(b" ")
+        if kind in (b"fuse.kafkafs", b"fuse.kafkafs-noop"):
+            # /proc/mounts writes blanks and backslashes in octal, and all other bytes as they are
+            octal = re.compile(rb"\\([0-7]{3})")
+            found.append(Path(os.fsdecode(octal.sub(lambda digits: bytes([int(digits[1], 8)]), mountpoint))))
     return found
 
 

@@ -460,7 +460,9 @@ def test_failing_disk_takes_one_partition_offline(tmp_path: Path) -> None:
     bad, good = owned.log(TP), owned.log(TopicPartition("t", 1))
     append(bad, [b"before"])
     bad.flush()
-    disk.fail = lambda what, place: errno.EIO if what.startswith(("write", "sync")) and "t-0" in str(place) else None
+    disk.fail = lambda what, place: (
+        errno.EIO if what.startswith(("write", "sync")) and place.parts[:1] == ("t-0",) else None
+    )
     with pytest.raises(OSError, match="Input/output error"):
         append(bad, [b"lost"])
     with pytest.raises(PartitionOffline, match="offline after an earlier failure"):

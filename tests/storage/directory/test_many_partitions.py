@@ -211,7 +211,7 @@ def test_what_is_lost_with_a_descriptor_takes_the_log_offline_at_its_flush(tmp_p
     owned.create_topic("t", 2)
     for number in range(2):
         append(owned.log(TopicPartition("t", number)), [b"acknowledged"])
-    disk.fail = lambda what, place: errno.EIO if str(place.parent).endswith("/t-0") and what.endswith(".log") else None
+    disk.fail = lambda what, place: errno.EIO if place.parent.name == "t-0" and what.endswith(".log") else None
     let_go_of_all(tmp_path / "dir")
     disk.fail = lambda _what, _place: None
     log = owned.log(TP)

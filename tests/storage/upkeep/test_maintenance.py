@@ -334,7 +334,7 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again(tmp_path: Path) -> N
     disk = FaultyDisk(tmp_path)
     world = World(tmp_path, disk)
     world.fill()
-    disk.fail = lambda what, path: errno.ENOSPC if path.parent == tmp_path and path.suffix == ".tmp" else None
+    disk.fail = lambda what, path: errno.ENOSPC if path.parent == Path() and path.suffix == ".tmp" else None
     world.pass_ms(1000)
     assert dict(world.task(CHECKPOINTS).errors).keys() == {""}
     disk.fail = lambda what, path: None
