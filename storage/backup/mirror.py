@@ -23,6 +23,7 @@ from storage.config import NEW_TOPIC_OVERRIDES
 from storage.coordinators.groups import ConsumerGroup, GroupOffsets, GroupReplay
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import (
+    CorruptBatch,
     CorruptCheckpoint,
     InvalidRecord,
     InvalidTopic,
@@ -50,8 +51,8 @@ from storage.log import reader
 from storage.log.log_dir import LogDir
 from storage.log.offset_lookup import MixedBatch, cut_at
 from storage.log.reader import Rereads, last_batch, spans_between
-from storage.log.scanning import scan_sound_batches
-from storage.log.segment import WINDOW_BYTES, LargeBatch, bytes_of, parts_of
+from storage.log.scanning import Window, scan_sound_batches
+from storage.log.segment import WINDOW_BYTES, LargeBatch, Segment, bytes_of, parts_of
 from storage.log.snapshot import LogSnapshot, TransactionOutcomes
 from storage.log.tiering import TIERED_KEYS
 from storage.progress import NoProgress, Progress, working
@@ -637,10 +638,7 @@ def copy_batches(snapshot: LogSnapshot, log: PartitionLog, recorder: PartitionRe
     with ThreadPoolExecutor(1, "mirror-digest") as pool:  # starts a thread when it gets something to do
         for segment in snapshot.segments[place.segment_index :]:
             for window in scan_sound_batches(snapshot, segment, position, window=_WINDOW):
-                headers = window.table.copy()
-                data = bytes_of(segment.log, window.buffer, headers, 0, headers.rows, window.origin)
-                headers.data[Column.POSITION] -= window.table.position[0]
-                log.append_batches(data, headers)
+                data, headers, damage = _append_up_to_damage(log, segment, window)
                 if recorder is not None:
                     if len(digesting) == len(spares):
                         digesting.popleft().result()
@@ -653,9 +651,35 @@ def copy_batches(snapshot: LogSnapshot, log: PartitionLog, recorder: PartitionRe
                         kept[:] = data
                     digesting.append(pool.submit(recorder.add, segment.base_offset, kept, headers))
                 yield int(headers.size.sum())
+                if damage is not None:
+                    raise damage
             position = 0
         for future in digesting:
             future.result()
+
+
+def _append_up_to_damage(
+    log: PartitionLog, segment: Segment, window: Window
+) -> tuple[memoryview | LargeBatch, BatchTable, StorageError | None]:
+    """Append the batches of a window up to the first one with a wrong CRC; return the bytes and headers that were
+    appended, and the error of that batch. Raises the error if nothing comes before it."""
+    rows, error = window.table.rows, None
+    while True:
+        headers = window.table.slice(0, rows).copy()
+        data = bytes_of(segment.log, window.buffer, headers, 0, rows, window.origin)
+        headers.data[Column.POSITION] -= window.table.position[0]
+        try:
+            log.append_batches(data, headers)
+        except CorruptBatch:
+            damage = verify_crcs(window.buffer, window.table, 0, rows, window.origin)
+            if damage is None:
+                raise
+            rows, error = damage.row, damage.error
+            error.path = segment.log.path
+            if not rows:
+                raise error from None
+        else:
+            return data, headers, error
 
 
 def _first_batch(snapshot: LogSnapshot, offset: int) -> reader.BatchPosition | None:

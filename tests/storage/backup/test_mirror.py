@@ -16,7 +16,15 @@ from storage.append.appender import Appender
 from storage.backup.mirror import ManifestRecorder, Mirror, same_batches
 from storage.backup.record_digests import LogDiff, diff_records
 from storage.directory.owned_dir import Opening, OwnedDir
-from storage.errors import CorruptBatch, InvalidRecord, InvalidTopic, NotPermitted, PartitionOffline
+from storage.errors import (
+    CorruptBatch,
+    InvalidRecord,
+    InvalidTopic,
+    NotPermitted,
+    PartitionOffline,
+    StorageError,
+    UnsupportedFormat,
+)
 from storage.files import checkpoints, names, producer_state, transaction_index
 from storage.files import manifest as manifests
 from storage.files.disk import RealDisk
@@ -212,16 +220,22 @@ def test_another_log_under_the_same_name_between_two_passes(tmp_path: Path, targ
         assert read(target, "t") == copied
 
 
-def test_damage_stops_one_partition(tmp_path: Path, target: OwnedDir) -> None:
+@pytest.mark.parametrize(("at", "error"), [(70, CorruptBatch), (16, UnsupportedFormat)], ids=["crc", "magic"])
+def test_damage_stops_one_partition(tmp_path: Path, target: OwnedDir, at: int, error: type[StorageError]) -> None:
+    """Everything before the damage is copied, and the error names the file of the source and the position in it."""
     path = tmp_path / "built"
     one = Partition([Batch(many(5)), Batch(many(5)), Batch(many(5))])
     built = build_log_dir(path, {"t": [one, one]})
     damaged = built["t", 0]
     data = bytearray(damaged.log().read_bytes())
-    data[damaged.batches[1].position + 70] ^= 1
+    data[damaged.batches[1].position + at] ^= 64
     damaged.log().write_bytes(data + data[: damaged.batches[1].position])  # so that it is not just a torn tail
     results = mirrored(path, target).results
-    assert isinstance(results[TP].error, CorruptBatch) or results[TP].log_end_offset == 5
+    found = results[TP].error
+    assert isinstance(found, error)
+    assert (found.path, found.position) == (damaged.log(), damaged.batches[1].position)
+    assert results[TP].log_end_offset == 5
+    assert len(values_of(target.log(TP).snapshot())) == 5
     assert results[TopicPartition("t", 1)].error is None
     assert len(values_of(target.log(TopicPartition("t", 1)).snapshot())) == 15
     target.close()
