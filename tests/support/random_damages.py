@@ -9,17 +9,20 @@ from pathlib import Path
 from tests.support.record_headers import batches
 
 
-def hurt(logs: list[Path], dice: random.Random) -> set[int]:
-    """Damages ten batches in random ways; returns the last offsets of the batches that are not intact."""
+def hurt(logs: list[Path], dice: random.Random) -> dict[int, bool]:
+    """Damages ten batches in random ways; returns the last offsets of the batches that are not intact, and whether the
+    damage leaves bytes that show it: a batch that is removed whole leaves only a gap, and of one with another offset
+    only the offset is wrong."""
     whole = [(log, number) for log in logs for number, _ in enumerate(batches(log.read_bytes()))]
     chosen = dice.sample(whole, min(10, len(whole) // 2))
-    gone = set()
+    gone = {}
     for log in logs:
         parts = list(batches(log.read_bytes()))
         for _, number in (one for one in chosen if one[0] == log):
             part = bytearray(parts[number])
-            gone.add(last_offset(part))
+            last = last_offset(part)
             kind = dice.randrange(8)
+            gone[last] = kind not in (5, 6)
             covered = 21 if part[16] == 2 else 16
             if kind == 0:
                 part[dice.randrange(covered, len(part))] ^= 1 << dice.randrange(8)

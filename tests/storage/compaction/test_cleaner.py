@@ -130,7 +130,7 @@ def test_not_faster_than_it_may_be_and_others_do_not_wait(tmp_path: Path) -> Non
             append(world.owned.log(TopicPartition("kept", 0)), [b"y"])
         log = world.owned.log(TopicPartition("kept", 0))
         flushed.append(log.recovery_point)
-        assert world.maintenance.status().state == "running" or not world.status().running
+        assert (world.maintenance.status().state, world.status().running) == ("running", True)
 
     world.owned.alter_config("kept", {"flush.ms": "100"})
     world.waiter.on_wait = on_wait
@@ -390,5 +390,4 @@ def test_the_throttle(rate: float) -> None:
         total += size
     assert clock.time_ms - NOW_MS == pytest.approx(total * 1000 / rate, abs=8)
     clock.time_ms += 100_000  # a rest is not saved up
-    waited = sum(throttle.wait_ms(int(rate)) for _ in range(1))
-    assert waited >= 700
+    assert 700 <= throttle.wait_ms(int(rate)) <= 1000

@@ -91,7 +91,7 @@ def _disordered(tmp_path: Path, seed: int, *, clean: bool = True, interval: int 
             for _ in range(rng.randint(1, 4))
         ]
         items.append(Batch(records, log_append_time_ms=10**12 + number * 10 if number % 17 == 3 else None))
-    return build_log_dir(tmp_path, {"t": [Partition(items, index_interval_bytes=500)]}, clean=clean)["t", 0]
+    return build_log_dir(tmp_path, {"t": [Partition(items, index_interval_bytes=interval)]}, clean=clean)["t", 0]
 
 
 def _by_scan(partition: BuiltPartition, timestamp: int) -> TimestampOffset | None:
