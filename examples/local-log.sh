@@ -14,7 +14,7 @@ if [ -z "$directory" ]; then
 fi
 mkdir -p "$directory/mnt"
 grep -qF " $directory/mnt fuse.kafkafs " /proc/mounts ||
-    run kafkafs mount --create "$directory/log" "$directory/mnt" -o log="$directory/mount.log"
+    run kafkafs mount --write --create "$directory/log" "$directory/mnt" -o log="$directory/mount.log"
 cd "$directory/mnt"
 
 say "a topic is a directory; a line is a message, on disk before echo returns"

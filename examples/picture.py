@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 WIDTH = 106
 FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace"
 COMMANDS = (
-    "kafkafs mount --read-only shop-log mnt",
+    "kafkafs mount shop-log mnt",
     "ls mnt mnt/orders/0",
     "cat mnt/orders/0/offsets/100-102.txt",
     "cat mnt/orders/1/time/2026-11-20T10.txt | wc -l",

@@ -252,7 +252,7 @@ def test_the_fstab_line_of_the_readme() -> None:
     (line,) = re.findall(r"^/\S+ +/\S+ +fuse\.kafkafs .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
     *_, kind, options, dump, check = line.split()
     assert (kind, dump, check) == ("fuse.kafkafs", "0", "0")
-    assert parse_options([options]).read_only
+    assert parse_options([options]).write is False
 
 
 def test_the_man_page() -> None:

@@ -21,9 +21,16 @@ from kafkafs.mounting.mountpoint import MountError, absolute, unmount
 @click.argument("logdir", type=click.Path(path_type=Path))
 @click.argument("mnt", type=click.Path(path_type=Path))
 @click.option(
-    "--read-only", is_flag=True, help="Change nothing in LOGDIR and take no lock, so it may be a running broker's."
+    "--write",
+    is_flag=True,
+    help="Append too: take the lock of LOGDIR, recover what a crash left, run retention and compaction.",
 )
-@click.option("--create", is_flag=True, help="Create LOGDIR if it does not exist or is empty.")
+@click.option(
+    "--read-only",
+    is_flag=True,
+    help="The default: change nothing in LOGDIR and take no lock, so LOGDIR may be a running broker's.",
+)
+@click.option("--create", is_flag=True, help="Create LOGDIR if it does not exist or is empty; implies --write.")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A broker's server.properties.")
 @SCHEMAS
 @click.option(
@@ -34,6 +41,7 @@ from kafkafs.mounting.mountpoint import MountError, absolute, unmount
 def mount(
     logdir: Path,
     mnt: Path,
+    write: bool,
     read_only: bool,
     create: bool,
     config: Path | None,
@@ -41,11 +49,16 @@ def mount(
     foreground: bool,
     options: tuple[str, ...],
 ) -> None:
-    """Serve the topics of LOGDIR as files at MNT, an empty directory.
+    """Serve the topics of LOGDIR as files at MNT, an empty directory. Read-only unless --write is given.
+
+    \b
+    kafkafs mount /var/kafka /mnt/kafka                 read; LOGDIR may be a running broker's
+    kafkafs mount --write /var/kafka /mnt/kafka         also append; the broker must be stopped
+    kafkafs mount --write --create ./logs /mnt/logs     a new log directory of your own
 
     \b
     Mount options:
-      ro, config=FILE            the same as --read-only and --config
+      write, ro, config=FILE     the same as --write, --read-only and --config; rw changes nothing
       schemas=PATH, tier=PATH, tier_key=ID=FILE
                                  the same as the options; the last two may be repeated
       isolation=read_committed   leave out aborted messages, stop at open transactions
@@ -72,16 +85,17 @@ def mount(
       sync                       every write is on disk when it returns, as with O_SYNC
       noexec, nosuid, nodev, noatime, and the words of fstab(5) and mount(8)
 
-    In fstab:  LOGDIR MNT fuse.kafkafs ro,noauto,user 0 0
+    In fstab:  LOGDIR MNT fuse.kafkafs ro,noauto,user 0 0     (to append: write instead of ro)
 
     Exit code: 0 mounted, 2 wrong usage, 3 LOGDIR is held by another process, 4 it could not be mounted.
     """
+    flags = [name for name, given in (("write", write), ("ro", read_only)) if given]
     try:
-        chosen = parse_options(options)
+        chosen = parse_options((*flags, *options))
     except BadOption as error:
         raise click.UsageError(str(error)) from None
-    if create and (read_only or chosen.read_only):
-        raise click.UsageError("--create and --read-only contradict each other")
+    if create and chosen.write is False:
+        raise click.UsageError("--create and --read-only (-o ro) contradict each other")
     config = config or chosen.config
     places, keys = tier_options()
     schemas = schemas_path or chosen.schemas
@@ -90,7 +104,7 @@ def mount(
         absolute(mnt),
         replace(
             chosen,
-            read_only=read_only or chosen.read_only,
+            write=create or chosen.write,
             create=create,
             config=absolute(config) if config else None,
             schemas=absolute(schemas) if schemas else None,

@@ -152,7 +152,7 @@ class MountRequest:
 
     @property
     def mode(self) -> str:
-        return "read-only" if self.options.read_only else "read-write"
+        return "read-write" if self.options.write else "read-only"
 
 
 def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None], progress: Progress) -> None:
@@ -168,18 +168,21 @@ def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]
     except OSError as error:
         raise MountError(f"the log directory {request.log_dir}: {error.strerror}") from None
     check_nesting(request.log_dir, request.mountpoint)
-    cleaned = check_mountpoint(request.mountpoint)
-    if cleaned:
-        say(cleaned)
     check_fuse()
-    config = _read_config(request, say)
+    remarks: list[str] = []
+    config = _read_config(request, remarks.append)
     if request.options.schemas is not None:
         _schemas_at(request.options.schemas)
+    cleaned = check_mountpoint(request.mountpoint)
+    if request.options.write is None:
+        say("read-only; --write to append")
+    for line in filter(None, (cleaned, *remarks)):
+        say(line)
 
     def work(listener: StartupListener) -> None:
         log = _start_logging(request.options, foreground=foreground)
         # Nothing of a read-only mount may be lost.
-        with nullcontext() if request.options.read_only else left_behind():
+        with left_behind() if request.options.write else nullcontext():
             _serve(request, config, log, listener)
 
     if foreground:
@@ -344,7 +347,7 @@ def _opened(
     tier = Tier(options.tier, dict(options.tier_keys)) if options.tier else None
     if tier is not None:
         tier.connect()  # while the directory is opened: it takes longer than the first requests
-    if options.read_only:
+    if not options.write:
         log_dir = LogDir.open_read_only(request.log_dir, config=config, tier=tier)
         try:
             yield log_dir, None
@@ -355,7 +358,7 @@ def _opened(
         opening = Opening(create=request.options.create, gentle=True)
         owned = OwnedDir.open(request.log_dir, opening, config=config, progress=recovery)
     except OSError as error:
-        raise MountError(f"{error.filename or request.log_dir}: {error.strerror}; try --read-only") from error
+        raise MountError(f"{error.filename or request.log_dir}: {error.strerror}; try without --write") from error
     owned.log_dir.use_tier(tier)
     changed = [f"{name} was recovered: {'; '.join(changes)}" for name, changes in _recovered(owned).items()]
     for line in changed:
@@ -433,7 +436,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except LogLocked as error:
-        raise MountError(f"{naming_the_mount(error)}. Or mount it read-only (--read-only)", LOCKED) from error
+        raise MountError(f"{naming_the_mount(error)}. Or mount it read-only, without --write", LOCKED) from error
     except InvalidConfig as error:
         raise MountError(str(error), USAGE) from error
     except (StorageError, OSError) as error:
@@ -442,10 +445,10 @@ def _explained() -> Iterator[None]:
 
 def _libfuse_options(request: MountRequest) -> dict[str, str | bool]:
     options: dict[str, str | bool] = {
-        "ro": request.options.read_only,
+        "ro": not request.options.write,
         # Without these the kernel gives access only to the user who mounted.
         "default_permissions": request.options.modes_below
-        or (not request.options.read_only and bool(request.options.libfuse & _OTHERS)),
+        or bool(request.options.write and request.options.libfuse & _OTHERS),
         # Otherwise libfuse renames a file that is removed while it is open, and after a close(2) it is for a moment.
         "hard_remove": True,
         "nosuid": True,

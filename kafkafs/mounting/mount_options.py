@@ -54,10 +54,14 @@ _GENERIC = frozenset(
         "symfollow",
     )
 )
+# Whether the mount may write. `rw` is not among them: mount(8) passes it unless it passes `ro`.
+_WRITE = {"ro": False, "write": True}
 # What the kernel does on the tree if requested. With `sync` it marks every write as one to a file with O_SYNC.
 _KERNEL = frozenset(("noexec", "nosuid", "nodev", "noatime", "sync"))
 # libfuse's own, passed on.
 _LIBFUSE = frozenset(("allow_other", "allow_root"))
+_UNMOUNTING = frozenset(("auto_unmount", "noauto_unmount"))
+_FLAGS = _WRITE.keys() | _KERNEL | _LIBFUSE | _UNMOUNTING
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _LEAST_CACHE_BYTES = 4 << 20
@@ -70,9 +74,13 @@ class BadOption(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class MountOptions:
-    """The options given. Sizes in bytes; None: not given. `libfuse`: passed on unchanged. `create`: never from `-o`."""
+    """The options given. Sizes in bytes; None: not given. `libfuse`: passed on unchanged. `create`: never from `-o`.
 
-    read_only: bool = False
+    `write`: whether the mount owns the log directory and appends. None, when neither `write` nor `ro` was given, mounts
+    read-only as False does.
+    """
+
+    write: bool | None = None
     create: bool = False
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     clamp: bool = False
@@ -119,14 +127,19 @@ def _apply(options: MountOptions, word: str) -> MountOptions:
     name, equals, value = word.strip().partition("=")
     if not name or name in _GENERIC or name.lower().startswith(("x-", "comment")):
         return options
-    if name == "ro":
-        return replace(options, read_only=True)
+    if equals and name in _FLAGS:
+        raise BadOption(f"{word.strip()}: option {name} takes no value")
+    if name in _WRITE:
+        # mount(8) puts `ro` first, whatever the order in which it was given, so neither can replace the other.
+        if options.write not in (None, _WRITE[name]):
+            raise BadOption("--write (-o write) and --read-only (-o ro) contradict each other: give one of them")
+        return replace(options, write=_WRITE[name])
     if name in _KERNEL or name in _LIBFUSE:
         return replace(options, libfuse=options.libfuse | {name})
-    if name in ("auto_unmount", "noauto_unmount"):
+    if name in _UNMOUNTING:
         return replace(options, auto_unmount=name == "auto_unmount")
     if name == "remount":
-        raise BadOption("a kafkafs mount cannot be remounted: umount it and mount it again")
+        raise BadOption("a kafkafs mount cannot be remounted: umount it and mount it again, to append with -o write")
     if name not in _OURS:
         raise BadOption(_unknown(name))
     apply, example = _OURS[name]
@@ -189,7 +202,7 @@ _OURS: dict[str, tuple[_Apply, str]] = {
     "uid": (lambda options, value: replace(options, uid=_number("uid", value)), "1000"),
     "gid": (lambda options, value: replace(options, gid=_number("gid", value)), "1000"),
 }
-NAMES = (*_OURS, "ro", *sorted(_LIBFUSE), *sorted(_KERNEL), "auto_unmount", "noauto_unmount")
+NAMES = (*_OURS, *_WRITE, *sorted(_LIBFUSE), *sorted(_KERNEL), *sorted(_UNMOUNTING))
 
 
 def _unknown(name: str) -> str:

@@ -273,7 +273,7 @@ def help_text(*, writable: bool = False) -> bytes:
 
 
 _HELP = """\
-kafkafs: the topics of a Kafka log directory as files. Read only.
+kafkafs: a Kafka log directory as files, read-only; mount --write to append.
 
 TOPIC/0/messages.txt           partition 0, the value of one message a line
 TOPIC/0/messages.jsonl         offset, timestamp, key, value, headers as JSON;
@@ -301,7 +301,7 @@ getfattr -d TOPIC/0                        offsets and counts as attributes
 
 # What differs on a writable mount.
 _WRITABLE = {
-    "as files. Read only.\n\n": "as files.\n",
+    "as files, read-only; mount --write to append.\n\n": "as files.\n",
     "the offset that a consumer group has committed\n": "a group's committed offset; write one\n",
     "jq -r .key TOPIC/0/offsets/last-99.jsonl   keys of the newest 99\n": (
         "echo hello >> TOPIC/@append                one message a line; also .jsonl\n"

@@ -36,7 +36,7 @@ def appendable() -> Iterator[tuple[Path, Path]]:
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="writing-") as temporary:
         log_dir = Path(temporary) / "log"
         run_kafkafs("topics", "create", log_dir, "t", "--partitions", "1")
-        with mounted(log_dir, Path(temporary) / "mnt", read_only=False) as tree:
+        with mounted(log_dir, Path(temporary) / "mnt", write=True) as tree:
             yield tree.path, log_dir
 
 

@@ -244,10 +244,10 @@ def _child(command: Callable[[], None], stdout: int, stderr: int, uid: int | Non
 
 def _mount(place: mutations.Place, scratch: Path, result: Result) -> None:
     """A mount, read-only or writable: everything in it is listed and its beginning read."""
-    read_only, mnt = place.dice.random() < 0.5, scratch / "mnt"
-    before = _state(place.log_dir) if read_only else []
+    write, mnt = place.dice.random() < 0.5, scratch / "mnt"
+    before = [] if write else _state(place.log_dir)
     try:
-        with mounted(place.log_dir, mnt, read_only=read_only) as tree:
+        with mounted(place.log_dir, mnt, write=write) as tree:
             status = json.loads((mnt / "@status.json").read_bytes())
             assert status["mode"]
             pid = os.fork()
@@ -278,7 +278,7 @@ def _mount(place: mutations.Place, scratch: Path, result: Result) -> None:
         result.faults.append("a mount's log showed what is outside")
     if _CONTROL.search(said):
         result.faults.append("control characters in a mount's log")
-    if read_only and _state(place.log_dir) != before:
+    if not write and _state(place.log_dir) != before:
         result.faults.append("a read-only mount changed the directory")
 
 

@@ -160,7 +160,7 @@ def test_appended_through_the_mount(mine: Broker, tmp_path: Path) -> None:
 
     ours = [b"ours %d" % n for n in range(3000)]
     keyed = [{"key": f"key {n}", "value": f"keyed {n}", "headers": [["h", "x"]]} for n in range(500)]
-    with mounted(mine.log_dir, tmp_path / "mnt", read_only=False) as mount:
+    with mounted(mine.log_dir, tmp_path / "mnt", write=True) as mount:
         topic = mount.path / "through"
         with subprocess.Popen(
             ["tee", topic / "0" / "@append"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
@@ -200,7 +200,7 @@ def test_appended_through_the_mount(mine: Broker, tmp_path: Path) -> None:
     assert sum(record.value == b"again" for p in (0, 1) for record in consumed[p]) == 40
     mine.stop()
 
-    with mounted(mine.log_dir, tmp_path / "mnt", read_only=False) as mount:
+    with mounted(mine.log_dir, tmp_path / "mnt", write=True) as mount:
         for p in (0, 1):
             lines_read = (mount.path / "through" / str(p) / "messages.txt").read_bytes().splitlines()
             assert lines_read == [record.value for record in consumed[p]]
@@ -259,12 +259,12 @@ def test_each_refuses_while_the_other_holds_the_directory(tmp_path: Path) -> Non
     try:
         broker.start()
         (tmp_path / "mnt").mkdir()
-        for command in (["mount", broker.log_dir, tmp_path / "mnt"], ["recover", broker.log_dir]):
+        for command in (["mount", "--write", broker.log_dir, tmp_path / "mnt"], ["recover", broker.log_dir]):
             refused = run_kafkafs(*command, check=False)
             assert refused.returncode == 3
             assert f"held by kafka.Kafka (process {broker.pid})" in refused.stderr.decode()
         broker.stop()
-        with mounted(broker.log_dir, tmp_path / "mnt", read_only=False) as mount:
+        with mounted(broker.log_dir, tmp_path / "mnt", write=True) as mount:
             with pytest.raises(AssertionError, match="the broker did not start"):
                 broker.start()
             assert "Failed to acquire lock on file .lock" in broker.log_text()

@@ -132,7 +132,7 @@ def test_what_consumers_commit_and_where_we_let_them_go_on(own_broker: Broker, t
     expected["a/b%c"]["read"][0] = 37
     assert seen_by_us(own_broker.log_dir) == expected
 
-    with mounted(own_broker.log_dir, tmp_path / "mnt", read_only=False) as mount:
+    with mounted(own_broker.log_dir, tmp_path / "mnt", write=True) as mount:
         groups = mount.path / "@groups"
         (groups / "größe-групп/read/0").write_text("90\n")
         (groups / "🐘 with blanks/read/1").write_text("7")
@@ -196,7 +196,7 @@ def test_a_group_of_the_new_protocol_that_is_removed_is_gone_for_the_broker(own_
     known = GroupOffsets(LogDir.open_read_only(own_broker.log_dir)).groups()
     assert len(known["interrupted"].records) > len(known["left"].records) > 0
 
-    with mounted(own_broker.log_dir, tmp_path / "mnt", read_only=False) as mount:
+    with mounted(own_broker.log_dir, tmp_path / "mnt", write=True) as mount:
         groups = mount.path / "@groups"
         assert sorted(path.name for path in groups.iterdir()) == ["interrupted", "left", "stays"]
         for group in ("interrupted", "left"):

@@ -75,7 +75,7 @@ class Turns:
         self._dice = random.Random(seed)
         self._broker = Broker(directory / "broker")
         self._written = {tp: Written() for tp in PARTITIONS}
-        self._lives = Lives(self._broker.log_dir, directory / "mnt", directory / "mount.log", [])
+        self._lives = Lives(self._broker.log_dir, directory / "mnt", directory / "mount.log", ["--write"])
 
     @property
     def messages(self) -> int:

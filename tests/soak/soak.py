@@ -91,11 +91,11 @@ def _serving(directory: Path, plan: Plan) -> Iterator[tuple[Lives, Path, str | N
     log_dir, options, address = directory / "log", [], None
     if plan.broker:
         broker = Broker(directory / "broker", _BACKGROUND)
-        log_dir, options = broker.log_dir, ["--read-only"]
+        log_dir = broker.log_dir
     else:
         config = directory / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in _BACKGROUND.items()))
-        options = ["--config", str(config)]
+        options = ["--write", "--config", str(config)]
     try:
         if broker is not None:
             address = broker.start().address

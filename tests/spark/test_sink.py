@@ -176,7 +176,7 @@ def test_only_appending(spark: SparkSession, logs: Path) -> None:
 def test_a_directory_that_a_mount_serves_is_refused_by_name(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
     """A mount that may write holds the lock as long as it runs; a read-only mount does not."""
     frame = spark.range(1).selectExpr("'x' AS value")
-    with mounted(logs, tmp_path / "mnt", read_only=False) as mount:
+    with mounted(logs, tmp_path / "mnt", write=True) as mount:
         with pytest.raises(PySparkException, match=rf"held by .*kafkafs mount .*\(process {mount.pid}\)"):
             write(frame, logs, topic="t", lockTimeoutMs=100)
         assert not staged_files(logs)

@@ -87,7 +87,7 @@ def mounted(
     log_dir: Path,
     mountpoint: Path,
     *options: str,
-    read_only: bool = True,
+    write: bool = False,
     cache_home: Path | None = None,
     runner: Sequence[str] = (),
 ) -> Iterator[Mounted]:
@@ -97,7 +97,7 @@ def mounted(
     that runs the one that follows it.
     """
     mountpoint.mkdir(parents=True, exist_ok=True)
-    mode = ["--read-only"] if read_only else []
+    mode = ["--write"] if write else []
     command = [*runner, *KAFKAFS, "mount", str(log_dir), str(mountpoint), "-f", *mode, *options]
     messages = mountpoint.with_name(mountpoint.name + ".messages")
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache_home or mountpoint.with_name(mountpoint.name + ".cache"))}

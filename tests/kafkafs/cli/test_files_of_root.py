@@ -121,7 +121,7 @@ def test_a_destination_belongs_to_whom_it_is_below(tmp_path: Path, command: list
 
 @requires_fuse
 def test_a_writable_mount_of_root(log_dir: Path, tmp_path: Path) -> None:
-    with mounted(log_dir, tmp_path / "mnt", read_only=False) as tree:
+    with mounted(log_dir, tmp_path / "mnt", write=True) as tree:
         (tree.path / "t" / "0" / "@append").write_bytes(b"more\n")
         (tree.path / "made").mkdir()
         (tree.path / "made" / "0" / "@append").write_bytes(b"first\n")

@@ -157,7 +157,7 @@ def test_an_unknown_key(logs: Path) -> None:
 
 @requires_fuse
 def test_a_mount_that_holds_the_lock_is_named(logs: Path, tmp_path: Path) -> None:
-    with mounted(logs, tmp_path / "mnt", read_only=False), mounted(logs, tmp_path / "reading"):
+    with mounted(logs, tmp_path / "mnt", write=True), mounted(logs, tmp_path / "reading"):
         mnt = tmp_path / "mnt"
         for words in (["topics", "delete", logs, "t"], ["recover", logs], ["recover", logs, "--dry-run"]):
             result = run(*words)
@@ -165,7 +165,7 @@ def test_a_mount_that_holds_the_lock_is_named(logs: Path, tmp_path: Path) -> Non
             assert f"kafkafs mount {logs} {mnt} (process " in result.stderr
             assert result.stderr.endswith(f"It is mounted at {mnt}: `kafkafs umount {mnt}` releases it\n")
         (tmp_path / "third").mkdir()
-        mount = run_kafkafs("mount", logs, tmp_path / "third", check=False)
+        mount = run_kafkafs("mount", "--write", logs, tmp_path / "third", check=False)
         assert mount.returncode == 3
-        said = f"`kafkafs umount {mnt}` releases it. Or mount it read-only (--read-only)\n"
+        said = f"`kafkafs umount {mnt}` releases it. Or mount it read-only, without --write\n"
         assert mount.stderr.decode().endswith(said)

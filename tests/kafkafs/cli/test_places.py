@@ -134,7 +134,7 @@ def test_one_new_disk_among_those_of_a_broker(places: dict[str, Path]) -> None:
 def test_in_a_mount(places: dict[str, Path], tmp_path: Path) -> None:
     """A directory that is made in a tree is a topic."""
     good = places["GOOD"]
-    with mounted(places["OTHER"], places["MNT"], read_only=False) as mount:
+    with mounted(places["OTHER"], places["MNT"], write=True) as mount:
         for wrong in (mount.path, mount.path / "t", mount.path / "t/0/segments"):
             result = run("count", wrong)
             assert result.exit_code == 4

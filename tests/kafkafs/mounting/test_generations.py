@@ -196,7 +196,7 @@ def _is_shown(path: Path) -> bool:
 
 
 def test_a_topic_of_ours_removed_and_made_again(tmp_path: Path) -> None:
-    with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", read_only=False) as mount:
+    with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", write=True) as mount:
         topic = mount.path / "t"
         view = topic / "0/messages.txt"
         for number in range(3):

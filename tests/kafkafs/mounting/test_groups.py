@@ -31,7 +31,7 @@ def test_a_directory_of_ours(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     run_kafkafs("topics", "create", logs, "t", "--partitions", "8")
     with (
-        mounted(logs, tmp_path / "mnt", read_only=False) as mount,
+        mounted(logs, tmp_path / "mnt", write=True) as mount,
         killed_after(mount.process),
     ):
         root = mount.path
@@ -97,7 +97,7 @@ def test_a_brokers_directory(tmp_path: Path) -> None:
             (mount.path / "@groups/billing/orders/1").unlink()
         with fails_with(errno.EROFS):
             (mount.path / "@groups/billing/orders").rmdir()
-    with mounted(logs, tmp_path / "rw", read_only=False) as mount:
+    with mounted(logs, tmp_path / "rw", write=True) as mount:
         assert shell("echo 7 > @groups/billing/orders/1; cat @groups/billing/orders/1", mount.path) == ("7\n", "")
         # where a new group belongs only the broker's metadata would tell
         assert "Invalid argument" in shell("mkdir -p @groups/new/t && echo 7 > @groups/new/t/1", mount.path)[1]

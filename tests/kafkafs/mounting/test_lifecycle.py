@@ -84,9 +84,64 @@ def test_background(log_dir: Path, mnt: Path) -> None:
     assert list(mnt.iterdir()) == []
 
 
+@pytest.mark.parametrize("options", [[], ["-o", "rw"], ["-o", "rw,noatime,nofail"]])
+def test_a_mount_is_read_only_unless_told_otherwise(log_dir: Path, mnt: Path, options: list[str]) -> None:
+    """A crashed broker's directory: no lock, no recovery, no retention, and no write through the tree."""
+    (log_dir / ".kafka_cleanshutdown").unlink()
+    before = {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()}
+    mounting = run_kafkafs("mount", log_dir, mnt, *options)
+    assert mounting.stderr == b"kafkafs: read-only; --write to append\n"
+    assert status(mnt)["mode"] == "read-only"
+    for write in (
+        lambda: os.open(mnt / "t/0/@append", os.O_WRONLY | os.O_CREAT),
+        lambda: os.open(mnt / "t/@config", os.O_WRONLY),
+        lambda: (mnt / "new").mkdir(),
+        lambda: (mnt / "t").rmdir(),
+    ):
+        with fails_with(errno.EROFS):
+            write()
+    run_kafkafs("umount", mnt)
+    assert {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()} == before
+
+
+def test_the_first_line_says_that_it_is_read_only(log_dir: Path, mnt: Path, tmp_path: Path) -> None:
+    """Whatever else is to be said, in the background and in the foreground."""
+    config = tmp_path / "server.properties"
+    config.write_text("log.dirs=/elsewhere\n")
+    said = run_kafkafs("mount", log_dir, mnt, "--config", config).stderr.decode().splitlines()
+    assert len(said) == 2
+    assert said[0] == "kafkafs: read-only; --write to append"
+    run_kafkafs("umount", mnt)
+    with subprocess.Popen([*KAFKAFS, "mount", "-f", log_dir, mnt], stderr=subprocess.PIPE) as child:
+        wait_for("it mounts", lambda: mnt in kafkafs_mounts())
+        run_kafkafs("umount", mnt)
+        _, messages = child.communicate(timeout=120)
+    assert messages.startswith(b"kafkafs: read-only; --write to append\n")
+
+
+@pytest.mark.parametrize("options", [["--write"], ["-o", "write"], ["-o", "rw,write"], ["--create"]])
+def test_a_mount_that_writes(log_dir: Path, mnt: Path, tmp_path: Path, options: list[str]) -> None:
+    log = tmp_path / "mount.log"
+    assert run_kafkafs("mount", log_dir, mnt, *options, "-o", f"log={log}").stderr == b""
+    assert status(mnt)["mode"] == "read-write"
+    (mnt / "t/0/@append").write_bytes(b"three\n")
+    run_kafkafs("umount", mnt)
+    assert run_kafkafs("cat", log_dir, "t").stdout == b"one\ntwo\nthree\n"
+
+
+@pytest.mark.parametrize("write", [["--write"], ["-o", "write"], ["--create"]])
+@pytest.mark.parametrize("read", [["--read-only"], ["-o", "ro"]])
+def test_what_contradicts_itself_is_wrong_usage(log_dir: Path, mnt: Path, write: list[str], read: list[str]) -> None:
+    for options in ([*write, *read], [*read, *write]):
+        refused = run_kafkafs("mount", log_dir, mnt, *options, check=False)
+        assert refused.returncode == 2
+        assert b"contradict each other" in refused.stderr
+    assert mnt not in kafkafs_mounts()
+
+
 def test_nothing_of_it_holds_the_callers_pipe(log_dir: Path, mnt: Path, tmp_path: Path) -> None:
     """`output=$(kafkafs mount …)` returns; neither server nor fusermount keeps stdout or stderr open."""
-    command = [*KAFKAFS, "mount", str(log_dir), str(mnt), "-o", f"log={tmp_path}/mount.log"]
+    command = [*KAFKAFS, "mount", "--write", str(log_dir), str(mnt), "-o", f"log={tmp_path}/mount.log"]
     result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, check=True)
     assert result.stdout == b""
     run_kafkafs("umount", mnt)
@@ -94,7 +149,7 @@ def test_nothing_of_it_holds_the_callers_pipe(log_dir: Path, mnt: Path, tmp_path
 
 def test_a_writable_mount_says_where_its_log_goes(log_dir: Path, mnt: Path) -> None:
     """It is where a person finds out why a line was refused, and there may be no syslog."""
-    said = run_kafkafs("mount", log_dir, mnt).stderr.decode()
+    said = run_kafkafs("mount", "--write", log_dir, mnt).stderr.decode()
     place = str(status(mnt)["log"])
     if Path("/dev/log").exists():
         assert (said, place) == ("kafkafs: the log of this mount goes to syslog\n", "syslog")
@@ -358,6 +413,27 @@ class TestMountCommand:
             """
         )
         assert (result.returncode, result.stdout, result.stderr) == (0, "one\ntwo\n", "")
+
+    def test_it_is_read_only_unless_fstab_says_write(
+        self, run: Callable[[str], subprocess.CompletedProcess[str]], tmp_path: Path
+    ) -> None:
+        """mount(8) passes `rw` where fstab names neither."""
+        result = run(
+            f"""
+            echo "$LOGDIR $MNT fuse.kafkafs noauto,nofail 0 0" >{tmp_path}/fstab
+            mount -T {tmp_path}/fstab $MNT 2>&1
+            ! mkdir $MNT/new 2>/dev/null
+            umount $MNT
+            echo "$LOGDIR $MNT fuse.kafkafs write,noauto,log={tmp_path}/log 0 0" >{tmp_path}/fstab
+            mount -T {tmp_path}/fstab $MNT 2>&1
+            echo three >$MNT/t/0/@append
+            cat $MNT/t/0/messages.txt
+            kafkafs umount $MNT
+            ! mount -T {tmp_path}/fstab -o ro $MNT 2>&1 | grep -o contradict
+            """
+        )
+        words = "kafkafs: read-only; --write to append\none\ntwo\nthree\ncontradict\n"
+        assert (result.stdout, result.stderr) == (words, "")
 
     def test_errors(self, run: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
         result = run("mount -t fuse.kafkafs $LOGDIR $MNT -o ro,nonsense=1")

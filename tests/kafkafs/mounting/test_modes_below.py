@@ -87,7 +87,7 @@ def test_writing_takes_the_right_to_write_below(tmp_path: Path) -> None:
         with (mnt / "u" / "0" / "@append").open("wb") as file:
             file.write(b"more\n")
 
-    with mounted(log_dir, mnt, "-o", "allow_other,modes=below", read_only=False):
+    with mounted(log_dir, mnt, "-o", "allow_other,modes=below", write=True):
         assert tried(MEMBER, OWNER, append) == errno.EACCES
         assert tried(MEMBER, OWNER, (mnt / "new").mkdir) == errno.EACCES
         assert tried(OWNER, OWNER, append) == 0

@@ -23,7 +23,7 @@ def request_(tmp_path: Path) -> mount.MountRequest:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "meta.properties").touch()
     (tmp_path / "mnt").mkdir()
-    return mount.MountRequest(tmp_path / "logs", tmp_path / "mnt", MountOptions(read_only=True))
+    return mount.MountRequest(tmp_path / "logs", tmp_path / "mnt", MountOptions(write=False))
 
 
 def refused(request: mount.MountRequest) -> MountError:
@@ -86,13 +86,17 @@ def test_what_is_odd_about_a_configuration_is_said(tmp_path: Path) -> None:
     ("texts", "expected"),
     [
         ([], MountOptions()),
-        (["ro"], MountOptions(read_only=True)),
+        (["ro"], MountOptions(write=False)),
+        (["ro", "ro"], MountOptions(write=False)),
+        (["write"], MountOptions(write=True)),
+        (["rw"], MountOptions()),
+        (["rw,write,nofail"], MountOptions(write=True)),
         # what util-linux's mount and systemd hand over
         (["rw,noexec,nosuid,nodev"], MountOptions(libfuse=frozenset({"noexec", "nosuid", "nodev"}))),
         (["sync"], MountOptions(libfuse=frozenset({"sync"}))),
         (["rw,dev,suid,exec,auto,nouser,async,relatime,_netdev,x-systemd.automount,X-mount.mkdir=0755,comment=a b"],
          MountOptions()),
-        (["defaults,user,nofail,ro,noatime"], MountOptions(read_only=True, libfuse=frozenset({"noatime"}))),
+        (["defaults,user,nofail,ro,noatime"], MountOptions(write=False, libfuse=frozenset({"noatime"}))),
         (["isolation=read_committed,out_of_range=clamp"],
          MountOptions(isolation=Isolation.READ_COMMITTED, clamp=True)),
         (["isolation=read_committed", "isolation=read_uncommitted"], MountOptions()),
@@ -102,7 +106,7 @@ def test_what_is_odd_about_a_configuration_is_said(tmp_path: Path) -> None:
          MountOptions(config=Path("server.properties"), uid=0, gid=65534)),
         (["allow_other"], MountOptions(libfuse=frozenset({"allow_other"}))),
         (["noauto_unmount"], MountOptions(auto_unmount=False)),
-        ([",, ro ,"], MountOptions(read_only=True)),
+        ([",, ro ,"], MountOptions(write=False)),
         (["cache_size=1g"], MountOptions(cache_bytes=1 << 30)),
         (["cache_size=8388608"], MountOptions(cache_bytes=8388608)),
     ],
@@ -128,6 +132,11 @@ def test_known(texts: list[str], expected: MountOptions) -> None:
         ("uid=root", "a number"),
         ("uid=4294967295", "a number"),
         ("remount,ro", "umount"),
+        ("remount,rw", "-o write"),
+        ("write,ro", "contradict each other"),
+        ("ro,noexec,write", "contradict each other"),
+        ("write=off", "takes no value"),
+        ("noauto_unmount=yes", "takes no value"),
     ],
 )
 def test_refused(text: str, says: str) -> None:

@@ -64,7 +64,7 @@ def test_a_mount_that_writes(tmp_path: Path, clean: bool) -> None:
     config.write_text(_CONFIG)
     with (
         mounted(
-            log_dir, tmp_path / "mnt", "-o", f"config={config}", read_only=False, runner=traced([], output)
+            log_dir, tmp_path / "mnt", "-o", f"config={config}", write=True, runner=traced([], output)
         ) as mount,
         killed_after(mount.process),
     ):

@@ -28,7 +28,7 @@ def log_dir(tmp_path: Path) -> Path:
 
 def test_a_stopped_brokers_directory(log_dir: Path, tmp_path: Path) -> None:
     before = (log_dir / names.CLEAN_SHUTDOWN).read_bytes()
-    with mounted(log_dir, tmp_path / "mnt", read_only=False) as mount:
+    with mounted(log_dir, tmp_path / "mnt", write=True) as mount:
         assert not (log_dir / names.CLEAN_SHUTDOWN).exists()
         with fails_with(errno.EPERM):
             (mount.path / "new").mkdir()
@@ -46,13 +46,14 @@ def test_a_stopped_brokers_directory(log_dir: Path, tmp_path: Path) -> None:
 
 def test_what_cannot_be_mounted_to_write(log_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "mnt").mkdir()
-    result = run_kafkafs("mount", tmp_path / "nix", tmp_path / "mnt", check=False)
+    result = run_kafkafs("mount", "--write", tmp_path / "nix", tmp_path / "mnt", check=False)
     assert (result.returncode, b"no such log directory" in result.stderr) == (4, True)
-    result = run_kafkafs("mount", log_dir, tmp_path / "mnt", "--create", "--read-only", check=False)
-    assert result.returncode == 2
+    for flag in ("--write", "--create"):
+        result = run_kafkafs("mount", log_dir, tmp_path / "mnt", flag, "--read-only", check=False)
+        assert (result.returncode, b"contradict each other" in result.stderr) == (2, True)
     (log_dir / ".lock").mkdir()
-    result = run_kafkafs("mount", log_dir, tmp_path / "mnt", check=False)
-    assert (result.returncode, b"--read-only" in result.stderr) == (4, True)
+    result = run_kafkafs("mount", "--write", log_dir, tmp_path / "mnt", check=False)
+    assert (result.returncode, b"without --write" in result.stderr) == (4, True)
 
 
 # write(2)s of many FUSE requests that are refused in part, through a real mount and with real tools
@@ -67,7 +68,7 @@ OVERLONG = b"x" * 2 * MIB
 @pytest.fixture(scope="module")
 def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
     path = tmp_path_factory.mktemp("refused")
-    with mounted(path / "logs", path / "mnt", "--create", read_only=False) as mount, killed_after(mount.process):
+    with mounted(path / "logs", path / "mnt", "--create", write=True) as mount, killed_after(mount.process):
         yield mount
 
 

@@ -285,8 +285,8 @@ def mounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Mount
     paths = {mode: tmp_path_factory.mktemp(mode) for mode in MODES}
     made = {mode: (brokers if mode == "guest" else own)(path / "logs") for mode, path in paths.items()}
     with (
-        mounted(made["own"], paths["own"] / "mnt", read_only=False) as first,
-        mounted(made["guest"], paths["guest"] / "mnt", read_only=False) as second,
+        mounted(made["own"], paths["own"] / "mnt", write=True) as first,
+        mounted(made["guest"], paths["guest"] / "mnt", write=True) as second,
         mounted(made["read-only"], paths["read-only"] / "mnt") as third,
         killed_after(first.process),
         killed_after(second.process),

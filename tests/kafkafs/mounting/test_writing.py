@@ -27,7 +27,7 @@ pytestmark = requires_fuse
 def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
     """One mount for all tests of this module: each makes a topic of its own."""
     path = tmp_path_factory.mktemp("writing")
-    with mounted(path / "logs", path / "mnt", "--create", read_only=False) as mount, killed_after(mount.process):
+    with mounted(path / "logs", path / "mnt", "--create", write=True) as mount, killed_after(mount.process):
         yield mount
     assert (path / "logs" / names.CLEAN_SHUTDOWN).exists()
     assert verify_log_dir(path / "logs") == []
@@ -218,7 +218,7 @@ def test_a_single_write_can_be_durable(mount: Mounted, request: pytest.FixtureRe
 
 
 def test_the_mount_option_sync_makes_every_write_durable(tmp_path: Path) -> None:
-    with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", "-o", "sync", read_only=False) as synced:
+    with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", "-o", "sync", write=True) as synced:
         (synced.path / "t").mkdir()
         shell("echo one >> t/@append", synced.path)
         assert recovery_point(synced.path / "t") == 1
@@ -227,7 +227,7 @@ def test_the_mount_option_sync_makes_every_write_durable(tmp_path: Path) -> None
 def test_why_a_line_was_refused_is_in_the_status_and_the_log(tmp_path: Path) -> None:
     """EINVAL tells neither the line nor what is wrong with it."""
     log = tmp_path / "log"
-    with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", "-o", f"log={log}", read_only=False) as mount:
+    with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", "-o", f"log={log}", write=True) as mount:
         (mount.path / "t").mkdir()
         for content in (b'{"value":"a"}\n{"value":"b"}\n{"value":{"x":"\\u001b[31m"}}\n', b'{"value":1}'):
             file = os.open(mount.path / "t/0/@append.jsonl", os.O_WRONLY)

@@ -70,7 +70,7 @@ def make(log_dir: Path) -> None:
 
 
 def test_a_last_line_is_a_message_after_umount(tmp_path: Path) -> None:
-    with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", read_only=False) as mount:
+    with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", write=True) as mount:
         (mount.path / "t").mkdir()
         (mount.path / "t" / "@append").write_bytes(b"one\ntwo")
     assert values(tmp_path / "logs") == [b"one", b"two"]
@@ -134,7 +134,7 @@ def tmpfs(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk(tmpfs: Path, tmp_path: Path) -> None:
     make(tmpfs / "logs")
     line = b"x" * 999 + b"\n"
-    with mounted(tmpfs / "logs", tmp_path / "mnt", read_only=False) as mount, killed_after(mount.process):
+    with mounted(tmpfs / "logs", tmp_path / "mnt", write=True) as mount, killed_after(mount.process):
         append = mount.path / "t" / "@append"
         result = subprocess.run(["bash", "-c", f"yes {'y' * 999} > {append}"], capture_output=True, check=False)
         assert b"No space left on device" in result.stderr
@@ -161,7 +161,7 @@ def test_a_disk_that_is_full_when_a_partition_is_first_opened(tmpfs: Path, tmp_p
     with contextlib.suppress(OSError), (tmpfs / "filler").open("wb", buffering=0) as filler:
         while True:
             filler.write(bytes(4096))
-    with mounted(tmpfs / "logs", tmp_path / "mnt", read_only=False) as mount, killed_after(mount.process):
+    with mounted(tmpfs / "logs", tmp_path / "mnt", write=True) as mount, killed_after(mount.process):
         partition = mount.path / "t" / "0"
         for _ in range(2):
             with fails_with(errno.ENOSPC), (partition / "@append").open("ab", buffering=0) as file:
@@ -244,7 +244,7 @@ def test_umount_fails_where_not_everything_could_be_written(tmp_path: Path, back
     make(tmp_path / "logs")
     log_file, mnt = tmp_path / "log", tmp_path / "mnt"
     mnt.mkdir()
-    command = [*KAFKAFS, "mount", str(tmp_path / "logs"), str(mnt), "-o", f"log={log_file}"]
+    command = [*KAFKAFS, "mount", "--write", str(tmp_path / "logs"), str(mnt), "-o", f"log={log_file}"]
     process = subprocess.Popen([*command, *([] if background else ["-f"])], stdin=subprocess.DEVNULL)
     try:
         if background:
@@ -273,9 +273,9 @@ def test_a_directory_that_may_not_be_written(tmpfs: Path, tmp_path: Path) -> Non
     before = {path: path.read_bytes() for path in (tmpfs / "logs").rglob("*") if path.is_file()}
     subprocess.run(["mount", "-o", "remount,ro", tmpfs], check=True)
     (tmp_path / "mnt").mkdir()
-    refused = run_kafkafs("mount", tmpfs / "logs", tmp_path / "mnt", check=False)
+    refused = run_kafkafs("mount", "--write", tmpfs / "logs", tmp_path / "mnt", check=False)
     assert refused.returncode == 4
-    assert b"Read-only file system; try --read-only" in refused.stderr
+    assert b"Read-only file system; try without --write" in refused.stderr
     refused = run_kafkafs("topics", "create", tmpfs / "logs", "new", check=False)
     assert refused.returncode == 4
     with mounted(tmpfs / "logs", tmp_path / "mnt") as mount:
@@ -301,7 +301,7 @@ def test_what_recovery_finds_is_told_where_the_mount_starts(tmp_path: Path) -> N
         log.write_bytes(data[: len(data) - 3 * (tp.topic == "torn")])
     (tmp_path / "mnt").mkdir()
     log_file = tmp_path / "log"
-    result = run_kafkafs("mount", tmp_path / "logs", tmp_path / "mnt", "-o", f"log={log_file}")
+    result = run_kafkafs("mount", "--write", tmp_path / "logs", tmp_path / "mnt", "-o", f"log={log_file}")
     try:
         said = result.stderr.decode().splitlines()
         assert len(said) == 11
@@ -335,7 +335,7 @@ def writable(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     mnt.mkdir(exist_ok=True)
     if not logs.exists():
         make(logs)
-    command = [*KAFKAFS, "mount", str(logs), str(mnt), "-f"]
+    command = [*KAFKAFS, "mount", "--write", str(logs), str(mnt), "-f"]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         deadline = time.monotonic() + PATIENCE

@@ -100,7 +100,7 @@ def test_a_mount_of_many_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     many(tmp_path / "dir")
     low = ("sh", "-c", f'ulimit -n {LIMIT}; ulimit -Sn 100; exec "$@"', "sh", *KAFKAFS)
     monkeypatch.setattr("tests.support.mounts.KAFKAFS", low)
-    with mounted(tmp_path / "dir", tmp_path / "mnt", read_only=False) as mount:
+    with mounted(tmp_path / "dir", tmp_path / "mnt", write=True) as mount:
         limits = Path(f"/proc/{mount.pid}/limits").read_text()
         assert f"Max open files            {LIMIT}                  {LIMIT}" in limits
         for number in range(PARTITIONS):
