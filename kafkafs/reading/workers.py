@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -62,8 +62,10 @@ class Workers:
         """Lets running jobs finish, drops the others, and ends the threads."""
         with self._lock:
             threads, self._threads = self._threads, []
-        while not self._jobs.empty():
-            self._jobs.get()
+        with suppress(Empty):
+            # Never blocks: `help` takes jobs at the same time.
+            while threads:
+                self._jobs.get_nowait()
         for _ in threads:
             self._jobs.put(None)
         for thread in threads:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 import pytest
 
 from kafkafs.reading.block_cache import Block, BlockCache, Buffer, DamagedPlace
 from kafkafs.reading.workers import Workers
 from storage.errors import CorruptBatch
+from tests.support.waiting import wait_for
 
 KIB = 1024
 SIZE = 256 * KIB
@@ -154,3 +156,33 @@ def test_no_thread_before_start_and_none_after_stop() -> None:
     workers.stop()
     assert threading.active_count() == before
     assert not workers.submit(lambda: None)
+
+
+def test_the_threads_end_although_a_helper_takes_the_last_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that helps may take a job between any two steps of `stop`."""
+    busy, helped, go = threading.Event(), threading.Event(), threading.Event()
+
+    class Contended(SimpleQueue[object]):
+        def empty(self) -> bool:
+            answer = super().empty()
+            workers.help()
+            return answer
+
+        def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
+            if item is None:  # the queue was emptied
+                go.set()
+            super().put(item, block, timeout)
+
+    def first() -> None:
+        busy.set()
+        go.wait(120)
+
+    monkeypatch.setattr("kafkafs.reading.workers.SimpleQueue", Contended)
+    workers = Workers(1)
+    workers.start()
+    assert workers.submit(first)
+    assert busy.wait(120)
+    assert workers.submit(helped.set)
+    stopping = threading.Thread(target=workers.stop, daemon=True)
+    stopping.start()
+    wait_for("the threads end", lambda: not stopping.is_alive(), seconds=20)
