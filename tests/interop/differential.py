@@ -42,7 +42,7 @@ from storage.upkeep.retention import Retention
 from tests.interop.client import Client
 from tests.interop.comparing import Logs, different_consumption, different_lookups
 from tests.interop.comparing_files import Difference, different_compacted, different_files
-from tests.interop.kafka import Broker
+from tests.interop.kafka import Broker, DidNotStart
 from tests.interop.log_damages import CLEAN, UNCLEAN, Damage, DamagedLog
 from tests.interop.random_logs import TopicShape, random_log, topic_shape
 from tests.support.builders import BuiltPartition, build_partition
@@ -234,7 +234,7 @@ class Differential:
             said = len(self._broker.log_text())
             try:
                 return Client(self._broker.start().address)
-            except AssertionError:
+            except DidNotStart:
                 text = self._broker.log_text()[said:]
                 failed = set(re.findall(r"Error while loading logs in \S*/(\S+) in ", text))
                 if not failed:

@@ -53,6 +53,9 @@ requires_later_kafka = pytest.mark.skipif(
     not HAVE_LATER_KAFKA and not REQUIRED, reason=f"no Kafka {LATER_VERSION} in {LATER_JARS} (tests/run.sh fetches it)"
 )
 
+# With which kafka.Kafka ends when it cannot start, or loses its last log directory.
+KAFKA_FAILED = 1
+
 LOG4J = """\
 Configuration:
   Appenders:
@@ -92,6 +95,10 @@ QUICK = {
     "initial.broker.registration.timeout.ms": "170000",  # on a busy machine it gives up after a minute
 }
 
+
+# The files of a directory that Kafka has formatted, by release, node id and roles: the tool takes a JVM each time, and
+# writes the same but for a random directory id.
+_FORMATTED: dict[tuple[str, str, str], dict[str, bytes]] = {}
 
 _ports = itertools.count(os.getpid() * 32)
 
@@ -134,6 +141,10 @@ def dump_log_segments(*files: Path, deep: bool = True) -> str:
     names = ",".join(map(str, files))
     more = ["--deep-iteration", "--print-data-log"] if deep else []
     return run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", names, *more)
+
+
+class DidNotStart(Exception):
+    """The broker has ended by itself, with Kafka's exit code and a log that says why, instead of starting."""
 
 
 class Broker:
@@ -184,8 +195,9 @@ class Broker:
         assert self._process is not None
         return self._process.pid
 
-    def _write_properties(self) -> None:
-        settings = {
+    @property
+    def _settings(self) -> dict[str, str]:
+        return {
             "process.roles": "broker,controller",
             "node.id": "1",
             "listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{self._controller_port}",
@@ -197,10 +209,13 @@ class Broker:
             "transaction.state.log.min.isr": "1",
             **self._config,
         }
-        self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+    def _write_properties(self) -> None:
+        self._properties.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
 
     def start(self, timeout: float = 180) -> Broker:
-        """Format the directory if it is new, start the broker, and wait until it answers."""
+        """Format the directory if it is new, start the broker, and wait until it answers. DidNotStart if it refuses to;
+        a broker that says nothing, or not in time, fails the test."""
         self._format()
         logging = (
             f"-Dkafkafs.log={self.log_file}",
@@ -216,15 +231,29 @@ class Broker:
             )
         deadline = time.monotonic() + timeout
         while not self._answers(said_before):
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            exit_code = self._process.poll()
+            if exit_code is not None or time.monotonic() > deadline:
                 self.kill()
-                raise AssertionError(f"the broker did not start:\n{self.log_text()[-4000:]}")
+                text = self.log_text()[said_before:]
+                if exit_code == KAFKA_FAILED and self.log_file.exists() and (" ERROR " in text or " FATAL " in text):
+                    raise DidNotStart(f"the broker did not start:\n{text[-4000:]}")
+                ending = "it does not answer" if exit_code is None else f"it ended with exit code {exit_code}"
+                raise AssertionError(f"after {timeout:.0f} s at most, {ending}:\n{text[-4000:]}")
             time.sleep(0.1)
         return self
 
     def _format(self) -> None:
-        if not (self.log_dir / "meta.properties").exists():
-            run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self._properties, jars=self._jars)
+        if (self.log_dir / "meta.properties").exists():
+            return
+        place = (self.version, self._settings["node.id"], self._settings["process.roles"])
+        if self._settings["log.dirs"] == str(self.log_dir) and place in _FORMATTED:
+            self.log_dir.mkdir()
+            for name, content in _FORMATTED[place].items():
+                (self.log_dir / name).write_bytes(content)
+            return
+        run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self._properties, jars=self._jars)
+        if self._settings["log.dirs"] == str(self.log_dir):
+            _FORMATTED[place] = {path.name: path.read_bytes() for path in self.log_dir.iterdir()}
 
     @property
     def _jars(self) -> Path:

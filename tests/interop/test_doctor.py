@@ -1,4 +1,8 @@
-"""`kafkafs doctor` predicts what a real broker then does on broken directories: its log and its directory decide."""
+"""`kafkafs doctor` predicts what a real broker then does on broken directories: its log and its directory decide.
+
+The predictions are compared with recorded verdicts, on copies of the fixture `doctor`. Nightly, brokers of three
+releases give these verdicts: each of them starts on its own directories, broken in the same way.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +12,47 @@ import re
 import shutil
 import struct
 import subprocess
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
-from tests.interop.client import Client, Message
-from tests.interop.kafka import OLDER_VERSION, VERSION, Broker, requires_kafka
+from tests.interop.client import Client
+from tests.interop.kafka import (
+    LATER_VERSION,
+    OLDER_VERSION,
+    VERSION,
+    Broker,
+    DidNotStart,
+    requires_kafka,
+    requires_later_kafka,
+    requires_older_kafka,
+)
+from tests.interop.make_doctor import PARTITIONS, Origin, make_origin
 from tests.support.commands import run
-
-pytestmark = requires_kafka
+from tests.support.fixtures import FIXTURES, copy_log_dir, requires_fixtures
 
 OTHER_ID = "qqqqqqqqqqqqqqqqqqqqqg"
 RESERVED_ID = "AAAAAAAAAAAAAAAAAAAAAQ"  # DirectoryId.LOST or the like
-PARTITIONS = 14
 
-# Releases of Kafka that judge every directory; the others judge those that are a start for many damages.
-JUDGES = os.environ.get("KAFKAFS_DOCTOR_JUDGES", VERSION).split(",")
-every_judge = pytest.mark.parametrize("origin", JUDGES, indirect=True)
-more_judges = pytest.mark.parametrize("origin", sorted({OLDER_VERSION, *JUDGES}), indirect=True)
+FIXTURE = Origin(VERSION, FIXTURES / "doctor" / "clean", FIXTURES / "doctor" / "killed")
+
+
+RELEASES = {OLDER_VERSION: requires_older_kafka, VERSION: requires_kafka, LATER_VERSION: requires_later_kafka}
+JUDGES = [
+    pytest.param(release, marks=RELEASES[release])
+    for release in os.environ.get("KAFKAFS_DOCTOR_JUDGES", ",".join(RELEASES)).split(",")
+]
+
+
+def every_judge(test: Callable[..., None]) -> Callable[..., None]:
+    """The test runs nightly, with a broker of each release."""
+    for mark in (pytest.mark.nightly, pytest.mark.broker, pytest.mark.xdist_group("broker")):
+        test = mark(test)
+    return pytest.mark.parametrize("origin", JUDGES, indirect=True)(test)
 
 
 class Patient(Broker):
@@ -49,50 +70,17 @@ class Patient(Broker):
         return self._properties
 
     def begins(self) -> bool:
-        """Whether it starts."""
+        """Whether it starts, or refuses to."""
         try:
             self.start()
-        except AssertionError:
+        except DidNotStart:
             return False
         return True
 
 
-@dataclass(frozen=True)
-class Origin:
-    """A directory of a release after a clean stop, and one after kill -9."""
-
-    version: str
-    clean: Path
-    killed: Path
-
-
 @pytest.fixture(scope="module")
-def origin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Origin]:
-    version: str = request.param
-    # Since 4.0 small segments need the internal name.
-    segment_bytes = "segment.bytes" if version == OLDER_VERSION else "internal.segment.bytes"
-    root = tmp_path_factory.mktemp("origin")
-    config = {"log.flush.offset.checkpoint.interval.ms": "3600000"}
-    broker = Broker(root / "broker", config, version=version)
-    try:
-        client = Client(broker.start().address)
-        client.create_topic("p", PARTITIONS, {"retention.ms": -1, segment_bytes: 4000})
-        for partition in range(PARTITIONS):
-            messages = [Message(bytes(100), b"%d" % number) for number in range(60)]
-            client.produce("p", messages, partition, batch=5)
-        client.transactions("p", [(False, [Message(b"aborted")])], PARTITIONS - 1)
-        deadline = time.monotonic() + 60
-        while client.offsets("p", PARTITIONS - 1)[1] < 62:  # until the marker is written
-            assert time.monotonic() < deadline
-        broker.kill()
-        killed = root / "killed"
-        shutil.copytree(broker.log_dir, killed)
-        broker.start()
-        broker.stop()
-        assert broker.complaints() == []
-        yield Origin(version, broker.log_dir, killed)
-    finally:
-        broker.kill()
+def origin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Origin:
+    return make_origin(tmp_path_factory.mktemp("origin"), request.param)
 
 
 def examined(dirs: list[Path], *options: object) -> dict[str, Any]:
@@ -219,8 +207,19 @@ def last_index_entry(position: int) -> Damage:
 ID = "directory.id=.*"
 OF_ZOOKEEPER = all_of(edited(META, "version=1", "version=0"), edited(META, "node.id", "broker.id"), removed(METADATA))
 LATER = f"{METADATA}/{50:020}-{1:010}.checkpoint"
-WHOLE = {
-    # name: (damage, the finding, its reaction, whether the broker starts, what its log says)
+
+
+class Verdict(NamedTuple):
+    """What becomes of a damage: the finding, its reaction, whether the broker starts, what its log says."""
+
+    damage: Damage
+    finding: str
+    reaction: str
+    starts: bool
+    said: str
+
+
+WHOLE = {name: Verdict(*row) for name, row in {
     "meta.properties missing": (removed(META), "meta-properties-missing", "refuses", False, META),
     "meta.properties of version 7": (
         edited(META, "version=1", "version=7"), "meta-properties-corrupt", "refuses", False, "",
@@ -359,58 +358,85 @@ WHOLE = {
     ),
     "only a future log": (renamed("p-3", f"p-3.{'a' * 32}-future"), "being-moved", "ignores", True, ""),
     "a metadata log that is damaged": (metadata_damaged, "metadata-log-damaged", "cuts", True, "Corruption found"),
-}  # fmt: skip
+}.items()}  # fmt: skip
+
+
+def broken(origin: Origin, case: str, directory: Path) -> Patient:
+    """A broker, not started, on a broken copy of the clean directory."""
+    logs = copy_log_dir(origin.clean, directory / "logs")
+    WHOLE[case].damage(logs)
+    return Patient(
+        directory / "broker", [path for path in (logs, logs.with_name("second")) if path.exists()], origin.version
+    )
+
+
+def prediction(broker: Patient, case: str) -> dict[str, Any]:
+    """What doctor says, which must be the recorded verdict."""
+    verdict = WHOLE[case]
+    told = examined(broker.dirs, "--server-properties", broker.properties)
+    assert told["starts"] == verdict.starts
+    found = [(one["name"], one["reaction"]) for one in (*told["findings"], *told["notes"])]
+    assert (verdict.finding, verdict.reaction) in found
+    lost = [one for one in told["findings"] if one["name"] == "log-end-lost"]
+    assert (told["loses_nothing"], len(lost)) == (not told["findings"], int(verdict.finding == "log-end-lost"))
+    return told
+
+
+@requires_fixtures
+@pytest.mark.parametrize("case", WHOLE)
+def test_what_is_predicted_of_the_directory(tmp_path: Path, case: str) -> None:
+    prediction(broken(FIXTURE, case, tmp_path), case)
 
 
 @every_judge
 @pytest.mark.parametrize("case", WHOLE)
 def test_what_happens_to_the_directory(origin: Origin, tmp_path: Path, case: str) -> None:
-    damage, name, reaction, starts, said = WHOLE[case]
-    logs = tmp_path / "logs"
-    shutil.copytree(origin.clean, logs)
-    if "bootstrap" in case and damage is not WHOLE["bootstrap.checkpoint"][0] and not (logs / BOOTSTRAP).exists():
+    verdict = WHOLE[case]
+    if "bootstrap" in case and case != "bootstrap.checkpoint" and not (origin.clean / BOOTSTRAP).exists():
         pytest.skip(f"Kafka {origin.version} formats a directory without {BOOTSTRAP}")
-    damage(logs)
-    broker = Patient(
-        tmp_path / "broker", [path for path in (logs, logs.with_name("second")) if path.exists()], origin.version
-    )
-    told = examined(broker.dirs, "--server-properties", broker.properties)
+    broker = broken(origin, case, tmp_path)
+    told = prediction(broker, case)
     try:
         began = broker.begins()
-        if began and name in ("log-end-lost", "log-end-misread", "name-not-canonical", "being-moved"):
+        if began and verdict.finding in ("log-end-lost", "log-end-misread", "name-not-canonical", "being-moved"):
             cuts = [one for one in told["findings"] if one["reaction"] == "cuts"]
             end = next((one["log_end_offset"] for one in cuts), 60)
             assert Client(broker.address).offsets("p", 3) == (0, end)
     finally:
         broker.kill()
-    assert began == starts
-    assert told["starts"] == starts
-    assert (name, reaction) in [(one["name"], one["reaction"]) for one in (*told["findings"], *told["notes"])]
-    assert said in broker.log_text()
-    if name == "metadata-lost":
-        assert len(list(logs.glob("p-*-stray"))) == PARTITIONS
-    lost = [one for one in told["findings"] if one["name"] == "log-end-lost"]
-    assert (told["loses_nothing"], len(lost)) == (not told["findings"], int(name == "log-end-lost"))
+    assert began == verdict.starts
+    assert verdict.said in broker.log_text()
+    if verdict.finding == "metadata-lost":
+        assert len(list(broker.dirs[0].glob("p-*-stray"))) == PARTITIONS
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Path]:
+    """A directory that another process holds."""
+    logs = copy_log_dir(FIXTURE.clean, tmp_path / "logs")
+    lock = DirLock(RealDisk(), logs)
+    yield logs
+    lock.release()
+
+
+def test_a_held_directory(held: Path) -> None:
+    told = examined([held])
+    assert [one["name"] for one in told["findings"]] == ["locked"]
+    assert not told["starts"]
 
 
 @every_judge
-def test_a_held_directory(origin: Origin, tmp_path: Path) -> None:
-    logs = tmp_path / "logs"
-    shutil.copytree(origin.clean, logs)
-    broker = Patient(tmp_path / "broker", [logs], origin.version)
-    lock = DirLock(RealDisk(), logs)
-    try:
-        told = examined([logs])
-        assert [one["name"] for one in told["findings"]] == ["locked"]
-        assert not told["starts"]
-        assert not broker.begins()
-        assert "Failed to acquire lock" in broker.log_text()
-    finally:
-        broker.kill()
-        lock.release()
+def test_a_broker_on_a_held_directory(origin: Origin, held: Path, tmp_path: Path) -> None:
+    broker = Patient(tmp_path / "broker", [held], origin.version)
+    assert not broker.begins()
+    assert "Failed to acquire lock" in broker.log_text()
 
 
 # Faults of single partitions: all of them at one start.
+
+
+FIRST = f"{0:020}.log"
+DELETED, STRAY, LEFT_OVER = f"p-3.{'a' * 32}-delete", f"p-7.{'b' * 32}-stray", f"{7:020}.log.cleaned"
 
 
 def by_partition(told: dict[str, Any]) -> dict[str, set[tuple[str, str]]]:
@@ -420,36 +446,31 @@ def by_partition(told: dict[str, Any]) -> dict[str, set[tuple[str, str]]]:
     return found
 
 
-@more_judges
-def test_partitions_of_a_clean_directory(origin: Origin, tmp_path: Path) -> None:
-    logs = tmp_path / "logs"
-    shutil.copytree(origin.clean, logs)
+def break_clean(logs: Path) -> None:
+    """A fault in each partition of a directory after a clean stop."""
     (logs / "p-0" / "partition.metadata").unlink()
     (logs / "p-1" / "partition.metadata").write_text(f"version: 0\ntopic_id: {OTHER_ID}")
     shutil.rmtree(logs / "p-2")
-    deleted = logs / f"p-3.{'a' * 32}-delete"
-    shutil.copytree(logs / "p-3", deleted)
+    shutil.copytree(logs / "p-3", logs / DELETED)
     starts = logs / "log-start-offset-checkpoint"
     starts.write_text("0\n1\np 4 100\n")
-    index = sorted((logs / "p-5").glob("*.index"))[0]
-    index.unlink()
-    flipped = logs_of(logs / "p-6")[0]
+    (logs / "p-5" / FIRST).with_suffix(".index").unlink()
+    flipped = logs / "p-6" / FIRST
     flip(flipped, flipped.stat().st_size - 5)
-    damaged = flipped.read_bytes()
-    stray = logs / f"p-7.{'b' * 32}-stray"
-    shutil.copytree(logs / "p-7", stray)
+    shutil.copytree(logs / "p-7", logs / STRAY)
     snapshot = sorted((logs / "p-8").glob("*.snapshot"))[-1]
     flip(snapshot, 7)
-    garbage = sorted((logs / "p-9").glob("*.index"))[0]
-    garbage.write_bytes(b"\xff" * 16)
+    (logs / "p-9" / FIRST).with_suffix(".index").write_bytes(b"\xff" * 16)
     with logs_of(logs / "p-10")[-1].open("ab") as log:
         log.write(b"garbage!")
-    left_over = logs / "p-11" / f"{7:020}.log.cleaned"
-    left_over.write_bytes(b"unfinished")
+    (logs / "p-11" / LEFT_OVER).write_bytes(b"unfinished")
     shutil.copytree(logs / "p-12", logs / "unknown-0")
     (logs / "unknown-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {OTHER_ID}")
     shutil.copytree(logs / "p-12", logs / "p-99")
-    broker = Patient(tmp_path / "broker", [logs], origin.version)
+
+
+def check_clean(logs: Path) -> None:
+    """What doctor says of `break_clean`, which must be the recorded verdicts."""
     told = examined([logs])
     assert told["starts"]
     found = by_partition(told)
@@ -471,6 +492,22 @@ def test_partitions_of_a_clean_directory(origin: Origin, tmp_path: Path) -> None
     }
     assert {name: own for name, own in found.items() if name in expected} == expected
     assert not found.get("p-12")
+
+
+@requires_fixtures
+def test_what_is_predicted_of_partitions_of_a_clean_directory(tmp_path: Path) -> None:
+    logs = copy_log_dir(FIXTURE.clean, tmp_path / "logs")
+    break_clean(logs)
+    check_clean(logs)
+
+
+@every_judge
+def test_partitions_of_a_clean_directory(origin: Origin, tmp_path: Path) -> None:
+    logs = copy_log_dir(origin.clean, tmp_path / "logs")
+    break_clean(logs)
+    check_clean(logs)
+    damaged = (logs / "p-6" / FIRST).read_bytes()
+    broker = Patient(tmp_path / "broker", [logs], origin.version)
     try:
         client = Client(broker.start().address)
         ends = {number: client.offsets("p", number) for number in range(PARTITIONS - 1)}
@@ -480,21 +517,19 @@ def test_partitions_of_a_clean_directory(origin: Origin, tmp_path: Path) -> None
         broker.stop()
         for name in ("p-0", "p-1", "unknown-0", "p-99"):
             assert len(list(logs.glob(f"{name}.*-stray"))) == 1, name
-        assert not deleted.exists()
-        assert stray.exists()
-        assert index.exists()
-        assert flipped.read_bytes() == damaged
-        assert garbage.read_bytes() == b"\xff" * 16
-        assert not left_over.exists()
+        assert not (logs / DELETED).exists()
+        assert (logs / STRAY).exists()
+        assert (logs / "p-5" / FIRST).with_suffix(".index").exists()
+        assert (logs / "p-6" / FIRST).read_bytes() == damaged
+        assert (logs / "p-9" / FIRST).with_suffix(".index").read_bytes() == b"\xff" * 16
+        assert not (logs / "p-11" / LEFT_OVER).exists()
         assert logs_of(logs / "p-10")[-1].read_bytes().endswith(b"garbage!")
     finally:
         broker.kill()
 
 
-@more_judges
-def test_partitions_of_a_killed_broker(origin: Origin, tmp_path: Path) -> None:
-    logs = tmp_path / "logs"
-    shutil.copytree(origin.killed, logs)
+def break_killed(logs: Path) -> None:
+    """A fault in each partition of a directory after kill -9."""
     (logs / "recovery-point-offset-checkpoint").write_text("0\n0\n")
 
     def sized(number: int, at: int = -1) -> Path:
@@ -516,7 +551,10 @@ def test_partitions_of_a_killed_broker(origin: Origin, tmp_path: Path) -> None:
     swap = sized(9, 0)
     swap.rename(swap.with_name(swap.name + ".swap"))
     shutil.copy(sized(10, 0), sized(10, 0).with_name(sized(10, 0).name + ".deleted"))
-    broker = Patient(tmp_path / "broker", [logs], origin.version)
+
+
+def check_killed(logs: Path) -> dict[int, int]:
+    """What doctor says of `break_killed`, which must be the recorded verdicts: log end offsets by partition."""
     told = examined([logs])
     assert told["starts"]
     found = by_partition(told)
@@ -531,11 +569,25 @@ def test_partitions_of_a_killed_broker(origin: Origin, tmp_path: Path) -> None:
     assert {name: own for name, own in found.items() if name in expected} == expected
     cuts = {one["partition"]: one["log_end_offset"] for one in told["findings"] if one["reaction"] == "cuts"}
     assert cuts[1] < cuts[0] == cuts[2] < cuts[4] == 60
+    return {number: cuts.get(number, 60) for number in range(12)}
+
+
+@requires_fixtures
+def test_what_is_predicted_of_partitions_of_a_killed_broker(tmp_path: Path) -> None:
+    logs = copy_log_dir(FIXTURE.killed, tmp_path / "logs")
+    break_killed(logs)
+    check_killed(logs)
+
+
+@every_judge
+def test_partitions_of_a_killed_broker(origin: Origin, tmp_path: Path) -> None:
+    logs = copy_log_dir(origin.killed, tmp_path / "logs")
+    break_killed(logs)
+    predicted = check_killed(logs)
+    broker = Patient(tmp_path / "broker", [logs], origin.version)
     try:
         client = Client(broker.start().address)
-        assert {number: client.offsets("p", number)[1] for number in range(12)} == {
-            number: cuts.get(number, 60) for number in range(12)
-        }
+        assert {number: client.offsets("p", number)[1] for number in range(12)} == predicted
         assert not list(logs.glob("*-stray"))
     finally:
         broker.kill()
@@ -544,32 +596,51 @@ def test_partitions_of_a_killed_broker(origin: Origin, tmp_path: Path) -> None:
 # What consumers are given where a broker does not look.
 
 
-@every_judge
-def test_what_consumers_are_given(origin: Origin, tmp_path: Path) -> None:
-    logs = tmp_path / "logs"
-    shutil.copytree(origin.clean, logs)
-    no_error = "and do not fail"
-    # A field of the second batch of a log: name, place, value, and what is predicted. The first batch has 5 messages.
-    damages: list[tuple[str, int, bytes, str]] = [
-        ("batch-crc", 40, b"\x55", "fail at this place"),
-        ("batch-magic", 16, b"\x09", "fail at this place"),
-        ("batch-cut-off", 8, b"\0\x10\0\0", no_error),
-        ("batch-order", 7, b"\x0b", no_error),
-        ("batch-length", 8, b"\0\0\0\x05", "fail at this place"),
-    ]
-    for number, (_, at, field, _) in enumerate(damages):
-        log = logs_of(logs / f"p-{number}")[0]
+NO_ERROR = "and do not fail"
+# A field of the second batch of a log: name, place, value, and what is predicted. The first batch has 5 messages.
+SECOND_BATCHES: list[tuple[str, int, bytes, str]] = [
+    ("batch-crc", 40, b"\x55", "fail at this place"),
+    ("batch-magic", 16, b"\x09", "fail at this place"),
+    ("batch-cut-off", 8, b"\0\x10\0\0", NO_ERROR),
+    ("batch-order", 7, b"\x0b", NO_ERROR),
+    ("batch-length", 8, b"\0\0\0\x05", "fail at this place"),
+]
+
+
+def break_second_batches(logs: Path) -> None:
+    """Each in a partition of its own."""
+    for number, (_, at, field, _) in enumerate(SECOND_BATCHES):
+        log = logs / f"p-{number}" / FIRST
         data = bytearray(log.read_bytes())
         position = 12 + int.from_bytes(data[8:12])  # of the second batch
         data[position + at : position + at + len(field)] = field
         log.write_bytes(data)
-    broker = Patient(tmp_path / "broker", [logs], origin.version)
+
+
+def check_second_batches(logs: Path) -> None:
+    """What doctor says of `break_second_batches`, which must be the recorded verdicts."""
     told = examined([logs])
+    for number, (name, _, _, later) in enumerate(SECOND_BATCHES):
+        (words,) = {one["broker"] for one in told["findings"] if (one["partition"], one["name"]) == (number, name)}
+        assert words.endswith(later), (name, words)
+
+
+@requires_fixtures
+def test_what_is_predicted_of_what_consumers_are_given(tmp_path: Path) -> None:
+    logs = copy_log_dir(FIXTURE.clean, tmp_path / "logs")
+    break_second_batches(logs)
+    check_second_batches(logs)
+
+
+@every_judge
+def test_what_consumers_are_given(origin: Origin, tmp_path: Path) -> None:
+    logs = copy_log_dir(origin.clean, tmp_path / "logs")
+    break_second_batches(logs)
+    check_second_batches(logs)
+    broker = Patient(tmp_path / "broker", [logs], origin.version)
     try:
         client = Client(broker.start().address)
-        for number, (name, _, _, later) in enumerate(damages):
-            (words,) = {one["broker"] for one in told["findings"] if (one["partition"], one["name"]) == (number, name)}
-            assert words.endswith(later), (name, words)
+        for number, (name, _, _, later) in enumerate(SECOND_BATCHES):
             assert client.offsets("p", number)[1] == 60  # it leads the partition
             done = subprocess.run(
                 ["kcat", "-b", broker.address, "-C", "-t", "p", "-p", str(number), "-o", "beginning", "-e", "-q", "-f",
@@ -579,8 +650,8 @@ def test_what_consumers_are_given(origin: Origin, tmp_path: Path) -> None:
             offsets = [int(one) for one in done.stdout.split()]
             assert offsets[:5] == list(range(5)), name
             assert offsets != list(range(60)), name
-            assert ("ERROR" in done.stderr) == (later != no_error), (name, done.stderr)
-            if later == no_error:
+            assert ("ERROR" in done.stderr) == (later != NO_ERROR), (name, done.stderr)
+            if later == NO_ERROR:
                 assert offsets[-1] == 59, name
             else:
                 assert offsets == list(range(5)), name

@@ -38,7 +38,7 @@ from aiokafka.errors import KafkaError
 
 from tests.interop.client import Client, Message
 from tests.interop.failovers import eventually
-from tests.interop.kafka import Broker, run_tool
+from tests.interop.kafka import Broker, DidNotStart, run_tool
 from tests.interop.reviving import (
     AUTHORIZER,
     TOOLS,
@@ -479,7 +479,7 @@ def main(arguments: Sequence[str]) -> int:
             room.mkdir()
             try:
                 rows[way] = restore(cluster, WAYS[way], room)
-            except AssertionError:
+            except (AssertionError, DidNotStart):
                 rows[way] = {"failed": traceback.format_exc(limit=-3)}
             print(way, rows[way], flush=True)  # noqa: T201
     print(table(rows))  # noqa: T201

@@ -1,0 +1,76 @@
+"""Makes the fixture `doctor`: a log directory after a clean stop of a broker, and the same one after kill -9 before it.
+
+    python -m tests.interop.make_doctor DIRECTORY
+
+DIRECTORY gets `doctor`, which `tests/fixtures/pack.py` packs. `tests/interop/test_doctor.py` breaks copies of both.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.interop.client import Client, Message
+from tests.interop.kafka import VERSION, Broker
+from tests.support.waiting import wait_for
+
+PARTITIONS = 14
+CONFIG = {
+    "log.flush.offset.checkpoint.interval.ms": "3600000",  # so that kill -9 leaves recovery points of 0
+    "log.index.size.max.bytes": "4096",  # kill -9 leaves indexes of full size
+}
+README = """\
+What Kafka {version} left of the topic `p`: 14 partitions with 60 messages each in small segments, the last with an
+aborted transaction too. `clean`: after a clean stop; `killed`: after kill -9 before that. tests/interop/make_doctor.py
+makes it.
+"""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A directory of a release after a clean stop, and one after kill -9."""
+
+    version: str
+    clean: Path
+    killed: Path
+
+
+def make_origin(place: Path, version: str = VERSION) -> Origin:
+    """`place` gets the directories."""
+    broker = Broker(place / "broker", CONFIG, version=version)
+    try:
+        client = Client(broker.start().address)
+        client.create_topic("p", PARTITIONS, {"retention.ms": -1, "internal.segment.bytes": 4000})
+        for partition in range(PARTITIONS):
+            messages = [Message(bytes(100), b"%d" % number) for number in range(60)]
+            client.produce("p", messages, partition, batch=5)
+        client.transactions("p", [(False, [Message(b"aborted")])], PARTITIONS - 1)
+        wait_for("the marker of the transaction", lambda: client.offsets("p", PARTITIONS - 1)[1] == 62)
+        broker.kill()
+        killed = Path(shutil.copytree(broker.log_dir, place / "killed"))
+        broker.start()
+        broker.stop()
+        assert broker.complaints() == []
+        return Origin(version, broker.log_dir, killed)
+    finally:
+        broker.kill()
+
+
+def main(directory: Path) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        origin = make_origin(Path(temporary))
+        fixture = directory / "doctor"
+        fixture.mkdir(parents=True)
+        for name, source in (("clean", origin.clean), ("killed", origin.killed)):
+            shutil.copytree(source, fixture / name)
+            (fixture / name / ".lock").unlink(missing_ok=True)
+        (fixture / "README.md").write_text(README.format(version=origin.version))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]))
