@@ -39,7 +39,7 @@ need_packages() {
     for wanted in "$@"; do
         have "${wanted%%=*}" || missing+=("${wanted#*=}")
     done
-    mapfile -t -O "${#missing[@]}" missing < <(python_lacks)
+    mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sed '/^$/d' | sort -u; python_lacks)
     [ ${#missing[@]} -gt 0 ] || return 0
     local as_root=()
     [ "$(id -u)" -eq 0 ] || as_root=(sudo)
