@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,35 +40,13 @@ def jars() -> list[str]:
     return sorted(str(path) for path in _JAR_DIR.glob("*.jar"))
 
 
-def ask_both(broker: Broker, queries: Mapping[str, Mapping[str, str]], directory: Path) -> tuple[Answers, Answers]:
-    """The answers of Spark's own Kafka source, from the broker, and of ours, from its files. The options are the same:
-    ours ignores those for Kafka's clients."""
+def ask(broker: Broker, queries: Mapping[str, Mapping[str, str]], directory: Path) -> Answers:
+    """The answers of a new Spark's own Kafka source to all queries, by name: see spark_queries.py."""
+    queries_file, answers = directory / "queries.json", directory / "answers.json"
     client = {"kafka.bootstrap.servers": broker.address}
-    theirs = _ask(PYTHON, "kafka", queries, client, directory, jars())
-    return theirs, _ask(sys.executable, "kafkafs", queries, {**client, "path": str(broker.log_dir)}, directory)
-
-
-def assert_same(theirs: Answer, ours: Answer, name: str) -> None:
-    """The same schema and rows, or both an error."""
-    assert ours.get("error") is None or theirs.get("error") is not None, f"{name}: {ours['error']}"
-    assert ("error" in ours) == ("error" in theirs), name
-    assert ours.get("schema") == theirs.get("schema"), name
-    assert ours.get("rows") == theirs.get("rows"), name
-
-
-def _ask(
-    python: str | Path,
-    source: str,
-    queries: Mapping[str, Mapping[str, str]],
-    more: Mapping[str, str],
-    directory: Path,
-    jars: Sequence[str] = (),
-) -> Answers:
-    """The answers of a new Spark to all queries, by name: see spark_queries.py. `more`: options for all of them."""
-    asked, answers = directory / f"{source}-queries.json", directory / f"{source}-answers.json"
-    asked.write_text(json.dumps([{**more, **options} for options in queries.values()]))
-    command = [str(python), str(SCRIPT), source, str(asked), str(answers), *jars]
-    environment = {name: value for name, value in os.environ.items() if source == "kafkafs" or name != "PYTHONPATH"}
+    queries_file.write_text(json.dumps([{**client, **options} for options in queries.values()]))
+    command = [str(PYTHON), str(SCRIPT), str(queries_file), str(answers), *jars()]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=560, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return dict(zip(queries, json.loads(answers.read_text()), strict=True))

@@ -1,29 +1,34 @@
-"""Every option of Spark's Kafka source, and what people write by mistake: the same answer from a running broker,
-through that source, and from its files, through ours. One Spark for each source answers all cases.
+"""Every option of Spark's Kafka source, and what people write by mistake; and what that source answers.
 
-They read the topics that `produce` creates: `clicks` (three partitions of PER_PARTITION messages, a second apart),
-`orders`, `tx` (transactions, some of them aborted), `acct` (compacted), `mixed` (anything), `stamped` (append times),
-`empty`; and the broker's internal topics.
+    python -m tests.interop.spark_options DIRECTORY
+
+makes the fixture `spark-options` in DIRECTORY, which `tests/fixtures/pack.py` packs: `broker`, the directory of a
+broker with the topics that `produce` creates, and `answers.json.xz`, the answers of Spark's own Kafka source to all
+cases.
+
+The cases read `clicks` (three partitions of PER_PARTITION messages, a second apart), `orders`, `tx` (transactions, some
+of them aborted), `acct` (compacted), `mixed` (anything), `stamped` (append times), `empty`; and internal topics.
 """
 
 from __future__ import annotations
 
 import json
+import lzma
 import random
+import shutil
+import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
-
-import pytest
 
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.interop.client import Client, Message
-from tests.interop.kafka import Broker, requires_kafka
-from tests.interop.spark_kafka import Answers, ask_both, assert_same, requires_spark_kafka
+from tests.interop.kafka import Broker
+from tests.interop.spark_kafka import Answers, ask
 from tests.support.waiting import wait_for
-
-pytest.importorskip("pyspark", reason="no pyspark: install the extra `spark`")
-pytestmark = [requires_kafka, requires_spark_kafka, pytest.mark.timeout(900)]
 
 START: Final = 1_763_683_200_000
 PER_PARTITION: Final = 2000
@@ -254,53 +259,47 @@ def produce(client: Client) -> None:
     client.commit("readers", "clicks", 0, 5)  # so that there is __consumer_offsets
 
 
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Answers, Answers]]:
-    """The answers of Spark's source and of ours. The broker is a new one: a pattern would find other tests' topics."""
-    directory = tmp_path_factory.mktemp("options")
+@contextmanager
+def produced(directory: Path) -> Iterator[Broker]:
+    """A new broker with these topics: a pattern would find other tests' topics."""
     broker = Broker(directory / "broker")
     try:
         produce(Client(broker.start().address))
         log = LogDir.open_read_only(broker.log_dir).log(TopicPartition("mixed", 1))
-        wait_for("the deletion", lambda: log.snapshot().log_start_offset == DELETED, 120)  # of a periodic checkpoint
-        yield ask_both(broker, CASES, directory)
+        wait_for("the deletion", lambda: log.snapshot().log_start_offset == DELETED)  # of a periodic checkpoint
+        yield broker
         broker.stop()
         assert broker.complaints() == []
     finally:
         broker.kill()
 
 
-# Where our answer differs, and why: the partitions that ours reads, or what its error says.
-BETTER: Final[dict[str, list[tuple[str, int]] | str]] = {
-    # Spark's source silently skips internal topics (describeTopics … filterNot(isInternal)): 0 rows. Ours reads a topic
-    # that is named.
-    "subscribe_consumer_offsets": [("__consumer_offsets", 0)],
-    "subscribe_transaction_state": [("__transaction_state", 0)],
-    # A broker does not serve it to consumers; in its directory it is a log like any other.
-    "subscribe_cluster_metadata": [("__cluster_metadata", 0)],
-    # Spark's source silently reads the partitions that exist.
-    "assign_missing_partition": "assign: clicks/9 is not in",
-    # Spark's source ignores them, so `misspelt` reads from another offset than the query means.
-    "include_timestamp": "unknown option 'includetimestamp'",
-    "unknown": "unknown option 'foobar'",
-    "misspelt": "did you mean startingOffsets",
-}
+def recorded(fixture: Path) -> Answers:
+    """The answers of Spark's source in the fixture, by case."""
+    answers: Answers = json.loads(lzma.decompress((fixture / "answers.json.xz").read_bytes()))
+    return answers
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in BETTER])
-def test_the_same_answer(answers: tuple[Answers, Answers], case: str) -> None:
-    theirs, ours = (every[case] for every in answers)
-    assert_same(theirs, ours, case)
+README = """\
+What Spark 4.0.0's Kafka source answers to each case of tests/interop/spark_options.py, which makes it:
+`answers.json.xz` has each case's schema and its rows by topic, partition and offset (bytes in base64, timestamps in
+epoch milliseconds), or its error. `broker`: the directory of the broker, Kafka 4.3.0, after it was stopped.
+"""
 
 
-@pytest.mark.parametrize("case", BETTER)
-def test_another_answer(answers: tuple[Answers, Answers], case: str) -> None:
-    """If Spark's source one day answers as ours does, the case belongs in test_the_same_answer."""
-    theirs, ours = (every[case] for every in answers)
-    wanted = BETTER[case]
-    if isinstance(wanted, str):
-        assert wanted in ours["error"]
-        assert "error" not in theirs
-    else:
-        assert sorted({(row[2], row[3]) for row in ours["rows"]}) == wanted
-        assert not theirs.get("rows")
+def main(directory: Path) -> None:
+    fixture = directory / "spark-options"
+    fixture.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        with produced(Path(temporary)) as broker:
+            answers = ask(broker, CASES, Path(temporary))
+        shutil.copytree(broker.log_dir, fixture / "broker", ignore=shutil.ignore_patterns(".lock"))
+    text = json.dumps(answers, separators=(",", ":"))
+    (fixture / "answers.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
+    (fixture / "README.md").write_text(README)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]))
