@@ -1,12 +1,21 @@
-"""Java's Avro as a referee of schema resolution."""
+"""Java's Avro as a referee of schema resolution.
+
+    python -m tests.interop.avro_referee DIRECTORY
+
+makes the fixture `avro` in DIRECTORY, which `tests/fixtures/pack.py` packs: `answers.json.xz`, what Java's Avro reads
+of the data of the first PAIRS pairs of schemas.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import lzma
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +24,10 @@ from typing import Any, Self
 import pytest
 
 from tests.interop.kafka import REQUIRED
+from tests.support.avro_evolutions import Evolution
 
+PAIRS = 300
+VALUES = 6  # of each pair
 SOURCE = Path(__file__).with_name("AvroReferee.java")
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafkafs" / "avro-1.12.1"
 
@@ -47,14 +59,55 @@ class Referee:
         self._process.kill()
         self._process.communicate()
 
-    def read(self, writer: str, reader: str, data: Sequence[bytes]) -> dict[str, Any]:
+    def read(self, question: bytes) -> dict[str, Any]:
         """Its answer (AvroReferee.java)."""
-        question = {"writer": writer, "reader": reader, "data": [base64.b64encode(one).decode() for one in data]}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(question).encode() + b"\n")
+        self._process.stdin.write(question + b"\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         assert answer, "the referee has ended"
         found: dict[str, Any] = json.loads(answer)
         return found
+
+
+def question_of(writer: str, reader: str, data: Sequence[bytes]) -> bytes:
+    """The question what the second schema reads of data of the first."""
+    question = {"writer": writer, "reader": reader, "data": [base64.b64encode(value).decode() for value in data]}
+    return json.dumps(question).encode()
+
+
+def digest_of(question: bytes) -> str:
+    """Identifies a question whose answer is recorded."""
+    return hashlib.sha256(question).hexdigest()[:16]
+
+
+def recorded(fixture: Path) -> dict[str, dict[str, Any]]:
+    """The answers in the fixture, by digest of the question."""
+    answers: dict[str, dict[str, Any]] = json.loads(lzma.decompress((fixture / "answers.json.xz").read_bytes()))
+    return answers
+
+
+README = """\
+`answers.json.xz`: what Java's Avro 1.12.1 reads of random data as a schema that evolved, by digest of the question
+(tests/interop/avro_referee.py, which makes it; tests/interop/AvroReferee.java says what an answer is).
+"""
+
+
+def main(directory: Path) -> None:
+    fixture = directory / "avro"
+    fixture.mkdir(parents=True)
+    answers = {}
+    with Referee() as referee:
+        for seed in range(PAIRS):
+            pair = Evolution(seed)
+            question = question_of(*pair.texts, [pair.data() for _ in range(VALUES)])
+            answers[digest_of(question)] = referee.read(question)
+    (fixture / "answers.json.xz").write_bytes(lzma.compress(json.dumps(answers).encode(), preset=9))
+    (fixture / "README.md").write_text(README)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]))
