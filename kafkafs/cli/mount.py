@@ -129,13 +129,19 @@ def mount(
 def umount(mnt: Path) -> None:
     """Unmount what `kafkafs mount` mounted at MNT, and wait until it has ended.
 
+    A bind mount of it is unmounted alone. If MNT itself is bound elsewhere, the process goes on there: then the command
+    names the bind mounts and exits with code 4.
+
     Exit code: 0 unmounted; 4 it is busy (the processes that use it are named), kafkafs is not mounted there, or it was
-    unmounted and not everything could be written to disk.
+    unmounted and its process goes on elsewhere or could not write everything to disk.
     """
     try:
-        unmount(absolute(mnt))
+        remaining = unmount(absolute(mnt))
     except MountError as error:
         _fail(error)
+    else:
+        if remaining is not None:
+            say(remaining)
 
 
 def _fail(error: MountError) -> None:

@@ -99,24 +99,26 @@ class MountError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A line of mountinfo. `source` is what was mounted: for a kafkafs mount its log directory."""
+    """A line of mountinfo. `source` is what was mounted: for a kafkafs mount its log directory. A mount and its bind
+    mounts have the same `device`, and no other mount has it."""
 
     path: Path
     fs_type: str
     source: str
     read_only: bool
+    device: str
 
 
-def mounts() -> list[Mount]:
-    """All mounts that this process sees, later ones on top of earlier ones."""
-    found = []
-    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+def mounts(process: int | str = "self") -> list[Mount]:
+    """All mounts that a process sees, later ones on top of earlier ones. OSError if this user may not read them."""
+    listed = []
+    for line in Path("/proc", str(process), "mountinfo").read_bytes().splitlines():
         fields = line.split(b" ")
         after = fields.index(b"-")
-        fs_type, source = fields[after + 1 : after + 3]
+        path, (fs_type, source), device = fields[4], fields[after + 1 : after + 3], fields[2]
         read_only = b"ro" in fields[5].split(b",")
-        found.append(Mount(Path(_unescape(fields[4])), _unescape(fs_type), _unescape(source), read_only))
-    return found
+        listed.append(Mount(Path(_unescape(path)), _unescape(fs_type), _unescape(source), read_only, device.decode()))
+    return listed
 
 
 def mount_at(path: Path) -> Mount | None:
@@ -133,11 +135,14 @@ def tree_around(path: Path) -> Mount | None:
 
 
 def naming_the_mount(error: LogLocked) -> LogLocked:
-    """The error; if a mount that can be seen here holds the lock, it says how to unmount it."""
+    """The error; if a mount that can be seen here holds the lock, it says how to unmount it and its bind mounts."""
     log_dir = None if error.path is None else str(absolute(error.path))
-    for mount in mounts():
-        if mount.fs_type == FS_TYPE and mount.source == log_dir and not mount.read_only:
-            error.advice = f"It is mounted at {mount.path}: `kafkafs umount {mount.path}` releases it"
+    holding = [mount for mount in mounts() if mount.fs_type == FS_TYPE and mount.source == log_dir]
+    places = [mount.path for mount in holding if not mount.read_only]
+    if places:
+        commands = " and ".join(f"`kafkafs umount {path}`" for path in places)
+        releases = "release" if len(places) > 1 else "releases"
+        error.advice = f"It is mounted at {' and '.join(map(str, places))}: {commands} {releases} it"
     return error
 
 
@@ -227,22 +232,33 @@ def check_nesting(log_dir: Path, mountpoint: Path) -> None:
         raise MountError(f"the log directory {log_dir} is within the mountpoint {mountpoint}", USAGE)
 
 
-def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> None:
+def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> str | None:
     """Unmounts the kafkafs at this absolute path and waits until its process has ended.
 
-    Raises MountError, also if the process could not write everything: then it is unmounted all the same.
+    A bind mount of a kafkafs is unmounted alone: then returns a line that says where the tree stays. Raises MountError,
+    also if the process could not write everything, or if it goes on because of bind mounts: then it is unmounted all
+    the same.
     """
     mounted = mount_at(mountpoint)
     if mounted is None:
         raise MountError(f"{mountpoint}: nothing is mounted there")
     if mounted.fs_type != FS_TYPE:
         raise MountError(f"{mountpoint}: that is a mount of type {mounted.fs_type}, not of kafkafs; see umount(8)")
-    server = None if _is_dead(mountpoint) else _server_of(mountpoint)
-    if server is None:
+    serving = None if _is_dead(mountpoint) else _server_of(mountpoint)
+    if serving is None:
         _unmount(mountpoint)
-        return
+        return None
+    server, first_mountpoint = serving
     with listening(server.pid) as said:
         _unmount(mountpoint, server.pid)
+        places = _places(mounted)
+        if places and mountpoint != first_mountpoint:
+            return f"{mountpoint} is unmounted; {mounted.source} is still mounted at {', '.join(places)}"
+        if places:
+            raise MountError(
+                f"{mountpoint} is unmounted, but its process {server.pid} goes on, because {mounted.source} is still "
+                f"mounted at {', '.join(places)}. Unmount it there too"
+            )
         _wait_for(server, mountpoint, timeout_s)
         message = said()
     if message is None:
@@ -252,6 +268,26 @@ def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> None:
         )
     if message:
         raise MountError(f"{mountpoint} is unmounted, but its process failed at the end. {message}")
+    return None
+
+
+def _places(mounted: Mount) -> list[str]:
+    """Where a mount is (still) mounted: for this process, and in other mount namespaces that this user may look at."""
+    here = Path("/proc/self/ns/mnt").readlink()
+    places = [str(mount.path) for mount in mounts() if (mount.device, mount.fs_type) == (mounted.device, FS_TYPE)]
+    namespaces = {here}
+    for process in psutil.process_iter(["name"]):
+        with contextlib.suppress(OSError):
+            namespace = Path("/proc", str(process.pid), "ns/mnt").readlink()
+            if namespace not in namespaces:
+                namespaces.add(namespace)
+                where = f"in the mount namespace (a container, say) of {process.info['name']} (process {process.pid})"
+                places += [
+                    f"{mount.path} {where}"
+                    for mount in mounts(process.pid)
+                    if (mount.device, mount.fs_type) == (mounted.device, FS_TYPE)
+                ]
+    return places
 
 
 def _unmount(mountpoint: Path, server: int | None = None) -> None:
@@ -269,8 +305,9 @@ def _wait_for(server: psutil.Process, mountpoint: Path, timeout_s: float) -> Non
     while _runs(server):
         if time.monotonic() > deadline:
             raise MountError(
-                f"{mountpoint} is unmounted, but its process {server.pid} still serves: another mount namespace "
-                f"(a container, say) has it too. To end it everywhere: kill {server.pid}"
+                f"{mountpoint} is unmounted, but after {timeout_s:.0f} s its process {server.pid} still runs: a mount "
+                f"namespace that you may not look at (a container, say) has it too, or a request does not end. `ls -l "
+                f"/proc/*/ns/mnt` as root shows the namespaces; `kill {server.pid}` ends it everywhere"
             )
         time.sleep(_POLL_S)
 
@@ -324,11 +361,11 @@ def _clean_dead(mountpoint: Path, mounted: Mount | None) -> str:
     return f"{mountpoint} was a stale mountpoint: the kafkafs that served it has died. Unmounted it"
 
 
-def _server_of(mountpoint: Path) -> psutil.Process | None:
-    """The process that serves a mount, from its @status.json; None if that cannot be read."""
+def _server_of(mountpoint: Path) -> tuple[psutil.Process, Path] | None:
+    """The process that serves a mount and where it has mounted, from its @status.json; None if that cannot be read."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, psutil.Error):
-        pid = json.loads((mountpoint / "@status.json").read_bytes())["process"]["pid"]
-        return psutil.Process(int(pid))
+        status = json.loads((mountpoint / "@status.json").read_bytes())
+        return psutil.Process(int(status["process"]["pid"])), Path(status["mountpoint"])
     return None
 
 

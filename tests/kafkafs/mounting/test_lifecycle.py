@@ -238,6 +238,86 @@ def test_umount_of_a_busy_mount_says_who(log_dir: Path, mnt: Path) -> None:
     assert has_ended(process)
 
 
+@pytest.fixture
+def bind(mnt: Path, tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Binds a directory of the tree elsewhere, and unmounts that at the end. For root alone."""
+    places: list[Path] = []
+
+    def bound(name: str) -> Path:
+        place = tmp_path / f"bound-{len(places)}"
+        place.mkdir()
+        if subprocess.run(["mount", "--bind", mnt / name, place], check=False, capture_output=True).returncode:
+            pytest.skip("no bind mounts here")
+        places.append(place)
+        return place
+
+    yield bound
+    for place in places:
+        subprocess.run(["umount", "-l", place], check=False, capture_output=True)
+
+
+def test_umount_of_a_bind_mount(log_dir: Path, mnt: Path, bind: Callable[[str], Path]) -> None:
+    """It goes alone, at once, and the command says where the tree stays."""
+    mount(log_dir, mnt)
+    process = server(mnt)
+    whole, part = bind("."), bind("t")
+    result = run_kafkafs("umount", part)
+    assert (result.returncode, result.stderr) == (0, b"")
+    result = run_kafkafs("umount", whole)
+    assert result.stderr.decode() == f"kafkafs: {whole} is unmounted; {log_dir} is still mounted at {mnt}\n"
+    assert {whole, part}.isdisjoint(kafkafs_mounts())
+    assert (mnt / "t/0/messages.txt").read_bytes() == b"one\ntwo\n"
+    run_kafkafs("umount", mnt)
+    assert has_ended(process)
+
+
+def test_umount_of_what_is_bound_elsewhere(log_dir: Path, mnt: Path, bind: Callable[[str], Path]) -> None:
+    mount(log_dir, mnt)
+    process = server(mnt)
+    whole, part = bind("."), bind("t")
+    result = run_kafkafs("umount", mnt, check=False)
+    assert result.returncode == 4
+    said = result.stderr.decode()
+    assert f"{mnt} is unmounted, but its process {process.pid} goes on" in said
+    assert f"{log_dir} is still mounted at {whole}, {part}" in said
+    assert "kill" not in said
+    assert (whole / "t/0/messages.txt").read_bytes() == b"one\ntwo\n"
+    assert not has_ended(process)
+    run_kafkafs("umount", part)
+    run_kafkafs("umount", whole)
+    assert has_ended(process)
+
+
+def test_umount_of_what_another_namespace_has(log_dir: Path, mnt: Path) -> None:
+    if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no mount namespaces here")
+    mount(log_dir, mnt)
+    process = server(mnt)
+    command = ["unshare", "-m", "sh", "-c", "echo; read line"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as container:
+        assert container.stdout is not None
+        container.stdout.readline()
+        result = run_kafkafs("umount", mnt, check=False)
+        assert result.returncode == 4
+        assert f"{mnt} in the mount namespace (a container, say) of " in result.stderr.decode()
+        assert f"(process {container.pid})" in result.stderr.decode()
+        assert not has_ended(process)
+        container.communicate(b"\n")
+    wait_for("the server ends", lambda: has_ended(process))
+
+
+def test_the_bind_mounts_that_hold_the_lock_are_named(log_dir: Path, mnt: Path, bind: Callable[[str], Path]) -> None:
+    mount_command = [*KAFKAFS, "mount", "--write", str(log_dir), str(mnt)]
+    subprocess.run(mount_command, check=True, capture_output=True, timeout=120)
+    bound = bind(".")
+    refused = run_kafkafs("recover", log_dir, check=False)
+    assert refused.returncode == 3
+    words = f"mounted at {mnt} and {bound}: `kafkafs umount {mnt}` and `kafkafs umount {bound}` release it"
+    assert words in refused.stderr.decode()
+    run_kafkafs("umount", bound)
+    run_kafkafs("umount", mnt)
+
+
 def test_what_fusermount_says_is_told(log_dir: Path, mnt: Path, tmp_path: Path) -> None:
     mount(log_dir, mnt)
     for name in ("fusermount", "fusermount3"):
