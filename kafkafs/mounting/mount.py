@@ -34,12 +34,14 @@ from kafkafs.mounting.mountpoint import (
     check_mountpoint,
     check_nesting,
     fusermount,
+    is_within,
     left_behind,
     naming_the_mount,
     write_protected,
 )
 from storage.config import BrokerConfig
 from storage.errors import InvalidConfig, LogLocked, StorageError
+from storage.files.cache_files import cache_directory
 from storage.log.places import check_log_dir
 from storage.progress import NoProgress, Progress
 
@@ -168,6 +170,7 @@ def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]
     except OSError as error:
         raise MountError(f"the log directory {request.log_dir}: {error.strerror}") from None
     check_nesting(request.log_dir, request.mountpoint)
+    _check_outside(request)
     check_fuse()
     remarks: list[str] = []
     config = _read_config(request, remarks.append)
@@ -192,6 +195,20 @@ def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]
         daemon.start(work, say=say, progress=progress)
 
 
+def _check_outside(request: MountRequest) -> None:
+    """Refuses files of the mount's own within its mountpoint: the process would wait for itself."""
+    options = request.options
+    places = {
+        "the log file": [options.log] if options.log else [],
+        "the tier": [Path(place) for place in options.tier if "://" not in place],
+        "the cache ($XDG_CACHE_HOME)": [cache_directory("views")],
+    }
+    for what, paths in places.items():
+        for path in paths:
+            if is_within(path, request.mountpoint):
+                raise MountError(f"{what} {path} is within the mountpoint {request.mountpoint}", USAGE)
+
+
 @dataclass(frozen=True, slots=True)
 class _LogTarget:
     """Where the log goes, described for people, and the descriptor that stderr gets while serving."""
@@ -208,23 +225,20 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _LogTarget, listene
 
     keep_little()
     recovery = RecoveryProgress(listener.progress)
-    with (
-        _explained(),
-        write_protected(request.mountpoint) as protect,
-        _opened(request, config, recovery, listener.say) as (log_dir, owned),
-    ):
-        served = _ServedTree(request, log, listener, recovery, log_dir, owned)
+    with _explained(), write_protected(request.mountpoint) as protect:
+        with _opened(request, config, recovery, listener.say) as (log_dir, owned):
+            served = _ServedTree(request, log, listener, recovery, log_dir, owned)
 
-        def start() -> None:
-            if owned is not None:
-                protect()
-            served.start()
+            def start() -> None:
+                if owned is not None:
+                    protect()
+                served.start()
 
-        writable = None if owned is None else served.tree
-        operations = Operations(served.tree, served.serving, served.traffic, start, served.stop, writable)
-        code = serve(operations, served.serving)
-    if code != 0:
-        raise MountError(f"libfuse could not mount or serve {request.mountpoint} (its exit code is {code})")
+            writable = None if owned is None else served.tree
+            operations = Operations(served.tree, served.serving, served.traffic, start, served.stop, writable)
+            code = serve(operations, served.serving)
+        if code != 0:
+            raise MountError(f"libfuse could not mount or serve {request.mountpoint} (its exit code is {code})")
     _log.info("unmounted %s", request.mountpoint)
 
 

@@ -191,12 +191,18 @@ def check_mountpoint(mountpoint: Path) -> str | None:
     return cleaned
 
 
+# The mode of a mountpoint while a writable mount has made the directory below unwritable: kept as an extended attribute
+# of that directory, so that the next mount can restore it after a kill.
+_MODE_ATTRIBUTE = "user.kafkafs.mode"
+
+
 @contextlib.contextmanager
 def write_protected(mountpoint: Path) -> Iterator[Callable[[], None]]:
     """What it yields, called once something is mounted there, makes the directory below unwritable until the end.
 
     For a killed server it does not end: whoever goes on writing finds a directory that is not writable, and not one in
-    which files arise that no topic ever gets. A mode does not stop root, see CONTRACT.md, "Mount options".
+    which files arise that no topic ever gets. The next mount restores the mode when it ends. A mode does not stop root,
+    see CONTRACT.md, "Mount options".
     """
     try:
         # Opened before the mount, it remains the directory below.
@@ -206,15 +212,50 @@ def write_protected(mountpoint: Path) -> Iterator[Callable[[], None]]:
         return
     try:
         status = os.fstat(directory)
-        mode = stat.S_IMODE(status.st_mode)
-        if not mode & _ANYBODY_WRITES and os.geteuid() == status.st_uid != 0:
-            # What a killed server left. fusermount wants a directory that its user may write to.
-            mode |= stat.S_IWUSR
+        mode_at_start = mode = stat.S_IMODE(status.st_mode)
+        if not mode & _ANYBODY_WRITES:  # what a killed server left, or meant so
+            mode |= _kept_mode(directory) & _ANYBODY_WRITES
+            if os.geteuid() == status.st_uid != 0:
+                mode |= stat.S_IWUSR  # fusermount wants a directory that its user may write to
+                _change_mode(directory, mode)
+        is_protected = False
+
+        def protect() -> None:
+            nonlocal is_protected
+            is_protected = True
+            if mode & _ANYBODY_WRITES:
+                _keep_mode(directory, mode)
+                _change_mode(directory, mode & ~_ANYBODY_WRITES)
+
+        try:
+            yield protect
+        except BaseException:
+            if not is_protected:  # it was never mounted: a killed server's protection stays
+                mode = mode_at_start
+            raise
+        finally:
             _change_mode(directory, mode)
-        yield lambda: _change_mode(directory, mode & ~_ANYBODY_WRITES)
-        _change_mode(directory, mode)
+            if mode & _ANYBODY_WRITES:
+                _forget_mode(directory)
     finally:
         os.close(directory)
+
+
+def _kept_mode(directory: int) -> int:
+    """The mode that a killed server has left for us to restore; 0 if there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(os.getxattr(directory, _MODE_ATTRIBUTE), 8)
+    return 0
+
+
+def _keep_mode(directory: int, mode: int) -> None:
+    with contextlib.suppress(OSError):  # a filesystem without extended attributes, or another user's directory
+        os.setxattr(directory, _MODE_ATTRIBUTE, b"%o" % mode)
+
+
+def _forget_mode(directory: int) -> None:
+    with contextlib.suppress(OSError):
+        os.removexattr(directory, _MODE_ATTRIBUTE)
 
 
 def _change_mode(directory: int, mode: int) -> None:
@@ -226,9 +267,9 @@ def _change_mode(directory: int, mode: int) -> None:
 
 def check_nesting(log_dir: Path, mountpoint: Path) -> None:
     """Refuses a mountpoint within the log directory and vice versa, also through links and bind mounts."""
-    if _within(mountpoint, log_dir):
+    if is_within(mountpoint, log_dir):
         raise MountError(f"the mountpoint {mountpoint} is within the log directory {log_dir}", USAGE)
-    if _within(log_dir, mountpoint):
+    if is_within(log_dir, mountpoint):
         raise MountError(f"the log directory {log_dir} is within the mountpoint {mountpoint}", USAGE)
 
 
@@ -397,8 +438,8 @@ def _fusermount(mountpoint: Path, *, lazy: bool = False) -> str | None:
     return None if result.returncode == 0 else " ".join(result.stderr.split()) or f"exit code {result.returncode}"
 
 
-def _within(path: Path, directory: Path) -> bool:
-    """Whether an absolute path is `directory` or below it, by name or by identity."""
+def is_within(path: Path, directory: Path) -> bool:
+    """Whether an absolute path is `directory` or below it, by name or by identity. The path itself may be missing."""
     try:
         wanted = directory.stat()
     except OSError:

@@ -186,6 +186,33 @@ def test_odd_names(tmp_path: Path, name: str) -> None:
             detach(mnt)
 
 
+def test_without_the_word_mount(log_dir: Path, mnt: Path) -> None:
+    """The form of mount(8), also with names that are relative and have no slash."""
+    for options in ([], ["-o", "ro"]):
+        subprocess.run([*KAFKAFS, log_dir.name, mnt.name, *options], cwd=mnt.parent, check=True, timeout=120)
+        assert (mnt / "t/0/messages.txt").read_bytes() == b"one\ntwo\n"
+        run_kafkafs("umount", mnt)
+
+
+@pytest.mark.parametrize("foreground", [[], ["-f"]])
+@pytest.mark.parametrize("place", ["log", "tier", "cache", "through a link"])
+def test_nothing_that_a_mount_uses_is_within_it(
+    log_dir: Path, mnt: Path, monkeypatch: pytest.MonkeyPatch, place: str, foreground: list[str]
+) -> None:
+    """The process would wait for itself."""
+    options = {"log": ["-o", f"log={mnt}/log"], "tier": ["--tier", str(mnt)], "cache": []}.get(place)
+    if place == "cache":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(mnt))
+    if options is None:
+        (mnt.parent / "link").symlink_to(mnt)
+        options = ["-o", f"log={mnt.parent}/link/log"]
+    for write in ([], ["--write"]):
+        result = run_kafkafs("mount", log_dir, mnt, *options, *foreground, *write, check=False, timeout=120)
+        assert (result.returncode, b"is within the mountpoint" in result.stderr) == (2, True)
+    assert list(mnt.iterdir()) == []
+    assert mnt not in kafkafs_mounts()
+
+
 def test_relative_paths(log_dir: Path, mnt: Path) -> None:
     command = [*KAFKAFS, "mount", "logs", "mnt", "-o", "ro,log=here.log"]
     subprocess.run(command, cwd=mnt.parent, check=True, timeout=120)
@@ -404,8 +431,8 @@ def test_what_cannot_be_mounted_is_explained(log_dir: Path, mnt: Path, backgroun
 
 
 def test_errors_of_the_child_reach_the_parent(log_dir: Path, mnt: Path) -> None:
-    said = mount(log_dir, mnt, "-o", f"log={mnt}/no/such/dir/log", exit_code=4)
-    assert said == f"kafkafs: the log file {mnt}/no/such/dir/log: No such file or directory\n".encode()
+    said = mount(log_dir, mnt, "-o", f"log={mnt.parent}/no/such/dir/log", exit_code=4)
+    assert said == f"kafkafs: the log file {mnt.parent}/no/such/dir/log: No such file or directory\n".encode()
     bad = mnt.parent / "server.properties"
     bad.write_text("log.retention.ms=soon\n")
     said = mount(log_dir, mnt, "--config", str(bad), exit_code=2)

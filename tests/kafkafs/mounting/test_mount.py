@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,45 @@ def test_a_mountpoint_that_a_killed_mount_left_is_its_owners_again(
         protect()
         assert mode_of(tmp_path) == 0o555
     assert mode_of(tmp_path) == 0o755
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o775, 0o1777, 0o555])
+@pytest.mark.parametrize("written", [False, True])
+def test_the_mode_that_a_killed_mount_has_changed_is_restored(tmp_path: Path, mode: int, written: bool) -> None:
+    """By the next mount that ends, writable or not; one that did not mount anything changes nothing."""
+    tmp_path.chmod(mode)
+
+    def kill_a_mount() -> None:
+        with mountpoint.write_protected(tmp_path) as protect:
+            protect()
+            os._exit(0)
+
+    if (child := os.fork()) == 0:
+        kill_a_mount()
+    os.waitpid(child, 0)
+    assert mode_of(tmp_path) == mode & ~0o222
+    with pytest.raises(MountError), mountpoint.write_protected(tmp_path):
+        raise MountError("libfuse could not mount")
+    assert mode_of(tmp_path) == mode & ~0o222
+    with mountpoint.write_protected(tmp_path) as protect:
+        if written:
+            protect()
+    assert mode_of(tmp_path) == mode | (0o200 if os.geteuid() else 0)
+    assert os.listxattr(tmp_path) == []
+    tmp_path.chmod(0o755)
+
+
+def test_the_mode_is_restored_when_a_mount_ends_with_an_error(tmp_path: Path) -> None:
+    tmp_path.chmod(0o775)
+
+    def fail(protect: Callable[[], None]) -> None:
+        protect()
+        assert mode_of(tmp_path) == 0o555
+        raise MountError("not everything could be written to disk")
+
+    with pytest.raises(MountError), mountpoint.write_protected(tmp_path) as protect:
+        fail(protect)
+    assert mode_of(tmp_path) == 0o775
 
 
 def test_a_mountpoint_whose_mode_cannot_be_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

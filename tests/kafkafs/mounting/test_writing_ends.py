@@ -215,7 +215,7 @@ def test_a_disk_that_starts_to_fail(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user, and only root can become one")
 def test_after_a_kill_nobody_writes_into_the_directory_below(tmp_path: Path) -> None:
-    """Except root, whom no mode stops. The next mount that ends in order gives the permission back."""
+    """Except root, whom no mode stops. The next mount gives the permission back when it ends."""
     mnt = tmp_path / "mnt"
     mnt.mkdir()
     mnt.chmod(0o777)
@@ -232,7 +232,6 @@ def test_after_a_kill_nobody_writes_into_the_directory_below(tmp_path: Path) -> 
         assert mnt not in kafkafs_mounts()
         assert other_user_makes_a_directory() != 0
         assert list(mnt.iterdir()) == []
-    mnt.chmod(0o777)
     with writable(tmp_path):
         pass
     assert other_user_makes_a_directory() == 0
@@ -244,6 +243,7 @@ def test_umount_fails_where_not_everything_could_be_written(tmp_path: Path, back
     make(tmp_path / "logs")
     log_file, mnt = tmp_path / "log", tmp_path / "mnt"
     mnt.mkdir()
+    mode = mnt.stat().st_mode
     command = [*KAFKAFS, "mount", "--write", str(tmp_path / "logs"), str(mnt), "-o", f"log={log_file}"]
     process = subprocess.Popen([*command, *([] if background else ["-f"])], stdin=subprocess.DEVNULL)
     try:
@@ -259,6 +259,7 @@ def test_umount_fails_where_not_everything_could_be_written(tmp_path: Path, back
         assert "kafkafs: t/0: " in said
         assert background or process.wait(timeout=PATIENCE) == 4
         assert mnt not in kafkafs_mounts()
+        assert mnt.stat().st_mode == mode
         assert not (tmp_path / "gone" / names.CLEAN_SHUTDOWN).exists()
     finally:
         if mnt in kafkafs_mounts():
