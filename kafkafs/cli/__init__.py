@@ -98,14 +98,18 @@ class _Main(click.Group):
         meant = _MEANT.get(args[0])
         if meant is not None:
             ctx.fail(f"No such command {args[0]!r}. Did you mean `kafkafs {meant}`?")
-        if args[0] not in self.commands and Path(args[0]).is_dir():
-            ctx.fail(f"No such command {args[0]!r}. Did you mean `kafkafs mount {args[0]} MNT`?")
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and "/" in args[0] and not args[0].startswith("-"):
+        if args and self._is_log_dir(args[0]):
             args = ["mount", *args]  # this is how mount(8) calls its helpers
         return super().parse_args(ctx, args)
+
+    def _is_log_dir(self, word: str) -> bool:
+        """Whether the first argument is LOGDIR: a path, or the name of a directory that no command has."""
+        if word.startswith("-") or word in self.commands or word in _MEANT:
+            return False
+        return "/" in word or Path(word).is_dir()
 
     def invoke(self, ctx: click.Context) -> Any:
         from storage.errors import BadDestination, LogLocked, NotALogDir, StorageError

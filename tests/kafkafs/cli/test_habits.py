@@ -138,11 +138,16 @@ def test_what_is_meant(logs: Path, words: str, code: int, said: str) -> None:
 
 
 def test_a_directory_in_place_of_a_command(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a name with a slash means a mount; a directory may have a command's name."""
+    """`kafkafs LOGDIR MNT` is a mount, also of a name without a slash; but a command's name is the command."""
     monkeypatch.chdir(logs.parent)
-    assert "kafkafs mount logs MNT" in run("logs", "mnt").stderr
-    (logs.parent / "count").mkdir()
+    for words in (["logs", "missing"], ["./logs", "missing"], ["logs", "missing", "-o", "ro"]):
+        result = run(*words)
+        assert (result.exit_code, "missing: no such directory" in result.stderr) == (4, True)
+    for name in ("count", "tail"):
+        (logs.parent / name).mkdir()
     assert run("count", logs).exit_code == 0
+    assert "--follow" in run("tail", logs).stderr
+    assert "No such command 'nothing'" in run("nothing", "missing").stderr
 
 
 def test_an_unknown_key(logs: Path) -> None:
