@@ -12,7 +12,6 @@ import base64
 import hashlib
 import json
 import lzma
-import os
 import shutil
 import subprocess
 import sys
@@ -25,11 +24,12 @@ import pytest
 
 from tests.interop.kafka import REQUIRED
 from tests.support.avro_evolutions import Evolution
+from tests.support.downloads import DOWNLOADS
 
 PAIRS = 300
 VALUES = 6  # of each pair
 SOURCE = Path(__file__).with_name("AvroReferee.java")
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafkafs" / "avro-1.12.1"
+CACHE = DOWNLOADS / "avro-1.12.1"
 
 
 def _missing() -> str:

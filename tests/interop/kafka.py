@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.downloads import DOWNLOADS
+
 VERSION = "4.3.0"
 OLDER_VERSION = "3.9.1"
 LATER_VERSION = "4.4.0"
@@ -24,13 +26,9 @@ BROKER_VERSION = os.environ.get("KAFKAFS_BROKER", VERSION)
 CLUSTER_ID = "a2Fma2Fmcy1pbnRlcm9wLTE"
 
 
-def _cache_dir() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-
-
-JARS = Path(os.environ.get("KAFKAFS_KAFKA") or _cache_dir() / "kafkafs" / f"kafka-{VERSION}")
-OLDER_JARS = _cache_dir() / "kafkafs" / f"kafka-{OLDER_VERSION}"
-LATER_JARS = _cache_dir() / "kafkafs" / f"kafka-{LATER_VERSION}"
+JARS = Path(os.environ.get("KAFKAFS_KAFKA") or DOWNLOADS / f"kafka-{VERSION}")
+OLDER_JARS = DOWNLOADS / f"kafka-{OLDER_VERSION}"
+LATER_JARS = DOWNLOADS / f"kafka-{LATER_VERSION}"
 HAVE_KAFKA = bool(shutil.which("java")) and (JARS / f"kafka-clients-{VERSION}.jar").is_file()
 HAVE_LATER_KAFKA = HAVE_KAFKA and (LATER_JARS / f"kafka-clients-{LATER_VERSION}.jar").is_file()
 HAVE_OLDER_KAFKA = HAVE_KAFKA and (OLDER_JARS / f"kafka-clients-{OLDER_VERSION}.jar").is_file()

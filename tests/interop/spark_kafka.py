@@ -16,22 +16,22 @@ from typing import Any
 import pytest
 
 from tests.interop.kafka import REQUIRED, Broker
+from tests.support.downloads import DOWNLOADS
 
 Answer = dict[str, Any]
 Answers = dict[str, Answer]
 
 VERSION = "4.0.0"
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafkafs"
-PYTHON = _CACHE / f"pyspark-{VERSION}" / "bin" / "python"
+PYTHON = DOWNLOADS / f"pyspark-{VERSION}" / "bin" / "python"
 SCRIPT = Path(__file__).with_name("spark_queries.py")
-_JAR_DIR = _CACHE / f"spark-kafka-{VERSION}"
+_JAR_DIR = DOWNLOADS / f"spark-kafka-{VERSION}"
 # Spark's functions for Avro, which its distribution lacks.
 AVRO_JAR = _JAR_DIR / f"spark-avro_2.13-{VERSION}.jar"
 
 HAVE_SPARK_KAFKA = PYTHON.exists() and (_JAR_DIR / f"spark-sql-kafka-0-10_2.13-{VERSION}.jar").is_file()
 requires_spark_kafka = pytest.mark.skipif(
     not HAVE_SPARK_KAFKA and not REQUIRED,
-    reason=f"no pyspark {VERSION} with its Kafka source in {_CACHE} (tests/run.sh fetches them)",
+    reason=f"no pyspark {VERSION} with its Kafka source in {DOWNLOADS} (tests/run.sh fetches them)",
 )
 
 

@@ -63,9 +63,7 @@ def test_a_mount_that_writes(tmp_path: Path, clean: bool) -> None:
     config, output = tmp_path / "config", tmp_path / "calls"
     config.write_text(_CONFIG)
     with (
-        mounted(
-            log_dir, tmp_path / "mnt", "-o", f"config={config}", write=True, runner=traced([], output)
-        ) as mount,
+        mounted(log_dir, tmp_path / "mnt", "-o", f"config={config}", write=True, runner=traced([], output)) as mount,
         killed_after(mount.process),
     ):
         mnt = mount.path
