@@ -64,7 +64,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         report.longrepr[2] for report in terminalreporter.getreports("skipped") if isinstance(report.longrepr, tuple)
     )
     for reason, count in reasons.most_common():
-        terminalreporter.write_line(f"not run: {count} tests: {reason.removeprefix('Skipped: ')}")
+        terminalreporter.write_line(f"skipped {count}: {reason.removeprefix('Skipped: ')}")
     for report in [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]:
         for name, value in report.user_properties:
             if name == "figures":

@@ -16,11 +16,26 @@ from typing import Any
 
 import pytest
 
+from kafkafs.mounting.mount import check_fuse, libfuse
+from kafkafs.mounting.mountpoint import MountError
+
 KAFKAFS = (str(Path(sys.executable).with_name("kafkafs")),)
 
+
+def _cannot_mount() -> str:
+    """Why this machine cannot mount, as `kafkafs mount` says it; empty if it can."""
+    try:
+        check_fuse()
+        libfuse()
+    except MountError as error:
+        return str(error)
+    return ""
+
+
+CANNOT_MOUNT = _cannot_mount()
 requires_fuse = pytest.mark.skipif(
-    not os.access("/dev/fuse", os.R_OK | os.W_OK) and os.environ.get("CI", "").lower() not in ("true", "1"),
-    reason="no usable /dev/fuse: nothing can be mounted here",
+    bool(CANNOT_MOUNT) and os.environ.get("CI", "").lower() not in ("true", "1"),
+    reason=f"nothing can be mounted: {CANNOT_MOUNT}",
 )
 
 
