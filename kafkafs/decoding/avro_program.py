@@ -28,7 +28,7 @@ _LITERALS_SPARE: Final = 16
 # Records within records that are not called.
 _MAX_INLINED: Final = 16
 _MOST_STEPS: Final = 1 << 22
-_MOST_TOGETHER: Final = 1 << 24  # numbers of all programs, and bytes of their literals
+MOST_TOGETHER: Final = 1 << 24  # numbers of all programs, and bytes of their literals
 
 
 class Code(IntEnum):
@@ -186,7 +186,7 @@ class Programs:
     def add(self, assemble: Callable[[Assembler], None]) -> int:
         """Adds the program that `assemble` makes; its first instruction. BadSchema if there are too many together."""
         with self._lock:
-            if self._steps_used + self._literals_used > _MOST_TOGETHER:
+            if self._steps_used + self._literals_used > MOST_TOGETHER:
                 raise BadSchema("the schemas in use before it are too large together")
             made = Assembler(self._steps_used, self._literals_used)
             assemble(made)

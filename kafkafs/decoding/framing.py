@@ -123,13 +123,13 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 # The error of a JSON value that cannot be written by its schema; and how long the texts of errors are.
 
-_MOST_SHOWN: Final = 300
+MOST_SHOWN: Final = 300
 
 
 def shortened(text: str) -> str:
     """At most about 300 characters: the beginning and the end, which says what is wrong, of a long text. What a schema
     names may be megabytes, and each message repeats it."""
-    return text if len(text) <= _MOST_SHOWN else f"{text[:100]}… {text[-200:]}"
+    return text if len(text) <= MOST_SHOWN else f"{text[:100]}… {text[-200:]}"
 
 
 class DoesNotFit(ValueError):

@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 _MAIN: Final = "schema.kafkafs.proto"
 _OPTIONS: Final = "confluent/meta.proto"
-_MOST_FILES: Final = 1000
-_SECONDS: Final = 60
+MOST_FILES: Final = 1000
+COMPILER_SECONDS: Final = 60
 # Of the compiler: the memory that it may ask for, and the most bytes of its result and of what it says.
-_MEMORY_BYTES: Final = 640 << 20
-_OUTPUT_BYTES: Final = 16 << 20
+COMPILER_MEMORY_BYTES: Final = 640 << 20
+COMPILER_OUTPUT_BYTES: Final = 16 << 20
 _SAID_BYTES: Final = 1 << 16
 _COMPILER: Final = f"""
 import resource, sys
-for limit, most in ((resource.RLIMIT_AS, {_MEMORY_BYTES}), (resource.RLIMIT_FSIZE, {_OUTPUT_BYTES}),
-                    (resource.RLIMIT_CPU, {_SECONDS}), (resource.RLIMIT_CORE, 0)):
+for limit, most in ((resource.RLIMIT_AS, {COMPILER_MEMORY_BYTES}), (resource.RLIMIT_FSIZE, {COMPILER_OUTPUT_BYTES}),
+                    (resource.RLIMIT_CPU, {COMPILER_SECONDS}), (resource.RLIMIT_CORE, 0)):
     resource.setrlimit(limit, (most, most))
 from grpc_tools import protoc
 sys.exit(protoc.main(sys.argv))
@@ -93,8 +93,8 @@ def _texts(schema: Schema, schemas: SchemaLookup) -> tuple[tuple[str, str], ...]
         if texts.setdefault(reference.name, found.text) != found.text:
             raise BadSchema(f"refers to {reference.name} in two versions")
         waiting += found.references
-        if len(seen) > _MOST_FILES or sum(map(len, texts.values())) > MAX_TEXT:
-            raise BadSchema(f"it and what it refers to are more than {_MOST_FILES} texts or {MAX_TEXT >> 20} MiB")
+        if len(seen) > MOST_FILES or sum(map(len, texts.values())) > MAX_TEXT:
+            raise BadSchema(f"it and what it refers to are more than {MOST_FILES} texts or {MAX_TEXT >> 20} MiB")
     if len(schema.text) > MAX_TEXT:
         raise BadSchema(f"its text is longer than {MAX_TEXT >> 20} MiB")
     return tuple(texts.items())
@@ -200,7 +200,7 @@ def _descriptor_set(texts: tuple[tuple[str, str], ...]) -> bytes:
                 code = subprocess.run(
                     [sys.executable, "-P", "-c", _COMPILER, f"-I{folder}/files", *_known_files(),
                      "--include_imports", f"--descriptor_set_out={made}", _MAIN],
-                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output, timeout=_SECONDS,
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output, timeout=COMPILER_SECONDS,
                     cwd=folder, check=False,
                 ).returncode  # fmt: skip
                 output.seek(0)
@@ -208,11 +208,12 @@ def _descriptor_set(texts: tuple[tuple[str, str], ...]) -> bytes:
             if code == 0:
                 return made.read_bytes()
         except subprocess.TimeoutExpired:
-            raise BadSchema(f"compiling it takes more than {_SECONDS} s") from None
+            raise BadSchema(f"compiling it takes more than {COMPILER_SECONDS} s") from None
         except (OSError, ValueError) as error:
             raise BadSchema(f"it cannot be compiled: {error}") from None
         if code < 0:
-            most = f"at most {_MEMORY_BYTES >> 20} MiB, {_SECONDS} s and a result of {_OUTPUT_BYTES >> 20} MiB"
+            memory, result = COMPILER_MEMORY_BYTES >> 20, COMPILER_OUTPUT_BYTES >> 20
+            most = f"at most {memory} MiB, {COMPILER_SECONDS} s and a result of {result} MiB"
             raise BadSchema(f"compiling it ended with {signal.Signals(-code).name}; the compiler may use {most}")
         raise BadSchema(f"it does not compile: {said or f'exit code {code}'}")
 

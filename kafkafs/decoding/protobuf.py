@@ -245,10 +245,11 @@ def is_repeated(field: Any) -> bool:
 
 
 # A message takes many times its size while it is an object of the library.
-_MOST_BYTES: Final = 4 << 20
-# The text of n bytes of data is at most this long and 16 n, as for Avro. It is counted where the schema's names could
-# make it longer than the second number.
-_MOST_TEXT: Final = 1 << 20
+MOST_BYTES: Final = 4 << 20
+# The text of n bytes of data has at most MOST_TEXT and TEXT_PER_BYTE * n bytes, as for Avro. It is counted where the
+# schema's names could make it longer than _NOT_COUNTED.
+MOST_TEXT: Final = 1 << 20
+TEXT_PER_BYTE: Final = 16
 _NOT_COUNTED: Final = 64 << 20
 _MOST_WITHIN_EACH_OTHER: Final = 100  # messages below the outermost one: the limit of the library's decoding
 _MOST_OF_INDEXES: Final = 64  # longer ones are for the library alone
@@ -269,7 +270,7 @@ class ProtobufDecoder:
         self._classes: dict[tuple[int, ...], Any] = {}  # by message indexes; there are as many as message types
         longest = _longest_name(self._file)
         self._longest_name = longest
-        self._most_of_kernel = min(_MOST_BYTES, _NOT_COUNTED // max(longest, 1))
+        self._most_of_kernel = min(MOST_BYTES, _NOT_COUNTED // max(longest, 1))
         self.program = ProtoProgram()
 
     def message_type(self, indexes: tuple[int, ...]) -> Any:
@@ -279,8 +280,8 @@ class ProtobufDecoder:
     def decode(self, data: bytes) -> bytes:
         """The JSON text of message indexes and message: the proto3 mapping with the field names of the .proto, unset
         fields left out. Raises CannotDecode."""
-        if len(data) > _MOST_BYTES:
-            raise CannotDecode(f"Protobuf data are decoded up to {_MOST_BYTES >> 20} MiB, these are {len(data)} bytes")
+        if len(data) > MOST_BYTES:
+            raise CannotDecode(f"Protobuf data are decoded up to {MOST_BYTES >> 20} MiB, these are {len(data)} bytes")
         try:
             indexes, at = read_indexes(data)
             message = self._class(indexes)()
@@ -341,7 +342,7 @@ class ProtobufDecoder:
         encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
         if size * self._longest_name <= _NOT_COUNTED:
             return encoder.encode(fields)
-        most, parts, length = _MOST_TEXT + 16 * size, [], 0
+        most, parts, length = MOST_TEXT + TEXT_PER_BYTE * size, [], 0
         for part in encoder.iterencode(fields):
             parts.append(part)
             length += len(part)

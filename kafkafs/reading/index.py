@@ -48,8 +48,8 @@ def decider_of(snapshot: LogSnapshot, marker: Marker) -> DecidingMarker | None:
     return decider if marker_of(snapshot, decider) == marker else None
 
 
-_KEPT_BYTES = 32 << 20  # of pieces in memory, in addition to those that open views hold
-_KEPT_STRETCHES = 1024
+KEPT_BYTES = 32 << 20  # of pieces in memory, in addition to those that open views hold
+KEPT_STRETCHES = 1024
 
 
 _WholeKey = tuple[Segment, str, int]  # segment, name of the rendition, epoch
@@ -59,7 +59,7 @@ class ViewIndex:
     """Extents: whole segments, which are kept, and the stretches that single ranges need. Thread-safe."""
 
     def __init__(
-        self, workers: Workers, store: Store | None, kept_bytes: int = _KEPT_BYTES, keys: KeyIndex | None = None
+        self, workers: Workers, store: Store | None, kept_bytes: int = KEPT_BYTES, keys: KeyIndex | None = None
     ) -> None:
         """`keys`: gets the keys of the segments that are measured."""
         # constant after construction
@@ -73,7 +73,7 @@ class ViewIndex:
         self._lock = threading.Lock()
         self._whole: OrderedDict[_WholeKey, Extent] = OrderedDict()
         self._stretches: LRUCache[tuple[_WholeKey, int, int | None, RecordFilter | None], Extent]
-        self._stretches = LRUCache(_KEPT_STRETCHES)
+        self._stretches = LRUCache(KEPT_STRETCHES)
 
     def held(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent | None:
         """A whole segment, measured at least up to the position `end`; None if all of it would have to be measured."""

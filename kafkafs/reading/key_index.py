@@ -18,7 +18,7 @@ from kafkafs.reading.workers import Scans, Workers
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 
-_KEPT_BYTES = 64 << 20  # of filters in memory
+KEPT_BYTES = 64 << 20  # of filters in memory
 _FIRST_BYTES = 8 << 20  # scanned to see whether a segment has too many keys to be listed
 
 
@@ -42,7 +42,7 @@ class KeyIndex:
     """The blocks of segments: Segments are the same object only while their file grows, so what is known of one stays
     right. Thread-safe."""
 
-    def __init__(self, workers: Workers, store: KeyStore | None, kept_bytes: int = _KEPT_BYTES) -> None:
+    def __init__(self, workers: Workers, store: KeyStore | None, kept_bytes: int = KEPT_BYTES) -> None:
         # constant after construction
         self._workers = workers
         self._store = store

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _Part = TypeVar("_Part")
 
 _CHUNK_BYTES: Final = 1 << 20
-_KEYS_BYTES: Final = 1 << 30  # of the key index on disk
+KEYS_BYTES: Final = 1 << 30  # of the key index on disk
 
 
 class PartitionReader:
@@ -272,7 +272,7 @@ def key_index() -> Iterator[KeyIndex]:
 
     store: KeyStore | None
     try:
-        store = KeyStore(default_directory(), _KEYS_BYTES)
+        store = KeyStore(default_directory(), KEYS_BYTES)
     except RuntimeError:  # there is no home directory
         store = None
     keys = KeyIndex(Workers(), store)

@@ -59,7 +59,7 @@ from storage.types import TopicPartition
 MAX_ID: Final = 2**32 - 1
 _MAX_VERSION: Final = 2**31 - 1
 _SHOWN_CHARS: Final = 80
-_MOST_RECORD_BYTES: Final = 16 << 20
+MOST_RECORD_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +226,9 @@ def _is_in(subject: str, wanted: str) -> bool:
 
 
 def _object(raw: bytes, what: str) -> dict[str, Any]:
-    if len(raw) > _MOST_RECORD_BYTES:
+    if len(raw) > MOST_RECORD_BYTES:
         raise CorruptData(
-            f"schema registry's {what} is too large", expected=f"up to {_MOST_RECORD_BYTES} bytes", found=len(raw)
+            f"schema registry's {what} is too large", expected=f"up to {MOST_RECORD_BYTES} bytes", found=len(raw)
         )
     try:
         found = json.loads(raw)

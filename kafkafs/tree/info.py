@@ -21,7 +21,7 @@ from storage.log.topic_info import TopicInfo
 from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
 
 # The messages of a larger partition are not counted for @info.json: that would mean reading the partition.
-_COUNTED_BYTES = 8 << 20
+COUNTED_BYTES = 8 << 20
 _KEPT_CONFIGS = 2_500  # of about 2 KB each
 _XATTRS = (
     "topic", "partition", "log_start_offset", "local_log_start_offset", "log_end_offset", "recovery_point", "segments",
@@ -71,7 +71,7 @@ def _remote_facts(snapshot: LogSnapshot) -> dict[str, Any]:
 
 def _is_complete(facts: Mapping[str, Any]) -> bool:
     """Whether the facts have everything that they have when all files can be read."""
-    if facts["messages"] is None and facts["bytes"] <= _COUNTED_BYTES:
+    if facts["messages"] is None and facts["bytes"] <= COUNTED_BYTES:
         return False
     return facts["last_stable_offset"] is not None and (facts["bytes"] == 0 or facts["first_timestamp"] is not None)
 
@@ -223,7 +223,7 @@ def _stable(snapshot: LogSnapshot) -> int | None:
 
 
 def _messages(snapshot: LogSnapshot, isolation: Isolation | None) -> int | None:
-    if snapshot.size_bytes > _COUNTED_BYTES:
+    if snapshot.size_bytes > COUNTED_BYTES:
         return None
     if isolation is None:
         return snapshot.log_end_offset - snapshot.log_start_offset

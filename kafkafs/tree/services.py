@@ -95,7 +95,7 @@ class DecodedViews:
             return rendition
 
 
-_KEPT_STATES = 4096  # of files without an open handle
+KEPT_STATES = 4096  # of files without an open handle
 
 
 # The files that have a state: of one partition each.
@@ -135,7 +135,7 @@ class StateTable:
             if state is None:
                 state = self._states[node] = make(None)
             self._states.move_to_end(node)
-            if len(self._states) > _KEPT_STATES:
+            if len(self._states) > KEPT_STATES:
                 self._forget_locked(state)
             return state
 
@@ -164,7 +164,7 @@ class StateTable:
 
     def _forget_locked(self, needed: ViewState) -> None:
         """Forgets closed files until few enough are left, also if many were open until now; not the needed one."""
-        excess = len(self._states) - _KEPT_STATES
+        excess = len(self._states) - KEPT_STATES
         closed = (
             node
             for node, state in self._states.items()

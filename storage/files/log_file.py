@@ -268,12 +268,12 @@ class LogFile:
 
 # More than files of lines have: 100,000 partitions with names of 100 characters take 11 MiB in a checkpoint. A sparse
 # file may have any size, whatever the disk has room for.
-_MOST_BYTES: Final = 16 << 20
+MOST_SMALL_FILE_BYTES: Final = 16 << 20
 # For files with an entry for each producer, transaction, commit, or range of batches.
 MOST_ENTRIES_BYTES: Final = 64 << 20
 
 
-def read_whole(path: Path, most_bytes: int = _MOST_BYTES) -> bytes | None:
+def read_whole(path: Path, most_bytes: int = MOST_SMALL_FILE_BYTES) -> bytes | None:
     """The bytes of a file, None when there is none; OSError when it cannot be read, EFBIG when it is larger than
     `most_bytes`. Does not change the access time."""
     try:
@@ -282,7 +282,7 @@ def read_whole(path: Path, most_bytes: int = _MOST_BYTES) -> bytes | None:
         return None
 
 
-def read_existing(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
+def read_existing(path: Path, most_bytes: int = MOST_SMALL_FILE_BYTES) -> bytes:
     """The bytes of a file that must exist; otherwise FileNotFoundError. OSError as `read_whole`."""
     with open(path, "rb", buffering=0, opener=open_quietly) as file:
         size = os.fstat(file.fileno()).st_size

@@ -40,10 +40,11 @@ BLOCK_BYTES = 1024 * 1024
 
 # A batch that takes more is unusual: its memory is not kept for the next call, and of all decoders of the process two
 # have such memory at a time. One that waits goes on after some seconds: its thread may use another's block meanwhile.
-_KEPT_BYTES = 32 * 1024 * 1024
-_KEPT_RECORDS = 1 << 19
-_large = threading.BoundedSemaphore(2)
-_PATIENCE_SECONDS = 2
+LARGE_BYTES = 32 * 1024 * 1024
+LARGE_RECORDS = 1 << 19
+LARGE_AT_A_TIME = 2
+_large = threading.BoundedSemaphore(LARGE_AT_A_TIME)
+PATIENCE_SECONDS = 2
 
 _TOO_LARGE = "record batch is larger than kafkafs reads"
 NO_RECORDS = 1 - 2**63  # instead of a timestamp
@@ -232,9 +233,9 @@ class Decoder:
     def _room(self, records: int) -> Int64s:
         """Columns for at least this many records."""
         if records > self._columns.shape[1]:
-            self._count_large(records > _KEPT_RECORDS)
+            self._count_large(records > LARGE_RECORDS)
             # An odd count of cache lines a column, so that columns do not fall into the same cache sets.
-            capacity = max(records, min(2 * self._columns.shape[1], _KEPT_RECORDS), 4096)
+            capacity = max(records, min(2 * self._columns.shape[1], LARGE_RECORDS), 4096)
             self._columns = np.empty((len(RecordColumn), capacity | 8), np.int64)
         return self._columns
 
@@ -395,17 +396,17 @@ class Decoder:
     def _grow_arena(self, size: int) -> None:
         # Only called when this block needs nothing in the arena. Not a bytearray, which would be zeroed.
         self._arena = memoryview(b"")
-        self._count_large(size > _KEPT_BYTES)
+        self._count_large(size > LARGE_BYTES)
         self._arena = np.empty(max(size, 2 * self.block_bytes), np.uint8).data
 
     def _count_large(self, is_large: bool) -> None:
         if is_large and not self._is_counted:
-            self._is_counted = _large.acquire(timeout=_PATIENCE_SECONDS)
+            self._is_counted = _large.acquire(timeout=PATIENCE_SECONDS)
 
     def _free_large(self) -> None:
-        if len(self._arena) > _KEPT_BYTES:
+        if len(self._arena) > LARGE_BYTES:
             self._arena = memoryview(b"")
-        if self._columns.shape[1] > _KEPT_RECORDS + 8:
+        if self._columns.shape[1] > LARGE_RECORDS + 8:
             self._columns = np.empty((len(RecordColumn), 0), np.int64)
         if self._is_counted:
             self._is_counted = False

@@ -248,7 +248,7 @@ _OF_A_CLUSTER: Final = (
     "leader.replication.throttled.replicas",
     "follower.replication.throttled.replicas",
 )
-_MOST_PARTITIONS: Final = 1_000_000
+MOST_PARTITIONS: Final = 1_000_000
 _OURS_OR_GONE: Final = ("retention.free.bytes", "message.format.version")
 
 
@@ -301,11 +301,11 @@ def plan_topics(
             raise InvalidConfig(f"a value is given for topic {name!r}, which is not among those to revive")
     planned = [_plan(found, name, by_topic[name], request, counts.get(name)) for name in sorted(by_topic)]
     partitions = sum(topic.partition_count for topic in planned)
-    if partitions > _MOST_PARTITIONS:
+    if partitions > MOST_PARTITIONS:
         largest = max(planned, key=lambda topic: topic.partition_count)
         raise InvalidTopic(
             f"the topics have too many partitions, {largest.name} the most: {largest.partition_count}",
-            expected=f"at most {_MOST_PARTITIONS} together",
+            expected=f"at most {MOST_PARTITIONS} together",
             found=partitions,
         )
     return planned

@@ -235,6 +235,6 @@ def test_json_as_it_is(text: str) -> None:
 )
 def test_what_is_not_json(text: str) -> None:
     _, errors = decoded_texts(TextDecoder(table(), "t-value"), [framed(text.encode(), 9)])
-    assert "not valid JSON" in errors[0] or "nested too deeply" in errors[0]
+    assert ("nested too deeply" if text.startswith("[[") else "not valid JSON") in errors[0]
     _, errors = decoded_texts(TextDecoder(table(), "t-value"), [framed(b'"\xff"', 9)])
     assert "not UTF-8" in errors[0]

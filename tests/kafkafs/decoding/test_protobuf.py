@@ -146,7 +146,7 @@ def test_the_compiler_has_limits(limit: str, less: str, monkeypatch: pytest.Monk
 
 
 def test_the_compiler_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proto_files, "_SECONDS", 0)
+    monkeypatch.setattr(proto_files, "COMPILER_SECONDS", 0)
     with pytest.raises(BadSchema, match="takes more than 0 s"):
         proto_files._descriptor_set((("schema.kafkafs.proto", 'syntax="proto3"; message M {}'),))
 

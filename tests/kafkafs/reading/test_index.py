@@ -353,8 +353,8 @@ def test_a_cache_that_others_can_write_is_not_used(live: LiveLog, cache: Path, h
 
 
 def test_lookups_leave_a_bounded_number_of_entries(live: LiveLog, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "_KEPT_STATES", 20)
-    monkeypatch.setattr(index, "_KEPT_STRETCHES", 10)
+    monkeypatch.setattr(services, "KEPT_STATES", 20)
+    monkeypatch.setattr(index, "KEPT_STRETCHES", 10)
     top = tree(live, cache)
     handles = [top.lookup(f"/t/0/offsets/{n}-{n + 1}.txt").open() for n in range(50)]
     for handle in handles:  # an open file keeps its state

@@ -381,12 +381,12 @@ def test_no_room_is_made_for_records_that_are_not_read() -> None:
 @pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
 def test_memory_of_a_large_batch_is_given_back() -> None:
     small = batch([sized(body())])
-    payload = compress(Codec.ZSTD, sized(body(value=bytes(decoder._KEPT_BYTES))))
+    payload = compress(Codec.ZSTD, sized(body(value=bytes(decoder.LARGE_BYTES))))
     large = batch(payload, count=1, attributes=Codec.ZSTD)
     damaged = batch(payload, count=2, attributes=Codec.ZSTD)
     one = Decoder()
     assert len(one.decode(*scanned(large), origin=0)) == 1
-    assert len(one._arena) > decoder._KEPT_BYTES
+    assert len(one._arena) > decoder.LARGE_BYTES
     one.decode(*scanned(small), origin=0)
     assert len(one._arena) == 0
     assert one.decode(*scanned(damaged), origin=0).damage is not None
@@ -401,10 +401,10 @@ def test_memory_of_a_large_batch_is_given_back() -> None:
 
 @pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
 def test_few_decoders_have_large_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    large = scanned(batch(RECORD * (decoder._KEPT_RECORDS + 1), count=decoder._KEPT_RECORDS + 1))
+    large = scanned(batch(RECORD * (decoder.LARGE_RECORDS + 1), count=decoder.LARGE_RECORDS + 1))
     small = scanned(batch([RECORD]))
     monkeypatch.setattr(decoder, "_large", threading.BoundedSemaphore(2))
-    monkeypatch.setattr(decoder, "_PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(decoder, "PATIENCE_SECONDS", 0)
     first, second, third = Decoder(), Decoder(), Decoder()
     for one in (first, second, third):
         assert one.decode(*large, origin=0).damage is None
@@ -419,7 +419,7 @@ def test_few_decoders_have_large_memory_at_a_time(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
 def test_a_decoder_waits_for_another_ones_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    large = scanned(batch(RECORD * (decoder._KEPT_RECORDS + 1), count=decoder._KEPT_RECORDS + 1))
+    large = scanned(batch(RECORD * (decoder.LARGE_RECORDS + 1), count=decoder.LARGE_RECORDS + 1))
     waited: list[float] = []
 
     class Taken:
@@ -429,7 +429,7 @@ def test_a_decoder_waits_for_another_ones_memory(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(decoder, "_large", Taken())
     assert Decoder().decode(*large, origin=0).damage is None
-    assert waited == [decoder._PATIENCE_SECONDS]
+    assert waited == [decoder.PATIENCE_SECONDS]
 
 
 # RecordBlock: choosing, gathering, and bytes at API edges.
