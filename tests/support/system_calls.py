@@ -56,12 +56,11 @@ def traced(command: Sequence[str | Path], output: Path) -> list[str]:
 
 
 def calls(output: Path, directory: Path) -> Iterator[Call]:
-    """The calls that were recorded in `output` and name something in a directory, or the directory itself, which has a
-    plain name."""
+    """The calls that were recorded in `output` and name something in a directory, or the directory itself."""
     within = str(directory)
     for file in sorted(output.iterdir()):
         for line in file.read_text(errors="surrogateescape").splitlines():
-            if within not in line:
+            if within not in _unescaped(line):
                 continue
             match = _LINE.match(line)
             assert match, line  # the last call of a process that was killed in the middle

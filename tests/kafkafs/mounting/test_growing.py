@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import subprocess
 import threading
 import time
@@ -206,21 +207,21 @@ def _reads_of(view: Path, content: bytes, scratch: Path) -> dict[str, bytes]:
     """Commands in which a process reads the file that it, or its parent, has opened; and what they must print."""
     lines = content.splitlines(keepends=True)
     size = b"%d\n" % len(content)
-    copy = scratch / "copy"
+    file, copy, parent = (shlex.quote(str(path)) for path in (view, scratch / "copy", view.parent))
     return {
-        f"cat {view}": content,
-        f"wc -c < {view}": size,
-        f"wc -l < {view}": b"%d\n" % len(lines),
-        f"tail -n 2 {view}": b"".join(lines[-2:]),
-        f"tail -c 20 {view}": content[-20:],
-        f"tail -n +3 {view}": b"".join(lines[2:]),
-        f"head -c -7 {view}": content[:-7],
-        f"tac {view}": b"".join(reversed(lines)),
-        f"cp {view} {copy}; cat {copy}": content,
-        f"rsync {view} {copy}; cat {copy}": content,
-        f"tar cf - -C {view.parent} {view.name} | tar xf - -O": content,
-        f"exec 3< {view}; wc -c <&3; (cat <&3)": size + content,
-        f'python3 -c \'import shutil; shutil.copyfile("{view}", "{copy}")\'; cat {copy}': content,
+        f"cat {file}": content,
+        f"wc -c < {file}": size,
+        f"wc -l < {file}": b"%d\n" % len(lines),
+        f"tail -n 2 {file}": b"".join(lines[-2:]),
+        f"tail -c 20 {file}": content[-20:],
+        f"tail -n +3 {file}": b"".join(lines[2:]),
+        f"head -c -7 {file}": content[:-7],
+        f"tac {file}": b"".join(reversed(lines)),
+        f"cp {file} {copy}; cat {copy}": content,
+        f"rsync {file} {copy}; cat {copy}": content,
+        f"tar cf - -C {parent} {view.name} | tar xf - -O": content,
+        f"exec 3< {file}; wc -c <&3; (cat <&3)": size + content,
+        f"python3 -c 'import shutil, sys; shutil.copyfile(*sys.argv[1:])' {file} {copy}; cat {copy}": content,
     }
 
 

@@ -68,7 +68,7 @@ def test_files(logs: list[LiveLog], tmp_path: Path) -> None:
         assert caught.value.errno == errno.EROFS
         found = subprocess.run(["grep", "-rlx", expected(logs, b"plain").split(b"\n")[0], topic / "keys"],
                                capture_output=True, text=True, timeout=120, check=True)  # fmt: skip
-        assert found.stdout.split() == [str(topic / "keys" / "plain.txt")]
+        assert found.stdout.splitlines() == [str(topic / "keys" / "plain.txt")]
         status = json.loads((mount.path / "@status.json").read_bytes())["key_index"]
         assert status["segments"] == 4
         assert b"kafkafs_key_index_keys " in (mount.path / "@metrics").read_bytes()

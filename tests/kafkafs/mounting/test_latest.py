@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def test_tools_and_sizes(tmp_path: Path) -> None:
             assert shell(f"tail -n 3 {name}", topic) == b"".join(content.splitlines(keepends=True)[-3:])
             assert shell(f"dd if={name} bs=777 status=none", topic) == content
             copied = tmp_path / name.replace("/", "-")
-            shell(f"cp {name} {copied}", topic)
+            shell(f"cp {name} {shlex.quote(str(copied))}", topic)
             assert copied.read_bytes() == content
             assert (topic / name).stat().st_size == len(content)
         assert shell("tar cf - latest.txt 0/latest.jsonl | tar xOf - latest.txt", topic) == expected["latest.txt"]

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -162,10 +163,10 @@ def test_a_writable_mount_says_where_its_log_goes(log_dir: Path, mnt: Path) -> N
 
 def test_what_is_mounted_is_named(log_dir: Path, mnt: Path) -> None:
     mount(log_dir, mnt)
-    line = next(line for line in Path("/proc/mounts").read_text().splitlines() if f" {mnt} " in line)
-    source, _, kind, options, *_ = line.split(" ")
-    assert (source, kind) == (str(log_dir), "fuse.kafkafs")
-    assert {"ro", "nosuid", "nodev"} <= set(options.split(","))
+    listed = subprocess.check_output(["findmnt", "--json", "-o", "SOURCE,FSTYPE,OPTIONS", mnt])
+    (found,) = json.loads(listed)["filesystems"]
+    assert (found["source"], found["fstype"]) == (str(log_dir), "fuse.kafkafs")
+    assert {"ro", "nosuid", "nodev"} <= set(found["options"].split(","))
     run_kafkafs("umount", mnt)
 
 
@@ -485,7 +486,7 @@ class TestMountCommand:
             pytest.skip("no mount.fuse here")
         (tmp_path / "bin").mkdir()
         (tmp_path / "bin" / "kafkafs").symlink_to(KAFKAFS[0])
-        bind = f"mount --bind {tmp_path}/bin /usr/local/bin"
+        bind = f"mount --bind {shlex.quote(str(tmp_path / 'bin'))} /usr/local/bin"
         if subprocess.run(["unshare", "-m", "bash", "-c", bind], capture_output=True, check=False).returncode != 0:
             pytest.skip("no mount namespaces here")
 
@@ -501,22 +502,23 @@ class TestMountCommand:
     def test_mount(self, run: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
         result = run(
             """
-            mount -t fuse.kafkafs $LOGDIR $MNT -o ro,noexec,isolation=read_committed
-            cat $MNT/t/0/messages.txt
-            grep -c '"isolation": "read_committed"' $MNT/@status.json
-            grep " $MNT " /proc/mounts | grep -c noexec
-            umount $MNT
+            mount -t fuse.kafkafs "$LOGDIR" "$MNT" -o ro,noexec,isolation=read_committed
+            cat "$MNT/t/0/messages.txt"
+            grep -c '"isolation": "read_committed"' "$MNT/@status.json"
+            findmnt -n -o OPTIONS "$MNT" | grep -c noexec
+            umount "$MNT"
             """
         )
         assert (result.returncode, result.stdout, result.stderr) == (0, "one\ntwo\n1\n1\n", "")
 
-    def test_fstab(self, run: Callable[[str], subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+    def test_fstab(self, run: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
         result = run(
-            f"""
-            echo "$LOGDIR $MNT fuse.kafkafs ro,noauto,nofail,user,_netdev,x-systemd.automount 0 0" >{tmp_path}/fstab
-            mount -T {tmp_path}/fstab $MNT
-            cat $MNT/t/0/messages.txt
-            kafkafs umount $MNT
+            r"""
+            options=ro,noauto,nofail,user,_netdev,x-systemd.automount
+            echo "${LOGDIR// /\\040} ${MNT// /\\040} fuse.kafkafs $options 0 0" >"$MNT.fstab"
+            mount -T "$MNT.fstab" "$MNT"
+            cat "$MNT/t/0/messages.txt"
+            kafkafs umount "$MNT"
             """
         )
         assert (result.returncode, result.stdout, result.stderr) == (0, "one\ntwo\n", "")
@@ -543,9 +545,9 @@ class TestMountCommand:
         assert (result.stdout, result.stderr) == (words, "")
 
     def test_errors(self, run: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
-        result = run("mount -t fuse.kafkafs $LOGDIR $MNT -o ro,nonsense=1")
+        result = run('mount -t fuse.kafkafs "$LOGDIR" "$MNT" -o ro,nonsense=1')
         assert result.returncode != 0
         assert "unknown mount option nonsense" in result.stderr
-        result = run("mount -t fuse.kafkafs $LOGDIR/none $MNT -o ro")
+        result = run('mount -t fuse.kafkafs "$LOGDIR/none" "$MNT" -o ro')
         assert result.returncode != 0
         assert "no such log directory" in result.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from storage.types import TopicPartition
 from tests.support.fixtures import requires_fixtures
 from tests.support.mounts import mounted, requires_fuse
-from tests.support.reference_views import jsonl_objects, parsed, txt
+from tests.support.reference_views import check_log_view, jsonl_objects, parsed, txt
 from tests.support.tiers import KEYS, LAYOUTS, TIERS, golden_of, partitions
 
 pytestmark = [requires_fuse, requires_fixtures]
@@ -28,7 +29,9 @@ def test_every_record(layout: str, tmp_path: Path) -> None:
             assert found == jsonl_objects(tp.topic, tp.partition, golden), tp
             named = sorted(path.name for path in (directory / "segments").glob("*.log"))
             bytes_of = b"".join((directory / "segments" / name).read_bytes() for name in named)
-            assert (directory / "messages.log").read_bytes() in bytes_of, tp
+            log_start_offset = json.loads((directory / "@info.json").read_bytes())["log_start_offset"]
+            view = (directory / "messages.log").read_bytes()
+            check_log_view(view, bytes_of, log_start_offset, golden, "read_committed")
         sizes = {path.stat().st_size for path in (TIERS / "tier-local").glob("part-*/*.log")}
         shown = {path.stat().st_size for path in (mount.path / "part/0/segments").glob("*.log")}
         assert sizes <= shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def built(tmp_path: Path) -> BuiltLogDir:
 
 def walk(mnt: Path) -> None:
     """Looks at everything: names, attributes, extended attributes, contents in every format."""
-    subprocess.run(f"tar cf - {mnt} | cat >/dev/null", shell=True, check=True, timeout=240)
+    subprocess.run(f"tar cf - {shlex.quote(str(mnt))} | cat >/dev/null", shell=True, check=True, timeout=240)
     subprocess.run(["find", str(mnt), "-type", "f", "-exec", "md5sum", "{}", "+"], check=True, capture_output=True)
     for folder, _, files in os.walk(mnt):
         for name in (".", *files):

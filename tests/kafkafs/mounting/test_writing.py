@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -67,7 +68,7 @@ TOOLS: dict[str, tuple[str, list[bytes]]] = {
     "printf without newlines": ("{ printf a; printf b; printf 'c\\nd'; } > @append", [b"abc", b"d"]),
     "two processes, one descriptor": ("{ (printf a); (printf b); } > @append", [b"ab"]),
     "dd in pieces": ("printf 'a\\nb\\n' | dd of=@append bs=1 2> /dev/null", [b"a", b"b"]),
-    "cp": ("f=$(mktemp); printf 'a\\nb\\n' > $f; cp --preserve=mode $f @append; rm $f", [b"a", b"b"]),
+    "cp": ('f=$(mktemp); printf "a\\nb\\n" > "$f"; cp --preserve=mode "$f" @append; rm "$f"', [b"a", b"b"]),
     "jsonl": ("""echo '{"value":"v","key":"k"}' >> @append.jsonl""", [b"v"]),
     "touch": ("touch @append; chmod 600 0/@append; truncate -s 5 @append", []),
 }
@@ -107,7 +108,7 @@ def test_holes_are_zeros(topic: Path, tmp_path: Path, tool: str, holes: str) -> 
     """Tools move on over the holes of a sparse file, and write nothing there."""
     parts, size = HOLES[holes]
     content = sparse(tmp_path / "sparse", *parts, size=size)
-    shell(COPYING[tool].format(tmp_path / "sparse"), topic)
+    shell(COPYING[tool].format(shlex.quote(str(tmp_path / "sparse"))), topic)
     eventually(topic, content.splitlines() if content.endswith(b"\n") else content.split(b"\n"))
 
 
@@ -118,7 +119,7 @@ def test_a_hole_that_is_too_long_for_a_message_is_refused(topic: Path, tmp_path:
                 file.seek(position)
                 file.write(data)
             file.truncate(max(size, file.tell()))
-        assert "Message too long" in shell(f"cp {tmp_path / name} @append", topic, code=1)
+        assert "Message too long" in shell(f"cp {shlex.quote(str(tmp_path / name))} @append", topic, code=1)
     assert messages(topic) == [b"a", b"a"]
 
 

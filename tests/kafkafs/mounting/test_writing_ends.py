@@ -78,7 +78,7 @@ def test_a_last_line_is_a_message_after_umount(tmp_path: Path) -> None:
     assert not (tmp_path / "logs" / ".lock").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_end_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
     with writable(tmp_path) as process:
         fd = os.open(tmp_path / "mnt" / "t" / "@append", os.O_WRONLY)
@@ -106,7 +106,7 @@ def test_kill_9_under_writers_loses_no_complete_line(tmp_path: Path) -> None:
             process.wait()
             detach(tmp_path / "mnt")
             for name, writer in zip(writing, writers, strict=True):
-                writer.wait(timeout=PATIENCE)
+                assert writer.wait(timeout=PATIENCE) == 0, f"{name} had a short write"
                 written[name] = int((tmp_path / name).read_bytes().splitlines()[-1])
     assert all(written.values())
     with writable(tmp_path):
@@ -136,7 +136,8 @@ def test_a_full_disk(tmpfs: Path, tmp_path: Path) -> None:
     line = b"x" * 999 + b"\n"
     with mounted(tmpfs / "logs", tmp_path / "mnt", write=True) as mount, killed_after(mount.process):
         append = mount.path / "t" / "@append"
-        result = subprocess.run(["bash", "-c", f"yes {'y' * 999} > {append}"], capture_output=True, check=False)
+        command = ["bash", "-c", 'yes "$1" > "$2"', "bash", "y" * 999, append]
+        result = subprocess.run(command, capture_output=True, check=False)
         assert b"No space left on device" in result.stderr
         with append.open("wb", buffering=0) as file:
             with fails_with(errno.ENOSPC):
@@ -191,7 +192,8 @@ def test_a_disk_that_starts_to_fail(tmp_path: Path) -> None:
         bad, good = (tmp_path / "mnt" / topic / "@append" for topic in ("t", "good"))
         bad.write_bytes(b"x" * 100_000 + b"\n")
         subprocess.run(["prlimit", f"--pid={process.pid}", "--fsize=50000:"], check=True)
-        said = subprocess.run(["bash", "-c", f"seq 1000 > {bad}"], capture_output=True, text=True, check=False)
+        command = ["bash", "-c", 'seq 1000 > "$1"', "bash", bad]
+        said = subprocess.run(command, capture_output=True, text=True, check=False)
         assert "Input/output error" in said.stderr
         good.write_bytes(b"while it fails\n")
         subprocess.run(["prlimit", f"--pid={process.pid}", "--fsize=unlimited:"], check=True)
