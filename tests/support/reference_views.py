@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from storage.errors import StorageError
 from storage.log.log_dir import LogDir
 from storage.types import Isolation
 from tests.support.blocks import json_text
+from tests.support.broker_rules import stored_batches
 from tests.support.fixtures import Golden
 
 PLAIN = [ext for ext in RENDERED if ext != DECODED]  # the formats of a directory without schemas
@@ -45,6 +46,18 @@ def jsonl_objects(topic: str, partition: int, records: Iterable[Golden]) -> list
 def parsed(lines: bytes) -> list[object]:
     assert lines == b"" or lines.endswith(b"\n")
     return [json.loads(line) for line in lines.split(b"\n")[:-1]]
+
+
+def check_log_view(view: bytes, files: bytes, log_start_offset: int, shown: Sequence[Golden], isolation: str) -> None:
+    """`messages.log` has the whole batches of the segments `files` from the one with the log start offset on. With
+    `read_committed` it may end before a transaction that is open, after all messages that are `shown`."""
+    expected = [batch for batch in stored_batches(files) if batch.last_offset >= log_start_offset]
+    count = len(list(stored_batches(view)))
+    assert view == b"".join(batch.data for batch in expected[:count])
+    if count < len(expected):
+        assert isolation == "read_committed"
+        assert expected[count].transactional
+        assert not shown or shown[-1].offset < expected[count].last_offset
 
 
 def tree_of(log_dir: Path, isolation: str = "read_uncommitted", **options: object) -> Tree:

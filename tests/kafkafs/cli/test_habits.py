@@ -42,7 +42,7 @@ def fetched(logs: Path, offset: object) -> bytes:
 def test_from_the_beginning(logs: Path, word: str) -> None:
     assert output_of("cat", logs, "orders", "--offsets", word) == b"one\ntwo\nthree\n"
     assert output_of("digest", logs, "orders", "--offsets", word) == output_of("digest", logs, "orders")
-    assert output_of("diff", logs, logs, "orders", "--offsets", word)
+    assert output_of("diff", logs, logs, "orders", "--offsets", word) == b"orders/0: equal\norders/1: equal\n"
     assert reset_to(logs, word) == [0, 0]
     assert fetched(logs, word) == fetched(logs, 0)
 
@@ -73,7 +73,9 @@ def test_days(tmp_path: Path) -> None:
     assert at("until-today") == at("--today") == ["old", "week", "yesterday"]
     assert at("last-1w") == ["week", "yesterday", "today"]
     assert reset_time(tmp_path, "today") == 3
-    assert output_of("mirror", tmp_path, tmp_path.with_name("copy"), "--until", "2000-01-01")
+    for until, end_offset in (("2000-01-01", 0), ("today", len(times))):
+        copy = json.loads(output_of("mirror", tmp_path, tmp_path.with_name("copy"), "t", "--until", until, "--json"))
+        assert [partition["log_end_offset"] for partition in copy["partitions"]] == [end_offset]
     told = run("cat", tmp_path, "t", "--time", str(midnight))
     assert told.exit_code == 2
     assert f"write {midnight}-- or until-{midnight}" in told.stderr

@@ -151,4 +151,4 @@ def test_the_program_itself(places: dict[str, Path]) -> None:
     assert (copying.returncode, out) == (4, b"")
     assert err.startswith(f"kafkafs: {places['ETC']}: not a log directory; expected meta.properties".encode())
     assert not places["NEW"].exists()
-    assert output_of("count", places["GOOD"])
+    assert json.loads(output_of("count", places["GOOD"], "--json"))["total"] == 1
