@@ -91,8 +91,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "kafkafs.decoding", "kafkafs.reading", "kafkafs.writing",
     ),
     "kafkafs.mounting": (
-        "storage.config", "storage.tier", "storage.log", "storage.directory", "storage.upkeep", KAFKAFS_GROUND,
-        "kafkafs.schemas", "kafkafs.reading", "kafkafs.tree",
+        "storage.config", "storage.files", "storage.tier", "storage.log", "storage.directory", "storage.upkeep",
+        KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.reading", "kafkafs.tree",
     ),
     "kafkafs.cli": (
         "storage.format", "storage.files", "storage.tier", "storage.log", "storage.append", "storage.recovery",
