@@ -46,8 +46,9 @@ def doctor(
     what recovery cuts, how much it checks before it is ready, and which damage it does not notice.
 
     With --json each prediction has the broker's reaction. Findings: `refuses` (it does not start), `takes-offline`,
-    `sets-aside` (a stray), `creates-empty`, `cuts`, `does-not-notice` (reads fail there later). Notes: `removes`,
-    `repairs`, `recovers`, `ignores`. `loses_nothing` is null with --quick where nothing else was found.
+    `sets-aside` (a stray), `creates-empty`, `cuts`, `does-not-notice` (reads fail there later), `forgets` (messages in
+    tiered storage). Notes: `removes`, `repairs`, `recovers`, `fetches` (from tiered storage), `ignores`.
+    `loses_nothing` is null with --quick where nothing else was found.
 
     With --tier, what `kafkafs tier` lists as gaps, missing and orphaned is told too (`remote-segment`, `remote-parts`,
     `remote-orphans`), with --quick as well.

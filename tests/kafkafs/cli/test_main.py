@@ -12,6 +12,7 @@ import pytest
 
 from kafkafs.cli import main
 from kafkafs.cli.shared_options import whole_number
+from storage.diagnosis.predictions import Reaction
 from storage.errors import LogLocked
 from tests.support.builders import build_log_dir
 from tests.support.commands import output_of, run
@@ -183,3 +184,8 @@ def test_an_interrupt_while_python_forks() -> None:
 )
 def test_whole_number(text: str, number: int | None) -> None:
     assert whole_number(text, 2**31 - 1) == number
+
+
+def test_the_help_of_doctor_names_every_reaction() -> None:
+    told = run("doctor", "--help").stdout
+    assert [name for name in (one.name_in_reports for one in Reaction) if f"`{name}`" not in told] == []
