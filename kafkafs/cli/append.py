@@ -11,7 +11,15 @@ import click
 
 from kafkafs.cli import say
 from kafkafs.cli.process import DATA_ERROR
-from kafkafs.cli.shared_options import LOGDIR, SCHEMAS, TopicPartitionPattern, check_topic, open_log_dir
+from kafkafs.cli.shared_options import (
+    LOGDIR,
+    SCHEMAS,
+    WAIT,
+    TopicPartitionPattern,
+    check_topic,
+    open_log_dir,
+    open_owned,
+)
 
 if TYPE_CHECKING:
     from kafkafs.writing.line_parsers import Parse
@@ -35,6 +43,7 @@ _READ_BYTES = 128 << 10
 @click.option("--key-separator", metavar="S", help="With txt: the text before S in a line is the key.")
 @SCHEMAS
 @click.option("--force", is_flag=True, help="Also append to a topic that has several replicas.")
+@WAIT
 @click.pass_context
 def append(
     ctx: click.Context,
@@ -61,7 +70,7 @@ def append(
     from kafkafs.writing.destinations import open_target
     from kafkafs.writing.line_parsers import keyed_txt, parse_txt
     from kafkafs.writing.line_writer import LineWriter
-    from storage.directory.owned_dir import Opening, OwnedDir
+    from storage.directory.owned_dir import Opening
     from storage.errors import StorageError
 
     topic, partition = _parsed(tp)
@@ -71,7 +80,7 @@ def append(
         raise click.UsageError("--schemas is for --format jsonl")
     parse: Parse = parse_txt if key_separator is None else keyed_txt(os.fsencode(key_separator))
     only = None if partition is None else [partition]
-    owned = OwnedDir.open(logdir, Opening(gentle=True, only=only))
+    owned = open_owned(logdir, Opening(gentle=True, only=only))
     failed = True
     try:
         check_topic(owned.log_dir, topic)

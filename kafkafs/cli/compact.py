@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo
-from kafkafs.cli.shared_options import AS_JSON, LOGDIR, TopicPartitionPattern, expand, open_log_dir, passes, report
+from kafkafs.cli.shared_options import (
+    AS_JSON,
+    LOGDIR,
+    WAIT,
+    TopicPartitionPattern,
+    expand,
+    open_log_dir,
+    passes,
+    report,
+)
 
 if TYPE_CHECKING:
     from storage.compaction.compaction import CompactionResult
@@ -22,6 +31,7 @@ if TYPE_CHECKING:
 @LOGDIR
 @click.argument("tp", type=TopicPartitionPattern())
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
+@WAIT
 @AS_JSON
 @click.pass_context
 def compact(ctx: click.Context, logdir: Path, tp: str, dry_run: bool, as_json: bool) -> None:

@@ -148,10 +148,11 @@ def diff(
 ) -> None:
     """Compare the messages of TP in two log directories.
 
-    TP is a topic, topic/partition or a glob. What is compared is what `kafkafs digest` covers. For each partition that
-    differs, the first difference is shown as it is on both sides, and the ranges of offsets that have differences, as
-    finely as --by says. An offset that only one side has is a difference; --offsets (100-199, 100-, 100) limits what is
-    compared. Then comes how many messages differ, and in what, and how many only one side has: those that compaction
+    TP is a topic, topic/partition or a glob. What is compared is what `kafkafs digest` covers. If only one of the
+    directories has a partition, the output says which directory lacks it (with --json `absent_in`). For each partition
+    that differs, the first difference is shown as it is on both sides, and the ranges of offsets that have differences,
+    as finely as --by says. An offset that only one side has is a difference; --offsets (100-199, 100-, 100) limits what
+    is compared. Then comes how many messages differ, and in what, and how many only one side has: those that compaction
     may have removed from the other side are counted apart (with --json in `differences`, of the first 1,048,576
     messages in these ranges): deletions, and messages whose key a later one has. Equal messages that are stored in
     other batches, codecs or format versions are a note on stderr (`stored`).
@@ -167,9 +168,9 @@ def diff(
     sides = open_log_dir(logdir), open_log_dir(other)
     targets = sorted({found for side in sides for found in _named(side, tp)})
     if not targets:
-        expand(sides[0], tp)  # raises what names the first directory
+        raise UnknownTopicOrPartition(f"no topic or partition is named {tp} here, nor in {other}", path=logdir)
     rows: list[dict[str, Any]] = []
-    diffs: list[tuple[TopicPartition, LogDiff]] = []
+    diffs: list[tuple[TopicPartition, LogDiff, str | None]] = []
     with progress_bar() as progress:
         for target in targets:
             try:
@@ -177,19 +178,17 @@ def diff(
             except (StorageError, OSError) as error:
                 rows.append({**asdict(target), "error": text_of(error)})
                 continue
-            diffs.append((target, found))
+            diffs.append((target, found, absent))
             rows.append({**asdict(target), "absent_in": absent, **_json(found, stored)})
     failed = [row["error"] for row in rows if "error" in row]
     differ = any(row.get("differs") for row in rows)
     if as_json:
         print_json({"differ": differ, "partitions": rows})
     else:
-        for target, found in diffs:
-            _print(target, found, (logdir, other))
+        for target, found, absent in diffs:
+            _print(target, found, (logdir, other), absent)
     for row in rows:
         place = f"{row['topic']}/{row['partition']}"
-        if row.get("absent_in") is not None:
-            say(f"{place} is not in {row['absent_in']}")
         if not row.get("differs", True) and row["stored"][0] != row["stored"][1] and row["absent_in"] is None:
             how = (f"{side} has {_layout(one)}" for side, one in zip((logdir, other), row["stored"], strict=True))
             say(f"{place}: the same messages, stored differently: {'; '.join(how)}")
@@ -240,10 +239,14 @@ def _layout(stored: dict[str, Any]) -> str:
     return f"{stored['batches']} batches ({', '.join([formats, *stored['codecs']])})"
 
 
-def _print(tp: TopicPartition, found: LogDiff, sides: tuple[Path, Path]) -> None:
+def _print(tp: TopicPartition, found: LogDiff, sides: tuple[Path, Path], absent: str | None) -> None:
+    """`absent`: the directory that does not have the partition."""
     if found.first is None:
-        echo(f"{tp}: equal")
+        no_message = f"not in {absent}; the other directory has no message of it in these offsets"
+        echo(f"{tp}: {'equal' if absent is None else no_message}")
         return
+    if absent is not None:
+        echo(f"{tp}: not in {absent}")
     ranges = ", ".join(f"{first}-{last}" for first, last in found.ranges)
     echo(f"{tp}: differs first at offset {found.first.offset}; differences within {ranges}")
     for side, seen in zip(sides, (found.first.left, found.first.right), strict=True):

@@ -16,6 +16,7 @@ from kafkafs.cli.shared_options import (
     ENDS,
     LOGDIR,
     TIER,
+    WAIT,
     Parsed,
     TopicPartitionPattern,
     dated,
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
 
 def _target(text: str) -> str | int | TimeSpec:
     """`earliest`, `latest`, an offset, or a time as in the range names."""
-    from kafkafs.reading.range_names import MalformedRange, parse_time_spec
+    from kafkafs.reading.range_names import MalformedRange, is_epoch_ms, parse_time_spec
 
     if text in ENDS:
         return ENDS[text]
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and not is_epoch_ms(text):
         number = whole_number(text, MAX_OFFSET)
         if number is None:
             raise ValueError(f"{text!r} is above 2^63-1")
@@ -60,6 +61,7 @@ def _target(text: str) -> str | int | TimeSpec:
     "--topic", "topics", multiple=True, type=TopicPartitionPattern(), help="The partitions to reset; may be repeated."
 )
 @click.option("--force", is_flag=True, help="Also if __consumer_offsets has several replicas.")
+@WAIT
 @AS_JSON
 @TIER
 @click.pass_context
@@ -78,8 +80,9 @@ def groups(
 
     With --reset-to, GROUP continues elsewhere in the partitions that --topic names (a topic, topic/partition or a
     glob): at the earliest or latest message, at an offset, or at the first message at or after a time such as
-    2026-11-20T10:15 (UTC unless it has a zone) or last-2h. Digits alone are an offset. An offset that the log does not
-    have becomes its start or end. The broker must be stopped; when it runs again, the group continues there.
+    2026-11-20T10:15 (UTC unless it has a zone), last-2h or 1795132800000 (13 digits: epoch milliseconds). Other digits
+    are an offset. An offset that the log does not have becomes its start or end. The broker must be stopped; when it
+    runs again, the group continues there.
 
     \b
     kafkafs groups /var/kafka

@@ -20,6 +20,7 @@ from kafkafs.cli.shared_options import (
     AS_JSON,
     MOMENT,
     TIER,
+    WAIT,
     Parsed,
     TopicPartitionPattern,
     check_destination,
@@ -69,6 +70,7 @@ _FLUSH_S = 5.0
     help="List what was copied, with digests, in FILE, for `verify --manifest`; if it exists, it is added to.",
 )
 @click.option("--force", is_flag=True, help="Also copy into partitions that have several replicas.")
+@WAIT
 @AS_JSON
 @TIER
 @click.pass_context

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo, say
-from kafkafs.cli.shared_options import AS_JSON, LOGDIR, TopicPartitionPattern, expand, open_log_dir, report
+from kafkafs.cli.shared_options import (
+    AS_JSON,
+    LOGDIR,
+    WAIT,
+    TopicPartitionPattern,
+    expand,
+    open_log_dir,
+    open_owned,
+    report,
+)
 from kafkafs.cli.terminal import progress_bar
 from storage.types import TopicPartition
 
@@ -33,6 +42,7 @@ _CLUSTER_METADATA = "__cluster_metadata"
     is_flag=True,
     help="Give up writes from Spark that cannot be finished because their staged files are missing.",
 )
+@WAIT
 @AS_JSON
 @click.pass_context
 def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, drop: bool, as_json: bool) -> None:
@@ -94,6 +104,7 @@ def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, dro
 @click.command()
 @LOGDIR
 @click.argument("tp", type=TopicPartitionPattern())
+@WAIT
 @AS_JSON
 @click.pass_context
 def reindex(ctx: click.Context, logdir: Path, tp: str, as_json: bool) -> None:
@@ -105,11 +116,11 @@ def reindex(ctx: click.Context, logdir: Path, tp: str, as_json: bool) -> None:
     \b
     kafkafs reindex /var/kafka orders/3
     """
-    from storage.directory.owned_dir import Opening, OwnedDir
+    from storage.directory.owned_dir import Opening
     from storage.errors import StorageError
 
     chosen = _chosen(logdir, tp)
-    owned = OwnedDir.open(logdir, Opening(gentle=True, only=()))
+    owned = open_owned(logdir, Opening(gentle=True, only=()))
     reports: list[RecoveryReport] = []
     errors: dict[TopicPartition, Exception] = {}
     try:
@@ -135,11 +146,11 @@ def _recover(
     logdir: Path, only: Sequence[TopicPartition] | None, progress: Progress, *, drop: bool
 ) -> tuple[list[RecoveryReport], dict[TopicPartition, Exception], list[PendingWrite], bool, list[tuple[Path, int]]]:
     """Also returns the writes that are still pending or were given up, and the staged files that were removed."""
-    from storage.directory.owned_dir import Opening, OwnedDir
+    from storage.directory.owned_dir import Opening
     from storage.staged_writes import staging
     from storage.staged_writes.pending_writes import give_up, pending_writes
 
-    owned = OwnedDir.open(logdir, Opening(trust_clean=False, only=only), progress=progress)
+    owned = open_owned(logdir, Opening(trust_clean=False, only=only), progress)
     try:
         if owned.commits.problem is not None:
             say(owned.commits.problem)

@@ -14,6 +14,7 @@ from kafkafs.cli.shared_options import (
     AS_JSON,
     LOGDIR,
     TIER,
+    WAIT,
     Parsed,
     TopicPartitionPattern,
     expand,
@@ -45,6 +46,7 @@ def _before(text: str) -> int:
     "--before", type=Parsed("OFFSET", _before), help="First delete the records below OFFSET ('end': all records)."
 )
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed, and why the rest stays.")
+@WAIT
 @AS_JSON
 @TIER
 @click.pass_context

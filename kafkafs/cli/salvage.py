@@ -12,6 +12,7 @@ from kafkafs.cli.shared_options import (
     AS_JSON,
     LOGDIR,
     TIER,
+    WAIT,
     TopicPartitionPattern,
     check_destination,
     each,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     help="The log directory to copy into; created if necessary.",
 )
 @click.option("--force", is_flag=True, help="Also copy into partitions that have several replicas.")
+@WAIT
 @AS_JSON
 @TIER
 @click.pass_context

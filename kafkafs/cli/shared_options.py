@@ -17,6 +17,7 @@ from kafkafs.cli import fail_with, say, text_of
 from kafkafs.cli.terminal import print_json
 from storage.errors import BadDestination, StorageError, UnknownTopicOrPartition
 from storage.files import names
+from storage.progress import NoProgress
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 
     from kafkafs.reading.range_names import OffsetSpec
     from storage.compaction.compaction import CompactionResult
-    from storage.directory.owned_dir import OwnedDir
+    from storage.directory.owned_dir import Opening, OwnedDir
     from storage.log.log_dir import LogDir
+    from storage.progress import Progress
     from storage.tier.tier import Tier
     from storage.upkeep.retention import RetentionResult
 
@@ -220,6 +222,31 @@ def each(chosen: Sequence[TopicPartition], run: Callable[[TopicPartition], None]
     return errors
 
 
+def _wait(ctx: click.Context, _param: click.Parameter, seconds: float) -> None:
+    ctx.meta["kafkafs.wait"] = seconds
+
+
+WAIT: Final = click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=0,
+    metavar="SECONDS",
+    expose_value=False,
+    callback=_wait,
+    help="Wait so long for the lock of the log directory that is written to, if another process holds it (default: 0).",
+)
+
+
+def open_owned(logdir: Path, opening: Opening, progress: Progress | None = None) -> OwnedDir:
+    """A log directory opened for writing, which the caller closes. While another process holds the lock, waits as long
+    as `--wait` says (`WAIT`); then raises LogLocked."""
+    from storage.directory.owned_dir import OwnedDir
+    from storage.files.dir_lock import when_free
+
+    seconds: float = click.get_current_context().meta.get("kafkafs.wait", 0)
+    return when_free(lambda: OwnedDir.open(logdir, opening, progress=progress or NoProgress()), seconds)
+
+
 @contextmanager
 def owned_dir(
     logdir: Path,
@@ -230,9 +257,9 @@ def owned_dir(
 ) -> Iterator[OwnedDir]:
     """A directory that is opened for writing (see `Opening`) and closed. `errors` gets those of partitions that did not
     close and have none yet. Raises what kept the directory's own files from being written."""
-    from storage.directory.owned_dir import Opening, OwnedDir
+    from storage.directory.owned_dir import Opening
 
-    owned = OwnedDir.open(logdir, Opening(create=create, gentle=True, only=only))
+    owned = open_owned(logdir, Opening(create=create, gentle=True, only=only))
     try:
         yield owned
     finally:

@@ -18,6 +18,7 @@ from kafkafs.cli.shared_options import (
     AS_JSON,
     LOGDIR,
     TIER,
+    WAIT,
     Parsed,
     TopicName,
     check_destination,
@@ -63,13 +64,17 @@ CONFIG = click.option(
 @TOPIC
 @PARTITIONS
 @CONFIG
+@WAIT
 def create(logdir: Path, topic: str, partitions: int | None, config: tuple[tuple[str, str], ...]) -> None:
     """Create TOPIC in LOGDIR, which is created if necessary. The topic keeps everything unless configured otherwise.
 
     \b
     kafkafs topics create ./logs orders --partitions 3 --config cleanup.policy=compact
     """
+    from storage.directory.guest_rules import check_topic_may_be_made_by_hand
+
     check_destination(logdir)
+    check_topic_may_be_made_by_hand(topic)
     with _opened(logdir, create=True) as owned:
         owned.create_topic(topic, partitions, dict(config))
 
@@ -80,6 +85,7 @@ def create(logdir: Path, topic: str, partitions: int | None, config: tuple[tuple
 @CONFIG
 @click.option("--unset", multiple=True, metavar="K", help="Remove a configuration of the topic.")
 @PARTITIONS
+@WAIT
 def alter(
     logdir: Path,
     topic: str,
@@ -92,11 +98,14 @@ def alter(
     \b
     kafkafs topics alter ./logs orders --config retention.ms=86400000 --unset compression.type
     """
+    from storage.directory.guest_rules import check_topic_may_be_made_by_hand
+
     if not config and not unset and partitions is None:
         raise click.UsageError("nothing to alter: give --config, --unset or --partitions")
     with _opened(logdir) as owned:
         check_topic(owned.log_dir, topic)
         if partitions is not None:
+            check_topic_may_be_made_by_hand(topic)
             owned.add_partitions(topic, partitions)
         if config or unset:
             owned.alter_config(topic, dict(config), unset)
@@ -105,6 +114,7 @@ def alter(
 @click.command()
 @LOGDIR
 @TOPIC
+@WAIT
 def delete(logdir: Path, topic: str) -> None:
     """Remove TOPIC from LOGDIR, with all its messages.
 

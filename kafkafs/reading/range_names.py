@@ -203,9 +203,14 @@ def _count(digits: str, text: str) -> int:
     return count
 
 
+def is_epoch_ms(text: str) -> bool:
+    """Whether digits are a time: 13 of them."""
+    return re.fullmatch(_EPOCH_MS, text) is not None
+
+
 def _instant_ns(moment: str, text: str) -> int:
     """A period's start, an instant with a fraction, or 13 digits of epoch ms; in ns, for exact comparison."""
-    if re.fullmatch(_EPOCH_MS, moment):
+    if is_epoch_ms(moment):
         return int(moment) * _NANOS
     match = _match_moment(moment, text)
     fraction = match["fraction"]
@@ -219,7 +224,7 @@ def _ceil_ms(ns: int) -> int:
 
 
 def _period(text: str) -> TimeBetween:
-    match = None if re.fullmatch(_EPOCH_MS, text) else _match_moment(text, text)
+    match = None if is_epoch_ms(text) else _match_moment(text, text)
     if match is None or match["fraction"] is not None:
         raise MalformedRange(f"{text!r} is an instant, not a period; write {text}-- or until-{text}")
     return TimeBetween(*_bounds(match, text))

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -38,7 +37,7 @@ from kafkafs.spark.options import REFUSED_BY_SINK, SINK, by_lower_name, director
 from kafkafs.spark.python_workers import WorkerStart, require_compiled
 from kafkafs.spark.staged_task import stage
 from storage.directory.owned_dir import Opening, OwnedDir
-from storage.errors import CorruptCheckpoint, LogLocked
+from storage.errors import CorruptCheckpoint
 from storage.files import commit_ledger, dir_lock
 from storage.files.commit_ledger import ContentSum, StagedBatchFile, WriteId
 from storage.files.disk import RealDisk
@@ -55,7 +54,6 @@ _COMPRESSION: Final = "kafka.compression.type"
 _CODECS: Final[dict[str, str | None]] = {
     "none": None, "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "zstd": "zstd",
 }  # fmt: skip
-_LOCK_POLL_S: Final = 0.02
 _FITS_A_NAME: Final = re.compile("[0-9A-Za-z-]{1,64}")  # what may be part of a staged file's name
 
 logger = logging.getLogger("kafkafs.spark")
@@ -225,7 +223,7 @@ def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) ->
     if not parsed.path.is_dir():
         raise FileNotFoundError(f"there is no log directory {parsed.path}: `kafkafs topics create` creates one")
     # Checked before tasks do work in vain; the commit checks again.
-    _when_free(parsed, lambda: _refuse_held(parsed.path))
+    dir_lock.when_free(lambda: _refuse_held(parsed.path), parsed.lock_timeout_ms / 1000)
     _warn_of_pending(parsed.path)
     return parsed, columns
 
@@ -274,7 +272,8 @@ def _staged(
 
 def _commit(options: SinkOptions, write: WriteId, messages: Sequence[WriterCommitMessage | None]) -> None:
     files = _files(messages)
-    owned = _when_free(options, lambda: OwnedDir.open(options.path, Opening(gentle=True)))
+    opening = Opening(gentle=True)
+    owned = dir_lock.when_free(lambda: OwnedDir.open(options.path, opening), options.lock_timeout_ms / 1000)
     content = None if write.batch is None else _content(messages)
     try:
         commit.commit(owned, write, files, content=content, force=options.force)
@@ -309,16 +308,3 @@ def _refuse_held(path: Path) -> None:
     pid = dir_lock.holder(path)
     if pid is not None:
         raise dir_lock.locked_error(path.resolve() / dir_lock.NAME, pid)
-
-
-def _when_free(options: SinkOptions, act: Callable[[], _T]) -> _T:
-    """Calls `act` until it does not raise LogLocked, or `lock_timeout_ms` have passed: commits of other queries hold
-    the lock for moments, a mount for as long as it runs."""
-    deadline = time.monotonic() + options.lock_timeout_ms / 1000
-    while True:
-        try:
-            return act()
-        except LogLocked:
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(_LOCK_POLL_S)

@@ -15,13 +15,19 @@ import fcntl
 import os
 import struct
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final, TypeVar
 
 from storage.errors import LogLocked
 from storage.files.disk_protocol import Disk, DiskFile
 from storage.files.opening import open_file
 
 NAME = ".lock"
+
+_POLL_S: Final = 0.02
+_T = TypeVar("_T")
 
 # struct flock of fcntl(2) on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid.
 _FLOCK = struct.Struct("hhqqi4x")
@@ -73,6 +79,19 @@ class DirLock:
                     self._disk.unlink(self._path)
             finally:
                 self._file.close()
+
+
+def when_free(act: Callable[[], _T], timeout_s: float) -> _T:
+    """What `act` returns: it is called until it does not raise LogLocked, or until so many seconds have passed. A
+    command holds the lock for moments, a mount or a broker for as long as it runs."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return act()
+        except LogLocked:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_POLL_S)
 
 
 def holder(directory: Path) -> int | None:

@@ -194,7 +194,7 @@ def test_diff(source: Path, tmp_path: Path) -> None:
     assert "key null" in result.stdout
     assert "key 'key-00000'" in result.stdout
     assert "and 10 bytes more" in result.stdout
-    assert f"t/1 is not in {tmp_path / 'other'}" in result.stderr
+    assert f"t/1: not in {tmp_path / 'other'}\n" in result.stdout
     assert "  different on both sides: 1, in key, value\n" in result.stdout
     assert f"  only in {tmp_path / 'other'}: 1\n" in result.stdout
     told = json.loads(run("diff", source, tmp_path / "other", "t", "--offsets", "10-", "--json").stdout)
@@ -204,6 +204,12 @@ def test_diff(source: Path, tmp_path: Path) -> None:
     assert first["first"]["right"]["value"].startswith("value-0000005")
     assert second["absent_in"] == str(tmp_path / "other")
     assert second["differs"] is False  # it has nothing from offset 10 on
+    said = run("diff", source, tmp_path / "other", "t/1", "--offsets", "10-").stdout
+    assert said.startswith(f"t/1: not in {tmp_path / 'other'}; ")
+    assert run("diff", tmp_path / "other", source, "t/1").stdout.startswith(f"t/1: not in {tmp_path / 'other'}\n")
+    neither = run("diff", source, tmp_path / "other", "missing")
+    assert neither.exit_code == 4
+    assert f"here, nor in {tmp_path / 'other'}" in neither.stderr
     assert output_of("diff", source, tmp_path / "other", "t/0", "--offsets", "0-8") == b"t/0: equal\n"
     zstd_items = [Batch(many(5), Codec.ZSTD), Batch(many(4), Codec.ZSTD)]
     build_log_dir(tmp_path / "zstd", {"t": [zstd_items]})

@@ -66,6 +66,9 @@ def test_a_topics_life(tmp_path: Path) -> None:
         (("create", "{}", "u", "--config", "retention.mss=1"), 2, "Did you mean 'retention.ms'"),
         (("create", "{}", "u", "--config", "retention"), 2, "K=V"),
         (("create", "{}", "u", "--partitions", "0"), 2, "--partitions"),
+        (("create", "{}", "__consumer_offsets"), 4, "internal to Kafka"),
+        (("create", "{}", "__transaction_state", "--partitions", "3"), 4, "internal to Kafka"),
+        (("create", "{}", "__cluster_metadata"), 4, "only they create it"),
         (("alter", "{}", "t"), 2, "nothing to alter"),
         (("alter", "{}", "u", "--config", "retention.ms=1"), 4, "no topic 'u'"),
         (("alter", "{}", "t", "--partitions", "1"), 4, "cannot be removed"),
@@ -97,6 +100,45 @@ def test_a_held_directory(logdir: Path, tmp_path: Path) -> None:
         assert result.exit_code == 3, result.output
         assert "in use" in result.output
     owned.close()
+
+
+def test_the_partitions_of_kafkas_own_topics_stay(logdir: Path) -> None:
+    """Their number says where a group's offsets are."""
+    output_of("groups", logdir, "g", "--reset-to", "latest", "--topic", "t")
+    before = tree_of(logdir)
+    result = run("topics", "alter", logdir, "__consumer_offsets", "--partitions", 60)
+    assert (result.exit_code, "internal to Kafka" in result.stderr) == (4, True)
+    assert tree_of(logdir) == before
+
+
+WAITING = {
+    "append": ("append", "LOGDIR", "t/0"),
+    "compact": ("compact", "LOGDIR", "t"),
+    "groups": ("groups", "LOGDIR", "g", "--reset-to", "latest", "--topic", "t"),
+    "mirror": ("mirror", "OTHER", "LOGDIR"),
+    "recover": ("recover", "LOGDIR"),
+    "reindex": ("reindex", "LOGDIR", "t"),
+    "retain": ("retain", "LOGDIR"),
+    "salvage": ("salvage", "OTHER", "t", "--to", "LOGDIR"),
+    "create": ("topics", "create", "LOGDIR", "u"),
+    "alter": ("topics", "alter", "LOGDIR", "t", "--config", "retention.ms=7"),
+    "delete": ("topics", "delete", "LOGDIR", "t"),
+}
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_waiting_for_the_lock(logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Each command that takes the lock waits for it as long as it is told to, and no longer."""
+    places = {"LOGDIR": logdir, "OTHER": tmp_path / "other"}
+    build_log_dir(places["OTHER"], {"t": [[b"one"]]})
+    words = [places.get(word, word) for word in WAITING[name]]
+    owned = opened(logdir)
+    for limit in ([], ["--wait", "0"], ["--wait", "0.01"]):
+        assert run(*words, *limit).exit_code == 3
+    monkeypatch.setattr("storage.files.dir_lock.time.sleep", lambda _seconds: owned.close())
+    result = run(*words, "--wait", "600")  # may fail afterwards: t is not compacted, for example
+    assert result.exit_code != 3, result.output
+    assert "in use" not in result.output
 
 
 def test_topics_leaves_an_unclean_directory_unclean(logdir: Path) -> None:
