@@ -19,6 +19,7 @@ export KAFKAFS_TEST_CACHE=$cache
 # add: crashes at each operation, both forms of the kernels, processes under strace, most mounts.
 QUICK=(
     tests/test_architecture.py
+    tests/test_bounds.py
     tests/test_documents.py
     tests/storage
     tests/kafkafs
