@@ -82,7 +82,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     ),
     "kafkafs.spark": (
         "storage.format", "storage.files", "storage.tier", "storage.log", "storage.append", "storage.latest",
-        "storage.staged_writes", "storage.directory", "storage.verify", "storage.compaction", KAFKAFS_GROUND,
+        "storage.staged_writes", "storage.directory", "storage.compaction", KAFKAFS_GROUND,
         "kafkafs.schemas", "kafkafs.arrow",
     ),
     "kafkafs.tree": (

@@ -55,6 +55,11 @@ _MEANT = {
     "unmount": "umount MNT",
 }
 
+# Commands that were removed: for one release each says what to use instead.
+_REMOVED = {
+    "spark verify": "`kafkafs verify LOGDIR [TP]`, which checks several segments at once",
+}
+
 
 class _LazyCommands(UserDict[str, Any]):
     """Commands by name. Each is imported when it is first used; until then the name of its module is in its place."""
@@ -95,6 +100,11 @@ class _Main(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if ctx.resilient_parsing:  # a shell completes: there is nobody to read an error
+            return super().resolve_command(ctx, args)
+        for name in (args[0], " ".join(args[:2])):
+            if name in _REMOVED:
+                ctx.fail(f"`kafkafs {name}` was removed. Use {_REMOVED[name]}")
         meant = _MEANT.get(args[0])
         if meant is not None:
             ctx.fail(f"No such command {args[0]!r}. Did you mean `kafkafs {meant}`?")

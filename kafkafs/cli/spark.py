@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -50,7 +50,7 @@ _EXTRA = "Spark is not installed: pip install 'kafkafs[spark]'"
 
 @click.group()
 def spark() -> None:
-    """Export, check, count and compact whole logs in parallel, on Spark.
+    """Export, count and compact whole logs in parallel, on Spark.
 
     Without --master, jobs run on all cores of this machine; under spark-submit or with --master, on a cluster whose
     machines see the directories under the same names.
@@ -284,46 +284,6 @@ def _hour_name(milliseconds: int) -> str:
     if milliseconds not in CALENDAR_MS:
         return f"{milliseconds} ms"
     return (datetime(1970, 1, 1) + timedelta(milliseconds=milliseconds)).strftime("%Y-%m-%dT%H")
-
-
-@spark.command()
-@LOGDIR
-@_TP
-@click.option(
-    "--notes", is_flag=True, help="Also list notes, which the next start repairs; otherwise they are only counted."
-)
-@_job_options
-@TIER
-@click.pass_context
-def verify(
-    ctx: click.Context,
-    logdir: Path,
-    tp: str | None,
-    notes: bool,
-    master: str | None,
-    settings: tuple[str, ...],
-    allow_uncompiled: bool,
-    as_json: bool,
-) -> None:
-    """Check all of LOGDIR, or TP, as `kafkafs verify` does, with the segments spread over Spark's workers.
-
-    \b
-    kafkafs spark verify /var/kafka
-    kafkafs spark verify /var/kafka 'orders*' --json
-
-    Exit code 1 if there is a finding that is not a note.
-    """
-    from kafkafs.cli.verify import report_findings, with_tier
-
-    chosen = None if tp is None else expand(open_log_dir(logdir), tp)
-    with _session(ctx, "verify", master, settings) as session:
-        from kafkafs.spark.jobs.verify import verify as run
-        from kafkafs.spark.jobs.verify import verify_remote
-
-        found = run(session, logdir, chosen, allow_uncompiled=allow_uncompiled)
-        check = partial(verify_remote, session, tier=tier(), allow_uncompiled=allow_uncompiled)
-        found = with_tier(found, logdir, chosen, check)
-    report_findings(ctx, found, notes=notes, as_json=as_json)
 
 
 @spark.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from kafkafs.cli.terminal import print_json, progress_bar
 
 if TYPE_CHECKING:
     from storage.files.manifest import Manifest
-    from storage.log.log_dir import LogDir
+    from storage.progress import Progress
     from storage.types import TopicPartition
     from storage.verify.findings import Finding
 
@@ -63,7 +63,6 @@ def verify(
 
     Exit code 1 if there is a finding that is not a note.
     """
-    from storage.verify.segment_audit import verify_tier
     from storage.verify.verify import verify_log_dir
 
     use_default_signals(ctx)
@@ -75,8 +74,8 @@ def verify(
             from storage.verify.manifest_audit import verify_manifest
 
             found += verify_manifest(logdir, manifest, chosen, progress=progress)
-        found = with_tier(found, logdir, chosen, lambda log_dir, tps: verify_tier(log_dir, tps, progress))
-    report_findings(ctx, found, notes=notes, as_json=as_json)
+        found = _with_tier(found, logdir, chosen, progress)
+    _report_findings(ctx, found, notes=notes, as_json=as_json)
 
 
 def _read(path: Path) -> Manifest:
@@ -101,28 +100,26 @@ def _chosen(logdir: Path, tp: str, manifest: Manifest | None) -> list[TopicParti
         raise
 
 
-def with_tier(
-    found: list[Finding],
-    logdir: Path,
-    chosen: Sequence[TopicPartition] | None,
-    check: Callable[[LogDir, Sequence[TopicPartition]], list[Finding]],
+def _with_tier(
+    found: list[Finding], logdir: Path, chosen: Sequence[TopicPartition] | None, progress: Progress
 ) -> list[Finding]:
-    """`found`, and if the command was given a tier what is wrong with these partitions there. `check` reads their
-    remote segments."""
+    """`found`, and the findings in the tier of these partitions if the command was given a tier."""
     places = tier()
     if places is None:
         return found
     from kafkafs.cli.tier import findings
     from storage.verify.findings import FaultKind
+    from storage.verify.segment_audit import verify_tier
 
     log_dir = open_log_dir(logdir)
-    wanted = log_dir.all_partitions() if chosen is None else chosen
+    partitions = log_dir.all_partitions() if chosen is None else chosen
     # Not that they are unchecked; and what cannot be read is found by reading it.
-    told = [one for one in found if one.kind is not FaultKind.REMOTE_SEGMENTS] + check(log_dir, wanted)
-    return told + [one for one in findings(log_dir, places, wanted) if one.kind is not FaultKind.REMOTE_SEGMENT]
+    in_log_dir = [one for one in found if one.kind is not FaultKind.REMOTE_SEGMENTS]
+    in_tier = [one for one in findings(log_dir, places, partitions) if one.kind is not FaultKind.REMOTE_SEGMENT]
+    return in_log_dir + verify_tier(log_dir, partitions, progress) + in_tier
 
 
-def report_findings(ctx: click.Context, found: list[Finding], *, notes: bool, as_json: bool) -> None:
+def _report_findings(ctx: click.Context, found: list[Finding], *, notes: bool, as_json: bool) -> None:
     """Prints findings and notes; exits with code 1 if there are findings."""
     from storage.verify.findings import Severity
 

@@ -574,23 +574,16 @@ def _check_invented_aborts(report: SegmentReport, path: Path, recovery: str) -> 
 _ASIDE = Repair("a broker does not look at it: consumers stop there")
 
 
-def verify_tier(
-    log_dir: LogDir,
-    chosen: Collection[TopicPartition],
-    progress: Progress,
-    only: Collection[tuple[TopicPartition, int]] | None = None,
-) -> list[Finding]:
-    """What is wrong with the remote segments that are part of these partitions' logs, by path. `log_dir`: with a
-    tier. `only`: the base offsets of those to be checked."""
+def verify_tier(log_dir: LogDir, chosen: Collection[TopicPartition], progress: Progress) -> list[Finding]:
+    """The damage in the remote segments that are part of these partitions' logs, by path. `log_dir`: with a tier."""
     findings = Findings()
     for tp in chosen:
         try:
             snapshot = log_dir.log(tp).snapshot()
         except (StorageError, OSError):
             continue  # what is wrong with the directory itself is found elsewhere
-        remote = [one for one in snapshot.remote if only is None or (tp, one.base_offset) in only]
-        with working(progress, f"{tp} in the tier", sum(segment.size for segment in remote)):
-            for segment in remote:
+        with working(progress, f"{tp} in the tier", sum(segment.size for segment in snapshot.remote)):
+            for segment in snapshot.remote:
                 _audit(snapshot, segment, findings, progress)
     return findings.list()
 

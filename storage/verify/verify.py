@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,9 +100,6 @@ _ELSEWHERE = Repair(note=True)
 
 _Offsets = Mapping[TopicPartition, int]
 
-# Reports of the segments, in their order.
-AuditSegments = Callable[[Sequence[SegmentPlan]], Iterable[SegmentReport]]
-
 
 @dataclass
 class _Directory:
@@ -126,12 +122,10 @@ def verify_log_dir(
     *,
     progress: Progress | None = None,
     workers: int | None = None,
-    audit_segments: AuditSegments | None = None,
 ) -> list[Finding]:
     """Everything wrong in a log directory, by path; `only`: in these partitions, and in the directory's own files.
 
-    `workers`: threads that check segments, by default as many as there are processors. `audit_segments`: checks all
-    segments of all partitions (with `PartitionAudit.audit`), instead of threads here. NotALogDir; OSError when the
+    `workers`: threads that check segments, by default as many as there are processors. NotALogDir; OSError when the
     directory cannot be listed.
     """
     path = real_place(path)
@@ -157,12 +151,9 @@ def verify_log_dir(
     report = progress or NoProgress()
     total = sum(_size(path / tp.dir_name) for tp in chosen)
     with working(report, "verify", total):
-        if audit_segments is not None:
-            _check_at_once(directory, chosen, known, audit_segments)
-        else:
-            count = workers or len(os.sched_getaffinity(0))
-            with ThreadPoolExecutor(count, "verify") as pool:
-                _check_partitions(directory, chosen, known, _SegmentThreads(pool, count, total), report)
+        count = workers or len(os.sched_getaffinity(0))
+        with ThreadPoolExecutor(count, "verify") as pool:
+            _check_partitions(directory, chosen, known, _SegmentThreads(pool, count, total), report)
     _check_checkpoints(directory, known)
     _check_topics(directory, partitions)
     _check_writes(directory, chosen)
@@ -235,19 +226,6 @@ def _check_partitions(
             finish()
     while waiting:
         finish()
-
-
-def _check_at_once(
-    directory: _Directory,
-    chosen: Iterable[TopicPartition],
-    known: Mapping[str, _Offsets],
-    audit_segments: AuditSegments,
-) -> None:
-    """Checks all of them, their segments in one call."""
-    begun = [(one, one.audit.segments()) for one in _begin(directory, chosen, known)]
-    reports = iter(audit_segments([plan for _, plans in begun for plan in plans]))
-    for one, plans in begun:
-        _finish(directory, one, list(islice(reports, len(plans))))
 
 
 class _Started(NamedTuple):

@@ -57,5 +57,4 @@ NOT_TRIED: Final = {
     "spark export": "as spark compact",
     "spark latest": "as spark compact",
     "spark stats": "as spark compact",
-    "spark verify": "as spark compact",
 }

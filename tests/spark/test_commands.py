@@ -69,7 +69,7 @@ def test_spark_does_not_start(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("kafkafs-spark-*"))
 
 
-@pytest.mark.parametrize("command", ["stats", "verify", "export"])
+@pytest.mark.parametrize("command", ["stats", "export"])
 def test_a_mistyped_name_is_told_before_spark_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:

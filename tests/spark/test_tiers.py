@@ -7,17 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.log.log_dir import LogDir
-from storage.progress import NoProgress
-from storage.tier.tier import Tier
-from storage.verify.segment_audit import verify_tier
-from tests.support.commands import run
 from tests.support.fixtures import requires_fixtures
 from tests.support.tiers import ISOLATIONS, KEYS, LAYOUTS, TIERS, golden_of, partitions
 
 PythonException = pytest.importorskip("pyspark.errors").PythonException
 pytest.importorskip("kafkafs.spark.data_source")
-verify_remote = pytest.importorskip("kafkafs.spark.jobs.verify").verify_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,16 +39,3 @@ def test_what_is_lost_fails_the_query_even_if_damage_is_skipped(spark: SparkSess
     options = {"tier": str(TIERS / "lost/tier-local"), "subscribe": "lz", "onCorruptBatch": "skip"}
     with pytest.raises(PythonException, match="messages 781 to 1538 are in tiered storage and cannot be read"):
         spark.read.format("kafkafs").options(**options).load(str(TIERS / "lost/log")).count()
-
-
-def test_verify_reads_the_tier(spark: SparkSession) -> None:
-    place = TIERS / "lost"
-    tier = Tier([str(place / "tier-local")])
-    log_dir = LogDir.open_read_only(place / "log", tier=tier)
-    chosen = log_dir.all_partitions()
-    found = verify_remote(spark, log_dir, chosen, tier=tier)
-    assert [one.name for one in found] == ["remote-segment"]
-    assert found == verify_tier(log_dir, chosen, NoProgress())
-    options = ("--tier", place / "tier-local", "--master", "local[1]")
-    told = json.loads(run("spark", "verify", place / "log", "lz", "--json", *options).stdout)
-    assert [one["name"] for one in told["findings"]] == ["remote-segment", "remote-parts"]

@@ -131,6 +131,8 @@ def test_topics_by_globs(logs: Path) -> None:
         ("unmount mnt", 2, "kafkafs umount MNT"),
         ("topics LOGS", 2, "kafkafs topics list /"),
         ("topics nothing", 2, "No such command 'nothing'"),
+        ("spark verify LOGS orders --notes --tier a", 2, "Use `kafkafs verify LOGDIR [TP]`"),
+        ("spark verify --help", 2, "Use `kafkafs verify LOGDIR [TP]`"),
     ],
 )
 def test_what_is_meant(logs: Path, words: str, code: int, said: str) -> None:

@@ -36,7 +36,6 @@ READING = (
     "spark export LOGDIR NEW",
     "spark stats LOGDIR",
     "spark latest LOGDIR NEW",
-    "spark verify LOGDIR",
     "spark compact LOGDIR t",
     "topics alter LOGDIR t --partitions 3",
     "topics delete LOGDIR t",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kafkafs.spark.jobs.compact import _check_nothing_lost, _CopiedTask, _Scanned
 from kafkafs.spark.jobs.tasks import TO_DRIVER, gather, run_tasks, scatter
+from kafkafs.spark.python_workers import UncompiledKernels
 from storage.compaction.batch_filter import Passed
 from storage.errors import CorruptBatch, StorageError
+from tests.support.builders import build_log_dir
+from tests.support.commands import run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,6 +63,19 @@ def test_why_spark_gave_up(spark: SparkSession) -> None:
         run_tasks(spark, failing, [1], "test")
     with pytest.raises(StorageError, match=r"No module named 'kafkafs'.* -m pip install 'kafkafs"):
         run_tasks(spark, failing, [2], "test")
+
+
+def test_uncompiled_kernels_are_refused(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_dir, table = build_log_dir(tmp_path / "log", {"t": [[b"x"]]}).path, tmp_path / "table"
+    monkeypatch.setattr("storage.format.decode_kernel.__file__", "decode_kernel.py")
+    with pytest.raises(UncompiledKernels, match=r"storage\.format\.decode_kernel"):
+        run_tasks(spark, len, ["task"], "test")
+    assert run_tasks(spark, len, ["task"], "test", allow_uncompiled=True) == [4]
+    for job in (["stats", log_dir], ["export", log_dir, table]):
+        refused = run("spark", *job)
+        assert refused.exit_code == 4
+        assert "--allow-uncompiled" in refused.stderr
+    assert run("spark", "stats", log_dir, "--allow-uncompiled").exit_code == 0
 
 
 def test_what_does_not_arrive_is_noticed() -> None:
