@@ -57,6 +57,8 @@ _MEANT = {
 
 # Commands that were removed: for one release each says what to use instead.
 _REMOVED = {
+    "spark compact": "`kafkafs compact LOGDIR TP`",
+    "spark latest": "`kafkafs cat LOGDIR TP --latest`, or the recipe for Spark in kafkafs/spark/SPARK.md",
     "spark verify": "`kafkafs verify LOGDIR [TP]`, which checks several segments at once",
 }
 

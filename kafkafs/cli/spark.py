@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,8 +27,6 @@ from kafkafs.cli.shared_options import (
     check_destination,
     expand,
     open_log_dir,
-    passes,
-    report,
     say_remote,
     tier,
 )
@@ -39,8 +36,6 @@ from storage.types import Isolation
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.export import Exported
     from kafkafs.spark.jobs.stats import HourStats
-    from storage.compaction.compaction import CompactionResult
-    from storage.directory.owned_dir import OwnedDir
     from storage.types import TopicPartition
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -50,7 +45,7 @@ _EXTRA = "Spark is not installed: pip install 'kafkafs[spark]'"
 
 @click.group()
 def spark() -> None:
-    """Export, count and compact whole logs in parallel, on Spark.
+    """Export and count whole logs in parallel, on Spark.
 
     Without --master, jobs run on all cores of this machine; under spark-submit or with --master, on a cluster whose
     machines see the directories under the same names.
@@ -70,14 +65,6 @@ def _job_options(command: F) -> F:
 
 
 _TP = click.argument("tp", type=TopicPartitionPattern(), required=False)
-_HEADERS = click.option("--headers", is_flag=True, help="Add a column of headers.")
-_COMPRESSION = click.option(
-    "--compression",
-    type=click.Choice(["snappy", "zstd", "lz4", "gzip", "none"]),
-    default="snappy",
-    show_default=True,
-    help="The codec of the Parquet files.",
-)
 
 
 @spark.command()
@@ -96,7 +83,7 @@ _COMPRESSION = click.option(
     is_flag=True,
     help="Continue after messages that were deleted before they were exported, and without absent partitions.",
 )
-@_HEADERS
+@click.option("--headers", is_flag=True, help="Add a column of headers.")
 @click.option(
     "--decode",
     is_flag=True,
@@ -104,7 +91,13 @@ _COMPRESSION = click.option(
 )
 @click.option("--strict", is_flag=True, help="With --decode: exit code 1 if there are values that cannot be decoded.")
 @SCHEMAS
-@_COMPRESSION
+@click.option(
+    "--compression",
+    type=click.Choice(["snappy", "zstd", "lz4", "gzip", "none"]),
+    default="snappy",
+    show_default=True,
+    help="The codec of the Parquet files.",
+)
 @ISOLATION
 @_job_options
 @TIER
@@ -284,112 +277,6 @@ def _hour_name(milliseconds: int) -> str:
     if milliseconds not in CALENDAR_MS:
         return f"{milliseconds} ms"
     return (datetime(1970, 1, 1) + timedelta(milliseconds=milliseconds)).strftime("%Y-%m-%dT%H")
-
-
-@spark.command()
-@LOGDIR
-@click.argument("tp", type=TopicPartitionPattern())
-@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
-@_job_options
-@click.pass_context
-def compact(
-    ctx: click.Context,
-    logdir: Path,
-    tp: str,
-    dry_run: bool,
-    master: str | None,
-    settings: tuple[str, ...],
-    allow_uncompiled: bool,
-    as_json: bool,
-) -> None:
-    """Compact TP as `kafkafs compact` does, in one pass for any number of keys.
-
-    The latest record of each key is found by a shuffle. Segments are rewritten in parallel next to the old ones, and
-    replace them all at once at the end. LOGDIR is locked meanwhile, so no broker or mount can use it.
-
-    \b
-    kafkafs spark compact /var/kafka accounts --dry-run
-    kafkafs spark compact /var/kafka accounts/0
-    """
-    from kafkafs.cli.compact import as_object, print_result
-
-    log_dir = open_log_dir(logdir)
-    with ExitStack() as stack:
-
-        @cache
-        def session() -> Any:
-            # Only after the directory is known to be available, because starting takes seconds.
-            return stack.enter_context(_session(ctx, "compact", master, settings))
-
-        def preview(tp: TopicPartition) -> CompactionResult:
-            running = session()
-            from kafkafs.spark.jobs import compact as job
-
-            return job.preview(running, log_dir, tp, job.CompactOptions(allow_uncompiled=allow_uncompiled))
-
-        def run(owned: OwnedDir, tp: TopicPartition) -> list[CompactionResult]:
-            running = session()
-            from kafkafs.spark.jobs import compact as job
-
-            return [job.compact(running, owned, tp, job.CompactOptions(allow_uncompiled=allow_uncompiled))]
-
-        results, errors = passes(logdir, expand(log_dir, tp), preview, run, dry_run=dry_run)
-    report(ctx, results, errors, print_result, as_object if as_json else None, dry_run=dry_run)
-
-
-@spark.command()
-@LOGDIR
-@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
-@_TP
-@_HEADERS
-@_COMPRESSION
-@ISOLATION
-@_job_options
-@TIER
-@click.pass_context
-def latest(
-    ctx: click.Context,
-    logdir: Path,
-    directory: Path,
-    tp: str | None,
-    headers: bool,
-    compression: str,
-    isolation: str,
-    master: str | None,
-    settings: tuple[str, ...],
-    allow_uncompiled: bool,
-    as_json: bool,
-) -> None:
-    """Write the last message of every key to Parquet files in DIRECTORY, one row a key and partition.
-
-    TP is a topic, topic/partition or a glob; without it, all of LOGDIR except internal topics. Deleted keys and
-    messages without a key are left out, as in latest.jsonl, but for any number of keys: a shuffle finds the last
-    messages. DIRECTORY must not exist yet, or be empty; it is there once the table is complete. The columns are those
-    of `spark export`, without `day`.
-
-    \b
-    kafkafs spark latest /var/kafka ./customers customers
-    """
-    log_dir = open_log_dir(logdir)
-    check_destination(directory, logdir)
-    chosen = expand(log_dir, tp) if tp is not None else [one for one in expand(log_dir, None) if one.topic[:2] != "__"]
-    say_remote(log_dir, chosen)
-    with _session(ctx, "latest", master, settings) as session:
-        from kafkafs.spark.jobs.export import ExportOptions
-        from kafkafs.spark.jobs.latest import LatestOptions
-        from kafkafs.spark.jobs.latest import latest as run
-
-        columns = ExportOptions(headers=headers).columns
-        options = LatestOptions(Isolation(isolation), columns, compression, allow_uncompiled, tier())
-        done = run(session, logdir, directory, chosen, options)
-    if as_json:
-        facts = {"files": done.files, "messages": done.messages, "bytes": done.size_bytes, "undated": done.undated}
-        ends = [{**asdict(one), "end_offset": end} for one, end in sorted(done.ends.items())]
-        print_json({**facts, "seconds": round(done.seconds, 3), "partitions": ends})
-    else:
-        echo(f"{done.messages} messages in {done.files} files, {done.size_bytes} bytes, {done.seconds:.1f} s")
-    if done.undated:
-        say(f"{done.undated} messages have a timestamp outside the range of dates; it is null in the table")
 
 
 def _exported(done: Exported) -> dict[str, Any]:

@@ -127,5 +127,5 @@ def _too_many(snapshot: LogSnapshot, memory_bytes: int, keys: LatestKeys) -> Too
         f"{snapshot.tp} has more keys than the memory for them holds",
         expected=f"keys that fit into {memory_bytes} bytes, 36 bytes each",
         found=f"more than {len(keys)} keys",
-        advice="Allow more memory (-o latest_memory=…), or let `kafkafs spark latest` find them with many processes",
+        advice="Allow more memory (-o latest_memory=…), or use the recipe for Spark in kafkafs/spark/SPARK.md",
     )

@@ -53,8 +53,6 @@ NOT_TRIED: Final = {
     "completion": "reads no log directory",
     "mount": "tried apart, as a mount",
     "umount": "tried apart, as a mount",
-    "spark compact": "Spark takes seconds to start; its tasks read as these commands do",
-    "spark export": "as spark compact",
-    "spark latest": "as spark compact",
-    "spark stats": "as spark compact",
+    "spark export": "Spark takes seconds to start; its tasks read as these commands do",
+    "spark stats": "as spark export",
 }

@@ -54,11 +54,6 @@ def data_file(tp: TopicPartition, day: int, first_offset: int, last_offset: int)
     return f"topic={tp.topic}/day={day_name(day)}/{_name(tp, first_offset, last_offset)}"
 
 
-def table_file(tp: TopicPartition, _day: int, first_offset: int, last_offset: int) -> str:
-    """The path of a file in a table that is not divided by days, relative to its directory."""
-    return f"topic={tp.topic}/{_name(tp, first_offset, last_offset)}"
-
-
 def quarantine_file(tp: TopicPartition, first_offset: int, last_offset: int) -> str:
     """The path of a file with the damage found among these offsets, relative to the export's directory."""
     return f"{QUARANTINE}/topic={tp.topic}/{_name(tp, first_offset, last_offset)}"

@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from kafkafs.arrow.rows import MOST_MILLISECONDS, arrow_batches
 from kafkafs.spark.jobs.commits import ExportFile
-from kafkafs.spark.jobs.export_layout import NO_DAY, data_file, days_of, table_file
+from kafkafs.spark.jobs.export_layout import NO_DAY, data_file, days_of
 from storage.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ class DayFiles:
 
     `columns`: names of `rows`. `transform`: makes other columns of theirs, row by row. Days may come in any order; if
     there are too many to keep all files open, a day gets several files. A timestamp that microseconds cannot express
-    becomes null: `beyond` counts such messages. `name`: of `export_layout`; with `table_file` there is one file for all
-    days.
+    becomes null: `beyond` counts such messages.
     """
 
     def __init__(
@@ -57,7 +56,6 @@ class DayFiles:
         tp: TopicPartition,
         columns: Sequence[str],
         compression: str = "snappy",
-        name: Callable[[TopicPartition, int, int, int], str] = data_file,
         transform: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
     ) -> None:
         # Constant after construction.
@@ -67,7 +65,6 @@ class DayFiles:
         self._transform = transform
         self._columns = columns
         self._compression = compression
-        self._name = name
         # Changed by each block.
         self._open: OrderedDict[int, _DayFile] = OrderedDict()  # the day written last at the end
         self._held = 0
@@ -77,9 +74,6 @@ class DayFiles:
     def add(self, block: RecordBlock) -> None:
         """Adds a block's records; the block may be reused afterwards. OSError."""
         if not len(block):
-            return
-        if self._name is table_file:
-            self._add(NO_DAY, block)
             return
         days = days_of(block.timestamp)
         first = int(days[0])
@@ -140,7 +134,7 @@ class DayFiles:
         self._held -= file.held_bytes
         rows, size = file.close()
         del self._open[day]
-        path = self._name(self._tp, day, file.first_offset, file.last_offset)
+        path = data_file(self._tp, day, file.first_offset, file.last_offset)
         self.files.append(ExportFile(file.name, path, rows, size))
 
 

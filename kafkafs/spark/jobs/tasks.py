@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -20,7 +20,7 @@ from storage.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pyspark import RDD, SparkContext
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 K = TypeVar("K")
@@ -36,10 +36,6 @@ _LACKING: Final = re.compile("No module named '(?:kafkafs|storage|pyarrow)")
 
 class SparkFailed(StorageError):
     """Spark gave up a job, for another reason than one of EXPECTED."""
-
-
-# The number of the bucket that goes to the driver.
-TO_DRIVER: Final = -1
 
 
 def run_tasks(
@@ -89,99 +85,12 @@ def reduce_tasks(
     return found  # type: ignore[return-value]  # errors have the key None
 
 
-def scatter(
-    spark: SparkSession,
-    work: Callable[[T], Iterable[tuple[int, Any]]],
-    tasks: Sequence[T],
-    buckets: int,
-    what: str,
-    *,
-    allow_uncompiled: bool = False,
-) -> tuple[RDD[tuple[int, Any]], list[Any]]:
-    """Runs `work` for each task and shuffles the values that it yields: pairs of a bucket, from 0 to `buckets` - 1 or
-    TO_DRIVER, and a value. Returns the shuffled values, for `gather`, and those for the driver.
-
-    Errors as from `run_tasks`. Spark runs tasks again if it loses their shuffled values, so `work` must yield the same
-    again. An error goes to all buckets: a bucket that was filled again only in part is not taken for a complete one.
-    """
-    require_compiled(allow_uncompiled)
-    caught = _catching_each(work, allow_uncompiled)
-
-    def pairs(task: T) -> Iterator[tuple[int, Any]]:
-        for one in caught(task):
-            if isinstance(one, Exception):
-                yield from ((bucket, one) for bucket in (TO_DRIVER, *range(buckets)))
-            else:
-                yield one
-
-    with _job(spark, what) as context:
-        found = context.parallelize(tasks, len(tasks)).flatMap(pairs)
-        shuffled = found.partitionBy(buckets + 1, int)  # TO_DRIVER, -1, is the last one
-        for_driver = context.runJob(shuffled, lambda found: (value for _, value in found), [buckets])
-    return shuffled, list(_results(for_driver))
-
-
-def gather(
-    spark: SparkSession,
-    shuffled: RDD[tuple[int, Any]],
-    distribute: Callable[[Iterator[Any]], Iterable[tuple[int, Any]]],
-    work: Callable[[T, Iterator[Any]], Iterable[R]],
-    tasks: Sequence[T],
-    what: str,
-    *,
-    allow_uncompiled: bool = False,
-) -> list[R]:
-    """The results of `work` for each task, in order. `distribute` gets all values of one bucket of a `scatter` and
-    yields pairs of a task's number and a value; `work` gets a task and its values. Errors as from `run_tasks`; an error
-    in `distribute` is a SparkFailed."""
-    last = shuffled.getNumPartitions() - 1
-    caught = _catching_each(work, allow_uncompiled)
-    distributed = Started(distribute)
-    with _job(spark, what):
-        outcomes = (
-            shuffled.mapPartitionsWithIndex(
-                lambda bucket, found: distributed(_results(value for _, value in found)) if bucket != last else ()
-            )
-            .partitionBy(len(tasks), int)
-            .mapPartitionsWithIndex(lambda number, found: caught(tasks[number], _results(value for _, value in found)))
-            .collect()
-        )
-    return list(_results(outcomes))
-
-
-def packed(items: Sequence[T], sizes: Sequence[int], target: int) -> Iterator[list[T]]:
-    """Divides items, in order, into lists of up to `target` bytes; a larger item is a list of its own."""
-    task: list[T] = []
-    held = 0
-    for item, size in zip(items, sizes, strict=True):
-        if task and held + size > target:
-            yield task
-            task, held = [], 0
-        task.append(item)
-        held += size
-    if task:
-        yield task
-
-
 def _results(outcomes: Iterable[R | Exception]) -> Iterator[R]:
     """The outcomes; raises the first that is an error."""
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
         yield outcome
-
-
-def _catching_each(work: Callable[..., Iterable[R]], allow_uncompiled: bool) -> Callable[..., Iterator[R | Exception]]:
-    """`_catching` for work that yields many values: an expected error is the last of them."""
-
-    def caught(*given: Any) -> Iterator[R | Exception]:
-        try:
-            require_compiled(allow_uncompiled)
-            yield from work(*given)
-        except EXPECTED as error:
-            yield error
-
-    return Started(caught)
 
 
 def _catching(work: Callable[[T], R], allow_uncompiled: bool) -> Callable[[T], R | Exception]:

@@ -132,6 +132,8 @@ def test_topics_by_globs(logs: Path) -> None:
         ("topics LOGS", 2, "kafkafs topics list /"),
         ("topics nothing", 2, "No such command 'nothing'"),
         ("spark verify LOGS orders --notes --tier a", 2, "Use `kafkafs verify LOGDIR [TP]`"),
+        ("spark compact LOGS orders/0 --dry-run", 2, "Use `kafkafs compact LOGDIR TP`"),
+        ("spark latest LOGS table orders", 2, "Use `kafkafs cat LOGDIR TP --latest`, or the recipe for Spark"),
         ("spark verify --help", 2, "Use `kafkafs verify LOGDIR [TP]`"),
     ],
 )

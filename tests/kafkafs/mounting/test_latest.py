@@ -60,6 +60,6 @@ def test_more_keys_than_the_memory_holds(tmp_path: Path) -> None:
             (mount.path / "t" / "latest.txt").read_bytes()
         # All else goes on.
         assert len((mount.path / "t" / "0" / "messages.txt").read_bytes().splitlines()) == 60_000
-    assert "kafkafs spark latest" in log.read_text()
+    assert "kafkafs/spark/SPARK.md" in log.read_text()
     with mounted(tmp_path / "log", tmp_path / "mnt2", "-o", "latest_memory=1M") as mount:
         assert len((mount.path / "t" / "latest.txt").read_bytes().splitlines()) == 10_000
