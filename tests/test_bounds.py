@@ -1,5 +1,7 @@
-"""The numbers of kafkafs/CONTRACT.md are those of the code. Each constant is public in the module that obeys it; tests of
-that module show that it does."""
+"""The numbers of kafkafs/CONTRACT.md are those of the code.
+
+Each constant is public in the module that obeys it; tests of that module show that it does.
+"""
 
 from __future__ import annotations
 
