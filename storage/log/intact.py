@@ -18,7 +18,6 @@ from storage.format.batches import (
     BATCH_HEADER_SIZE,
     LOG_OVERHEAD,
     MAX_MAGIC,
-    MAX_RELATIVE_OFFSET,
     MOST_BATCH_BYTES,
     BatchTable,
     header_of,
@@ -210,7 +209,7 @@ def walk(
     """
     base_offset, size = segment.base_offset, segment.size
     breaks: list[Break] = []
-    highest = min(base_offset + MAX_RELATIVE_OFFSET, end_offset - 1)
+    highest = end_offset - 1
     position, expected, greatest = 0, base_offset, base_offset
     budget, undecided = Budget(size), False
     while position < size:
@@ -302,6 +301,6 @@ def _diagnosed(segment: Segment, position: int, next_offset: int) -> _Diagnosis:
         return _Diagnosis(Fault.CRC, f"{damage.error.expected:#010x}", f"{damage.error.found:#010x}")
     base, last = int(table.base_offset[0]), int(table.last_offset[0])
     lowest = last if base < 0 else min(base, last)
-    if not base_offset <= lowest <= last <= base_offset + MAX_RELATIVE_OFFSET:
-        return _Diagnosis(Fault.RANGE, f"{base_offset} to {base_offset + MAX_RELATIVE_OFFSET}", f"{lowest} to {last}")
+    if not base_offset <= lowest <= last < MAX_OFFSET:
+        return _Diagnosis(Fault.RANGE, f"{base_offset} to {MAX_OFFSET - 1}", f"{lowest} to {last}")
     return _Diagnosis(Fault.ORDER, f"an offset from {next_offset} on", lowest)

@@ -227,7 +227,7 @@ def read_range(
             snapshot, segment, position, isolation=isolation, decoder=decoder, window=window, control=control
         ):
             begins, ends = _span(block)
-            if begins >= end:
+            if begins >= end and (len(block) or end < snapshot.log_end_offset):
                 return
             shown = _cut(block, start_offset, end)
             if len(shown) or shown.damage is not None:

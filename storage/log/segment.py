@@ -80,7 +80,6 @@ _HEAD: Final = struct.Struct(
     "4x"  # partition leader epoch (v2) or CRC (v0, v1)
     "b"  # magic
 )
-_OFFSET_SPAN: Final = 2**31  # a segment's offsets are within 31 bits of its base offset
 
 # Kafka's default limit for a batch is 1 MiB. A greater length than this is checked before it is trusted.
 BELIEVED_BYTES: Final = 16 << 20
@@ -378,7 +377,7 @@ class Segment:
         offset, length, magic = _HEAD.unpack_from(head)
         if length < _MIN_LENGTH or not 0 <= magic <= MAX_MAGIC:
             return None
-        if not any_offset and not 0 <= offset - self.base_offset < _OFFSET_SPAN:
+        if not any_offset and offset < self.base_offset:
             return None
         return int(length) + LOG_OVERHEAD
 

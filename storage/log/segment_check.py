@@ -254,7 +254,7 @@ def _claimed(data: memoryview, left: int) -> int:
 
 class SegmentCheck(NamedTuple):
     """Sound batches end at the position `end`, with offsets below `next_offset`; `size` is the file's. `overflows`: the
-    next batch would be sound too if its offsets were not too far above the base."""
+    next batch would be sound too if it did not reach `end_offset`."""
 
     end: int
     next_offset: int
@@ -275,17 +275,17 @@ def check_segment(
     *,
     start: int = 0,
     next_offset: int | None = None,
-    any_span: bool = False,
+    end_offset: int = MAX_OFFSET,
     look: Visit | None = None,
     threads: int = 1,
 ) -> SegmentCheck:
     """Checks the batches of a .log of `size` bytes from the position `start` on, where offsets from `next_offset` on
-    are expected; `visit` is called with the sound ones, a range of them at a time, in order. `any_span`: offsets may be
-    further above the base than a segment can index. `look`, `threads`: see WindowPlan."""
+    are expected; `visit` is called with the sound ones, a range of them at a time, in order. `end_offset`: a batch that
+    reaches it is not sound. `look`, `threads`: see WindowPlan."""
     position = start
     expected = base_offset if next_offset is None else next_offset
     # The offset after the last one must be an offset too.
-    highest = min(MAX_OFFSET if any_span else base_offset + MAX_RELATIVE_OFFSET, MAX_OFFSET - 1)
+    highest = min(end_offset, MAX_OFFSET) - 1
     plan = WindowPlan(log, size, base_offset, highest, look, threads)
     with closing(checked_windows(plan, start)) as windows:
         for window in windows:
@@ -307,7 +307,8 @@ def ignore_batches(_data: memoryview, _table: BatchTable, _rows: int, _origin: i
 
 
 def check_readable(log: LogFile, base_offset: int, size: int) -> SegmentCheck:
-    """`check_segment` that also refuses a batch of an undefined magic, which no reader can read."""
+    """`check_segment` that also refuses a batch of an undefined magic, which no reader can read, and one too far above
+    the base for the indexes."""
     ends = []
 
     def look(_data: memoryview, table: BatchTable, rows: int, _origin: int) -> None:
@@ -316,7 +317,7 @@ def check_readable(log: LogFile, base_offset: int, size: int) -> SegmentCheck:
         if rows == 1 and log.read(position + MAGIC_AT, 1)[0] > MAX_MAGIC:
             ends.append(SegmentCheck(position, int(table.base_offset[0]), size))
 
-    check = check_segment(log, base_offset, size, look)
+    check = check_segment(log, base_offset, size, look, end_offset=base_offset + MAX_RELATIVE_OFFSET + 1)
     return ends[0] if ends else check
 
 

@@ -1,9 +1,12 @@
 """Where the messages of a log's last segment end.
 
 A log may be appended to while it is read, may have been cut off by a crash, and may be preallocated with zeros. So its
-end is measured: from a batch that is known to be good, whole batches with right CRCs and ascending offsets are counted,
-up to the first that is not. What follows is the tail: torn, garbage, zeros, or still being written. It is measured
-again whenever the file changes. Damage before the point where measuring began is reported by readers.
+end is measured: from a batch that is known to be good, whole batches with right CRCs are counted, up to the first that
+is not. What follows is the tail: torn, garbage, zeros, or still being written. It is measured again whenever the file
+changes. Damage before the point where measuring began is reported by readers.
+
+A batch with a right CRC was written, and a broker serves it, whatever its offset: far above the segment's base, where
+no index entry reaches, or below the offsets before it, where readers fail.
 
 Bad bytes are damage and not the tail if a valid batch follows them, because a log is only ever written at its end; or
 if they are below the recovery point, because then they were whole and synced once. Such bytes count, and readers fail
@@ -28,9 +31,9 @@ from storage.format.batches import (
 )
 from storage.format.decoder import verify_crcs
 from storage.log.intact import Budget, Undecided, intact_batch
-from storage.log.scanning import ascending_rows
 from storage.log.segment import Segment, give, take
 from storage.log.segment_check import never_written
+from storage.types import MAX_OFFSET
 
 _ROWS: Final = 4096
 _V2_HEAD: Final = struct.Struct(
@@ -47,9 +50,9 @@ _SEARCHED_BYTES: Final = 4 << 20  # after bytes that are not a batch
 class Tail(NamedTuple):
     """The valid end of a segment.
 
-    `end`: the position after the last whole valid batch; `next_offset`: that batch's last offset + 1, or the segment's
-    base offset. `last_position` and `last_header`: that batch's header, which shows whether the file was rewritten; -1
-    and empty when there is no batch.
+    `end`: the position after the last whole valid batch; `next_offset`: the greatest offset + 1, or the segment's base
+    offset. `last_position` and `last_header`: that batch's header, which shows whether the file was rewritten; -1 and
+    empty when there is no batch.
     """
 
     end: int
@@ -66,7 +69,7 @@ class Tail(NamedTuple):
 
 def measure(segment: Segment, size: int, recovery_point: int = 0) -> Tail:
     """The valid end of a segment of `size` bytes, measured for the first time: from its last good index entry on."""
-    start = segment.floor(segment.base_offset + 2**31, size) if size else 0
+    start = segment.floor(MAX_OFFSET, size) if size else 0
     return extend(segment, Tail(start, segment.base_offset), size, recovery_point)
 
 
@@ -90,10 +93,9 @@ def extend(segment: Segment, known: Tail, size: int, recovery_point: int = 0) ->
                 outcome = scan(data, tail.end, table)
             needed = 0
             damage = verify_crcs(data, table, 0, table.rows, tail.end) if table.rows else None
-            rows = table.rows if damage is None else damage.row
-            good = ascending_rows(table, rows, tail.next_offset - 1, segment.base_offset + 2**31)
+            good = table.rows if damage is None else damage.row
             if good:
-                tail = _behind(data, table, good, tail.end)
+                tail = _behind(data, table, good, tail)
             if good < table.rows:
                 passed = _behind_bad_batch(segment, data, table, good, tail, size, recovery_point)
                 if passed is None:
@@ -124,24 +126,22 @@ def still_holds(segment: Segment, tail: Tail) -> bool:
     return bytes(header) == tail.last_header
 
 
-def _behind(data: memoryview, table: BatchTable, rows: int, origin: int) -> Tail:
-    position = int(table.position[rows - 1])
+def _behind(data: memoryview, table: BatchTable, rows: int, tail: Tail) -> Tail:
+    """The tail after the first `rows` batches of a window that begins at the end of `tail`."""
+    position, origin = int(table.position[rows - 1]), int(table.position[0])
     size = int(table.size[rows - 1])
     header = bytes(data[position - origin : position - origin + min(size, BATCH_HEADER_SIZE)])
-    return Tail(position + size, int(table.last_offset[rows - 1]) + 1, position, header)
+    greatest = int(table.last_offset[:rows].max())
+    return Tail(position + size, max(tail.next_offset, greatest + 1), position, header)
 
 
 def _behind_bad_batch(
     segment: Segment, data: memoryview, table: BatchTable, row: int, tail: Tail, size: int, recovery_point: int
 ) -> Tail | None:
-    """The tail after the batch in `row`, whose CRC or offset is wrong, if it is damage; None if the tail begins
-    there."""
-    behind = _behind(data, table, row + 1, int(table.position[0]))
-    following = segment.batch_at(behind.end, size) if behind.end < size else None
-    if following is not None:
-        base, last = int(following.base_offset[0]), int(following.last_offset[0])
-        if last >= tail.next_offset and (base < 0 or base >= tail.next_offset):
-            return behind._replace(next_offset=max(base, tail.next_offset))
+    """The tail after the batch in `row`, whose CRC is wrong, if it is damage; None if the tail begins there."""
+    behind = _behind(data, table, row + 1, tail)
+    if behind.end < size and segment.batch_at(behind.end, size) is not None:
+        return tail._replace(end=behind.end)
     # The header may be wrong: its offset is trusted only if it can be that of a synced batch.
     if tail.next_offset < behind.next_offset <= recovery_point:
         return behind
@@ -157,10 +157,7 @@ def _at_intact_batch(segment: Segment, tail: Tail, size: int) -> Tail | None:
         position = intact_batch(segment, tail.end + 1, end, tail.next_offset, budget=Budget(end - tail.end))
     except Undecided:
         return None
-    found = None if position is None else segment.batch_at(position, size)
-    if position is None or found is None or int(found.base_offset[0]) < tail.next_offset:
-        return None
-    return tail._replace(end=position, next_offset=int(found.base_offset[0]))
+    return None if position is None else tail._replace(end=position)
 
 
 def _size_of_a_larger_batch(segment: Segment, tail: Tail, size: int, read: int) -> int:
@@ -181,7 +178,7 @@ def _behind_unknown_batch(segment: Segment, tail: Tail, size: int) -> Tail | Non
     whole = length + LOG_OVERHEAD
     if magic in (0, 1, 2) or not BATCH_HEADER_SIZE <= whole <= size - tail.end:
         return None
-    if not tail.next_offset <= base < segment.base_offset + 2**31 or not 0 <= delta < 2**31:
+    if not tail.next_offset <= base or not 0 <= delta < MAX_OFFSET - base:
         return None
     if not segment.has_right_crc(tail.end, whole):
         return None

@@ -89,7 +89,7 @@ def is_sound(segment: Segment) -> bool:
     if not len(times):
         return True
     last = times.last
-    for batch in _batches(segment, segment.floor(segment.base_offset + 2**31, segment.size)):
+    for batch in _batches(segment, segment.floor(MAX_OFFSET, segment.size)):
         if int(batch.max_timestamp[0]) > last.timestamp:
             return False
     end = 0
@@ -184,7 +184,7 @@ class OffsetOverflow(Exception):
 def offset_after(segment: Segment) -> int:
     """The offset after a segment's last sound batch, however far above its base; the base without any."""
     start = segment.floor(_highest(segment.base_offset), segment.size)
-    check = check_segment(segment.log, segment.base_offset, segment.size, ignore_batches, start=start, any_span=True)
+    check = check_segment(segment.log, segment.base_offset, segment.size, ignore_batches, start=start)
     return check.next_offset
 
 
@@ -198,7 +198,7 @@ def split_overflowed(disk: Disk, directory: Path, segment: Segment, *, interval_
     parts = _Parts(disk, directory, segment.base_offset, interval_bytes)
     try:
         take = partial(parts.take, segment.log)
-        check_segment(segment.log, segment.base_offset, segment.size, take, any_span=True)
+        check_segment(segment.log, segment.base_offset, segment.size, take)
         parts.finish(segment)
     finally:
         parts.close()
@@ -475,7 +475,7 @@ class Recovery:
 
     def _split(self, segment: Segment) -> None:
         """Splits a segment that is sound except for its span; anything in it that is not sound is cut off before."""
-        check = check_segment(segment.log, segment.base_offset, segment.size, ignore_batches, any_span=True)
+        check = check_segment(segment.log, segment.base_offset, segment.size, ignore_batches)
         if check.invalid_bytes:
             later = [base for base in self._offsets_of(FileKind.LOG) if base > segment.base_offset]
             segments = [Segment.at(self._directory, base) for base in later]
@@ -561,7 +561,10 @@ class Recovery:
             self._epochs = recovered_epochs(self._epochs, table, 0, rows, known_from)
             self._progress.advance(int(table.end[rows - 1] - table.position[0]))
 
-        check = check_segment(segment.log, segment.base_offset, segment.size, visit, threads=self._plan.threads)
+        limit = _highest(segment.base_offset) + 1  # of what its indexes can have
+        check = check_segment(
+            segment.log, segment.base_offset, segment.size, visit, end_offset=limit, threads=self._plan.threads
+        )
         if check.overflows:
             self._check_span(segment, later[0].base_offset if later else MAX_OFFSET)
         if check.invalid_bytes:
@@ -622,13 +625,18 @@ class Recovery:
         known = ends.get(last.base_offset)
         if known is not None:
             return max(known, last.base_offset)
-        # A whole batch below the recovery point is damage, for readers to report, and no torn tail.
-        measured = tail.measure(last, last.size, self._plan.recovery_point)
-        if measured.end < last.size:
+        start = last.floor(MAX_OFFSET, last.size)
+        check = check_segment(last.log, last.base_offset, last.size, ignore_batches, start=start)
+        end, next_offset = check.end, check.next_offset
+        if next_offset - 1 > _highest(last.base_offset):
             self._check_span(last)
+        if check.invalid_bytes and last.batch_at(end, last.size, any_offset=True) is None:
+            # A whole batch below the recovery point is damage, for readers to report, and no torn tail.
+            end, next_offset, *_ = tail.measure(last, last.size, self._plan.recovery_point)
+        if end < last.size:
             # Kafka would trust the clean shutdown. Appending after garbage would hide what comes after it.
-            self._cut(last, measured.end, measured.next_offset, ())
-        return max(measured.next_offset, last.base_offset)
+            self._cut(last, end, next_offset, ())
+        return max(next_offset, last.base_offset)
 
     def _create_segment(self, base_offset: int) -> Segment:
         for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):

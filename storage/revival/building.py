@@ -346,7 +346,7 @@ def readable_end(replica: Replica) -> int:
     end = replica.log_start_offset
     for segment in replica.snapshot.segments:
         size = replica.snapshot.end_position(segment)
-        checked = check_segment(segment.log, segment.base_offset, size, ignore_batches, any_span=True)
+        checked = check_segment(segment.log, segment.base_offset, size, ignore_batches)
         end = max(end, checked.next_offset)
         if checked.invalid_bytes:
             return end
@@ -365,7 +365,7 @@ def check(plan: BuildPlan) -> None:
         if not is_last and kept[kept.index(segment) + 1].base_offset <= recovery_point:
             continue
         size = _position_of(snapshot, segment, end_offset) if is_last else segment.size
-        checked = check_segment(segment.log, segment.base_offset, size, ignore_batches, any_span=True)
+        checked = check_segment(segment.log, segment.base_offset, size, ignore_batches)
         found = max(checked.next_offset, segment.base_offset)
         if checked.invalid_bytes:
             raise _damaged(replica, (segment.base_offset, checked.end), end_offset, found)

@@ -74,6 +74,7 @@ class FaultKind(Enum):
     REMOTE_PARTS = "remote-parts", "objects of a remote segment are missing"
     REMOTE_ORPHANS = "remote-orphans", "objects in the tier that no metadata names: nothing will remove them"
     SEGMENT_TOO_LARGE = "segment-too-large", "segment is larger than the positions that an index can hold"
+    SEGMENT_SPAN = "segment-span", "segment's offsets are further above its base than its indexes can hold"
     # Batches
     LOG_CUT_OFF = "log-cut-off", "log ends in bytes that are not a sound batch"
     BATCH_CRC = "batch-crc", "no sound batch begins here: it fails its CRC"

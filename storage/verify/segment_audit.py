@@ -20,7 +20,7 @@ from storage.files.leader_epochs import LeaderEpochs
 from storage.files.log_file import LogFile
 from storage.files.names import FileKind
 from storage.files.transaction_index import TransactionIndex
-from storage.format.batches import MAGIC_AT, MAX_MAGIC, NO_PRODUCER_ID, BatchTable
+from storage.format.batches import MAGIC_AT, MAX_MAGIC, MAX_RELATIVE_OFFSET, NO_PRODUCER_ID, BatchTable
 from storage.format.control_records import ControlRecord, ControlType, control_records
 from storage.format.decoder import NO_RECORDS, Decoder, RecordAudit
 from storage.log.intact import Break, Fault, walk
@@ -521,6 +521,10 @@ def audit_segment(plan: SegmentPlan, progress: Progress, threads: int = 1) -> Se
     if segment.size > _MAX_POSITION:
         expected = f"at most {_MAX_POSITION} bytes"
         findings.add(Finding(FaultKind.SEGMENT_TOO_LARGE, path, expected=expected, found=segment.size))
+    if walked.next_offset - 1 - plan.base_offset > MAX_RELATIVE_OFFSET:
+        how = Repair("splits it" if plan.checked else recovery, RECOVER, note=True)
+        expected = f"offsets up to {plan.base_offset + MAX_RELATIVE_OFFSET}"
+        findings.add(Finding(FaultKind.SEGMENT_SPAN, path, how, expected=expected, found=walked.next_offset - 1))
     report = SegmentReport(plan, findings, walked.next_offset, batches.trail, indexes.aborts, not walked.breaks)
     report.dense = batches.dense
     report.first_epoch, report.latest_epoch = batches.first_epoch, batches.latest_epoch

@@ -188,7 +188,6 @@ def test_a_sound_segment(tmp_path: Path) -> None:
         (bytes(SIZE), Fault.ZEROS),
         (b"what is this?" * 9, Fault.GARBAGE),
         (BATCHES[2][:-5], Fault.CRC),
-        (b"\0\0\0\5" + BATCHES[2][4:], Fault.RANGE),
     ],
 )
 def test_behind_damage_it_goes_on(tmp_path: Path, hurt: bytes, fault: Fault) -> None:
@@ -206,12 +205,21 @@ def test_a_tail(tmp_path: Path) -> None:
     assert (offset, result.next_offset) == (15, 15)
 
 
-def test_offsets_that_fall_are_a_break_of_no_bytes(tmp_path: Path) -> None:
-    high = batch([record(0)], 900)
-    seen, result, ((broken, offset),) = walked(segment(tmp_path, b"".join([*BATCHES[:2], high, *BATCHES[2:]])))
-    assert [base for _, base in seen] == [0, 3, 900, 6, 9, 12, 15]
+@pytest.mark.parametrize("offset", [900, 1 << 39])
+def test_offsets_that_fall_are_a_break_of_no_bytes(tmp_path: Path, offset: int) -> None:
+    high = batch([record(0)], offset)
+    seen, result, ((broken, following),) = walked(segment(tmp_path, b"".join([*BATCHES[:2], high, *BATCHES[2:]])))
+    assert [base for _, base in seen] == [0, 3, offset, 6, 9, 12, 15]
     assert (broken.fault, broken.position, broken.end) == (Fault.ORDER, 2 * SIZE + len(high), 2 * SIZE + len(high))
-    assert (broken.offset, offset, result.next_offset) == (901, 6, 901)
+    assert (broken.offset, following, result.next_offset) == (offset + 1, 6, offset + 1)
+
+
+def test_an_offset_below_the_segment_is_a_break(tmp_path: Path) -> None:
+    log = tmp_path / f"{6:020}.log"
+    log.write_bytes(b"".join([BATCHES[2], BATCHES[0], BATCHES[3]]))
+    seen, _, ((broken, offset),) = walked(Segment(tmp_path, 6, LogFile(log), 3 * SIZE))
+    assert [base for _, base in seen] == [6, 9]
+    assert (broken.fault, broken.position, broken.end, offset) == (Fault.RANGE, SIZE, 2 * SIZE, 9)
 
 
 def test_a_copy_of_a_log_in_a_damaged_message_is_not_taken_for_this_log(tmp_path: Path) -> None:

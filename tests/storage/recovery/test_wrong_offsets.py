@@ -401,7 +401,6 @@ def test_a_rehearsal_tells_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("clean", [False, True], ids=["unclean", "clean"])
 @pytest.mark.parametrize("shape", OVERFLOW_SHAPES)
-@pytest.mark.leaves_damage("batch-range")  # before it is opened
 def test_stopped_anywhere(tmp_path: Path, shape: str, clean: bool) -> None:
     offsets, expected = OVERFLOW_SHAPES[shape]
     before = tmp_path / "before"

@@ -233,7 +233,7 @@ DAMAGES = (
     Damage("an unknown magic", K.BATCH_MAGIC, in_header(1, put(">b", 16, 9))),
     Damage("a base offset that is too low", K.BATCH_ORDER, in_header(8, add(">q", 0, -10))),
     Damage("a base offset that is too high", K.BATCH_ORDER, in_header(3, add(">q", 0, 8))),
-    Damage("another segment's offset", K.BATCH_RANGE, in_batch(1, put(">q", 0, 1 << 40), checksum=False, of=last)),
+    Damage("an offset beyond 31 bits", K.SEGMENT_SPAN, in_batch(1, put(">q", 0, 1 << 40), checksum=False, of=last)),
     Damage("a batch that overlaps", K.BATCH_OVERLAP, in_header(2, add(">q", 0, -1)), *NONE),
     Damage("an end before the beginning", K.BATCH_RANGE, in_batch(-1, put(">i", 23, -1), of=last)),
     Damage("more records than offsets", K.BATCH_COUNT, in_batch(1, add(">i", 57, 5)), *NONE),
@@ -350,7 +350,7 @@ NOT_MADE = {
     K.UNREADABLE, K.SEGMENT_TOO_LARGE, K.LOG_CUT_OFF, K.PARTITION_ABSENT, K.MANIFEST_MISSING, K.MANIFEST_DIFFERS,
     K.REMOTE_SEGMENTS, K.REMOTE_SEGMENT, K.REMOTE_PARTS, K.REMOTE_ORPHANS,
 }  # fmt: skip
-NOTES = {K.DIR_AWAITS_REMOVAL, K.CHECKPOINT_UNFINISHED, K.WRITE_PENDING, K.STAGED_ORPHAN, K.SEGMENT_GAP}
+NOTES = {K.DIR_AWAITS_REMOVAL, K.CHECKPOINT_UNFINISHED, K.WRITE_PENDING, K.STAGED_ORPHAN, K.SEGMENT_GAP, K.SEGMENT_SPAN}
 
 
 def test_there_is_a_damage_of_every_kind() -> None:
