@@ -372,15 +372,16 @@ class CheckpointedOffsets:
     def find(self, tp: TopicPartition) -> int | None:
         """The partition's checkpointed offset, None where there is none.
 
-        A checkpoint that does not parse changes nothing: the offsets read before remain in force. OSError each time
-        where it cannot be read.
+        A checkpoint that does not parse changes nothing: the offsets read before remain in force. One that was removed
+        has none. OSError each time where it cannot be read.
         """
         with self._lock:
             try:
                 status = os.lstat(self._place)
             except (FileNotFoundError, NotADirectoryError):
-                status = None
-            if status is not None and not self._mark.matches(status):
+                self._mark, self._offsets, self.problem = NEVER, {}, None
+                return None
+            if not self._mark.matches(status):
                 try:
                     self._offsets = checkpoints.read(self._path)
                     self.problem = None

@@ -148,8 +148,14 @@ def test_log_start_offsets_follow_the_checkpoint(tmp_path: Path) -> None:
     new.rename(checkpoint)
     assert moved.snapshot().log_start_offset == 7
     assert [type(problem).__name__ for problem in log_dir.problems()] == ["CorruptCheckpoint"]
+    # Without the file every log begins with its first segment, as a broker would start on it.
     checkpoint.unlink()
-    assert moved.snapshot().log_start_offset == 7
+    assert [log.snapshot().log_start_offset for log in (moved, other)] == [0, 0]
+    assert [record.offset for record in read_all(moved.snapshot())] == list(range(10))
+    assert log_dir.problems() == []
+    new.write_bytes(b"0\n1\nt 0 5\n")
+    new.rename(checkpoint)
+    assert moved.snapshot().log_start_offset == 5
 
 
 def test_topic_info_of_a_directory_of_ours(tmp_path: Path) -> None:
