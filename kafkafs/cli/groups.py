@@ -26,7 +26,7 @@ from kafkafs.cli.shared_options import (
     whole_number,
 )
 from kafkafs.cli.terminal import moment, print_json, print_table
-from storage.types import MAX_OFFSET, TopicPartition
+from storage.types import MAX_OFFSET, OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
     from kafkafs.reading.range_names import TimeSpec
@@ -76,7 +76,8 @@ def groups(
 ) -> None:
     """Show the consumer groups of LOGDIR, or what GROUP has committed and how many messages it lags behind.
 
-    Members and what they are assigned are as recorded: of the classic protocol as of the last rebalance.
+    The lag counts what the group can still read: messages that are gone from the log do not count. Members and what
+    they are assigned are as recorded: of the classic protocol as of the last rebalance.
 
     With --reset-to, GROUP continues elsewhere in the partitions that --topic names (a topic, topic/partition or a
     glob): at the earliest or latest message, at an offset, or at the first message at or after a time such as
@@ -107,9 +108,9 @@ def _show_all(logdir: Path, as_json: bool) -> list[str]:
 
     log_dir = open_log_dir(logdir)
     offsets = GroupOffsets(log_dir)
-    ends = _ends_in(log_dir)
+    logs = _logs_in(log_dir)
     topics_by_id = cache(log_dir.topics_by_id)
-    found = [_summary(group, ends, topics_by_id) for _, group in sorted(offsets.groups().items())]
+    found = [_summary(group, logs, topics_by_id) for _, group in sorted(offsets.groups().items())]
     if as_json:
         print_json({"groups": found})
     else:
@@ -130,9 +131,9 @@ def _show_one(logdir: Path, name: str, as_json: bool) -> list[str]:
     group = offsets.group(name)
     if group is None:
         raise UnknownTopicOrPartition(f"there is no group {name!r} here", path=logdir)
-    ends = _ends_in(log_dir)
-    rows = list(_rows(group, ends))
-    summary = _summary(group, ends, log_dir.topics_by_id)
+    logs = _logs_in(log_dir)
+    rows = list(_rows(group, logs))
+    summary = _summary(group, logs, log_dir.topics_by_id)
     if as_json:
         print_json({**summary, "offsets": rows})
     else:
@@ -162,34 +163,36 @@ def _assigned(assignment: Any) -> tuple[int | None, str | None]:
     return sum(len(one["partitions"]) for one in topics), " ".join(named)
 
 
-_Ends = Callable[[TopicPartition], int | None]
-"""Log end offsets by partition; None for a partition that is not here or cannot be read."""
+_Logs = Callable[[TopicPartition], OffsetRange | None]
+"""The offsets of a partition's log, in tiered storage too; None for a partition that is not here or cannot be read."""
 
 
-def _ends_in(log_dir: LogDir) -> _Ends:
+def _logs_in(log_dir: LogDir) -> _Logs:
     from storage.errors import StorageError
 
     @cache
-    def end(tp: TopicPartition) -> int | None:
+    def offsets_of(tp: TopicPartition) -> OffsetRange | None:
         try:
-            return log_dir.log(tp).snapshot().log_end_offset
+            snapshot = log_dir.log(tp).snapshot()
         except (StorageError, OSError):
             return None
+        return OffsetRange(snapshot.whole_start_offset, snapshot.log_end_offset)
 
-    return end
+    return offsets_of
 
 
-def _rows(group: ConsumerGroup, ends: _Ends) -> Iterator[dict[str, Any]]:
-    """What the group has committed, by topic and partition. The lag is Kafka's: the log's end less the offset."""
+def _rows(group: ConsumerGroup, logs: _Logs) -> Iterator[dict[str, Any]]:
+    """What the group has committed, by topic and partition. The lag counts the offsets that the group can still read:
+    from the committed one, or from the log start if that is later, to the log end."""
     for topic, partitions in sorted(group.offsets.items()):
         for partition, committed in sorted(partitions.items()):
-            end = ends(TopicPartition(topic, partition))
+            log = logs(TopicPartition(topic, partition))
             yield {
                 "topic": topic,
                 "partition": partition,
                 "offset": committed.offset,
-                "log_end_offset": end,
-                "lag": None if end is None else end - committed.offset,
+                "log_end_offset": None if log is None else log.end,
+                "lag": None if log is None else max(log.end - max(committed.offset, log.start), 0),
                 "leader_epoch": None if committed.leader_epoch < 0 else committed.leader_epoch,
                 "metadata": committed.metadata,
                 "commit_timestamp": committed.commit_timestamp,
@@ -197,10 +200,10 @@ def _rows(group: ConsumerGroup, ends: _Ends) -> Iterator[dict[str, Any]]:
             }
 
 
-def _summary(group: ConsumerGroup, ends: _Ends, topics_by_id: Callable[[], Mapping[str, str]]) -> dict[str, Any]:
+def _summary(group: ConsumerGroup, logs: _Logs, topics_by_id: Callable[[], Mapping[str, str]]) -> dict[str, Any]:
     from storage.coordinators.groups import state_of
 
-    rows = list(_rows(group, ends))
+    rows = list(_rows(group, logs))
     return {
         "protocol_type": None,
         "protocol": None,

@@ -88,6 +88,18 @@ def test_lag(logdir: Path) -> None:
     assert as_json("groups", logdir)["groups"][0]["lag"] == 3
 
 
+@pytest.mark.parametrize(("offset", "lag"), [(0, 1), (7, 1), (9, 1), (10, 0), (12, 0)])
+def test_messages_that_are_gone_are_no_lag(logdir: Path, offset: int, lag: int) -> None:
+    tp = TopicPartition("orders", 0)
+    owned = opened(logdir)
+    owned.log(tp).increment_log_start_offset(9)
+    GroupCommitter(owned, GroupOffsets(owned.log_dir), partitions=1).commit("g", {tp: offset})
+    assert owned.close().clean
+    group = as_json("groups", logdir, "g")
+    (row,) = group["offsets"]
+    assert (row["offset"], row["log_end_offset"], row["lag"], group["lag"]) == (offset, 10, lag, lag)
+
+
 @pytest.mark.parametrize(
     ("target", "offset"),
     [
