@@ -1,5 +1,5 @@
-"""First and newest timestamps of segments, found without reading messages: from the first batch's header, the time
-index, and, while a segment still grows, the headers after the index's last entry.
+"""First and newest timestamps and the days of segments, found without reading messages: from the first batch's header,
+the time index, and, while a segment still grows, the headers after the index's last entry.
 """
 
 from __future__ import annotations
@@ -7,14 +7,26 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Iterable
+from datetime import date
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
+from numpy.typing import NDArray
+
 from storage.errors import StorageError
-from storage.format.batches import BATCH_HEADER_SIZE, DELETE_HORIZON_MASK, MAGIC_AT, TIMESTAMP_TYPE_MASK
+from storage.format.batches import (
+    BATCH_HEADER_SIZE,
+    DELETE_HORIZON_MASK,
+    MAGIC_AT,
+    MAX_MAGIC,
+    TIMESTAMP_TYPE_MASK,
+    BatchTable,
+)
 from storage.log.offset_lookup import greatest_timestamp
 from storage.log.reader import batch_records, find_batch
+from storage.log.scanning import scan_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import Log, LogSnapshot
 from storage.log.tiered_file import REQUESTS_AT_ONCE
@@ -29,11 +41,24 @@ _V2_TIMES: Final = struct.Struct(
     "q"  # max timestamp
 )
 _UNINDEXED_BYTES: Final = 4 << 20  # more than this is not read for a timestamp that is not in an index
+DAY_MS: Final = 86_400_000
+_LAST_DAY: Final = date.max.toordinal() - date(1970, 1, 1).toordinal()
+_MOST_DAYS: Final = 3_660  # of one segment: producers choose timestamps, and some are off by centuries
+
+
+class _Days(NamedTuple):
+    """The days since 1970 of a segment's known timestamps from `start_offset` up to the position `end`, ascending."""
+
+    start_offset: int
+    end: int
+    days: NDArray[np.int64]
+
 
 _lock = threading.Lock()
 # The keys are Segments: a file that was replaced, truncated or rewritten is another Segment.
 _first: WeakKeyDictionary[Segment, int] = WeakKeyDictionary()  # of those that hold a batch: it stays the first
 _newest: WeakKeyDictionary[Segment, int] = WeakKeyDictionary()  # of sealed ones: nothing is appended to them
+_days: WeakKeyDictionary[Segment, _Days] = WeakKeyDictionary()
 
 
 def first_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
@@ -106,6 +131,67 @@ def newest_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
         return newest
     except (StorageError, OSError):
         return NO_TIMESTAMP
+
+
+def known_days(snapshot: LogSnapshot, segment: Segment) -> NDArray[np.int64]:
+    """The UTC days, counted from 1970, of the segment's known timestamps from the log start on, and the days between
+    them, at most 3,660 and the narrowest gaps first. None where it cannot be read.
+
+    Where all timestamps are plausible the time index of a sealed segment is enough; otherwise the headers of its last 4
+    MiB are read too, because after one timestamp that is far too late the time index has no further entry.
+    """
+    start, end = max(snapshot.log_start_offset, segment.base_offset), snapshot.end_position(segment)
+    with _lock:
+        known = _days.get(segment)
+    if known is None or known.start_offset != start:
+        known = _Days(start, 0, np.empty(0, np.int64))
+    if known.end < end:
+        try:
+            known = _Days(start, end, np.union1d(known.days, _days_behind(snapshot, segment, known, end)))
+        except (StorageError, OSError):
+            return _filled(known.days)
+        with _lock:
+            _days[segment] = known
+    return _filled(known.days)
+
+
+def _days_behind(snapshot: LogSnapshot, segment: Segment, known: _Days, end: int) -> NDArray[np.int64]:
+    """The days of the time index, of the first message, and of the last batches' headers after `known.end`."""
+    shown = segment.base_offset >= snapshot.log_start_offset
+    first = first_timestamp(snapshot, segment) if shown else first_shown_timestamp(snapshot)
+    index = segment.time_index(end)
+    days = _days_of(np.append(index.timestamps[index.offsets >= known.start_offset], first))
+    is_plausible = not len(days) or (days[-1] <= _LAST_DAY and days[-1] - days[0] < _MOST_DAYS)
+    if len(index) and segment.sealed and is_plausible:
+        return days
+    position = known.end
+    if end - position > _UNINDEXED_BYTES:
+        if not len(index):
+            return days  # An index may yet come.
+        position = max(position, segment.floor_position(end - _UNINDEXED_BYTES, end))
+    for window in scan_batches(snapshot, segment, position, end):
+        days = np.union1d(days, _days_of(_timestamps(window.table, known.start_offset)))
+    return days
+
+
+def _timestamps(table: BatchTable, start_offset: int) -> NDArray[np.int64]:
+    """The timestamps in the headers of the batches that reach `start_offset`."""
+    plain = table.attributes & (DELETE_HORIZON_MASK | TIMESTAMP_TYPE_MASK) == 0
+    plain &= (table.magic == MAX_MAGIC) & (table.base_offset >= start_offset)
+    return np.concatenate((table.max_timestamp[table.last_offset >= start_offset], table.base_timestamp[plain]))
+
+
+def _days_of(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.unique(timestamps[timestamps > NO_TIMESTAMP] // DAY_MS)
+
+
+def _filled(days: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Some days, and those between them, as many as there may be."""
+    days = days[-_MOST_DAYS:]
+    absent = np.diff(days) - 1
+    narrowest = absent.argsort(kind="stable")
+    filled = narrowest[absent[narrowest].cumsum() <= _MOST_DAYS - len(days)]
+    return np.sort(np.concatenate((days, *(np.arange(days[slot] + 1, days[slot + 1]) for slot in filled))))
 
 
 def log_mtime_ns(log: Log, snapshot: LogSnapshot) -> int:

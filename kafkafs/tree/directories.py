@@ -8,7 +8,7 @@ from typing import Final
 from kafkafs.file_names import encoded_name
 from kafkafs.reading.handle import BytesHandle, Handle
 from kafkafs.reading.range_names import MalformedRange, day_name, offsets_name
-from kafkafs.reading.times import first_shown_timestamp, first_timestamp, log_mtime_ns, newest_timestamp, shown_segments
+from kafkafs.reading.times import DAY_MS, known_days, log_mtime_ns, shown_segments
 from kafkafs.schemas.registry import Registry, SubjectVersion
 from kafkafs.schemas.sources import SchemaSource, suffix_of
 from kafkafs.tree.append_files import APPEND_FILES
@@ -30,7 +30,7 @@ from storage.files.log_file import scan_quietly
 from storage.files.names import FileKind, segment_file
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import Log, LogSnapshot
-from storage.types import NO_TIMESTAMP, TopicPartition
+from storage.types import TopicPartition
 
 # `@schemas`: the schemas that are known here, by id and by subject, as the text that was registered.
 #
@@ -149,8 +149,6 @@ def _find(registry: Registry, node: SchemaFile) -> SubjectVersion:
 MESSAGE_FILES = tuple(f"messages.{ext}" for ext in EXTENSIONS)
 LATEST_FILES = tuple(f"latest.{ext}" for ext in RENDERED)
 WRITABLE_MODE = 0o755
-_DAY_MS = 86_400_000
-_MOST_DAYS = 3_660  # of one segment: producers choose timestamps, and one may be off by centuries
 LOOKED_INTO = 16  # a topic of more partitions takes its time from their directories, not from their logs
 
 
@@ -283,25 +281,17 @@ def segment_ranges(snapshot: LogSnapshot) -> Iterator[str]:
             yield offsets_name(first, behind - 1, digits)
 
 
-def known_days(snapshot: LogSnapshot) -> list[str]:
-    """The names of the days from each segment's first to its greatest known timestamp, ascending."""
+def day_names(snapshot: LogSnapshot) -> list[str]:
+    """The names of the days that the segments are known to have messages of, ascending."""
     days: set[int] = set()
-    for slot, segment in enumerate(shown_segments(snapshot)):
-        newest = newest_timestamp(snapshot, segment)
-        first = first_timestamp(snapshot, segment) if slot else first_shown_timestamp(snapshot)
-        if newest == NO_TIMESTAMP:
-            continue
-        low, high = sorted((newest if first == NO_TIMESTAMP else first, newest))
-        if high // _DAY_MS - low // _DAY_MS > _MOST_DAYS:
-            days |= {low // _DAY_MS, high // _DAY_MS}
-        else:
-            days |= set(range(low // _DAY_MS, high // _DAY_MS + 1))
+    for segment in shown_segments(snapshot):
+        days.update(known_days(snapshot, segment).tolist())
     return [name for day in sorted(days) for name in _name_of(day)]
 
 
 def _name_of(day: int) -> Iterator[str]:
     try:
-        yield day_name(day * _DAY_MS)
+        yield day_name(day * DAY_MS)
     except MalformedRange:
         return  # beyond the year 9999
 

@@ -34,7 +34,7 @@ from kafkafs.tree.directories import (
     RootDirectory,
     SegmentsDirectory,
     TopicDirectory,
-    known_days,
+    day_names,
     schema_view,
     segment_ranges,
 )
@@ -281,7 +281,7 @@ class Tree:
             case "offsets":
                 return RangesDirectory(log, segment_ranges)
             case "time":
-                return RangesDirectory(log, known_days)
+                return RangesDirectory(log, day_names)
             case "segments":
                 return SegmentsDirectory(log)
         size = partial(infos.partition_info_size, log)

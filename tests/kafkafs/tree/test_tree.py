@@ -6,6 +6,7 @@ import ctypes
 import errno
 import itertools
 import json
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from kafkafs.tree.node import NodeKind
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.errors import OffsetOutOfRange, StorageError, UnknownTopicOrPartition
+from storage.format.block import Record
 from storage.log.log_dir import LogDir
+from tests.support.builders import ROLL, Batch, Item, Partition, build_log_dir
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.live_log import START_MS, LiveLog
 from tests.support.reference_views import content, read_all, tree_of
@@ -88,6 +91,31 @@ def test_a_timestamp_far_off_does_not_make_a_listing_of_centuries(live: LiveLog,
     listed = names(tree, "/t/0/time")
     assert len(listed) < 10
     assert "2023-11-14.txt" in listed
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["active", "sealed"])
+@pytest.mark.parametrize("stray", [START_MS * 1000, START_MS * 1_000_000, START_MS // 1000], ids=["us", "ns", "s"])
+@pytest.mark.parametrize("place", [0, 5, 11])
+def test_a_stray_timestamp_hides_no_day(tmp_path: Path, place: int, stray: int, sealed: bool) -> None:
+    """A producer has sent micro- or nanoseconds, or seconds, once: the time index may have no later entry."""
+    times = [START_MS + day * 86_400_000 for day in range(12)]
+    times[place] = stray
+    batches: list[Item] = [Batch([Record(None, b"v", (), time)]) for time in times]
+    built = build_log_dir(tmp_path, {"t": [[*batches, *([ROLL] if sealed else [])]]})
+    first = date(2023, 11, 14)
+    days = {f"{first + timedelta(day)}.txt" for day in range(12) if day != place}
+    listed = names(tree_of(built.path), "/t/0/time")
+    assert days <= set(listed)
+    assert len(listed) <= 13
+    assert listed == sorted(listed)
+
+
+def test_days_begin_at_the_log_start(tmp_path: Path) -> None:
+    times = [START_MS + day * 86_400_000 for day in range(12)]
+    items: list[Item] = [Batch([Record(None, b"v", (), time)]) for time in times]
+    partition = Partition([*items[:6], ROLL, *items[6:]], log_start_offset=4)
+    listed = names(tree_of(build_log_dir(tmp_path, {"t": [partition]}).path), "/t/0/time")
+    assert listed == [f"{date(2023, 11, 14) + timedelta(day)}.txt" for day in range(4, 12)]
 
 
 def test_listings_begin_at_the_log_start(live: LiveLog, tree: Tree) -> None:
