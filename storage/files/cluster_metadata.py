@@ -515,8 +515,9 @@ class ClusterMetadataReader:
         more. FileNotFoundError, OSError."""
         segments, snapshots = self._list()
         self._forget()
-        self._limit = end_offset
+        # All records of a snapshot count: their offsets are those in its file, not the log's.
         problem = self._start([one for one in snapshots if one[0].end_offset <= end_offset])
+        self._limit = end_offset
         problem = self._read_log(segments) or problem
         return self._replay, min(self._end_offset, end_offset), problem
 

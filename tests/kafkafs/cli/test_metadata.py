@@ -72,6 +72,21 @@ def test_what_is_secret_needs_an_option(tmp_path: Path) -> None:
     assert [secret in shown for secret in secrets] == [True] * 3 + [False] * 3  # alice was removed
 
 
+def test_a_snapshot_may_have_more_records_than_the_log_had(tmp_path: Path) -> None:
+    """Offsets in a snapshot's file are its own: they are not compared with an offset of the log."""
+    directory = copy_log_dir(LOGS, tmp_path / "copy") / QUORUM
+    newest = max(directory.glob("*.checkpoint"))
+    end = int(newest.name[:20])
+    expected = state(LOGS, "--offset", end)
+    content = newest.read_bytes()
+    for path in directory.glob("0*"):
+        path.unlink()
+    (directory / f"{10:020d}{newest.name[20:]}").write_bytes(content)
+    (directory / f"{10:020d}.log").touch()
+    for more in ([], ["--offset", 10]):
+        assert state(directory.parent, *more) == {**expected, "end_offset": 10}
+
+
 @pytest.mark.parametrize("fixture", INTERNAL)
 def test_the_log_and_each_snapshot_describe_the_same(fixture: str, tmp_path: Path) -> None:
     """A snapshot has what the records below its offset say: with it and without it the state is the same."""
