@@ -34,7 +34,7 @@ def load_index(path: Path, entry_size: int, parse: Callable[[bytes], I]) -> I:
     try:
         with open(path, "rb", buffering=0, opener=open_quietly) as file:
             size_bytes = os.fstat(file.fileno()).st_size
-            data = b"".join(_used_parts(file.fileno(), entry_size))
+            data = b"".join(used_parts(file.fileno(), entry_size))
     except FileNotFoundError:
         missing = True
     except OSError as error:
@@ -54,7 +54,8 @@ def load_index(path: Path, entry_size: int, parse: Callable[[bytes], I]) -> I:
     return index
 
 
-def _used_parts(fd: int, entry_size: int) -> Iterator[bytes]:
+def used_parts(fd: int, entry_size: int) -> Iterator[bytes]:
+    """The bytes of an index file, in parts, up to its preallocated zeros."""
     step = _STEP_ENTRIES * entry_size
     zero = bytes(entry_size)
     position = 0

@@ -23,7 +23,6 @@ cut is made; files below the recovery point, which are never checked again, are 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 import tempfile
@@ -48,9 +47,18 @@ from storage.files import leader_epochs, names, offset_index, time_index, transa
 from storage.files.disk import RealDisk, opened, replace_file
 from storage.files.disk_protocol import Buffer, Disk, DiskFile
 from storage.files.leader_epochs import LeaderEpochs
-from storage.files.log_file import MOST_ENTRIES_BYTES, LogFile, paths_in, read_existing, read_whole, scan_quietly
+from storage.files.log_file import (
+    MOST_ENTRIES_BYTES,
+    LogFile,
+    open_quietly,
+    paths_in,
+    read_existing,
+    read_whole,
+    scan_quietly,
+)
 from storage.files.names import FileKind, FileState, SegmentFileName
 from storage.files.opening import exists, links_of_ours, status_of
+from storage.files.sparse_index import used_parts
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import LOG_OVERHEAD, MAX_RELATIVE_OFFSET, BatchTable
 from storage.format.decoder import Decoder
@@ -722,7 +730,11 @@ def _intact_behind(segment: Segment, position: int) -> str | None:
 # The copy of a partition's directory is a temporary directory. Its small files are copies, its .log files are links to
 # the real ones, which are read and never written: a cut is only noted. So the report comes from the same code.
 
-_REBUILT: Final = (FileKind.OFFSET_INDEX.value, FileKind.TIME_INDEX.value)  # whatever is in them
+# The sizes of entries of the files that are rebuilt whatever is in them.
+_REBUILT: Final = {
+    FileKind.OFFSET_INDEX.value: offset_index.ENTRY_SIZE,
+    FileKind.TIME_INDEX.value: time_index.ENTRY_SIZE,
+}
 
 
 def rehearse(plan: RecoveryPlan, *, clock: Clock, progress: Progress | None = None) -> RecoveryReport:
@@ -744,16 +756,18 @@ def rehearse(plan: RecoveryPlan, *, clock: Clock, progress: Progress | None = No
 
 
 def _copy(path: Path, target: Path) -> None:
-    try:
+    """Copies a file, if it is still there. The preallocated zeros of an index, 10 MiB in a broker, become a hole."""
+    entry_size = next((size for suffix, size in _REBUILT.items() if path.name.endswith(suffix)), None)
+    if entry_size is None:
         content = read_whole(path, MOST_ENTRIES_BYTES)
-    except OSError as error:
-        if error.errno != errno.EFBIG or not path.name.endswith(_REBUILT):
-            raise
-        target.touch()
-        os.truncate(target, path.stat().st_size)
+        if content is not None:
+            target.write_bytes(content)
         return
-    if content is not None:
-        target.write_bytes(content)
+    with contextlib.suppress(FileNotFoundError), open(path, "rb", buffering=0, opener=open_quietly) as source:
+        size = os.fstat(source.fileno()).st_size
+        used = used_parts(source.fileno(), entry_size) if size <= MOST_ENTRIES_BYTES else ()
+        target.write_bytes(b"".join(used))
+        os.truncate(target, size)
 
 
 class _ShadowDisk(RealDisk):

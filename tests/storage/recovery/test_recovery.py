@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from storage.append.appender import Appender
 from storage.clock import SystemClock
+from storage.config import LogConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptBatch, PartitionOffline, UnsupportedFormat
 from storage.files import checkpoints, leader_epochs, names, producer_state
@@ -129,6 +131,36 @@ def test_the_rehearsal_tells_what_recovery_does(tmp_path: Path, name: str) -> No
     done = owned.reports()[tp]
     owned.close()
     assert _comparable(told) == _comparable(done)
+
+
+def test_a_rehearsal_takes_no_room_for_preallocated_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker preallocates 10 MiB for each index of an active segment; a copy of these zeros may be allocated."""
+    items = [Batch(many(20)) for _ in range(30)]
+    partition = build_log_dir(tmp_path / "logs", {"t": [items]})["t", 0]
+    used = {}
+    for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
+        path = partition.path / names.segment_file(0, kind)
+        used[kind] = path.stat().st_size
+        path.write_bytes(path.read_bytes().ljust(10 << 20, b"\0"))
+    assert all(used.values())
+    place, seen = tmp_path / "tmp", []
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+
+    class Looking(StandingClock):
+        def now_ms(self) -> int:
+            """Recovery asks for the time when the copy is there."""
+            files = [path.stat() for path in place.rglob("*.*index")]
+            seen.append((len(files), sum(file.st_blocks * 512 for file in files), max(file.st_size for file in files)))
+            return super().now_ms()
+
+    told = rehearse(RecoveryPlan(TopicPartition("t", 0), partition.path, LogConfig(), clean=False), clock=Looking())
+    assert told.log_end_offset == 600
+    assert seen
+    for count, allocated, size in seen:
+        assert count == 2
+        assert size <= 10 << 20
+        assert allocated < 1 << 20
 
 
 def _comparable(report: RecoveryReport) -> dict[str, Any]:
