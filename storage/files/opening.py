@@ -99,12 +99,21 @@ def open_below(root: Place, name: str, flags: int) -> int:
 
 def make_directory(path: Place) -> None:
     """Makes a directory. As root: with the owner of the one that it is in, and no bits which that lacks. OSError."""
-    with parent_of(path) as (parent, name):
-        owner = Path(path).parent.stat()
+    directory, name = os.path.split(os.fspath(path))
+    parent = _open_parent(directory or ".", follow=False)
+    try:
+        owner = os.fstat(parent)
         is_of_other = os.geteuid() == 0 != owner.st_uid
         os.mkdir(name, stat.S_IMODE(owner.st_mode) & 0o777 if is_of_other else 0o777, dir_fd=parent)
         if is_of_other:
-            os.chown(name, owner.st_uid, owner.st_gid, dir_fd=parent, follow_symlinks=False)
+            # Not by its name, to which the owner may have given something else by now.
+            fd = open_fd(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+            try:
+                os.fchown(fd, owner.st_uid, owner.st_gid)
+            finally:
+                os.close(fd)
+    finally:
+        os.close(parent)
 
 
 def open_directory(path: Place, flags: int = os.O_RDONLY) -> int:

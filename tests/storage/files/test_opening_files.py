@@ -20,7 +20,7 @@ from storage.files.dir_lock import DirLock, holder
 from storage.files.disk import RealDisk, replace_file
 from storage.files.log_file import FileIdentity, LogFile, open_quietly, paths_in, read_existing, read_whole
 from storage.files.names import DirKind, FileKind, FileState, MetadataSnapshotName, SegmentFileName
-from storage.files.opening import is_directory, links_of_ours, open_file, real_place
+from storage.files.opening import is_directory, links_of_ours, make_directory, open_file, real_place
 from storage.files.partition_metadata import DirIdentity
 from storage.types import MAX_OFFSET, TopicPartition
 from tests.support.fixtures import FIXTURES, requires_fixtures
@@ -715,3 +715,46 @@ def test_every_name_that_a_broker_wrote() -> None:
                     assert names.segment_file(parsed.offset, parsed.kind, parsed.state) == path.name
                 files += 1
     assert files > 1000
+
+
+@as_root
+def test_a_directory_gets_the_owner_of_the_one_that_it_was_made_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner of the directory may replace it, and what root has made in it, between any two steps."""
+    directory, other = tmp_path / "log", tmp_path / "other"
+    for place in (directory, other):
+        place.mkdir()
+    os.chown(directory, _STRANGER, _STRANGER)
+    made = Path.stat
+
+    def replaced(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path == directory and not (tmp_path / "away").exists():
+            directory.rename(tmp_path / "away")
+            directory.symlink_to(other)
+        return made(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", replaced)
+    make_directory(directory / "t-0")
+    monkeypatch.undo()
+    (owned,) = (path for path in (directory / "t-0", tmp_path / "away" / "t-0") if path.exists())
+    assert (owned.stat().st_uid, owned.stat().st_gid) == (_STRANGER, _STRANGER)
+
+
+@as_root
+def test_no_file_is_given_away_in_the_place_of_a_new_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, secret = tmp_path / "log", tmp_path / "secret"
+    directory.mkdir()
+    secret.touch()
+    os.chown(directory, _STRANGER, _STRANGER)
+    make = os.mkdir
+
+    def replaced(path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        make(path, mode, dir_fd=dir_fd)
+        os.rmdir(path, dir_fd=dir_fd)
+        os.link(secret, path, dst_dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "mkdir", replaced)
+    with pytest.raises(OSError, match="Not a directory"):
+        make_directory(directory / "t-0")
+    assert secret.stat().st_uid == 0
