@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from kafkafs.reading.layout import Layout
@@ -300,6 +301,18 @@ class _Stretch(NamedTuple):
     source: int
 
 
+def open_all(opens: Iterable[Callable[[], ViewHandle]]) -> list[ViewHandle]:
+    """The handles that these calls open. Where one fails, those before it are closed."""
+    with ExitStack() as opened:
+        handles = []
+        for open_one in opens:
+            handle = open_one()
+            opened.callback(handle.close)
+            handles.append(handle)
+        opened.pop_all()
+    return handles
+
+
 class JoinedHandle(CopyingHandle):
     """An open file that continues over the views of `parts`, which it closes. Reads may come from several threads.
 
@@ -320,7 +333,6 @@ class JoinedHandle(CopyingHandle):
         self._stretches: tuple[_Stretch, ...] = ()
         self._covered: list[int] = []
         self._add_locked(parts)
-        self._grow()
 
     @property
     def size(self) -> int:

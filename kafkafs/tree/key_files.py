@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import NamedTuple
 
-from kafkafs.reading.handle import Handle, JoinedHandle, ViewHandle
+from kafkafs.reading.handle import Handle, JoinedHandle, ViewHandle, open_all
 from kafkafs.reading.key_blocks import MOST_KEY_BYTES, MOST_NAMES
 from kafkafs.reading.key_index import KeyIndex
 from kafkafs.reading.layout import Cursor, Span, spans_from
@@ -100,10 +100,12 @@ class KeyFile(RangeFile):
         return Attributes(NodeKind.FILE, size, mtime_ns, FILE_MODE)
 
     def open(self) -> Handle:
-        handle = self.open_view()
-        if not handle.size:
-            handle.close()
-            raise NoSuchPath(self._node)
+        with ExitStack() as opened:
+            handle = self.open_view()
+            opened.callback(handle.close)
+            if not handle.size:
+                raise NoSuchPath(self._node)
+            opened.pop_all()
         return handle
 
     def _first_found(self, snapshot: LogSnapshot) -> tuple[int, int]:
@@ -134,12 +136,8 @@ class TopicKeyFile(File):
 
     def open(self) -> Handle:
         with ExitStack() as opened:
-            handles = []
-            for file in self._files:
-                handle = file.open_view()
-                opened.callback(handle.close)
-                handles.append(handle)
-            joined = JoinedHandle(handles, self._added())
+            joined = JoinedHandle(open_all(file.open_view for file in self._files), self._added())
+            opened.callback(joined.close)
             if not joined.size:
                 raise NoSuchPath(self._node)
             opened.pop_all()
@@ -164,11 +162,9 @@ class TopicKeyFile(File):
 
         def added() -> Sequence[ViewHandle]:
             self._log_dir.refresh()
-            handles = []
-            for number in self._log_dir.partitions(self._node.topic):
-                if number not in known:
-                    handles.append(self._file(number).open_view())
-                    known.add(number)
+            new = [number for number in self._log_dir.partitions(self._node.topic) if number not in known]
+            handles = open_all(self._file(number).open_view for number in new)
+            known.update(new)
             return handles
 
         return added

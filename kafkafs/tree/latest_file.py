@@ -7,13 +7,12 @@ otherwise the size that the last open found, and before the first an estimate.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 
 from kafkafs.formats import by_name
 from kafkafs.reading.block_cache import PathPages
 from kafkafs.reading.extent import Extent
-from kafkafs.reading.handle import Handle, JoinedHandle, OpenView, ViewHandle
+from kafkafs.reading.handle import Handle, JoinedHandle, OpenView, ViewHandle, open_all
 from kafkafs.reading.index import ViewIndex
 from kafkafs.reading.layout import Layout, Run, Span
 from kafkafs.reading.plans import Plan, RenderedPlan, append_run
@@ -178,14 +177,7 @@ class LatestOfTopic(File):
         return Attributes(NodeKind.FILE, sum(one.size for one in found), mtime_ns, FILE_MODE)
 
     def open(self) -> Handle:
-        with ExitStack() as opened:
-            parts = []
-            for file in self._files():
-                parts.append(file.open())
-                opened.callback(parts[-1].close)
-            handle = JoinedHandle(parts)
-            opened.pop_all()
-        return handle
+        return JoinedHandle(open_all(file.open for file in self._files()))
 
     def xattrs(self) -> Mapping[str, bytes]:
         return {"user.kafka.topic": self._topic.encode()}

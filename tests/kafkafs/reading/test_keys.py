@@ -14,6 +14,7 @@ from kafkafs.reading import key_blocks, key_index
 from kafkafs.tree.paths import NameTooLong, NoSuchPath, key_name
 from kafkafs.tree.tree import Tree
 from storage.append.partitioner import in_order_for_key
+from storage.errors import UnknownTopicOrPartition
 from storage.format.compression import Codec
 from tests.kafkafs.reading.test_golden import is_damaged
 from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, commit, many
@@ -252,3 +253,28 @@ def test_a_partition_that_is_added_is_in_an_open_file_of_the_topic(tmp_path: Pat
     first.append(b"three")
     assert sorted(handle.read(8, 100).splitlines()) == [b"of another", b"three"]
     handle.close()
+
+
+def test_no_view_stays_open_where_a_topic_has_no_such_key(tmp_path: Path) -> None:
+    """A partition that is added meanwhile is looked into, too."""
+    LiveLog(tmp_path, key_of=lambda _offset: b"k").append(b"one")
+    tree = tree_of(tmp_path)
+    file = tree.lookup("/t/keys/other.txt")
+    LiveLog(tmp_path, key_of=lambda _offset: b"k", partition=1).append(b"two")
+    with pytest.raises(NoSuchPath):
+        file.open()
+    assert tree.status()["views"]["handles"] == 0
+
+
+def test_no_view_stays_open_where_one_cannot_be_opened(tmp_path: Path) -> None:
+    LiveLog(tmp_path, key_of=lambda _offset: b"k").append(b"one")
+    second = LiveLog(tmp_path, key_of=lambda _offset: b"k", partition=1)
+    second.append(b"two")
+    tree = tree_of(tmp_path)
+    for path in ("/t/keys/k.txt", "/t/latest.txt"):
+        file = tree.lookup(path)
+        second.path.rename(tmp_path / "away")
+        with pytest.raises(UnknownTopicOrPartition):
+            file.open()
+        assert tree.status()["views"]["handles"] == 0
+        (tmp_path / "away").rename(second.path)
