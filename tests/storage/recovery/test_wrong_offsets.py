@@ -401,6 +401,7 @@ def test_a_rehearsal_tells_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("clean", [False, True], ids=["unclean", "clean"])
 @pytest.mark.parametrize("shape", OVERFLOW_SHAPES)
+@pytest.mark.leaves_damage("time-index-incomplete")  # before it is opened
 def test_stopped_anywhere(tmp_path: Path, shape: str, clean: bool) -> None:
     offsets, expected = OVERFLOW_SHAPES[shape]
     before = tmp_path / "before"
