@@ -171,6 +171,9 @@ LZ4_RESERVED = 0x03
 GZIP_LEVEL = 6
 # Below this size zlib is faster than cramjam, which takes at least 7 us.
 SMALL_GZIP_BYTES = 4096
+_GZIP_PIECE_BYTES = 1 << 20
+_GZIP_MAGIC = b"\x1f\x8b\x08"  # with the compression method
+_GZIP_LEAST_MEMBER = 19  # bytes after a member in which GZIPInputStream looks for another one
 ZSTD_LEVEL = 3
 
 
@@ -191,13 +194,17 @@ def decompress_into(codec: int, data: Buffer, out: Buffer, magic: int = 2) -> in
         if codec == Codec.ZSTD and magic >= 2:
             return int(cramjam.zstd.decompress_into(source, _array(target)))
     except cramjam.DecompressionError as error:
-        # The text of Rust's io::Write::write_all, the only indication in cramjam's error; a test checks it.
-        if "write whole buffer" in str(error):
+        if _is_full(error):
             raise OutputFull from None
         raise DecompressionFailed(f"{Codec(codec).name.lower()} data does not decompress: {error}") from None
     raise UnsupportedFormat(
         "batch has a codec that its format does not have", expected="gzip, snappy, lz4, zstd (v2 only)", found=codec
     )
+
+
+def _is_full(error: cramjam.DecompressionError) -> bool:
+    # The text of Rust's io::Write::write_all, the only indication in cramjam's error; a test checks it.
+    return "write whole buffer" in str(error)
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int, magic: int = 2) -> bytes:
@@ -240,19 +247,38 @@ def _array(target: memoryview) -> Any:
 
 
 def _gzip_into(source: memoryview, target: memoryview) -> int:
-    """RFC 1952, members one after the other."""
-    if len(source) < SMALL_GZIP_BYTES:
-        stream = zlib.decompressobj(wbits=31)
+    """RFC 1952, members one after the other; bytes after them are ignored, as GZIPInputStream ignores them."""
+    if len(source) >= SMALL_GZIP_BYTES:
         try:
-            data = stream.decompress(source, len(target) + 1)
-        except zlib.error as error:
-            raise DecompressionFailed(f"gzip data does not decompress: {error}") from None
-        if len(data) > len(target):
-            raise OutputFull
-        if stream.eof and not stream.unused_data:
-            target[: len(data)] = data
-            return len(data)
-    return int(cramjam.gzip.decompress_into(source, _array(target)))
+            return int(cramjam.gzip.decompress_into(source, _array(target)))
+        except cramjam.DecompressionError as error:
+            if _is_full(error):
+                raise
+    return _gzip_members_into(source, target)
+
+
+def _gzip_members_into(source: memoryview, target: memoryview) -> int:
+    at = used = 0
+    while True:
+        stream = zlib.decompressobj(wbits=31)
+        size = SMALL_GZIP_BYTES  # zlib copies the input that follows a member: members may be many and short
+        while not stream.eof:
+            piece = source[at : at + size]
+            if not piece:
+                raise DecompressionFailed("gzip data is cut off", expected="the end of a member", found="the end")
+            room = len(target) - used
+            try:
+                data = stream.decompress(piece, room + 1)
+            except zlib.error as error:
+                raise DecompressionFailed(f"gzip data does not decompress: {error}") from None
+            if len(data) > room:
+                raise OutputFull
+            target[used : used + len(data)] = data
+            used += len(data)
+            at += len(piece) - len(stream.unused_data)
+            size = min(2 * size, _GZIP_PIECE_BYTES)
+        if len(source) - at < _GZIP_LEAST_MEMBER or source[at : at + len(_GZIP_MAGIC)] != _GZIP_MAGIC:
+            return used
 
 
 def _snappy_into(source: memoryview, target: memoryview) -> int:
@@ -272,7 +298,9 @@ def _snappy_into(source: memoryview, target: memoryview) -> int:
             at += XERIAL_HEADER.size
             continue
         left = len(source) - at - INT32_BE.size
-        length = INT32_BE.unpack_from(source, at)[0] if left >= 0 else -1
+        if left < 0 or bytes(source[at : at + 4]) == XERIAL_MAGIC[:4]:
+            break  # SnappyInputStream ignores one to three bytes, and what follows something like a header
+        (length,) = INT32_BE.unpack_from(source, at)
         if length < 0 or length > left:
             raise DecompressionFailed("snappy block passes the end", expected=f"at most {max(left, 0)}", found=length)
         at += INT32_BE.size
@@ -297,14 +325,14 @@ def _snappy_frame(source: memoryview) -> bytes:
 
 
 def _lz4_into(source: memoryview, target: memoryview, magic: int) -> int:
-    """An lz4 frame by Kafka's rules (Lz4BlockInputStream): independent blocks, content size skipped.
+    """An lz4 frame by Kafka's rules (Lz4BlockInputStream): independent blocks with verified checksums. The size of
+    the content and its checksum are skipped. What follows the frame is ignored.
 
-    Decoded block by block, which takes a third of the time of a call for the whole frame. Frames with checksums, which
-    no Kafka client writes, are decoded by a call for the whole frame, which verifies them.
+    Decoded block by block, which takes a third of the time of a call for the whole frame.
     """
-    start, block_max, flags = _lz4_header(source, magic)
-    at, used = start, 0
-    checked = flags & (LZ4_BLOCK_CHECKSUM | LZ4_CONTENT_CHECKSUM)
+    at, block_max, flags = _lz4_header(source, magic)
+    used = 0
+    checksum_size = UINT32_LE.size if flags & LZ4_BLOCK_CHECKSUM else 0
     while True:
         left = len(source) - at - UINT32_LE.size
         if left < 0:
@@ -314,18 +342,21 @@ def _lz4_into(source: memoryview, target: memoryview, magic: int) -> int:
         stored, length = length & LZ4_STORED, length & ~LZ4_STORED
         if length == 0:
             break
+        left -= checksum_size
         if length > block_max or length > left:
             raise DecompressionFailed(
-                "lz4 block does not fit", expected=f"at most {min(block_max, left)}", found=length
+                "lz4 block does not fit", expected=f"at most {max(min(block_max, left), 0)}", found=length
             )
-        if not checked:
-            used += _lz4_block(source[at : at + length], target[used : used + block_max], bool(stored), block_max)
-        at += length + (4 if flags & LZ4_BLOCK_CHECKSUM else 0)
-    if checked:
-        at += 4 if flags & LZ4_CONTENT_CHECKSUM else 0
-        frame = bytearray(source[:at])
-        frame[start - 1] = _lz4_header_checksum(bytes(source[4 : start - 1]))
-        return int(cramjam.lz4.decompress_into(frame, _array(target)))
+        block = source[at : at + length]
+        at += length
+        if checksum_size:
+            (expected,), computed = UINT32_LE.unpack_from(source, at), xxhash.xxh32_intdigest(block)
+            if computed != expected:
+                raise DecompressionFailed("lz4 block checksum differs", expected=expected, found=computed)
+            at += checksum_size
+        used += _lz4_block(block, target[used : used + block_max], bool(stored), block_max)
+    if flags & LZ4_CONTENT_CHECKSUM and len(source) - at < UINT32_LE.size:
+        raise DecompressionFailed("lz4 frame is cut off", expected="a checksum of the content", found="the end")
     return used
 
 

@@ -74,8 +74,9 @@ def test_output_is_written_in_place_and_never_past_the_end(codec: Codec, data: b
 def test_cut_off_data_is_damage(codec: Codec) -> None:
     packed = compress(codec, NOISE[:3000] + b"text " * 20_000)
     for length in {0, 1, 3, 4, 5, 6, 7, 8, 15, 16, 17, 20, len(packed) // 2, len(packed) - 1}:
-        if codec is Codec.SNAPPY and length == 16:
-            assert decompress(codec, packed[:length], CAP) == b""  # a header and no block: nothing is missing
+        if codec is Codec.SNAPPY and length in (16, 17):
+            # A header and no block: nothing is missing. Java ignores less than a block's length.
+            assert decompress(codec, packed[:length], CAP) == b""
             continue
         with pytest.raises(DecompressionFailed):
             decompress(codec, packed[:length], CAP)
@@ -137,7 +138,6 @@ def test_raw_snappy_as_librdkafka_writes_it() -> None:
         (xerial(b"a", version=0), "snappy frame of an unknown version"),
         (xerial(b"a")[:12], "snappy header is cut off"),
         (xerial(b"a") + b"\x82SNAPPY\x00" + bytes(7), "snappy header is cut off"),
-        (xerial() + b"\x00\x00\x00", "snappy block passes the end"),
         (xerial() + b"\x00\x00\x00\x09abc", "snappy block passes the end"),
         (xerial() + b"\x7f\xff\xff\xffabc", "snappy block passes the end"),
         (xerial() + b"\xff\xff\xff\xffabc", "snappy block passes the end"),
@@ -200,7 +200,8 @@ def test_lz4_stops_at_the_end_mark() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 2])
-def test_lz4_frames_with_checksums_are_verified(magic: int) -> None:
+def test_lz4_frames_with_checksums_are_read(magic: int) -> None:
+    """Which of them are verified: test_framings.py."""
     frame = cramjam.lz4.Compressor(content_checksum=True, block_linked=False)
     frame.compress(b"text " * 1000)
     packed = bytearray(frame.finish())
@@ -208,9 +209,6 @@ def test_lz4_frames_with_checksums_are_verified(magic: int) -> None:
         start = 14 if packed[4] & 0x08 else 6
         packed[start] ^= 0xFF  # v0's wrong header checksum does not stand in the way
     assert decompress(Codec.LZ4, packed, CAP, magic) == b"text " * 1000
-    packed[-1] ^= 1
-    with pytest.raises(DecompressionFailed):
-        decompress(Codec.LZ4, packed, CAP, magic)
 
 
 @pytest.mark.parametrize(
