@@ -59,3 +59,5 @@ def test_mounts(seed: int, tmp_path: Path) -> None:
     scratch.mkdir()
     result = run_seed(seed, scratch, mounts=True)
     assert result.faults == [], result.made
+    assert result.read_files is not None
+    assert result.read_files >= 50  # what is intact is shown

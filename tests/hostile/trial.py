@@ -45,16 +45,19 @@ _CALLS_A_SEED: Final = 8
 _ENCODINGS: Final = (
     "utf-8-sig", "utf-16-le", "utf-16-be", "latin-1", "ascii", "idna", "unicode_escape", "raw_unicode_escape",
 )  # fmt: skip
+_ABOUT_THE_MOUNT: Final = ("@help", "@metrics", "@status.json")
 _NOT_LOADED: Final = ("kafkafs.__main__", "kafkafs.spark", "kafkafs.mounting", "kafkafs.cli.spark")
 
 
 @dataclass(slots=True)
 class Result:
-    """What a seed came to. `faults`: in words, with the command; `calls`: how many commands ran."""
+    """What a seed came to. `faults`: in words, with the command; `calls`: how many commands ran; `read_files`: how many
+    files could be read in a mount that came up."""
 
     seed: int
     made: list[str] = field(default_factory=list)
     calls: int = 0
+    read_files: int | None = None
     faults: list[str] = field(default_factory=list)
     most_rss_bytes: int = 0
 
@@ -232,6 +235,7 @@ def _child(command: Callable[[], None], stdout: int, stderr: int, uid: int | Non
             os.setuid(uid)
         os.environ["XDG_CACHE_HOME"] = "/nonexistent"
         command()
+        code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:  # noqa: BLE001 - the fault that is looked for
@@ -250,17 +254,7 @@ def _mount(place: mutations.Place, scratch: Path, result: Result) -> None:
         with mounted(place.log_dir, mnt, write=write) as tree:
             status = json.loads((mnt / "@status.json").read_bytes())
             assert status["mode"]
-            pid = os.fork()
-            if not pid:
-                _child(lambda: _walk(mnt), 2, 2, None)
-            deadline = time.monotonic() + _WALK_S + _HANG_S
-            while os.waitpid(pid, os.WNOHANG) == (0, 0):
-                if time.monotonic() > deadline:
-                    result.faults.append("reading a mount did not end")
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
-                    break
-                time.sleep(0.01)
+            _walk_in_a_child(mnt, scratch, result)
             memory = Path(f"/proc/{tree.pid}/status").read_text()
             peak = int(re.findall(r"VmHWM:\s+(\d+) kB", memory)[0]) * 1024
             result.most_rss_bytes = max(result.most_rss_bytes, peak)
@@ -282,8 +276,37 @@ def _mount(place: mutations.Place, scratch: Path, result: Result) -> None:
         result.faults.append("a read-only mount changed the directory")
 
 
+def _walk_in_a_child(mnt: Path, scratch: Path, result: Result) -> None:
+    """Walks the tree in another process, which is killed if a call of it hangs. The files about the mount itself can be
+    read whatever the log directory holds."""
+    report = scratch / "walked"
+    with report.open("wb") as out:
+        pid = os.fork()
+        if not pid:
+            _child(lambda: _walk(mnt), out.fileno(), out.fileno(), None)
+    deadline = time.monotonic() + _WALK_S + _HANG_S
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            break
+        if time.monotonic() > deadline:
+            result.faults.append("reading a mount did not end")
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return
+        time.sleep(0.01)
+    said = report.read_text(errors="replace")
+    if status:
+        result.faults.append(f"reading a mount failed: {said[-800:]}")
+        return
+    names = said.splitlines()
+    result.read_files = len(names)
+    result.faults += [f"{name} could not be read" for name in _ABOUT_THE_MOUNT if repr(name) not in names]
+
+
 def _walk(mnt: Path) -> None:
-    """Opens everything, as far as it comes in its time; errors are answers."""
+    """Opens everything, as far as it comes in its time, and prints the names of what could be read; errors are
+    answers."""
     secrets, end = 0, time.monotonic() + _WALK_S
     for folder, _, names in os.walk(os.fsencode(mnt)):
         for name in (*names[:200], b"keys/k.txt", b"offsets/0-3.jsonl", b"time/2026-11-20.txt"):
@@ -292,6 +315,7 @@ def _walk(mnt: Path) -> None:
             try:
                 with open(folder + b"/" + name, "rb") as file:  # noqa: PTH123 - names are bytes
                     secrets += SECRET in file.read(1 << 16)
+                os.write(1, f"{os.fsdecode(name)!a}\n".encode())
                 os.listxattr(folder + b"/" + name)
             except OSError:
                 continue
