@@ -12,10 +12,10 @@ import ctypes
 import struct
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cramjam
 import numpy as np
@@ -159,6 +159,7 @@ INT32_BE = struct.Struct(">i")
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 LZ4_BLOCK_SIZE = 64 * 1024
 LZ4_STORED = 0x80000000  # top bit of a block's length: not compressed
+_LZ4_BLOCK_CHECKSUM = 0x10  # flag of a frame: each block is followed by a checksum
 UINT32_LE = struct.Struct("<I")
 # FLG bits
 LZ4_VERSION = 0xC0  # must be 01
@@ -400,19 +401,32 @@ def _lz4_frame(source: memoryview, magic: int, level: int | None) -> bytes:
     # Format v0 hashes from the frame's magic on: an error of the first clients that became part of the format.
     checksum = _lz4_header_checksum(LZ4_MAGIC + descriptor if magic == 0 else descriptor)
     parts = [LZ4_MAGIC, descriptor, bytes([checksum])]
-    for at in range(0, len(source), LZ4_BLOCK_SIZE):
-        block = source[at : at + LZ4_BLOCK_SIZE]
-        if level is None or level == 9:  # Kafka's level 9, the default, is the fast compressor
+    if level is not None and level != 9:  # Kafka's level 9, the default, is the fast compressor
+        parts += _lz4_blocks(source, level)
+    else:
+        for at in range(0, len(source), LZ4_BLOCK_SIZE):
+            block = source[at : at + LZ4_BLOCK_SIZE]
             packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
-        else:
-            mode: Literal["high_compression"] = "high_compression"
-            packed = bytes(cramjam.lz4.compress_block(block, store_size=False, mode=mode, compression=level))
-        if len(packed) < len(block):
-            parts += (UINT32_LE.pack(len(packed)), packed)
-        else:
-            parts += (UINT32_LE.pack(len(block) | LZ4_STORED), bytes(block))
+            if len(packed) < len(block):
+                parts += (UINT32_LE.pack(len(packed)), packed)
+            else:
+                parts += (UINT32_LE.pack(len(block) | LZ4_STORED), bytes(block))
     parts.append(UINT32_LE.pack(0))
     return b"".join(parts)
+
+
+def _lz4_blocks(source: memoryview, level: int) -> Iterator[bytes]:
+    """The independent blocks of the data, compressed at a level, each with its size before it. cramjam obeys the level
+    only for a frame, in whose header it announces a checksum after each block."""
+    compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+    compressor.compress(bytes(source))
+    frame = memoryview(compressor.finish())
+    checksum_bytes = 4 if frame[4] & _LZ4_BLOCK_CHECKSUM else 0
+    position = 7
+    while size := UINT32_LE.unpack_from(frame, position)[0] & ~LZ4_STORED:
+        end = position + 4 + size
+        yield bytes(frame[position:end])
+        position = end + checksum_bytes
 
 
 def _lz4_header_checksum(descriptor: bytes) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -384,3 +385,16 @@ def test_indexes_of_a_broker_come_out_again() -> None:
         )
         assert offset_index == log.with_suffix(".index").read_bytes()
         assert time_index == log.with_suffix(".timeindex").read_bytes()
+
+
+@pytest.mark.parametrize(("codec", "fastest", "smallest"), [("gzip", 1, 9), ("lz4", 1, 17), ("zstd", -7, 19)])
+def test_a_batch_is_compressed_at_the_topic_s_level(owned: OwnedDir, codec: str, fastest: int, smallest: int) -> None:
+    dice = random.Random(1)
+    words = [dice.randbytes(dice.randint(2, 9)).hex().encode() for _ in range(300)]
+    records = [Record(None, b" ".join(dice.choices(words, k=400))) for _ in range(20)]
+    sizes = []
+    for level in (fastest, smallest):
+        levels = {f"compression_{codec}_level": str(level)}
+        assert appended(owned, records, compression_type=codec, **levels).error is None
+        sizes.append(int(headers_of(owned).size[-1]))
+    assert sizes[1] < 0.97 * sizes[0]

@@ -37,7 +37,8 @@ def test_round_trip(codec: Codec, magic: int, data: bytes) -> None:
 
 @pytest.mark.parametrize(("codec", "level"), [(1, 1), (1, 9), (1, -1), (3, 1), (3, 9), (3, 17), (4, 1), (4, 19)])
 def test_levels(codec: int, level: int) -> None:
-    assert decompress(codec, compress(codec, b"text " * 5000, level=level), CAP) == b"text " * 5000
+    for data in (b"text " * 50_000, random.Random(1).randbytes(200_000), b"", b"x"):
+        assert decompress(codec, compress(codec, data, level=level), CAP) == data
 
 
 @pytest.mark.parametrize("codec", [0, 5, 6, 7])
