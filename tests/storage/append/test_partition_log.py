@@ -13,7 +13,7 @@ from storage.append.appender import Appender
 from storage.append.partition_log import PartitionLog
 from storage.append.swap import CleanedSegment, Replacement, remove_cleaned
 from storage.config import BrokerConfig, LogConfig
-from storage.directory.owned_dir import OwnedDir
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, PartitionOffline, RecordTooLarge, SegmentGone
 from storage.files import leader_epochs, names
 from storage.files.leader_epochs import EpochEntry
@@ -28,7 +28,18 @@ from storage.verify.verify import verify_log_dir
 from tests.support.crash_points import Sessions, every_crash
 from tests.support.faults import FaultyDisk, full_disk
 from tests.support.fixtures import FIXTURES, topics_of
-from tests.support.owned_dirs import StandingClock, append, close_clean, killed, opened, read, tree_of, values_of
+from tests.support.owned_dirs import (
+    ONE_THREAD,
+    HastyDisk,
+    StandingClock,
+    append,
+    close_clean,
+    killed,
+    opened,
+    read,
+    tree_of,
+    values_of,
+)
 from tests.support.readers import read_all, table_of
 from tests.support.replayed_logs import BESIDE, replayed
 
@@ -657,3 +668,27 @@ def test_a_segment_of_which_one_file_cannot_be_created_leaves_none(tmp_path: Pat
     with pytest.raises(OSError, match="Too many open files"):
         CleanedSegment(disk, tmp_path, 7, interval_bytes=0)
     assert not list(tmp_path.iterdir())
+
+
+def test_segments_roll_at_random_times_within_the_jitter(tmp_path: Path) -> None:
+    """segment.jitter.ms: some time before segment.ms is over, so that not all partitions roll at once."""
+    clock = StandingClock()
+    owned = OwnedDir.open(tmp_path, Opening(create=True), config=ONE_THREAD, disk=HastyDisk(), clock=clock)
+    owned.create_topic("t", 40, {"segment.ms": "1000", "segment.jitter.ms": "500"})
+    logs = [owned.log(TopicPartition("t", number)) for number in range(40)]
+
+    def rolled() -> int:
+        """How many have rolled when each has got one more message."""
+        for log in logs:
+            assert Appender(log, clock=clock).append([Record(None, b"x")]).error is None
+        return sum(len(log.snapshot().segments) > 1 for log in logs)
+
+    began_ms = clock.time_ms
+    counts = []
+    for after_ms in (0, 500, 750, 1001):
+        clock.time_ms = began_ms + after_ms
+        counts.append(rolled())
+    assert counts[:2] == [0, 0]
+    assert 0 < counts[2] < len(logs)
+    assert counts[3] == len(logs)
+    close_clean(owned)

@@ -887,3 +887,13 @@ def test_every_record_of_the_fixtures(target: OwnedDir, fixture: str) -> None:
         assert result.error is None
         assert read_all(target.log(tp).snapshot()) == read_all(looked.log(tp).snapshot())
     close_clean(target)
+
+
+@requires_fixtures
+def test_what_a_broker_knows_of_its_cluster_is_for_the_owner_s_eyes(tmp_path: Path, target: OwnedDir) -> None:
+    """There are credentials in it."""
+    mirrored(FIXTURES / "internal/log", target)
+    found = target.path / names.BOOTSTRAP_CHECKPOINT
+    assert b"bob" in found.read_bytes()
+    assert found.stat().st_mode & 0o777 == 0o600
+    target.close()

@@ -146,7 +146,9 @@ def test_a_tier_that_is_away_is_an_error_for_its_part_and_is_tried_again(tmp_pat
     assert str(away) in str(errors[0])
     assert "messages 0 to 2403 are" in str(errors[0])
     shutil.copytree(TIERS / "tier-local", away)
-    now[0] = 3600.0
+    now[0] = 4.9
+    assert [type(error) for error in read_past_damage(log.snapshot())[1]] == [TierUnavailable]
+    now[0] = 5.0
     assert read_all(log.snapshot()) == golden_of(LZ)
 
 
