@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from kafkafs.mounting.mountpoint import mount_at
+from kafkafs.reading.block_cache import DEFAULT_CACHE_BYTES
 from tests.support.builders import ROLL, build_log_dir
 from tests.support.mounts import KAFKAFS, detach, kafkafs_mounts, requires_fuse, run_kafkafs
 from tests.support.serving_processes import fails_with
@@ -551,3 +552,38 @@ class TestMountCommand:
         result = run('mount -t fuse.kafkafs "$LOGDIR/none" "$MNT" -o ro')
         assert result.returncode != 0
         assert "no such log directory" in result.stderr
+
+
+# What options do
+
+
+def test_owner_and_group(log_dir: Path, mnt: Path) -> None:
+    mount(log_dir, mnt, "-o", "uid=1234,gid=2345")
+    for path in (mnt, mnt / "t", mnt / "t/0", mnt / "t/0/messages.txt", mnt / "@status.json"):
+        assert (path.stat().st_uid, path.stat().st_gid) == (1234, 2345), path
+    run_kafkafs("umount", mnt)
+
+
+def test_the_size_of_the_cache(log_dir: Path, mnt: Path) -> None:
+    for options, size_bytes in (((), DEFAULT_CACHE_BYTES), (("-o", "cache_size=16M"), 16 << 20)):
+        mount(log_dir, mnt, *options)
+        cache = json.loads((mnt / "@status.json").read_bytes())["block_cache"]
+        assert cache["max_bytes"] == size_bytes
+        run_kafkafs("umount", mnt)
+
+
+@pytest.mark.parametrize(("option", "allowed"), [("allow_other", True), ("allow_root", False)])
+def test_whom_a_mount_lets_in(log_dir: Path, mnt: Path, option: str, allowed: bool) -> None:
+    """With allow_root the kernel lets in all users, and libfuse only root and the one who mounted."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    for above in mnt.parents[:3]:  # which pytest has made for this user alone
+        above.chmod(0o711)
+    mount(log_dir, mnt, "-o", option)
+    options = subprocess.check_output(["findmnt", "-n", "-o", "OPTIONS", mnt], text=True)
+    assert "allow_other" in options.strip().split(",")
+    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "cat", mnt / "t/0/messages.txt"]
+    other = subprocess.run(command, capture_output=True, check=False)
+    assert (other.returncode == 0, other.stdout) == (allowed, b"one\ntwo\n" if allowed else b""), other.stderr
+    assert (mnt / "t/0/messages.txt").read_bytes() == b"one\ntwo\n"
+    run_kafkafs("umount", mnt)

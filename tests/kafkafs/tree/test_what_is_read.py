@@ -1,0 +1,121 @@
+"""How much of a log is read: nothing for listings and `messages.log`, its span for a range, some MiB for `@info.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kafkafs.reading.pieces import PIECE_SPAN_BYTES
+from kafkafs.tree import info
+from kafkafs.tree.tree import Tree
+from storage.files.log_file import LogFile
+from storage.format.block import Record
+from tests.support.builders import ROLL, START_MS, Batch, Item, Partition, build_log_dir
+from tests.support.live_log import LiveLog
+from tests.support.reference_views import content, tree_of
+
+SEGMENTS = 3
+SEGMENT_BYTES = 1_500_000
+BATCH_BYTES = 100_000
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    """A partition of three segments of 1.5 MB, in batches of 100 kB, with their indexes."""
+    items: list[Item] = []
+    for start in range(0, SEGMENTS * 1500, 100):
+        if start and start % 1500 == 0:
+            items.append(ROLL)
+        records = [Record(None, b"%06d" % n + b"x" * 994, (), START_MS + n) for n in range(start, start + 100)]
+        items.append(Batch(records))
+    return build_log_dir(tmp_path / "log", {"t": [Partition(items)]}).path
+
+
+@pytest.fixture
+def tree(log_dir: Path) -> Tree:
+    """With the log open: that reads what follows the last entry of its index."""
+    tree = tree_of(log_dir, keys=False)
+    tree.lookup("/t/0/@info.json").open()
+    return tree
+
+
+@pytest.fixture
+def read_bytes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], int]:
+    """How many bytes of segments something reads."""
+    count = 0
+    read = LogFile.read
+
+    def counting(file: LogFile, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
+        nonlocal count
+        data = read(file, position, size, into)
+        count += len(data)
+        return data
+
+    def during(act: Callable[[], object]) -> int:
+        nonlocal count
+        count = 0
+        act()
+        return count
+
+    monkeypatch.setattr(LogFile, "read", counting)
+    return during
+
+
+def scanned_bytes(tree: Tree) -> int:
+    return int(tree.status()["view_index"]["scanned_bytes"])
+
+
+@pytest.mark.parametrize("path", ["/", "/t", "/t/0", "/t/0/offsets", "/t/0/time", "/t/0/segments"])
+def test_a_listing_reads_no_messages(tree: Tree, path: str, read_bytes: Callable[[Callable[[], object]], int]) -> None:
+    def look() -> None:
+        for entry in tree.lookup(path).list():
+            tree.lookup(f"{path.rstrip('/')}/{entry.name}").attributes()
+
+    assert read_bytes(look) < 1000  # headers: a batch has 100 kB
+    assert scanned_bytes(tree) == 0
+    assert sum(1 for _ in tree.lookup(path).list()) > 0
+
+
+def test_a_first_open_of_the_raw_log_reads_nothing(
+    tree: Tree, read_bytes: Callable[[Callable[[], object]], int]
+) -> None:
+    assert read_bytes(lambda: tree.lookup("/t/0/messages.log").open()) < BATCH_BYTES * 5  # around the log's end
+    assert scanned_bytes(tree) == 0
+
+
+@pytest.mark.parametrize("name", ["last-50", "1000+50", "1000-1049"])
+def test_a_first_open_of_a_range_reads_its_span(tree: Tree, name: str) -> None:
+    path = f"/t/0/offsets/{name}.txt"
+    tree.lookup(path).open()
+    assert BATCH_BYTES <= scanned_bytes(tree) < 2 * BATCH_BYTES
+    assert content(tree, path).count(b"\n") == 50
+
+
+def test_a_first_open_of_a_whole_partition_scans_it_once(tree: Tree) -> None:
+    content(tree, "/t/0/messages.txt")
+    once = scanned_bytes(tree)
+    assert once >= SEGMENTS * SEGMENT_BYTES
+    content(tree, "/t/0/messages.txt")
+    content(tree, f"/t/0/time/{START_MS}--.txt")
+    assert once <= scanned_bytes(tree) <= once + PIECE_SPAN_BYTES  # the last piece grows, and is scanned again
+
+
+@pytest.mark.parametrize("too_large", [False, True])
+def test_messages_are_counted_up_to_a_size(tmp_path: Path, too_large: bool) -> None:
+    """A batch without its last records, as compaction leaves it: only reading tells how many there are."""
+    live = LiveLog(tmp_path / "log", key_of=lambda offset: b"%d" % offset)
+    count = 110 if too_large else 70
+    for _ in range(count // 10):
+        live.write(10, size=100_000, batch=1)
+    live.roll()
+    live.compact(lambda offset: offset % 10 != 5)
+    live.write(1)
+    size = sum(path.stat().st_size for path in live.path.glob("*.log"))
+    assert (size > info.COUNTED_BYTES) == too_large
+    shown = json.loads(content(tree_of(live.path.parent), "/t/0/@info.json"))
+    assert shown["bytes"] == size
+    assert shown["offsets"] == count + 1
+    assert shown["messages"] == (None if too_large else count - count // 10 + 1)
