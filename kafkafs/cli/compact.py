@@ -72,10 +72,10 @@ def print_result(result: CompactionResult) -> None:
         f"{result.tp}: {counts.records_gone} of {counts.records_read} records, {counts.bytes_gone} of "
         f"{counts.bytes_read} bytes and {counts.keys_gone} deleted key(s) {verb}"
     )
-    used = "" if result.map_utilization is None else f", {result.map_utilization:.1%} of the offset map"
     echo(
         f"  compacted up to offset {result.end_offset}, {result.segments_before} segment(s) into "
-        f"{result.segments_after}; {result.map_keys} keys{used}"
+        f"{result.segments_after}; {result.map_keys} keys, "
+        f"{result.map_utilization:.1%} of the offset map"
     )
     if counts.null_keys:
         echo(f"  {counts.null_keys} of the records have no key")

@@ -36,7 +36,7 @@ from storage.append.rolling_rules import (
     new_jitter_ms,
     rows_that_fit,
 )
-from storage.append.swap import CleanedSegment, Replacement
+from storage.append.swap import CleanedSegment
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import OffsetOutOfRange, SegmentGone
@@ -55,6 +55,7 @@ from storage.log.isolation import Transactions
 from storage.log.offset_lookup import greatest_timestamp
 from storage.log.reader import find_batch
 from storage.log.segment import LargeBatch, Segment
+from storage.log.segments import slot_of
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 
@@ -713,24 +714,23 @@ class PartitionLog:
                 self._replace_epochs_locked(self._epochs.truncate_from_start(first.base_offset))
             return removed
 
-    def replace_segments(self, groups: Sequence[Replacement]) -> list[Path]:
-        """Replaces groups of segments by their finished successors, in ascending order, all or none
+    def replace_segments(self, sources: Sequence[Segment]) -> list[Path]:
+        """Replaces consecutive segments by the finished `.cleaned` one with the first one's base offset
         (storage.append.swap); returns the sources' `.deleted` files. SegmentGone when a source is no longer in the log:
         then nothing has changed.
         """
         with self._flushing:
             with self._lock:
                 self._health.check()
-                swap.check_sources(groups, self._sealed)
+                slot_of(sources, self._sealed)
             try:
-                for group in reversed(groups):
-                    swap.make_ready(self._disk, self.path, group.base_offset)
+                swap.make_ready(self._disk, self.path, sources[0].base_offset)
             except OSError as error:
                 with self._lock:
                     self._health.fail(error)
                 raise
             with self._lock, self._health.failing():
-                self._sealed, removed = swap.replace(self._disk, self.path, groups, self._sealed)
+                self._sealed, removed = swap.replace(self._disk, self.path, sources, self._sealed)
                 self._snapshot = None
                 return removed
 

@@ -2,26 +2,18 @@
 
 1. the new segment is written under `.cleaned` names and synced, then the directory
                                                                  → recovery removes it: the sources remain
-   (by another process than the owner: under `.staged` names of its own, which the owner renames to `.cleaned`)
 2. its files are renamed to `.swap`; the directory is synced     → as 1 while a `.cleaned` is left; then recovery
                                                                    finishes: 3 to 5
 3. the sources are renamed to `.deleted`, the lowest first; sync → recovery finishes
-   (also before each that has no message left in the group's new segment)
+   (also before each that has no message left in the new segment)
 4. the new segment gets its names, the .log first; sync after it and after the others
                                                                  → recovery renames the remaining `.swap` files
 5. producer snapshots at bases that no longer exist are removed  → recovery removes them
 6. the caller unlinks the `.deleted` files some time later       → recovery removes them
 
-Several groups at once (`PartitionLog.replace_segments`): step 1 for all of them, step 2 from the last group to the
-first, then 3 to 5 group by group. While the first group has a `.cleaned` file, recovery drops every `.swap`, since none
-of them is below it; from then on it finishes them all. So all groups are old, or all are new.
-
-Processes that build segments never use the `.cleaned` names themselves: a Spark task that was given up but still runs
-could overwrite the files of the task that replaced it, or add one after sources were removed.
-
 Recovery removes the live files whose offsets are within the messages of the `.swap` file. So where the last sources
-of a group have no message left, they may survive a crash between 2 and 3: with messages that have later ones of the
-same key, which the next pass removes. Kafka's own replacement has the same steps, with fewer syncs between them.
+have no message left, they may survive a crash between 2 and 3: with messages that have later ones of the same key,
+which the next pass removes. Kafka's own replacement has the same steps, with fewer syncs between them.
 Source: LocalLog.replaceSegments, LogSegment.changeFileSuffixes, Cleaner.cleanSegments.
 
 Nothing here locks: the PartitionLog that owns the directory holds its lock where noted.
@@ -29,10 +21,10 @@ Nothing here locks: the PartitionLog that owns the directory holds its lock wher
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from storage.append.active_segment import ActiveSegment
 from storage.append.partition_files import set_aside
@@ -41,7 +33,6 @@ from storage.files import names, transaction_index
 from storage.files.descriptors import sync_path
 from storage.files.disk import opened
 from storage.files.disk_protocol import Disk
-from storage.files.log_file import paths_in
 from storage.files.names import FileKind, FileState
 from storage.files.opening import exists
 from storage.files.transaction_index import AbortedTxn
@@ -55,34 +46,21 @@ _KINDS: Final = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileK
 _CLEANED: Final = FileState.CLEANED.value
 
 
-class Replacement(NamedTuple):
-    """A group of consecutive segments, and the finished `.cleaned` segment that replaces them."""
-
-    base_offset: int
-    sources: Sequence[Segment]
-
-
 class CleanedSegment:
-    """A segment being built: step 1. Anything that an earlier attempt left there is overwritten.
+    """A segment being built: step 1. Anything that an earlier attempt left there is overwritten."""
 
-    `ending`: of its files' names; `.cleaned`, or `names.new_staged_ending` in a process that does not own the log.
-    """
-
-    def __init__(
-        self, disk: Disk, directory: Path, base_offset: int, *, interval_bytes: int, ending: str = _CLEANED
-    ) -> None:
+    def __init__(self, disk: Disk, directory: Path, base_offset: int, *, interval_bytes: int) -> None:
         self.base_offset: Final = base_offset
         self._disk = disk
         self._directory = directory
-        self._ending = ending
-        remove_cleaned(disk, directory, base_offset, ending)
+        remove_cleaned(disk, directory, base_offset)
         try:
             self._files = ActiveSegment.create(
-                disk, directory, base_offset, interval_bytes=interval_bytes, now_ms=0, ending=ending
+                disk, directory, base_offset, interval_bytes=interval_bytes, now_ms=0, ending=_CLEANED
             )
         except OSError:  # some of its files may be there, and the caller has nothing yet that it could remove
             with suppress(OSError):
-                remove_cleaned(disk, directory, base_offset, ending)
+                remove_cleaned(disk, directory, base_offset)
             raise
 
     @property
@@ -107,7 +85,7 @@ class CleanedSegment:
         paths = list(self._files.paths())
         self._files.close()
         if aborted:
-            path = _named(self._directory, self.base_offset, FileKind.TRANSACTION_INDEX, self._ending)
+            path = _path(self._directory, self.base_offset, FileKind.TRANSACTION_INDEX, FileState.CLEANED)
             with opened(self._disk, path, create=True) as file:
                 file.write_at(0, transaction_index.encode(list(aborted)))
             paths.append(path)
@@ -123,67 +101,33 @@ class CleanedSegment:
         self._files.close()
 
 
-def remove_cleaned(disk: Disk, directory: Path, base_offset: int, ending: str = _CLEANED) -> None:
-    """Removes a segment that was being built under these names."""
+def remove_cleaned(disk: Disk, directory: Path, base_offset: int) -> None:
+    """Removes a segment that was being built."""
     for kind in _KINDS:
-        path = _named(directory, base_offset, kind, ending)
+        path = _path(directory, base_offset, kind, FileState.CLEANED)
         if exists(path):
             disk.unlink(path)
-
-
-def remove_unfinished(disk: Disk, directory: Path, but: Collection[str] = ()) -> None:
-    """Removes all files of segments being built, by any process; `but`: keeps those with these endings."""
-    for path in paths_in(directory):
-        unfinished = names.is_staged_segment(path.name) or path.name.endswith(_CLEANED)
-        if unfinished and not path.name.endswith(tuple(but)):
-            with suppress(FileNotFoundError):  # a builder that is still running may have removed it
-                disk.unlink(path)
-
-
-def adopt(disk: Disk, directory: Path, built: Collection[tuple[int, str]]) -> None:
-    """Renames finished segments that other processes have built, by base offset and ending, to `.cleaned`.
-
-    Anything else that is unfinished is removed before: recovery would take another `.cleaned` file as a sign that the
-    `.swap` files above it are not complete. FileNotFoundError when one of the segments is not there.
-    """
-    remove_unfinished(disk, directory, [ending for _, ending in built])
-    for base_offset, ending in built:
-        for kind in reversed(_KINDS):
-            path = _named(directory, base_offset, kind, ending)
-            if kind is not FileKind.TRANSACTION_INDEX or exists(path):
-                disk.rename(path, _named(directory, base_offset, kind, _CLEANED))
 
 
 def make_ready(disk: Disk, directory: Path, base_offset: int) -> None:
     """Step 2. Needs no lock, as long as nothing else removes the sources."""
     for kind in reversed(_KINDS):
-        source = _named(directory, base_offset, kind, _CLEANED)
+        source = _path(directory, base_offset, kind, FileState.CLEANED)
         if exists(source):
             disk.rename(source, _path(directory, base_offset, kind, FileState.SWAP))
     disk.sync_dir(directory)
 
 
 def replace(
-    disk: Disk, directory: Path, groups: Sequence[Replacement], sealed: tuple[Segment, ...]
+    disk: Disk, directory: Path, sources: Sequence[Segment], sealed: tuple[Segment, ...]
 ) -> tuple[tuple[Segment, ...], list[Path]]:
-    """Steps 3 to 5 for all groups. Returns the log's sealed segments, and the sources' files, renamed to `.deleted`.
+    """Steps 3 to 5. Returns the log's sealed segments, and the sources' files, renamed to `.deleted`.
 
     SegmentGone when one of the sources is not among the `sealed`: then nothing has changed.
     """
-    check_sources(groups, sealed)
-    removed: list[Path] = []
-    for group in groups:
-        slot = slot_of(group.sources, sealed)
-        new, gone = put_in_place(disk, directory, group.base_offset, group.sources)
-        sealed = (*sealed[:slot], new, *sealed[slot + len(group.sources) :])
-        removed += gone
-    return sealed, removed
-
-
-def check_sources(groups: Sequence[Replacement], sealed: Sequence[Segment]) -> None:
-    """SegmentGone when a segment that is to be replaced is not among the `sealed`."""
-    for group in groups:
-        slot_of(group.sources, sealed)
+    slot = slot_of(sources, sealed)
+    segment, removed = put_in_place(disk, directory, sources[0].base_offset, sources)
+    return (*sealed[:slot], segment, *sealed[slot + len(sources) :]), removed
 
 
 def put_in_place(
@@ -217,8 +161,4 @@ def put_in_place(
 
 
 def _path(directory: Path, base_offset: int, kind: FileKind, state: FileState = FileState.LIVE) -> Path:
-    return _named(directory, base_offset, kind, state.value)
-
-
-def _named(directory: Path, base_offset: int, kind: FileKind, ending: str) -> Path:
-    return directory / (names.segment_file(base_offset, kind) + ending)
+    return directory / names.segment_file(base_offset, kind, state)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from storage.format.control_records import ControlType, control_records
 from storage.format.decoder import Decoder
 from storage.format.encoder_kernel import COPY, DROP, EMPTY, OUTSIDE, REWRITE
 from storage.format.record_batch import BatchFields, empty_batch, encode_batch, set_crc
+from storage.latest.offset_map import OffsetMap
 from storage.latest.offset_map_kernel import DISCARD, KEEP, KEEP_DELETES
 from storage.log.scanning import Window
 from storage.log.snapshot import LogSnapshot
@@ -49,46 +50,15 @@ class _Aborted:
     observed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
-    """What is known after a stretch of a log about the transactions that continue beyond it.
-
-    `observed`: transactions with batches in the stretch that are aborted later; `committed`: producers with batches of
-    other transactions since their last COMMIT; `ended`: producers with a COMMIT in the stretch.
-    """
-
-    observed: frozenset[AbortedTxn] = frozenset()
-    committed: frozenset[int] = frozenset()
-    ended: frozenset[int] = frozenset()
-
-    def then(self, following: Passed) -> Passed:
-        """For this stretch and the one after it together."""
-        return Passed(
-            self.observed | following.observed,
-            self.committed - following.ended | following.committed,
-            self.ended | following.ended,
-        )
-
-
 class CleanedTransactions:
     """Follows the batches of a log, in order. `take_retained` returns the aborted transactions that have batches left,
-    for the cleaned segment's .txnindex.
+    for the cleaned segment's .txnindex."""
 
-    `before`: the state after the part of the log that others process.
-    """
-
-    def __init__(self, aborted: Iterable[AbortedTxn], before: Passed = Passed()) -> None:
+    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
         self._coming = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))
-        self._observed_before = before.observed
         self._aborted: dict[int, _Aborted] = {}
-        self._committed = set(before.committed)
-        self._ended: set[int] = set()
+        self._committed: set[int] = set()  # producers with batches of other transactions since their last COMMIT
         self._retained: list[AbortedTxn] = []
-
-    def passed(self) -> Passed:
-        """The state after the batches so far, if there was nothing `before`."""
-        observed = (aborted.transaction for aborted in self._aborted.values() if aborted.observed)
-        return Passed(frozenset(observed), frozenset(self._committed), frozenset(self._ended))
 
     def take_retained(self) -> list[AbortedTxn]:
         """The aborted transactions whose markers were passed since the last call and are still needed."""
@@ -149,15 +119,13 @@ class CleanedTransactions:
         if kind is ControlType.COMMIT:
             known = producer in self._committed
             self._committed.discard(producer)
-            self._ended.add(producer)
             return not known
         return False
 
     def _begin_up_to(self, offset: int) -> None:
         while self._coming and self._coming[0].first_offset <= offset:
             transaction = self._coming.popleft()
-            observed = transaction in self._observed_before
-            self._aborted.setdefault(transaction.producer_id, _Aborted(transaction, observed))
+            self._aborted.setdefault(transaction.producer_id, _Aborted(transaction))
 
 
 def collect_aborted(snapshot: LogSnapshot, start: int, end: int) -> list[AbortedTxn]:
@@ -188,15 +156,6 @@ _OUT_BYTES: Final = 2 << 20
 _FLUSH_BYTES: Final = 1 << 20
 
 
-class LatestRecords(Protocol):
-    """Knows which records are the latest of their keys: an OffsetMap, or Survivors."""
-
-    def retain(
-        self, block: RecordBlock, verdicts: npt.NDArray[np.uint8], kept: Int64s, deletes: Int64s, counts: Int64s
-    ) -> npt.NDArray[np.uint8]:
-        """Which records stay, 1 or 0 each; see offset_map_kernel.retain for the columns."""
-
-
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The rules of one pass. `end_offset` (excluded): where the round of cleaning ends; `producers`: those that are
@@ -220,9 +179,6 @@ class FilterCounts:
     keys_gone: int = 0
     null_keys: int = 0
 
-    def __add__(self, other: FilterCounts) -> FilterCounts:
-        return FilterCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
-
     @property
     def records_gone(self) -> int:
         """The number of removed records."""
@@ -235,9 +191,9 @@ class FilterCounts:
 
 
 class BatchFilter:
-    """Filters the batches of a log in order, over all its segments or some. Not thread-safe."""
+    """Filters the batches of a log in order. Not thread-safe."""
 
-    def __init__(self, rules: Rules, latest: LatestRecords, transactions: CleanedTransactions) -> None:
+    def __init__(self, rules: Rules, latest: OffsetMap, transactions: CleanedTransactions) -> None:
         self.counts = FilterCounts()
         self._rules = rules
         self._latest = latest

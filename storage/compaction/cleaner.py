@@ -22,7 +22,6 @@ from storage.compaction.compaction import (
     dirty_range,
     unpaced,
 )
-from storage.compaction.divided_pass import DividedPass, RunParts
 from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import (
@@ -88,10 +87,16 @@ def compact_partition(
     when the topic may not be compacted; other errors as `Pass`, `OwnedDir.log`, and OSError.
     """
     log = owned.log(tp)  # first: the checkpoint at the end is for this log object only
-    given = pass_input_of(owned, tp)
-    work = Pass(given, Limits.of(owned.log_dir.broker_config()), pace=pace)
+    _check(owned.topic_info(tp.topic), is_broker=owned.log_dir.is_broker)
+    snapshot = log.snapshot()
+    dirty = _dirty_range(owned, log, snapshot)
+    pass_input = PassInput(snapshot, dirty, log.config, log.active_producers(), owned.clock.now_ms())
+    work = Pass(pass_input, Limits.of(owned.log_dir.broker_config()), pace=pace)
     try:
-        return _noted(owned, log, given, work.run(log, owned.disk))
+        result = work.run(log, owned.disk)
+        if result.end_offset > result.first_dirty:
+            owned.note_cleaned(log, min(result.end_offset, lineage.agreed_end(snapshot, log.snapshot())))
+        return result
     except BaseException as error:
         ended_early(work.replaced)
         if isinstance(error, StorageError):
@@ -100,52 +105,11 @@ def compact_partition(
         raise
 
 
-def compact_divided(owned: OwnedDir, tp: TopicPartition, run_parts: RunParts) -> CompactionResult:
-    """`compact_partition` up to the first uncleanable offset, with the work done by other processes.
-
-    `run_parts` has the parts of the pass done; if it is interrupted anywhere, nothing has changed. Errors as
-    `compact_partition`, and those of `run_parts`.
-    """
-    log = owned.log(tp)
-    given = pass_input_of(owned, tp)
-    return _noted(owned, log, given, DividedPass(given).run(log, owned.disk, run_parts))
-
-
-def pass_input_of(owned: OwnedDir, tp: TopicPartition) -> PassInput:
-    """The input of a pass over a partition. Errors as `compact_partition`."""
-    _check(owned.topic_info(tp.topic), is_broker=owned.log_dir.is_broker)
-    log = owned.log(tp)
-    snapshot = log.snapshot()
-    return PassInput(
-        snapshot,
-        _dirty_range(owned, log, snapshot),
-        log.config,
-        log.active_producers(),
-        owned.clock.now_ms(),
-    )
-
-
-def _noted(owned: OwnedDir, log: PartitionLog, given: PassInput, result: CompactionResult) -> CompactionResult:
-    if result.end_offset > result.first_dirty:
-        owned.note_cleaned(log, min(result.end_offset, lineage.agreed_end(given.snapshot, log.snapshot())))
-    return result
-
-
 def preview_partition(log_dir: LogDir, tp: TopicPartition) -> CompactionResult:
     """What `compact_partition` would do, changing nothing. Errors as there, CorruptCheckpoint too.
 
     Empty batches that are kept for their producers are not distinguished from those that are removed.
     """
-    return Pass(preview_pass_input(log_dir, tp), Limits.of(log_dir.broker_config())).rehearse()
-
-
-def preview_divided(log_dir: LogDir, tp: TopicPartition, run_parts: RunParts) -> CompactionResult:
-    """What `compact_divided` would do. As `preview_partition`."""
-    return DividedPass(preview_pass_input(log_dir, tp), dry_run=True).rehearse(run_parts)
-
-
-def preview_pass_input(log_dir: LogDir, tp: TopicPartition) -> PassInput:
-    """The input that a pass over a partition would have. Errors as `preview_partition`."""
     info = log_dir.topic_info(tp.topic)
     _check(info, is_broker=log_dir.is_broker)
     now_ms = log_dir.clock.now_ms()
@@ -158,7 +122,8 @@ def preview_pass_input(log_dir: LogDir, tp: TopicPartition) -> PassInput:
         high_watermark=_high_watermark(info, checkpoints.read(log_dir.path / names.REPLICATION_CHECKPOINT).get(tp)),
         kept_from=ledger.kept_from(ledger.read_for_upkeep(log_dir.path), snapshot),
     )
-    return PassInput(snapshot, dirty, info.config, (), now_ms)
+    pass_input = PassInput(snapshot, dirty, info.config, (), now_ms)
+    return Pass(pass_input, Limits.of(log_dir.broker_config())).rehearse()
 
 
 def _check(info: TopicInfo, *, is_broker: bool) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from storage.append.partition_log import PartitionLog
-from storage.append.swap import CleanedSegment, Replacement, remove_cleaned
+from storage.append.swap import CleanedSegment, remove_cleaned
 from storage.compaction.batch_filter import (
     BatchFilter,
     CleanedTransactions,
@@ -45,7 +45,7 @@ from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 
-# Copies groups of segments through a BatchFilter, in a pass of this or another process.
+# Copies groups of segments through a BatchFilter.
 
 # Called with the number of bytes just read or written. May wait, and may raise to end the pass.
 Pace = Callable[[int], None]
@@ -248,8 +248,8 @@ class CompactionResult:
     """One pass over one log: offsets from `first_dirty` to `end_offset` (excluded) were mapped, and all segments below
     `end_offset` copied. If that is below `first_uncleanable`, the map was full, and another pass is needed.
 
-    `segments_before`, `segments_after`: the number of copied segments and of their copies. `map_utilization`: None if
-    there was no map. `files`: the files renamed to `.deleted`, to be unlinked later.
+    `segments_before`, `segments_after`: the number of copied segments and of their copies. `files`: the files renamed
+    to `.deleted`, to be unlinked later.
     """
 
     tp: TopicPartition
@@ -260,7 +260,7 @@ class CompactionResult:
     segments_after: int
     counts: FilterCounts
     map_keys: int
-    map_utilization: float | None
+    map_utilization: float
     map_bytes_read: int
     map_seconds: float
     seconds: float
@@ -415,7 +415,7 @@ class Pass:
             # A key's later message, for which others were left out, may be gone (LogManager.truncateTo aborts a pass).
             self.check_not_truncated(log)
             finished = True
-            return log.replace_segments([Replacement(base_offset, group)])
+            return log.replace_segments(group)
         except BaseException as error:
             cleaned.close()
             # A failure while files are renamed may leave a part done: the next opening finishes or undoes it.

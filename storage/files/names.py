@@ -187,14 +187,8 @@ _STAGED_SEGMENT = re.compile(
 )
 
 
-def new_staged_ending() -> str:
-    """A unique suffix, `.<32 hex>.staged`, for the names of a segment's files while a process other than the log's
-    owner builds it. Brokers ignore the files."""
-    return f".{uuid.uuid4().hex}{STAGED_SUFFIX}"
-
-
 def is_staged_segment(name: str) -> bool:
-    """True for a file of a segment that is being built under a `new_staged_ending`."""
+    """True for `<segment file>.<32 hex>.staged`: a killed compaction of an earlier release on Spark left such files."""
     return _STAGED_SEGMENT.fullmatch(name) is not None
 
 

@@ -29,7 +29,6 @@ Secret = tuple[int, int]
 _NO_HASHES: Final = np.empty((0, 2), np.uint64)
 _ANY_NUMBER: Final = -(2**63)
 _STEP: Final = 1 << 16  # slots that are looked at at a time
-_SPARSE: Final = 0.75  # the load of a map whose number of keys is known
 
 
 def new_secret() -> Secret:
@@ -62,12 +61,6 @@ class OffsetMap:
         self._first = 0
         self._marks = np.empty(0, np.uint8)
 
-    @staticmethod
-    def for_keys(keys: int, secret: Secret) -> OffsetMap:
-        """A map that holds so many keys."""
-        slots = int(keys / _SPARSE) + 8
-        return OffsetMap(slots * ENTRY_BYTES, _SPARSE, most_keys=slots, secret=secret)
-
     def __len__(self) -> int:
         return int(self._state[0])
 
@@ -89,14 +82,10 @@ class OffsetMap:
 
     def put_hashed(self, hashes: UInt64s, offsets: Int64s) -> None:
         """Adds keys and offsets from another map with the same secret; ValueError when they do not fit."""
-        if self.put_rows(hashes, offsets) < len(offsets):
+        lengths = np.zeros(len(offsets), np.int64)
+        rows = offset_map_kernel.put(self._table, self._limit, self._state, hashes, offsets, lengths, _ANY_NUMBER)
+        if rows < len(offsets):
             raise ValueError("a map too small for its keys")
-
-    def put_rows(self, hashes: UInt64s, offsets: Int64s) -> int:
-        """Adds keys by their hashes under the map's secret, later rows replacing earlier ones; returns how many rows
-        were processed: all, or those before the first one that found the map full."""
-        keys = np.zeros(len(offsets), np.int64)
-        return int(offset_map_kernel.put(self._table, self._limit, self._state, hashes, offsets, keys, _ANY_NUMBER))
 
     def parts(self) -> Iterator[tuple[UInt64s, Int64s]]:
         """The hashes in the map and their offsets, in no particular order, as many at a time as take little memory."""
@@ -105,36 +94,6 @@ class OffsetMap:
             some = slots[first : first + _STEP]
             taken = some[(some[:, 0] != 0) | (some[:, 1] != 0)]
             yield np.ascontiguousarray(taken[:, :2]), taken[:, 2].astype(np.int64)
-
-    def drain(self) -> tuple[UInt64s, Int64s]:
-        """Removes and returns all hashes, two halves each, and their offsets, in no particular order."""
-        hashes, offsets = (np.concatenate(column) for column in zip(*self.parts(), strict=True))
-        self._table[:] = 0
-        self._state[0] = 0
-        return hashes, offsets
-
-    def lacks(self, hashes: UInt64s) -> npt.NDArray[np.bool_]:
-        """Which of these keys are not in the map."""
-        rows = len(hashes)
-        nothing, keep = np.zeros(rows, np.int64), np.empty(rows, np.uint8)
-        counts = np.zeros(3, np.int64)
-        offset_map_kernel.retain(
-            self._table,
-            0,
-            0,
-            np.empty(0, np.uint8),
-            hashes,
-            nothing - 1,  # below all offsets in the map
-            nothing,
-            nothing,
-            nothing,
-            np.zeros(1, np.uint8),
-            keep,
-            counts[:1],
-            counts[1:2],
-            np.zeros(3, np.int64),
-        )
-        return keep.astype(np.bool_)
 
     def complete(self, first_offset: int) -> None:
         """Call it when all records, none below `first_offset`, have been added. Marks the offsets in the map with a bit
@@ -151,31 +110,27 @@ class OffsetMap:
         """Which records stay, 1 or 0 each; see offset_map_kernel.retain for the columns."""
         marked = len(self._marks) and len(block) and int(block.offset[0]) >= self._first
         hashes = _NO_HASHES if marked else self._hashed(block)
-        known = self._table, self.latest_offset, self._first, self._marks, hashes, block.offset
-        return retained(block, known, verdicts, kept, deletes, counts)
+        keep = np.empty(len(block), np.uint8)
+        offset_map_kernel.retain(
+            self._table,
+            self.latest_offset,
+            self._first,
+            self._marks,
+            hashes,
+            block.offset,
+            block.key_length,
+            block.value_length,
+            block.batch,
+            verdicts,
+            keep,
+            kept,
+            deletes,
+            counts,
+        )
+        return keep
 
     def _hashed(self, block: RecordBlock) -> npt.NDArray[np.uint64]:
         if len(self._hashes) < len(block):
             self._hashes = np.empty((max(len(block), 2 * len(self._hashes)), 2), np.uint64)
-        hash_keys(block, self._secret, self._hashes)
+        hashing.siphash_columns(block.buffer, block.key_start, block.key_length, *self._secret, self._hashes)
         return self._hashes
-
-
-def retained(
-    block: RecordBlock,
-    known: tuple[UInt64s, int, int, npt.NDArray[np.uint8], UInt64s, Int64s],
-    verdicts: npt.NDArray[np.uint8],
-    kept: Int64s,
-    deletes: Int64s,
-    counts: Int64s,
-) -> npt.NDArray[np.uint8]:
-    """Which records stay, 1 or 0 each; `known`: the first six columns of offset_map_kernel.retain."""
-    keep = np.empty(len(block), np.uint8)
-    columns = block.key_length, block.value_length, block.batch
-    offset_map_kernel.retain(*known, *columns, verdicts, keep, kept, deletes, counts)
-    return keep
-
-
-def hash_keys(block: RecordBlock, secret: Secret, out: UInt64s) -> None:
-    """The hashes of the records' keys, two halves each, as in a map with that secret."""
-    hashing.siphash_columns(block.buffer, block.key_start, block.key_length, *secret, out)

@@ -129,8 +129,7 @@ class LeftoverPlan:
 
 
 def plan_leftovers(files: Iterable[str], next_offset_of: Callable[[str], int]) -> LeftoverPlan:
-    """What to do with `.deleted`, `.cleaned`, `.swap` and checkpoint `.tmp` files, and with segments that another
-    process was building for the log's owner of that time.
+    """What to do with `.deleted`, `.cleaned`, `.swap` and checkpoint `.tmp` files, and with staged segments.
 
     `next_offset_of` returns the offset after the last message of a `.log.swap` or .log file.
     """

@@ -153,7 +153,6 @@ class PartitionAudit:
                 if names.is_misnamed(entry.name):
                     findings.add(Finding(FaultKind.FILE_MISNAMED, entry, MOVE_AWAY))
                 elif names.is_staged_segment(entry.name):
-                    # It may be under construction.
                     findings.add(Finding(FaultKind.FILE_LEFT_OVER, entry, UNFINISHED, found=names.STAGED_SUFFIX))
                 elif entry.name.endswith(names.TEMPORARY_SUFFIX):
                     findings.add(Finding(FaultKind.CHECKPOINT_UNFINISHED, entry, UNFINISHED))

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from storage.append import swap
-from storage.append.swap import CleanedSegment, Replacement
+from storage.append.swap import CleanedSegment
 from storage.compaction.cleaner import compact_partition
 from storage.directory.owned_dir import OwnedDir
-from storage.files import names
 from storage.files.names import FileKind, FileState, parse_segment_file
 from storage.format.batches import BatchTable, scan
 from storage.log.log_dir import LogDir
@@ -112,32 +111,25 @@ def test_the_broker_finds_nothing_to_do(own: Broker) -> None:
     assert {finding.severity for finding in findings} <= {Severity.NOTE}  # its `.deleted` files
 
 
-def replace(directory: Path, disk: FaultyDisk, groups: Sequence[slice]) -> None:
-    """All steps for such groups of segments; every other batch of them stays. One group as its owner builds it, of
-    several each under names of another process's."""
+def replace(directory: Path, disk: FaultyDisk) -> None:
+    """All steps for a group of segments; every other batch of them stays."""
     topic, _, number = directory.name.rpartition("-")
     segments = ReadOnlyLog(TopicPartition(topic, int(number)), directory).snapshot().segments
-    replacements = [Replacement(segments[group][0].base_offset, segments[group]) for group in groups]
-    built: list[tuple[int, str]] = []
-    for base_offset, sources in replacements:
-        ending = FileState.CLEANED.value if len(groups) == 1 else names.new_staged_ending()
-        cleaned = CleanedSegment(disk, directory, base_offset, interval_bytes=500, ending=ending)
-        for source in sources:
-            data = source.log.read(0, source.size)
-            table = BatchTable.empty(512)
-            scan(data, 0, table)
-            for row in range(1, table.rows, 2):
-                batch = data[int(table.position[row]) : int(table.end[row])]
-                one = BatchTable.empty(1)
-                scan(batch, 0, one)
-                cleaned.append(batch, one)
-        cleaned.finish([], sources[-1].log.stat().st_mtime_ns)
-        built.append((base_offset, ending))
-    if len(groups) > 1:
-        swap.adopt(disk, directory, built)
-    for base_offset, _ in reversed(replacements):
-        swap.make_ready(disk, directory, base_offset)
-    _, removed = swap.replace(disk, directory, replacements, tuple(segments))
+    sources = segments[1:4]
+    base_offset = sources[0].base_offset
+    cleaned = CleanedSegment(disk, directory, base_offset, interval_bytes=500)
+    for source in sources:
+        data = source.log.read(0, source.size)
+        table = BatchTable.empty(512)
+        scan(data, 0, table)
+        for row in range(1, table.rows, 2):
+            batch = data[int(table.position[row]) : int(table.end[row])]
+            one = BatchTable.empty(1)
+            scan(batch, 0, one)
+            cleaned.append(batch, one)
+    cleaned.finish([], sources[-1].log.stat().st_mtime_ns)
+    swap.make_ready(disk, directory, base_offset)
+    _, removed = swap.replace(disk, directory, sources, tuple(segments))
     for path in removed:
         disk.unlink(path)
 
@@ -150,8 +142,7 @@ def live_files(directory: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("groups", [[slice(1, 4)], [slice(1, 3), slice(3, 5)]], ids=["one group", "two groups"])
-def test_every_step_is_recovered_as_the_broker_recovers_it(own: Broker, tmp_path: Path, groups: list[slice]) -> None:
+def test_every_step_is_recovered_as_the_broker_recovers_it(own: Broker, tmp_path: Path) -> None:
     client = Client(own.address)
     client.create_topic("whole", 1, SMALL)
     client.produce("whole", [Message(b"v" * 300, b"k%d" % n) for n in range(360)], batch=4)
@@ -159,7 +150,7 @@ def test_every_step_is_recovered_as_the_broker_recovers_it(own: Broker, tmp_path
     whole = own.log_dir / "whole-0"
     assert len(list(whole.glob("*.log"))) >= 6
     trial = FaultyDisk(shutil.copytree(whole, tmp_path / "trial-0"))
-    replace(tmp_path / "trial-0", trial, groups)
+    replace(tmp_path / "trial-0", trial)
     steps = trial.operations
     # While batches are appended only the progress changes, so only the last of these steps is tested.
     first = max(number for number, what in enumerate(steps) if what.startswith("write")) - 1
@@ -178,7 +169,7 @@ def test_every_step_is_recovered_as_the_broker_recovers_it(own: Broker, tmp_path
             if path.name != "partition.metadata":
                 shutil.copy2(path, directory / path.name)
         try:
-            replace(directory, FaultyDisk(directory, stop_at=number), groups)
+            replace(directory, FaultyDisk(directory, stop_at=number))
         except Crash:
             assert number < len(steps)
     states = {

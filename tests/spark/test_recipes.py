@@ -1,4 +1,4 @@
-"""The recipes of SPARK.md, run as they stand there, with other places."""
+"""The recipes of kafkafs/spark/SPARK.md, run as they stand there, with other places."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 
 from storage.append.appender import Appender
 from storage.append.partition_log import PartitionLog
-from storage.append.swap import CleanedSegment, Replacement, remove_cleaned
+from storage.append.swap import CleanedSegment, remove_cleaned
 from storage.config import BrokerConfig, LogConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, PartitionOffline, RecordTooLarge, SegmentGone
@@ -574,7 +574,7 @@ def cleaned(log: PartitionLog, sources: tuple[Segment, ...], kept: list[int], ow
 def replaced(log: PartitionLog, kept: list[int], disk: object) -> list[Path]:
     sources = log.snapshot().segments[SOURCES]
     cleaned(log, sources, kept, disk)
-    return log.replace_segments([Replacement(sources[0].base_offset, sources)])
+    return log.replace_segments(sources)
 
 
 def names_in(path: Path) -> set[str]:
@@ -620,9 +620,9 @@ def test_sources_that_are_gone_are_not_replaced(tmp_path: Path) -> None:
     for path in log.remove_segments(log.snapshot().segments[:2]):
         path.unlink()
     with pytest.raises(SegmentGone):
-        log.replace_segments([Replacement(segment.base_offset, sources)])
+        log.replace_segments(sources)
     with pytest.raises(SegmentGone):
-        log.replace_segments([Replacement(segment.base_offset, ())])
+        log.replace_segments(())
     remove_cleaned(owned.disk, log.path, segment.base_offset)
     assert read(owned, "t") == ALL[6:]
     close_clean(owned)

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from storage.append.partition_log import PartitionLog
-from storage.append.swap import Replacement
 from storage.compaction.cleaner import Cleaner, Throttle
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import SegmentGone
 from storage.files import checkpoints, names
 from storage.files.disk_protocol import Disk
+from storage.log.segment import Segment
 from storage.types import TopicPartition
 from storage.upkeep.maintenance import COMPACTION, Maintenance, TaskStatus
 from tests.support import compacted_logs
@@ -254,10 +254,10 @@ def test_a_bug_with_one_partition_costs_the_others_nothing(
     world.fill(U, 10)
     swap = PartitionLog.replace_segments
 
-    def broken(log: PartitionLog, groups: Sequence[Replacement]) -> list[Path]:
+    def broken(log: PartitionLog, sources: Sequence[Segment]) -> list[Path]:
         if log.tp == T:
             raise ZeroDivisionError
-        return swap(log, groups)
+        return swap(log, sources)
 
     monkeypatch.setattr(PartitionLog, "replace_segments", broken)
     before = world.owned.log(U).snapshot().size_bytes

@@ -24,6 +24,7 @@ from storage.format.control_records import ControlType, EndTransactionMarker
 from storage.format.record_batch import BatchFields
 from storage.log.log_dir import LogDir
 from storage.types import Isolation, TopicPartition
+from storage.verify.findings import FaultKind, Severity
 from storage.verify.verify import verify_log_dir
 from tests.support.compacted_logs import TP, compact, contents, latest, opened, put, updates
 from tests.support.control_batches import marker_batch
@@ -209,6 +210,63 @@ def test_transactions(tmp_path: Path) -> None:
         assert not aborted.exists()
         clock.time_ms += HORIZON_MS
     close_clean(owned)
+
+
+def any_transactions(log: PartitionLog, dice: random.Random) -> None:
+    """Transactions of a few producers, committed, aborted and interleaved, with records of no transaction between."""
+    open_producers: set[int] = set()
+    for _ in range(40):
+        producer = dice.randrange(1, 5)
+        pairs = [(b"k%d" % dice.randrange(12), b"%d" % producer) for _ in range(dice.choice((1, 1, 3)))]
+        end = dice.choice((None, ControlType.COMMIT, ControlType.ABORT))
+        transact(log, producer, pairs, end)
+        (open_producers.add if end is None else open_producers.discard)(producer)
+        if dice.random() < 0.3:
+            put(log, updates([(b"k%d" % dice.randrange(12), dice.choice((None, b"plain")))]))
+    for producer in open_producers:
+        transact(log, producer, [], dice.choice((ControlType.COMMIT, ControlType.ABORT)))
+
+
+@pytest.mark.parametrize("most_keys", [1000, 8])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_latest_committed_message_of_each_key_stays(tmp_path: Path, seed: int, most_keys: int) -> None:
+    """Also when the map is full within a batch or a transaction, and several passes follow each other."""
+    owned = opened(
+        tmp_path / "log",
+        config={"log.cleaner.dedupe.buffer.size": str(24 * most_keys), "log.cleaner.threads": "1"},
+    )
+    log, dice = owned.log(TP), random.Random(seed)
+    for _ in range(2):
+        any_transactions(log, dice)
+        log.roll()
+        committed = read_all(log.snapshot(), isolation=Isolation.READ_COMMITTED)
+        passes = 1
+        while not compact(owned).is_complete:
+            passes += 1
+        assert (passes > 1) is (most_keys == 8)
+        after = read_all(log.snapshot(), isolation=Isolation.READ_COMMITTED)
+        expected = latest([(r.offset, r.key, r.value) for r in committed], log.log_end_offset)
+        assert [(r.offset, r.key, r.value) for r in after] == expected
+        assert [(r.offset, r.key, r.value) for r in read_all(log.snapshot())] == expected
+    close_clean(owned)
+
+
+def test_what_a_compaction_on_spark_left_is_noted_and_removed(tmp_path: Path) -> None:
+    """An earlier release built segments under names of their own; a killed task left them."""
+    owned = opened(tmp_path / "log")
+    put(owned.log(TP), updates([(b"a", b"1")]))
+    directory = owned.log(TP).path
+    close_clean(owned)
+    left = [directory / f"{0:020d}{suffix}.{'0a' * 16}.staged" for suffix in (".log", ".index", ".timeindex")]
+    for path in left:
+        path.write_bytes(b"of a task that was killed")
+    notes = verify_log_dir(tmp_path / "log")
+    assert {(note.kind, note.severity) for note in notes} == {(FaultKind.FILE_LEFT_OVER, Severity.NOTE)}
+    assert {note.path for note in notes} == set(left)
+    again = opened(tmp_path / "log")
+    assert contents(again) == [(0, b"a", b"1")]
+    assert not any(path.exists() for path in left)
+    close_clean(again)
 
 
 def test_a_lost_txnindex_does_not_make_aborted_messages_committed(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from storage.append.append_values import PlaceWhole
 from storage.append.appender import Appender
 from storage.compaction import cleaner
-from storage.compaction.cleaner import compact_divided, compact_partition
+from storage.compaction.cleaner import compact_partition
 from storage.compaction.compaction import CompactionResult
 from storage.directory.owned_dir import OwnedDir
 from storage.files import commit_ledger, names
@@ -27,7 +26,6 @@ from storage.upkeep import retention
 from storage.upkeep.retention import HIGH_WATERMARK, RetentionResult, retain_partition
 from tests.storage.staged_writes.test_commit import close_sound, stage
 from tests.support.crash_points import Sessions
-from tests.support.divided_passes import in_parts
 from tests.support.faults import Crash, FaultyDisk
 from tests.support.owned_dirs import NOW_MS, StandingClock, opened, read, values_of
 
@@ -38,7 +36,6 @@ LATER_MS = 60_000
 LIMITS = {
     "retention": {"retention_ms": "1000"},
     "compaction": {"cleanup_policy": "compact"},
-    "in parts": {"cleanup_policy": "compact"},
     "deletion": {"retention_ms": "-1"},
 }
 
@@ -118,14 +115,7 @@ def retained(owned: OwnedDir, *, before: int | None = None) -> RetentionResult:
 
 
 def _compacted(owned: OwnedDir) -> CompactionResult:
-    return _without_old(owned, compact_partition(owned, FIRST))
-
-
-def _compacted_in_parts(owned: OwnedDir) -> CompactionResult:
-    return _without_old(owned, compact_divided(owned, FIRST, in_parts(random.Random(1), owned.disk)))
-
-
-def _without_old(owned: OwnedDir, result: CompactionResult) -> CompactionResult:
+    result = compact_partition(owned, FIRST)
     for path in result.files:
         owned.disk.unlink(path)
     return result
@@ -150,12 +140,11 @@ def test_retention_between_the_shares(tmp_path: Path, before: int | None) -> Non
     close_sound(owned)
 
 
-@pytest.mark.parametrize("compacted", [_compacted, _compacted_in_parts])
-def test_compaction_between_the_shares(tmp_path: Path, compacted: Callable[[OwnedDir], CompactionResult]) -> None:
+def test_compaction_between_the_shares(tmp_path: Path) -> None:
     """Every message of the share has a later one of its key. What lies below it is compacted, it is not."""
     world = World(tmp_path / "dir", cleanup_policy="compact")
     results: list[CompactionResult] = []
-    world.stop_between_shares(lambda: results.append(compacted(world.owned)))
+    world.stop_between_shares(lambda: results.append(_compacted(world.owned)))
     (result,) = results
     assert result.counts.records_gone > 0
     assert result.first_uncleanable <= world.base
@@ -165,13 +154,13 @@ def test_compaction_between_the_shares(tmp_path: Path, compacted: Callable[[Owne
     world.check_finished(end_offset)
     owned = opened(world.path)
     owned.log(FIRST).roll()
-    assert compacted(owned).counts.records_gone >= len(SHARE)
+    assert _compacted(owned).counts.records_gone >= len(SHARE)
     assert not set(read(owned, "t")) & set(SHARE)
     assert owned.log(FIRST).log_end_offset == end_offset
     close_sound(owned)
 
 
-@pytest.mark.parametrize("how", ["retention", "compaction", "in parts"])
+@pytest.mark.parametrize("how", ["retention", "compaction"])
 def test_a_share_that_is_noted_as_written_holds_up_nothing(tmp_path: Path, how: str) -> None:
     """A write that cannot be finished for long: what it did write is messages like others."""
     world = World(tmp_path / "dir", **LIMITS[how])
@@ -181,7 +170,7 @@ def test_a_share_that_is_noted_as_written_holds_up_nothing(tmp_path: Path, how: 
     if how == "retention":
         assert retained(world.owned).rolled is False
     else:
-        {"compaction": _compacted, "in parts": _compacted_in_parts}[how](world.owned)
+        _compacted(world.owned)
     assert not set(read(world.owned, "t")) & set(SHARE)
     end_offset = world.owned.log(FIRST).log_end_offset
     assert world.owned.close().clean
@@ -229,8 +218,6 @@ def test_a_dry_run_tells_the_same(between: tuple[World, LogDir]) -> None:
     assert told is not None
     assert 0 < told.segments[-1].next_offset <= world.base
     assert 0 < cleaner.preview_partition(log_dir, FIRST).first_uncleanable <= world.base
-    divided = cleaner.preview_divided(log_dir, FIRST, in_parts(random.Random(1)))
-    assert 0 < divided.first_uncleanable <= world.base
     (world.path / names.COMMITS).write_bytes(b"{")  # tells of no write: none can be finished
     told = retention.preview_partition(log_dir, FIRST, free_bytes=lambda: 1 << 40)
     assert told is not None
