@@ -81,9 +81,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding",
     ),
     "kafkafs.spark": (
-        "storage.format", "storage.files", "storage.tier", "storage.log", "storage.append", "storage.latest",
-        "storage.staged_writes", "storage.directory", "storage.compaction", KAFKAFS_GROUND,
-        "kafkafs.schemas", "kafkafs.arrow",
+        "storage.format", "storage.files", "storage.tier", "storage.log", "storage.append", "storage.staged_writes",
+        "storage.directory", KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.arrow",
     ),
     "kafkafs.tree": (
         "storage.format", "storage.files", "storage.log", "storage.append", "storage.latest",

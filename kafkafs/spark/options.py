@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from typing import Final, TypeVar
 
 from kafkafs.arrow import COLUMNS, DECODED
 from kafkafs.arrow.log_dirs import InvalidOption
-from kafkafs.spark import java_pattern
 from storage.files.names import KAFKAS_OWN_TOPICS
 from storage.files.opening import real_place
 from storage.tier.tier import Tier
@@ -385,10 +385,20 @@ def _chosen(given: Mapping[str, str]) -> TopicNames | TopicPattern | Partitions:
         if not names:
             raise InvalidOption(f"option subscribe names no topic: {text!r}")
         return TopicNames(names)
+    return TopicPattern(_pattern(text.strip()))
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """The pattern of `subscribePattern`, in the syntax of Python's `re`. InvalidOption."""
     try:
-        return TopicPattern(java_pattern.compiled(text.strip()))
-    except java_pattern.UnknownPattern as error:
-        raise InvalidOption(f"option subscribePattern: {error}") from None
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)  # `[a&&b]`, `[[a]b]`: Java's sets, which `re` reads as others
+            return re.compile(text, re.ASCII)
+    except (re.error, FutureWarning, OverflowError, RecursionError) as error:
+        raise InvalidOption(
+            f"option subscribePattern: Python's re refuses {text!r}: {error}. Write the pattern as re has it, "
+            r"[a-z] for Java's \p{Lower} and (?P<name>...) for (?<name>...), or name the topics with subscribe"
+        ) from None
 
 
 def _columns(given: Mapping[str, str]) -> tuple[str, ...]:

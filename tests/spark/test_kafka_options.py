@@ -38,6 +38,8 @@ BETTER: Final[dict[str, list[tuple[str, int]] | str]] = {
     "subscribe_cluster_metadata": [("__cluster_metadata", 0)],
     # Spark's source silently reads the partitions that exist.
     "assign_missing_partition": "option assign: clicks/9 is not in",
+    # Patterns are those of Python's `re`.
+    "pattern_java_class": "option subscribePattern: Python's re refuses",
     # Spark's source ignores them, so `misspelt` reads from another offset than the query means.
     "include_timestamp": "unknown option 'includetimestamp'",
     "unknown": "unknown option 'foobar'",
@@ -49,7 +51,7 @@ REFUSED: Final[dict[str, str]] = {
     "subscribe_no_such_topic": "option subscribe: nosuch is not in",
     "subscribe_one_of_two_is_missing": "option subscribe: nosuch is not in",
     "subscribe_nothing": "option subscribe is empty",
-    "pattern_malformed": "option subscribePattern: a group is not closed",
+    "pattern_malformed": "option subscribePattern: Python's re refuses",
     "assign_no_json": "option assign takes a JSON object",
     "assign_strings": "option assign takes a JSON object",
     "assign_and_subscribe": "exactly one of the options subscribe, subscribePattern, assign is needed: subscribe and",
