@@ -21,11 +21,11 @@ from kafkafs.cli.shared_options import (
     SCHEMAS,
     TIER,
     TopicPartitionPattern,
-    dated,
     expand,
     open_log_dir,
+    today,
 )
-from kafkafs.reading.range_names import LastMessages, MalformedRange, OffsetSpec, TimeSpec, parse_time_spec
+from kafkafs.reading.range_names import LastMessages, MalformedRange, OffsetSpec, TimeSpec, parse_times
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _POLL_SECONDS: Final = 0.15
 
 def _times(_ctx: click.Context, _param: click.Parameter, text: str | None) -> TimeSpec | None:
     try:
-        return None if text is None else parse_time_spec(dated(text))
+        return None if text is None else parse_times(text, today())
     except MalformedRange as error:
         raise click.BadParameter(str(error)) from None
 

@@ -11,7 +11,6 @@ import click
 from kafkafs.cli import say, text_of
 from kafkafs.cli.process import DATA_ERROR, use_default_signals
 from kafkafs.cli.shared_options import (
-    ENDS,
     LOGDIR,
     TIER,
     Parsed,
@@ -32,6 +31,8 @@ _MOST_BYTES = 2**31 - 3  # the greatest value of the length before the messages
 
 
 def _start_offset(text: str) -> int | str:
+    from kafkafs.reading.range_names import ENDS
+
     number = ENDS.get(text) or whole_number(text, MAX_OFFSET)
     if number is None:
         raise ValueError(f"{text!r} is neither an offset nor earliest or latest")

@@ -13,16 +13,15 @@ from kafkafs.cli import echo, fail_with, say
 from kafkafs.cli.process import use_default_signals
 from kafkafs.cli.shared_options import (
     AS_JSON,
-    ENDS,
     LOGDIR,
     TIER,
     WAIT,
     Parsed,
     TopicPartitionPattern,
-    dated,
     expand,
     open_log_dir,
     owned_dir,
+    today,
     whole_number,
 )
 from kafkafs.cli.terminal import moment, print_json, print_table
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 def _target(text: str) -> str | int | TimeSpec:
     """`earliest`, `latest`, an offset, or a time as in the range names."""
-    from kafkafs.reading.range_names import MalformedRange, is_epoch_ms, parse_time_spec
+    from kafkafs.reading.range_names import ENDS, MalformedRange, is_epoch_ms, parse_time_spec, parse_times
 
     if text in ENDS:
         return ENDS[text]
@@ -46,7 +45,7 @@ def _target(text: str) -> str | int | TimeSpec:
             raise ValueError(f"{text!r} is above 2^63-1")
         return number
     try:
-        return parse_time_spec(text if text.startswith("last-") else f"{dated(text)}--")
+        return parse_time_spec(text) if text.startswith("last-") else parse_times(f"{text}--", today())
     except MalformedRange:
         raise ValueError(f"{text!r} is neither earliest, latest, an offset nor a time (2026-11-20T10:15)") from None
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -384,18 +383,11 @@ def tier() -> Tier | None:
     return Tier(places, keys)
 
 
-# The ends of a log, as Kafka's tools and as kcat call them.
-ENDS: Final = {"earliest": "earliest", "beginning": "earliest", "latest": "latest", "end": "latest"}
-
-
 def _offsets(_ctx: click.Context, _param: click.Parameter, text: str | None) -> OffsetSpec | None:
-    from kafkafs.reading.range_names import LastMessages, MalformedRange, parse_offset_spec
+    from kafkafs.reading.range_names import MalformedRange, parse_offsets
 
-    end = ENDS.get(text or "earliest")
     try:
-        if end is None and text is not None:
-            return parse_offset_spec(text)
-        return LastMessages(0) if end == "latest" else None
+        return None if text is None else parse_offsets(text)
     except MalformedRange as error:
         raise click.BadParameter(str(error)) from None
 
@@ -409,26 +401,18 @@ OFFSETS: Final = click.option(
 
 
 def _moment(text: str) -> int:
-    from kafkafs.reading.range_names import MalformedRange, TimeBetween, parse_time_spec
+    from kafkafs.reading.range_names import parse_moment
 
-    try:
-        spec = parse_time_spec(f"{dated(text)}--")
-    except MalformedRange:
-        spec = None
-    if not isinstance(spec, TimeBetween) or spec.start_ms is None or spec.end_ms is not None:
-        raise ValueError(f"{text!r} is not a time (2026-11-20T10:15)")
-    return spec.start_ms
+    return parse_moment(text, today())
 
 
 MOMENT: Final = Parsed("TIME", _moment)
 """A time as in the range names, in epoch milliseconds; the beginning of a period."""
 
 
-def dated(text: str) -> str:
-    """The text of a time with the dates of `today` and `yesterday` (UTC), which are no names of files."""
-    today = datetime.now(UTC).date()
-    days = {"today": today, "yesterday": today - timedelta(days=1)}
-    return re.sub(r"\b(today|yesterday)(?![a-z])", lambda found: days[found[1]].isoformat(), text)
+def today() -> date:
+    """The date in UTC."""
+    return datetime.now(UTC).date()
 
 
 def whole_number(text: str, most: int) -> int | None:

@@ -1,7 +1,8 @@
-"""The grammar of range names: offsets and times as people write them, in file names and after `--offsets`, `--time`.
+"""The grammar of range names: offsets and times as people write them, in names of files, options and Python programs.
 
 Pure: text in, frozen values out. `kafkafs.reading.selection` decides what a range means for a given log. Numbers may
-have leading zeros, so that a segment's 20-digit base offset can be used in a name.
+have leading zeros, so that a segment's 20-digit base offset can be used in a name. Commands and Python also accept
+words that name no file: the ends of a log, `today` and `yesterday`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import re
 from calendar import monthrange
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from typing import ClassVar
+from datetime import UTC, date, datetime, timedelta
+from typing import ClassVar, Final
 
 from storage.types import MAX_OFFSET
 
@@ -90,6 +91,9 @@ class LastDuration:
     duration_ms: int
 
 
+# The ends of a log, as Kafka's tools and as kcat call them.
+ENDS: Final = {"earliest": "earliest", "beginning": "earliest", "latest": "latest", "end": "latest"}
+
 OffsetSpec = SingleOffset | OffsetsBetween | OffsetsFrom | OffsetsCount | LastMessages
 TimeSpec = TimeBetween | LastDuration
 
@@ -158,6 +162,37 @@ def parse_time_spec(text: str) -> TimeSpec:
         None if start_ns is None else _ceil_ms(start_ns),
         None if end_ns is None else _ceil_ms(end_ns),
     )
+
+
+def parse_offsets(text: str) -> OffsetSpec | None:
+    """The range that `--offsets` and a Python program name: see parse_offset_spec; or an end of the log: None for all
+    messages, LastMessages(0) for those that are still to come. Raises MalformedRange."""
+    end = ENDS.get(text)
+    if end is None:
+        return parse_offset_spec(text)
+    return LastMessages(0) if end == "latest" else None
+
+
+def parse_times(text: str, today: date) -> TimeSpec:
+    """The range that `--time` and a Python program name: see parse_time_spec and dated. Raises MalformedRange."""
+    return parse_time_spec(dated(text, today))
+
+
+def parse_moment(text: str, today: date) -> int:
+    """A time as in the range names, in epoch milliseconds: of a period its beginning. Raises MalformedRange."""
+    try:
+        spec = parse_times(f"{text}--", today)
+    except MalformedRange:
+        spec = None
+    if not isinstance(spec, TimeBetween) or spec.start_ms is None or spec.end_ms is not None:
+        raise MalformedRange(f"{text!r} is not a time (2026-11-20T10:15)")
+    return spec.start_ms
+
+
+def dated(text: str, today: date) -> str:
+    """The text of a time with the dates of `today` and `yesterday`, which are no names of files."""
+    days = {"today": today, "yesterday": today - timedelta(days=1)}
+    return re.sub(r"\b(today|yesterday)(?![a-z])", lambda word: days[word[1]].isoformat(), text)
 
 
 def offsets_name(first: int, last: int | None = None, digits: int = 0) -> str:

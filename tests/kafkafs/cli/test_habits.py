@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.cli.shared_options import dated
-from kafkafs.reading.range_names import LastMessages
+from kafkafs.reading.range_names import LastMessages, dated
 from kafkafs.reading.selection import Question
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
@@ -79,9 +78,9 @@ def test_days(tmp_path: Path) -> None:
     told = run("cat", tmp_path, "t", "--time", str(midnight))
     assert told.exit_code == 2
     assert f"write {midnight}-- or until-{midnight}" in told.stderr
-    assert dated("2026-todays") == "2026-todays"
-    assert dated("today") == today.date().isoformat()
-    assert dated("yesterday--today").startswith((today.date() - timedelta(days=1)).isoformat())
+    assert dated("2026-todays", today.date()) == "2026-todays"
+    assert dated("today", today.date()) == today.date().isoformat()
+    assert dated("yesterday--today", today.date()).startswith((today.date() - timedelta(days=1)).isoformat())
 
 
 def reset_time(logs: Path, where: str) -> int:
