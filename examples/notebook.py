@@ -7,11 +7,14 @@ Needs kafkafs[arrow], pandas, polars, duckdb and matplotlib. Without arguments i
 
 # %% A log directory is opened as it is: no broker, nothing is changed.
 import sys
+import tempfile
 from pathlib import Path
 
 import duckdb
 import matplotlib.pyplot as plt
+import pandas as pd
 import polars as pl
+import pyarrow.dataset as pads
 
 import kafkafs
 
@@ -21,9 +24,12 @@ topic, plot = given.get(2, "orders"), given.get(3, "orders.png")
 for name, each in log.topics.items():
     print(f"{name}: {each.offsets}")
 
-# %% The first messages, one by one.
+# %% The first messages, one by one. They are plain values: pickle them, or make a frame of them.
 for message in log[topic].messages(offsets=(0, 2)):
     print(message.time, message.partition, message.offset, message.key, message.value)
+
+# %% The last messages of each partition. Offsets and times may be texts, as after --offsets and --time.
+print(pd.DataFrame(log[topic].messages(offsets="last-2"))[["partition", "offset", "key", "timestamp"]])
 
 # %% pandas: how many messages there are in each hour.
 scan = log[topic].scan(columns=("partition", "timestamp"))
@@ -47,3 +53,8 @@ query = """
     FROM messages WHERE "offset" BETWEEN 100 AND 199 GROUP BY partition ORDER BY partition
 """
 print(duckdb.sql(query))
+
+# %% Parquet: a dataset of one file or more for each partition, in a directory that is removed again here.
+with tempfile.TemporaryDirectory() as directory:
+    pads.write_dataset(log[topic].scan().to_dataset(), directory, format="parquet", partitioning=["partition"])
+    print(pads.dataset(directory, format="parquet", partitioning=["partition"]).count_rows())

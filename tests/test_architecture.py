@@ -155,7 +155,7 @@ PURE_BUT_FOR = {
 
 # The only names at the top level, except dot-files.
 TOP_LEVEL = {"storage", "kafkafs", "tests", "examples", "pyproject.toml", "README.md"}
-MAX_MODULES = 280
+MAX_MODULES = 282
 
 
 def source_of(module: str) -> Path:

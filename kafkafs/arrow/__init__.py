@@ -8,3 +8,4 @@ from typing import Final
 # Named as in Spark's Kafka source, in its order; and what decoding adds.
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 DECODED: Final = ("key_json", "value_json", "key_schema_id", "value_schema_id", "decode_error")
+NOT_PICKLED: Final = "a scan cannot be copied or pickled: call scan() of a topic there, which can be pickled"

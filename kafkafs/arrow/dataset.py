@@ -1,10 +1,10 @@
 """A scan as a `pyarrow.dataset.Dataset`: readers name the columns and the filter, and only those messages are read.
 
-DuckDB and polars take an instance of a subclass as they take pyarrow's own: they call `scanner` with names of columns
-and an expression. pyarrow shows nothing of an expression, but it can tell whether one may be true where something else
-is known ("may it be, with an offset below 100?"). So the offsets and times between which a filter may hold are found by
-bisection, and they bound what is read; the filter itself is then applied to the batches. A key that the filter demands
-is found in its text, and asked about before it is believed.
+DuckDB and polars take an instance of a subclass as they take pyarrow's own: they call `scanner` or `to_batches` with
+names of columns and an expression. pyarrow shows nothing of an expression, but it can tell whether one may be true
+where something else is known ("may it be, with an offset below 100?"). So the offsets and times between which a filter
+may hold are found by bisection, and they bound what is read; the filter itself is then applied to the batches. A key
+that the filter demands is found in its text, and asked about before it is believed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import fs
 
+from kafkafs.arrow import NOT_PICKLED
+from kafkafs.arrow.arguments import whole_number
+from kafkafs.arrow.keywords import checked_keywords
 from kafkafs.arrow.rows import MILLISECONDS, TYPES
 from storage.types import NO_TIMESTAMP, OffsetRange, TimeRange
 
@@ -45,6 +48,9 @@ class Scan(Protocol):
     def __iter__(self) -> Iterator[pa.RecordBatch]: ...
 
 
+Columns = Sequence[str] | dict[str, pc.Expression] | None
+"""Names, in an order, or expressions by the names that their columns get; None: all columns."""
+
 _FORMAT: Final = ds.ParquetFileFormat()
 _NOWHERE: Final = fs.LocalFileSystem()  # nothing is read from it
 _KEY_IS: Final = re.compile(r'\bkey == ("(?:[^"\\]|\\.)*")')
@@ -56,7 +62,11 @@ _SIDES: Final[dict[str, Callable[[str, Any], pc.Expression]]] = {
 
 
 class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
-    """The messages of a scan. Whatever else a Dataset can do (fragments, joins) is not possible here."""
+    """The messages of a scan. Whatever else a Dataset can do (fragments, joins) is not possible here.
+
+    Its methods take the arguments of pyarrow's. `batch_size` is the greatest number of messages in a batch; those that
+    tune how files are read change nothing.
+    """
 
     def __init__(self, scan: Scan) -> None:
         # Dataset's own __init__ refuses to be called, and the C++ object behind it does not exist: every method that
@@ -68,25 +78,90 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         """The columns of the scan."""
         return self._scan.schema
 
+    @checked_keywords
     def scanner(
-        self, columns: Sequence[str] | dict[str, pc.Expression] | None = None, filter: Any = None, **_: object
+        self,
+        columns: Columns = None,
+        filter: Any = None,
+        batch_size: int | None = None,
+        batch_readahead: int | None = None,
+        fragment_readahead: int | None = None,
+        fragment_scan_options: object = None,
+        use_threads: bool = True,
+        cache_metadata: bool = True,
+        memory_pool: object = None,
     ) -> Scanner:
         """What reads these columns (None: all) of the messages for which the filter is true. ArrowInvalid."""
-        return Scanner(self._scan, columns, filter)
+        return Scanner(self._scan, columns, filter, batch_size)
 
-    def to_batches(self, **options: Any) -> Iterator[pa.RecordBatch]:
-        return self.scanner(**options).to_batches()
+    @checked_keywords
+    def to_batches(
+        self,
+        columns: Columns = None,
+        filter: Any = None,
+        batch_size: int | None = None,
+        batch_readahead: int | None = None,
+        fragment_readahead: int | None = None,
+        fragment_scan_options: object = None,
+        use_threads: bool = True,
+        cache_metadata: bool = True,
+        memory_pool: object = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Record batches of these columns of the messages for which the filter is true, without empty ones."""
+        return Scanner(self._scan, columns, filter, batch_size).to_batches()
 
-    def to_table(self, **options: Any) -> pa.Table:
-        return self.scanner(**options).to_table()
+    @checked_keywords
+    def to_table(
+        self,
+        columns: Columns = None,
+        filter: Any = None,
+        batch_size: int | None = None,
+        batch_readahead: int | None = None,
+        fragment_readahead: int | None = None,
+        fragment_scan_options: object = None,
+        use_threads: bool = True,
+        cache_metadata: bool = True,
+        memory_pool: object = None,
+    ) -> pa.Table:
+        """These columns of all the messages for which the filter is true, in memory."""
+        return Scanner(self._scan, columns, filter, batch_size).to_table()
 
-    def count_rows(self, **options: Any) -> int:
+    @checked_keywords
+    def count_rows(
+        self,
+        filter: Any = None,
+        batch_size: int | None = None,
+        batch_readahead: int | None = None,
+        fragment_readahead: int | None = None,
+        fragment_scan_options: object = None,
+        use_threads: bool = True,
+        cache_metadata: bool = True,
+        memory_pool: object = None,
+    ) -> int:
         """The number of messages for which the filter is true."""
-        return self.scanner(**options).count_rows()
+        return Scanner(self._scan, None, filter, batch_size).count_rows()
 
-    def head(self, num_rows: int, **options: Any) -> pa.Table:
-        """The first messages."""
-        return self.scanner(**options).head(num_rows)
+    @checked_keywords
+    def head(
+        self,
+        num_rows: int,
+        columns: Columns = None,
+        filter: Any = None,
+        batch_size: int | None = None,
+        batch_readahead: int | None = None,
+        fragment_readahead: int | None = None,
+        fragment_scan_options: object = None,
+        use_threads: bool = True,
+        cache_metadata: bool = True,
+        memory_pool: object = None,
+    ) -> pa.Table:
+        """The first messages for which the filter is true."""
+        return Scanner(self._scan, columns, filter, batch_size).head(num_rows)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The Arrow PyCapsule interface: `pyarrow.dataset.write_dataset`, and whatever takes Arrow streams, takes all
+        the messages."""
+        return self.scanner().to_reader().__arrow_c_stream__(requested_schema)
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("_") or name in _THERE:
@@ -94,7 +169,7 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         raise AttributeError(f"a scan as a Dataset has no {name!r}; to_table() has it all")
 
     def __reduce__(self) -> Any:
-        raise TypeError("a scan cannot be pickled: open the log directory again in the other process")
+        raise TypeError(NOT_PICKLED)
 
 
 _THERE: Final = frozenset({"schema", "scanner", "to_batches", "to_table", "count_rows", "head"})
@@ -103,8 +178,9 @@ _THERE: Final = frozenset({"schema", "scanner", "to_batches", "to_table", "count
 class Scanner:
     """Reads the columns of the messages for which a filter is true. What DuckDB and polars use of pyarrow's Scanner."""
 
-    def __init__(self, scan: Scan, columns: Any, wanted: pc.Expression | None) -> None:
+    def __init__(self, scan: Scan, columns: Columns, wanted: pc.Expression | None, batch_size: int | None) -> None:
         schema = scan.schema
+        self._batch_size = None if batch_size is None else whole_number("batch_size", batch_size, 1)
         names = schema.names if columns is None else list(columns)
         self.dataset_schema = schema
         self._columns: Any = names if columns is None or not isinstance(columns, dict) else columns
@@ -123,14 +199,14 @@ class Scanner:
         for batch in self._scan:
             table = _scanned(pa.Table.from_batches([batch]), self._columns, self._filter)
             if table.num_rows:
-                yield from table.to_batches()
+                yield from table.to_batches(self._batch_size)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """A stream of them."""
+        """The record batches as a stream."""
         return pa.RecordBatchReader.from_batches(self.projected_schema, self.to_batches())
 
     def to_table(self) -> pa.Table:
-        """All of it."""
+        """All of it in memory."""
         return self.to_reader().read_all()
 
     def count_rows(self) -> int:
@@ -139,13 +215,13 @@ class Scanner:
 
     def head(self, num_rows: int) -> pa.Table:
         """The first messages."""
-        found, rows = [], 0
-        for batch in self.to_batches():
-            found.append(batch.slice(0, num_rows - rows))
-            rows += found[-1].num_rows
-            if rows == num_rows:
+        missing, first = whole_number("num_rows", num_rows), []
+        for batch in self.to_batches() if missing else ():
+            first.append(batch.slice(0, missing))
+            missing -= first[-1].num_rows
+            if not missing:
                 break
-        return pa.Table.from_batches(found, self.projected_schema)
+        return pa.Table.from_batches(first, self.projected_schema)
 
 
 def _scanned(table: pa.Table, columns: list[str] | dict[str, pc.Expression], wanted: pc.Expression | None) -> pa.Table:

@@ -7,19 +7,26 @@ replicas differ while a broker has not yet truncated its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Lock
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from storage.errors import CorruptCheckpoint, StorageError, UnknownTopicOrPartition
 from storage.files import leader_epochs, meta_properties, names
 from storage.log.log_dir import LogDir
+from storage.log.reader import reread
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
-    from storage.log.snapshot import Log
+    from storage.log.snapshot import Log, LogSnapshot
     from storage.tier.tier import Tier
+
+
+_MOST_LOOKS: Final = 10  # for a partition that is always gone where it was just found
+_Read = TypeVar("_Read")
 
 
 class InvalidOption(ValueError):
@@ -27,42 +34,76 @@ class InvalidOption(ValueError):
 
 
 class LogDirs:
-    """Log directories, read-only, as of the last `refresh`; not thread-safe."""
+    """Log directories, read-only, as of the last `refresh`. Thread-safe: what one thread's `refresh` no longer finds is
+    unknown to the others too, whatever they are about to do. Pickled, the directories are opened again."""
 
     def __init__(self, paths: Sequence[Path], tier: Tier | None = None) -> None:
         """InvalidOption if the directories belong to different clusters; OSError."""
-        self.directories = [LogDir.open_read_only(path, tier=tier) for path in paths]
+        # Constant after construction.
+        self._opened_with = tuple(paths), tier
+        self.directories = tuple(LogDir.open_read_only(path, tier=tier) for path in paths)
+        # Nobody looks while some of the directories are refreshed and others are not: a partition that was moved from
+        # one to another would be in neither.
+        self._lock = Lock()
         self._check_cluster()
+
+    def __reduce__(self) -> tuple[type[LogDirs], tuple[tuple[Path, ...], Tier | None]]:
+        return LogDirs, self._opened_with
 
     def __str__(self) -> str:
         return ", ".join(str(directory.path) for directory in self.directories)
 
     def refresh(self) -> None:
         """Lists the directories again in which partitions were added or removed. OSError."""
-        for directory in self.directories:
-            directory.refresh()
+        with self._lock:
+            for directory in self.directories:
+                directory.refresh()
 
     def topics(self) -> list[str]:
         """The topics in all directories, ascending."""
-        return sorted({topic for directory in self.directories for topic in directory.topics()})
+        with self._lock:
+            return sorted({topic for directory in self.directories for topic in directory.topics()})
 
     def partitions(self, topic: str) -> list[int]:
         """A topic's partitions that are in any directory, ascending."""
-        having = (directory for directory in self.directories if topic in directory.topics())
-        return sorted({number for directory in having for number in directory.partitions(topic)})
+        with self._lock:
+            return sorted({number for directory in self.directories for number in _numbers(directory, topic)})
 
     def absent(self) -> list[TopicPartition]:
         """The partitions that one of the directories knows and none has, ascending: see LogDir.absent."""
-        missing = {tp for directory in self.directories for tp in directory.absent()}
-        return sorted(tp for tp in missing if not self._having(tp))
+        with self._lock:
+            missing = {tp for directory in self.directories for tp in directory.absent()}
+            return sorted(tp for tp in missing if not self._having_locked(tp))
 
     def log(self, tp: TopicPartition) -> Log:
         """A partition's log, from the replica that is read. UnknownTopicOrPartition, InvalidOption."""
-        return self.directories[self.place(tp)].log(tp)
+        while True:
+            directory = self.directories[self.place(tp)]
+            # A refresh of another thread may have found it elsewhere meanwhile, or nowhere, which `place` says then.
+            with suppress(UnknownTopicOrPartition):
+                return directory.log(tp)
+
+    def read(self, tp: TopicPartition, read: Callable[[LogDir, LogSnapshot], _Read]) -> _Read:
+        """What `read` returns for the directory that a partition is read from, and its log there as it is now; from
+        another directory or for a newer snapshot where these were gone meanwhile.
+
+        UnknownTopicOrPartition, InvalidOption, SegmentGone.
+        """
+        looks = 0
+        while True:
+            directory = self.directories[self.place(tp)]
+            try:
+                return reread(directory.log(tp), partial(read, directory))
+            except UnknownTopicOrPartition:
+                looks += 1
+                if looks == _MOST_LOOKS:
+                    raise
+            self.refresh()
 
     def place(self, tp: TopicPartition) -> int:
         """The number of the directory that a partition is read from. UnknownTopicOrPartition, InvalidOption."""
-        having = self._having(tp)
+        with self._lock:
+            having = self._having_locked(tp)
         if not having:
             raise UnknownTopicOrPartition(f"no partition {tp} here", path=self.directories[0].path)
         if len(having) == 1:
@@ -70,20 +111,23 @@ class LogDirs:
         self._check_topic_ids(tp.topic, having)
         return max(having, key=lambda place: (*self._last_epoch_and_end(place, tp), -place))
 
-    def _having(self, tp: TopicPartition) -> list[int]:
+    def _having_locked(self, tp: TopicPartition) -> list[int]:
         return [
-            place
-            for place, directory in enumerate(self.directories)
-            if tp.topic in directory.topics() and tp.partition in directory.partitions(tp.topic)
+            place for place, directory in enumerate(self.directories) if tp.partition in _numbers(directory, tp.topic)
         ]
 
     def _last_epoch_and_end(self, place: int, tp: TopicPartition) -> tuple[int, int]:
+        """What decides between replicas; less than any if a refresh of another thread no longer finds the partition."""
         directory = self.directories[place]
+        try:
+            end = directory.log(tp).snapshot().log_end_offset
+        except UnknownTopicOrPartition:
+            return -2, -1
         try:
             epoch = leader_epochs.read(directory.path / tp.dir_name / names.LEADER_EPOCH_CHECKPOINT).latest_epoch
         except CorruptCheckpoint:
             epoch = None
-        return -1 if epoch is None else epoch, directory.log(tp).snapshot().log_end_offset
+        return -1 if epoch is None else epoch, end
 
     def _check_cluster(self) -> None:
         found: dict[str, Path] = {}
@@ -101,12 +145,22 @@ class LogDirs:
     def _check_topic_ids(self, topic: str, having: Sequence[int]) -> None:
         found: dict[str, Path] = {}
         for place in having:
-            topic_id = self.directories[place].topic_info(topic).topic_id
+            topic_id = None
+            with suppress(UnknownTopicOrPartition):  # a refresh of another thread no longer finds it
+                topic_id = self.directories[place].topic_info(topic).topic_id
             if topic_id is not None:
                 found.setdefault(topic_id, self.directories[place].path)
         if len(found) > 1:
             each = " and ".join(f"{path} has id {topic_id}" for topic_id, path in found.items())
             raise InvalidOption(f"topic {topic} is not the same in all log directories: {each}")
+
+
+def _numbers(directory: LogDir, topic: str) -> list[int]:
+    """A directory's partitions of a topic, by one look: another thread may refresh the directory between two."""
+    try:
+        return directory.partitions(topic)
+    except UnknownTopicOrPartition:
+        return []
 
 
 @lru_cache(maxsize=4)

@@ -3,84 +3,70 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, SupportsIndex, TypeVar
 
 from kafkafs.arrow import COLUMNS, DECODED
-from kafkafs.arrow.log_dirs import InvalidOption, LogDirs
-from kafkafs.arrow.scan import TYPED, Part, Place, Progress, Scan, Source, Text, lose, require_pyarrow
-from kafkafs.arrow.split_reader import Split
-from kafkafs.reading.range_names import (
-    MalformedRange,
-    OffsetSpec,
-    TimeBetween,
-    TimeSpec,
-    parse_offset_spec,
-    parse_time_spec,
+from kafkafs.arrow.arguments import (
+    chosen,
+    column_names,
+    directory,
+    key_bytes,
+    key_files,
+    offset_range,
+    partition_numbers,
+    path_texts,
+    shown,
+    time_range,
 )
+from kafkafs.arrow.keywords import checked_keywords, nearest
+from kafkafs.arrow.log_dirs import InvalidOption, LogDirs
+from kafkafs.arrow.scan import TYPED, Part, Place, Progress, Scan, Source, lose, require_pyarrow
+from kafkafs.arrow.split_reader import Split
 from kafkafs.reading.selection import DEFAULT_LATEST_BYTES, ChosenOffsets, Question
-from storage.errors import InvalidConfig, InvalidRecord, OffsetOutOfRange, UnknownTopicOrPartition
+from storage.errors import InvalidConfig, InvalidRecord, OffsetOutOfRange, TierUnavailable, UnknownTopicOrPartition
 from storage.files.names import KAFKAS_OWN_TOPICS
 from storage.files.opening import real_place
 from storage.format.batches import BatchTable
 from storage.format.block import Record, RecordBlock, RecordColumns
 from storage.latest.latest_records import latest_offsets
 from storage.log.counting import visible_end
-from storage.log.reader import reread
 from storage.types import NO_TIMESTAMP, Isolation, OffsetRange, TimeRange, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
+    from kafkafs.arrow.arguments import AnyPath, Columns, Decode, Key, Offsets, OnDamage, Partitions, Paths, Times
     from kafkafs.arrow.block_texts import Side
+    from kafkafs.arrow.scan import Text
     from kafkafs.arrow.typed_values import TypedForm
+    from kafkafs.reading.range_names import OffsetSpec, TimeSpec
     from storage.log.log_dir import LogDir
     from storage.log.snapshot import LogSnapshot
     from storage.tier.tier import Tier
 
 
-# What a Python program says about the messages that it wants → a scan: which offsets of which partitions.
-#
-# Offsets and times as texts mean what they mean after `--offsets` and `--time`.
-
-Moment = str | int | datetime | None
-"""A time as `--time` takes it, epoch milliseconds, or a datetime (UTC if it has no zone); None is open."""
-
-Offsets = tuple[int | None, int | None] | str | None
-Times = tuple[Moment, Moment] | str | None
-OnDamage = Literal["fail", "skip"]
-Decode = bool | Literal["json"]
-
-
-class Arguments(TypedDict, total=False):
-    """What `scan` takes: see `make_scan`."""
-
-    partitions: int | Iterable[int] | None
-    offsets: Offsets
-    time: Times
-    key: bytes | str | None
-    latest: bool
-    columns: str | Sequence[str] | None
-    decode: Decode
-    text: Text
-    on_damage: OnDamage
-
-
 _LISTED: Final = 20  # partitions, in a message
+_Read = TypeVar("_Read")
+
+
+class NotHere(UnknownTopicOrPartition, KeyError, InvalidOption):
+    """No such topic or partition in the log directories, whether a subscript, an argument or an earlier look named
+    it."""
 
 
 def make_scan(
     source: Source,
     topic: str,
     *,
-    partitions: int | Iterable[int] | None = None,
+    partitions: Partitions = None,
     offsets: Offsets = None,
     time: Times = None,
-    key: bytes | str | None = None,
+    key: Key = None,
     latest: bool = False,
-    columns: str | Sequence[str] | None = None,
+    columns: Columns = None,
     decode: Decode = False,
     text: Text = False,
     on_damage: OnDamage = "fail",
@@ -89,27 +75,28 @@ def make_scan(
 
     InvalidOption for an argument that cannot be; StorageError, OSError.
     """
-    if on_damage not in ("fail", "skip"):
-        raise InvalidOption(f"on_damage must be 'fail' or 'skip', not {on_damage!r}")
-    if text not in (True, False, "strict", "replace"):
-        raise InvalidOption(f"text must be True, False, 'strict' or 'replace', not {text!r}")
-    if latest and (offsets is not None or time is not None):
+    fail = chosen("on_damage", on_damage, "fail", "skip") == "fail"
+    text = chosen("text", text, True, False, "strict", "replace")
+    decode = chosen("decode", decode, True, False, "json")
+    wanted_key = key_bytes(key)
+    spec, times = offset_range(offsets), time_range(time, _today(source))
+    if chosen("latest", latest, True, False) and (offsets is not None or time is not None):
         raise InvalidOption("latest means the whole log as it is now: it cannot be combined with offsets or time")
-    if decode not in (True, False, "json"):
-        raise InvalidOption(f"decode must be True, False or 'json', not {decode!r}")
-    progress, fail = Progress(), on_damage == "fail"
-    numbers = _partitions(source.log_dirs, topic, partitions, progress, fail=fail)
+    progress = Progress()
+    given = None if partitions is None else partition_numbers(partitions)
+    numbers = _partitions(source.log_dirs, topic, given, progress, fail=fail)
     form = _typed_form(source, topic, decode) if decode else None
     known = (*COLUMNS, *((*DECODED, *((TYPED,) if form is not None else ())) if decode else ()))
-    wanted = known if columns is None else _columns(columns, known)
-    spec, times = _offsets(offsets), _times(time)
+    wanted = column_names(columns, known, () if decode else (*DECODED, TYPED))
     make = _latest if latest else _part
-    parts = []
-    for number in numbers:
-        tp = TopicPartition(topic, number)
-        parts.append(make(source, tp, spec, times, progress, fail=fail))
-    wanted_key = key.encode() if isinstance(key, str) else key
-    return Scan(source, topic, tuple(parts), wanted, wanted_key, form, text, fail, progress)
+    while True:
+        tps = [TopicPartition(topic, number) for number in numbers]
+        try:
+            parts = tuple(make(source, tp, spec, times, progress, fail=fail) for tp in tps)
+            return Scan(source, topic, parts, wanted, wanted_key, form, text, fail, progress)
+        except UnknownTopicOrPartition:  # one was removed since they were listed
+            chosen_numbers = None if given is None else numbers
+            numbers = _partitions(source.log_dirs, topic, chosen_numbers, progress, fail=fail)
 
 
 def _part(
@@ -121,20 +108,22 @@ def _part(
     *,
     fail: bool,
 ) -> Part:
-    log_dir = source.log_dirs.directories[source.log_dirs.place(tp)]
-    snapshot = log_dir.log(tp).snapshot()
-    begin, visible = snapshot.log_start_offset, visible_end(snapshot, source.isolation)
-    question = Question(None if isinstance(spec, tuple) else spec, times, source.isolation)
-    selection = question.resolve(snapshot, log_dir.clock.now_ms())
-    start, end = selection.start_offset, visible if selection.end_offset is None else min(selection.end_offset, visible)
-    if spec is None or isinstance(spec, tuple):
-        first, last = spec or (None, None)
-        asked = snapshot.whole_start_offset if first is None else first
-        until = visible if last is None else min(last, visible)
-        if asked < begin and asked < until:
-            lose(progress, tp, OffsetRange(asked, min(begin, until)), snapshot.why_not_earlier, fail=fail)
-        start, end = max(start, asked), min(end, until)
-    return _made(log_dir, snapshot, start, end, selection.time_range)
+    def part(log_dir: LogDir, snapshot: LogSnapshot) -> Part:
+        begin, visible = snapshot.log_start_offset, visible_end(snapshot, source.isolation)
+        question = Question(None if isinstance(spec, tuple) else spec, times, source.isolation)
+        selection = question.resolve(snapshot, log_dir.clock.now_ms())
+        start, end = selection.start_offset, selection.end_offset
+        end = visible if end is None else min(end, visible)
+        if spec is None or isinstance(spec, tuple):
+            first, last = spec or (None, None)
+            asked = snapshot.whole_start_offset if first is None else first
+            until = visible if last is None else min(last, visible)
+            if asked < begin and asked < until:
+                lose(progress, tp, OffsetRange(asked, min(begin, until)), snapshot.why_not_earlier, fail=fail)
+            start, end = max(start, asked), min(end, until)
+        return _made(log_dir, snapshot, start, end, selection.time_range)
+
+    return source.log_dirs.read(tp, part)
 
 
 def _latest(
@@ -146,17 +135,15 @@ def _latest(
     *,
     fail: bool,
 ) -> Part:
-    log_dir = source.log_dirs.directories[source.log_dirs.place(tp)]
-
-    def part(snapshot: LogSnapshot) -> Part:
+    def part(log_dir: LogDir, snapshot: LogSnapshot) -> Part:
         remote = snapshot.remote_offsets
         if remote is not None:
             lose(progress, tp, remote, snapshot.why_not_earlier, fail=fail)
-        chosen = ChosenOffsets(latest_offsets(snapshot, source.isolation, DEFAULT_LATEST_BYTES))
+        offsets = ChosenOffsets(latest_offsets(snapshot, source.isolation, DEFAULT_LATEST_BYTES))
         end = visible_end(snapshot, source.isolation)
-        return replace(_made(log_dir, snapshot, snapshot.log_start_offset, end, None), latest=chosen)
+        return replace(_made(log_dir, snapshot, snapshot.log_start_offset, end, None), latest=offsets)
 
-    return reread(log_dir.log(tp), part)
+    return source.log_dirs.read(tp, part)
 
 
 def _made(log_dir: LogDir, snapshot: LogSnapshot, start: int, end: int, times: TimeRange | None) -> Part:
@@ -164,18 +151,32 @@ def _made(log_dir: LogDir, snapshot: LogSnapshot, start: int, end: int, times: T
     return Part(split, log_dir, snapshot, times)
 
 
+def _today(source: Source) -> date:
+    return datetime.fromtimestamp(source.log_dirs.directories[0].clock.now_ms() / 1000, UTC).date()
+
+
 def _partitions(
-    log_dirs: LogDirs, topic: str, given: int | Iterable[int] | None, progress: Progress, *, fail: bool
+    log_dirs: LogDirs, topic: str, given: Iterable[int] | None, progress: Progress, *, fail: bool
 ) -> list[int]:
-    """The partitions that are read. Without a choice those that the cluster has and no directory are lost ones."""
+    """The partitions that are read. Without a choice those that the cluster has and no directory are lost ones. NotHere
+    if the topic was removed."""
     here = log_dirs.partitions(topic)
+    if not here:
+        raise NotHere(f"no topic {topic!r} in {log_dirs}")
     if given is not None:
-        chosen = sorted({given} if isinstance(given, int) else set(given))
-        missing = [number for number in chosen if number not in here]
+        numbers: set[int] = set()
+        missing: dict[int, None] = {}
+        for number in given:
+            if number in here:
+                numbers.add(number)
+            else:
+                missing[number] = None
+            if len(missing) == _LISTED:
+                break
         if missing:
-            listed = ", ".join(map(str, missing[:_LISTED]))
-            raise InvalidOption(f"{topic} has no partition {listed} in {log_dirs}: it has {', '.join(map(str, here))}")
-        return chosen
+            listed = ", ".join(map(str, missing))
+            raise NotHere(f"{topic} has no partition {listed} in {log_dirs}: it has {', '.join(map(str, here))}")
+        return sorted(numbers)
     absent = [tp for tp in log_dirs.absent() if tp.topic == topic]
     if absent and fail:
         listed = ", ".join(map(str, absent[:_LISTED])) + " and more" * (len(absent) > _LISTED)
@@ -187,62 +188,6 @@ def _partitions(
     for tp in absent:
         progress.skip(Place(tp, f"{tp} is known to the cluster and not in {log_dirs}"))
     return here
-
-
-def _columns(given: str | Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    chosen = (given,) if isinstance(given, str) else tuple(given)
-    for column in chosen:
-        if column not in known:
-            need = " (with decode=True)" if column in (*DECODED, TYPED) else ""
-            raise InvalidOption(f"columns: {column!r}{need} is not one of {', '.join(known)}")
-    if not chosen or len(set(chosen)) < len(chosen):
-        raise InvalidOption(f"columns takes at least one name, and each once, not {given!r}")
-    return chosen
-
-
-def _offsets(given: Offsets) -> OffsetSpec | tuple[int | None, int | None] | None:
-    if given is None:
-        return None
-    if isinstance(given, str):
-        try:
-            return parse_offset_spec(given)
-        except MalformedRange as error:
-            raise InvalidOption(f"offsets: {error}") from None
-    first, last = _pair("offsets", given)
-    if any(bound is not None and (not isinstance(bound, int) or bound < 0) for bound in (first, last)):
-        raise InvalidOption(f"offsets takes two numbers from 0 on, or None, not {given!r}")
-    return first, last
-
-
-def _times(given: Times) -> TimeSpec | None:
-    if given is None:
-        return None
-    try:
-        if isinstance(given, str):
-            return parse_time_spec(given)
-        start, end = (_moment_ms(moment) for moment in _pair("time", given))
-    except MalformedRange as error:
-        raise InvalidOption(f"time: {error}") from None
-    return None if start is None and end is None else TimeBetween(start, end)
-
-
-def _moment_ms(moment: Moment) -> int | None:
-    """Epoch milliseconds, a fraction rounded up: timestamps at it or later are whole milliseconds."""
-    if moment is None or isinstance(moment, int):
-        return moment
-    if isinstance(moment, datetime):
-        since = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-        microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-        return -(-microseconds // 1000)
-    parsed = parse_time_spec(f"{moment}--")
-    assert isinstance(parsed, TimeBetween)
-    return parsed.start_ms
-
-
-def _pair(name: str, given: object) -> tuple[Any, Any]:
-    if not isinstance(given, Sequence) or len(given) != 2:
-        raise InvalidOption(f"{name} takes a pair, from (included) to (excluded), or a text, not {given!r}")
-    return given[0], given[1]
 
 
 def _typed_form(source: Source, topic: str, decode: Decode) -> TypedForm | None:
@@ -263,49 +208,45 @@ def _typed_form(source: Source, topic: str, decode: Decode) -> TypedForm | None:
         return None
 
 
-Paths = str | os.PathLike[str] | list[str | os.PathLike[str]] | tuple[str | os.PathLike[str], ...]
-
-
-class NotHere(UnknownTopicOrPartition, KeyError):
-    """No such topic or partition in the log directories."""
-
-
 def open_log(
     paths: Paths,
     isolation: str = Isolation.READ_UNCOMMITTED.value,
-    schemas: str | os.PathLike[str] | None = None,
+    schemas: AnyPath | None = None,
     tier: Paths | Tier | None = None,
-    tier_keys: Mapping[str, str | os.PathLike[str]] | None = None,
+    tier_keys: Mapping[str, AnyPath] | None = None,
 ) -> Log:
-    several = paths if isinstance(paths, list | tuple) else [paths]
-    if not several:
-        raise InvalidOption("no log directory is named")
-    try:
-        level = Isolation(isolation)
-    except ValueError:
-        levels = " or ".join(repr(level.value) for level in Isolation)
-        raise InvalidOption(f"isolation must be {levels}, not {isolation!r}") from None
-    places = tuple(dict.fromkeys(real_place(Path(path).absolute()) for path in several))
-    return Log(
-        Source(LogDirs(places, _tier(tier, tier_keys)), places, level, None if schemas is None else Path(schemas))
-    )
+    """The log that `kafkafs.open` returns."""
+    names = path_texts("path", paths)
+    named = isolation.value if isinstance(isolation, Isolation) else isolation
+    level = Isolation(chosen("isolation", named, *(each.value for each in Isolation)))
+    schemas_place, remote = directory("schemas", schemas), _tier(tier, tier_keys)
+    places = tuple(dict.fromkeys(real_place(Path(name).absolute()) for name in names))
+    return Log(Source(LogDirs(places, remote), places, level, schemas_place))
 
 
-def _tier(given: Paths | Tier | None, keys: Mapping[str, str | os.PathLike[str]] | None) -> Tier | None:
+def _tier(given: Paths | Tier | None, keys: Mapping[str, AnyPath] | None) -> Tier | None:
+    files = key_files("tier_keys", keys)
     if given is None:
+        if files:
+            raise InvalidOption("tier_keys are for what is in a tier: name it too, as tier=")
         return None
     from storage.tier.tier import Tier
 
     if isinstance(given, Tier):
         return given
-    places = [os.fspath(place) for place in (given if isinstance(given, list | tuple) else [given])]
-    absolute = [place if "://" in place else str(Path(place).absolute()) for place in places]
-    return Tier(absolute, {name: Path(file).absolute() for name, file in (keys or {}).items()})
+    places = [place if "://" in place else str(directory("tier", place)) for place in path_texts("tier", given)]
+    try:
+        return Tier(places, files)
+    except TierUnavailable as error:  # a URL of an unknown kind, or one that needs another package
+        raise InvalidOption(f"tier: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Log:
-    """Log directories, read as one. Nothing is locked, changed or kept open; threads may share it."""
+    """Log directories, read as one: topics by name. Nothing is locked, changed or kept open; threads may share it.
+
+    Pickled, it is opened again where it is unpickled.
+    """
 
     _source: Source = field(repr=False)
 
@@ -316,15 +257,18 @@ class Log:
         return {name: Topic(self._source, name) for name in self._source.log_dirs.topics()}
 
     def __getitem__(self, topic: str) -> Topic:
+        """The topic of this name. NotHere, which is a KeyError; OSError."""
         topics = self.topics
-        if topic not in topics:
-            raise NotHere(f"no topic {topic!r} in {self._source.log_dirs}")
+        if not isinstance(topic, str) or topic not in topics:
+            raise NotHere(f"no topic {shown(topic)} in {self._source.log_dirs}{nearest(topic, topics)}")
         return topics[topic]
 
     def __contains__(self, topic: object) -> bool:
-        return topic in self.topics
+        """Whether there is a topic of this name now. OSError."""
+        return isinstance(topic, str) and topic in self.topics
 
     def __iter__(self) -> Iterator[str]:
+        """The names of the topics as they are now, ascending. OSError."""
         return iter(self.topics)
 
     def __repr__(self) -> str:
@@ -333,7 +277,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Topic:
-    """A topic: its partitions by number, its configuration, and what can be read of it."""
+    """A topic: its partitions by number, its configuration, and what can be read of it. Threads may share it."""
 
     _source: Source = field(repr=False)
     name: str
@@ -347,76 +291,211 @@ class Topic:
     @property
     def offsets(self) -> dict[int, tuple[int, int]]:
         """Of each partition the log start offset, and the end: the last stable offset with `read_committed`."""
-        return {number: partition.offsets for number, partition in self.partitions.items()}
+        found = {}
+        for number, partition in self.partitions.items():
+            with suppress(NotHere):  # it has just been removed
+                found[number] = partition.offsets
+        return found
 
     @property
     def config(self) -> dict[str, str]:
-        """What is configured for this topic, as texts."""
-        log_dirs, number = self._source.log_dirs, next(iter(self.partitions))
-        directory = log_dirs.directories[log_dirs.place(TopicPartition(self.name, number))]
-        return dict(directory.topic_info(self.name).overrides)
+        """What is configured for this topic, as texts. NotHere if it was removed."""
+        for partition in self:
+            with suppress(NotHere):  # it has just been removed
+                return partition._read(lambda log_dir, _: dict(log_dir.topic_info(self.name).overrides))
+        raise NotHere(f"no topic {self.name!r} in {self._source.log_dirs}")
 
     def __getitem__(self, partition: int) -> Partition:
+        """The partition with this number. NotHere, which is a KeyError."""
         partitions = self.partitions
-        if partition not in partitions:
-            raise NotHere(f"no partition {self.name}/{partition} in {self._source.log_dirs}")
+        if not _is_in(partition, partitions):
+            numbers = ", ".join(map(str, partitions)) or "none"
+            here = f"{self._source.log_dirs}: it has {numbers}"
+            raise NotHere(f"no partition {shown(partition)} of {self.name} in {here}")
         return partitions[partition]
 
+    def __contains__(self, partition: object) -> bool:
+        """Whether the topic has a partition with this number."""
+        return _is_in(partition, self.partitions)
+
     def __iter__(self) -> Iterator[Partition]:
+        """The partitions, by number."""
         return iter(self.partitions.values())
 
-    def scan(self, **arguments: Unpack[Arguments]) -> Scan:
+    @checked_keywords
+    def scan(
+        self,
+        *,
+        partitions: Partitions = None,
+        offsets: Offsets = None,
+        time: Times = None,
+        key: Key = None,
+        latest: bool = False,
+        columns: Columns = None,
+        decode: Decode = False,
+        text: Text = False,
+        on_damage: OnDamage = "fail",
+    ) -> Scan:
         """The messages that the arguments choose, as record batches (kafkafs/CONTRACT.md, "From Python").
 
-        `partitions`: a number or several; without it all that the cluster has. One that is in no directory is an error.
-        `offsets`: a pair, from (included) to (excluded), None for open; or a text as after `--offsets`.
-        `time`: such a pair, each a text as after `--time`, epoch milliseconds, a datetime (UTC without a zone) or None;
-        or one text as after `--time`. What a pair names and the log does not have yet is not there.
-        `key`: only messages with this key.
+        `partitions`: a number or several; without it all that the cluster has. A partition that is in no directory is
+        an error.
+        `offsets`: a pair, from (included) to (excluded), None for open; or a text as after `--offsets`: "100-199",
+        "last-10", "earliest".
+        `time`: such a pair, each a text as after `--time`, epoch milliseconds, a datetime or date (UTC without a zone)
+        or None; or a text as after `--time`: "today", "last-15m", "2026-11-20T10--". Offsets and times of a pair that
+        the log does not have yet choose nothing.
+        `key`: only messages with this key: bytes, or a text for its UTF-8.
         `latest`: only the last message of every key of a partition, as in `latest.txt`; without `offsets` and `time`.
-        `columns`: names, in this order; all without it.
+        `columns`: names, in this order; without it all.
         `decode`: True for more columns and typed values, "json" for more columns alone.
         `text`: keys and values are strings: True or "strict" makes other bytes an error, "replace" has U+FFFD for them.
         `on_damage`: "fail", or "skip": damage, and messages that are gone, are passed over, and `skipped` lists them.
         With `latest` damage is always an error, because it may hide a last message.
 
-        InvalidOption, StorageError, OSError.
+        ValueError for an argument that cannot be; StorageError, OSError.
         """
-        return make_scan(self._source, self.name, **arguments)
+        return make_scan(
+            self._source,
+            self.name,
+            partitions=partitions,
+            offsets=offsets,
+            time=time,
+            key=key,
+            latest=latest,
+            columns=columns,
+            decode=decode,
+            text=text,
+            on_damage=on_damage,
+        )
 
-    def messages(self, **arguments: Unpack[Arguments]) -> Iterator[Message]:
-        """The messages that the arguments of `scan` choose, one by one. Errors as of a scan and its iteration."""
-        return _messages(self._source, make_scan(self._source, self.name, **arguments))
+    @checked_keywords
+    def messages(
+        self,
+        *,
+        partitions: Partitions = None,
+        offsets: Offsets = None,
+        time: Times = None,
+        key: Key = None,
+        latest: bool = False,
+        on_damage: OnDamage = "fail",
+    ) -> Iterator[Message]:
+        """The messages that the arguments choose, one by one, by partition and offset. They need no pyarrow.
+
+        `partitions`, `offsets`, `time`, `key`, `latest`, `on_damage`: as of `scan`. Keys and values are bytes, and
+        `Message.decoded` is the value by its schema. The arguments are checked, and the end is fixed, at once; errors
+        of reading come in their turn.
+
+        ValueError for an argument that cannot be; StorageError, OSError.
+        """
+        scan = make_scan(
+            self._source,
+            self.name,
+            partitions=partitions,
+            offsets=offsets,
+            time=time,
+            key=key,
+            latest=latest,
+            on_damage=on_damage,
+        )
+        return _messages(self._source, scan)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """A partition, and what can be read of it."""
+    """A partition, and what can be read of it. Threads may share it."""
 
     _source: Source = field(repr=False)
     tp: TopicPartition
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """The log start offset, and the end: the last stable offset with `read_committed`."""
-        snapshot = self._snapshot()
-        return snapshot.log_start_offset, visible_end(snapshot, self._source.isolation)
+        """The log start offset, and the end: the last stable offset with `read_committed`. NotHere if it was
+        removed."""
+        isolation = self._source.isolation
+        return self._read(lambda _, snapshot: (snapshot.log_start_offset, visible_end(snapshot, isolation)))
 
-    def scan(self, **arguments: Unpack[Arguments]) -> Scan:
-        """`Topic.scan` of this partition; without the argument `partitions`."""
-        return make_scan(self._source, self.tp.topic, **(arguments | {"partitions": self.tp.partition}))
+    @checked_keywords
+    def scan(
+        self,
+        *,
+        offsets: Offsets = None,
+        time: Times = None,
+        key: Key = None,
+        latest: bool = False,
+        columns: Columns = None,
+        decode: Decode = False,
+        text: Text = False,
+        on_damage: OnDamage = "fail",
+    ) -> Scan:
+        """The messages of this partition that the arguments choose, as record batches.
 
-    def messages(self, **arguments: Unpack[Arguments]) -> Iterator[Message]:
-        return _messages(self._source, self.scan(**arguments))
+        `offsets`: a pair, from (included) to (excluded), None for open; or a text as after `--offsets`.
+        `time`: such a pair of texts, epoch milliseconds, datetimes, dates or None; or a text as after `--time`.
+        `key`, `latest`, `columns`, `decode`, `text`, `on_damage`: as of `Topic.scan`.
 
-    def _snapshot(self) -> LogSnapshot:
-        return self._source.log_dirs.log(self.tp).snapshot()
+        ValueError for an argument that cannot be; StorageError, OSError.
+        """
+        return make_scan(
+            self._source,
+            self.tp.topic,
+            partitions=self.tp.partition,
+            offsets=offsets,
+            time=time,
+            key=key,
+            latest=latest,
+            columns=columns,
+            decode=decode,
+            text=text,
+            on_damage=on_damage,
+        )
+
+    @checked_keywords
+    def messages(
+        self,
+        *,
+        offsets: Offsets = None,
+        time: Times = None,
+        key: Key = None,
+        latest: bool = False,
+        on_damage: OnDamage = "fail",
+    ) -> Iterator[Message]:
+        """The messages of this partition that the arguments choose, one by one, by offset. They need no pyarrow.
+
+        `offsets`: a pair, from (included) to (excluded), None for open; or a text as after `--offsets`.
+        `time`: such a pair of texts, epoch milliseconds, datetimes, dates or None; or a text as after `--time`.
+        `key`, `latest`, `on_damage`: as of `Topic.messages`.
+
+        ValueError for an argument that cannot be; StorageError, OSError.
+        """
+        scan = make_scan(
+            self._source,
+            self.tp.topic,
+            partitions=self.tp.partition,
+            offsets=offsets,
+            time=time,
+            key=key,
+            latest=latest,
+            on_damage=on_damage,
+        )
+        return _messages(self._source, scan)
+
+    def _read(self, read: Callable[[LogDir, LogSnapshot], _Read]) -> _Read:
+        try:
+            return self._source.log_dirs.read(self.tp, read)
+        except UnknownTopicOrPartition as error:
+            raise NotHere(error.what, path=error.path) from None
 
 
-@dataclass(frozen=True, slots=True)
+def _is_in(partition: object, partitions: Mapping[int, Partition]) -> bool:
+    """Whether these are by such a number: True and 1.0 are none, though they equal one."""
+    return not isinstance(partition, bool | float) and isinstance(partition, SupportsIndex) and partition in partitions
+
+
+@dataclass(frozen=True)
 class Message:
-    """A message. `timestamp`: epoch milliseconds, -1 for none; `headers`: names as text, with U+FFFD for bytes that are
-    not UTF-8."""
+    """A message, as a plain value. `timestamp`: epoch milliseconds, -1 for none; `headers`: names as text, with U+FFFD
+    for bytes that are not UTF-8."""
 
     topic: str
     partition: int
@@ -426,7 +505,9 @@ class Message:
     timestamp: int
     timestamp_type: TimestampType
     headers: tuple[tuple[str, bytes | None], ...]
-    _source: Source = field(repr=False, compare=False)
+    # Of a message that was read: the log directories and the place of schemas. No field, so that `asdict`, comparison
+    # and a DataFrame have only what is in the log.
+    _decoded_by: ClassVar[tuple[tuple[Path, ...], Path | None] | None] = None
 
     @property
     def time(self) -> datetime | None:
@@ -439,21 +520,22 @@ class Message:
     def decoded(self) -> Any:
         """The value as Python has what `decoded.jsonl` shows of it; None for null.
 
-        InvalidOption where there are no schemas, InvalidRecord for a value that cannot be decoded.
+        ValueError where there are no schemas, InvalidRecord for a value that cannot be decoded.
         """
         return _decoded(self, "value")
 
     @property
     def decoded_key(self) -> Any:
-        """The key, as `decoded`."""
+        """The key as Python has what `decoded.jsonl` shows of it; None for null. Errors as of `decoded`."""
         return _decoded(self, "key")
 
 
 def _decoded(message: Message, side: Side) -> Any:
     from kafkafs.arrow.block_texts import Decoding, schemas_of_topic
 
-    source = message._source
-    decoding = Decoding(schemas_of_topic(message.topic, source.paths, source.schemas), (side,))
+    if message._decoded_by is None:
+        raise InvalidOption(f"a message that was not read from a log has no schemas: {message}")
+    decoding = Decoding(schemas_of_topic(message.topic, *message._decoded_by), (side,))
     headers = [(name.encode(), value) for name, value in message.headers]
     record = RecordColumns.from_records([Record(message.key, message.value, headers, message.timestamp)])
     block = RecordBlock(memoryview(bytes(record.buffer)), BatchTable.empty(0), record.columns, 1)
@@ -466,11 +548,12 @@ def _decoded(message: Message, side: Side) -> Any:
 
 
 def _messages(source: Source, scan: Scan) -> Iterator[Message]:
+    decoded_by = source.paths, source.schemas
     for tp, block in scan.blocks():
         types = block.table.timestamp_type[block.batch].tolist()
         rows = zip(block.offset.tolist(), block.timestamp.tolist(), types, block.headers_count.tolist(), strict=True)
         for row, (offset, timestamp, timestamp_type, headers) in enumerate(rows):
-            yield Message(
+            message = Message(
                 tp.topic,
                 tp.partition,
                 offset,
@@ -479,5 +562,6 @@ def _messages(source: Source, scan: Scan) -> Iterator[Message]:
                 timestamp,
                 TimestampType(timestamp_type),
                 tuple((name.decode(errors="replace"), value) for name, value in block.headers(row)) if headers else (),
-                source,
             )
+            object.__setattr__(message, "_decoded_by", decoded_by)  # it is frozen
+            yield message

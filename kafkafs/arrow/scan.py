@@ -13,12 +13,15 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
+from kafkafs.arrow import NOT_PICKLED
+from kafkafs.arrow.keywords import check_keywords
 from kafkafs.arrow.log_dirs import LogDirs
 from kafkafs.arrow.split_reader import Split, read_split
 from kafkafs.formats.text import Txt
@@ -216,7 +219,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan:
-    """Messages of one topic. Made by `scan` of a topic or partition; it never changes, threads may share it.
+    """Messages of one topic, as record batches. Made by `scan` of a topic or partition; it never changes. Threads may
+    share it, but not an iterator over it. It has no length: iteration gives batches, and `count` counts messages.
 
     Rows come partition by partition, in the order of offsets. `bytes_read` and `skipped` tell about all passes so far.
     """
@@ -286,8 +290,6 @@ class Scan:
         skipped; records are not checked then. Errors as of iteration."""
         return sum(self._count(part) for part in self._parts)
 
-    __len__ = count
-
     def to_arrow(self) -> pa.Table:
         """All of it in memory."""
         schema = self.schema
@@ -303,7 +305,10 @@ class Scan:
         return pa.RecordBatchReader.from_batches(schema, iter(self))
 
     def to_pandas(self, **options: Any) -> pandas.DataFrame:
-        """All of it as a DataFrame; `options` are those of `pyarrow.Table.to_pandas`."""
+        """All of it as a DataFrame. `options`: those of `pyarrow.Table.to_pandas`; TypeError for an unknown one."""
+        # Before anything is read. What pyarrow says of an unknown option does not name the nearest one.
+        known = signature(self.schema.empty_table().to_pandas).parameters
+        check_keywords("Scan.to_pandas", options, list(known))
         return self.to_arrow().to_pandas(**options)
 
     def to_polars(self) -> polars.DataFrame:
@@ -320,6 +325,9 @@ class Scan:
         from kafkafs.arrow.dataset import ScanDataset
 
         return ScanDataset(self)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(NOT_PICKLED)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The Arrow PyCapsule interface: whatever takes Arrow streams takes a scan."""

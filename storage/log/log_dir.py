@@ -180,18 +180,18 @@ class LogDir:
         """
         if not self.is_broker:
             return []
-        metadata = self.cluster_metadata()
+        metadata, topics = self.cluster_metadata(), self._topics  # of one moment: another thread may refresh
         known = {} if metadata is None else metadata.topics
         found = [
             TopicPartition(name, number)
             for name, topic in known.items()
-            if name not in self._topics
+            if name not in topics
             for number in topic.partitions
         ]
-        for topic in self.topics():
-            here = set(self.partitions(topic))
+        for topic, numbers in topics.items():
+            here = set(numbers)
             # None where the metadata describe a later topic of that name, or there are none.
-            count = self.topic_info(topic).partition_count or max(here) + 1
+            count = self._topic_infos.of(topic, numbers).partition_count or numbers[-1] + 1
             absent = (TopicPartition(topic, number) for number in range(count) if number not in here)
             found += islice(absent, max(0, names.MAX_PARTITIONS - len(found)))
         return sorted(found)

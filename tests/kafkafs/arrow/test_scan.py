@@ -88,7 +88,7 @@ def of_messages(messages: Iterable[Message]) -> list[Golden]:
 def offsets(scan: Scan) -> dict[int, list[int]]:
     """The offsets by partition, in the order of the rows; all ways to read a scan must agree."""
     table = scan.to_arrow()
-    assert table.num_rows == scan.count() == len(scan)
+    assert table.num_rows == scan.count()
     found: dict[int, list[int]] = {}
     for row in table.select(["partition", "offset"]).to_pylist():
         found.setdefault(row["partition"], []).append(row["offset"])
@@ -103,7 +103,7 @@ def test_every_fixture_reads_as_its_golden_file(case: GoldenCase) -> None:
     table.validate(full=True)
     wanted = case.records()
     assert records(table) == wanted
-    assert len(scan) == len(wanted)
+    assert scan.count() == len(wanted)
     assert of_messages(partition.messages()) == wanted
 
 
@@ -118,7 +118,7 @@ def test_damage_is_an_error_with_its_place_or_is_counted(topic: str) -> None:
     scan = partition.scan(on_damage="skip")
     table, seen = scan.to_arrow(), case.records()
     assert records(table)[: len(seen)] == seen
-    assert len(scan) == table.num_rows > len(seen)
+    assert scan.count() == table.num_rows > len(seen)
     (place,) = scan.skipped
     assert place.partition == TopicPartition(topic, case.partition)
     assert place.position is not None
@@ -149,6 +149,12 @@ def seen(built: BuiltLogDir, isolation: str) -> dict[int, list[BuiltRecord]]:
     }
 
 
+def ordered(pair: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+    """Not reversed, which is an error."""
+    first, end = pair
+    return (end, first) if first is not None and end is not None and end < first else pair
+
+
 OFFSET = st.integers(0, 60) | st.none()
 MOMENT = st.integers(-5, 70).map(lambda n: START_MS + n * STEP_MS // 2) | st.none()
 KEYS = st.sampled_from([b"k1", b"k2", b"key-00001", b"", b"none"])
@@ -157,8 +163,8 @@ KEYS = st.sampled_from([b"k1", b"k2", b"key-00001", b"", b"none"])
 @given(
     isolation=st.sampled_from(["read_uncommitted", "read_committed"]),
     partitions=st.none() | st.sets(st.integers(0, 2)),
-    span=st.none() | st.tuples(OFFSET, OFFSET),
-    times=st.none() | st.tuples(MOMENT, MOMENT),
+    span=st.none() | st.tuples(OFFSET, OFFSET).map(ordered),
+    times=st.none() | st.tuples(MOMENT, MOMENT).map(ordered),
     key=st.none() | KEYS,
 )
 def test_a_scan_has_what_a_plain_list_has(
@@ -223,27 +229,6 @@ def test_ranges_as_texts_and_moments(built: BuiltLogDir) -> None:
         log.scan(offsets="99-")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        ({"offsets": (1,)}, "offsets takes a pair"),
-        ({"offsets": (-1, None)}, "offsets takes two numbers"),
-        ({"offsets": "x"}, "is not an offset range"),
-        ({"time": ("yesterday", None)}, "time: .* is not a time range"),
-        ({"partitions": [0, 9]}, "t has no partition 9 in .*: it has 0, 1, 2"),
-        ({"columns": ("value", "values")}, "'values' is not one of key, value, topic"),
-        ({"columns": ()}, "at least one name"),
-        ({"columns": "value_json"}, "with decode=True"),
-        ({"on_damage": "ignore"}, "on_damage must be"),
-        ({"text": "ignore"}, "text must be"),
-        ({"decode": True}, "there are no schemas in"),
-    ],
-)
-def test_arguments_that_cannot_be(built: BuiltLogDir, arguments: Any, why: str) -> None:
-    with pytest.raises(InvalidOption, match=why):
-        kafkafs.open(built.path)["t"].scan(**arguments)
-
-
 def test_schemas_that_are_no_directory(built: BuiltLogDir) -> None:
     os.mkfifo(built.path / "_schemas-0")
     with pytest.raises(StorageError, match=r"the schemas cannot be read: .*_schemas-0"):
@@ -264,10 +249,6 @@ def test_topics_and_partitions(built: BuiltLogDir, tmp_path: Path) -> None:
         assert isinstance(found.value, NotHere | StorageError)
     with pytest.raises(StorageError, match="not a log directory"):
         kafkafs.open(tmp_path)
-    with pytest.raises(InvalidOption, match="isolation must be"):
-        kafkafs.open(built.path, isolation="none")
-    with pytest.raises(InvalidOption, match="no log directory is named"):
-        kafkafs.open([])
 
 
 def test_messages(built: BuiltLogDir) -> None:
@@ -365,9 +346,18 @@ def test_several_directories_and_partitions_that_none_has(tmp_path: Path) -> Non
     assert [place.partition for place in scan.skipped] == [TopicPartition("t", 1)]
 
 
+def is_tiered(partition: kafkafs.Partition) -> bool:
+    """Whether some of its messages are in tiered storage alone."""
+    try:
+        partition.scan()
+    except OffsetOutOfRange as error:
+        return "in tiered storage" in str(error)
+    return False
+
+
 def test_messages_in_tiered_storage() -> None:
     log = kafkafs.open(FIXTURES / "tiered" / "log")
-    snapshots = [(topic, part) for topic in log for part in log[topic] if part._snapshot().remote_offsets is not None]
+    snapshots = [(topic, part) for topic in log for part in log[topic] if is_tiered(part)]
     assert snapshots
     for topic, part in snapshots:
         with pytest.raises(OffsetOutOfRange, match="in tiered storage"):
@@ -375,7 +365,7 @@ def test_messages_in_tiered_storage() -> None:
         scan = part.scan(on_damage="skip")
         scan.to_arrow()
         assert scan.skipped[0].partition.topic == topic
-        assert part.scan(offsets=(part.offsets[0], None)).to_arrow().num_rows == len(scan)
+        assert part.scan(offsets=(part.offsets[0], None)).to_arrow().num_rows == scan.count()
 
 
 def test_threads_share_a_scan(built: BuiltLogDir) -> None:
