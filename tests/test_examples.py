@@ -163,6 +163,9 @@ def test_a_backup(tmp_path: Path) -> None:
     assert checked.stdout == b"nothing wrong\n"
 
 
+@pytest.mark.nightly
+@pytest.mark.broker
+@pytest.mark.xdist_group("broker")
 @requires_kafka
 def test_a_backup_between_two_brokers() -> None:
     said = example("backup.sh", "--brokers", timeout=800)
@@ -282,6 +285,9 @@ def test_the_sample() -> None:
     assert not (SAMPLE / ".lock").exists()
 
 
+@pytest.mark.nightly
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
 def test_export_on_spark(tmp_path: Path) -> None:
     """It exports to Parquet and reads the result."""
     pytest.importorskip("pyspark", reason="no pyspark: install the extra `spark`", exc_type=ImportError)

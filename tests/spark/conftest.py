@@ -15,8 +15,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests that use the session, so that one worker starts it and runs them all (`--dist loadgroup`)."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker("spark")
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            for mark in (pytest.mark.spark, pytest.mark.xdist_group("spark")):
+                item.add_marker(mark)
 
 
 @pytest.fixture(scope="session")

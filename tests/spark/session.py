@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,40 @@ pytest.importorskip("pyspark", reason="no pyspark: install the extra `spark`", e
 REQUIRED = os.environ.get("CI", "").lower() in ("true", "1")
 HAVE_JAVA = bool(shutil.which("java"))
 
+# For tests that run Spark: one worker runs them all (`--dist loadgroup`).
+on_spark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+
+def new_spark(test: Callable[..., None]) -> Callable[..., None]:
+    """The test starts a Spark of its own, and runs nightly."""
+    has_java = pytest.mark.skipif(not HAVE_JAVA and not REQUIRED, reason="no Java: Spark does not run")
+    for mark in (pytest.mark.nightly, *on_spark, has_java):
+        test = mark(test)
+    return test
+
+
+def _spark_home(directory: Path) -> Path:
+    """The installed Spark, but with directories instead of the archives of pyspark and py4j.
+
+    Spark puts `python/lib/pyspark.zip` first into the path of its Python processes. The archive has no bytecode: each
+    process compiles what it imports, which takes three times as long as to start without it, and on a busy machine
+    longer than the ten seconds that Spark waits for the process of a streaming source.
+    """
+    import py4j
+    import pyspark
+
+    directory.mkdir(parents=True, exist_ok=True)
+    installed, home = Path(pyspark.__file__).parent, Path(tempfile.mkdtemp(prefix="spark-", dir=directory))
+    for path in installed.iterdir():
+        if path.name != "python":
+            (home / path.name).symlink_to(path)
+    for archive in (installed / "python" / "lib").glob("*.zip"):
+        package = pyspark if archive.name == "pyspark.zip" else py4j
+        place = home / "python" / "lib" / archive.name
+        place.mkdir(parents=True)
+        (place / package.__name__).symlink_to(Path(package.__file__).parent)
+    return home
+
 
 def start_session(directory: Path, **settings: str) -> SparkSession:
     """A session that knows the format `kafkafs`; its files go to `directory`. `settings`: with _ for the dots."""
@@ -32,6 +67,7 @@ def start_session(directory: Path, **settings: str) -> SparkSession:
         pytest.skip("no Java: Spark does not run")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_HOME"] = str(_spark_home(directory))
     # Three attempts at a task: a task that loses its worker is repeated, as on a cluster.
     builder = SparkSession.builder.master("local[2, 3]").appName("kafkafs-tests")
     for name, value in {
@@ -55,33 +91,13 @@ def start_session(directory: Path, **settings: str) -> SparkSession:
     return session
 
 
-def with_patience(run: Callable[[], None]) -> None:
-    """Calls `run`, which runs a streaming query with a checkpoint, and repeats it when Spark gave up because a Python
-    worker did not connect within ten seconds. That time is fixed (PythonWorkerFactory.createSimpleWorker), and a busy
-    machine needs longer to start a worker."""
-    from pyspark.errors import StreamingQueryException
-
-    for attempts_left in (2, 1, 0):
-        try:
-            run()
-        except StreamingQueryException as error:
-            if not attempts_left or "Python worker failed to connect back" not in str(error):
-                raise
-        else:
-            return
-
-
 def run_to_end(start: Callable[[], StreamingQuery], timeout_s: int) -> None:
-    """Runs a streaming query, with patience, until it has nothing more to do; raises its error if it fails."""
-
-    def run() -> None:
-        query = start()
-        try:
-            assert query.awaitTermination(timeout_s), "the query does not end"
-        finally:
-            query.stop()
-
-    with_patience(run)
+    """Runs a streaming query until it has nothing more to do; raises its error if it fails."""
+    query = start()
+    try:
+        assert query.awaitTermination(timeout_s), "the query does not end"
+    finally:
+        query.stop()
 
 
 def wait_for_tasks(spark: SparkSession) -> None:

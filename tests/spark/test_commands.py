@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.spark.session import HAVE_JAVA, REQUIRED
+from tests.spark.session import new_spark
 from tests.support.builders import build_log_dir
 from tests.support.commands import run
 
 
-@pytest.mark.skipif(not HAVE_JAVA and not REQUIRED, reason="no Java: Spark does not run")
+@new_spark
 def test_interrupted_while_spark_starts(tmp_path: Path) -> None:
     """No process of Spark remains."""
     logs = build_log_dir(tmp_path, {"orders": [[b"x"]]}).path
@@ -44,7 +44,7 @@ def spark_command(*arguments: Path | str, **environment: str) -> subprocess.Comp
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environ, check=False)
 
 
-@pytest.mark.skipif(not HAVE_JAVA and not REQUIRED, reason="no Java: Spark does not run")
+@new_spark
 def test_what_spark_says_goes_to_a_log(tmp_path: Path) -> None:
     """The file remains only if Spark failed; then the error names it."""
     path = build_log_dir(tmp_path / "log", {"orders": [[b"x"]]}).path

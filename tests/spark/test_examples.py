@@ -15,7 +15,6 @@ import pytest
 
 from storage.verify.verify import verify_log_dir
 from tests.interop.spark_kafka import AVRO_JAR
-from tests.spark.session import with_patience
 from tests.support.builders import build_log_dir
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def test_stream(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     for lines, expected in ((b"", 700), (b"one\ntwo\n", 702), (b"", 702)):
         command = [sys.executable, "-m", "kafkafs", "append", str(log_dir), "orders/0"]
         subprocess.run(command, input=lines, check=True, timeout=120)
-        with_patience(lambda: run(monkeypatch, "spark_stream.py", log_dir, "orders", tmp_path / "out"))
+        run(monkeypatch, "spark_stream.py", log_dir, "orders", tmp_path / "out")
         assert spark.read.parquet(str(messages)).distinct().count() == expected
         assert spark.read.parquet(str(messages)).count() == expected
     assert not verify_log_dir(log_dir)
@@ -63,6 +62,7 @@ def test_lag(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         assert sum(int(row[5]) for row in rows if row and row[0] == group["group"]) == group["lag"]
 
 
+@pytest.mark.nightly
 def test_submit(tmp_path: Path) -> None:
     """With the settings that spark-submit has, not with the command's own."""
     submit = Path(sys.executable).with_name("spark-submit")
@@ -102,6 +102,7 @@ def test_merge(spark: SparkSession) -> None:
         parser.parsePlan(statement.format(table="orders", changes="changes"))
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("examples_path")
 @pytest.mark.skipif(not AVRO_JAR.is_file(), reason=f"no {AVRO_JAR.name} in {AVRO_JAR.parent}: tests/run.sh fetches it")
 def test_avro(spark: SparkSession, tmp_path: Path) -> None:

@@ -25,7 +25,9 @@ from tests.spark.session import wait_for_tasks
 from tests.support.builders import START_MS, build_log_dir, metadata_records
 from tests.support.mounts import mounted, requires_fuse
 from tests.support.partitions import partition_for_key
+from tests.support.waiting import wait_for
 
+expr, udf = (getattr(pytest.importorskip("pyspark.sql.functions"), name) for name in ("expr", "udf"))
 PySparkException = pytest.importorskip("pyspark.errors").PySparkException
 
 if TYPE_CHECKING:
@@ -221,21 +223,29 @@ def test_one_task_of_two_that_fails(spark: SparkSession, logs: Path) -> None:
         file.unlink()
 
 
-def test_a_worker_lost_in_the_middle_of_a_write(spark: SparkSession, logs: Path) -> None:
+def test_a_worker_lost_in_the_middle_of_a_write(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
     """Spark repeats the task; what the lost attempt had staged is never committed, and is removed after a week."""
-    # Each task pauses after it has written some of its messages.
-    frame = spark.range(0, 200_000, 1, 2).selectExpr(
-        "lpad(cast(id AS string), 100, '0') AS value",
-        "if(id % 100000 = 90000, reflect('java.lang.Thread', 'sleep', 8000L), 'k') AS key",
+    killed = str(tmp_path / "killed")
+
+    @udf("string")
+    def waiting(number):  # Spark tells UDFs of pandas by type hints
+        """The key. Each task waits for the kill after it has written some of its messages."""
+        if number % 100_000 == 90_000:
+            wait_for("a worker is killed", Path(killed).exists)
+        return "k"
+
+    frame = spark.range(0, 200_000, 1, 2).select(
+        expr("lpad(cast(id AS string), 100, '0')").alias("value"), waiting("id").alias("key")
     )
-    written = Event()
+    ended = Event()
     with ThreadPoolExecutor(1) as pool:
-        killing = pool.submit(_kill_one_that_stages, logs, written)
+        killing = pool.submit(_kill_one_that_stages, logs, Path(killed), ended)
         try:
             write(frame, logs, topic="t")
         finally:
-            written.set()
-        assert killing.result(), "the write was too quick to be disturbed"
+            ended.set()
+        killing.result()
+    assert Path(killed).exists(), "the write was too quick to be disturbed"
     orphans = staged_files(logs)
     assert orphans
     found = sorted(value for partition in range(3) for _, value, _ in messages(logs, "t", partition) if value)
@@ -245,16 +255,17 @@ def test_a_worker_lost_in_the_middle_of_a_write(spark: SparkSession, logs: Path)
         orphan.unlink()
 
 
-def _kill_one_that_stages(logs: Path, written: Event) -> bool:
-    """Kills a worker that has a staged file of `logs` open (one of another test may still be running)."""
-    while not written.wait(0.02):
+def _kill_one_that_stages(logs: Path, killed: Path, ended: Event) -> None:
+    """Kills a worker that has a staged file of `logs` open (one of another test may still be running), and then makes
+    the file `killed`."""
+    while not ended.wait(0.02):
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 opened = [Path(file.path) for file in process.open_files()]
                 if any(path.suffix == names.STAGED_SUFFIX and path.is_relative_to(logs) for path in opened):
                     process.kill()
-                    return True
-    return False
+                    killed.touch()
+                    return
 
 
 def test_a_write_that_comes_again_under_its_version(spark: SparkSession, logs: Path) -> None:

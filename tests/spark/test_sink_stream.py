@@ -6,12 +6,10 @@ The queries run in drivers of their own (`streaming_driver.py`), which are kille
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +24,9 @@ from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.spark.session import HAVE_JAVA, REQUIRED, run_to_end
+from tests.spark.session import new_spark, run_to_end
 from tests.spark.streaming_driver import copying
+from tests.support.waiting import wait_for
 
 StreamingQueryException = pytest.importorskip("pyspark.errors").StreamingQueryException
 
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 DRIVER = Path(__file__).with_name("streaming_driver.py")
 ROOT = Path(__file__).resolve().parents[2]
-ROUNDS = 3  # kills
 BATCH = 400  # messages of a micro-batch
 BATCHES = 3  # that come each round
 PARTITIONS = 3
@@ -74,26 +72,46 @@ def values(path: Path) -> list[int]:
     return found
 
 
-@pytest.mark.skipif(not HAVE_JAVA and not REQUIRED, reason="no Java: Spark does not run")
-@pytest.mark.timeout(480 + 180 * ROUNDS)
-def test_a_query_killed_at_random_points_writes_each_message_once(tmp_path: Path) -> None:
-    """Each round adds messages and kills the driver, its JVM and its workers at a random moment; the next round
+def _started(place: Path, _batch: int) -> bool:
+    return b"query started" in (place / "driver.log").read_bytes()
+
+
+def _planned(place: Path, batch: int) -> bool:
+    return (place / "checkpoint" / "offsets" / str(batch)).exists()
+
+
+def _staged(place: Path, batch: int) -> bool:
+    return _planned(place, batch) and any((place / "sink").rglob("*" + names.STAGED_SUFFIX))
+
+
+def _committed(place: Path, batch: int) -> bool:
+    written = commit_ledger.read(place / "sink")
+    return any(query.batch >= batch for query in written.queries.values())
+
+
+# When a driver is killed: what it has done, and in which of the micro-batches that the round brings.
+MOMENTS: list[tuple[Callable[[Path, int], bool], int]] = [(_started, 0), (_planned, 1), (_staged, 1), (_committed, 1)]
+
+
+@new_spark
+@pytest.mark.timeout(480 + 180 * len(MOMENTS))
+def test_a_killed_query_writes_each_message_once(tmp_path: Path) -> None:
+    """Each round adds messages and kills the driver, its JVM and its workers at another moment; the next round
     continues. Meanwhile a reader never sees a message twice, or only a part of a partition's micro-batch."""
     made(tmp_path / "source", "in", 2)
     made(tmp_path / "sink", "out", PARTITIONS)
-    chance = random.Random(6)
     total = 0
-    for number in range(ROUNDS):
+    for reached, further in MOMENTS:
         appended(tmp_path / "source", total, BATCHES * BATCH)
         total += BATCHES * BATCH
+        offsets = tmp_path / "checkpoint" / "offsets"
+        batch = further + (sum(path.name.isdigit() for path in offsets.iterdir()) if offsets.exists() else 0)
         with _driver(tmp_path) as driver:
-            _wait_for_start(driver, tmp_path / "driver.log")
-            # It plans, and then runs micro-batches of about a second each; there are more than it can finish.
-            time.sleep(chance.uniform(0, 8))
+            _wait_for(reached, batch, driver, tmp_path)
         seen = values(tmp_path / "sink")
-        assert len(seen) == len(set(seen)), f"round {number}"
+        assert len(seen) == len(set(seen)), reached
     with _driver(tmp_path) as driver:
-        assert driver.wait(timeout=240 + 60 * ROUNDS) == 0, (tmp_path / "driver.log").read_text()
+        assert driver.wait(timeout=240 + 60 * len(MOMENTS)) == 0, (tmp_path / "driver.log").read_text()
     assert sorted(values(tmp_path / "sink")) == list(range(total))
     for partition in range(PARTITIONS):
         _check_order(tmp_path / "sink", partition)
@@ -136,10 +154,14 @@ def _driver(place: Path) -> Iterator[subprocess.Popen[bytes]]:
             driver.wait()
 
 
-def _wait_for_start(driver: subprocess.Popen[bytes], log: Path) -> None:
-    while b"query started" not in log.read_bytes():
-        assert driver.poll() is None, log.read_text()
-        time.sleep(0.05)
+def _wait_for(reached: Callable[[Path, int], bool], batch: int, driver: subprocess.Popen[bytes], place: Path) -> None:
+    """Returns when the driver has done that in the micro-batch; fails if the driver ends before."""
+
+    def done() -> bool:
+        assert driver.poll() is None, (place / "driver.log").read_text()
+        return reached(place, batch)
+
+    wait_for(f"{reached.__name__} of batch {batch}", done)
 
 
 def test_a_checkpoint_that_is_put_back_and_plans_other_batches(spark: SparkSession, tmp_path: Path) -> None:

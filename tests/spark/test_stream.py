@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kafkafs.arrow.log_dirs import InvalidOption
 from kafkafs.spark import offsets_behind_latest
+from kafkafs.spark.ranges import DataLoss
 from storage.append.appender import Appender
 from storage.clock import SystemClock
 from storage.directory.owned_dir import OwnedDir
@@ -19,11 +22,13 @@ from storage.files import partition_metadata
 from storage.format.block import Record
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.spark.session import run_to_end
+from tests.spark.session import on_spark, run_to_end
 from tests.support.builders import ROLL, Batch, BuiltLogDir, Item, build_log_dir, commit, many, topic_id
 from tests.support.owned_dirs import StandingClock
 
-StreamingQueryException = pytest.importorskip("pyspark.errors").StreamingQueryException
+stream_reader = pytest.importorskip("kafkafs.spark.stream").stream_reader
+schema_of = pytest.importorskip("kafkafs.spark.source").schema_of
+PySparkException = pytest.importorskip("pyspark.errors").PySparkException
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,22 +43,72 @@ class Stopped(Exception):
     """Raised by a test's sink instead of finishing its batch."""
 
 
+FAILED = (PySparkException, DataLoss, InvalidOption, Stopped)
+
+
 @dataclass
-class Query:
+class Query(ABC):
     """A query with its checkpoint, run again and again. `batches`: the (partition, offset) pairs of each, in order."""
 
-    spark: SparkSession
     log_dir: Path
     checkpoint: Path
-    options: dict[str, object]
+    options: dict[str, str]
     batches: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     fail_in: int | None = None
+
+    @abstractmethod
+    def run(self) -> None:
+        """Runs the query until there is nothing more to read."""
+
+    def take(self, number: int, found: Iterable[tuple[int, int]]) -> None:
+        """The sink."""
+        self.batches[number] = sorted(found)
+        if number == self.fail_in:
+            raise Stopped("Stopped")
+
+    @property
+    def rows(self) -> list[tuple[int, int]]:
+        return sorted(row for rows in self.batches.values() for row in rows)
+
+
+class ReaderQuery(Query):
+    """The source alone, called as Spark's micro-batches call it, with the offsets where Spark logs them."""
+
+    def run(self) -> None:
+        options = {**self.options, "path": str(self.log_dir)}
+        reader = stream_reader(options, schema_of(options), cores=2)
+        reader.prepareForTriggerAvailableNow()
+        for kind in ("offsets", "commits"):
+            (self.checkpoint / kind).mkdir(parents=True, exist_ok=True)
+        while True:
+            number = len(list((self.checkpoint / "commits").iterdir()))
+            start = self._logged(number - 1) if number else reader.initialOffset()
+            planned = self.checkpoint / "offsets" / str(number)
+            if not planned.exists():
+                end = reader.latestOffset(start, reader.getDefaultReadLimit())
+                if end == start:
+                    break
+                planned.write_text("v1\n{}\n" + json.dumps(end))
+            end = self._logged(number)
+            batches = [batch for task in reader.partitions(start, end) for batch in reader.read(task)]
+            self.take(number, [(row["partition"], row["offset"]) for batch in batches for row in batch.to_pylist()])
+            (self.checkpoint / "commits" / str(number)).touch()
+            reader.commit(end)
+        reader.stop()
+
+    def _logged(self, number: int) -> dict[str, Any]:
+        offsets: dict[str, Any] = json.loads((self.checkpoint / "offsets" / str(number)).read_text().splitlines()[2])
+        return offsets
+
+
+@dataclass
+class SparkQuery(Query):
+    spark: SparkSession | None = None
     progress: list[StreamingQueryProgress] = field(default_factory=list)
 
     def run(self, **trigger: object) -> None:
-        """Runs the query until there is nothing more to read."""
-        texts = {name: str(value) for name, value in {"subscribe": "t", **self.options}.items()}
-        frame = self.spark.readStream.format("kafkafs").options(**texts).load(str(self.log_dir))
+        assert self.spark is not None
+        frame = self.spark.readStream.format("kafkafs").options(**self.options).load(str(self.log_dir))
         writer = frame.select("partition", "offset").writeStream.option("checkpointLocation", str(self.checkpoint))
         writer = writer.trigger(**(trigger or {"availableNow": True})).foreachBatch(self._take)
         started: list[StreamingQuery] = []
@@ -66,13 +121,31 @@ class Query:
         self.progress = started[-1].recentProgress
 
     def _take(self, frame: DataFrame, number: int) -> None:
-        self.batches[number] = sorted(tuple(row) for row in frame.collect())
-        if number == self.fail_in:
-            raise Stopped
+        self.take(number, [tuple(row) for row in frame.collect()])
 
-    @property
-    def rows(self) -> list[tuple[int, int]]:
-        return sorted(row for rows in self.batches.values() for row in rows)
+
+Start = Callable[..., Query]
+
+
+def texts(options: dict[str, object]) -> dict[str, str]:
+    return {"subscribe": "t", "startingOffsets": "earliest", **{name: str(value) for name, value in options.items()}}
+
+
+@pytest.fixture(params=["reader", pytest.param("spark", marks=[pytest.mark.nightly, *on_spark])])
+def query(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
+    """Makes a query of the topic `t`; nightly in Spark too."""
+
+    def made(built: BuiltLogDir, **options: object) -> Query:
+        place = (built.path, tmp_path / "checkpoint", texts(options))
+        if request.param == "reader":
+            return ReaderQuery(*place)
+        return SparkQuery(*place, spark=request.getfixturevalue("spark"))
+
+    return made
+
+
+def in_spark(spark: SparkSession, built: BuiltLogDir, tmp_path: Path, **options: object) -> SparkQuery:
+    return SparkQuery(built.path, tmp_path / "checkpoint", texts(options), spark=spark)
 
 
 @pytest.fixture
@@ -80,10 +153,6 @@ def built(tmp_path: Path) -> BuiltLogDir:
     """Two partitions of 30 and 10 messages, in segments of 10."""
     items = [Batch(many(10)), ROLL, Batch(many(10)), ROLL, Batch(many(10))]
     return build_log_dir(tmp_path / "log", {"t": [items, [Batch(many(10))]]}, broker=False)
-
-
-def query(spark: SparkSession, built: BuiltLogDir, tmp_path: Path, **options: object) -> Query:
-    return Query(spark, built.path, tmp_path / "checkpoint", {"startingOffsets": "earliest", **options})
 
 
 def append(built: BuiltLogDir, tp: TopicPartition, count: int) -> None:
@@ -98,7 +167,7 @@ def pairs(partition: int, offsets: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def test_each_message_once_over_restarts(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
-    stream = query(spark, built, tmp_path)
+    stream = in_spark(spark, built, tmp_path)
     stream.run()
     assert stream.batches == {0: pairs(0, range(30)) + pairs(1, range(10))}
     stream.run()
@@ -112,8 +181,8 @@ def test_each_message_once_over_restarts(spark: SparkSession, built: BuiltLogDir
     assert not verify_log_dir(built.path)
 
 
-def test_batches_are_bounded_and_shared_out(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
-    stream = query(spark, built, tmp_path, maxOffsetsPerTrigger=8)
+def test_batches_are_bounded_and_shared_out(query: Start, built: BuiltLogDir) -> None:
+    stream = query(built, maxOffsetsPerTrigger=8)
     stream.run()
     assert stream.batches[0] == pairs(0, range(6)) + pairs(1, range(2))
     assert max(map(len, stream.batches.values())) <= 8
@@ -122,7 +191,7 @@ def test_batches_are_bounded_and_shared_out(spark: SparkSession, built: BuiltLog
 
 def test_offsets_behind_latest(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
     """The metrics of Spark's Kafka source, computed from a progress."""
-    stream = query(spark, built, tmp_path, maxOffsetsPerTrigger=8)
+    stream = in_spark(spark, built, tmp_path, maxOffsetsPerTrigger=8)
     stream.run()
     behind = [offsets_behind_latest(progress.sources[0]) for progress in stream.progress if progress.numInputRows]
     assert behind[0] == {
@@ -135,9 +204,9 @@ def test_offsets_behind_latest(spark: SparkSession, built: BuiltLogDir, tmp_path
 def test_a_batch_that_was_not_done_is_replayed_as_it_was(
     spark: SparkSession, built: BuiltLogDir, tmp_path: Path
 ) -> None:
-    stream = query(spark, built, tmp_path, maxOffsetsPerTrigger=20)
+    stream = in_spark(spark, built, tmp_path, maxOffsetsPerTrigger=20)
     stream.fail_in = 1
-    with pytest.raises(StreamingQueryException, match="Stopped"):
+    with pytest.raises(FAILED, match="Stopped"):
         stream.run()
     before = dict(stream.batches)
     append(built, T0, 7)
@@ -153,20 +222,18 @@ def bare(offset: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in offset.items() if name != "@read"}
 
 
-def test_the_beginning_stays_where_it_was(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
+def test_the_beginning_stays_where_it_was(built: BuiltLogDir) -> None:
     """A query from the latest offset that is stopped in its first batch: afterwards "latest" is another offset."""
-    from kafkafs.spark import stream as source
-
     options = {"path": str(built.path), "subscribe": "t"}
-    schema = source_schema(options)
-    reader = source.stream_reader(options, schema, cores=1)
+    schema = schema_of(options)
+    reader = stream_reader(options, schema, cores=1)
     start = reader.initialOffset()
     assert start == {"t": {"0": 30, "1": 10}}
     assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
     append(built, T0, 3)
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     append(built, T0, 2)
-    restarted = source.stream_reader(options, schema, cores=1)
+    restarted = stream_reader(options, schema, cores=1)
     again = restarted.initialOffset()
     assert again == {"t": {"0": 35, "1": 10}}
     ((split,),) = (task.splits for task in restarted.partitions(again, end))
@@ -180,11 +247,9 @@ def test_the_beginning_stays_where_it_was(spark: SparkSession, built: BuiltLogDi
 
 
 def test_too_few_messages_wait_for_more_but_not_for_ever(built: BuiltLogDir) -> None:
-    from kafkafs.spark import stream as source
-
     options = {"path": str(built.path), "subscribe": "t", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "10s"}
     clock = StandingClock(1_000_000)
-    reader = source.stream_reader(options, source_schema(options), cores=1, clock=clock)
+    reader = stream_reader(options, schema_of(options), cores=1, clock=clock)
     start = {"t": {"0": 29, "1": 10}}
     limit = reader.getDefaultReadLimit()
     first = reader.latestOffset(start, limit)
@@ -205,23 +270,17 @@ def test_too_few_messages_wait_for_more_but_not_for_ever(built: BuiltLogDir) -> 
     assert bare(reader.latestOffset({"t": {"0": 35, "1": 11}}, limit)) == {"t": {"0": 36, "1": 11}}
 
 
-def source_schema(options: dict[str, str]) -> object:
-    from kafkafs.spark.source import schema_of
-
-    return schema_of(options)
-
-
 @pytest.mark.parametrize("fail", [True, False])
-def test_messages_lost_to_retention(spark: SparkSession, built: BuiltLogDir, tmp_path: Path, fail: bool) -> None:
-    stream = query(spark, built, tmp_path, maxOffsetsPerTrigger=8, failOnDataLoss=fail)
+def test_messages_lost_to_retention(query: Start, built: BuiltLogDir, fail: bool) -> None:
+    stream = query(built, maxOffsetsPerTrigger=8, failOnDataLoss=fail)
     stream.fail_in = 1
-    with pytest.raises(StreamingQueryException, match="Stopped"):
+    with pytest.raises(FAILED, match="Stopped"):
         stream.run()
     for suffix in (".log", ".index", ".timeindex"):
         built["t", 0].log(0).with_suffix(suffix).unlink()
     stream.fail_in = None
     if fail:
-        with pytest.raises(StreamingQueryException, match="messages 6 to 9 of t/0 are missing: the log begins at 10"):
+        with pytest.raises(FAILED, match="messages 6 to 9 of t/0 are missing: the log begins at 10"):
             stream.run()
         return
     stream.run()
@@ -229,21 +288,21 @@ def test_messages_lost_to_retention(spark: SparkSession, built: BuiltLogDir, tmp
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_a_partition_that_went(spark: SparkSession, built: BuiltLogDir, tmp_path: Path, fail: bool) -> None:
-    stream = query(spark, built, tmp_path, failOnDataLoss=fail)
+def test_a_partition_that_went(query: Start, built: BuiltLogDir, tmp_path: Path, fail: bool) -> None:
+    stream = query(built, failOnDataLoss=fail)
     stream.run()
     (built["t", 1].path).rename(tmp_path / "gone")
     append(built, T0, 1)
     if fail:
-        with pytest.raises(StreamingQueryException, match=r"missing since the last batch, .*: t/1"):
+        with pytest.raises(FAILED, match=r"missing since the last batch, .*: t/1"):
             stream.run()
         return
     stream.run()
     assert stream.batches[1] == pairs(0, [30])
 
 
-def test_a_partition_that_came(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
-    stream = query(spark, built, tmp_path, maxOffsetsPerTrigger=100)
+def test_a_partition_that_came(query: Start, built: BuiltLogDir) -> None:
+    stream = query(built, maxOffsetsPerTrigger=100)
     stream.run()
     owned = OwnedDir.open(built.path)
     owned.add_partitions("t", 3)
@@ -253,16 +312,16 @@ def test_a_partition_that_came(spark: SparkSession, built: BuiltLogDir, tmp_path
     assert stream.batches[1] == pairs(2, range(4))
 
 
-def test_committed_messages_only(spark: SparkSession, tmp_path: Path) -> None:
+def test_committed_messages_only(query: Start, tmp_path: Path) -> None:
     transaction = Batch(many(3), producer_id=7, transactional=True)
     built = build_log_dir(tmp_path / "log", {"t": [[transaction, commit(7), transaction]]}, broker=False)
-    stream = query(spark, built, tmp_path, **{"kafka.isolation.level": "read_committed"})
+    stream = query(built, **{"kafka.isolation.level": "read_committed"})
     stream.run()
     assert stream.rows == pairs(0, range(3))
 
 
 def test_the_checkpoint_holds_spark_kafka_offsets(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
-    stream = query(spark, built, tmp_path, maxOffsetsPerTrigger=20)
+    stream = in_spark(spark, built, tmp_path, maxOffsetsPerTrigger=20)
     stream.run()
     logged = [json.loads((tmp_path / f"checkpoint/offsets/{n}").read_text().splitlines()[2]) for n in (0, 1)]
     read = [one.pop("@read") for one in logged]
@@ -279,16 +338,16 @@ def led(tmp_path: Path, *epochs: int, name: str = "log", topic: str = "t") -> Bu
 
 @pytest.mark.parametrize("fail", [True, False])
 @pytest.mark.parametrize("more", [0, 1])
-def test_what_was_read_is_truncated(spark: SparkSession, tmp_path: Path, fail: bool, more: int) -> None:
+def test_what_was_read_is_truncated(query: Start, tmp_path: Path, fail: bool, more: int) -> None:
     """Behind what was kept, another leader's messages have taken the offsets of those that were read, and `more`."""
     built = led(tmp_path, 1, 2, 2)
-    stream = query(spark, built, tmp_path, failOnDataLoss=fail)
+    stream = query(built, failOnDataLoss=fail)
     stream.run()
     shutil.rmtree(built.path)
     led(tmp_path, 1, 2, 3, *[3] * more)
     if fail:
         said = "t/0 was read up to 30, and its messages from 20 on are others"
-        with pytest.raises(StreamingQueryException, match=said):
+        with pytest.raises(FAILED, match=said):
             stream.run()
         return
     stream.run()
@@ -298,23 +357,23 @@ def test_what_was_read_is_truncated(spark: SparkSession, tmp_path: Path, fail: b
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_another_topic_of_that_name(spark: SparkSession, tmp_path: Path, fail: bool) -> None:
+def test_another_topic_of_that_name(query: Start, tmp_path: Path, fail: bool) -> None:
     built = led(tmp_path, 1)
-    stream = query(spark, built, tmp_path, failOnDataLoss=fail)
+    stream = query(built, failOnDataLoss=fail)
     stream.run()
     (built["t", 0].path / "partition.metadata").write_bytes(partition_metadata.encode(topic_id("another")))
     if fail:
-        with pytest.raises(StreamingQueryException, match="its messages from 0 on are others"):
+        with pytest.raises(FAILED, match="its messages from 0 on are others"):
             stream.run()
         return
     stream.run()
     assert stream.batches[1] == pairs(0, range(10))
 
 
-def test_a_checkpoint_that_does_not_say_what_was_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_checkpoint_that_does_not_say_what_was_read(query: Start, tmp_path: Path) -> None:
     """As earlier versions wrote it."""
     built = led(tmp_path, 1, 2)
-    stream = query(spark, built, tmp_path)
+    stream = query(built)
     stream.run()
     offsets = tmp_path / "checkpoint/offsets/0"
     lines = offsets.read_text().splitlines()
@@ -337,8 +396,6 @@ def test_a_checkpoint_that_does_not_say_what_was_read(spark: SparkSession, tmp_p
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger takes a positive number"),
     ],
 )
-def test_wrong_options(
-    spark: SparkSession, built: BuiltLogDir, tmp_path: Path, options: dict[str, object], error: str
-) -> None:
-    with pytest.raises(Exception, match=error):
-        query(spark, built, tmp_path, **options).run()
+def test_wrong_options(query: Start, built: BuiltLogDir, options: dict[str, object], error: str) -> None:
+    with pytest.raises(FAILED, match=error):
+        query(built, **options).run()

@@ -53,6 +53,7 @@ def talk(one: socket.socket, other: socket.socket) -> None:
         assert one.recv(10) == b"result"
 
 
+@pytest.mark.nightly
 def test_only_in_a_task(connections: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = connections
     sent = pickle.dumps(Started(len))
@@ -68,6 +69,7 @@ def test_only_in_a_task(connections: tuple[socket.socket, socket.socket], monkey
     assert not gc.get_freeze_count()
 
 
+@pytest.mark.nightly
 def test_modules_are_kept_from_the_second_task_on() -> None:
     """In a new process, because freezing cannot be undone."""
     program = (
@@ -79,6 +81,7 @@ def test_modules_are_kept_from_the_second_task_on() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
+@pytest.mark.nightly
 def test_the_drivers_workers_keep_their_modules_too() -> None:
     """They create what is sent to the tasks, and no task runs in them. In any other process nothing is frozen."""
     program = (
@@ -100,6 +103,7 @@ def _state(_task: int) -> tuple[int, bool]:
 _BEGUN: list[None] = []
 
 
+@pytest.mark.nightly
 def test_in_spark_workers(spark: SparkSession) -> None:
     """The acknowledgement itself cannot be observed afterwards: a connection that was delayed once is fast, too."""
     later = [frozen for number, frozen in run_tasks(spark, _state, range(8), "test") if number > 1]

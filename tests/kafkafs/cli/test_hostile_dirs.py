@@ -63,6 +63,9 @@ def test_no_code_of_the_directory_is_run(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
+@pytest.mark.nightly
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
 def test_sparks_workers_run_no_code_of_the_directory(tmp_path: Path) -> None:
     session = pytest.importorskip("tests.spark.session", exc_type=ImportError)
     if not session.HAVE_JAVA and not session.REQUIRED:

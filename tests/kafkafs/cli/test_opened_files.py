@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.spark.session import HAVE_JAVA, REQUIRED
+from tests.spark.session import new_spark
 from tests.support.every_command import EVERY_COMMAND, known_commands, placed, runs, sample_beside, sample_log_dir
 from tests.support.mounts import KAFKAFS
 from tests.support.system_calls import Call, Naming, calls, objection, objections, requires_strace, traced
@@ -64,7 +64,7 @@ def test_no_command_on_topics_opens_anything_through_a_link(words: list[str], tm
 
 
 @requires_strace
-@pytest.mark.skipif(not HAVE_JAVA and not REQUIRED, reason="no Java: Spark does not run")
+@new_spark
 @pytest.mark.parametrize("words", runs(spark=True), ids=" ".join)
 def test_no_job_opens_anything_through_a_link(words: list[str], tmp_path: Path) -> None:
     assert not _forbidden(words, tmp_path, clean=True)[0]
