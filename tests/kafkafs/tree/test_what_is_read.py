@@ -1,4 +1,4 @@
-"""How much of a log is read: nothing for listings and `messages.log`, its span for a range, some MiB for `@info.json`."""
+"""How much of a log is read: by listings and `messages.log` nothing, by a range its span, by `@info.json` some MiB."""
 
 from __future__ import annotations
 
