@@ -36,7 +36,8 @@ from storage.format import properties
 class BrokerConfig:
     """Frozen broker-level values. `topic_defaults` is the configuration of a topic that sets nothing itself.
 
-    `given`: all keys and texts that were set. `problems`: unknown keys, each with the most similar known one.
+    `given`: all keys and texts that were set. `problems`: names that are probably mistyped, each with the key that is
+    meant. `unused`: the other keys that kafkafs does not use.
     """
 
     num_partitions: int = key("num.partitions", INT, 1, at_least(1), "Partitions of a new topic.")
@@ -89,10 +90,11 @@ class BrokerConfig:
     topic_defaults: LogConfig = field(default_factory=LogConfig)
     given: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[InvalidConfig, ...] = ()
+    unused: tuple[str, ...] = ()
 
     @staticmethod
     def from_values(given: Mapping[str, str]) -> BrokerConfig:
-        """The configuration from keys and texts. InvalidConfig at the first bad value; bad keys are `problems`."""
+        """The configuration from keys and texts. InvalidConfig at the first bad value."""
         values: dict[str, Any] = {
             entry.field: entry.parse(given[name]) for name, entry in BROKER_KEYS.items() if name in given
         }
@@ -110,12 +112,17 @@ class BrokerConfig:
             if not entry.rule.holds(topic[entry.field]):
                 used = next(synonym.name for synonym in entry.broker if synonym.name in given)
                 raise InvalidConfig(f"invalid value for {used}", expected=entry.rule.text, found=repr(given[used]))
-        problems = tuple(_unknown_broker_key(name) for name in given if not _is_known(name))
+        unknown = {name: _meant(name) for name in given if name not in _BROKER_NAMES}
         return BrokerConfig(
             **values,
             topic_defaults=replace_values(LogConfig(), topic, origins, {}),
             given=MappingProxyType(dict(given)),
-            problems=problems,
+            problems=tuple(
+                InvalidConfig(f"unknown broker configuration {name!r}", advice=advice)
+                for name, advice in unknown.items()
+                if advice is not None
+            ),
+            unused=tuple(name for name, advice in unknown.items() if advice is None),
         )
 
     @staticmethod
@@ -139,8 +146,10 @@ class BrokerConfig:
         return BrokerConfig.from_values({**self.given, **more})
 
     def warnings(self, log_dir: Path) -> list[str]:
-        """Warnings about this configuration for `log_dir`: unknown keys, other log directories."""
+        """Warnings about this configuration for `log_dir`: mistyped and unused keys, other log directories."""
         found = [str(problem) for problem in self.problems]
+        if self.unused:
+            found.append(f"not used by kafkafs: {', '.join(self.unused)}")
         named = self.log_dirs or self.log_dir
         resolved = log_dir.resolve()
         others = [name for name in named if Path(name).expanduser().resolve() != resolved]
@@ -154,19 +163,16 @@ class BrokerConfig:
 
 BROKER_KEYS: Mapping[str, Key] = keys_of(BrokerConfig)
 
-_BROKER_NAMES = frozenset(
-    (*BROKER_KEYS, *keys.BROKER_KEYS, *(synonym.name for entry in TOPIC_KEYS.values() for synonym in entry.broker))
-)
+_BROKER_NAMES = frozenset((*BROKER_KEYS, *(synonym.name for entry in TOPIC_KEYS.values() for synonym in entry.broker)))
+
+# Kafka's own names are less similar to each other: offsets.retention.check.interval.ms, which kafkafs does not use, has
+# 0.88 to log.retention.check.interval.ms.
+_MISTYPED = 0.9
 
 
-def _is_known(name: str) -> bool:
-    return name in _BROKER_NAMES or name.startswith(keys.BROKER_PREFIXES)
-
-
-def _unknown_broker_key(name: str) -> InvalidConfig:
+def _meant(name: str) -> str | None:
+    """Which key is probably meant by a name that is none of those used; None for a key that kafkafs does not use."""
     if name in TOPIC_KEYS and TOPIC_KEYS[name].broker:
-        advice = f"At broker level it is {TOPIC_KEYS[name].broker[0].name!r}"
-    else:
-        nearest = keys.nearest(name, sorted(_BROKER_NAMES))
-        advice = f"Did you mean {nearest!r}?" if nearest else "It has no effect"
-    return InvalidConfig(f"unknown broker configuration {name!r}", advice=advice)
+        return f"At broker level it is {TOPIC_KEYS[name].broker[0].name!r}"
+    nearest = keys.nearest(name, _BROKER_NAMES, _MISTYPED)
+    return None if nearest is None else f"Did you mean {nearest!r}?"

@@ -249,6 +249,23 @@ class LogConfig:
 
 TOPIC_KEYS: Mapping[str, Key] = keys_of(LogConfig)
 
+# Other topic-level keys: brokers obey them, and kafkafs keeps them.
+_BROKERS_TOPIC_KEYS = frozenset(
+    {
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "local.retention.bytes",
+        "local.retention.ms",
+        "message.downconversion.enable",
+        "message.timestamp.difference.max.ms",
+        "min.insync.replicas",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "remote.storage.enable",
+        "unclean.leader.election.enable",
+    }
+)
+
 # Overrides segment.bytes, with the same meaning; Kafka 4.x has it without the minimum of 1 MiB.
 INTERNAL_SEGMENT_BYTES = "internal.segment.bytes"
 
@@ -273,7 +290,7 @@ def read_overrides(defaults: LogConfig, overrides: Mapping[str, str]) -> tuple[L
             if entry is not None:
                 values[entry.field] = parse_value(name, entry.kind, entry.rule, overrides[name])
                 origins[entry.name] = Origin.TOPIC
-            elif name in keys.TOPIC_KEYS:
+            elif name in _BROKERS_TOPIC_KEYS:
                 other[name] = overrides[name]
             else:
                 raise unknown_topic_key(name)
@@ -301,9 +318,14 @@ def replace_values(
     )
 
 
+def is_topic_key(name: str) -> bool:
+    """Whether Kafka or kafkafs has this topic-level key."""
+    return name in TOPIC_KEYS or name in _BROKERS_TOPIC_KEYS or name == INTERNAL_SEGMENT_BYTES
+
+
 def check_topic_key(name: str) -> None:
     """InvalidConfig when neither Kafka nor kafkafs knows this topic-level key."""
-    if name not in TOPIC_KEYS and name not in keys.TOPIC_KEYS and name != INTERNAL_SEGMENT_BYTES:
+    if not is_topic_key(name):
         raise unknown_topic_key(name)
 
 
@@ -314,6 +336,6 @@ def unknown_topic_key(name: str) -> InvalidConfig:
             advice = f"At topic level it is {entry.name!r}"
             break
     else:
-        nearest = keys.nearest(name, (*TOPIC_KEYS, *keys.TOPIC_KEYS))
+        nearest = keys.nearest(name, (*TOPIC_KEYS, *_BROKERS_TOPIC_KEYS))
         advice = f"Did you mean {nearest!r}?" if nearest else "`kafkafs topics describe` lists all keys"
     return InvalidConfig(f"unknown topic configuration {name!r}", advice=advice)

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from storage.config import BrokerConfig, LogConfig, read_overrides
-from storage.config.keys import TOPIC_KEYS as KAFKAS_TOPIC_KEYS
-from storage.config.log_config import INTERNAL_SEGMENT_BYTES, TOPIC_KEYS, check_topic_key
+from storage.config.log_config import INTERNAL_SEGMENT_BYTES, check_topic_key, is_topic_key
 from storage.coordinators.groups import CommittedOffset, GroupReplay, GroupType
 from storage.coordinators.transactions import TransactionalIds, transactional_ids
 from storage.errors import InvalidConfig, InvalidTopic
@@ -378,7 +377,7 @@ def _configs(name: str, known: Mapping[str, str]) -> tuple[dict[str, str], tuple
     left_out = []
     for key, value in sorted(known.items()):
         unfit = key in _OF_A_CLUSTER or key.startswith(TIERED_KEYS) or key in _OURS_OR_GONE
-        if unfit or (key not in TOPIC_KEYS and key not in KAFKAS_TOPIC_KEYS):
+        if unfit or not is_topic_key(key):
             left_out.append(f"{key}={value}")
         elif key == "segment.bytes" and value.strip().isdigit() and int(value[:20]) < _LEAST_SEGMENT_BYTES:
             configs[INTERNAL_SEGMENT_BYTES] = value

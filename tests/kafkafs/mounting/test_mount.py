@@ -77,7 +77,7 @@ def test_what_is_odd_about_a_configuration_is_said(tmp_path: Path) -> None:
     mount._read_config(request, lines.append)
     assert any("log.segment.bytes" in line for line in lines)
     assert any("/elsewhere" in line for line in lines)
-    assert not any("zookeeper" in line for line in lines)
+    assert "not used by kafkafs: zookeeper.connect" in lines
 
 
 # `-o`: what mount(8) hands over, what we know, what nobody knows
