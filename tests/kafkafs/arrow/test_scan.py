@@ -41,6 +41,7 @@ from tests.support.builders import (
 )
 from tests.support.decoded_golden import golden_lines, partitions
 from tests.support.fixtures import FIXTURES, READ_UNCOMMITTED, Golden, GoldenCase, case_params, golden_cases
+from tests.support.live_log import LiveLog
 from tests.support.schema_logs import framed, schema_record
 
 fastavro = pytest.importorskip("fastavro")
@@ -487,3 +488,15 @@ for read in (lambda: topic.scan().schema, lambda: topic.scan().to_dataset()):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     why = "batches and typed columns need pyarrow: pip install 'kafkafs[arrow]'"
     assert done.stdout.splitlines() == ["True", why, why]
+
+
+def test_the_end_of_a_scan_is_fixed_when_it_is_made(tmp_path: Path) -> None:
+    live = LiveLog(tmp_path / "log")
+    live.write(30)
+    log = kafkafs.open(tmp_path / "log")
+    scan = log["t"].scan()
+    live.write(20)
+    live.roll()
+    live.write(10)
+    assert scan.count() == scan.to_arrow().num_rows == 30
+    assert kafkafs.open(tmp_path / "log")["t"].scan().count() == 60

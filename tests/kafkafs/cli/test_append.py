@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from kafkafs.mounting.errnos import errno_of
+from kafkafs.tree.tree import Tree
+from storage.errors import NotPermitted
 from storage.files import names
+from tests.support.builders import build_log_dir, metadata_records
 from tests.support.commands import output_of
+from tests.support.owned_dirs import close_clean, opened
 
 
 def append(log_dir: Path, data: bytes, *arguments: str, code: int = 0) -> str:
@@ -73,3 +79,20 @@ def test_no_such_topic(logs: Path) -> None:
     assert "no topic" in append(logs, b"x\n", "nix", code=4)
     assert "no partition" in append(logs, b"x\n", "t/7", code=4)
     assert "no such log directory" in append(logs.with_name("nix"), b"x\n", "t", code=4)
+
+
+def test_a_topic_with_replicas_takes_force(tmp_path: Path) -> None:
+    """Also for @append: a leader elsewhere would truncate what is added."""
+    records = metadata_records("t", 1, replicas=[1, 2, 3])
+    logs = build_log_dir(tmp_path / "logs", {"t": [[b"old"]], "__cluster_metadata": [records]}).path
+    assert "3 replicas" in append(logs, b"new\n", "t", code=4)
+    assert output_of("cat", logs, "t") == b"old\n"
+    owned = opened(logs)
+    tree = Tree(owned.log_dir, owned=owned)
+    for path in ("/t/@append", "/t/0/@append", "/t/@append.jsonl"):
+        with pytest.raises(NotPermitted, match="3 replicas") as caught:
+            tree.lookup(path).open_to_write().write(b'{"value":"new"}\n')
+        assert errno_of(caught.value) == errno.EPERM
+    close_clean(owned)
+    assert append(logs, b"new\n", "t", "--force") == ""
+    assert output_of("cat", logs, "t") == b"old\nnew\n"

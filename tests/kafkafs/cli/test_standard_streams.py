@@ -1,9 +1,12 @@
-"""Standard streams that are closed or full: a line on stderr and an exit code, and no traceback."""
+"""Standard streams that are closed or full: a line on stderr and an exit code, and no traceback. A terminal."""
 
 from __future__ import annotations
 
+import os
+import pty
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -118,3 +121,27 @@ def test_no_stream_at_all(logs: Path) -> None:
     assert (result.returncode, result.stderr) == (0, b"")
     assert tree_of(logs) != before
     assert output_of("cat", logs, "t") == b"one\ntwo\nthree\n"
+
+
+@pytest.mark.parametrize("command", ["verify", "count", "digest", "mirror"])
+def test_only_a_terminal_shows_progress(tmp_path: Path, command: str) -> None:
+    log_dir = build_log_dir(tmp_path / "logs", {"t": [[b"one"], [b"two"]]}).path
+    words = {
+        "verify": ["verify", log_dir],
+        "count": ["count", log_dir],
+        "digest": ["digest", log_dir, "*"],
+        "mirror": ["mirror", log_dir, tmp_path / "copy"],
+    }[command]
+    line = [sys.executable, "-m", "kafkafs", *map(str, words)]
+    first, second = pty.openpty()
+    try:
+        shown = subprocess.run(line, stdout=subprocess.DEVNULL, stderr=second, timeout=120, check=True)
+        assert shown.returncode == 0
+        os.set_blocking(first, False)
+        text = os.read(first, 1 << 16)
+    finally:
+        os.close(first)
+        os.close(second)
+    assert b"%" in text
+    shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+    assert subprocess.run(line, capture_output=True, timeout=120, check=True).stderr == b""

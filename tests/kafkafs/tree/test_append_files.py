@@ -1,4 +1,4 @@
-"""`@append` without a mount: what fsync(2) of one program makes durable of what another one wrote."""
+"""`@append` and `@config` without a mount: what is durable, by fsync(2) of one program or of another, and at once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import pytest
 from kafkafs.schemas.registry import Registry
 from kafkafs.tree.append_files import AppendFile
 from kafkafs.tree.paths import Append
+from kafkafs.tree.tree import Tree
 from storage.directory.owned_dir import OwnedDir
 from storage.types import TopicPartition
-from tests.support.owned_dirs import close_clean, opened
+from tests.support.faults import FaultyDisk
+from tests.support.owned_dirs import close_clean, killed, opened
 
 TP = TopicPartition("t", 0)
 
@@ -38,4 +40,20 @@ def test_fsync_is_for_the_whole_file(tmp_path: Path, place: str | TopicPartition
     syncing.sync()
     other.close()
     syncing.close()
+    close_clean(owned)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_line_of_config_survives_a_power_loss_at_once(tmp_path: Path, seed: int) -> None:
+    """@config is always durable: no fsync, and the file is still open."""
+    opened(tmp_path / "log").close()
+    disk = FaultyDisk(tmp_path / "log", seed=seed)
+    owned = opened(tmp_path / "log", disk=disk)
+    owned.create_topic("t", 2)
+    handle = Tree(owned.log_dir, owned=owned).lookup("/t/@config").open_to_write()
+    assert handle.write(b"retention.ms=5000\n") == len(b"retention.ms=5000\n")
+    killed(owned)
+    disk.power_loss()
+    owned = opened(tmp_path / "log")
+    assert owned.topic_info("t").overrides["retention.ms"] == "5000"
     close_clean(owned)
