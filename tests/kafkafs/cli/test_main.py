@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -81,12 +82,12 @@ def test_completion_scripts(shell: str) -> None:
 )
 def test_completing(tmp_path: Path, words: str, expected: str) -> None:
     build_log_dir(tmp_path, {"orders": [[b"a"], [b"b"]], "payments": [[b"c"]]})
-    line = words.replace("LOGDIR", str(tmp_path))
+    line = words.replace("LOGDIR", shlex.quote(str(tmp_path)))
     environment = {
         **os.environ,
         "_KAFKAFS_COMPLETE": "bash_complete",
         "COMP_WORDS": line,
-        "COMP_CWORD": str(len(line.split()) - 1),
+        "COMP_CWORD": str(len(words.split()) - 1),
     }
     found = subprocess.run(
         [sys.executable, "-m", "kafkafs"], env=environment, capture_output=True, text=True, check=True
