@@ -221,3 +221,12 @@ def test_a_filter_of_records() -> None:
         assert tp == TopicPartition("accounts", 0)
     with pytest.raises(BadQuery):
         Where("read_text('/etc/passwd') IS NULL", None)
+
+
+def test_a_table_has_at_most_a_thousand_rows(tmp_path: Path) -> None:
+    made(tmp_path, b"x")
+    for count, shown in ((999, 999), (1001, 1000)):
+        result = run("sql", tmp_path, f"SELECT range AS number FROM range({count})")
+        assert result.exit_code == 0
+        assert result.stdout.split() == ["number", *map(str, range(shown))]
+        assert ("a table has at most 1000 rows" in result.stderr) == (count > shown)
