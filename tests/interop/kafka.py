@@ -54,6 +54,9 @@ requires_later_kafka = pytest.mark.skipif(
 # With which kafka.Kafka ends when it cannot start, or loses its last log directory.
 KAFKA_FAILED = 1
 
+# For tests that start a broker, or another JVM: one worker runs them all (`--dist loadgroup`).
+on_broker = [pytest.mark.broker, pytest.mark.xdist_group("broker")]
+
 LOG4J = """\
 Configuration:
   Appenders:
@@ -245,13 +248,14 @@ class Broker:
             return
         place = (self.version, self._settings["node.id"], self._settings["process.roles"])
         if self._settings["log.dirs"] == str(self.log_dir) and place in _FORMATTED:
-            self.log_dir.mkdir()
             for name, content in _FORMATTED[place].items():
+                (self.log_dir / name).parent.mkdir(parents=True, exist_ok=True)
                 (self.log_dir / name).write_bytes(content)
             return
         run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self._properties, jars=self._jars)
         if self._settings["log.dirs"] == str(self.log_dir):
-            _FORMATTED[place] = {path.name: path.read_bytes() for path in self.log_dir.iterdir()}
+            files = [path for path in self.log_dir.rglob("*") if path.is_file()]
+            _FORMATTED[place] = {str(path.relative_to(self.log_dir)): path.read_bytes() for path in files}
 
     @property
     def _jars(self) -> Path:

@@ -36,6 +36,7 @@ from tests.interop.kafka import (
     VERSION,
     Broker,
     DidNotStart,
+    on_broker,
     requires_kafka,
     requires_later_kafka,
     requires_older_kafka,
@@ -47,6 +48,8 @@ from tests.support.mounted_logs import state_of
 from tests.support.mounts import mounted, requires_fuse, run_kafkafs
 from tests.support.random_damages import batch_of, hurt, last_offset
 from tests.support.record_headers import batches
+
+pytestmark = on_broker
 
 # A real broker on what we wrote: it serves it, repairs nothing, sets nothing aside, and appends after us.
 
@@ -73,6 +76,7 @@ def append(owned: OwnedDir, tp: TopicPartition, records: list[Record]) -> None:
     assert outcome.error is None
 
 
+@pytest.mark.nightly
 @requires_kafka
 def test_every_codec_of_ours_is_read(stopped: Broker) -> None:
     owned = OwnedDir.open(stopped.log_dir)
@@ -102,8 +106,8 @@ SMALL = {"internal.segment.bytes": 20_000, "index.interval.bytes": 500}
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Iterator[Broker]:
-    """A broker whose own retention runs once after its start, and not again."""
-    running = Broker(tmp_path / "broker", {"log.retention.check.interval.ms": str(HOUR_MS)})
+    """A broker whose own retention does not run."""
+    running = Broker(tmp_path / "broker", {"log.initial.task.delay.ms": str(HOUR_MS)})
     try:
         yield running
         assert running.complaints() == []
@@ -145,7 +149,6 @@ def test_appended_through_the_mount(mine: Broker, tmp_path: Path) -> None:
     client.create_topic("through", 2, SMALL)
     client.create_topic("kept", 1, {**SMALL, "retention.ms": -1})
     client.create_topic("expiring", 1, {**SMALL, "retention.ms": HOUR_MS})
-    time.sleep(1)  # its only retention pass
     long_ago = int(time.time() * 1000) - 30 * 24 * HOUR_MS
     old = [Message(b"%04d" % n + b"." * 300, timestamp=long_ago + n) for n in range(300)]
     for topic in ("kept", "expiring"):
@@ -215,6 +218,7 @@ def test_appended_through_the_mount(mine: Broker, tmp_path: Path) -> None:
     mine.stop()
 
 
+@pytest.mark.nightly
 @requires_kafka
 @requires_fuse
 def test_killed_while_it_writes(mine: Broker) -> None:
@@ -252,6 +256,7 @@ def test_killed_while_it_writes(mine: Broker) -> None:
     mine.stop()
 
 
+@pytest.mark.nightly
 @requires_kafka
 @requires_fuse
 def test_each_refuses_while_the_other_holds_the_directory(tmp_path: Path) -> None:
@@ -322,6 +327,7 @@ def stage(path: Path, batch: int, disk: Disk | None = None) -> list[StagedBatchF
     return files
 
 
+@pytest.mark.nightly
 @requires_kafka
 def test_a_broker_serves_what_was_committed(with_two_partitions: Broker) -> None:
     """It finds nothing to repair, also not in segments that were created at once."""
@@ -342,16 +348,23 @@ def test_a_broker_serves_what_was_committed(with_two_partitions: Broker) -> None
     assert not verify_log_dir(with_two_partitions.log_dir, list(SHARES))
 
 
+# When a commit is killed, and which shares a broker serves then: before anything was appended; with a share whose first
+# batch has no length yet; with new segments of which some are ready; with all of them ready and none in its place.
+Moment = tuple[Callable[[str], bool], dict[TopicPartition, bool]]
+MOMENTS: list[Moment] = [
+    (lambda what: what.startswith("write") and what.endswith(".log"), {FEW: False, LARGE: False}),
+    (lambda what: what.startswith("sync") and what.endswith(".log"), {FEW: False, LARGE: False}),
+    (lambda what: what.startswith("rename") and what.endswith(".log.swap"), {FEW: True, LARGE: False}),
+    (lambda what: what.startswith("rename") and what.endswith(".log"), {FEW: True, LARGE: True}),
+]
+
+
 @requires_kafka
-def test_a_broker_where_a_commit_was_killed(with_two_partitions: Broker) -> None:
-    """Before anything was appended; with a share whose first batch has no length yet; with new segments of which some
-    are ready; with all of them ready and none in its place."""
-    moments: list[tuple[Callable[[str], bool], dict[TopicPartition, bool]]] = [
-        (lambda what: what.startswith("write") and what.endswith(".log"), {FEW: False, LARGE: False}),
-        (lambda what: what.startswith("sync") and what.endswith(".log"), {FEW: False, LARGE: False}),
-        (lambda what: what.startswith("rename") and what.endswith(".log.swap"), {FEW: True, LARGE: False}),
-        (lambda what: what.startswith("rename") and what.endswith(".log"), {FEW: True, LARGE: True}),
-    ]
+@pytest.mark.parametrize(
+    "moments",
+    [pytest.param(MOMENTS[2:3], id="some segments ready"), pytest.param(MOMENTS, id="all", marks=pytest.mark.nightly)],
+)
+def test_a_broker_where_a_commit_was_killed(with_two_partitions: Broker, moments: list[Moment]) -> None:
     expected = {tp: [b"theirs"] for tp in SHARES}
     for batch, (moment, there) in enumerate(moments):
         _killed(with_two_partitions.log_dir, batch, moment)
@@ -405,6 +418,7 @@ def _killed(path: Path, batch: int, moment: Callable[[str], bool]) -> None:
 TP = TopicPartition("c-lz4", 0)
 
 
+@pytest.mark.nightly
 @requires_kafka
 @requires_fixtures
 def test_a_broker_serves_what_was_salvaged(tmp_path: Path) -> None:
@@ -451,6 +465,7 @@ def loses_nothing(log_dir: Path) -> bool:
     return bool(json.loads(run("doctor", log_dir, "--json").stdout)["loses_nothing"])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "version",
     [

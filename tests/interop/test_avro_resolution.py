@@ -82,6 +82,7 @@ def test_evolved_schemas() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.broker
+@pytest.mark.xdist_group("broker")
 @requires_avro
 def test_evolved_schemas_of_java() -> None:
     """Also that it still gives the recorded answers."""

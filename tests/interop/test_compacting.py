@@ -22,12 +22,12 @@ from storage.types import Isolation, TopicPartition
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
 from tests.interop.client import Client, Message
-from tests.interop.kafka import Broker, requires_kafka
+from tests.interop.kafka import Broker, on_broker, requires_kafka
 from tests.support.faults import Crash, FaultyDisk
 from tests.support.readers import read_all
 from tests.support.waiting import wait_for
 
-pytestmark = [requires_kafka]
+pytestmark = [requires_kafka, *on_broker]
 
 SMALL = {"cleanup.policy": "compact", "internal.segment.bytes": 20_000, "index.interval.bytes": 500}
 OURS = TopicPartition("ours", 0)
@@ -61,6 +61,7 @@ def produce(client: Client, topic: str) -> None:
     client.produce(topic, [Message(b"x" * 400, b"last%d" % n) for n in range(80)], batch=5)
 
 
+@pytest.mark.nightly
 def test_the_broker_finds_nothing_to_do(own: Broker) -> None:
     client = Client(own.address)
     for topic in ("ours", "theirs"):

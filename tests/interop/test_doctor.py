@@ -13,6 +13,7 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from tests.interop.kafka import (
     VERSION,
     Broker,
     DidNotStart,
+    on_broker,
     requires_kafka,
     requires_later_kafka,
     requires_older_kafka,
@@ -50,7 +52,7 @@ JUDGES = [
 
 def every_judge(test: Callable[..., None]) -> Callable[..., None]:
     """The test runs nightly, with a broker of each release."""
-    for mark in (pytest.mark.nightly, pytest.mark.broker, pytest.mark.xdist_group("broker")):
+    for mark in (pytest.mark.nightly, *on_broker):
         test = mark(test)
     return pytest.mark.parametrize("origin", JUDGES, indirect=True)(test)
 
@@ -442,25 +444,31 @@ def test_what_happens_to_the_directory(origin: Origin, tmp_path: Path, case: str
         assert len(list(broker.dirs[0].glob("p-*-stray"))) == PARTITIONS
 
 
-@pytest.fixture
-def held(tmp_path: Path) -> Iterator[Path]:
-    """A directory that another process holds."""
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """Another process holds the directory."""
+    lock = DirLock(RealDisk(), directory)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@requires_fixtures
+def test_what_is_predicted_of_a_held_directory(tmp_path: Path) -> None:
     logs = copy_log_dir(FIXTURE.clean, tmp_path / "logs")
-    lock = DirLock(RealDisk(), logs)
-    yield logs
-    lock.release()
-
-
-def test_a_held_directory(held: Path) -> None:
-    told = examined([held])
+    with held(logs):
+        told = examined([logs])
     assert [one["name"] for one in told["findings"]] == ["locked"]
     assert not told["starts"]
 
 
 @every_judge
-def test_a_broker_on_a_held_directory(origin: Origin, held: Path, tmp_path: Path) -> None:
-    broker = Patient(tmp_path / "broker", [held], origin.version)
-    assert not broker.begins()
+def test_a_held_directory(origin: Origin, tmp_path: Path) -> None:
+    logs = copy_log_dir(origin.clean, tmp_path / "logs")
+    broker = Patient(tmp_path / "broker", [logs], origin.version)
+    with held(logs):
+        assert not broker.begins()
     assert "Failed to acquire lock" in broker.log_text()
 
 

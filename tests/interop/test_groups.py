@@ -18,11 +18,13 @@ from storage.coordinators.groups import GroupOffsets
 from storage.log.log_dir import LogDir
 from tests.interop.adoption import faults
 from tests.interop.client import Client, Message
-from tests.interop.kafka import Broker, java, requires_kafka, run_tool
+from tests.interop.kafka import Broker, java, on_broker, requires_kafka, run_tool
 from tests.storage.coordinators.test_group_offsets import plain
 from tests.support.commands import output_of
 from tests.support.mounts import mounted, requires_fuse, run_kafkafs
 from tests.support.waiting import wait_for
+
+pytestmark = on_broker
 
 # Committed offsets and a real broker: we read what consumers commit, and a group continues where we reset it.
 
@@ -171,6 +173,7 @@ def test_what_consumers_commit_and_where_we_let_them_go_on(own_broker: Broker, t
     assert seen_by_us(own_broker.log_dir)["new"]["read"][0] == 100
 
 
+@pytest.mark.nightly
 @requires_kafka
 @requires_fuse
 def test_a_group_of_the_new_protocol_that_is_removed_is_gone_for_the_broker(own_broker: Broker, tmp_path: Path) -> None:
@@ -241,6 +244,7 @@ def told(log_dir: Path, *arguments: object) -> Any:
     return json.loads(output_of("transactions", log_dir, *arguments, "--json"))
 
 
+@pytest.mark.nightly
 @requires_kafka
 def test_as_the_broker_tells_it(transactions_own_broker: Broker) -> None:
     address, log_dir = transactions_own_broker.address, transactions_own_broker.log_dir

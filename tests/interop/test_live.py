@@ -26,11 +26,13 @@ from storage.log.reader import read_range
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation, TopicPartition
 from tests.interop.client import Client, Message
-from tests.interop.kafka import Broker, requires_kafka, run_tool
+from tests.interop.kafka import Broker, on_broker, requires_kafka, run_tool
 from tests.support.fixtures import Golden, read_jsonl
 from tests.support.mounts import Mounted, requires_fuse, run_kafkafs
 from tests.support.readers import read_all, records_of
 from tests.support.waiting import wait_for
+
+pytestmark = on_broker
 
 # The engine on a running broker's directory: a snapshot at any moment shows exactly what was written.
 
@@ -73,7 +75,6 @@ def _follow(
     writer.join()
     if failures:
         raise failures[0]
-    time.sleep(1.5)  # for the broker's background tasks
     check(log.snapshot())
     return looks
 
@@ -85,7 +86,7 @@ def _open(broker: Broker, topic: str) -> LogDir:
 
 
 @requires_kafka
-@pytest.mark.parametrize("preallocate", ["false", "true"])
+@pytest.mark.parametrize("preallocate", ["false", pytest.param("true", marks=pytest.mark.nightly)])
 def test_appends_rolls_and_retention(broker: Broker, client: Client, preallocate: str) -> None:
     topic = f"log-retention-{preallocate}"
     client.create_topic(topic, config={**_SMALL, "retention.bytes": 60_000, "preallocate": preallocate})
@@ -202,6 +203,7 @@ def test_deleted_records_and_times(broker: Broker, client: Client) -> None:
     assert list_offset(snapshot, SpecialTimestamp.EARLIEST).offset == 505  # type: ignore[union-attr]
 
 
+@pytest.mark.nightly
 @requires_kafka
 def test_a_topic_made_anew(broker: Broker, client: Client) -> None:
     log_dir = LogDir.open_read_only(broker.log_dir)
@@ -324,6 +326,7 @@ def test_new_topics_are_there_at_once(client: Client, live: Mounted) -> None:
         assert missing.name in {path.name for path in live.path.iterdir()}
 
 
+@pytest.mark.nightly
 @requires_kafka
 @requires_fuse
 def test_internal_topics_and_deleted_ones(client: Client, live: Mounted) -> None:
@@ -352,6 +355,7 @@ def test_nothing_is_held_open(client: Client, live: Mounted) -> None:
         assert not [path for path in held if path.suffix in (".log", ".index", ".timeindex") or path.name == ".lock"]
 
 
+@pytest.mark.nightly
 @requires_kafka
 @requires_fuse
 def test_after_a_kill(tmp_path: Path) -> None:
@@ -381,6 +385,7 @@ def of_key(client: Client, key: bytes) -> list[list[Golden]]:
     return [[record for record in client.consume("keyed", number) if record.key == key] for number in range(2)]
 
 
+@pytest.mark.nightly
 @requires_kafka
 @requires_fuse
 def test_a_key_shows_as_soon_as_its_message_is_acknowledged(client: Client, live: Mounted) -> None:
@@ -411,6 +416,7 @@ def test_a_key_shows_as_soon_as_its_message_is_acknowledged(client: Client, live
     assert names == {f"key-{number}.txt" for number in range(KEYS)} | {f"new-{turn}.txt" for turn in range(3)}
 
 
+@pytest.mark.nightly
 @requires_kafka
 @requires_fuse
 def test_an_open_file_gets_what_is_produced(client: Client, live: Mounted) -> None:
@@ -423,6 +429,7 @@ def test_an_open_file_gets_what_is_produced(client: Client, live: Mounted) -> No
             assert file.read(100) == b"%d\n" % number
 
 
+@pytest.mark.nightly
 @requires_kafka
 @requires_fuse
 def test_a_key_that_nobody_has(client: Client, live: Mounted) -> None:
@@ -454,11 +461,12 @@ def latest(path: Path) -> dict[str, int]:
 def test_no_value_is_older_than_one_that_was_there_at_the_open(client: Client, live: Mounted) -> None:
     client.create_topic("latest-under-load", 1, CONFIG)
     acknowledged: dict[str, int] = {}
-    rounds, ended = 25, threading.Event()
+    rounds, ended, looked = 25, threading.Event(), threading.Semaphore(0)
 
     def write() -> None:
         try:
             for number in range(rounds):
+                assert number == 0 or looked.acquire(timeout=120)  # once more since the last write
                 values = {f"key-{(number * 7 + n) % KEYS}": number * KEYS + n for n in range(KEYS // 2)}
                 client.produce(
                     "latest-under-load",
@@ -472,15 +480,16 @@ def test_no_value_is_older_than_one_that_was_there_at_the_open(client: Client, l
     writer = threading.Thread(target=write)
     writer.start()
     path = live.path / "latest-under-load" / "latest.jsonl"
-    looks = 0
     try:
-        while not (ended.is_set() and looks):
+        while not ended.is_set():
             before = dict(acknowledged)
             found = latest(path)
             assert all(found[key] >= value for key, value in before.items())
-            looks += 1
+            looked.release()
     finally:
+        looked.release(rounds)
         writer.join()
+    assert len(acknowledged) == KEYS
     assert latest(path) == acknowledged
 
 
@@ -495,18 +504,20 @@ def test_topics_ids_partitions_configs(broker: Broker, client: Client) -> None:
     client.create_topic("altered", 2, {"cleanup.policy": "compact"})
     client.alter_topic("altered", {"cleanup.policy": "compact,delete", "max.message.bytes": 123_456})
     client.produce("three", [Message(b"x")], 1)
+    client.transactions("one", [(True, [Message(b"x")])])
     described = json.loads(run_kafkafs("topics", "describe", broker.log_dir, "--json").stdout)
     ours = {topic["topic"]: topic for topic in described["topics"]}
     told = run_tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", broker.address, "--describe")
     ids = dict(re.findall(r"^Topic: (\S+)\s+TopicId: (\S+)", told, flags=re.MULTILINE))
     partitions = client.topics()
+    assert ours["__transaction_state"]["topic_id"] == ids["__transaction_state"]
     for topic in ("one", "three", "altered"):
         assert ours[topic]["topic_id"] == ids[topic]
         assert ours[topic]["partition_count"] == partitions[topic]
         assert ours[topic]["config"] == client.topic_config(topic)
-    assert ours["__transaction_state" if "__transaction_state" in ids else "one"]["topic_id"] in ids.values()
 
 
+@pytest.mark.nightly
 @requires_kafka
 @requires_fuse
 def test_the_tree_shows_them(client: Client, live: Mounted) -> None:
@@ -592,7 +603,8 @@ def test_each_message_once_and_the_space_is_freed(
         produce(150, 3)
         wait_for("the messages after the compaction", lambda: len(printed()) >= len(sent))
         assert deleted_files_open(live.pid) == []
-        time.sleep(1.5)  # one more poll of tail, which must not print anything twice
+        produce(1, 3)  # for one more poll of tail, which must not print anything twice
+        wait_for("the last message", lambda: len(printed()) >= len(sent))
         assert printed() == sent
 
     # all handles are closed: positions begin again at the log start, and what remains is what a consumer gets

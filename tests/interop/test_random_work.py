@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.interop import three_nodes
-from tests.interop.kafka import JARS, requires_kafka
+from tests.interop.kafka import JARS, on_broker, requires_kafka
 from tests.interop.turns import Turns
 from tests.support.fixtures import ROOT
 from tests.support.message_definitions import HEADER, lines
 from tests.support.mounts import requires_fuse
+
+pytestmark = on_broker
 
 # Random logs and damages, recovered, looked up, consumed and compacted by a broker and by us: see `differential`.
 
@@ -25,13 +27,16 @@ SEEDS = os.environ.get("KAFKAFS_DIFFERENTIAL_SEEDS", "1").split(",")
 
 
 @requires_kafka
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_same_of_both(seed: str) -> None:
+@pytest.mark.parametrize(
+    ("seed", "count"),
+    [("1", "15"), *(pytest.param(seed, "40", marks=pytest.mark.nightly) for seed in SEEDS)],
+)
+def test_the_same_of_both(seed: str, count: str) -> None:
     """In a process of its own: some of the damaged logs stay damaged."""
-    command = [sys.executable, "-m", "tests.interop.differential", "--logs", "40", "--damages", "40", "--seed", seed]
+    command = [sys.executable, "-m", "tests.interop.differential", "--logs", count, "--damages", count, "--seed", seed]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=850)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "40 logs and 40 damages" in done.stdout
+    assert f"{count} logs and {count} damages" in done.stdout
     assert " 0 logs compacted" not in done.stdout
 
 
@@ -40,8 +45,9 @@ def test_the_same_of_both(seed: str) -> None:
 
 @requires_kafka
 @requires_fuse
-@pytest.mark.parametrize("seed", [1, secrets.randbelow(10**6)], ids=["fixed", "fresh"])
-def test_nothing_is_lost_or_doubled(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", [1, pytest.param(None, id="fresh", marks=pytest.mark.nightly)])
+def test_nothing_is_lost_or_doubled(tmp_path: Path, seed: int | None) -> None:
+    seed = secrets.randbelow(10**6) if seed is None else seed
     print(f"seed {seed}: python -m tests.interop.turns --rounds 2 --seed {seed}")  # noqa: T201
     turns = Turns(tmp_path, seed)
     try:
@@ -56,6 +62,7 @@ def test_nothing_is_lost_or_doubled(tmp_path: Path, seed: int) -> None:
 # Three nodes that are killed under load, in short: what revives of the backups of two of them.
 
 
+@pytest.mark.nightly
 @requires_kafka
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of clients whose nodes were killed
 def test_a_cluster_revives_from_backups(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -21,7 +21,7 @@ from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
 from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, told_since
 from tests.interop.client import Client, Message
-from tests.interop.kafka import BROKER_VERSION, OLDER_VERSION, Broker, requires_kafka, requires_older_kafka
+from tests.interop.kafka import BROKER_VERSION, OLDER_VERSION, Broker, on_broker, requires_kafka, requires_older_kafka
 from tests.interop.reviving import (
     AUTHORIZER,
     Expected,
@@ -44,6 +44,8 @@ from tests.interop.reviving import (
 from tests.support.commands import output_of, run
 from tests.support.tiers import TIERS, golden_of, partitions, tier_options
 from tests.support.waiting import wait_for
+
+pytestmark = on_broker
 
 # A real broker starts on what `kafkafs revive` makes of the directories of a dead one, and serves all of it.
 
@@ -113,7 +115,9 @@ def dead(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 # Also on a broker of the oldest version that `kafkafs doctor` knows.
 with_an_older_broker = pytest.mark.parametrize(
-    "dead", [BROKER_VERSION, pytest.param(OLDER_VERSION, marks=requires_older_kafka)], indirect=True
+    "dead",
+    [BROKER_VERSION, pytest.param(OLDER_VERSION, marks=[pytest.mark.nightly, requires_older_kafka])],
+    indirect=True,
 )
 
 
@@ -167,6 +171,7 @@ def test_a_whole_directory(dead: Dead, tmp_path: Path) -> None:
     serves(broker, dead.expected)
 
 
+@pytest.mark.nightly
 @requires_kafka
 def test_a_directory_without_its_metadata_log(dead: Dead, tmp_path: Path) -> None:
     """The numbers of partitions of the coordinators' topics are found from their keys; links instead of copies."""
@@ -193,6 +198,7 @@ def test_a_directory_without_its_metadata_log(dead: Dead, tmp_path: Path) -> Non
     assert {path: path.read_bytes() for path in contents} == contents  # the broker wrote to none of them
 
 
+@pytest.mark.nightly
 @requires_kafka
 @with_an_older_broker
 @pytest.mark.parametrize("with_ids", [True, False])
@@ -257,6 +263,7 @@ def test_a_killed_and_damaged_directory(dead: Dead, tmp_path: Path) -> None:
         broker.kill()
 
 
+@pytest.mark.nightly
 @requires_kafka
 def test_without_transactions(dead: Dead, tmp_path: Path) -> None:
     """Where the coordinator's topic is lost, an open transaction would hold back committed messages for ever."""
@@ -280,6 +287,7 @@ def test_without_transactions(dead: Dead, tmp_path: Path) -> None:
         broker.kill()
 
 
+@pytest.mark.nightly
 @requires_kafka
 def test_old_messages_are_not_removed(dead: Dead, tmp_path: Path) -> None:
     """Messages of 2025, whose retention nobody knows, outlive the broker's retention."""
@@ -297,6 +305,7 @@ def test_old_messages_are_not_removed(dead: Dead, tmp_path: Path) -> None:
         broker.kill()
 
 
+@pytest.mark.nightly
 @requires_kafka
 def test_the_page_about_dead_brokers(dead: Dead, tmp_path: Path) -> None:
     """The commands of examples/dead-broker.md, in order, on the disk of a killed broker whose metadata log is lost."""
@@ -389,6 +398,7 @@ def goes_on(broker: RevivedBroker, old: Old) -> None:
         broker.kill()
 
 
+@pytest.mark.nightly
 @requires_kafka
 def test_from_a_backup(old: Old, tmp_path: Path) -> None:
     output_of("mirror", old.directory, tmp_path / "copy", "--manifest", tmp_path / "manifest.json")
@@ -398,6 +408,7 @@ def test_from_a_backup(old: Old, tmp_path: Path) -> None:
     goes_on(broker, old)
 
 
+@pytest.mark.nightly
 @requires_kafka
 def test_without_metadata_the_data_decide_the_features(old: Old, tmp_path: Path) -> None:
     rest = tmp_path / "rest"
@@ -419,6 +430,7 @@ def test_without_metadata_the_data_decide_the_features(old: Old, tmp_path: Path)
         broker.kill()
 
 
+@pytest.mark.nightly
 @requires_kafka
 def test_without_security(old: Old, tmp_path: Path) -> None:
     told = json.loads(output_of("revive", old.directory, "--to", tmp_path / "new", "--without-security", "--json"))
@@ -429,6 +441,7 @@ def test_without_security(old: Old, tmp_path: Path) -> None:
 # `kafkafs revive --tier`: a broker without tiered storage serves all that the tiered one did.
 
 
+@pytest.mark.nightly
 @requires_kafka
 @pytest.mark.timeout(600)
 def test_a_broker_without_tiering_serves_all(tmp_path: Path) -> None:

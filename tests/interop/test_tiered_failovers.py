@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.interop.kafka import requires_tiering
+import pytest
+
+from tests.interop.kafka import on_broker, requires_tiering
 from tests.interop.tiered_failovers import run
 from tests.support.mounts import requires_fuse
 
+pytestmark = on_broker
 
+
+@pytest.mark.nightly
 @requires_tiering
 @requires_fuse
 def test_uploads_that_overlap(tmp_path: Path) -> None:

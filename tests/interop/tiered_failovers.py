@@ -35,7 +35,7 @@ from threading import Event, Thread
 from aiokafka import AIOKafkaProducer
 
 from storage.log.log_dir import LogDir
-from storage.log.remote_metadata import KnownSegment
+from storage.log.remote_metadata import KnownSegment, RemoteState
 from storage.types import TopicPartition
 from tests.interop.client import Client
 from tests.interop.failovers import CONFIG, eventually
@@ -89,6 +89,7 @@ class TieredFailovers:
         self.truth: dict[int, bytes] = {}
         self.safe = 0
         self.made_anew: int | None = None  # the node whose log is being made anew, and so may lack messages
+        self.mounts: dict[int, Mounted] = {}  # of the nodes' directories
         self._written = 0
 
     def begin(self) -> None:
@@ -154,13 +155,9 @@ class TieredFailovers:
 
     def overlaps(self) -> list[tuple[KnownSegment, KnownSegment]]:
         """Remote segments that have some of the same offsets, as the events tell them."""
-        log_dir = LogDir.open_read_only(self.nodes[1].log_dir)
-        topic_id = log_dir.topic_info(PARTITION.topic).topic_id
-        assert topic_id is not None
-        known = log_dir.remote_metadata.segments(topic_id, 0) or {}
         return [
             (one, other)
-            for one, other in combinations(sorted(known.values(), key=lambda one: (one.base_offset, one.order)), 2)
+            for one, other in combinations(sorted(self._known(1), key=lambda one: (one.base_offset, one.order)), 2)
             if one.base_offset < other.end_offset and other.base_offset < one.end_offset
         ]
 
@@ -178,8 +175,17 @@ class TieredFailovers:
         self.made_anew = number
         self.nodes[number].start()
         self._wait_for(lambda _, in_sync: len(in_sync) == 2)
-        time.sleep(2)  # until everybody has seen it
+        eventually(lambda: self._shows_all(number), f"the mount of node {number} does not show all messages")
         self.made_anew = None
+
+    def _shows_all(self, number: int) -> bool:
+        """Whether the mount of a node shows all messages that both replicas have."""
+        offsets = self.mounts[number].path / PARTITION.topic / "0" / "offsets"
+        try:
+            found = read_jsonl((offsets / f"0-{self.safe - 1}.jsonl").read_bytes())
+        except OSError:
+            return False
+        return [one.offset for one in found] == list(range(self.safe))
 
     def _write(self, count: int, acks: int | str = "all") -> dict[int, bytes]:
         """Writes messages in small batches; returns them by offset when all are acknowledged."""
@@ -224,9 +230,27 @@ class TieredFailovers:
         return wanted
 
     def _wait_for_uploads_to_end(self) -> None:
-        seen = -1
-        while seen != (seen := self._uploads()):
-            time.sleep(3)
+        eventually(self._all_are_uploaded, "not all segments before the active one are uploaded")
+
+    def _all_are_uploaded(self) -> bool:
+        """Whether the leader's last segment before the active one is in the tier, with what its leader wrote."""
+        leader, _ = self._state()
+        if leader not in self.nodes:
+            return False
+        snapshot = LogDir.open_read_only(self.nodes[leader].log_dir).log(PARTITION).snapshot()
+        active = snapshot.segments[-1].base_offset
+        epoch = snapshot.epochs.epoch_at(active - 1)
+        return any(
+            (one.end_offset, one.epochs[-1][0], one.state) == (active, epoch, RemoteState.FINISHED)
+            for one in self._known(leader)
+        )
+
+    def _known(self, node: int) -> list[KnownSegment]:
+        """The remote segments, as the events in a node's directory tell them."""
+        log_dir = LogDir.open_read_only(self.nodes[node].log_dir)
+        topic_id = log_dir.topic_info(PARTITION.topic).topic_id
+        assert topic_id is not None
+        return list((log_dir.remote_metadata.segments(topic_id, 0) or {}).values())
 
     def close(self) -> None:
         for node in (*self.nodes.values(), self._controller):
@@ -302,6 +326,7 @@ def run(
             stack.enter_context(mounted(node.log_dir, directory / f"mnt{number}", "--tier", str(cluster.tier)))
             for number, node in cluster.nodes.items()
         ]
+        cluster.mounts = dict(zip(cluster.nodes, mounts, strict=True))
         readers = [Reader(cluster, 1 + number % 2, mounts[number % 2], number) for number in range(READERS)]
         try:
             for number, way in enumerate(ways):
