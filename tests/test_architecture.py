@@ -112,7 +112,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "matplotlib": ("kafkafs.spark.jobs.stats_plot", "kafkafs.cli.histogram_plot"),
     "rich": ("kafkafs.cli*",),
     "click": ("kafkafs.cli*",),
-    "google": ("kafkafs.decoding.protobuf", "kafkafs.decoding.proto_files"),
+    "google": ("kafkafs.decoding.protobuf", "kafkafs.decoding.proto_any", "kafkafs.decoding.proto_files"),
     "grpc_tools": ("kafkafs.decoding.proto_files",),
     "crcmod": ("storage.format.checksum",),
     "crc32c": ("storage.format.checksum",),
@@ -155,7 +155,7 @@ PURE_BUT_FOR = {
 
 # The only names at the top level, except dot-files.
 TOP_LEVEL = {"storage", "kafkafs", "tests", "examples", "pyproject.toml", "README.md"}
-MAX_MODULES = 282
+MAX_MODULES = 284
 
 
 def source_of(module: str) -> Path:

@@ -37,6 +37,7 @@ from kafkafs.decoding.avro_schema import parse as parse_avro
 from kafkafs.decoding.columns import HEADER_SIZE, ColumnDecoder, Room
 from kafkafs.decoding.decoded_jsonl import TextDecoder
 from kafkafs.decoding.framing import GUID_HEADER_SIZE, VALUE_HEADER, BadIndexes, is_guid_header, shortened
+from kafkafs.decoding.proto_any import is_repeated
 from kafkafs.schemas.registry import AVRO, PROTOBUF
 from storage.errors import InvalidConfig
 
@@ -275,7 +276,7 @@ class ProtobufColumn:
                 [],
             )
         one = self._one(field, within)
-        if protobuf.is_repeated(field):
+        if is_repeated(field):
             return _Converter(pa.list_(one.type), lambda found: [one.read(item) for item in found], [])
         return one._replace(unset=None) if field.has_presence else one
 
@@ -323,6 +324,9 @@ class _ReadAs:
 
     def referenced(self, reference: Reference) -> Schema | None:
         return self._schemas.referenced(reference)
+
+    def by_message_type(self, name: str) -> Schema | None:
+        return self._schemas.by_message_type(name)
 
     def _as_reader(self, found: Schema | None) -> Schema | None:
         if found is None:

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,13 +27,15 @@ from cachetools import LRUCache
 
 from kafkafs.decoding.avro_schema import MAX_TEXT, BadSchema, referred_schema
 from kafkafs.decoding.framing import shortened
-from kafkafs.schemas.registry import PROTOBUF
+from kafkafs.schemas.registry import PROTOBUF, Schema
 
 if TYPE_CHECKING:
-    from kafkafs.schemas.registry import Schema, SchemaLookup
+    from kafkafs.schemas.registry import SchemaLookup
 
 _MAIN: Final = "schema.kafkafs.proto"
 _OPTIONS: Final = "confluent/meta.proto"
+# Of google/protobuf, those whose types are in messages.
+_GOOGLES: Final = ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
 MOST_FILES: Final = 1000
 COMPILER_SECONDS: Final = 60
 # Of the compiler: the memory that it may ask for, and the most bytes of its result and of what it says.
@@ -76,6 +79,32 @@ def compiled_files(schema: Schema, schemas: SchemaLookup) -> Compiled:
     if find_spec("google.protobuf") is None or find_spec("grpc_tools") is None:
         raise BadSchema(_INSTALL)
     return _KEPT.compiled(_texts(schema, schemas))
+
+
+@cache
+def files_without_reference() -> Schema:
+    """A schema that imports the files that need no reference, for their types."""
+    names = {f"google/protobuf/{name}.proto" for name in _GOOGLES}
+    types = find_spec("google.type")
+    for name, folders in (
+        ("google/type", [] if types is None else types.submodule_search_locations or []),
+        ("confluent/type", [str(Path(__file__).parent / "protos/confluent/type")]),
+    ):
+        names |= {f"{name}/{path.name}" for folder in folders for path in Path(folder).glob("*.proto")}
+    imports = "".join(f'import "{name}";\n' for name in sorted(names))
+    return Schema(-1, PROTOBUF, f'syntax = "proto3";\n{imports}')
+
+
+def longest_name(file: Any) -> int:
+    """Of the fields and symbols that the file can name, in bytes, or more."""
+    files, waiting, longest = set(), [file], 0
+    while waiting:
+        found = waiting.pop()
+        if found.name not in files:
+            files.add(found.name)
+            waiting += found.dependencies
+            longest = max(longest, *map(len, re.findall(rb"[\w.]+", found.serialized_pb)))
+    return longest
 
 
 def _texts(schema: Schema, schemas: SchemaLookup) -> tuple[tuple[str, str], ...]:

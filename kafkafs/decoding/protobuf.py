@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import threading
 from enum import IntEnum
 from functools import lru_cache
@@ -15,7 +14,17 @@ import numpy as np
 from kafkafs.decoding import proto_kernel
 from kafkafs.decoding.avro_program import POWERS, quoted
 from kafkafs.decoding.framing import BadIndexes, DoesNotFit, indexes_of, read_indexes, shortened, write_indexes
-from kafkafs.decoding.proto_files import compiled_files
+from kafkafs.decoding.proto_any import (
+    ANY,
+    AnyTypes,
+    TooMuch,
+    is_repeated,
+    marked,
+    show_plainly,
+    unmark,
+    without_marks,
+)
+from kafkafs.decoding.proto_files import compiled_files, longest_name
 from storage.types import is_compiled
 
 if TYPE_CHECKING:
@@ -37,8 +46,10 @@ _LIBRARYS_OWN = "google.protobuf."
 
 def in_order(fields: Any, kind: Any) -> Any:
     """The JSON value of a message of the type `kind` (a descriptor), with all maps in it in order."""
+    if kind.full_name == ANY:
+        return _sorted(fields, is_any=True)
     if kind.full_name.startswith(_LIBRARYS_OWN):
-        return _sorted(fields)  # Struct is a map, and Any may hold one
+        return _sorted(fields)  # Struct is a map
     if not _may_have_maps(kind):
         return fields
     for field in kind.fields:
@@ -59,10 +70,12 @@ def in_order(fields: Any, kind: Any) -> Any:
     return fields
 
 
-def _sorted(value: Any) -> Any:
+def _sorted(value: Any, *, is_any: bool = False) -> Any:
+    """With all objects in order. `is_any`: what is within an Any may be another one."""
     if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    return [_sorted(one) for one in value] if isinstance(value, list) else value
+        value = without_marks(value) if is_any else value
+        return {key: _sorted(value[key], is_any=is_any) for key in sorted(value)}
+    return [_sorted(one, is_any=is_any) for one in value] if isinstance(value, list) else value
 
 
 @lru_cache(maxsize=4096)
@@ -238,12 +251,6 @@ def kind_of(found: Any) -> Kind:
     return Kind.MESSAGE
 
 
-def is_repeated(field: Any) -> bool:
-    """Of a field's descriptor."""
-    repeated = getattr(field, "is_repeated", None)  # protobuf 6.31
-    return bool(field.label == field.LABEL_REPEATED if repeated is None else repeated)
-
-
 # A message takes many times its size while it is an object of the library.
 MOST_BYTES: Final = 4 << 20
 # The text of n bytes of data has at most MOST_TEXT and TEXT_PER_BYTE * n bytes, as for Avro. It is counted where the
@@ -264,11 +271,13 @@ class CannotDecode(Exception):
 class ProtobufDecoder:
     """For the data of one schema. Threads can share it: the library's descriptors do not change."""
 
-    def __init__(self, compiled: Compiled) -> None:
+    def __init__(self, compiled: Compiled, schemas: SchemaLookup | None = None) -> None:
+        """`schemas`: where the types of an Any are found that the schema itself does not have."""
         self._compiled = compiled  # counted while this uses it
-        self._pool, self._file = compiled.pool, compiled.file
+        self._types = AnyTypes(compiled, schemas)
+        self._file = compiled.file
         self._classes: dict[tuple[int, ...], Any] = {}  # by message indexes; there are as many as message types
-        longest = _longest_name(self._file)
+        longest = longest_name(self._file)
         self._longest_name = longest
         self._most_of_kernel = min(MOST_BYTES, _NOT_COUNTED // max(longest, 1))
         self.program = ProtoProgram()
@@ -289,9 +298,12 @@ class ProtobufDecoder:
             raise CannotDecode(str(error)) from None
         try:
             message.MergeFromString(data[at:])  # unlike a whole parse it does not ask for required fields
+            show_plainly(message, self._types)
             return self._text(self._fields(message), len(data)).encode()
         except CannotDecode:
             raise
+        except TooMuch as error:
+            raise CannotDecode(str(error)) from None
         # What the library raises for bad data depends on the type, and on its version.
         except Exception as error:  # noqa: BLE001
             raise CannotDecode(_reason(error)) from None
@@ -340,7 +352,8 @@ class ProtobufDecoder:
 
     def _text(self, fields: Any, size: int) -> str:
         encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-        if size * self._longest_name <= _NOT_COUNTED:
+        longest = max(self._longest_name, self._types.longest_name)
+        if size * longest <= _NOT_COUNTED:
             return encoder.encode(fields)
         most, parts, length = MOST_TEXT + TEXT_PER_BYTE * size, [], 0
         for part in encoder.iterencode(fields):
@@ -355,9 +368,14 @@ class ProtobufDecoder:
 
         def parsed(fields: Any) -> Any:
             kind = self._class(indexes)
-            return json_format.ParseDict(
-                fields, kind(), descriptor_pool=self._pool, max_recursion_depth=_MOST_WITHIN_EACH_OTHER + 1
+            message = json_format.ParseDict(
+                marked(fields, kind.DESCRIPTOR, self._types),
+                kind(),
+                descriptor_pool=self._types,
+                max_recursion_depth=_MOST_WITHIN_EACH_OTHER + 1,
             )
+            unmark(message, self._types)
+            return message
 
         try:
             return parsed(value)
@@ -368,14 +386,17 @@ class ProtobufDecoder:
             if lowered == value:
                 raise
             message = parsed(lowered)
-            if self._fields(message) != value:
+            read = type(message)()
+            read.CopyFrom(message)
+            show_plainly(read, self._types)
+            if self._fields(read) != value:
                 raise
             return message
 
     def _fields(self, message: Any) -> Any:
         from google.protobuf import json_format
 
-        fields = json_format.MessageToDict(message, preserving_proto_field_name=True, descriptor_pool=self._pool)
+        fields = json_format.MessageToDict(message, preserving_proto_field_name=True, descriptor_pool=self._types)
         return in_order(fields, message.DESCRIPTOR)
 
     def _class(self, indexes: tuple[int, ...]) -> Any:
@@ -406,21 +427,9 @@ def _message_type(file: Any, indexes: tuple[int, ...]) -> Any:
     raise BadIndexes(f"there is no message type {list(indexes)} in the schema")
 
 
-def _longest_name(file: Any) -> int:
-    """Of the fields and symbols that the file can name, in bytes, or more."""
-    files, waiting, longest = set(), [file], 0
-    while waiting:
-        found = waiting.pop()
-        if found.name not in files:
-            files.add(found.name)
-            waiting += found.dependencies
-            longest = max(longest, *map(len, re.findall(rb"[\w.]+", found.serialized_pb)))
-    return longest
-
-
 def decoder(schema: Schema, schemas: SchemaLookup) -> ProtobufDecoder:
     """The decoder for data of `schema`. Raises BadSchema, also where grpcio-tools is not installed."""
-    return ProtobufDecoder(compiled_files(schema, schemas))
+    return ProtobufDecoder(compiled_files(schema, schemas), schemas)
 
 
 def _with_largest_floats(value: Any) -> Any:

@@ -9,6 +9,8 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from kafkafs.schemas.proto_names import message_types
+
 if TYPE_CHECKING:
     from hashlib import blake2b
 
@@ -50,11 +52,20 @@ class SchemaLookup(Protocol):
     def referenced(self, reference: Reference) -> Schema | None:
         """The schema that a reference names, deleted versions included. None: it is not there."""
 
+    def by_message_type(self, name: str) -> Schema | None:
+        """The Protobuf schema that declares the message type with this full name; of several always the same. None: it
+        is unknown."""
+
 
 NEWEST: Final = -1
 """The version of a reference that means the newest one (Confluent's "latest")."""
 
 _ID_AND_LENGTH: Final = struct.Struct(">qq")
+
+
+# Of the texts that are searched for message types, and of the names of these, in characters.
+_MOST_TEXT: Final = 64 << 20
+_MOST_NAMES: Final = 16 << 20
 
 
 class State(Enum):
@@ -147,6 +158,12 @@ class Registry:
                 return entry.schema
         return None
 
+    def by_message_type(self, name: str) -> Schema | None:
+        """Of each subject the newest version that declares the type counts, a deleted one if no other does; of these
+        the one with the greatest id, in the default context if it has one."""
+        entry = self._message_types.get(name)
+        return None if entry is None else entry.schema
+
     def newest(self, subject: str) -> SubjectVersion | None:
         """The newest version of a subject that is not deleted; None if there is none."""
         live = [entry for entry in self.of_subject(subject) if entry.state is State.LIVE]
@@ -180,6 +197,32 @@ class Registry:
         return {subject: tuple(entries) for subject, entries in found.items()}
 
     @cached_property
+    def _message_types(self) -> dict[str, SubjectVersion]:
+        loose = [(entry,) for entry in self.replaced if not entry.subject]  # files of their own
+        waiting = []
+        for versions in [*self._subjects.values(), *loose]:
+            newest_first = sorted(versions, key=lambda entry: (entry.state is State.LIVE, entry.version), reverse=True)
+            waiting += [(place, -entry.schema.schema_id, entry) for place, entry in enumerate(newest_first)]
+        found: dict[str, SubjectVersion] = {}
+        seen: set[tuple[str, str]] = set()
+        text_left, names_left = _MOST_TEXT, _MOST_NAMES
+        # The newest versions of all subjects first: there may be more texts than are looked at.
+        for _, _, entry in sorted(waiting, key=lambda one: (*one[:2], one[2].subject)):
+            text = entry.schema.text if entry.schema.schema_type == PROTOBUF else ""
+            text_left -= len(text)
+            if text_left < 0:
+                break
+            for name in message_types(text):
+                names_left -= len(name)
+                if names_left < 0:
+                    return found
+                newer = entry.subject and (entry.subject, name) in seen
+                if not newer and (name not in found or _precedence(entry) > _precedence(found[name])):
+                    found[name] = entry
+                seen.add((entry.subject, name))
+        return found
+
+    @cached_property
     def fingerprint(self) -> str:
         """Equal for registries that give the same answers to a decoder."""
         from hashlib import blake2b
@@ -195,6 +238,11 @@ class Registry:
         for guid in sorted(self._guids):
             _digest_schema(digest, guid.hex(), 0, self._guids[guid])
         return digest.hexdigest()
+
+
+def _precedence(entry: SubjectVersion) -> tuple[bool, bool, int, str]:
+    """The greatest is of the schema that declares a message type for an Any."""
+    return entry.state is State.LIVE, not entry.context, entry.schema.schema_id, entry.subject
 
 
 def context_of(subject: str) -> str:

@@ -327,6 +327,9 @@ class SchemaSource(ABC):
     def referenced(self, reference: Reference) -> Schema | None:
         return self.registry().referenced(reference)
 
+    def by_message_type(self, name: str) -> Schema | None:
+        return self.registry().by_message_type(name)
+
 
 class LogSchemas(SchemaSource):
     """The schemas in `_schemas` of a log directory, which a running registry may be writing."""
@@ -563,7 +566,7 @@ class _Skipped:
 
 _MOST_ANSWERS: Final = 10_000
 
-_Question = tuple[int, str | None] | bytes | Reference
+_Question = tuple[int, str | None] | bytes | Reference | str
 
 
 class SteadySchemas:
@@ -589,6 +592,9 @@ class SteadySchemas:
 
     def referenced(self, reference: Reference) -> Schema | None:
         return self._answer(reference)
+
+    def by_message_type(self, name: str) -> Schema | None:
+        return self._answer(name)
 
     def is_outdated(self) -> bool:
         """Whether the source knows now what it did not know when it was asked, or knows it otherwise."""
@@ -636,4 +642,6 @@ def _ask(registry: Registry, question: _Question) -> Schema | None:
         return registry.by_guid(question)
     if isinstance(question, Reference):
         return registry.referenced(question)
+    if isinstance(question, str):
+        return registry.by_message_type(question)
     return registry.by_id(*question)

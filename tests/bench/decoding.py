@@ -98,6 +98,9 @@ class Lookup:
     def referenced(self, reference: Reference) -> Schema | None:
         return None
 
+    def by_message_type(self, name: str) -> Schema | None:
+        return None
+
 
 def order(dice: random.Random) -> dict[str, Any]:
     return {

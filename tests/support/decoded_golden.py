@@ -34,6 +34,9 @@ class GoldenSchemas:
     def by_guid(self, guid: bytes) -> Schema | None:
         return None
 
+    def by_message_type(self, name: str) -> Schema | None:
+        return None
+
     def referenced(self, reference: Reference) -> Schema | None:
         return self._versions.get((reference.subject, reference.version))
 

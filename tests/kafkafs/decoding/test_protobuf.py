@@ -98,7 +98,7 @@ def test_proto2() -> None:
         (b"\x00\x12\x05x", ""),
         (b"\x00\x12\x02\xff\xfe", ""),
         (b"\x02\x02" + b"\x72\x7f" * 200, ""),
-        (b"\x02\x02\x5a\x03\x0a\x01x", ""),  # Any of a type that is not known
+        (b"\x02\x02\x5a\x09\x0a\x04/p.B\x12\x01\x42", ""),  # Any of a type of the schema, but not its data
     ],
 )
 def test_data_that_do_not_fit(data: bytes, why: str) -> None:

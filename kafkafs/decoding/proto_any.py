@@ -1,0 +1,278 @@
+"""google.protobuf.Any: messages of a type that their own type_url names.
+
+The type is found among those that the schema has, then among those of all schemas (`SchemaLookup.by_message_type`) and
+the files that need no reference. An Any whose type is nowhere, or whose bytes are not of a type that only another
+schema has, is shown as the message that it is: type_url and value.
+
+The protobuf library asks a descriptor pool for such types, and refuses the whole message for one that is not there. So
+it is given `AnyTypes` in place of a pool; and before it writes a message as JSON, an Any that is to be shown as it is
+becomes the value of another Any, of a type with the same two fields. JSON is read in the opposite order.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+from kafkafs.decoding.avro_schema import BadSchema
+from kafkafs.decoding.proto_files import compiled_files, files_without_reference, longest_name
+from kafkafs.schemas.registry import Registry, Schema
+
+if TYPE_CHECKING:
+    from kafkafs.decoding.proto_files import Compiled
+    from kafkafs.schemas.registry import SchemaLookup
+
+ANY: Final = "google.protobuf.Any"
+_OWN: Final = "google.protobuf."
+_KNOWN: Final = (_OWN, "google.type.", "confluent.type.")
+_NAME: Final = re.compile(r"[A-Za-z_][\w.]{0,999}", re.ASCII)
+# No type's name, and another one in each process: whoever wrote the data did not know it.
+_PLAIN: Final = f"@{secrets.token_hex(8)}"
+_MOST_WITHIN_EACH_OTHER: Final = 100  # messages below the outermost one, also in an Any
+_MOST_BYTES: Final = 1 << 20  # and 16 times the data: of all Any together, each of which has those within it once more
+
+
+class TooMuch(Exception):
+    """Messages within each other, or their bytes together, exceed a bound; the message says which."""
+
+
+class AnyTypes:
+    """The message types that an Any in data of one schema may have: what the library takes in place of a pool. Threads
+    can share it. A type that was found stays the same."""
+
+    def __init__(self, compiled: Compiled, schemas: SchemaLookup | None) -> None:
+        self._own = compiled.pool
+        self._schemas = schemas
+        # Guarded by the lock, which is held while a schema is compiled.
+        self._lock = Lock()
+        self._others: dict[Schema, Compiled | None] = {}  # they are counted while this uses them
+        # Read and written without the lock, each entry as a whole.
+        self._found: dict[str, Any] = {}  # types of other schemas by name
+        self.longest_name = 0  # of the fields and symbols of these
+        self._fields: dict[Any, list[tuple[Any, Any]]] = {}  # see fields_with_any
+        self._with_any: dict[Any, bool] = {}  # see may_have_any
+
+    def FindMessageTypeByName(self, name: str) -> Any:  # noqa: N802 - the library calls it so
+        """The descriptor of a type. KeyError."""
+        found = _plain() if name == _PLAIN else self.find(name)[0]
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def find(self, name: str) -> tuple[Any, bool]:
+        """The descriptor of a type, None if it is unknown, and whether the schema itself has it."""
+        if _NAME.fullmatch(name) is None:
+            return None, False
+        with suppress(KeyError):
+            return self._own.FindMessageTypeByName(name), True
+        found = self._found.get(name)
+        if found is None and (found := self._find_elsewhere(name)) is not None:
+            found = self._found.setdefault(name, found)
+        return found, False
+
+    def _find_elsewhere(self, name: str) -> Any:
+        places = [files_without_reference()] if name.startswith(_KNOWN) else []
+        declaring = None if self._schemas is None else self._schemas.by_message_type(name)
+        if declaring is not None:
+            places.append(declaring)
+        for place in places:
+            compiled = self._compiled(place)
+            if compiled is not None:
+                with suppress(KeyError):
+                    return compiled.pool.FindMessageTypeByName(name)
+        return None
+
+    def fields_with_any(self, kind: Any) -> list[tuple[Any, Any]]:
+        """The fields of a message type whose messages may have an Any, and their types; of a map that of its values."""
+        found = self._fields.get(kind)
+        if found is None:
+            found = []
+            for field in kind.fields:
+                below = field.message_type
+                if below is not None and below.GetOptions().map_entry:
+                    below = below.fields_by_name["value"].message_type
+                if below is not None and self.may_have_any(below):
+                    found.append((field, below))
+            self._fields[kind] = found
+        return found
+
+    def may_have_any(self, kind: Any) -> bool:
+        """Whether a message of this type may be an Any, or have one at any depth."""
+        may_have = self._with_any.get(kind)
+        if may_have is None:
+            may_have = self._with_any[kind] = _may_have_any(kind)
+        return may_have
+
+    def _compiled(self, schema: Schema) -> Compiled | None:
+        with self._lock:
+            if schema not in self._others:
+                self._others[schema] = None
+                with suppress(BadSchema):
+                    compiled = compiled_files(schema, self._schemas or Registry())
+                    self.longest_name = max(self.longest_name, longest_name(compiled.file))
+                    self._others[schema] = compiled
+            return self._others[schema]
+
+
+def show_plainly(message: Any, types: AnyTypes) -> None:
+    """Puts each Any that is to be shown as it is into another one. TooMuch."""
+
+    def turned(found: Any, kind: Any, is_own: bool, walk: _Walk, within: int) -> None:
+        if not found.type_url and not found.value:
+            return
+        content = None if kind is None else walk.content(found, kind)
+        if content is not None:
+            walk.replace_within(found, content, within)
+        elif not is_own:  # otherwise the library says what is wrong with it
+            found.value = found.SerializeToString()
+            found.type_url = _PLAIN
+
+    _Walk(types, turned).all_in(message)
+
+
+def without_marks(value: dict[str, Any]) -> dict[str, Any]:
+    """The JSON object of an Any, also of one that `show_plainly` has put into another."""
+    return {name: value[name] for name in value if name != "@type"} if value.get("@type") == _PLAIN else value
+
+
+def marked(value: Any, kind: Any, types: AnyTypes) -> Any:
+    """The JSON value of a message of the type `kind`, in the form in which the library reads each Any that is written
+    as type_url and value."""
+    if not isinstance(value, dict) or not types.may_have_any(kind):
+        return value
+    if kind.full_name == ANY:
+        if "@type" not in value:
+            return {"@type": _PLAIN, **value} if value and value.keys() <= {"type_url", "value"} else value
+        content = types.find(_type_name(value["@type"]))[0] if isinstance(value["@type"], str) else None
+        if content is None:
+            return value
+        if content.full_name.startswith(_OWN):
+            return {name: marked(below, content, types) if name == "value" else below for name, below in value.items()}
+        return {
+            "@type": value["@type"],
+            **marked({name: value[name] for name in value if name != "@type"}, content, types),
+        }
+    found = dict(value)
+    for field, below in types.fields_with_any(kind):
+        here = found.get(field.name)
+        if field.message_type.GetOptions().map_entry and isinstance(here, dict):
+            found[field.name] = {key: marked(one, below, types) for key, one in here.items()}
+        elif isinstance(here, list):
+            found[field.name] = [marked(one, below, types) for one in here]
+        else:
+            found |= {field.name: marked(here, below, types)} if here is not None else {}
+    return found
+
+
+def unmark(message: Any, types: AnyTypes) -> None:
+    """Takes each Any that `marked` was for out of the one that it is in. TooMuch."""
+
+    def turned(found: Any, kind: Any, is_own: bool, walk: _Walk, within: int) -> None:
+        if found.type_url == _PLAIN:
+            data = found.value
+            found.Clear()
+            found.MergeFromString(data)
+        elif kind is not None and (content := walk.content(found, kind)) is not None:
+            walk.replace_within(found, content, within)
+
+    _Walk(types, turned).all_in(message)
+
+
+class _Walk:
+    """Goes to every Any in one message, also to those in others."""
+
+    def __init__(self, types: AnyTypes, turned: Callable[[Any, Any, bool, _Walk, int], None]) -> None:
+        self._types, self._turned = types, turned
+        self._bytes_left = 0
+
+    def all_in(self, message: Any) -> None:
+        """Goes to all in a message. TooMuch."""
+        if self._types.may_have_any(message.DESCRIPTOR):
+            self._bytes_left = _MOST_BYTES + 16 * len(message.SerializePartialToString())
+            self.message(message, 0)
+
+    def message(self, message: Any, within: int) -> None:
+        """`within`: how many messages it is within."""
+        if within > _MOST_WITHIN_EACH_OTHER:
+            raise TooMuch(f"more than {_MOST_WITHIN_EACH_OTHER} messages are within each other")
+        if message.DESCRIPTOR.full_name == ANY:
+            kind, is_own = self._types.find(_type_name(message.type_url))
+            self._turned(message, kind, is_own, self, within)
+            return
+        for field, _ in self._types.fields_with_any(message.DESCRIPTOR):
+            for below in _values(message, field):
+                self.message(below, within + 1)
+
+    def content(self, found: Any, kind: Any) -> Any:
+        """The message in an Any; None if its bytes are not of the type."""
+        from google.protobuf import message_factory
+
+        self._bytes_left -= len(found.value)
+        if self._bytes_left < 0:
+            raise TooMuch("the Any within each other are more than 1 MiB and 16 times the data")
+        content = message_factory.GetMessageClass(kind)()
+        try:
+            content.ParseFromString(found.value)
+        except Exception:  # noqa: BLE001 - what the library raises depends on its version
+            return None
+        return content
+
+    def replace_within(self, found: Any, content: Any, within: int) -> None:
+        """Goes on in the message in an Any, and gives it to the Any."""
+        if self._types.may_have_any(content.DESCRIPTOR):
+            self.message(content, within + 1)
+            found.value = content.SerializePartialToString()
+
+
+def _type_name(type_url: str) -> str:
+    return type_url.rpartition("/")[2]
+
+
+def _values(message: Any, field: Any) -> Iterator[Any]:
+    """The messages that a field has."""
+    if field.message_type.GetOptions().map_entry:
+        yield from getattr(message, field.name).values()
+    elif is_repeated(field):
+        yield from getattr(message, field.name)
+    elif message.HasField(field.name):
+        yield getattr(message, field.name)
+
+
+def is_repeated(field: Any) -> bool:
+    """Of a field's descriptor."""
+    repeated = getattr(field, "is_repeated", None)  # protobuf 6.31
+    return bool(field.label == field.LABEL_REPEATED if repeated is None else repeated)
+
+
+def _may_have_any(kind: Any) -> bool:
+    seen, waiting = {kind.full_name}, [kind]
+    while waiting:
+        found = waiting.pop()
+        if found.full_name == ANY:
+            return True
+        for field in found.fields:
+            below = field.message_type
+            if below is not None and below.full_name not in seen:
+                seen.add(below.full_name)
+                waiting.append(below)
+    return False
+
+
+@cache
+def _plain() -> Any:
+    """The type of an Any that has in it another one, to be shown as it is."""
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
+    file = descriptor_pb2.FileDescriptorProto(name="kafkafs/plain_any.proto", package="kafkafs", syntax="proto3")
+    message = file.message_type.add(name="PlainAny")
+    for number, (name, kind) in enumerate((("type_url", "TYPE_STRING"), ("value", "TYPE_BYTES")), 1):
+        field = descriptor_pb2.FieldDescriptorProto
+        message.field.add(name=name, number=number, type=getattr(field, kind), label=field.LABEL_OPTIONAL)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return pool.FindMessageTypeByName("kafkafs.PlainAny")
