@@ -13,9 +13,11 @@ from hypothesis import settings
 
 from storage.directory.owned_dir import Closing, OwnedDir
 from storage.files import dir_lock
+from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
+from tests.support import mounts
 from tests.support.mounts import detach, kafkafs_mounts
 
 # Markers of tests that share something expensive.
@@ -73,8 +75,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(autouse=True)
 def what_was_written_is_sound(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """At the end `verify` reports only notes for each log directory that the test opened for writing and closed; if the
-    test leaves damage, exactly the findings that `leaves_damage` names."""
+    """At the end `verify` reports only notes for each log directory that the test opened for writing and closed, or
+    mounted for writing; if the test leaves damage, exactly the findings that `leaves_damage` names."""
     written: dict[Path, list[TopicPartition]] = {}
     close = OwnedDir.close
 
@@ -83,7 +85,12 @@ def what_was_written_is_sound(request: pytest.FixtureRequest, monkeypatch: pytes
         return close(owned)
 
     monkeypatch.setattr(OwnedDir, "close", noting)
+    mounts.written.clear()
     yield
+    for path in mounts.written:
+        if path.is_dir() and path not in written:
+            log_dir = LogDir.open_read_only(path)
+            written[path] = [TopicPartition(topic, p) for topic in log_dir.topics() for p in log_dir.partitions(topic)]
     marker = request.node.get_closest_marker("leaves_damage")
     expected = set() if marker is None else set(marker.args)
     found = [

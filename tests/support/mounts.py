@@ -21,6 +21,8 @@ from kafkafs.mounting.mountpoint import MountError
 
 KAFKAFS = (str(Path(sys.executable).with_name("kafkafs")),)
 
+written: list[Path] = []  # the log directories of writable mounts that have ended: conftest checks them after each test
+
 
 def _cannot_mount() -> str:
     """Why this machine cannot mount, as `kafkafs mount` says it; empty if it can."""
@@ -128,5 +130,7 @@ def mounted(
         umount = run_kafkafs("umount", mountpoint)
         assert process.wait(timeout=120) == 0, messages.read_text()
         assert umount.returncode == 0
+        if not read_only:
+            written.append(log_dir)
     finally:
         end_serving(mountpoint, process)

@@ -519,7 +519,7 @@ class TestMountCommand:
             echo "${LOGDIR// /\\040} ${MNT// /\\040} fuse.kafkafs $options 0 0" >"$MNT.fstab"
             mount -T "$MNT.fstab" "$MNT"
             cat "$MNT/t/0/messages.txt"
-            kafkafs umount "$MNT"
+            /usr/local/bin/kafkafs umount "$MNT"
             """
         )
         assert (result.returncode, result.stdout, result.stderr) == (0, "one\ntwo\n", "")
