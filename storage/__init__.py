@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from storage.format.decoder import Decoder
     from storage.log.isolation import last_stable_offset
     from storage.log.log_dir import LogDir
-    from storage.log.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
+    from storage.log.offset_lookup import offset_for_timestamp
     from storage.log.reader import find_batch, read_blocks, read_range
     from storage.log.scanning import scan_batches
     from storage.log.snapshot import Log, LogSnapshot
@@ -52,14 +52,12 @@ __all__ = [
     "Record",
     "RecordBlock",
     "RecordColumns",
-    "SpecialTimestamp",
     "StorageError",
     "TimestampOffset",
     "TimestampType",
     "TopicPartition",
     "find_batch",
     "last_stable_offset",
-    "list_offset",
     "offset_for_timestamp",
     "read_blocks",
     "read_range",
@@ -67,7 +65,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "storage.log.offset_lookup": ("SpecialTimestamp", "list_offset", "offset_for_timestamp"),
+    "storage.log.offset_lookup": ("offset_for_timestamp",),
     "storage.errors": ("StorageError",),
     "storage.format.decoder": ("Decoder",),
     "storage.format.block": ("Record", "RecordBlock", "RecordColumns"),

@@ -293,9 +293,6 @@ class JsonLines:
         return Parsed(RecordColumns.from_records(records), np.array(partitions, np.int64), error)
 
 
-parse_jsonl: Final = JsonLines()
-
-
 def keyed_txt(separator: bytes) -> Parse:
     """Each line is a key, `separator` and a value; a line without it is a value with a null key."""
 

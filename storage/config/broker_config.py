@@ -67,9 +67,6 @@ class BrokerConfig:
     cleaner_dedupe_buffer_size: int = key(
         "log.cleaner.dedupe.buffer.size", LONG, 128 * 1024**2, ANY, "Bytes of the offset maps of all cleaner threads."
     )
-    cleaner_io_buffer_size: int = key(
-        "log.cleaner.io.buffer.size", INT, 512 * 1024, at_least(0), "Bytes of the I/O buffers of all cleaner threads."
-    )
     cleaner_io_buffer_load_factor: float = key(
         "log.cleaner.io.buffer.load.factor", DOUBLE, 0.9, ANY, "How full an offset map may become."
     )

@@ -33,15 +33,13 @@ _KRAFT_ROLES = frozenset({"broker", "controller"})
 @dataclass(frozen=True, slots=True)
 class BrokerProperties:
     """`node_id`: None if it is not set. `metadata_dir`: where the metadata log lies. `is_kraft`: process.roles is set.
-    `is_controller`: the metadata log is this node's own and cannot be fetched again. `is_tiered`: tiered storage is
-    configured."""
+    `is_tiered`: tiered storage is configured."""
 
     path: Path
     node_id: int | None
     log_dirs: tuple[Path, ...]
     metadata_dir: Path | None
     is_kraft: bool
-    is_controller: bool
     is_tiered: bool
 
 
@@ -63,7 +61,6 @@ def read(path: Path) -> BrokerProperties:
         log_dirs,
         Path(metadata_dir) if metadata_dir else (log_dirs[0] if log_dirs else None),
         bool(roles),
-        "controller" in roles,
         found.get("remote.log.storage.system.enable", "").strip().lower() == "true",
     )
 

@@ -123,18 +123,6 @@ def decode_block(block: RecordBlock, held: Held | None = None) -> Iterator[Metad
             yield _unread(error, block.value(row))
 
 
-def decode(raw: bytes) -> MetadataRecord | None:
-    """One record, as `decode_block`."""
-    try:
-        _, value = messages(CLUSTER_METADATA_TOPIC).one(None, raw)
-    except StorageError as error:
-        found = _unread(error, raw)
-        if found is None:
-            return None
-        raise found from None
-    return MetadataRecord(value["type"], value["data"], raw)
-
-
 def _unread(error: StorageError | None, raw: bytes | None) -> StorageError | None:
     if isinstance(error, UnknownRecordType):
         return None

@@ -85,10 +85,9 @@ class BatchDamage:
 class RecordBlock(RecordFields):
     """Records in log order: int64 columns over one read-only `buffer`.
 
-    Valid until the Decoder that made it decodes again; `detach` makes a permanent copy. Starts are positions in
-    `buffer`, length -1 is null, `batch` is a row of `table`, `headers_start` the position of a v2 record's first
-    header. `next_row` is the first row of the range that was not decoded: the end of the range, the row of `damage`, or
-    the row where the arena was full.
+    Valid until the Decoder that made it decodes again. Starts are positions in `buffer`, length -1 is null, `batch` is
+    a row of `table`, `headers_start` the position of a v2 record's first header. `next_row` is the first row of the
+    range that was not decoded: the end of the range, the row of `damage`, or the row where the arena was full.
     """
 
     __slots__ = ("buffer", "damage", "next_row", "table")
@@ -119,12 +118,6 @@ class RecordBlock(RecordFields):
             indices = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
             columns = np.take(self.columns, indices, axis=1)
         return type(self)(self.buffer, self.table, columns, self.next_row, self.damage)
-
-    def detach(self) -> Self:
-        """A copy that owns its memory. It holds the whole buffer: for few records of many, use `gather`."""
-        return type(self)(
-            memoryview(bytes(self.buffer)), self.table.copy(), self.columns.copy(), self.next_row, self.damage
-        )
 
     def gather(self, column: Literal["key", "value"], separator: bytes | None = None) -> tuple[memoryview, Int64s]:
         """All keys or values one after the other, each followed by `separator`, and where each ends (before it).

@@ -7,7 +7,6 @@ FileRecords.searchForTimestamp.
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import IntEnum
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
@@ -177,36 +176,6 @@ def _greater(table: BatchTable, greatest: TimestampOffset) -> TimestampOffset:
     return TimestampOffset(timestamp, int(table.last_offset[row])) if timestamp > greatest.timestamp else greatest
 
 
-class SpecialTimestamp(IntEnum):
-    """Special values of a ListOffsets request that are not times (ListOffsetsRequest)."""
-
-    LATEST = -1
-    EARLIEST = -2
-    MAX_TIMESTAMP = -3
-    EARLIEST_LOCAL = -4
-    LATEST_TIERED = -5
-    EARLIEST_PENDING_UPLOAD = -6
-
-
-def list_offset(
-    snapshot: LogSnapshot, special: SpecialTimestamp, isolation: Isolation = Isolation.READ_UNCOMMITTED
-) -> TimestampOffset | None:
-    """The answer of ListOffsets to a special timestamp; the answer's timestamp is -1, except for MAX_TIMESTAMP.
-
-    None where a broker answers "unknown": there is no record, it is not stable yet, or nothing is tiered. Where no
-    record has a timestamp, MAX_TIMESTAMP is the first record unless that has format v0, as in a broker.
-    """
-    if special is SpecialTimestamp.MAX_TIMESTAMP:
-        return _below_end(snapshot, isolation, _of_greatest_timestamp(snapshot))
-    if special is SpecialTimestamp.LATEST:
-        return TimestampOffset(NO_TIMESTAMP, visible_end(snapshot, isolation))
-    if special is SpecialTimestamp.EARLIEST:
-        return TimestampOffset(NO_TIMESTAMP, snapshot.whole_start_offset)
-    if special is SpecialTimestamp.EARLIEST_LOCAL:
-        return TimestampOffset(NO_TIMESTAMP, snapshot.local_log_start_offset)
-    return None
-
-
 def offset_for_timestamp(
     snapshot: LogSnapshot, timestamp_ms: int, isolation: Isolation = Isolation.READ_UNCOMMITTED
 ) -> TimestampOffset | None:
@@ -244,24 +213,6 @@ def _first_at(snapshot: LogSnapshot, segment: Segment, timestamp_ms: int) -> Tim
                 found = np.flatnonzero((block.timestamp >= timestamp_ms) & (block.offset >= log_start))
                 if len(found):
                     return TimestampOffset(int(block.timestamp[found[0]]), int(block.offset[found[0]]))
-    return None
-
-
-def _of_greatest_timestamp(snapshot: LogSnapshot) -> TimestampOffset | None:
-    if not snapshot.segments:
-        return None
-    by_segment = [greatest_timestamp(snapshot, segment) for segment in snapshot.segments]
-    index = max(range(len(by_segment)), key=lambda slot: (by_segment[slot].timestamp, -slot))
-    greatest, segment = by_segment[index], snapshot.segments[index]
-    start = segment.floor(greatest.offset, snapshot.end_position(segment))
-    for window in scan_sound_batches(snapshot, segment, start):
-        table = window.table
-        for row in np.flatnonzero(table.max_timestamp == greatest.timestamp).tolist():
-            if int(table.magic[row]) == 0:
-                return None  # AbstractLegacyRecordBatch.offsetOfMaxTimestamp
-            with batch_records(snapshot, segment, int(table.position[row])) as block:
-                found = np.flatnonzero(block.timestamp == greatest.timestamp)
-                return TimestampOffset(greatest.timestamp, int(block.offset[found[0]])) if len(found) else None
     return None
 
 

@@ -200,7 +200,7 @@ class BlockFile(RemoteFile):
     """A file of blocks of `block_size` bytes, the last one shorter, which are in an object at the positions and with
     the sizes that `stored` says. `decode`: None where they are there as the broker had them."""
 
-    __slots__ = ("_block_size", "_cache", "_decode", "_last", "_lock", "_object", "_stored")
+    __slots__ = ("_block_size", "_cache", "_decode", "_lock", "_object", "_stored")
 
     def __init__(
         self,

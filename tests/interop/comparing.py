@@ -20,11 +20,12 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import _MemoryRecordsPy
 
 from storage.errors import OffsetOutOfRange, StorageError
+from storage.log.counting import visible_end
 from storage.log.fetch import read_chunk
 from storage.log.intact import walk
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
-from storage.log.offset_lookup import SpecialTimestamp, list_offset, offset_for_timestamp
+from storage.log.offset_lookup import offset_for_timestamp
 from storage.log.segment import Segment
 from storage.log.segment_check import ignore_batches
 from storage.log.snapshot import LogSnapshot
@@ -35,6 +36,7 @@ from tests.interop.raw_requests import Listed, RawClient
 from tests.support.fixtures import Golden
 from tests.support.readers import read_all, read_past_damage
 
+_EARLIEST, _LATEST = -2, -1  # in place of a time: ListOffsetsRequest
 _OUT_OF_RANGE, _UNKNOWN = 1, -1  # Errors.OFFSET_OUT_OF_RANGE, UNKNOWN_SERVER_ERROR
 # A consumer may get no further although the log does: what it has got by then is compared.
 _WITHOUT_PROGRESS_S = 30
@@ -59,9 +61,9 @@ class Logs:
         self.other_stable: dict[TopicPartition, str] = {}
         self._path = path
 
-    def why(self, tp: TopicPartition, what: SpecialTimestamp | None, isolation: Isolation) -> str | None:
-        """Why the broker's answer may differ: to a special timestamp, or else to a time."""
-        if what in (None, SpecialTimestamp.MAX_TIMESTAMP) and self.wrong_times[tp]:
+    def why(self, tp: TopicPartition, isolation: Isolation, *, is_time: bool = False) -> str | None:
+        """Why the broker's answer may differ: about the ends of a log, or to a time."""
+        if is_time and self.wrong_times[tp]:
             return self.wrong_times[tp]
         return self.other_stable.get(tp) if isolation is Isolation.READ_COMMITTED else None
 
@@ -123,7 +125,7 @@ def different_lookups(
     timestamps: Mapping[TopicPartition, Sequence[int]],
     rewritten: Collection[TopicPartition] = (),
 ) -> list[Difference]:
-    """ListOffsets for special values and for `rounds` random times, in both isolations; fetches at random offsets.
+    """ListOffsets for both ends and for `rounds` random times, in both isolations; fetches at random offsets.
 
     `dice(…)`: dice for what is named, so that a partition gets the same questions whatever else is asked.
     `rewritten`: logs whose batches another encoder has compressed, so that their bytes differ.
@@ -132,16 +134,15 @@ def different_lookups(
     found: list[Difference] = []
     try:
         _wait_for_leaders(client, logs)
-        for special in (SpecialTimestamp.EARLIEST, SpecialTimestamp.LATEST, SpecialTimestamp.MAX_TIMESTAMP):
+        for end in (_EARLIEST, _LATEST):
             for isolation in Isolation:
-                answers = _listed(client, dict.fromkeys(logs.snapshots, int(special)), isolation)
+                answers = _listed(client, dict.fromkeys(logs.snapshots, end), isolation)
                 for tp, snapshot in logs.snapshots.items():
-                    mine = _answer(partial(list_offset, snapshot, special, isolation))
-                    ends = special is not SpecialTimestamp.MAX_TIMESTAMP and isolation is Isolation.READ_UNCOMMITTED
-                    excused = () if ends else logs.damaged
-                    what, theirs = f"{special.name} {isolation.value}", answers[tp]
-                    reason = logs.why(tp, special, isolation)
-                    if special is SpecialTimestamp.LATEST and not isinstance(mine, str):
+                    mine = _answer(partial(_end_of, snapshot, end, isolation))
+                    excused = () if isolation is Isolation.READ_UNCOMMITTED else logs.damaged
+                    what, theirs = f"{'EARLIEST' if end == _EARLIEST else 'LATEST'} {isolation.value}", answers[tp]
+                    reason = logs.why(tp, isolation)
+                    if end == _LATEST and not isinstance(mine, str):
                         reason = logs.why_stable(tp, theirs.offset, mine.offset)
                     _compare(found, tp, what, theirs, mine, excused, reason)
         for number in range(rounds):
@@ -150,7 +151,7 @@ def different_lookups(
                 answers = _listed(client, wanted, isolation)
                 for tp, snapshot in logs.snapshots.items():
                     mine = _answer(partial(offset_for_timestamp, snapshot, wanted[tp], isolation))
-                    reason = logs.why(tp, None, isolation)
+                    reason = logs.why(tp, isolation, is_time=True)
                     failed = answers[tp].error == _UNKNOWN or isinstance(mine, str)
                     if failed and answers[tp] != mine and logs.holds_damage(tp):
                         reason = DAMAGE_BELOW_START
@@ -166,7 +167,7 @@ def different_lookups(
 def _wait_for_leaders(client: RawClient, logs: Logs) -> None:
     """A broker that has just started becomes the leader of one partition after the other."""
     deadline = time.monotonic() + 120
-    wanted = dict.fromkeys(logs.snapshots, int(SpecialTimestamp.EARLIEST))
+    wanted = dict.fromkeys(logs.snapshots, _EARLIEST)
     while failing := {str(tp): answer.error for tp, answer in client.list_offsets(wanted).items() if answer.error}:
         assert time.monotonic() < deadline, f"no leader, or another error: {failing}"
         time.sleep(0.2)
@@ -174,6 +175,10 @@ def _wait_for_leaders(client: RawClient, logs: Logs) -> None:
 
 def _listed(client: RawClient, wanted: Mapping[TopicPartition, int], isolation: Isolation) -> dict[TopicPartition, Any]:
     return dict(client.list_offsets(wanted, committed=isolation is Isolation.READ_COMMITTED))
+
+
+def _end_of(snapshot: LogSnapshot, end: int, isolation: Isolation) -> TimestampOffset:
+    return TimestampOffset(-1, snapshot.whole_start_offset if end == _EARLIEST else visible_end(snapshot, isolation))
 
 
 def _answer(lookup: Callable[[], TimestampOffset | None]) -> Listed | str:
@@ -254,7 +259,7 @@ def different_consumption(address: str, logs: Logs) -> list[Difference]:
                 pairs = zip(consumed[tp], records, strict=False)
                 at = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(consumed[tp]), len(records)))
                 what = f"consumed {isolation.value}: {len(consumed[tp])} and {len(records)} records; number {at}"
-                reason = logs.why(tp, SpecialTimestamp.EARLIEST, isolation)
+                reason = logs.why(tp, isolation)
                 found.append(Difference(tp, what, consumed[tp][at : at + 1], records[at : at + 1], reason))
     return found
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kafkafs.writing import line_writer
 from kafkafs.writing.destinations import open_target
-from kafkafs.writing.line_parsers import keyed_txt, parse_jsonl, parse_line, parse_txt
+from kafkafs.writing.line_parsers import JsonLines, keyed_txt, parse_line, parse_txt
 from kafkafs.writing.line_writer import LineWriter
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, PartitionOffline, RecordTooLarge
@@ -240,7 +240,7 @@ def owned(tmp_path: Path) -> Iterator[OwnedDir]:
 
 
 def test_to_a_partition(owned: OwnedDir) -> None:
-    writer = LineWriter(open_target(owned, TopicPartition("t", 1)), parse_jsonl)
+    writer = LineWriter(open_target(owned, TopicPartition("t", 1)), JsonLines())
     writer.write(jsonl({"value": "a", "partition": 2}, {"value": "b", "key": "k"}))
     writer.sync()
     log = owned.log(TopicPartition("t", 1))
@@ -256,7 +256,7 @@ def test_keys_choose_as_kafkas_producer_does(owned: OwnedDir) -> None:
 
 
 def test_partitions_that_lines_ask_for(owned: OwnedDir) -> None:
-    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
+    writer = LineWriter(open_target(owned, "t"), JsonLines())
     lines = [{"value": f"{number}", "partition": number % 3} for number in range(9)]
     data = jsonl(*lines, {"value": "no such partition", "partition": 3}, {"value": "after", "partition": 0})
     assert writer.write(data) == len(jsonl(*lines))
@@ -274,7 +274,7 @@ def test_what_comes_again_after_a_full_disk_is_not_there_twice(
 ) -> None:
     """One partition's batch is written, another's is not: the lines before the first that is missing count."""
     owned, disk = full
-    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
+    writer = LineWriter(open_target(owned, "t"), JsonLines())
     data = b"".join(NINE)
     failing(disk, *failed)
     taken = writer.write(data)
@@ -292,7 +292,7 @@ def test_what_comes_again_after_a_full_disk_is_not_there_twice(
 
 def test_other_lines_after_a_full_disk_are_taken_as_they_are(full: tuple[OwnedDir, FaultyDisk]) -> None:
     owned, disk = full
-    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
+    writer = LineWriter(open_target(owned, "t"), JsonLines())
     failing(disk, 1)
     writer.write(b"".join(NINE))
     failing(disk)
@@ -308,9 +308,9 @@ def test_nothing_behind_a_line_for_an_offline_partition(full: tuple[OwnedDir, Fa
     LineWriter(open_target(owned, TopicPartition("t", 1)), parse_txt).write(b"first\n")
     disk.fail = lambda what, path: errno.EIO if path.parent.name == "t-1" else None
     with pytest.raises(PartitionOffline, match="Input/output"):
-        LineWriter(open_target(owned, TopicPartition("t", 1)), parse_jsonl).write(NINE[0])
+        LineWriter(open_target(owned, TopicPartition("t", 1)), JsonLines()).write(NINE[0])
     disk.fail = lambda _what, _path: None
-    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
+    writer = LineWriter(open_target(owned, "t"), JsonLines())
     assert writer.write(b"".join(NINE)) == len(NINE[0])
     with pytest.raises(PartitionOffline):
         writer.write(b"".join(NINE[1:]))
@@ -329,7 +329,7 @@ def test_an_overlong_line_is_refused_before_its_end(owned: OwnedDir) -> None:
 
 
 def test_timestamps(owned: OwnedDir) -> None:
-    writer = LineWriter(open_target(owned, TopicPartition("t", 0)), parse_jsonl)
+    writer = LineWriter(open_target(owned, TopicPartition("t", 0)), JsonLines())
     writer.write(jsonl({"value": "a", "timestamp": 5}, {"value": "b"}))
     [block] = read_range(owned.log(TopicPartition("t", 0)).snapshot(), 0)
     assert block.timestamp.tolist() == [5, NOW_MS]

@@ -230,7 +230,7 @@ def test_server_properties(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("node.id=3\nlog.dirs=/a, /b\nprocess.roles=broker\n")
     found = directory_checks.read(file)
-    assert (found.node_id, found.metadata_dir, found.is_kraft, found.is_controller) == (3, Path("/a"), True, False)
+    assert (found.node_id, found.metadata_dir, found.is_kraft) == (3, Path("/a"), True)
     file.write_text("node.id=3\nlog.dirs=/a\nmetadata.log.dir=/m\n")
     assert directory_checks.read(file).metadata_dir == Path("/m")
     file.write_text("node.id=three\n")

@@ -23,7 +23,7 @@ from storage.files.cluster_metadata import (
     ClusterMetadataReader,
     MetadataRecord,
     MetadataReplay,
-    decode,
+    decode_block,
 )
 from storage.files.log_file import LogFile
 from storage.files.names import CLUSTER_METADATA_TOPIC
@@ -63,6 +63,15 @@ def values_of(file: Path) -> Iterator[tuple[int, bytes]]:
         value = block.value(row)
         assert value is not None
         yield offset, value
+
+
+def decode(value: bytes) -> MetadataRecord | None:
+    """One record, as the log has it."""
+    data = encode_batch([Record(None, value)], base_offset=0)
+    (record,) = decode_block(Decoder().decode(data, table_of(data), origin=0))
+    if isinstance(record, StorageError):
+        raise record
+    return record
 
 
 def check(metadata: ClusterMetadata | None, directory: Path) -> None:

@@ -13,7 +13,7 @@ from storage.append import batch_encoder
 from storage.errors import CorruptBatch, StorageError, UnsupportedFormat
 from storage.format import block as block_module
 from storage.format import compression, decode_kernel, decoder, inflate_kernel
-from storage.format.batches import BatchTable, scan
+from storage.format.batches import BatchTable
 from storage.format.block import Record, RecordBlock
 from storage.format.compression import LZ4_MAGIC, Codec, CodecLibrary, compress
 from storage.format.decoder import MOST_HEADERS, MOST_RECORDS, Decoder
@@ -488,29 +488,14 @@ def test_gather(separator: bytes | None, plain: bool, monkeypatch: pytest.Monkey
 
 
 def test_headers_of_foreign_columns_raise() -> None:
-    block = a_block().detach()
+    block = a_block()
     block.headers_start[3] = len(block.buffer) - 1
     with pytest.raises(CorruptBatch):
         block.headers(3)
 
 
-def test_a_detached_block_outlives_the_next_decode() -> None:
-    first, second = bytearray(batch([record(0, b"one")])), batch([record(0, b"two")], 5)
-    table = table_of(first)
-    decoder = Decoder()
-    block = decoder.decode(first, table, origin=0)
-    kept = block.detach()
-    table.clear()
-    scan(second, 0, table)
-    first[:] = bytes(len(first))
-    assert decoder.decode(second, table, origin=0).key(0) == b"two"
-    assert (kept.key(0), kept.offset.tolist(), kept.table.base_offset.tolist()) == (b"one", [0], [0])
-    assert block.offset.tolist() == [5]  # which is why
-
-
 def test_the_buffer_is_read_only() -> None:
     assert a_block().buffer.readonly
-    assert a_block().detach().buffer.readonly
 
 
 # Batches decompressed many at a time: the same records and errors as one by one, whatever the frames are.
@@ -636,7 +621,7 @@ def test_gather_trusts_no_column(plain: bool, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(block_module, "decode_kernel", uncompiled("storage.format.decode_kernel"))
     size = len(a_block().buffer)
     for start, length in ((-1, 3), (size, 1), (size + 5, 1), (size - 1, 2), (2**63 - 1, 3), (-(2**63), 3)):
-        block = a_block().detach()
+        block = a_block()
         block.key_start[3], block.key_length[3] = start, length
         with pytest.raises(ValueError, match="outside"):
             block.gather("key")

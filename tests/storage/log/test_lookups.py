@@ -17,10 +17,8 @@ from storage.log.counting import Histogram, count_messages, histogram, nth_messa
 from storage.log.log_dir import LogDir
 from storage.log.offset_lookup import (
     MixedBatch,
-    SpecialTimestamp,
     cut_at,
     greatest_timestamp,
-    list_offset,
     offset_for_timestamp,
 )
 from storage.log.scanning import scan_batches
@@ -65,13 +63,7 @@ def test_answers_equal_the_brokers(tmp_path: Path, indexes: str) -> None:
     for name, expected in golden.items():
         topic, _, partition = name.rpartition("-")
         snapshot = log_dir.log(TopicPartition(topic, int(partition))).snapshot()
-        assert list_offset(snapshot, SpecialTimestamp.EARLIEST) == TimestampOffset(-1, expected["earliest"])
-        assert list_offset(snapshot, SpecialTimestamp.EARLIEST_LOCAL) == TimestampOffset(-1, expected["earliest"])
-        assert list_offset(snapshot, SpecialTimestamp.LATEST) == TimestampOffset(-1, expected["latest"])
-        assert list_offset(snapshot, SpecialTimestamp.LATEST_TIERED) is None
-        greatest = list_offset(snapshot, SpecialTimestamp.MAX_TIMESTAMP)
-        assert greatest is not None
-        assert greatest.offset == expected["max_timestamp_offset"]
+        assert (snapshot.log_start_offset, snapshot.log_end_offset) == (expected["earliest"], expected["latest"])
         for timestamp, offset, found_timestamp in expected["for_timestamp"]:
             found = offset_for_timestamp(snapshot, timestamp)
             expected_answer = None if offset == -1 else TimestampOffset(found_timestamp, offset)
@@ -111,8 +103,6 @@ def test_disordered_timestamps(tmp_path: Path, seed: int) -> None:
     snapshot = open_log(partition.path).snapshot()
     for timestamp in range(10**12 - 400, 10**12 + 1200, 7):
         assert offset_for_timestamp(snapshot, timestamp) == _by_scan(partition, timestamp)
-    greatest = max(partition.records, key=lambda record: (record.timestamp, -record.offset))
-    assert list_offset(snapshot, SpecialTimestamp.MAX_TIMESTAMP) == TimestampOffset(greatest.timestamp, greatest.offset)
 
 
 def _without(data: bytes) -> bytes | None:
@@ -191,9 +181,6 @@ def test_what_is_not_stable_is_unknown_to_read_committed(tmp_path: Path) -> None
     late = partition.records[3].timestamp
     assert offset_for_timestamp(snapshot, late) == TimestampOffset(late, 3)
     assert offset_for_timestamp(snapshot, late, Isolation.READ_COMMITTED) is None
-    assert list_offset(snapshot, SpecialTimestamp.LATEST, Isolation.READ_COMMITTED) == TimestampOffset(-1, 2)
-    assert list_offset(snapshot, SpecialTimestamp.LATEST) == TimestampOffset(-1, 6)
-    assert list_offset(snapshot, SpecialTimestamp.MAX_TIMESTAMP, Isolation.READ_COMMITTED) is None
 
 
 def test_messages_without_timestamps_and_the_mtime(tmp_path: Path) -> None:
@@ -203,14 +190,11 @@ def test_messages_without_timestamps_and_the_mtime(tmp_path: Path) -> None:
     snapshot = open_log(partition.path).snapshot()
     assert greatest_timestamp(snapshot, snapshot.segments[0]).timestamp == -1
     assert offset_for_timestamp(snapshot, 4000) is None
-    assert list_offset(snapshot, SpecialTimestamp.MAX_TIMESTAMP) == TimestampOffset(5000, 3)
 
 
 def test_an_empty_log_knows_no_time(tmp_path: Path) -> None:
     partition = build_log_dir(tmp_path, {"t": [Partition([], start_offset=9)]})["t", 0]
     snapshot = open_log(partition.path).snapshot()
-    assert list_offset(snapshot, SpecialTimestamp.MAX_TIMESTAMP) is None
-    assert list_offset(snapshot, SpecialTimestamp.LATEST) == TimestampOffset(-1, 9)
     assert offset_for_timestamp(snapshot, 0) is None
 
 
@@ -249,15 +233,6 @@ def test_damage_that_may_hide_the_answer(tmp_path: Path, harm: str, indexed: boo
         offset_for_timestamp(snapshot, 2500)
     assert offset_for_timestamp(snapshot, 1500) == TimestampOffset(2000, 1)
     assert offset_for_timestamp(snapshot, 4001) is None
-
-
-@pytest.mark.parametrize(("magic", "offset"), [(0, None), (1, 0), (2, 0)])
-def test_the_greatest_timestamp_where_there_is_none(tmp_path: Path, magic: int, offset: int | None) -> None:
-    """As a broker answers: the first record, unless it has format v0."""
-    records = [Record(None, b"x", (), -1)]
-    partition = build_log_dir(tmp_path, {"t": [[Batch(records, magic=magic), Batch(records, magic=2)]]})["t", 0]
-    found = list_offset(open_log(partition.path).snapshot(), SpecialTimestamp.MAX_TIMESTAMP)
-    assert found == (None if offset is None else TimestampOffset(-1, offset))
 
 
 # Where a log is cut at a moment: against a rule in plain Python over all batches.
