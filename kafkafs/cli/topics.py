@@ -142,7 +142,7 @@ class _Topics(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in self.commands and Path(args[0]).is_dir():
+        if not ctx.resilient_parsing and args[0] not in self.commands and Path(args[0]).is_dir():
             ctx.fail(f"No such command {args[0]!r}. Did you mean `kafkafs topics list {args[0]}`?")
         return super().resolve_command(ctx, args)
 

@@ -78,6 +78,10 @@ def test_completion_scripts(shell: str) -> None:
         ("kafkafs cat LOGDIR orders/", "orders/0 orders/1"),
         ("kafkafs topics describe LOGDIR p", "payments"),
         ("kafkafs cat /nowhere/at/all o", ""),
+        ("kafkafs ls LOGDIR o", ""),
+        ("kafkafs spark e", "export"),
+        ("kafkafs spark compact LOGDIR o", ""),
+        ("kafkafs topics LOGDIR o", ""),
     ],
 )
 def test_completing(tmp_path: Path, words: str, expected: str) -> None:
