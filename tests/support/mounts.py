@@ -130,7 +130,7 @@ def mounted(
         umount = run_kafkafs("umount", mountpoint)
         assert process.wait(timeout=120) == 0, messages.read_text()
         assert umount.returncode == 0
-        if not read_only:
+        if write:
             written.append(log_dir)
     finally:
         end_serving(mountpoint, process)
