@@ -479,8 +479,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "cleaner-checkpoint-too-far",
         "storage/compaction/cleaner.py",
-        "        owned.note_cleaned(log, min(result.end_offset, lineage.agreed_end(given.snapshot, log.snapshot())))\n",
-        "        owned.note_cleaned(log, log.snapshot().segments[-1].base_offset)\n",
+        "            owned.note_cleaned(log, min(result.end_offset, lineage.agreed_end(snapshot, log.snapshot())))\n",
+        "            owned.note_cleaned(log, log.snapshot().segments[-1].base_offset)\n",
     ),
     _fault(
         "truncation-keeps-cleaner-line",
