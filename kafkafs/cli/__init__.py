@@ -99,6 +99,13 @@ class _Main(click.Group):
             sys.exit(DATA_ERROR)
         return sys.exit(code) if ends else code
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **kwargs)
+        except BrokenPipeError as error:  # of a help text: click would exit with code 1
+            _say_failed(error)
+            raise click.exceptions.Exit(DATA_ERROR) from None
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -144,8 +151,6 @@ class _Main(click.Group):
             say(error)
             ctx.exit(DATA_ERROR)
         except OSError as error:
-            if error.errno == errno.EPIPE:
-                raise  # click handles it: the reader has closed the pipe, which is not an error
             _say_failed(error)
             ctx.exit(DATA_ERROR)
         except KeyboardInterrupt:  # only of commands that must clean up; see `signals`
@@ -185,8 +190,10 @@ def echo(text: object = "") -> None:
 
 
 def _say_failed(error: OSError) -> None:
+    """Says what failed, unless that is a pipe that its reader has closed: the reader does not want more."""
     error.filename = process.name_of_failed(error)
-    say(error)
+    if error.errno != errno.EPIPE:
+        say(error)
 
 
 def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:

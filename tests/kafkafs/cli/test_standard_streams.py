@@ -7,12 +7,14 @@ import pty
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from kafkafs.cli.process import DATA_ERROR
 from storage.format.block import Record
 from tests.kafkafs.cli.test_main import all_commands
 from tests.support.builders import build_log_dir, metadata_records
@@ -66,11 +68,13 @@ def logs(tmp_path: Path) -> Path:
     return build_log_dir(tmp_path / "logs", {"t": [[Record(b"key", b"one"), Record(None, b"two")]]}, broker=False).path
 
 
-def shell(command: str, redirections: str, logs: Path) -> subprocess.CompletedProcess[bytes]:
+def shell(
+    command: str, redirections: str, logs: Path, stdout: int = subprocess.PIPE
+) -> subprocess.CompletedProcess[bytes]:
     places = re.compile("LOGS|NEW|SCHEMAS|BROKER")
     command = places.sub(lambda name: shlex.quote(str(logs.parent / name[0].lower())), command)
     line = f"{sys.executable} -m kafkafs {command} {redirections}"
-    return subprocess.run(["bash", "-c", line], capture_output=True, timeout=120, check=False)
+    return subprocess.run(["bash", "-c", line], stdout=stdout, stderr=subprocess.PIPE, timeout=120, check=False)
 
 
 def test_all_commands_are_here() -> None:
@@ -90,6 +94,18 @@ def test_stdout(logs: Path, command: str, redirection: str, reason: bytes) -> No
     lines = result.stderr.splitlines()
     assert len([line for line in lines if reason in line]) == 1
     assert all(line.startswith(b"kafkafs: ") for line in lines), result.stderr
+
+
+@pytest.mark.parametrize("command", PRINTING)
+def test_a_pipe_that_nobody_reads(logs: Path, command: str) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        result = shell(command, "", logs, write_end)
+    finally:
+        os.close(write_end)
+    assert result.returncode in (DATA_ERROR, -signal.SIGPIPE)
+    assert result.stderr == b""
 
 
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
