@@ -1,22 +1,29 @@
 """SQL over log directories: DuckDB, in which each topic is a table; and its expressions as a filter of records.
 
-A statement sees one snapshot: the topics that it names become tables when it begins (`kafkafs.arrow.scan`), and DuckDB
-asks their datasets for the columns, offsets, partitions, times and keys that it needs. Nothing but these tables can be
-reached: files, other databases, extensions and DuckDB's settings are locked, unless that is permitted.
+A topic becomes a table, which is a view over a dataset (`kafkafs.arrow.dataset`), when DuckDB first misses a table of
+its name. So views, macros and prepared statements find topics too, and no other topic costs anything. A statement sees
+one snapshot: DuckDB asks the datasets for the columns, offsets, partitions, times and keys that it needs. Nothing but
+these tables can be reached: files, other databases, extensions and DuckDB's settings are locked, unless permitted.
 """
 
 from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, Self
+from threading import Lock
+from typing import TYPE_CHECKING, Final, Self
 
 from kafkafs.arrow import COLUMNS
+from kafkafs.arrow.interruptible import Caller
 from kafkafs.arrow.log_dirs import InvalidOption
+from kafkafs.arrow.result_forms import quoted
 from storage.errors import StorageError
+from storage.files.names import KAFKAS_OWN_TOPICS
 from storage.types import OffsetRange, TimeRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -28,23 +35,33 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kafkafs.arrow.opened_log import Log
+    from kafkafs.arrow.result_forms import Form
     from kafkafs.arrow.scan import Scan, Text
     from kafkafs.schemas.registry import SchemaLookup
     from storage.format.block import RecordBlock
 
-_ROWS: Final = 10_000  # of a batch of results
+_LISTED: Final = 20  # topics, in a message
+_ROWS: Final = 2048  # of a batch of results: as many as DuckDB passes on at once
 _DECODED: Final = ("key_json", "value_json", "value_schema_id", "decode_error")
 # The value as JSON where no schema makes it so; and by schemas, where a value that is in no wire format may be JSON.
 _AS_JSON: Final = "CASE WHEN json_valid(value) THEN value::JSON END AS value_json"
+_BYTES_AS_JSON: Final = "CASE WHEN json_valid(TRY(decode(value))) THEN decode(value)::JSON END AS value_json"
 _KEY_JSON: Final = "key_json::JSON AS key_json"
 _VALUE_JSON: Final = (
     "CASE WHEN value_schema_id IS NULL AND json_valid(value) THEN value::JSON ELSE value_json::JSON END AS value_json"
 )
+# Milliseconds between which DuckDB has timestamps; infinity is what is beyond.
+_LEAST_MS, _MOST_MS = -9_223_372_022_400_000, (2**63 - 1) // 1000
+_INFINITY: Final = 2**63 - 1
 
 
 # The word, unless a number follows as in LIMIT 10 OFFSET 5; and texts, names and comments, in which it is another.
 _OFFSET: Final = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/)|\boffset\b(?!\s+\d)""", re.I | re.S)
-_SHOW_TABLES: Final = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.I)
+_WORD: Final = re.compile(r'"((?:[^"]|"")*)"|(\w+)')
+_MISSING: Final = re.compile(r"Table with name (.+) does not exist!", re.S)
+_MEANT: Final = re.compile(r'(?<=does not exist!)\nDid you mean "[^\n]*')
+_LISTING: Final = re.compile(r"\bshow\b|information_schema|duckdb_(tables|views|columns)|\bpg_|sqlite_master", re.I)
+_LASTING: Final = re.compile(r"\s*(prepare\b|create\b.*\b(view|macro|function)\b)", re.I | re.S)
 
 
 class BadQuery(Exception):
@@ -57,22 +74,36 @@ def require_duckdb() -> None:
         raise ImportError("SQL needs duckdb and pyarrow: pip install 'kafkafs[sql]'")
 
 
-class Database:
-    """The topics of a log as tables. For one thread.
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement; whether it has a result (CREATE, INSERT and SET have none), and whether EXPLAIN's plan is that."""
 
-    `key` and `value` are text, with U+FFFD for bytes that are not UTF-8; with `binary` they are the bytes. Where there
-    are schemas, and in Kafka's own topics, `key_json`, `value_json` and `decode_error` are there too; where the last
-    value of a topic is JSON, `value_json` alone.
+    text: str
+    has_result: bool
+    is_plan: bool
+
+
+class Database:
+    """The topics of a log as tables. For one thread, in which ^C interrupts what runs.
+
+    `key` and `value` are text, with U+FFFD for bytes that are not UTF-8; with `binary` they are the bytes.
+    `value_json` is NULL for a value that is not JSON. Where there are schemas, and in Kafka's own topics, `key_json`,
+    `value_schema_id` and `decode_error` are there too.
     """
 
     def __init__(self, log: Log, *, binary: bool = False, allow_files: bool = False) -> None:
         """ImportError where the extra is not installed."""
         require_duckdb()
         self._log, self._binary = log, binary
-        self._spill = tempfile.TemporaryDirectory(prefix="kafkafs-sql-")
+        self._spill = tempfile.TemporaryDirectory(prefix="kafkafs-sql-", ignore_cleanup_errors=True)
         self._connection = _connection(self._spill.name, allow_files=allow_files)
-        self._tables: list[str] = []
-        self._scans: list[_Watched] = []
+        self._call = Caller(self._interrupt)
+        # By the names of topics as DuckDB compares them.
+        self._topics: dict[str, str] = {}
+        self._has_schemas: bool | None = None
+        self._tables: dict[str, _Table] = {}
+        self._lasting: set[str] = set()
+        self._lock = Lock()  # of the log
 
     def __enter__(self) -> Self:
         return self
@@ -80,75 +111,201 @@ class Database:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._connection.close()
+        if not self.is_busy:
+            self._call(self._connection.close)
+        self._call.close()
         self._spill.cleanup()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a statement that was interrupted still runs: the database cannot be used, nor can Python end."""
+        return self._call.is_busy
 
     @property
     def bytes_read(self) -> int:
         """Of the log's batches, by the last statement."""
-        return sum(scan.bytes_read for scan in self._scans)
+        return sum(table.bytes_read for table in list(self._tables.values()))
 
     def topics(self) -> list[str]:
         """The names of the tables."""
         return sorted(self._log.topics)
 
-    def statements(self, text: str) -> list[str]:
+    def statements(self, text: str) -> list[Statement]:
         """The statements of a text. BadQuery."""
-        return [statement.strip() for statement in _parsed(text)]
+        return _parsed(text)
 
-    def run(self, statement: str) -> Iterator[pa.RecordBatch]:
-        """The result of one statement, the first batch at once; nothing from a statement without a result.
+    def run(self, statement: str, form: Form | None = None) -> Iterator[pa.RecordBatch]:
+        """The result of one statement: at least one batch, the first at once. `form`: what becomes of each column.
+        Columns of the same name are numbered: `value`, `value_1`.
 
         BadQuery; StorageError and OSError of the log; InvalidOption for topics that cannot be told apart;
         KeyboardInterrupt.
         """
         import duckdb
+        import pyarrow as pa
 
-        if _SHOW_TABLES.fullmatch(statement):  # DuckDB knows those alone that a statement names
-            names = ", ".join("'" + topic.replace("'", "''") + "'" for topic in self.topics())
-            statement = f"SELECT unnest([{names}]::VARCHAR[]) AS name"
-        self._make_tables(statement)
         try:
-            relation = self._connection.sql(statement)
-            if relation is not None:
-                yield from relation.to_arrow_reader(_ROWS)
-        except (duckdb.Error, RuntimeError, OSError) as error:
-            for scan in self._scans:
-                if scan.failure is not None:
-                    raise scan.failure from None
-            if isinstance(error, duckdb.InterruptException) or "interrupt" in str(error).lower():
-                raise KeyboardInterrupt from None
-            raise BadQuery(str(error)) from None
+            self._call(lambda: self._begin(statement))
+            reader = self._call(lambda: self._reader(statement, form))
+        except (duckdb.Error, RuntimeError) as error:
+            raise self._failure(error) from None
+        if reader is None:
+            return
+        batches = 0
+        while True:
+            try:
+                batch = self._call(lambda: next(reader, None))
+            except (duckdb.Error, RuntimeError, OSError, pa.ArrowException) as error:
+                raise self._failure(error) from None
+            if batch is None:
+                break
+            batches += 1
+            yield batch
+        if not batches:
+            yield pa.RecordBatch.from_pylist([], reader.schema)
 
-    def _make_tables(self, statement: str) -> None:
-        """Makes tables of the topics that the statement names, and of no others."""
-        for name in self._tables:
-            self._connection.execute(f"DROP VIEW IF EXISTS temp.{_quoted(name)}")
-        self._tables, self._scans = [], []
-        for number, topic in enumerate(_named(statement, self.topics())):
-            scan, expressions = self._scan(topic)
-            self._scans.append(_Watched(scan))
-            # Imported here, since its classes need pyarrow.
-            from kafkafs.arrow.dataset import ScanDataset
+    def _reader(self, statement: str, form: Form | None) -> pa.RecordBatchReader | None:
+        """What reads the result of a statement; None if it has none."""
+        relation = self._bound(statement)
+        if relation is None:
+            return None
+        names = _distinct(relation.columns)
+        numbered = relation.project(", ".join(f"#{number} AS c{number}" for number in range(1, len(names) + 1)))
+        columns = []
+        for number, (name, kind) in enumerate(zip(names, relation.types, strict=True), 1):
+            value = f"c{number}" if form is None else form(f"c{number}", kind)
+            columns.append(f"{value} AS {quoted(name)}")
+        return numbered.project(", ".join(columns)).to_arrow_reader(_ROWS)
 
-            self._connection.register(f"kafkafs_{number}", ScanDataset(self._scans[-1]))
-            self._connection.execute(
-                f"CREATE OR REPLACE TEMP VIEW {_quoted(topic)} AS SELECT {', '.join(expressions)} FROM kafkafs_{number}"
-            )
-            self._tables.append(topic)
+    def _begin(self, statement: str) -> None:
+        """Forgets the snapshots of the statement before, and takes those of the topics that this one names."""
+        self._topics, self._has_schemas = self._chosen(statement), None
+        for name, table in list(self._tables.items()):
+            table.begin()
+            if self._topics.get(name) != table.topic:
+                self._drop(name)
+        words = {(quote.replace('""', '"') or word).casefold() for quote, word in _WORD.findall(statement)}
+        if _LASTING.match(statement):
+            self._lasting |= words & self._topics.keys()
+        # An error of a statement that misses a table may end a transaction.
+        for name in self._topics if _LISTING.search(statement) else self._topics.keys() & words:
+            self._make_table(name)
+        for name in self._tables.keys() & (words | self._lasting):
+            if self._tables[name].schema != self._schema(self._tables[name].topic):
+                self._drop(name)
+                self._make_table(name)
+            self._tables[name].scan()
 
-    def _scan(self, topic: str) -> tuple[Scan, list[str]]:
-        """The scan of a topic, and what its table has of each message."""
-        found = self._log[topic]
-        text: Text = False if self._binary else "replace"
-        columns, expressions = list(COLUMNS), [_quoted(name) for name in COLUMNS]  # `offset` is a word of SQL
-        with suppress(InvalidOption):  # there are no schemas
-            scan = found.scan(decode="json", text=text, columns=[*columns, *_DECODED])
+    def _chosen(self, statement: str) -> dict[str, str]:
+        """The topics by their names as DuckDB compares them, without regard to case. Of several that differ in nothing
+        else, the one that the statement has as it is written; none of them if it has others too."""
+        chosen: dict[str, list[str]] = {}
+        for topic in self._log.topics:
+            chosen.setdefault(topic.casefold(), []).append(topic)
+        for name, topics in chosen.items():
+            if len(topics) > 1:
+                table = self._tables.get(name)
+                written = [topic for topic in topics if topic in statement]
+                if table is not None and name in self._lasting:
+                    written = [topic for topic in topics if topic == table.topic or topic in written]
+                chosen[name] = written
+        return {name: topics[0] for name, topics in chosen.items() if len(topics) == 1}
+
+    def _bound(self, statement: str) -> duckdb.DuckDBPyRelation | None:
+        """The relation of a statement; topics that it misses become tables."""
+        import duckdb
+
+        made = set()
+        while True:
+            try:
+                return self._connection.sql(statement)
+            except duckdb.CatalogException as error:
+                missing = _MISSING.search(str(error))
+                name = missing[1].casefold() if missing else ""
+                if name in made:
+                    raise
+                if name not in self._topics:
+                    same = sorted(topic for topic in self._log.topics if topic.casefold() == name)
+                    if same:
+                        names = " and ".join(same)
+                        advice = "name one of them, as it is written"
+                        raise InvalidOption(f"SQL does not tell the topics {names} apart: {advice}") from None
+                    raise
+                made.add(name)
+                self._tables.pop(name, None)  # it was dropped, or made in a transaction that was rolled back
+                self._make_table(name)
+                self._tables[name].scan()
+
+    def _make_table(self, name: str) -> None:
+        if name in self._tables:
+            return
+        # Imported here, since its classes need pyarrow.
+        from kafkafs.arrow.dataset import ScanDataset
+
+        topic = self._topics[name]
+        schema = self._schema(topic)
+        table = _Table(topic, schema, lambda: self._scan(topic, schema), self._lock)
+        columns = [quoted(column) for column in COLUMNS]  # `offset` is a word of SQL
+        if "value_json" in schema.names:
             value = "value_json::JSON AS value_json" if self._binary else _VALUE_JSON
-            return scan, [*expressions, _KEY_JSON, value, *_DECODED[2:]]
-        if not self._binary and _is_json(found):
-            expressions.append(_AS_JSON)
-        return found.scan(text=text), expressions
+            columns += [_KEY_JSON, value, *_DECODED[2:]]
+        else:
+            columns.append(_BYTES_AS_JSON if self._binary else _AS_JSON)
+        relation = self._connection.from_arrow(ScanDataset(table))
+        relation.project(", ".join(columns)).create_view(topic, replace=True)
+        self._tables[name] = table
+
+    def _drop(self, name: str) -> None:
+        topic = self._tables.pop(name).topic
+        self._connection.execute(f"DROP VIEW IF EXISTS main.{quoted(topic)}")
+
+    def _schema(self, topic: str) -> pa.Schema:
+        """What is read of a topic's messages."""
+        from kafkafs.arrow.rows import arrow_schema
+
+        import pyarrow as pa  # isort: skip
+
+        if self._has_schemas is None:
+            self._has_schemas = self._log.has_schemas
+        columns = [*COLUMNS, *(_DECODED if self._has_schemas or topic in KAFKAS_OWN_TOPICS else ())]
+        kind = pa.binary() if self._binary else pa.string()
+        return arrow_schema(columns, {"key": kind, "value": kind})
+
+    def _scan(self, topic: str, schema: pa.Schema) -> Scan:
+        text: Text = False if self._binary else "replace"
+        decoded = "value_json" in schema.names
+        return self._log[topic].scan(decode="json" if decoded else False, text=text, columns=schema.names)
+
+    def _interrupt(self) -> None:
+        for table in list(self._tables.values()):
+            table.stop()
+        self._connection.interrupt()
+
+    def _failure(self, error: Exception) -> Exception:
+        """What ended a statement: what ended the scan of a topic, or else DuckDB's message, which names the topic that
+        is probably meant instead of a table of DuckDB's own."""
+        for table in self._tables.values():
+            if table.failure is not None:
+                return table.failure
+        message = str(error)
+        missing = _MISSING.search(message)
+        if missing is None:
+            return BadQuery(message)
+        near = get_close_matches(missing[1], [*self._topics.values(), *self._own_tables()], n=1)
+        if near:
+            return BadQuery(_MEANT.sub(lambda _: f'\nDid you mean "{near[0]}"?', message))
+        topics = sorted(self._topics.values())
+        there = f"The topics here: {', '.join(topics[:_LISTED])}{' …' if topics[_LISTED:] else ''}"
+        return BadQuery(f"{_MEANT.sub('', message)}\n\n{there}")
+
+    def _own_tables(self) -> list[str]:
+        """The tables and views that this session has made, and the topics that it has used."""
+        import duckdb
+
+        with suppress(duckdb.Error):
+            found = self._connection.execute("SELECT table_name FROM information_schema.tables").fetchall()
+            return [name for (name,) in found]
+        return []
 
 
 class Where:
@@ -170,7 +327,7 @@ class Where:
         casts = "" if schemas is None else f" REPLACE ({_KEY_JSON}, {_VALUE_JSON})"
         more = f", {_AS_JSON}" if schemas is None else ""
         query = f"SELECT row FROM (SELECT *{casts}{more} FROM records) WHERE ({expression}\n) ORDER BY row"
-        self._query = "; ".join(_parsed(query))
+        self._query = "; ".join(statement.text for statement in _parsed(query))
         self._chosen(self._schema.empty_table())
 
     def __call__(self, tp: TopicPartition, block: RecordBlock) -> RecordBlock:
@@ -188,7 +345,9 @@ class Where:
         import numpy as np
         import pyarrow as pa
 
-        numbered = records.append_column("row", pa.array(np.arange(len(records))))
+        batches = [_in_microseconds(batch) for batch in records.to_batches()]
+        timely = pa.Table.from_batches(batches, _with_microseconds(records.schema))
+        numbered = timely.append_column("row", pa.array(np.arange(len(records))))
         try:
             self._connection.register("records", numbered)
             return self._connection.execute(self._query).fetchnumpy()["row"].astype(np.int64)
@@ -196,42 +355,94 @@ class Where:
             raise BadQuery(str(error)) from None
 
 
-class _Watched:
-    """A scan that remembers what ended it: DuckDB tells it in its own words."""
+class _Table:
+    """A topic as a scan that a dataset can be of: in each statement the topic's messages as of its first use."""
 
-    def __init__(self, scan: Scan, whole: _Watched | None = None) -> None:
-        self._scan, self._whole = scan, whole or self
-        self.failure: Exception | None = None
+    def __init__(self, topic: str, schema: pa.Schema, make: Callable[[], Scan], lock: Lock) -> None:
+        self.topic, self.schema = topic, schema
+        self.failure: Exception | None = None  # DuckDB tells in its own words what ended a scan
+        self._make, self._lock = make, lock
+        self._scan: Scan | None = None
 
-    @property
-    def schema(self) -> pa.Schema:
-        return self._scan.schema
+    def begin(self) -> None:
+        """Begins a statement."""
+        self._scan = self.failure = None
 
-    @property
-    def offsets(self) -> Mapping[int, tuple[int, int]]:
-        return self._scan.offsets
+    def scan(self) -> Scan:
+        """The scan of this statement. StorageError, OSError."""
+        with self._lock:  # DuckDB has several threads
+            if self._scan is None:
+                with self.watched():
+                    self._scan = self._make()
+            return self._scan
+
+    def stop(self) -> None:
+        """Ends the passes of the scan."""
+        if self._scan is not None:
+            self._scan.stop()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Remembers the error that ends the block."""
+        try:
+            yield
+        except (StorageError, OSError) as error:
+            self.failure = error
+            raise
 
     @property
     def bytes_read(self) -> int:
-        return self._scan.bytes_read
+        return 0 if self._scan is None else self._scan.bytes_read
+
+    @property
+    def offsets(self) -> Mapping[int, tuple[int, int]]:
+        return self.scan().offsets
 
     def narrowed(
         self,
         columns: Sequence[str],
         partitions: Mapping[int, tuple[OffsetRange, TimeRange | None]],
         key: bytes | None,
-    ) -> Any:
-        return _Watched(self._scan.narrowed(columns, partitions, key), self._whole)
+    ) -> _Narrowed:
+        return _Narrowed(self, self.scan().narrowed(columns, partitions, key))
+
+
+class _Narrowed:
+    """What a query needs of a table."""
+
+    def __init__(self, table: _Table, scan: Scan) -> None:
+        self._table, self._scan = table, scan
 
     def count(self) -> int:
-        return self._scan.count()
+        with self._table.watched():
+            return self._scan.count()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self._scan
-        except (StorageError, OSError) as error:
-            self._whole.failure = error
-            raise
+        with self._table.watched():
+            yield from map(_in_microseconds, self._scan)
+
+
+def _with_microseconds(schema: pa.Schema) -> pa.Schema:
+    from kafkafs.arrow.rows import TYPES
+
+    place = schema.get_field_index("timestamp")
+    return schema if place < 0 else schema.set(place, schema.field(place).with_type(TYPES["timestamp"]))
+
+
+def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with timestamps as DuckDB has them: those that it cannot have are infinite."""
+    schema = _with_microseconds(batch.schema)
+    if schema == batch.schema:
+        return batch
+    import numpy as np
+    import pyarrow as pa
+
+    place = schema.get_field_index("timestamp")
+    ms = batch.column(place).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    us = np.clip(ms, _LEAST_MS, _MOST_MS) * 1000
+    us[ms > _MOST_MS] = _INFINITY
+    us[ms < _LEAST_MS] = -_INFINITY
+    return batch.set_column(place, schema.field(place), pa.array(us).cast(schema.field(place).type))
 
 
 def _connection(spill: str, *, allow_files: bool) -> duckdb.DuckDBPyConnection:
@@ -255,13 +466,13 @@ def _connection(spill: str, *, allow_files: bool) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _parsed(text: str) -> list[str]:
+def _parsed(text: str) -> list[Statement]:
     """The statements of a text. OFFSET is a word of SQL, so a column of that name is quoted where it must be: where the
     text means nothing without. BadQuery."""
     import duckdb
 
-    def parsed(text: str) -> list[str]:
-        return [statement.query for statement in duckdb.extract_statements(text)]
+    def parsed(text: str) -> list[Statement]:
+        return [_statement(statement) for statement in duckdb.extract_statements(text)]
 
     try:
         text.encode()  # DuckDB takes no surrogates, which stand for bytes of a command line that are not UTF-8
@@ -274,38 +485,28 @@ def _parsed(text: str) -> list[str]:
         raise BadQuery(str(error)) from None
 
 
-def _named(statement: str, topics: Sequence[str]) -> list[str]:
-    """The topics whose names occur in the statement. DuckDB does not tell names apart by their case: of topics that
-    differ in nothing else, the one that is written as the topic is."""
-    text = statement.casefold()
-    found: dict[str, str] = {}
-    for topic in topics:
-        name = topic.casefold()
-        if name not in text:
-            continue
-        other = found.get(name)
-        if other is not None and (topic in statement) == (other in statement):
-            raise InvalidOption(
-                f"SQL does not tell the topics {other} and {topic} apart: name one of them, as it is written"
-            )
-        if other is None or topic in statement:
-            found[name] = topic
-    return list(found.values())
+def _statement(parsed: duckdb.Statement) -> Statement:
+    import duckdb
+
+    kinds, results = duckdb.StatementType, duckdb.ExpectedResultType
+    text, expected = parsed.query.strip(), parsed.expected_result_type
+    # DuckDB gives the number of rows that a statement has changed as if that were a row of a result.
+    has_result = results.QUERY_RESULT in expected and results.CHANGED_ROWS not in expected
+    if parsed.type == kinds.MULTI:  # PIVOT
+        has_result = True
+    elif parsed.type in (kinds.INSERT, kinds.UPDATE, kinds.DELETE, kinds.MERGE_INTO):
+        has_result = "returning" in text.casefold()
+    return Statement(text, has_result, parsed.type == kinds.EXPLAIN)
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _is_json(topic: Any) -> bool:
-    """Whether the last value of a partition is a JSON object or array; of the first partition that has one."""
-    import json
-
-    with suppress(StorageError, OSError):
-        for message in topic.messages(offsets="last-1"):
-            if message.value is not None:
-                try:
-                    return isinstance(json.loads(message.value.decode()), dict | list)
-                except (ValueError, RecursionError):
-                    return False
-    return False
+def _distinct(names: Iterable[str]) -> list[str]:
+    """The names, numbered where one comes again."""
+    taken = set(names)
+    distinct: list[str] = []
+    for name in names:
+        number, unique = 0, name
+        while unique in distinct or (number and unique in taken):
+            number += 1
+            unique = f"{name}_{number}"
+        distinct.append(unique)
+    return distinct

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +25,14 @@ from kafkafs.arrow.arguments import whole_number
 from kafkafs.arrow.keywords import checked_keywords
 from kafkafs.arrow.rows import MILLISECONDS, TYPES
 from storage.types import NO_TIMESTAMP, OffsetRange, TimeRange
+
+
+class Messages(Protocol):
+    """The messages of a scan that a query needs."""
+
+    def count(self) -> int: ...
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]: ...
 
 
 class Scan(Protocol):
@@ -41,11 +49,7 @@ class Scan(Protocol):
         columns: Sequence[str],
         partitions: Mapping[int, tuple[OffsetRange, TimeRange | None]],
         key: bytes | None,
-    ) -> Self: ...
-
-    def count(self) -> int: ...
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]: ...
+    ) -> Messages: ...
 
 
 Columns = Sequence[str] | dict[str, pc.Expression] | None
@@ -251,7 +255,7 @@ def _bounds(scan: Scan, wanted: pc.Expression | None) -> dict[int, tuple[OffsetR
         if wanted is not None and name in schema.names and _uses(wanted, name, schema)
     }
     may_be = _Possible(wanted, schema)
-    times = _times(may_be) if "timestamp" in used else None
+    times = _times(may_be, schema.field("timestamp").type) if "timestamp" in used else None
     found = {}
     for partition, (first, end) in scan.offsets.items():
         here = pc.field("partition") == pa.scalar(partition, pa.int32()) if "partition" in used else pc.scalar(True)
@@ -285,16 +289,19 @@ def _may_be_at(may_be: _Possible, here: pc.Expression, offset: int, side: str) -
     return may_be(here & _SIDES[side]("offset", offset))
 
 
-def _times(may_be: _Possible) -> TimeRange | None:
-    """Between which times the filter may be true; None: at any, or without one."""
+def _times(may_be: _Possible, kind: pa.DataType) -> TimeRange | None:
+    """Between which times the filter may be true; None: at any, or without one. `kind`: the column's type."""
     least, most = _YEARS_MS
 
+    def moment(ms: int) -> pa.Scalar:
+        return pa.scalar(ms, MILLISECONDS).cast(kind)
+
     def at(ms: int, side: str) -> bool:
-        return may_be(_SIDES[side]("timestamp", pa.scalar(ms, MILLISECONDS)))
+        return may_be(_SIDES[side]("timestamp", moment(ms)))
 
     try:
         # Without a timestamp, which is -1, a message is in no range of times.
-        if may_be(pc.field("timestamp") == pa.scalar(NO_TIMESTAMP, MILLISECONDS)):
+        if may_be(pc.field("timestamp") == moment(NO_TIMESTAMP)):
             return None
         start, end = _hull(least, most, at)
     except pa.ArrowInvalid:  # a unit so fine that it cannot express these years

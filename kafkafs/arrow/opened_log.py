@@ -256,6 +256,17 @@ class Log:
         self._source.log_dirs.refresh()
         return {name: Topic(self._source, name) for name in self._source.log_dirs.topics()}
 
+    @property
+    def has_schemas(self) -> bool:
+        """Whether there are schemas by which keys and values can be decoded. StorageError, OSError."""
+        from kafkafs.arrow.block_texts import schemas_for
+
+        try:
+            schemas_for(self._source.paths, self._source.schemas)
+        except InvalidOption:
+            return False
+        return True
+
     def __getitem__(self, topic: str) -> Topic:
         """The topic of this name. NotHere, which is a KeyError; OSError."""
         topics = self.topics

@@ -133,17 +133,28 @@ class Place:
     position: int | None = None
 
 
+class Stopped(Exception):
+    """The scan is no longer wanted."""
+
+
 class Progress:
-    """What all passes of a scan have read and skipped. Thread-safe."""
+    """What all passes of a scan have read and skipped, and whether they go on. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._bytes_read = 0
+        self._stopped = False
         self._skipped: dict[Place, None] = {}  # in order, each once
 
     def add(self, size_bytes: int) -> None:
+        """Counts bytes that were read. Stopped."""
         with self._lock:
             self._bytes_read += size_bytes
+        if self._stopped:
+            raise Stopped
+
+    def stop(self) -> None:
+        self._stopped = True
 
     def skip(self, place: Place) -> None:
         with self._lock:
@@ -357,6 +368,10 @@ class Scan:
                         block = self._wanted(part, block)
                         if len(block):
                             yield split.tp, block
+
+    def stop(self) -> None:
+        """Ends all passes, also of other threads, with Stopped."""
+        self._progress.stop()
 
     def narrowed(
         self,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 
@@ -73,6 +73,14 @@ def logging_disabled() -> Iterator[None]:
         yield
     finally:
         logging.disable(logging.NOTSET)
+
+
+def leave_at_once(code: int) -> NoReturn:
+    """Ends the process although a thread runs a library's code that cannot be interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 # Standard streams that are closed, or that cannot be written to.

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
 from kafkafs.cli import echo, say
-from kafkafs.cli.process import interrupt_quietly, name_of_failed
+from kafkafs.cli.process import INTERRUPTED, interrupt_quietly, leave_at_once, name_of_failed
 from kafkafs.cli.shared_options import ISOLATION, LOGDIR, SCHEMAS, TIER, check_destination, open_log_dir, tier
-from kafkafs.cli.terminal import bytes_json, print_table
+from kafkafs.cli.terminal import print_table
+from kafkafs.cli.whole_file import whole_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kafkafs.arrow.database import Database
+    from kafkafs.arrow.database import Database, Statement
 
 _MOST_ROWS: Final = 1000  # of a table for people
 _MOST_CHARACTERS: Final = 100_000  # of a cell of a table
+_GROUP_ROWS: Final = 122_880  # of a row group of Parquet
+_GROUP_BYTES: Final = 64 << 20
+_QUOTED: Final = re.compile(r'[",\r\n]|^$')  # a cell that CSV has in quotes
 _HELP: Final = """\
 .tables           the topics
 .schema TOPIC     its columns
-.help  .quit      this text; the end (or ^D)
+.help  .quit      this text; the end (also quit, or ^D)
 Other lines are SQL, up to a semicolon at the end of a line."""
 
 
@@ -41,9 +45,8 @@ Other lines are SQL, up to a semicolon at the end of a line."""
     "--format",
     "form",
     type=click.Choice(["table", "csv", "jsonl", "parquet"]),
-    default="table",
-    show_default=True,
-    help=f"How results are printed. A table has at most {_MOST_ROWS} rows.",
+    help=f"How results are printed. By default as FILE ends (.csv, .jsonl, .parquet), otherwise as a table, of at most"
+    f" {_MOST_ROWS} rows.",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write there, not to stdout.")
 @click.option("--binary", is_flag=True, help="Keys and values are BLOBs, not text.")
@@ -56,7 +59,7 @@ def sql(
     ctx: click.Context,
     logdir: Path,
     query: str | None,
-    form: str,
+    form: str | None,
     output: Path | None,
     binary: bool,
     schemas_path: Path | None,
@@ -67,22 +70,25 @@ def sql(
 
     Each topic is a table with the columns key, value, topic, partition, offset, timestamp (TIMESTAMP WITH TIME ZONE;
     the session is in UTC), timestampType and headers. Keys and values are text, with U+FFFD for bytes that are not
-    UTF-8. Where schemas are, and in Kafka's own topics, there are also key_json, value_json, value_schema_id and
-    decode_error; elsewhere value_json, if the topic's last value is a JSON object or array (a value that is none is
-    NULL). A name with other characters than letters, digits and _ needs quotes: "my-topic"; offset needs none. A filter
-    on offset, partition or timestamp, or for one key, reads only what it needs, and a query only the columns that it
-    names. A statement sees the messages that are there when it begins.
+    UTF-8. value_json is the value as JSON, and NULL if the value is not JSON. If schemas are available, and for Kafka's
+    internal topics, there are also key_json, value_schema_id and decode_error. A name with other characters than
+    letters, digits and _ needs quotes: "my-topic"; offset needs none. A filter on offset, partition or timestamp, or
+    for one key, reads only what it needs, and a query only the columns that it names. A statement sees the messages
+    that are in the log when the statement begins.
 
-    QUERY may have several statements, or be .tables or .schema TOPIC. A prompt has these too, .help, .quit, and a
-    history ($XDG_STATE_HOME/kafkafs/sql_history). A table escapes control characters, cuts cells of more than 100,000,
-    and says when there are more rows. In csv and jsonl bytes that are not UTF-8 are {"base64":"..."}, timestamps ISO
-    8601; in csv lists and structs are JSON. What exceeds DuckDB's memory goes to a temporary directory that is not in
-    LOGDIR.
+    QUERY may have several statements, or be .tables or .schema TOPIC. A prompt has these too, .help, quit, and a
+    history ($XDG_STATE_HOME/kafkafs/sql_history). ^C ends a statement, and a second ^C the program.
+    A table escapes control characters, cuts cells of more than 100,000, and says when there are more rows. What exceeds
+    DuckDB's memory goes to a temporary directory that is not in LOGDIR.
+
+    FILE takes the result of one statement. It appears when the result is complete: until then, and if the query fails,
+    the previous FILE stays. kafkafs writes to FIFOs and devices, and refuses symbolic links. In csv NULL is nothing,
+    and an empty text is "". The contract, section "SQL", has the text of each type.
 
     \b
     kafkafs sql /var/kafka "SELECT max(offset) FROM orders WHERE timestamp >= '2026-11-20'"
     kafkafs sql /var/kafka "SELECT value_json->>'item' AS item, count(*) FROM orders GROUP BY item"
-    kafkafs sql /var/kafka 'SELECT * FROM orders JOIN "orders-dlq" USING (key)' -o joined.txt
+    kafkafs sql /var/kafka 'SELECT * FROM orders JOIN "orders-dlq" USING (key)' -o joined.parquet
 
     Exit code: 2 what DuckDB refuses; 4 damage and lost messages, with their place.
     """
@@ -91,54 +97,78 @@ def sql(
     from kafkafs.arrow.opened_log import open_log
 
     interrupt_quietly(ctx)
+    chosen = _form(form, output)
     if output is not None:
         check_destination(output, logdir)
-    elif form == "parquet" and sys.stdout.isatty():
+    elif chosen == "parquet" and sys.stdout.isatty():
         raise click.UsageError("--format parquet is not for a terminal: -o FILE")
-    log_dir = open_log_dir(logdir)
+    open_log_dir(logdir)
+    opened: list[Database] = []
+
+    def database() -> Database:
+        log = open_log(logdir, isolation, schemas_path, tier())
+        opened.append(Database(log, binary=binary, allow_files=allow_files))
+        return opened[-1]
+
     try:
-        with Database(
-            open_log(logdir, isolation, schemas_path, tier()), binary=binary, allow_files=allow_files
-        ) as database:
-            if query is None and sys.stdin.isatty():
-                _prompt(database, form)
-                return
-            text = query if query is not None else sys.stdin.read()
-            with _destination(output) as out:
-                if query is not None and query.startswith("."):
-                    with _stdout(out):
-                        _dot(database, query.split())
-                    return
-                for statement in database.statements(text):
-                    with _progress(database):
-                        _write(database.run(statement), form, out)
+        if query is None and sys.stdin.isatty():
+            _prompt(database, chosen, output)
+            return
+        text = query if query is not None else sys.stdin.read()
+        with database() as session:
+            if text.startswith(".") and query is not None:
+                with _destination(output) as out, _stdout(out):
+                    _dot(session, text.split())
+            else:
+                _run(session, text, chosen, output)
     except ImportError as error:
         raise click.UsageError(str(error)) from None
-    except BadQuery as error:
-        raise click.UsageError(_with_hint(str(error), log_dir.topics())) from None
-    except InvalidOption as error:
+    except (BadQuery, InvalidOption) as error:
         raise click.UsageError(str(error)) from None
+    except KeyboardInterrupt:
+        if any(session.is_busy for session in opened):
+            say("interrupted")
+            leave_at_once(INTERRUPTED)
+        raise
+    finally:
+        if any(session.is_busy for session in opened):
+            leave_at_once(0)
 
 
-def _with_hint(message: str, topics: list[str]) -> str:
-    if "does not exist" in message and "Table" in message:
-        message += f"\n\nThe topics here: {', '.join(topics[:20])}{' …' if len(topics) > 20 else ''}"
-    return message
+def _form(form: str | None, output: Path | None) -> str:
+    """The form of results: as it is named, or as FILE is."""
+    suffix = "" if output is None else output.suffix.removeprefix(".")
+    return form or (suffix if suffix in _WRITERS else "table")
+
+
+def _run(database: Database, text: str, form: str, output: Path | None) -> None:
+    """Runs the statements of a text. Nothing is run if FILE, or Parquet, would have more results than one, or none."""
+    statements = database.statements(text)
+    results = sum(statement.has_result for statement in statements)
+    if results != 1 and (output is not None or form == "parquet"):
+        what = "-o FILE" if output is not None else "--format parquet"
+        raise click.UsageError(
+            f"{what} takes the result of one statement, and {results or 'none'} of these {len(statements)} have one. "
+            + ("Give each its own FILE" if results else "SELECT has a result, CREATE, INSERT and SET have none")
+        )
+    with _destination(output) as out:
+        for statement in statements:
+            with _progress(database):
+                if statement.has_result:
+                    write_result(database, statement, form, out)
+                else:
+                    for _ in database.run(statement.text):
+                        pass
 
 
 @contextmanager
 def _destination(path: Path | None) -> Iterator[BinaryIO]:
-    """Where results go; a file that could not be completed is removed."""
+    """Where results go."""
     if path is None:
         yield sys.stdout.buffer
         return
-    with path.open("wb") as file:
-        try:
-            yield file
-        except BaseException:
-            with suppress(OSError):
-                path.unlink()
-            raise
+    with whole_file(path) as file:
+        yield file
 
 
 @contextmanager
@@ -171,9 +201,14 @@ def _progress(database: Database) -> Iterator[None]:
         thread.join()
 
 
-def _write(batches: Iterator[pa.RecordBatch], form: str, out: BinaryIO) -> None:
+def write_result(database: Database, statement: Statement, form: str, out: BinaryIO) -> None:
+    """Writes the result of a statement."""
+    from kafkafs.arrow import result_forms
+
+    forms = {"jsonl": result_forms.json, "parquet": result_forms.parquet}
+    write = _plan if statement.is_plan and form == "table" else _WRITERS[form]
     try:
-        _WRITERS[form](batches, out)
+        write(database.run(statement.text, forms.get(form, result_forms.text)), out)
         out.flush()
     except OSError as error:
         if out is sys.stdout.buffer:
@@ -181,89 +216,40 @@ def _write(batches: Iterator[pa.RecordBatch], form: str, out: BinaryIO) -> None:
         raise
 
 
-def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[str], list[Any]]]:
-    for batch in batches:
-        columns = [_values(column) for column in batch.columns]
-        for row in zip(*columns, strict=True):
-            yield batch.schema.names, list(row)
-
-
-def _values(column: pa.Array) -> list[Any]:
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(column.type):
-        # Beyond what Python's datetime has, the number.
-        try:
-            return [None if value is None else _moment(value) for value in column.to_pylist()]
-        except (ValueError, OverflowError):
-            return column.cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
-    return column.to_pylist()  # type: ignore[no-any-return]
-
-
-def _moment(value: datetime) -> str:
-    zone = value.tzinfo is not None
-    text = (value.astimezone(UTC).replace(tzinfo=None) if zone else value).isoformat(timespec="milliseconds")
-    return text + "Z" * zone
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it: bytes that are no text as in jsonl."""
-    if isinstance(value, bytes):
-        return bytes_json(value)
-    if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, float) and value not in (value, float("inf"), float("-inf")):
-        return str(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return _moment(value) if isinstance(value, datetime) else str(value)
-
-
-def _text(value: Any) -> str | None:
-    """Of a cell: text as it is, everything else as JSON has it."""
-    plain = _plain(value)
-    if plain is None or isinstance(plain, str):
-        return plain
-    return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
-
-
-def _texts(column: pa.Array) -> list[Any]:
-    """The cells of a column; a CSV writer makes the text of numbers itself, as JSON has it."""
-    import pyarrow as pa
-
-    values = _values(column)
-    if pa.types.is_string(column.type) or pa.types.is_integer(column.type):
-        return values
-    return [_text(value) for value in values]
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str | None, ...]]:
+    return zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def _table(batches: Iterator[pa.RecordBatch], out: BinaryIO) -> None:
     rows: list[list[str | None]] = []
-    names, more = None, False
+    names, more = [], False
     for batch in batches:
         names = batch.schema.names
-        for _, row in _rows([batch.slice(0, _MOST_ROWS - len(rows))]):
-            cells = map(_text, row)
-            rows.append([f"{cell[:_MOST_CHARACTERS]}…" if cell and cell[_MOST_CHARACTERS:] else cell for cell in cells])
-        if len(rows) == _MOST_ROWS:
+        for row in islice(_rows(batch), _MOST_ROWS + 1 - len(rows)):
+            rows.append([f"{cell[:_MOST_CHARACTERS]}…" if cell and cell[_MOST_CHARACTERS:] else cell for cell in row])
+        if len(rows) > _MOST_ROWS:
             more = True
             break
-    if names is None:
-        return
-    if out is sys.stdout.buffer:
-        print_table(names, rows)
-    else:
-        with _stdout(out):
-            print_table(names, rows)
+    with _stdout(out):
+        print_table(names, rows[:_MOST_ROWS])
     if more:
         say(f"note: a table has at most {_MOST_ROWS} rows; --format csv, jsonl or parquet has all")
+
+
+def _plan(batches: Iterator[pa.RecordBatch], out: BinaryIO) -> None:
+    """What EXPLAIN says, as DuckDB has drawn it."""
+    with _stdout(out):
+        for batch in batches:
+            for cell in batch.columns[-1].to_pylist():
+                echo(cell)
 
 
 @contextmanager
 def _stdout(out: BinaryIO) -> Iterator[None]:
     """What is printed goes to `out`."""
+    if out is sys.stdout.buffer:
+        yield
+        return
     before, sys.stdout = sys.stdout, io.TextIOWrapper(out, "utf-8", write_through=True)
     try:
         yield
@@ -273,38 +259,45 @@ def _stdout(out: BinaryIO) -> Iterator[None]:
 
 
 def _csv(batches: Iterator[pa.RecordBatch], out: BinaryIO) -> None:
-    text = io.TextIOWrapper(out, "utf-8", newline="")
-    writer, headed = csv.writer(text, lineterminator="\n"), False
-    try:
-        for batch in batches:
-            if not headed:
-                writer.writerow(batch.schema.names)
-                headed = True
-            writer.writerows(zip(*map(_texts, batch.columns), strict=True))
-        text.flush()
-    finally:
-        with suppress(OSError, ValueError):
-            text.detach()
+    for number, batch in enumerate(batches):
+        lines = [_csv_line(batch.schema.names)] if not number else []
+        lines += map(_csv_line, _rows(batch))
+        out.write("".join(lines).encode())
+
+
+def _csv_line(cells: Sequence[str | None]) -> str:
+    """A line of RFC 4180. Nothing is NULL, quotes with nothing in them are an empty text; but a line is never empty."""
+    return (",".join(map(_csv_cell, cells)) or '""') + "\n"
+
+
+def _csv_cell(text: str | None) -> str:
+    if text is None:
+        return ""
+    return '"' + text.replace('"', '""') + '"' if _QUOTED.search(text) else text
 
 
 def _jsonl(batches: Iterator[pa.RecordBatch], out: BinaryIO) -> None:
-    for names, row in _rows(batches):
-        line = json.dumps(dict(zip(names, map(_plain, row), strict=True)), ensure_ascii=False, separators=(",", ":"))
-        out.write(line.encode(errors="surrogatepass") + b"\n")
+    for batch in batches:
+        names = (json.dumps(name, ensure_ascii=False).replace("%", "%%") for name in batch.schema.names)
+        line = "{" + ",".join(f"{name}:%s" for name in names) + "}\n"
+        rows = (tuple("null" if value is None else value for value in row) for row in _rows(batch))
+        out.write("".join(line % row for row in rows).encode())
 
 
 def _parquet(batches: Iterator[pa.RecordBatch], out: BinaryIO) -> None:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    writer = None
-    try:
+    first = next(batches)
+    with pq.ParquetWriter(out, first.schema) as writer:
+        group, rows, size_bytes = [first], first.num_rows, first.nbytes
         for batch in batches:
-            if writer is None:
-                writer = pq.ParquetWriter(out, batch.schema)
-            writer.write_batch(batch)
-    finally:
-        if writer is not None:
-            writer.close()
+            if rows >= _GROUP_ROWS or size_bytes >= _GROUP_BYTES:
+                writer.write_table(pa.Table.from_batches(group))
+                group, rows, size_bytes = [], 0, 0
+            group.append(batch)
+            rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+        writer.write_table(pa.Table.from_batches(group, first.schema))
 
 
 _WRITERS: Final[dict[str, Callable[[Iterator[Any], BinaryIO], None]]] = {
@@ -315,45 +308,63 @@ _WRITERS: Final[dict[str, Callable[[Iterator[Any], BinaryIO], None]]] = {
 }
 
 
-def _prompt(database: Database, form: str) -> None:
-    """Reads statements from a terminal until ^D. ^C ends a statement, or what was typed of one."""
+def _prompt(open_database: Callable[[], Database], form: str, output: Path | None) -> None:
+    """Reads statements from a terminal until ^D. ^C ends a statement, or what was typed of one; KeyboardInterrupt if it
+    comes again."""
     from kafkafs.arrow.database import BadQuery
     from kafkafs.arrow.log_dirs import InvalidOption
     from storage.errors import StorageError
 
+    if form == "parquet" and output is None:
+        raise click.UsageError("--format parquet at the prompt needs -o FILE")
     history = _history()
     typed: list[str] = []
-    echo("SQL over topics (DuckDB). .tables lists them, .help helps.")
-    while True:
-        try:
-            line = input("   ...> " if typed else "kafkafs> ")
-            if not typed and line.strip().startswith("."):
-                if line.strip() in (".quit", ".exit"):
+    is_written = was_interrupted = False
+    with ExitStack() as sessions:
+        sessions.callback(_keep_history, history)
+        database = sessions.enter_context(open_database())
+        echo("SQL over topics (DuckDB). .tables lists them, .help helps.")
+        while True:
+            try:
+                line = input("   ...> " if typed else "kafkafs> ")
+                was_interrupted = False
+                if not typed and line.strip(" ;") in ("quit", "exit", ".quit", ".exit"):
                     break
-                _dot(database, line.split())
-                continue
-            typed.append(line)
-            if not line.rstrip().endswith(";"):
-                typed = typed if "".join(typed).strip() else []
-                continue
-            text, typed = "\n".join(typed), []
-            for statement in database.statements(text):
-                with _progress(database):
-                    _write(database.run(statement), form, sys.stdout.buffer)
-        except EOFError:
-            echo()
-            break
-        except KeyboardInterrupt:
-            typed = []
-            echo()
-        except (BadQuery, InvalidOption, StorageError) as error:
-            echo(_with_hint(str(error), database.topics()))
-    if history is not None:
+                if not typed and line.strip().startswith("."):
+                    _dot(database, line.split())
+                    continue
+                typed.append(line)
+                if not line.rstrip().endswith(";"):
+                    typed = typed if "".join(typed).strip() else []
+                    continue
+                text, typed = "\n".join(typed), []
+                for statement in database.statements(text):
+                    if statement.has_result and is_written:
+                        raise BadQuery(f"{output} has the result of a statement already: begin anew with another FILE")
+                    _run(database, statement.text, form, output if statement.has_result else None)
+                    is_written |= statement.has_result and output is not None
+            except EOFError:
+                echo()
+                break
+            except KeyboardInterrupt as interrupt:
+                if was_interrupted or isinstance(interrupt.__context__, KeyboardInterrupt):
+                    raise
+                typed, was_interrupted = [], True
+                echo()
+                if database.is_busy:
+                    echo("The statement does not end yet. A new session begins, without its tables, views and macros.")
+                    database = sessions.enter_context(open_database())
+            except (BadQuery, InvalidOption, StorageError, click.UsageError) as error:
+                echo(error)
+
+
+def _keep_history(file: Path | None) -> None:
+    if file is not None:
         import readline
 
         with suppress(OSError):
-            readline.write_history_file(history)
-            history.chmod(0o600)
+            readline.write_history_file(file)
+            file.chmod(0o600)
 
 
 def _history() -> Path | None:
@@ -379,6 +390,6 @@ def _dot(database: Database, words: list[str]) -> None:
         echo("\n".join(database.topics()))
     elif words[0] == ".schema" and len(words) == 2:
         name = words[1].strip('"').replace('"', '""')
-        _write(database.run(f'SELECT column_name, column_type FROM (DESCRIBE "{name}")'), "table", sys.stdout.buffer)
+        _run(database, f'SELECT column_name, column_type FROM (DESCRIBE "{name}")', "table", None)
     else:
         echo(_HELP)

@@ -82,7 +82,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     if a text is too long to align the others with it."""
     texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     numeric = [all(_is_number(row[i]) for row in texts) for i in range(len(columns))]
-    lines = [list(columns), *texts]
+    columns = [printable(column) for column in columns]  # SQL may name them
+    lines = [columns, *texts]
     widths = [
         max(len(line[i]) for line in lines if numeric[i] or line is lines[0] or len(line[i]) <= _ALIGNED)
         for i in range(len(columns))
