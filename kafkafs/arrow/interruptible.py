@@ -42,7 +42,9 @@ class Caller:
         call = self._running = _Call(function)
         try:
             self._calls.put(call)
-            call.ended.wait()
+            # A signal that comes just before a wait without an end does not end it.
+            while not call.ended.wait(_AGAIN_SECONDS):
+                pass
         except KeyboardInterrupt:
             self.interrupt()
             raise

@@ -12,6 +12,7 @@ import subprocess
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("duckdb", reason="no duckdb: install the extra `sql`")
@@ -530,7 +531,7 @@ def test_an_interrupt_ends_a_statement(tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     with process("sql", SAMPLE, ENDLESS, "-o", file, env={**os.environ, "TMPDIR": str(temporary)}) as child:
-        wait_for("a database", lambda: any(temporary.iterdir()))
+        wait_for("a statement that runs", lambda: psutil.Process(child.pid).num_threads() > 2)
         child.send_signal(signal.SIGINT)
         _, said = child.communicate(timeout=60)
     assert child.returncode == INTERRUPTED
