@@ -46,7 +46,8 @@ def ask(broker: Broker, queries: Mapping[str, Mapping[str, str]], directory: Pat
     client = {"kafka.bootstrap.servers": broker.address}
     queries_file.write_text(json.dumps([{**client, **options} for options in queries.values()]))
     command = [str(PYTHON), str(SCRIPT), str(queries_file), str(answers), *jars()]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ours = ("PYTHONPATH", "SPARK_HOME")  # of another Python and Spark
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
     done = subprocess.run(command, capture_output=True, text=True, timeout=560, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return dict(zip(queries, json.loads(answers.read_text()), strict=True))

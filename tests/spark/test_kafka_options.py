@@ -106,6 +106,7 @@ def check(theirs: Answer, ours: Answer, case: str) -> None:
         assert f"InvalidOption: {better}" in ours["error"]
         assert "error" not in theirs
     elif "error" in theirs:
+        assert case in REFUSED, theirs["error"]
         kind = "DataLoss" if case == "ending_beyond" else "InvalidOption"
         assert f"{kind}: {REFUSED[case]}" in ours["error"]
     else:
