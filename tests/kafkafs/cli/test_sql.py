@@ -64,6 +64,7 @@ def test_a_topic_is_a_table() -> None:
 def test_the_topics_are_listed(tmp_path: Path) -> None:
     topics = sorted(path.name.removesuffix("-0") for path in SAMPLE.glob("*-0"))
     assert [row["name"] for row in rows(SAMPLE, "show tables")] == topics
+    assert text_of("sql", SAMPLE, "CREATE TABLE zebra (a INT); SHOW TABLES", "--format", "csv").split()[-1] == "zebra"
     assert text_of("sql", SAMPLE, ".tables").split() == topics
     assert text_of("sql", SAMPLE, ".tables", "-o", tmp_path / "x") == ""
     assert (tmp_path / "x").read_text().split() == topics
