@@ -11,8 +11,10 @@ The steps of opening; what a crash after each leaves:
 Closing:
 
 7. close every log: everything is synced, each producer snapshot written
-8. write the checkpoints, recovery points first   → still unclean, but little is left to recover
-9. write `.kafka_cleanshutdown` with the broker epoch that it had, if every partition was recovered and closed
+8. write the checkpoints, recovery points first, and complete the changes of topics' configurations that failed
+                                                  → still unclean, but little is left to recover
+9. write `.kafka_cleanshutdown` with the broker epoch that it had, if every partition was recovered and closed, and
+   step 8 succeeded
 10. release the lock
 """
 
@@ -165,10 +167,12 @@ class OwnedLogs:
         # Has its own locking.
         self._checkpoints = checkpoints
         self._commits = commits
-        # These guard an order of steps, no field: see above. `_describing` is held while topic.properties are written.
+        # These guard an order of steps: see above. `_describing` is held while topic.properties are written.
         self._checkpointing = Lock()
         self._noting = Lock()
         self._describing = Lock()
+        # Guarded by `_describing`: the topics whose last change of configuration failed.
+        self._half_changed: set[str] = set()
         # Guarded by the lock.
         self._lock = Lock()
         self._turns: dict[TopicPartition, RLock] = {}
@@ -363,7 +367,9 @@ class OwnedLogs:
         logs, including those that are being opened. Returns that. One call at a time. OSError."""
         try:
             with self._describing:
+                self._half_changed.add(topic)
                 partition_dirs.write_overrides(self._disk, directories, overrides)
+                self._half_changed.discard(topic)
         finally:
             # The first file counts: the change may be in force although a later one could not be written.
             config = self._log_dir.topic_info(topic).config
@@ -373,6 +379,15 @@ class OwnedLogs:
             for log in logs:
                 log.reconfigure(config)
         return config
+
+    def complete_changes(self) -> None:
+        """Completes the changes of topics' configurations that failed. StorageError, OSError."""
+        with self._describing:
+            topics = sorted(self._half_changed)
+        for topic in topics:
+            with contextlib.suppress(UnknownTopicOrPartition):  # removed since
+                for number in self._log_dir.partitions(topic):
+                    self._mend_properties(TopicPartition(topic, number))
 
     def offsets_of(self, log: PartitionLog) -> PartitionOffsets:
         """A log's checkpoint lines as of now."""
@@ -521,7 +536,8 @@ class OwnedLogs:
         first = TopicPartition(tp.topic, self._log_dir.partitions(tp.topic)[0])
         directory = self._log_dir.path / tp.dir_name
         unfinished = directory / (names.TOPIC_PROPERTIES + names.TEMPORARY_SUFFIX)
-        is_copy = tp != first and exists(directory / names.TOPIC_PROPERTIES)
+        original = self._log_dir.path / first.dir_name / names.TOPIC_PROPERTIES
+        is_copy = tp != first and exists(original)
         if not is_copy and not exists(unfinished):
             return
         with self._describing:
@@ -529,7 +545,7 @@ class OwnedLogs:
                 self._disk.unlink(unfinished)
             if not is_copy:
                 return
-            overrides = topic_properties.read(self._log_dir.path / first.dir_name / names.TOPIC_PROPERTIES)
+            overrides = topic_properties.read(original)
             if overrides is not None:
                 partition_dirs.write_overrides(self._disk, [directory], overrides)
 
@@ -594,7 +610,7 @@ class Opening:
 @dataclass(frozen=True, slots=True)
 class Closing:
     """The result: whether the directory is marked as cleanly shut down, which partitions did not close and why, and
-    what kept the directory's own files from being written."""
+    what kept the directory's own files, or a changed topic.properties, from being written."""
 
     clean: bool
     errors: Mapping[TopicPartition, Exception] = field(default_factory=dict)
@@ -938,6 +954,7 @@ class OwnedDir:
         clean = all_asked and not errors and not self._logs.unsound()
         try:
             self.checkpoint()
+            self._logs.complete_changes()
             if clean:
                 clean_shutdown.write(self.disk, self.path, self._broker_epoch)
         except (StorageError, OSError) as error:

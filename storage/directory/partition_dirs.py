@@ -121,8 +121,8 @@ def is_gone(directory: Path) -> bool:
 def write_overrides(disk: Disk, directories: Sequence[Path], overrides: Mapping[str, str]) -> None:
     """Replaces topic.properties in each partition's directory, in the order of the partitions.
 
-    The first one counts for the topic: a crash in between leaves the new configuration in force, and the others are
-    corrected when their logs are next opened.
+    The first one counts for the topic: a crash or an error in between leaves the new configuration in force. After an
+    error the others are corrected by the close, after a crash when their logs are next opened.
     """
     content = topic_properties.encode(overrides)
     for directory in directories:

@@ -107,6 +107,10 @@ class Administrator(Program):
     """Makes and removes topics, changes their configuration, deletes records, sets the clock; and what befalls the
     disk."""
 
+    def __init__(self, process: Process, job: Job) -> None:
+        super().__init__(process, job)
+        self._half_changed: set[str] = set()  # topics whose last change of configuration failed
+
     def run(self) -> None:
         super().run()
         lasting = {op.kind for op in self._job.ops if isinstance(op, Fault) and op.lasting}
@@ -120,12 +124,15 @@ class Administrator(Program):
         count = 3 if op.topic == "x" else 1
         self._owned.create_topic(op.topic, count, {"segment.bytes": "400", "max.message.bytes": str(MAX_MESSAGE_BYTES)})
         self._world.partitions[op.topic] = count
+        self._half_changed.discard(op.topic)
 
     def _extend(self, op: Extend) -> None:
-        """All partitions have the same topic id and the same configuration."""
+        """All partitions have the same topic id and the same configuration, unless a change of it failed before."""
         self._owned.add_partitions(op.topic, op.partitions)
         self._world.partitions[op.topic] = op.partitions
-        names_of = names.PARTITION_METADATA, names.TOPIC_PROPERTIES
+        names_of = [names.PARTITION_METADATA, names.TOPIC_PROPERTIES]
+        if op.topic in self._half_changed:
+            names_of.remove(names.TOPIC_PROPERTIES)
         paths = [self._world.path / TopicPartition(op.topic, n).dir_name for n in range(op.partitions)]
         files = {tuple((path / name).read_bytes() for name in names_of) for path in paths}
         if len(files) != 1:
@@ -152,7 +159,9 @@ class Administrator(Program):
         self._world.altered.pop((op.topic, op.key), None)
         if op.key == "segment.bytes":
             self._world.segment_bytes[op.topic] = max(int(op.to), self._world.segment_bytes.get(op.topic, 0))
+        self._half_changed.add(op.topic)
         self._owned.alter_config(op.topic, {op.key: op.to})
+        self._half_changed.discard(op.topic)
         self._world.altered[op.topic, op.key] = op.to
         # The only program that does this has returned from it: this is in force, for logs that are being opened too.
         for tp in [tp for tp in self._owned.partitions() if tp.topic == op.topic]:

@@ -387,8 +387,6 @@ class _Run:
             if one.severity is not Severity.NOTE
             and one.path.parent.name not in damaged
             and not self._is_lost_first_entry(one, lost_power=lost_power)
-            # A change that a full disk cut short is completed when the partition is next opened.
-            and not (one.kind is FaultKind.TOPIC_CONFIG_DIFFERS and world.faults)
         ]
         if findings:
             raise Anomaly(f"verify finds: {findings}")

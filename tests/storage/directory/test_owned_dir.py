@@ -410,6 +410,62 @@ def test_altering_sets_unsets_and_reaches_open_logs(tmp_path: Path) -> None:
     close_clean(owned)
 
 
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_change_that_failed_halfway_is_completed(tmp_path: Path, lasts: bool) -> None:
+    """By the close if the disk works again, otherwise by the next opening."""
+    path = tmp_path / "dir"
+    opened(path).close()
+    disk = FaultyDisk(path)
+    owned = opened(path, disk=disk)
+    owned.create_topic("t", 3)
+    disk.fail = lambda what, place: errno.EIO if place.parts[0] == "t-1" and "topic.properties" in what else None
+    with pytest.raises(OSError, match="Input/output error"):
+        owned.alter_config("t", {"segment.bytes": "1000"})
+    assert owned.topic_info("t").config.segment_bytes == 1000
+    if not lasts:
+        disk.fail = lambda _what, _path: None
+        close_clean(owned)
+    else:
+        closing = owned.close()
+        assert not closing.clean
+        assert errno_of(closing.failure) == errno.EIO
+        close_clean(opened(path))
+    assert len({(path / f"t-{number}" / names.TOPIC_PROPERTIES).read_bytes() for number in range(3)}) == 1
+    assert not list(path.glob("*/*.tmp"))
+
+
+def test_a_change_that_failed_is_over_once_it_was_made_again_or_its_topic_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "dir"
+    opened(path).close()
+    disk = FaultyDisk(path)
+    owned = opened(path, disk=disk)
+    for name in ("again", "gone"):
+        owned.create_topic(name, 2)
+        disk.fail = lambda what, place: errno.EIO if "topic.properties" in what and "-1" in place.parts[0] else None
+        with pytest.raises(OSError, match="Input/output error"):
+            owned.alter_config(name, {"segment.bytes": "1000"})
+        disk.fail = lambda _what, _path: None
+    owned.alter_config("again", {"segment.bytes": "1000"})
+    owned.delete_topic("gone")
+    disk.fail = lambda what, _path: errno.EIO if "topic.properties" in what else None
+    close_clean(owned)
+    assert len({(path / f"again-{number}" / names.TOPIC_PROPERTIES).read_bytes() for number in range(2)}) == 1
+
+
+def test_a_first_change_that_was_killed_is_completed_where_there_was_no_file(broker: BuiltLogDir) -> None:
+    """A broker's partitions have no topic.properties before kafkafs changes their topic."""
+    disk = FaultyDisk(broker.path)
+    disk.fail = lambda what, place: errno.EIO if "topic.properties" in what and place.parts[0] == "plain-1" else None
+    owned = opened(broker.path, disk=disk)
+    with pytest.raises(OSError, match="Input/output error"):
+        owned.alter_config("plain", {"segment.bytes": "1000"})
+    killed(owned)
+    files = [broker["plain", number].path / names.TOPIC_PROPERTIES for number in range(2)]
+    assert not files[1].exists()
+    close_clean(opened(broker.path))
+    assert files[1].read_bytes() == files[0].read_bytes()
+
+
 def test_only_an_empty_topic_goes_when_asked_so(tmp_path: Path) -> None:
     owned = opened(tmp_path)
     owned.create_topic("t", 3)
