@@ -15,15 +15,18 @@ from kafkafs.tree import latest_file
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.errors import CorruptBatch, SegmentGone, TooManyKeys
 from storage.format.block import Record
-from storage.format.record_batch import encode_batch
+from storage.format.control_records import ControlType, EndTransactionMarker
+from storage.format.record_batch import BatchFields, encode_batch
 from storage.latest.latest_records import latest_offsets
 from storage.types import TopicPartition
 from tests.support.builders import Batch, Partition, build_log_dir, many
 from tests.support.commands import output_of, run
 from tests.support.compacted_logs import TP, opened, put, updates
+from tests.support.control_batches import marker_batch
 from tests.support.damaged_bytes import flip
 from tests.support.fixtures import Golden, GoldenCase, case_params, golden_cases
 from tests.support.live_log import LiveLog
+from tests.support.owned_dirs import NOW_MS
 from tests.support.reference_views import PLAIN, content, jsonl_objects, parsed, read_all, read_anyhow, tree_of, txt
 
 
@@ -119,6 +122,28 @@ def test_an_open_file_does_not_change_while_the_log_grows_and_is_compacted(tmp_p
         assert content_of_new(log) == log.text()
     for handle, text in held:
         assert handle.size == len(text)  # type: ignore[attr-defined]
+    log.owned.close()
+
+
+def test_a_tombstone_that_was_aborted_hides_its_key_until_compaction_removes_it(tmp_path: Path) -> None:
+    """Readers of uncommitted messages see the tombstone; nothing of a file that is open changes when it goes."""
+    log, producer = Compacted(tmp_path / "log"), 7
+    partition = log.owned.log(TP)
+    log.write(b"a")
+    partition.roll()
+    fields = BatchFields(producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True)
+    put(partition, updates([(b"a", None)]), fields=fields)
+    end, abort = partition.log_end_offset, EndTransactionMarker(ControlType.ABORT, 0)
+    marker = marker_batch(abort, base_offset=end, producer_id=producer, producer_epoch=0, timestamp=NOW_MS)
+    partition.append_batches(memoryview(marker))
+    partition.roll()
+    log.write(b"b")
+    held = log.open()
+    assert content_of_new(log) == b"2\n"
+    compact_quietly(log)
+    assert content_of_new(log) == b"1\n2\n"
+    assert read_all(held) == b"2\n"
+    held.close()  # type: ignore[attr-defined]
     log.owned.close()
 
 
