@@ -104,6 +104,13 @@ stop_if_missing() {
     exit 2
 }
 
+# Without compiled kernels the tests would take hours.
+stop_if_uncompiled() {
+    ! stale_kernels && return
+    say "the tests need a C compiler and Python's headers: apt-get install gcc libc6-dev python3-dev"
+    exit 2
+}
+
 # Both processors; what shares a broker or Spark, and a file's tests, stay on one of them (tests/conftest.py).
 run_pytest() { "$venv/bin/python" -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder "$@"; }
 
@@ -146,6 +153,7 @@ case ${1:-} in
     *)
         need_mounts
         make_venv $extras
+        stop_if_uncompiled
         say "running the tests that find most"
         KAFKAFS_SIMULATION_SEEDS=${KAFKAFS_SIMULATION_SEEDS:-100} run_pytest "${QUICK[@]}" "$@"
         say "that was tests/run.sh. More: tests/run.sh --all, 25 minutes, with Java, a Kafka and Spark, which it installs"
