@@ -44,7 +44,9 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "storage.config", "storage.files", "storage.log", "storage.append", "storage.recovery",
         "storage.staged_writes",
     ),
-    "storage.verify": ("storage.format", "storage.files", "storage.log", "storage.append", "storage.staged_writes"),
+    "storage.verify": (
+        "storage.format", "storage.files", "storage.tier", "storage.log", "storage.append", "storage.staged_writes",
+    ),
     "storage.compaction": (
         "storage.format", "storage.config", "storage.files", "storage.log", "storage.append", "storage.latest",
         "storage.staged_writes", "storage.directory",

@@ -36,7 +36,7 @@ _COMMANDS = {
         for name in (
             "append", "assign", "cat", "compact", "completion", "count", "digest", "doctor", "dump", "fetch", "groups",
             "histogram", "metadata", "mirror", "mount", "recover", "retain", "revive", "salvage", "schemas", "spark",
-            "sql", "tier", "topics", "transactions", "verify",
+            "sql", "topics", "transactions", "verify",
         )
     },
     "diff": "digest",
@@ -60,6 +60,7 @@ _REMOVED = {
     "spark compact": "`kafkafs compact LOGDIR TP`",
     "spark latest": "`kafkafs cat LOGDIR TP --latest`, or the recipe for Spark in kafkafs/spark/SPARK.md",
     "spark verify": "`kafkafs verify LOGDIR [TP]`, which checks several segments at once",
+    "tier": "`kafkafs verify LOGDIR [TP] --tier PATH`: it reports gaps, missing parts and orphans",
 }
 
 

@@ -50,8 +50,9 @@ def doctor(
     tiered storage). Notes: `removes`, `repairs`, `recovers`, `fetches` (from tiered storage), `ignores`.
     `loses_nothing` is null with --quick where nothing else was found.
 
-    With --tier, what `kafkafs tier` lists as gaps, missing and orphaned is told too (`remote-segment`, `remote-parts`,
-    `remote-orphans`), with --quick as well.
+    With --tier, also with --quick, doctor lists the tier. It reports gaps and a tier that cannot be reached
+    (`remote-segment`), missing objects (`remote-parts`) and objects that no metadata names (`remote-orphans`). `verify
+    --tier` reads the remote segments too.
 
     With --self: versions, kernels, FUSE, extras, cache directory, limits; `problems` says what keeps kafkafs from
     mounting, or makes it slow.
@@ -78,12 +79,12 @@ def doctor(
     with progress_bar() as progress:
         diagnosis = examine(logdirs, properties=properties, quick=quick, progress=progress)
     if (places := tier()) is not None:
-        from kafkafs.cli.tier import findings
+        from storage.verify.tier_audit import list_tier
 
         for logdir in logdirs:
             log_dir = open_log_dir(logdir)
-            found = findings(log_dir, places, log_dir.all_partitions(), others=True)
-            diagnosis = diagnosis.with_more(map(of_remote, found))
+            findings = list_tier(log_dir, places, log_dir.all_partitions())
+            diagnosis = diagnosis.with_more(map(of_remote, findings))
     if as_json:
         print_json(_json(diagnosis))
     else:

@@ -53,13 +53,16 @@ def verify(
     With --manifest, nothing that FILE lists may be missing or changed; LOGDIR may have more. Ranges of batches are
     compared, so segments may end elsewhere than in the source.
 
-    With --tier, the remote segments of the partitions are checked too, batch by batch (`remote-segment`), and their
-    other objects are looked for (`remote-parts`). Objects that no metadata names are a note (`remote-orphans`).
+    With --tier, verify also reads the remote segments of the partitions, batch by batch. It reports as findings damage,
+    offsets that neither LOGDIR nor the tier has, and a tier that cannot be reached (`remote-segment`), and missing
+    objects of remote segments (`remote-parts`). Objects that no metadata names are a note (`remote-orphans`): without
+    TP also those of partitions that are not in LOGDIR. The tier is only listed and read.
 
     \b
     kafkafs verify /var/kafka
     kafkafs verify /var/kafka 'orders*' --json
     kafkafs verify /backup/kafka --manifest /backup/kafka.json
+    kafkafs verify /var/kafka --tier s3://bucket/prefix --notes
 
     Exit code 1 if there is a finding that is not a note.
     """
@@ -107,16 +110,13 @@ def _with_tier(
     places = tier()
     if places is None:
         return found
-    from kafkafs.cli.tier import findings
     from storage.verify.findings import FaultKind
-    from storage.verify.segment_audit import verify_tier
+    from storage.verify.tier_audit import verify_tier
 
     log_dir = open_log_dir(logdir)
     partitions = log_dir.all_partitions() if chosen is None else chosen
-    # Not that they are unchecked; and what cannot be read is found by reading it.
-    in_log_dir = [one for one in found if one.kind is not FaultKind.REMOTE_SEGMENTS]
-    in_tier = [one for one in findings(log_dir, places, partitions) if one.kind is not FaultKind.REMOTE_SEGMENT]
-    return in_log_dir + verify_tier(log_dir, partitions, progress) + in_tier
+    in_log_dir = [one for one in found if one.kind is not FaultKind.REMOTE_SEGMENTS]  # they are checked now
+    return in_log_dir + verify_tier(log_dir, places, partitions, progress, elsewhere=chosen is None)
 
 
 def _report_findings(ctx: click.Context, found: list[Finding], *, notes: bool, as_json: bool) -> None:

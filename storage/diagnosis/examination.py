@@ -364,7 +364,8 @@ def of_remote(one: Finding) -> Prediction:
     if reaction.is_finding:
         broker = f"does not look there when it starts; {broker}"
     tp = names.parse_dir(one.path.name).partition
-    return Prediction(one.name, reaction, one.path, one.what, broker, (one.repair or "").capitalize(), tp)
+    what = f"{one.what}; and {one.more} more like this" if one.more else one.what
+    return Prediction(one.name, reaction, one.path, what, broker, (one.repair or "").capitalize(), tp)
 
 
 def of_recovery(report: RecoveryReport, directory: Path, known_end: int | None) -> Iterator[Prediction]:

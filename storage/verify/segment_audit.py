@@ -7,7 +7,7 @@ need is put into a SegmentReport, so that segments can be checked in parallel.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,11 +24,9 @@ from storage.format.batches import MAGIC_AT, MAX_MAGIC, MAX_RELATIVE_OFFSET, NO_
 from storage.format.control_records import ControlRecord, ControlType, control_records
 from storage.format.decoder import NO_RECORDS, Decoder, RecordAudit
 from storage.log.intact import Break, Fault, walk
-from storage.log.log_dir import LogDir
 from storage.log.segment import Segment
-from storage.log.snapshot import LogSnapshot
-from storage.progress import Progress, working
-from storage.types import TimestampType, TopicPartition
+from storage.progress import Progress
+from storage.types import TimestampType
 from storage.verify.findings import RECOVER, REINDEX, SALVAGE, FaultKind, Finding, Findings, Repair
 
 # Checks a segment's indexes against its batches: entries are compared with thousands of batches at a time.
@@ -569,48 +567,3 @@ def _check_invented_aborts(report: SegmentReport, path: Path, recovery: str) -> 
             expected, found = f"an abort of producer {entry.producer_id}", markers.get(offset, "none")
             how = Repair(recovery, REINDEX)
             findings.add(Finding(FaultKind.TXN_INDEX_INVENTED, path, how, "", position, offset, expected, found))
-
-
-# Checks what a tier holds of the partitions of a log directory: every batch and every record of remote segments.
-#
-# Indexes and snapshots there are not looked at: a broker takes them as they are, and readers here believe none of them.
-
-_ASIDE = Repair("a broker does not look at it: consumers stop there")
-
-
-def verify_tier(log_dir: LogDir, chosen: Collection[TopicPartition], progress: Progress) -> list[Finding]:
-    """The damage in the remote segments that are part of these partitions' logs, by path. `log_dir`: with a tier."""
-    findings = Findings()
-    for tp in chosen:
-        try:
-            snapshot = log_dir.log(tp).snapshot()
-        except (StorageError, OSError):
-            continue  # what is wrong with the directory itself is found elsewhere
-        with working(progress, f"{tp} in the tier", sum(segment.size for segment in snapshot.remote)):
-            for segment in snapshot.remote:
-                _audit(snapshot, segment, findings, progress)
-    return findings.list()
-
-
-def _audit(snapshot: LogSnapshot, segment: Segment, findings: Findings, progress: Progress) -> None:
-    path, base = segment.log.path, segment.base_offset
-    batches = BatchAudit(segment.log, base, snapshot.epochs, snapshot.log_start_offset, findings, lambda _headers: None)
-
-    def visit(data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
-        batches.visit(data, table, rows, origin)
-        progress.advance(int(table.end[rows - 1] - table.position[0]))
-
-    def passed(broken: Break, next_offset: int) -> None:
-        batches.jump(next_offset)
-        expected, found = broken.expected or "a batch with a right CRC", f"{broken.found or 'another'}{broken.behind}"
-        what = f"remote segment is damaged: {broken.fault.value}"
-        findings.add(
-            Finding(FaultKind.REMOTE_SEGMENT, path, _ASIDE, what, broken.position, broken.offset, expected, found)
-        )
-
-    end = snapshot.segments[snapshot.segment_index(base) + 1].base_offset
-    try:
-        walk(segment, visit, passed, end, look=batches.look)
-        batches.flush()
-    except (StorageError, OSError) as error:
-        findings.add(Finding.of_error(FaultKind.REMOTE_SEGMENT, error, path, _ASIDE))

@@ -29,11 +29,10 @@ READS: Final[dict[str, tuple[str, ...]]] = {
     "salvage": ("{log} {tp} --to {out}",),
     "schemas": ("{log}", "{log} --to {out}"),
     "sql": ('{log} SELECT(count(value),max(offset))FROM"{topic}"', '{log} SELECT*FROM"{topic}"'),
-    "tier": ("{log} --tier {log}",),
     "topics list": ("{log}", "{log} --json"),
     "topics describe": ("{log}", "{log} --json"),
     "transactions": ("{log}",),
-    "verify": ("{log}", "{log} --notes --json"),
+    "verify": ("{log}", "{log} --notes --json", "{log} --tier {log}"),
 }  # fmt: skip
 CHANGES: Final[dict[str, tuple[str, ...]]] = {
     "append": ("{log} {tp}",),

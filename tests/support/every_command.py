@@ -68,7 +68,6 @@ EVERY_COMMAND: Final[dict[str, list[list[str]] | None]] = {
     "spark export": [["LOGS", "OUT", "orders", *_SPARK]],
     "spark stats": [["LOGS", "orders", *_SPARK]],
     "sql": [["LOGS", "SELECT count(o.value), count(d.value) FROM orders o, decoded d", "-o", "OUT.csv"]],
-    "tier": [["LOGS", "--tier", "LOGS"]],
     "topics alter": [["LOGS", "orders", "--config", "retention.ms=-1", "--partitions", "3"]],
     "topics create": [["LOGS", "new", "--partitions", "2"]],
     "topics delete": [["LOGS", "orders"]],

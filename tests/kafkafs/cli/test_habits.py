@@ -133,6 +133,7 @@ def test_topics_by_globs(logs: Path) -> None:
         ("spark verify LOGS orders --notes --tier a", 2, "Use `kafkafs verify LOGDIR [TP]`"),
         ("spark compact LOGS orders/0 --dry-run", 2, "Use `kafkafs compact LOGDIR TP`"),
         ("spark latest LOGS table orders", 2, "Use `kafkafs cat LOGDIR TP --latest`, or the recipe for Spark"),
+        ("tier LOGS orders --tier s3://bucket --json", 2, "Use `kafkafs verify LOGDIR [TP] --tier PATH`"),
         ("spark verify --help", 2, "Use `kafkafs verify LOGDIR [TP]`"),
     ],
 )

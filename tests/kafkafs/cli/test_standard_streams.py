@@ -50,7 +50,6 @@ PRINTING = (
     "schemas SCHEMAS",
     "spark export --help",
     "sql LOGS 'SELECT count(*) FROM t'",
-    "tier LOGS --tier LOGS",
     "topics describe LOGS",
     "topics list LOGS",
     "transactions LOGS",

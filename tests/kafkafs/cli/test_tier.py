@@ -1,4 +1,4 @@
-"""`kafkafs tier`, and the commands that bring a tiered topic back as a plain directory."""
+"""What `verify` and `doctor` report of a tier, and the commands that bring a tiered topic back as a plain directory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from storage.log.log_dir import LogDir
 from storage.types import Isolation
+from tests.support.builders import build_log_dir, topic_id
 from tests.support.commands import output_of, run
 from tests.support.damaged_bytes import flip
 from tests.support.fixtures import read_jsonl, requires_fixtures
@@ -20,69 +21,71 @@ from tests.support.tiers import ISOLATIONS, LAYOUTS, TIERS, copied, golden_of, p
 pytestmark = requires_fixtures
 
 
-def seen(log: Path, *options: str | Path) -> dict[str, dict[str, object]]:
-    """What `tier` says, by partition."""
-    told = json.loads(output_of("tier", log, *options, "--json"))
-    assert told["elsewhere"] == []
-    return {f"{one['topic']}-{one['partition']}": one for one in told["partitions"]}
+def verified(log: Path, *options: str | Path) -> list[tuple[str, str, str]]:
+    """What `verify` reports of the tier: severity, name and what is wrong."""
+    report = json.loads(run("verify", log, "--json", *options).stdout)
+    both = [*report["findings"], *report["notes"]]
+    return [(one["severity"], one["name"], one["what"]) for one in both if one["name"].startswith("remote-")]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_is_where(layout: str) -> None:
-    found = seen(TIERS / "log", *tier_options(layout))
-    golden = json.loads((TIERS / "golden" / "offsets.json").read_text())
-    counts = {
-        "gone-0": (1, 7, 0), "gone-1": (1, 3, 0), "keep-0": (6, 5, 5), "part-0": (4, 6, 3), "cut-0": (3, 3, 2),
-        "txn-0": (1, 5, 0), "two-0": (2, 4, 1), "lz-0": (1, 3, 0),
-    }  # fmt: skip
-    assert {
-        name: (one["local"]["segments"], one["remote"]["segments"], one["both"]) for name, one in found.items()
-    } == counts
-    for name, one in found.items():
-        ends = (one["log_start_offset"], one["local_log_start_offset"], one["log_end_offset"])
-        assert ends == (golden[name]["earliest"], golden[name]["earliest-local"], golden[name]["latest"]), name
-        assert one["metadata"]
-        for what in ("gaps", "missing_parts", "unfinished", "deleting", "orphans"):
-            assert one[what] == [], (name, what)
-    if layout == "tier-local":
-        stored = sum(path.stat().st_size for path in (TIERS / layout).rglob("*") if path.is_file())
-        assert sum(one["remote"]["bytes"] for one in found.values()) == stored
+def test_a_whole_tier_has_no_faults(layout: str) -> None:
+    assert verified(TIERS / "log", *tier_options(layout)) == []
 
 
-def test_accidents() -> None:
+def test_gaps_and_missing_parts() -> None:
     place = TIERS / "lost"
-    found = seen(place / "log", "--tier", place / "tier-local")
-    (lost,) = found["lz-0"]["missing_parts"]
-    assert found["lz-0"]["gaps"] == [[781, 1538]]
-    assert lost == {"segment_id": "tDUoI6SoRzG8APCYob1iJw", "base_offset": 781, "parts": ["all"]}
-    (indexes,) = found["part-0"]["missing_parts"]
-    assert (indexes["base_offset"], indexes["parts"]) == (247, [".index", ".timeindex"])
-    assert [one["segment_id"] for one in found["gone-0"]["unfinished"]] == ["UXk2TKq-t3MCia5aBHnjVg"]
-    assert [one["segment_id"] for one in found["keep-0"]["unfinished"]] == ["ibjsH0cxRQ22B8LxR16aJA"]
-    assert [one["segment_id"] for one in found["txn-0"]["deleting"]] == ["BkdqcKzSTqiGlLC5HPI0sg"]
-    text = output_of("tier", place / "log", "--tier", place / "tier-local").decode()
-    assert "lz/0: offsets 781 to 1538 are neither here nor in the tier" in text
-    assert "txn/0: being removed: 1 segment with 410 bytes: 0-BkdqcKzSTqiGlLC5HPI0sg" in text
+    # This tier has unfinished uploads and segments whose removal has begun, too: a broker removes them.
+    assert verified(place / "log", "--tier", place / "tier-local") == [
+        ("finding", "remote-parts", "remote segment 781-tDUoI6SoRzG8APCYob1iJw lacks all its objects"),
+        ("finding", "remote-segment", "messages 781 to 1538 are in tiered storage and cannot be read"),
+        ("finding", "remote-parts", "remote segment 247-o9bm2N30SSeIzEFm0AHhBg lacks .index, .timeindex"),
+    ]
+
+
+def test_a_tier_that_was_not_restored(tmp_path: Path) -> None:
+    (tmp_path / "tier").mkdir()
+    faults = verified(TIERS / "log", "--tier", tmp_path / "tier")
+    lacking = [what for _, name, what in faults if name == "remote-parts"]
+    assert len(lacking) == sum(1 for _ in (TIERS / "tier-local").rglob("*.log"))
+    assert all(what.endswith(" lacks all its objects") for what in lacking)
+    assert {name for _, name, _ in faults} == {"remote-parts", "remote-segment"}
+
+
+def test_more_segments_than_are_listed_lack_objects(tmp_path: Path) -> None:
+    log = build_log_dir(tmp_path / "log", {"t": [[b"x"]]}).path
+    directory = tmp_path / "tier" / f"t-0-{topic_id('t')}"
+    directory.mkdir(parents=True)
+    for number in range(30):
+        name = f"{number:020}-{number:021}A"
+        for suffix in (".log", ".snapshot", ".leader_epoch_checkpoint"):
+            (directory / (name + suffix)).touch()
+    result = run("verify", log, "--tier", tmp_path / "tier")
+    assert result.exit_code == 1
+    assert "lacks .index, .timeindex" in result.stdout
+    assert "30 findings: 30 remote-parts" in result.stdout
+    told = [what for _, _, what in predicted(log, "--tier", tmp_path / "tier")]
+    assert len(told) == 20
+    assert any(what.endswith("; and 10 more like this") for what in told)
 
 
 def test_orphans_and_other_brokers_partitions(tmp_path: Path) -> None:
     tier = copied(TIERS / "tier-local", tmp_path / "tier")
     (directory,) = tier.glob("two-0-*")
-    orphan = "0" * 20 + "-" + "A" * 21 + "Q"
-    for suffix, size in ((".log", 100), (".snapshot", 7)):
-        (directory / (orphan + suffix)).write_bytes(bytes(size))
     deleted = tier / f"deleted-0-{'B' * 21}w"
     shutil.copytree(directory, deleted)
+    for number in range(12):
+        for suffix, size in ((".log", 100), (".snapshot", 7)):
+            (directory / f"{number:020}-{number:021}A{suffix}").write_bytes(bytes(size))
     log = copied(TIERS / "log", tmp_path / "log")
-    shutil.rmtree(log / "part-0")
-    told = json.loads(output_of("tier", log, "--tier", tier, "--json"))
-    (two,) = (one for one in told["partitions"] if one["topic"] == "two")
-    (found,) = two["orphans"]
-    assert (found["segment_id"], found["bytes"], found["name"]) == (orphan[21:], 107, str(directory / orphan))
-    part, gone = (next(one for one in told["elsewhere"] if one["topic"] == topic) for topic in ("part", "deleted"))
-    # The cluster has one of them still.
-    assert (part["remote"]["segments"], part["orphans"]) == (6, [])
-    assert (gone["remote"]["segments"], len(gone["orphans"])) == (0, 5)
+    shutil.rmtree(log / "part-0")  # another broker has it: what it has uploaded is not orphaned
+    gone, two = verified(log, "--tier", tier)
+    assert gone[:2] == two[:2] == ("note", "remote-orphans")
+    assert gone[2].startswith(f"deleted/0 ({deleted.name[10:]}): orphaned: 4 segments with ")
+    assert two[2].startswith(f"two/0: orphaned: 12 segments with 1284 bytes: 0-{0:021}A, 1-{1:021}A, ")
+    assert two[2].endswith(f", 9-{9:021}A, …")
+    assert verified(log, "two", "--tier", tier) == [two]
+    assert b"nothing wrong; 3 notes: 2 remote-orphans, " in output_of("verify", log, "--tier", tier)
 
 
 def predicted(log: Path, *options: str | Path) -> list[tuple[str, str, str]]:
@@ -102,9 +105,6 @@ def test_doctor_says_what_a_broker_will_miss(tmp_path: Path) -> None:
         ("remote-parts", "does-not-notice", "remote segment 781-tDUoI6SoRzG8APCYob1iJw lacks all its objects"),
         ("remote-parts", "does-not-notice", "remote segment 247-o9bm2N30SSeIzEFm0AHhBg lacks .index, .timeindex"),
     ]
-    verified = json.loads(run("verify", place / "log", "--json", *tier).stdout)["findings"]
-    kinds = [one["name"] for one in verified if one["name"].startswith("remote")]
-    assert sorted(kinds) == ["remote-parts", "remote-parts", "remote-segment"]
     # Once, whatever the number of partitions.
     ((_, _, unreachable),) = predicted(TIERS / "log", "--tier", tmp_path / "none")
     assert unreachable == "there is no such directory"
@@ -129,18 +129,12 @@ def test_doctor_names_orphans_as_notes(tmp_path: Path) -> None:
     ]
 
 
-def test_without_the_brokers_metadata(tmp_path: Path) -> None:
-    log = copied(TIERS / "log", tmp_path / "log", metadata=False)
-    text = output_of("tier", log, "gone", "--tier", TIERS / "tier-local").decode()
-    assert "gone/0: __remote_log_metadata has nothing of it here" in text
-    assert "cut" not in text
-
-
-def test_the_tier_must_be_named_and_there(tmp_path: Path) -> None:
-    assert run("tier", TIERS / "log").exit_code == 2
-    result = run("tier", TIERS / "log", "--tier", tmp_path / "none")
-    assert result.exit_code == 4
-    assert "none: there is no such directory" in result.stderr
+def test_a_tier_that_cannot_be_reached(tmp_path: Path) -> None:
+    """Also where nothing tells that a topic is tiered, so that no message is missing."""
+    log = build_log_dir(tmp_path / "log", {"t": [[b"x"]]}).path
+    assert verified(log, "--tier", tmp_path / "none") == [
+        ("finding", "remote-segment", "there is no such directory"),
+    ]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
