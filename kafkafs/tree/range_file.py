@@ -110,7 +110,7 @@ class SegmentFile(File):
         return SegmentFileHandle(file, content, *self._seen.open(self._path, content, sealed=sealed))
 
     def _found(self) -> tuple[TieredFile | None, os.stat_result]:
-        """The file as the log has it where it is in a tier or may move there, otherwise None, and its status."""
+        """The log's file if it is in a tier, otherwise None, and the status."""
         parsed = names.parse_segment_file(self._name) if isinstance(self._log, TieredLog) else None
         if parsed is not None and parsed.kind is FileKind.LOG and parsed.state is FileState.LIVE:
             snapshot = self._log.snapshot()

@@ -290,8 +290,8 @@ class Segment:
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is read in tiered storage."""
-        return isinstance(self.log, TieredFile) and not self.log.is_here
+        """Whether it is in tiered storage."""
+        return isinstance(self.log, TieredFile)
 
     @property
     def content_key(self) -> str | None:
@@ -302,13 +302,13 @@ class Segment:
     def remote_producers(self) -> tuple[int, bytes] | None:
         """For a whole remote segment the offset at its end, and its producer snapshot of there; None without one."""
         data = self._remote_part(FileKind.PRODUCER_SNAPSHOT)
-        return None if data is None or not isinstance(self.log, TieredFile) else (self.log.spans[-1].end_offset, data)
+        return None if data is None or not isinstance(self.log, TieredFile) else (self.log.span.end_offset, data)
 
     def remote_places(self) -> list[str]:
         """Where its objects are in tiered storage, without their names; empty where it is here, or they are nowhere."""
-        if not isinstance(self.log, TieredFile) or self.log.is_here:
+        if not isinstance(self.log, TieredFile) or self.log.span.remote is None:
             return []
-        return [span.remote.name.rpartition("/")[0] for span in self.log.spans if span.remote is not None]
+        return [self.log.span.remote.name.rpartition("/")[0]]
 
     def _remote_part(self, kind: FileKind) -> bytes | None:
         return self.log.part(kind) if isinstance(self.log, TieredFile) else None

@@ -1,9 +1,9 @@
 """A log of which older segments are in a tier, and newer ones in its directory, as one.
 
-Remote segments are ordinary Segments of the snapshot, in front of those that are here, so readers need not know of
-them. A segment that local retention removes while it is remote stays the same Segment, and is read in the tier from
-then on. What no segment in the tier has is a Segment whose bytes cannot be read: readers show what lies before and
-behind it, and fail there.
+Remote segments are ordinary Segments of the snapshot, in front of the local ones, so readers need not know of them.
+Where local retention removes a segment, the next snapshot has a remote Segment for its offsets: readers see this as
+they see compaction, another file for the same offsets. Offsets that no segment in the tier has are a Segment whose
+bytes cannot be read: readers show the messages before and after it, and fail there.
 
     which segments are here, where the log begins and ends      the log that is wrapped, at each look
     which are in the tier, and which of those count             when the first one here, the log start or the leader
@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from threading import RLock
+from threading import Lock
 from typing import Final
 
 from storage.errors import CorruptCheckpoint, StorageError
@@ -29,7 +29,6 @@ from storage.files.log_file import FileIdentity
 from storage.files.names import FileKind, segment_file
 from storage.files.opening import exists
 from storage.log.isolation import Transactions
-from storage.log.lineage import agreed_end
 from storage.log.remote_metadata import (
     Candidate,
     KnownSegment,
@@ -79,10 +78,9 @@ class TieredLog:
         # Replaced as a whole, under the lock: the snapshot of `here`, and what it became. Read without it.
         self._held: tuple[LogSnapshot, LogSnapshot] | None = None
         self._look_at: float | None = None  # when the tier is looked at again
-        # Guarded by the lock. A file that is no longer here has the log looked at, also by a thread that is doing so.
-        self._lock = RLock()
-        self._wrapped: dict[Segment, Segment] = {}  # those here, by what `here` calls them
-        self._front: tuple[Segment, ...] = ()  # those in front of them
+        # Guarded by the lock.
+        self._lock = Lock()
+        self._front: tuple[Segment, ...] = ()  # the remote segments
         # From which offset to which, in which generation and lineage.
         self._found: tuple[int, int, int, LeaderEpochs] | None = None
         # Of segments whose layout does not tell, by name. Threads that whoever has the lock waits for set items.
@@ -95,7 +93,7 @@ class TieredLog:
         with self._lock:
             here, held = self.here.snapshot(), self._held
             if held is None or held[0] is not here or self._is_due():
-                snapshot = self._build_locked(here, held)
+                snapshot = self._build_locked(here, None if held is None else held[1])
                 self._held = here, snapshot
                 return snapshot
             return held[1]
@@ -107,25 +105,19 @@ class TieredLog:
         if self._look_at is None:
             self._look_at = self._monotonic() + _AGAIN_S
 
-    def _build_locked(self, here: LogSnapshot, held: tuple[LogSnapshot, LogSnapshot] | None) -> LogSnapshot:
-        gone, before = self._wrap_locked(here), None
-        if held is not None:
-            # Not what was taken back, though it was uploaded: another leader's messages have its offsets.
-            agreed, seen, before = agreed_end(held[0], here), held[0].log_end_offset, held[1]
-            gone = [(one, end) for one, end in gone if (seen if end is None else end) <= agreed]
-            self._front = tuple(one for one in self._front if _end_of(one) <= agreed)
+    def _build_locked(self, here: LogSnapshot, before: LogSnapshot | None) -> LogSnapshot:
+        """The snapshot for one of the log that is here; `before`, the last one, where they are equal."""
         start, first = self._range(here)
         if start >= first:
             self._front, self._found = (), None
         elif self._found != (start, first, here.generation, here.epochs) or self._is_due():
             self._look_at = None
-            self._front = self._find_locked(start, first, gone, here.epochs)
+            self._front = self._find_locked(start, first, here.epochs)
             self._found = start, first, here.generation, here.epochs
-        local = tuple(self._wrapped[segment] for segment in here.segments)
         front = self._front
         if front:
             start = max(start, front[0].base_offset)
-        segments = (*front, *local)
+        segments = (*front, *here.segments)
         if before is not None and before.segments == segments:
             segments = before.segments
         snapshot = replace(
@@ -149,51 +141,20 @@ class TieredLog:
             return min((*bases, first)), first
         return first, first
 
-    def _wrap_locked(self, here: LogSnapshot) -> list[tuple[Segment, int | None]]:
-        """Wraps the segments that are here. Returns those that were and are not, and where each ended, ascending; None
-        for the one that was the last."""
-        before, self._wrapped = self._wrapped, {}
-        for segment in here.segments:
-            wrapper = before.get(segment)
-            if wrapper is None:
-                file = TieredFile(segment.log, segment.log.path, (), self.snapshot, self._look_later)
-                wrapper = Segment(segment.directory, segment.base_offset, file, segment.size)
-            wrapper.size, wrapper.sealed = segment.size, segment.sealed
-            self._wrapped[segment] = wrapper
-        kept = set(self._wrapped.values())
-        ends = [*(one.base_offset for one in before.values()), None][1:]
-        return [(one, end) for one, end in zip(before.values(), ends, strict=True) if one not in kept]
-
-    def _find_locked(
-        self, start: int, first: int, gone: Sequence[tuple[Segment, int | None]], epochs: LeaderEpochs
-    ) -> tuple[Segment, ...]:
+    def _find_locked(self, start: int, first: int, epochs: LeaderEpochs) -> tuple[Segment, ...]:
         """The segments for the offsets from `start` to `first` (excluded)."""
         try:
             candidates, reason = self._candidates_locked(), "no segment in the tier has them"
             if not epochs.entries and any(one.epochs for one in candidates) and self._has_epochs_file():
                 # A broker makes this replica anew: to guess would be to show what a leader has lost, perhaps.
                 candidates, reason = [], f"{names.LEADER_EPOCH_CHECKPOINT} does not tell yet which are the log's"
-                self._front, gone = (), []
         except StorageError as error:
             candidates, reason = [], str(error)
         counted = counted_slices(candidates, epochs if epochs.entries else lineage_of(candidates))
-        # Segments that were here keep their places, so that whoever reads them goes on.
-        # The one that was the last ended somewhere else when it was last looked at than when it was uploaded.
-        uploaded = {cut.start: cut.end for cut in counted}
-        pairs = self._moved() + [(one, uploaded.get(one.base_offset, 0) if end is None else end) for one, end in gone]
-        moved = [(one, end) for one, end in pairs if start < end <= first and one.base_offset < end]
-        made = {(one.base_offset, one.log.identity): one for one in self._front}
+        known = {(segment.base_offset, segment.log.identity): segment for segment in self._front}
         front: list[Segment] = []
-        at = start
-        for one, end in [*moved, (None, first)]:
-            stop = end if one is None else one.base_offset
-            cuts = cover(counted, at, stop)
-            for cut in cuts if front else behind_deleted(cuts, candidates):
-                front.append(self._segment(cut, whole_start=not front, reason=reason, made=made))
-            at = max(at, stop)
-            if one is not None and (one.is_remote or self._move(one, end, counted)):
-                front.append(one)
-                at = end
+        for part in behind_deleted(cover(counted, start, first), candidates):
+            front.append(self._segment(part, whole_start=not front, reason=reason, known=known))
         if any(is_missing(segment) for segment in front):
             self._look_later()
         return tuple(front)
@@ -207,40 +168,17 @@ class TieredLog:
         except (CorruptCheckpoint, OSError):
             return False
 
-    def _moved(self) -> list[tuple[Segment, int]]:
-        """Those in front that were here once, and where each ends."""
-        return [
-            (one, _end_of(one))
-            for one in self._front
-            if isinstance(one.log, TieredFile) and one.log.was_here and not is_missing(one)
-        ]
-
-    def _move(self, segment: Segment, end: int, counted: Sequence[Slice]) -> bool:
-        """Has a segment that was here read in the tier, if its bytes are there."""
-        spans = tuple(self._span(cut, whole_start=False) for cut in cover(counted, segment.base_offset, end))
-        assert isinstance(segment.log, TieredFile)
-        size = sum(span.end - span.start for span in spans)
-        if (
-            any(span.remote is None for span in spans)
-            or size < segment.size
-            or (segment.sealed and size > segment.size)
-        ):
-            return False
-        segment.log.move(spans)
-        segment.size, segment.sealed = size, True
-        return True
-
     def _segment(
-        self, cut: Slice, *, whole_start: bool, reason: str, made: Mapping[tuple[int, FileIdentity], Segment]
+        self, cut: Slice, *, whole_start: bool, reason: str, known: Mapping[tuple[int, FileIdentity], Segment]
     ) -> Segment:
-        """The segment for a slice; `whole_start`: it may begin before it, as the log does. One that was `made` before
-        and is the same is kept."""
+        """The segment for a slice; `whole_start`: it may begin before it, as the log does. One of the `known` segments
+        that has the same bytes stays the same object."""
         span = self._span(cut, whole_start=whole_start, reason=reason)
         path = self.path / segment_file(span.base_offset, FileKind.LOG)
-        file = TieredFile(None, path, (span,), self.snapshot, self._look_later)
-        known = made.get((span.base_offset, file.identity))
-        if known is not None:
-            return known
+        file = TieredFile(path, span, self._look_later)
+        same = known.get((span.base_offset, file.identity))
+        if same is not None:
+            return same
         segment = Segment(self.path, span.base_offset, file, span.end - span.start)
         segment.sealed = True
         return segment
@@ -275,7 +213,7 @@ class TieredLog:
     def _alone(self, one: Candidate) -> tuple[LogSnapshot, Segment]:
         """A log of one remote segment."""
         span = Span(one.base_offset, one.end_offset, 0, one.size_bytes, one.remote)
-        file = TieredFile(None, self.path / segment_file(one.base_offset, FileKind.LOG), (span,))
+        file = TieredFile(self.path / segment_file(one.base_offset, FileKind.LOG), span)
         segment = Segment(self.path, one.base_offset, file, one.size_bytes)
         segment.sealed = True
         return LogSnapshot(
@@ -326,11 +264,6 @@ class TieredLog:
             return None
 
 
-def _end_of(segment: Segment) -> int:
-    assert isinstance(segment.log, TieredFile)
-    return segment.log.spans[-1].end_offset
-
-
 def is_missing(segment: Segment) -> bool:
     """Whether messages of a tiered log's segment are neither here nor in the tier."""
-    return isinstance(segment.log, TieredFile) and any(span.remote is None for span in segment.log.spans)
+    return isinstance(segment.log, TieredFile) and segment.log.span.remote is None

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import kafkafs
 from storage.types import TopicPartition
 from tests.support.fixtures import requires_fixtures
 from tests.support.mounts import mounted, requires_fuse
 from tests.support.reference_views import check_log_view, jsonl_objects, parsed, txt
-from tests.support.tiers import KEYS, LAYOUTS, TIERS, golden_of, partitions
+from tests.support.tiers import KEYS, LAYOUTS, TIERS, copied, golden_of, partitions
 
 pytestmark = [requires_fuse, requires_fixtures]
 
@@ -55,6 +56,37 @@ def test_what_is_lost_is_an_error_for_its_part(tmp_path: Path) -> None:
         finally:
             os.close(fd)
     assert "messages 781 to 1538" in mount.path.with_name("mnt.messages").read_text()
+
+
+def test_a_segment_that_the_broker_removes_here_is_read_in_the_tier(tmp_path: Path) -> None:
+    log = copied(TIERS / "log", tmp_path / "log")
+    whole = txt(golden_of(TopicPartition("keep", 0)))
+    with mounted(log, tmp_path / "mnt", "-o", f"tier={TIERS / 'tier-local'}") as mount:
+        messages = mount.path / "keep/0/messages.txt"
+        fd = os.open(messages, os.O_RDONLY)
+        try:
+            for segment in sorted((log / "keep-0").glob("*.log"))[:3]:
+                for path in segment.parent.glob(f"{segment.stem}.*"):
+                    path.unlink()
+            with pytest.raises(OSError, match="out of range") as caught:
+                os.pread(fd, 1000, 0)
+            assert caught.value.errno == errno.ERANGE
+            assert os.pread(fd, 1000, len(whole) - 1000) == whole[-1000:]
+            assert messages.read_bytes() == whole
+            assert os.fstat(fd).st_size == len(whole)
+        finally:
+            os.close(fd)
+
+
+def test_a_scan_goes_on_in_the_tier(tmp_path: Path) -> None:
+    log = copied(TIERS / "log", tmp_path / "log")
+    messages = kafkafs.open(log, tier=TIERS / "tier-local")["keep"][0].messages()
+    offsets = [next(messages).offset]
+    for segment in sorted((log / "keep-0").glob("*.log"))[:3]:
+        for path in segment.parent.glob(f"{segment.stem}.*"):
+            path.unlink()
+    offsets += [message.offset for message in messages]
+    assert offsets == [record.offset for record in golden_of(TopicPartition("keep", 0))]
 
 
 def _more(fd: int) -> bytes:
