@@ -220,7 +220,7 @@ WRONG_PARTITIONS: list[tuple[Any, str]] = [
 
 WRONG_OF_SCANS: list[tuple[dict[str, Any], str]] = [
     *(({"columns": given}, "columns takes at least one name, and each once") for given in (
-        (), [], 5, True, b"key", {"key", "value"}, frozenset({"key"}), ("key", "key"), object(), iter(()), Path("key"),
+        (), [], 5, True, b"key", {"key"}, frozenset({"key"}), ("key", "key"), object(), iter(()), Path("key"),
     )),
     *(({"columns": given}, "is not one of key, value, topic") for given in (
         "", "x", "KEY", [5], [None], ("key", b"value"), [["key"]], range(2), iter(["key", "x"]), {"x": 1},
