@@ -17,17 +17,20 @@ from storage.files.cluster_metadata import (
     ClusterMetadata,
     ConfigRecord,
     FeatureLevelRecord,
+    MetadataRecord,
     MetadataReplay,
     ProducerIdsRecord,
     TopicRecord,
-    decode,
+    decode_block,
     read_bootstrap,
 )
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.files.metadata_checkpoint import NewPartition
 from storage.format.block import Record
+from storage.format.decoder import Decoder
 from storage.format.hashing import group_partition
+from storage.format.record_batch import encode_batch
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
@@ -42,6 +45,7 @@ from tests.support.commands import output_of
 from tests.support.damaged_bytes import flip, flip_middle
 from tests.support.faults import Crash, FaultyDisk
 from tests.support.owned_dirs import tree_of
+from tests.support.readers import table_of
 
 TP = TopicPartition("t", 0)
 UNFINISHED = "new.reviving"
@@ -383,9 +387,9 @@ def old_cluster(directory: Path) -> Path:
         quota(b"b", True),
     ]
     replay = MetadataReplay()
-    for value in values:
-        record = decode(value)
-        assert record is not None
+    data = encode_batch([Record(None, value) for value in values], base_offset=0)
+    for record in decode_block(Decoder().decode(data, table_of(data), origin=0)):
+        assert isinstance(record, MetadataRecord)
         replay.apply(record)
     content = metadata_checkpoint.bootstrap(metadata_checkpoint.cluster_records(replay.show(0, None)), 1)
     return build_log_dir(directory, {"t": [[b"zero"], [b"one"]]}, extra={"bootstrap.checkpoint": content}).path
