@@ -78,11 +78,6 @@ class IndexState:
         """The final time entry is in the index now."""
         self._state[3] = self._state[0]
 
-    def know_largest(self, largest: TimestampOffset) -> None:
-        """Sets the largest timestamp, unless a larger one is known."""
-        if largest.timestamp > self._state[0]:
-            self._state[0], self._state[1] = largest.timestamp, largest.offset
-
     @property
     def largest(self) -> TimestampOffset:
         """The largest timestamp so far and the last offset of the earliest batch that has it; -1 before any."""
@@ -196,10 +191,6 @@ class ActiveSegment:
     def size(self) -> int:
         """Bytes of messages in the .log."""
         return self.segment.size
-
-    def know_largest(self, largest: TimestampOffset) -> None:
-        """Messages after the last time index entry have this timestamp, if it is larger (LogSegment.truncateTo)."""
-        self._state.know_largest(largest)
 
     def rows_until_full(self, table: BatchTable, first: int, last: int, limits: RollLimits) -> int:
         """Where in the rows `first` to `last` an index becomes full: the row after the batch that fills it."""

@@ -56,14 +56,10 @@ class PartitionFiles:
         self._unsynced.names |= new
 
     def opened_with(self, segments: Sequence[Segment], recovery_point: int, now_ms: int) -> None:
-        """Notes what may not be on disk beyond the recovery point, including what recovery rebuilt."""
+        """Notes all files beyond the recovery point, which may not be on disk: recovery may have cut or rebuilt them.
+        `segments`: those of the log."""
         self.recovery_point = recovery_point
         self.last_flush_ms = now_ms
-        self.rewritten(segments)
-
-    def rewritten(self, segments: Sequence[Segment]) -> None:
-        """Notes all files beyond the recovery point: they were cut or rewritten. `segments`: those of the log."""
-        recovery_point = self.recovery_point
         for number, segment in enumerate(segments):
             last = number == len(segments) - 1
             if last or segments[number + 1].base_offset > recovery_point:
@@ -95,10 +91,6 @@ class PartitionFiles:
         self.recovery_point = max(self.recovery_point, offset)
         if now_ms is not None:
             self.last_flush_ms = now_ms
-
-    def shortened(self, end_offset: int) -> None:
-        """Messages from this offset on have been removed, or are about to be."""
-        self.recovery_point = min(self.recovery_point, end_offset)
 
     def put_back(self, unsynced: Unsynced) -> None:
         """Notes again what was taken and could not be synced."""

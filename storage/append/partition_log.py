@@ -1,4 +1,4 @@
-"""PartitionLog: one log that this process owns. It appends, rolls, flushes, truncates, and provides snapshots.
+"""PartitionLog: one log that this process owns. It appends, rolls, flushes, and provides snapshots.
 
 Locks: `_flushing`, then `_lock`; the comments in PartitionLog say which of them guards each field. `_lock` is not held
 while records are encoded or a flush syncs files; readers take a snapshot and need no lock. Sources: Kafka's UnifiedLog,
@@ -8,7 +8,6 @@ LocalLog.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
@@ -27,10 +26,8 @@ from storage.append.append_values import (
 )
 from storage.append.health import OPENING_ERRORS, Health
 from storage.append.partition_files import PartitionFiles
-from storage.append.producer_table import ProducerChanges, ProducerSnapshots, rebuild
+from storage.append.producer_table import ProducerChanges, ProducerSnapshots
 from storage.append.rolling_rules import (
-    OFFSET_ENTRY_SIZE,
-    TIME_ENTRY_SIZE,
     RollLimits,
     batch_fits,
     new_jitter_ms,
@@ -40,20 +37,13 @@ from storage.append.swap import CleanedSegment
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import OffsetOutOfRange, SegmentGone
-from storage.files import offset_index, time_index, transaction_index
-from storage.files.disk import opened
 from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
-from storage.files.names import FileKind
-from storage.files.opening import exists
 from storage.files.producer_state import ProducerEntry
 from storage.format.batches import BatchTable
 from storage.format.decoder import verify_crcs
 from storage.format.record_batch import NewBatch
-from storage.log import tail
 from storage.log.isolation import Transactions
-from storage.log.offset_lookup import greatest_timestamp
-from storage.log.reader import find_batch
 from storage.log.segment import LargeBatch, Segment
 from storage.log.segments import slot_of
 from storage.log.snapshot import LogSnapshot
@@ -141,8 +131,8 @@ class _Chunks:
 # that takes files has synced them, or put them back, before it releases `Flushing`. So a thread that holds it finds all
 # unsynced files among the noted ones, and the recovery point never passes a file that another thread is still syncing.
 #
-# It is also held while files of the log are renamed, replaced or removed (retention, compaction, truncation,
-# append_whole, closing), because a sync finds files by their names.
+# It is also held while files of the log are renamed, replaced or removed (retention, compaction, append_whole,
+# closing), because a sync finds files by their names.
 #
 # Order of locks: `Flushing` first, then the log's own lock; never the other way round. The log's lock is not held while
 # files are synced, so appends and readers continue. Where flush.messages requires it, a writer waits for a flush after
@@ -213,65 +203,8 @@ class Flushing:
                     self._health.fail(error)
             raise
         with self._lock:
-            # Nothing was cut off meanwhile: a truncation holds Flushing.
             self._files.synced(end, now_ms)
             return self._files.recovery_point
-
-
-# Where a log is cut when messages at its end are removed, and how the indexes are cut to match.
-#
-# Source: LocalLog.truncateTo, LogSegment.truncateTo. Nothing here locks: the PartitionLog holds its lock.
-
-
-def kept_segments(snapshot: LogSnapshot, offset: int) -> int:
-    """How many segments remain when the messages from `offset` on are removed; the last of them becomes the active
-    one."""
-    return max(1, snapshot.segment_index(offset) + 1)
-
-
-def cut_position(snapshot: LogSnapshot, slot: int, offset: int) -> int:
-    """Where in the segment number `slot` the batch begins that holds `offset` or follows it; its end if none does.
-    `offset` may be below the log start: what is between them is cut off too, though nobody can read it."""
-    segment = snapshot.segments[slot]
-    end = snapshot.end_position(segment)
-    found = find_batch(replace(snapshot, log_start_offset=min(snapshot.log_start_offset, offset)), offset)
-    return end if found is None or found.segment_index != slot else min(found.position, end)
-
-
-def found_end_offset(segment: Segment) -> int:
-    """The log end offset when this is the last segment and all of it is sound: what the next opening finds."""
-    return max(segment.base_offset, tail.measure(segment, segment.size).next_offset)
-
-
-def cut_segment(disk: Disk, segment: Segment, position: int, offset: int) -> Segment:
-    """Cuts the .log at a batch's start and the indexes to entries below `offset`; returns the resulting segment.
-
-    Indexes first: a crash in between leaves fewer entries than there might be, which is not damage. All is synced, each
-    index before the log is cut. If a power loss brought messages back, they could overlap a segment that was begun
-    after the truncation; and no recovery looks at entries that came back, since the recovery point is where the segment
-    now ends. An entry of an aborted transaction would then hide messages that are appended later.
-    """
-    # Both are loaded anew: what Segment keeps of a sealed segment's index is that of the whole segment.
-    offsets = offset_index.load(segment.path_of(FileKind.OFFSET_INDEX), segment.base_offset, position, growing=True)
-    times = time_index.load(segment.path_of(FileKind.TIME_INDEX), segment.base_offset, offset, growing=True)
-    _cut(disk, segment.path_of(FileKind.OFFSET_INDEX), len(offsets) * OFFSET_ENTRY_SIZE)
-    _cut(disk, segment.path_of(FileKind.TIME_INDEX), len(times) * TIME_ENTRY_SIZE)
-    aborted = segment.path_of(FileKind.TRANSACTION_INDEX)
-    if exists(aborted):
-        entries = transaction_index.load(aborted, segment.base_offset).entries()
-        kept = transaction_index.encode([entry for entry in entries if entry.last_offset < offset])
-        _cut(disk, aborted, len(kept))
-    with opened(disk, segment.log.path) as file:
-        file.truncate(position)
-        file.sync()
-    return Segment(segment.directory, segment.base_offset, segment.log, position)
-
-
-def _cut(disk: Disk, index: Path, size: int) -> None:
-    with opened(disk, index, create=True) as file:
-        if file.size() > size:
-            file.truncate(size)
-        file.sync()  # also what an earlier process has cut: that may not be on disk yet
 
 
 # Segments being created, reopened, and followed by the next one.
@@ -401,7 +334,6 @@ class PartitionLog:
         self._next_offset = loaded.next_offset
         self._log_start_offset, self._remote_offsets = loaded.log_start_offset, loaded.remote_offsets
         self._producers, self._epochs = loaded.producers, loaded.epochs
-        self._cuts: tuple[int, ...] = ()
         self._jitter_ms = new_jitter_ms(config)
         self._limits = RollLimits.of(config, self._jitter_ms)
         self._snapshot: LogSnapshot | None = None
@@ -486,7 +418,7 @@ class PartitionLog:
                 tp=self.tp, segments=self._segments,
                 log_start_offset=self._log_start_offset, log_end_offset=self._next_offset,
                 active_end=self._active.size, active_size=self._active.size, remote_offsets=self._remote_offsets,
-                cuts=self._cuts, transactions=self._transactions, epochs=self._epochs,
+                cuts=(), transactions=self._transactions, epochs=self._epochs,
             )  # fmt: skip
         return self._snapshot
 
@@ -739,79 +671,34 @@ class PartitionLog:
         with self._lock:
             return self._producers.active(self._clock.now_ms(), self._producer_expiration_ms)
 
-    def truncate_to(self, offset: int) -> list[Path]:
-        """Removes the messages from `offset` on, whole batches at a time: the log then ends after the last batch kept.
-
-        (Within a batch Kafka's log ends at `offset` until it is loaded again, and then after the last batch too.)
-        Nothing happens when the log ends before `offset`. Returns files renamed to `.deleted`, to unlink. The recovery
-        point on disk must be at or below `offset` already (OwnedDir.truncate_to). OffsetOutOfRange below the first
-        segment. Crash-safe:
-
-        1. newest first, the files of segments above `offset` are renamed; sync → a shorter log, complete in itself
-        2. the indexes of the last segment kept are cut, then its .log; sync    → recovery rebuilds the indexes
-        3. leader epochs and producer snapshots from there on are removed       → recovery removes them
-        """
-        with self._flushing, self._lock:
-            self._health.check()
-            if offset >= self._next_offset:
-                return []
-            before = self._snapshot_locked()
-            if offset < before.segments[0].base_offset:
-                raise OffsetOutOfRange("truncation below the first segment", path=self.path, offset=offset)
-            last = kept_segments(before, offset) - 1
-            position = cut_position(before, last, offset)
-            self._files.shortened(offset)
-            with self._health.failing():
-                removed = self._files.rename_deleted(reversed(before.segments[last + 1 :]))
-                cut = cut_segment(self._disk, before.segments[last], position, offset)
-                self._active.close()
-                end_offset = min(offset, found_end_offset(cut))
-                self._install_locked(
-                    (*before.segments[:last], cut), end_offset, self._epochs.truncate_from_end(end_offset)
-                )
-            return removed
-
     def restart_at(self, offset: int) -> None:
-        """Makes a log without messages begin at another offset (UnifiedLog.truncateFullyAndStartAt). Crash-safe:
+        """Makes a log without messages begin at a later offset (UnifiedLog.truncateFullyAndStartAt). Crash-safe:
 
         1. create the new segment's files → two empty segments; the log ends where the second begins
         2. remove the old ones
-        ValueError when it holds messages.
+        ValueError when the log holds messages, or ends beyond `offset`.
         """
         with self._flushing, self._lock:
             self._health.check()
             before = self._snapshot_locked()
-            if before.size_bytes:
-                raise ValueError("only a log without messages can begin at another offset")
+            if before.size_bytes or offset < self._next_offset:
+                raise ValueError("only a log without messages can begin at a later offset")
             if offset == before.segments[0].base_offset and len(before.segments) == 1:
                 return
             with self._health.failing(lambda: self._active.broken):
                 new = self._opener.create(offset, self._config)
                 self._active.close()
-                self._active = new
+                self._sealed, self._active = (), new
+                self._log_start_offset, self._remote_offsets, self._next_offset = offset, None, offset
+                self._snapshot = None
                 for segment in before.segments:
                     if segment.base_offset != offset:
                         self._files.remove_named(segment.base_offset)
-                new.close()
-                self._log_start_offset, self._remote_offsets = offset, None
-                self._install_locked((new.segment,), offset, LeaderEpochs())
-
-    def _install_locked(self, segments: Sequence[Segment], end_offset: int, epochs: LeaderEpochs) -> None:
-        """The log now consists of these segments, all of whose bytes are messages, and ends at `end_offset`."""
-        self._sealed = tuple(segments[:-1])
-        self._active = self._opener.reopen(segments[-1], self._config)
-        self._next_offset = end_offset
-        self._log_start_offset = min(self._log_start_offset, end_offset)
-        self._files.shortened(end_offset)
-        self._cuts = (*self._cuts, end_offset)
-        self._snapshot = None
-        self._active.know_largest(greatest_timestamp(self._snapshot_locked(), self._active.segment))
-        self._replace_epochs_locked(epochs)
-        snapshots = ProducerSnapshots(
-            self._disk, self.path, clock=self._clock, expiration_ms=self._producer_expiration_ms
-        )
-        self._producers = rebuild(snapshots, segments, self._log_start_offset, end_offset, clean=False)
-        self._files.rewritten(segments)
+                self._replace_epochs_locked(LeaderEpochs())
+                snapshots = ProducerSnapshots(
+                    self._disk, self.path, clock=self._clock, expiration_ms=self._producer_expiration_ms
+                )
+                self._producers = snapshots.reload(offset, offset)
 
     # Ending
 

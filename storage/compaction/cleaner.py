@@ -33,7 +33,6 @@ from storage.errors import (
     UnsupportedFormat,
 )
 from storage.files import checkpoints, names
-from storage.log import lineage
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import LogSnapshot
 from storage.log.topic_info import TopicInfo
@@ -95,13 +94,10 @@ def compact_partition(
     try:
         result = work.run(log, owned.disk)
         if result.end_offset > result.first_dirty:
-            owned.note_cleaned(log, min(result.end_offset, lineage.agreed_end(snapshot, log.snapshot())))
+            owned.note_cleaned(log, result.end_offset)
         return result
-    except BaseException as error:
+    except BaseException:
         ended_early(work.replaced)
-        if isinstance(error, StorageError):
-            # What was read may have been cut off by a follower, and what is there now is not damaged.
-            work.check_not_truncated(log)
         raise
 
 

@@ -46,7 +46,6 @@ from storage.files.opening import exists, real_place
 from storage.log.log_dir import LogDir
 from storage.log.places import check_log_dir
 from storage.log.read_only_log import ReadOnlyLog
-from storage.log.reader import find_batch
 from storage.log.segments import bytes_from
 from storage.log.snapshot import Log
 from storage.log.tiering import is_tiered
@@ -139,11 +138,9 @@ class OwnedLogs:
     1. partitions' turns (`alone`): a thread that opens or closes a log, or creates, removes or replaces its directory,
        holds its turn meanwhile. So an opening never works in a directory that is being removed, or was created since it
        began, and what it installs belongs to the directory that is there
-    2. `_checkpointing`: held from reading the logs' offsets until they are written, and throughout a truncation:
-       otherwise a recovery point from before it could be written after it. Taken before any log's own locks
-    3. `_noting`: held while a log's checkpoint lines are set, after checking that the log is still the partition's, and
+    2. `_noting`: held while a log's checkpoint lines are set, after checking that the log is still the partition's, and
        while a log is forgotten. So no line of a log is set after its topic was forgotten
-    4. `_lock`: everything that is listed under it below. Nothing is read or written while it is held
+    3. `_lock`: everything that is listed under it below. Nothing is read or written while it is held
     `_describing` is taken without any of the others except turns."""
 
     def __init__(
@@ -168,7 +165,6 @@ class OwnedLogs:
         self._checkpoints = checkpoints
         self._commits = commits
         # These guard an order of steps: see above. `_describing` is held while topic.properties are written.
-        self._checkpointing = Lock()
         self._noting = Lock()
         self._describing = Lock()
         # Guarded by `_describing`: the topics whose last change of configuration failed.
@@ -321,46 +317,16 @@ class OwnedLogs:
 
     def checkpoint(self) -> None:
         """Writes the checkpoints with the current offsets, without a flush. OSError."""
-        with self._checkpointing:
-            self._checkpoint_held()
-
-    def _checkpoint_held(self) -> None:
         with self._noting:
             for log in self.all():
                 self._checkpoints.set(log.tp, self.offsets_of(log))
         self._checkpoints.write()
 
-    def truncate(self, log: PartitionLog, offset: int) -> list[Path]:
-        with self._checkpointing:
-            with self._noting:
-                if self._is_current(log):
-                    self._checkpoints.set(log.tp, self._lowered(log, offset))
-            self._checkpoints.write()
-            removed = log.truncate_to(offset)
-            with self._noting:
-                active = log.snapshot().segments[-1].base_offset
-                if self._is_current(log) and (self._checkpoints.cleaner_offset(log.tp) or 0) > active:
-                    self._checkpoints.set_cleaner_offset(log.tp, active)
-            self._checkpoint_held()
-            return removed
-
-    def _lowered(self, log: PartitionLog, offset: int) -> PartitionOffsets:
-        """A log's checkpoint lines before a truncation, none of which is above where the log will end: messages may be
-        appended there before the lines are written again, if the disk is full. Of a recovery point in the segment that
-        is cut only the segment counts; a log start stays where messages above it do."""
-        known, snapshot = self.offsets_of(log), log.snapshot()
-        base = snapshot.segments[max(snapshot.segment_index(offset), 0)].base_offset
-        start = known.log_start
-        if start is not None and find_batch(snapshot, offset) == find_batch(snapshot, start):
-            start = min(start, base)
-        return replace(known, recovery_point=min(known.recovery_point or 0, base), log_start=start)
-
     def note_cleaned(self, log: PartitionLog, offset: int) -> None:
         """Writes the cleaner's line of a partition, if this is still its log. OSError."""
         with self._noting:
             if self._is_current(log):
-                active = log.snapshot().segments[-1].base_offset  # a truncation may have come meanwhile
-                self._checkpoints.set_cleaner_offset(log.tp, min(offset, active))
+                self._checkpoints.set_cleaner_offset(log.tp, offset)
 
     def describe(self, topic: str, directories: Sequence[Path], overrides: Mapping[str, str]) -> LogConfig:
         """Writes a topic's configuration (partition_dirs.write_overrides), and applies what is in force then to its
@@ -462,12 +428,11 @@ class OwnedLogs:
         if max(known.recovery_point or 0, cleaned) <= end:
             return
         try:
-            with self._checkpointing:
-                with self._noting:
-                    self._checkpoints.set(log.tp, replace(known, recovery_point=log.recovery_point))
-                    if cleaned > end:
-                        self._checkpoints.set_cleaner_offset(log.tp, end)
-                self._checkpoints.write()
+            with self._noting:
+                self._checkpoints.set(log.tp, replace(known, recovery_point=log.recovery_point))
+                if cleaned > end:
+                    self._checkpoints.set_cleaner_offset(log.tp, end)
+            self._checkpoints.write()
         except BaseException:
             log.abandon()
             raise
@@ -905,14 +870,6 @@ class OwnedDir:
             return self._logs.describe(topic, directories, overrides)
 
     # Checkpoints, closing
-
-    def truncate_to(self, tp: TopicPartition, offset: int) -> list[Path]:
-        """Removes the messages from `offset` on, whole batches at a time; returns files to unlink, see PartitionLog's.
-
-        The recovery point is lowered on disk first: otherwise recovery would trust what is appended there later. Errors
-        as `log`, and of PartitionLog.truncate_to.
-        """
-        return self._logs.truncate(self.log(tp), offset)
 
     def checkpoint(self) -> None:
         """Writes the checkpoints with the current offsets, without a flush. OSError."""

@@ -52,14 +52,9 @@ class TimeIndex(SparseIndex):
         return TimestampOffset(NO_TIMESTAMP, self.base_offset) if slot < 0 else self.entry(slot)
 
 
-def parse(
-    data: bytes, base_offset: int, end_offset: int | None = None, *, growing: bool = False, path: Path | None = None
-) -> TimeIndex:
-    """The entries in the bytes of a .timeindex file.
-
-    `end_offset`: entries at or beyond it are not trusted. `growing`: the log has grown since that offset was read, so
-    such entries are left out but are not a problem. Never raises.
-    """
+def parse(data: bytes, base_offset: int, *, growing: bool = False, path: Path | None = None) -> TimeIndex:
+    """The entries in the bytes of a .timeindex file. `growing`: an invalid last entry is left out but is not a problem,
+    because the broker may be writing it. Never raises."""
     whole = len(data) // ENTRY_SIZE
     table = np.frombuffer(data, dtype=_ENTRY, count=whole)
     timestamps = table["timestamp"].astype(np.int64)
@@ -75,21 +70,8 @@ def parse(
     failed[1:] |= (timestamps[1:] <= timestamps[:-1]) | (offsets[1:] < offsets[:-1])
     row = first_failure(failed)
     if row < rows:
-        if not (growing and row == rows - 1):  # the broker may be writing its last entry right now
+        if not (growing and row == rows - 1):
             problem = _broken(timestamps, offsets, row, base_offset, path)
-        rows = row
-    if end_offset is not None and rows and base_offset + int(offsets[rows - 1]) >= end_offset:
-        limit = np.int32(min(max(end_offset - base_offset, 0), _MAX_INT32))
-        row = int(offsets[:rows].searchsorted(limit, side="left"))
-        if not growing:
-            problem = broken_entry(
-                "time index entry points beyond the end of the segment",
-                IndexFault.BEYOND_LOG,
-                path=path,
-                position=row * ENTRY_SIZE,
-                expected=f"an offset below {end_offset}",
-                found=base_offset + int(offsets[row]),
-            )
         rows = row
     keys = timestamps[:rows].copy()
     keys.flags.writeable = False
@@ -110,9 +92,9 @@ def _broken(
     )
 
 
-def load(path: Path, base_offset: int, end_offset: int | None = None, *, growing: bool = False) -> TimeIndex:
+def load(path: Path, base_offset: int, *, growing: bool = False) -> TimeIndex:
     """Reads a .timeindex; see `parse`. Never raises: a missing or unreadable file gives an index without entries."""
-    return load_index(path, ENTRY_SIZE, lambda data: parse(data, base_offset, end_offset, growing=growing, path=path))
+    return load_index(path, ENTRY_SIZE, lambda data: parse(data, base_offset, growing=growing, path=path))
 
 
 def encode(timestamps: npt.ArrayLike, offsets: npt.ArrayLike, base_offset: int) -> bytes:

@@ -9,7 +9,7 @@ leader-epoch-checkpoint, and in the header of each batch. So a truncation is fou
 1. The log was cut at the first offset for which the epochs known at two looks differ.
 2. Without a checkpoint: where the batches of the rewritten file leave the epoch of the last batch that was known.
 3. Where epochs do not differ, by what is seen of the files: if the log became shorter, it was cut where it ends now; if
-   a file holds something else than it did, where that begins. The process that cuts a log knows the offset.
+   a file holds something else than it did, where that begins.
 
 A log counts the cuts that it has seen (`LogSnapshot.cuts`). Who goes on reading compares with the count of its last
 look (`agreed_end`), however long ago that was and whatever happened to the files since.

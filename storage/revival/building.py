@@ -224,11 +224,9 @@ class Building:
         log, _ = self._recovered(plan, 0, start)
         others = [other.snapshot for other in plan.others]
         result = salvage(
-            snapshot, log, compacted=plan.config.compact, others=others, epochs=plan.replica.epochs,
-            progress=self.progress,
+            snapshot, log, compacted=plan.config.compact, end_offset=plan.cut.end_offset, others=others,
+            epochs=plan.replica.epochs, progress=self.progress,
         )  # fmt: skip
-        if plan.cut.end_offset < log.log_end_offset:
-            log.truncate_to(plan.cut.end_offset)
         return log, result
 
     def _finish(

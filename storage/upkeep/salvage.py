@@ -85,15 +85,17 @@ def salvage(
     target: PartitionLog,
     *,
     compacted: bool,
+    end_offset: int = MAX_OFFSET,
     others: Sequence[LogSnapshot] = (),
     epochs: LeaderEpochs | None = None,
     progress: Progress | None = None,
 ) -> Salvaged:
     """Copies everything that is intact in the files of `snapshot` into `target`, which must hold no messages.
 
-    `compacted`: offsets may be missing between segments without being lost. `others`: replicas that have what is lost,
-    the best first; `epochs`: of `snapshot`, by default as its intact batches tell them. InvalidRecord when `target`
-    holds messages; errors of its `append_batches`, including that for a batch above its segment.bytes.
+    `compacted`: offsets may be missing between segments without being lost. `end_offset`: the copy ends with the last
+    batch that is wholly below this offset; losses beyond it are reported, too. `others`: replicas that have what is
+    lost, the best first; `epochs`: of `snapshot`, by default as its intact batches tell them. InvalidRecord when
+    `target` holds messages; errors of its `append_batches`, including that for a batch above its segment.bytes.
     """
     before = target.snapshot()
     if before.size_bytes:
@@ -117,6 +119,8 @@ def salvage(
         result.lost = _lost(finds, compacted=compacted)
         if others and result.lost:
             finds += _fill(result, others, _epochs(finds) if epochs is None else epochs, compacted=compacted)
+        for find in finds:
+            find.kept &= find.last < end_offset
         runs = ((find, run) for find in finds for run in find.kept_runs(split=bool(result.filled)))
         for find, run in sorted(runs, key=lambda one: int(one[0].base[one[1].first])):
             target.append_batches(*find.read(run))

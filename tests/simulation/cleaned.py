@@ -27,17 +27,15 @@ def check(world: World, tp: TopicPartition, copy: Copy, least: Sequence[Copied],
     headers = _headers(world.path / tp.dir_name)
     end = headers[-1][1] + 1 if headers else 0
     copy.batches = [batch for batch in possible if batch.last < end]
-    copy.appending, copy.cutting, copy.synced = [], None, copy.end
-    copy.gone.clear()
+    copy.appending, copy.synced = [], copy.end
     copy.undone.clear()
-    if not copy.forgets and copy.end < max((batch.last + 1 for batch in least), default=0):
+    if copy.end < max((batch.last + 1 for batch in least), default=0):
         raise Anomaly(f"lost write: {tp} ends at {copy.end}, expected {least[-1].last + 1}")
-    for isolation in (Isolation.READ_UNCOMMITTED,) if copy.forgets else Isolation:
+    for isolation in Isolation:
         check_shown(world, tp, copy, _messages(world.path, tp, isolation), isolation)
     check_horizons(world, tp, {batch.last: batch.timestamp for batch in copy.batches})
-    batches = [] if copy.forgets else copy.batches
-    known = producers_of(batches)
-    last_of = {batch.producer: batch for batch in batches if batch.producer >= 0 and not batch.marker}
+    known = producers_of(copy.batches)
+    last_of = {batch.producer: batch for batch in copy.batches if batch.producer >= 0 and not batch.marker}
     for producer, batch in last_of.items():
         is_known = not known[producer].may_be_forgotten(world.clock.latest_ms)
         if is_known and (producer, batch.last, batch.sequence) not in headers:
@@ -63,7 +61,7 @@ def check_shown(world: World, tp: TopicPartition, copy: Copy, found: Sequence[Me
     there = {(message.offset, message.value) for message in found}
     first = {message.key: message.offset for message in reversed(found)}
     for key, (offset, value, time_ms) in latest.items():
-        if (offset, value) in there or copy.forgets:
+        if (offset, value) in there:
             continue
         # The last word on a key that says that it is deleted may go when its time is over, and all before it is gone.
         if value is None and first.get(key, offset) >= offset and (set_back or latest_ms - time_ms >= keep_ms):

@@ -1,4 +1,4 @@
-"""What a follower's partition should hold: batches of a leader, and what truncations took away.
+"""What a follower's partition should hold: batches of a leader.
 
 A plain list of batches, changed by whoever calls the engine, before and after each call.
 """
@@ -46,22 +46,17 @@ class Producer(NamedTuple):
 
 @dataclass
 class Copy:
-    """A follower's partition. `appending`: batches of a call that has not returned; `cutting`: where a truncation that
-    has not returned cuts; `cuts`: how many have returned; `synced`: what is below is on disk; `start`: the log start,
-    below which batches may no longer be in the files; `compacted`: a cleaner goes through it."""
+    """A follower's partition. `appending`: batches of a call that has not returned; `synced`: what is below is on disk;
+    `start`: the log start, below which batches may no longer be in the files; `compacted`: a cleaner goes through
+    it."""
 
     batches: list[Copied] = field(default_factory=list)
     appending: list[Copied] = field(default_factory=list)
-    cutting: int | None = None
-    cuts: int = 0
     synced: int = 0
     start: int = 0
     compacted: bool = False
-    forgets: bool = False  # a message was cut off for which the cleaner may have removed an earlier one
-    gone: list[Copied] = field(default_factory=list)  # cut off, and perhaps back after a power loss
-    undone: list[Copied] = field(default_factory=list)  # refused; as `gone`, also after a flush
+    undone: list[Copied] = field(default_factory=list)  # refused, and perhaps back after a power loss
     values: set[bytes] = field(default_factory=set)  # all that ever were there
-    gaps: dict[int, int] = field(default_factory=dict)  # by epoch, where the first batch that was cut off began
 
     @property
     def end(self) -> int:
@@ -83,28 +78,9 @@ class Copy:
         self.undone += self.appending
         self.appending = []
 
-    def cut(self, offset: int) -> None:
-        """Before a truncation."""
-        self.cutting = offset
-        self.synced = min(self.synced, offset)
-
-    def was_cut(self) -> None:
-        """After it: whole batches from the one that holds the offset on are gone."""
-        assert self.cutting is not None
-        kept = [batch for batch in self.batches if batch.last < self.cutting]
-        self.gone += self.batches[len(kept) :]
-        for batch in self.batches[len(kept) :]:
-            self.gaps[batch.epoch] = min(batch.base, self.gaps.get(batch.epoch, batch.base))
-        self.batches, self.cutting = kept, None
-        self.synced = min(self.synced, self.end)
-        self.cuts += 1
-        self.forgets |= self.compacted
-
     def flushed(self, end: int) -> None:
         """A flush has returned that began when the log ended at `end`."""
-        if self.cutting is None:
-            self.synced = max(self.synced, end)
-            self.gone.clear()
+        self.synced = max(self.synced, end)
 
 
 def producers_of(batches: Iterable[Copied]) -> dict[int, Producer]:

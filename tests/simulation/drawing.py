@@ -41,12 +41,11 @@ from tests.simulation.plan import (
     Status,
     Sync,
     TopicOf,
-    Truncate,
     Write,
 )
 from tests.simulation.themes import (
     CLEANED,
-    CUT,
+    COPIED,
     DELETED,
     EVERYTHING,
     FOLLOWED,
@@ -60,7 +59,6 @@ from tests.simulation.themes import (
     RENAMED,
     RETENTION,
     ROT,
-    TRUNCATION,
     theme_of,
 )
 from tests.support.owned_dirs import NOW_MS
@@ -114,7 +112,7 @@ class _Drawing:
         self._names += [name for name in self._names if name[0] in common] * 2
         self._ranges = [self._range() for _ in range(4)]
         count = self._of(theme.processes)
-        processes = tuple(self._process(number, count) for number in range(count))
+        processes = tuple(self._process() for _ in range(count))
         sizes = (24, 96, 200, 600, 600) if theme is LINES else (24, 48, 96, 96, 200)
         sizes = sizes if self._shared is None else (600,)
         return Plan(seed, tuple(topics), processes, self._of(sizes))
@@ -131,7 +129,7 @@ class _Drawing:
         config = [
             _ROOM if self._scatters else _LIMIT,
             ("segment.bytes", self._of(sizes)),
-            ("index.interval.bytes", "0" if self._theme in (CUT, FOLLOWED) else self._of(("0", "100", "4096"))),
+            ("index.interval.bytes", "0" if self._theme is FOLLOWED else self._of(("0", "100", "4096"))),
         ]
         if retained:
             config += [("file.delete.delay.ms", "20")]
@@ -152,7 +150,7 @@ class _Drawing:
             config.append(("segment.ms", "50"))
         return TopicOf(name, partitions, tuple(config))
 
-    def _process(self, number: int, count: int) -> ProcessOf:
+    def _process(self) -> ProcessOf:
         theme = self._theme
         jobs: list[Job] = []
         if self._shared is not None:
@@ -164,7 +162,7 @@ class _Drawing:
         if self._remakes:
             jobs.append(self._writer("g", "again"))
         if self._has_copy and self._is(0.9):
-            jobs.append(self._leader(number))
+            jobs.append(self._leader())
         if self._has_commits and self._is(0.8):
             counts = (3, 8) if theme is RETENTION else (3, 9) if theme is QUERIES else (1, 5)
             jobs.append(Job("driver", "d", self._some(*counts, self._commit)))
@@ -182,7 +180,7 @@ class _Drawing:
             jobs.append(Job("upkeep", "u", (Pause(self._of(rounds)),)))
         if self._is(theme.follows) or (theme is EVERYTHING and self._is(0.35) and (self._has_copy or self._remakes)):
             jobs.append(Job("reader", "f", self._some(1, 6, self._look), follows=True))
-        is_killed = self._is(theme.kills) and not (theme is CUT and number == 0)
+        is_killed = self._is(theme.kills)
         kill_at = self._upto(1, self._of(theme.kill_within)) if is_killed else None
         kill_operation = None
         if kill_at is not None and self._is(0.4):
@@ -286,7 +284,7 @@ class _Drawing:
         if self._theme is CLEANED and self._is(0.5):
             return Look("copy", 0, "latest.jsonl", (self._read(),), to_end=True)
         ending = self._of(("txt", "jsonl", "jsonl", "log"))
-        if self._theme is TRUNCATION and self._is(0.4):
+        if self._theme is COPIED and self._is(0.4):
             name, ending = "messages", "jsonl"
         reads = tuple(self._read() for _ in range(self._of((0, 1, 3, 6))))
         return Look(topic, partition, f"{name}.{ending}", reads, self._is(0.85))
@@ -379,33 +377,22 @@ class _Drawing:
         ends = [self._of((Pause(self._upto(1, 60)), Status())), Fault(kind)]
         return [Fault(kind, rate), *ends]
 
-    def _leader(self, number: int) -> Job:
-        if self._theme is CUT:
-            return Job("leader", "l", tuple(self._continued(number)), "/copy/0")
+    def _leader(self) -> Job:
         if self._theme is FOLLOWED:
             return Job("leader", "l", self._some(6, 25, self._following), "/copy/0")
         if self._theme is CLEANED:
-            ops = self._some(10, 40, self._keyed)
-            cuts = (Truncate(self._of((0.3, 0.6, 0.9))), *self._some(5, 20, self._keyed))
-            return Job("leader", "l", (*ops, *cuts) if self._is(0.2) else ops, "/copy/0")
+            return Job("leader", "l", self._some(10, 40, self._keyed), "/copy/0")
         ops: list[object] = []
-        if self._theme is TRUNCATION and self._is(0.5):  # what the process before has left is all on disk
-            ops += self._rewritten(written=number == 0)
         for _ in range(self._upto(4, 20)):
-            if self._theme is TRUNCATION and self._is(0.2):
-                ops += self._of((self._undecided, self._rewritten))()
-                continue
             kind = self._random.random()
-            if kind < 0.48:
+            if kind < 0.6:
                 producer = self._of((-1, 1, 2))
                 transactional = producer > 0 and self._is(0.7)
                 ops.append(
                     Batch(self._of((1, 2, 5)), self._of((5, 30)), producer, transactional, self._of((0, 0, 0, 0, 2)))
                 )
-            elif kind < 0.62:
-                ops.append(Marker(self._of((1, 2)), self._is(0.6)))
             elif kind < 0.8:
-                ops.append(Truncate(self._of((0.0, 0.3, 0.6, 0.9, 0.97))))
+                ops.append(Marker(self._of((1, 2)), self._is(0.6)))
             elif kind < 0.9:
                 ops.append(Flush())
             else:
@@ -413,15 +400,13 @@ class _Drawing:
         return Job("leader", "l", tuple(ops), "/copy/0")
 
     def _following(self) -> object:
-        """Leaders come and go, and delete records; what their followers cut may be below the log start."""
+        """Leaders come and go, and delete records."""
         kind = self._random.random()
-        if kind < 0.55:
+        if kind < 0.7:
             producer, epoch = self._of((-1, -1, 1, 2)), self._of((0, 0, 0, 1, 2))
             return Batch(self._of((1, 2, 5)), self._of((5, 30)), producer, skips=self._of((0, 0, 0, 2)), epoch=epoch)
-        if kind < 0.67:
-            return Before("copy", 0, self._of((0.2, 0.5, 0.9, 1.0)))
         if kind < 0.87:
-            return Truncate(self._of((0.0, 0.3, 0.6, 0.9, 0.97)), below=self._is(0.4))
+            return Before("copy", 0, self._of((0.2, 0.5, 0.9, 1.0)))
         return Flush() if kind < 0.94 else self._pause()
 
     def _keyed(self) -> object:
@@ -436,28 +421,6 @@ class _Drawing:
         if kind < 0.75:
             return Marker(self._of((1, 2)), self._is(0.6))
         return Flush() if kind < 0.78 else self._pause()
-
-    def _continued(self, number: int) -> list[object]:
-        """The first process writes several segments, the next cuts them and writes on."""
-        batches = [Batch(self._of((2, 5)), self._of((5, 30)), skips=self._of((0, 0, 0, 2))) for _ in range(6)]
-        if number == 0:
-            return [*batches]
-        return [Truncate(self._of((0.3, 0.5, 0.6, 0.7))), Batch(5, 30), *batches[: self._upto(3)]]
-
-    def _undecided(self) -> list[object]:
-        """A transaction whose marker is cut off, and then decided again."""
-        producer = self._of((1, 2))
-        ops: list[object] = [Batch(self._of((1, 2)), 5, producer, transactional=True)]
-        ops += [Batch(self._of((1, 2)), 30) for _ in range(self._upto(4))]  # the marker may be in another segment
-        ops += [Marker(producer, self._is(0.7)), Pause(self._upto(1, 40)), Truncate(0.99)]
-        ops += [Pause(self._upto(1, 10))] if self._is(0.2) else []
-        return [*ops, Marker(producer, self._is(0.3)), Pause(self._upto(1, 30))]
-
-    def _rewritten(self, *, written: bool = True) -> list[object]:
-        """Several segments are cut off, and as much is written again."""
-        batches = [Batch(self._of((1, 2)), self._of((5, 30))) for _ in range(self._upto(3, 7))]
-        flushes = [Flush()] if self._is(0.3) else []
-        return [*(batches * written), *flushes, Truncate(self._of((0.0, 0.3, 0.6))), *batches]
 
     def _commit(self) -> Commit:
         shares = self._random.sample([("kept", 0), ("kept", 1), ("plain", 0), ("plain", 1)], self._upto(1, 4))

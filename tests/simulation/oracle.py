@@ -253,18 +253,15 @@ def _check_copy(world: World, tp: TopicPartition, copy: Copy, messages: list[Mes
         raise Anomaly(f"log start: {tp} begins at {start}, expected {copy.start}")
     copy.start = start
     least = list(copy.batches)
-    if copy.cutting is not None:
-        least = [batch for batch in least if batch.last < copy.cutting]
     if lost_power:
         least = [batch for batch in least if batch.last < copy.synced]
     possible = [*copy.batches, *copy.appending]
     epochs = leader_epochs.read(world.path / tp.dir_name / names.LEADER_EPOCH_CHECKPOINT)
     if copy.compacted:
         cleaned.check(world, tp, copy, least, possible)
-        if not copy.forgets:
-            check_epochs(str(tp), epochs, copy.batches, start, copy.end)
+        check_epochs(str(tp), epochs, copy.batches, start, copy.end)
         return
-    back = [*copy.gone, *copy.undone] if lost_power else []
+    back = copy.undone if lost_power else []
     known = {(batch.base, batch.crc): batch for batch in [*back, *possible]}
     there = batches_in(world.path / tp.dir_name)
     # What is below the log start may be there and need not be; it counts as there.
@@ -274,7 +271,7 @@ def _check_copy(world: World, tp: TopicPartition, copy: Copy, messages: list[Mes
     possible = possible[len(below) :]
     for batch in there:
         if batch not in known:
-            raise Anomaly(f"aborted read: {tp} holds the batch at {batch[0]}, which was cut off or never was there")
+            raise Anomaly(f"aborted read: {tp} holds the batch at {batch[0]}, which was refused or never was there")
     if not lost_power and there != [(batch.base, batch.crc) for batch in possible][: len(there)]:
         raise Anomaly(f"inconsistent offsets: {tp} holds batches at {there}")
     missing = {(batch.base, batch.crc) for batch in least}.difference(there)
@@ -285,6 +282,5 @@ def _check_copy(world: World, tp: TopicPartition, copy: Copy, messages: list[Mes
     expected = [(offset, value) for offset, value, _ in shown(copy.batches, committed=False) if offset >= start]
     if [(message.offset, message.value) for message in messages] != expected:
         raise Anomaly(f"inconsistent offsets: {tp} shows {messages}, expected {expected}")
-    copy.appending, copy.cutting, copy.synced = [], None, copy.end
-    copy.gone.clear()
+    copy.appending, copy.synced = [], copy.end
     copy.undone.clear()

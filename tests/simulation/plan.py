@@ -162,14 +162,6 @@ class Marker:
 
 
 @value
-class Truncate:
-    """A follower's truncation: what is beyond this part of the log goes. `below`: of what is below the log start."""
-
-    part: float
-    below: bool = False
-
-
-@value
 class Flush:
     """PartitionLog.flush."""
 

@@ -202,56 +202,7 @@ FAULTS: tuple[Fault, ...] = (
         "    disk.unlink(directory / names.CLEAN_SHUTDOWN)\n    disk.sync_dir(directory)",
         "    disk.unlink(directory / names.CLEAN_SHUTDOWN)",
     ),
-    # Truncation
-    _fault(
-        "truncation-off-by-one",
-        f"{_APPEND}/partition_log.py",
-        "position = cut_position(before, last, offset)",
-        "position = cut_position(before, last, offset + 1)",
-    ),
-    _fault(
-        "truncation-keeps-checkpoint",
-        f"{_OWNED}/owned_dir.py",
-        "recovery_point=min(known.recovery_point or 0, base)",
-        "recovery_point=known.recovery_point",
-        (
-            f"{_OWNED}/owned_dir.py",
-            "            self._checkpoint_held()\n            return removed\n",
-            "            return removed\n",
-        ),
-    ),
-    _fault(
-        "truncation-without-flushing",
-        f"{_APPEND}/partition_log.py",
-        "            self._files.shortened(offset)\n            with self._health.failing():\n                removed",
-        "            with self._health.failing():\n                removed",
-        (f"{_APPEND}/partition_log.py", "        self._files.shortened(end_offset)\n", ""),
-    ),
-    _fault(
-        "range-begins-below-its-name",
-        f"{_READING}/growth.py",
-        "Cursor(max(first, selection.start_offset))",
-        "Cursor(first)",
-    ),
-    _fault(
-        "cut-marker-still-decides",
-        f"{_READING}/selection.py",
-        "    if isolation is Isolation.READ_COMMITTED:",
-        "    if False:",
-    ),
-    _fault(
-        "follower-misses-rewriting",
-        "storage/log/lineage.py",
-        "    if cut is None and now.segments is not before.segments:",
-        "    if False:",
-        (
-            "storage/log/segments.py",
-            "old.log.is_as_fixed(status) if old.sealed else",
-            "old.log.is_it(status) if old.sealed else",
-        ),
-        ("storage/log/read_only_log.py", "            if segment.log.fixed is None:", "            if False:"),
-        ("storage/log/segments.py", "        if base != last:\n            file.fix(status, on_change)\n", ""),
-    ),
+    # Topics that are removed and made again
     _fault(
         "inode-is-the-identity",
         "storage/files/partition_metadata.py",
@@ -264,7 +215,6 @@ FAULTS: tuple[Fault, ...] = (
             "self._tail.end:",
         ),
     ),
-    # Topics that are removed and made again
     _fault(
         "opening-not-tied-to-directory",
         f"{_OWNED}/owned_dir.py",
@@ -407,28 +357,10 @@ FAULTS: tuple[Fault, ...] = (
     ),
     # Of a follower: leader epochs, log start, producers, indexes
     _fault(
-        "truncation-keeps-epochs",
-        f"{_APPEND}/partition_log.py",
-        "(*before.segments[:last], cut), end_offset, self._epochs.truncate_from_end(end_offset)",
-        "(*before.segments[:last], cut), end_offset, self._epochs",
-    ),
-    _fault(
         "epochs-are-not-written",
         f"{_APPEND}/partition_log.py",
         "            self._files.write_epochs(epochs)\n",
         "",
-    ),
-    _fault(
-        "truncation-keeps-log-start",
-        f"{_APPEND}/partition_log.py",
-        "        self._log_start_offset = min(self._log_start_offset, end_offset)\n",
-        "",
-    ),
-    _fault(
-        "truncation-ends-at-log-start",
-        f"{_APPEND}/partition_log.py",
-        "find_batch(replace(snapshot, log_start_offset=min(snapshot.log_start_offset, offset)), offset)",
-        "find_batch(snapshot, offset)",
     ),
     _fault(
         "log-start-not-checkpointed",
@@ -455,12 +387,6 @@ FAULTS: tuple[Fault, ...] = (
         "",
     ),
     _fault(
-        "truncation-keeps-producers",
-        f"{_APPEND}/partition_log.py",
-        "        self._producers = rebuild(snapshots,",
-        "        rebuild(snapshots,",
-    ),
-    _fault(
         "recovery-leaves-out-aborted",
         "storage/recovery/recovery.py",
         "                aborted.extend(changes.aborted)\n",
@@ -479,14 +405,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "cleaner-checkpoint-too-far",
         "storage/compaction/cleaner.py",
-        "            owned.note_cleaned(log, min(result.end_offset, lineage.agreed_end(snapshot, log.snapshot())))\n",
+        "            owned.note_cleaned(log, result.end_offset)\n",
         "            owned.note_cleaned(log, log.snapshot().segments[-1].base_offset)\n",
-    ),
-    _fault(
-        "truncation-keeps-cleaner-line",
-        f"{_OWNED}/owned_dir.py",
-        "                    self._checkpoints.set_cleaner_offset(log.tp, active)\n",
-        "                    pass\n",
     ),
     # The order of names at a loss of power
     _fault(
@@ -508,12 +428,6 @@ FAULTS: tuple[Fault, ...] = (
         "        for path in paths[:3]:",
     ),
     # What is on the disk below a recovery point, and after an orderly end
-    _fault(
-        "cut-is-not-synced",
-        f"{_APPEND}/partition_log.py",
-        "        file.truncate(position)\n        file.sync()\n",
-        "        file.truncate(position)\n",
-    ),
     _fault(
         "closed-without-snapshot",
         f"{_APPEND}/partition_log.py",
@@ -692,18 +606,6 @@ FAULTS: tuple[Fault, ...] = (
         f"{_OWNED}/owned_dir.py",
         "        if max(known.recovery_point or 0, cleaned) <= end:\n",
         "        if True:\n",
-    ),
-    _fault(
-        "lowered-start-is-forgotten",
-        f"{_OWNED}/owned_dir.py",
-        "            start = min(start, base)\n",
-        "            pass\n",
-    ),
-    _fault(
-        "cut-forgets-greatest-time",
-        f"{_APPEND}/partition_log.py",
-        "        self._active.know_largest(greatest_timestamp(self._snapshot_locked(), self._active.segment))\n",
-        "",
     ),
     _fault(
         "segments-go-newest-first",

@@ -38,7 +38,6 @@ from tests.simulation.plan import (
     Pause,
     Remove,
     Status,
-    Truncate,
 )
 from tests.simulation.scheduler import Killed
 from tests.simulation.states import ActiveIndexes, check_copy, check_largest, check_snapshot
@@ -211,7 +210,7 @@ class Administrator(Program):
 
 
 class Leader(Program):
-    """What a follower does with what its leader has: appends its batches, truncates, flushes. One partition."""
+    """What a follower does with what its leader has: appends its batches, flushes. One partition."""
 
     def __init__(self, process: Process, job: Job) -> None:
         super().__init__(process, job)
@@ -234,11 +233,11 @@ class Leader(Program):
     def _look_at(self, log: PartitionLog) -> None:
         """Nobody else changes this log, except that upkeep removes segments and compacts them."""
         copy = self._copy
-        if log.failure is not None or copy.cutting is not None or copy.appending:
+        if log.failure is not None or copy.appending:
             self._indexes = None
             return
         if self._indexes is None or self._indexes.base != log._active.base_offset:
-            # Opened, cut, or rolled without an append that succeeded.
+            # Opened, or rolled without an append that succeeded.
             if not copy.compacted and not self._world.faults:
                 check_largest(log, copy.batches)
             self._indexes = ActiveIndexes(log, log._active._state.largest)
@@ -262,7 +261,7 @@ class Leader(Program):
             keys.append(b"k%d" % (self._number * 7 % 11 % op.keys) if op.keys else None)
             records.append(Record(keys[-1], values[-1], (), time_ms))
         base = self._end() + op.skips
-        epoch, sequence = self._epoch(base, op.epoch), -1
+        epoch, sequence = self._epoch() + op.epoch, -1
         fields = BatchFields(leader_epoch=epoch)
         if op.producer >= 0:
             sequence = self._sequences.get(op.producer, 0)
@@ -279,7 +278,7 @@ class Leader(Program):
         base, time_ms = self._end(), self._world.clock.time_ms
         kind = ControlType.COMMIT if op.commits else ControlType.ABORT
         key, value = struct.pack(">hh", 0, kind), struct.pack(">hi", 0, EndTransactionMarker(kind, 0).coordinator_epoch)
-        epoch = self._epoch(base)
+        epoch = self._epoch()
         fields = BatchFields(epoch, op.producer, 0, -1, transactional=True, control=True)
         data = encode_batch([Record(key, value, (), time_ms)], base_offset=base, fields=fields)
         marker = COMMIT if op.commits else ABORT
@@ -288,14 +287,9 @@ class Leader(Program):
         )  # fmt: skip
         self._append(batch, data)
 
-    def _epoch(self, base: int, newer: int = 0) -> int:
-        """The leader epoch of a batch, so many above that of the batch before. After a truncation leaders' epochs may
-        come that are below those of what was cut off: a newer leader has batches of older ones. But no leader fills a
-        gap that it has left."""
-        epoch = newer + (self._copy.batches[-1].epoch if self._copy.batches else 0)
-        while base < self._copy.gaps.get(epoch, 0):
-            epoch += 1
-        return epoch
+    def _epoch(self) -> int:
+        """The leader epoch of the last batch."""
+        return self._copy.batches[-1].epoch if self._copy.batches else 0
 
     def _before(self, op: Before) -> None:
         """The leader's log start has moved."""
@@ -307,8 +301,7 @@ class Leader(Program):
         log.increment_log_start_offset(offset)
 
     def _end(self) -> int:
-        first = 0 if self._copy.batches else min(self._copy.gaps.values(), default=0)
-        return max(self._copy.end, self._owned.log(self._tp).log_end_offset, first)
+        return max(self._copy.end, self._owned.log(self._tp).log_end_offset)
 
     def _append(self, batch: Copied, data: bytes) -> None:
         log = self._owned.log(self._tp)
@@ -324,41 +317,10 @@ class Leader(Program):
         self._copy.appended()
         if self._indexes is not None:
             self._indexes = self._indexes.appended(log, batch)
-        if log._active.base_offset != base and not self._copy.forgets and not self._process.scheduler.killed:
+        if log._active.base_offset != base and not self._process.scheduler.killed:
             check_snapshot(log, self._copy.batches, log._active.base_offset)
         if self._tp.topic in self._world.flushed_topics:
             self._copy.flushed(batch.last + 1)
-
-    def _truncate(self, op: Truncate) -> None:
-        log = self._owned.log(self._tp)
-        first, end = log.log_start_offset, log.log_end_offset
-        if op.below:
-            first, end = log._snapshot_locked().segments[0].base_offset, first
-        offset = first + int(op.part * (end - first))
-        end = log.log_end_offset
-        if offset >= end:
-            return
-        log.check()
-        self._copy.cut(offset)
-        try:
-            files = self._owned.truncate_to(self._tp, offset)
-        except (StorageError, OSError):
-            if log.failure is None and log.log_end_offset < end:
-                self._was_cut(log)  # what failed came after it
-            elif log.failure is None:
-                self._copy.cutting = None
-            raise
-        self._was_cut(log)
-        assert self._process.maintenance is not None
-        self._process.maintenance.delete_later(files, 20)
-        # A segment may begin after a gap in the offsets. Of what a cleaner has removed nobody knows where it ended.
-        if not self._copy.compacted and not self._copy.end <= log.log_end_offset <= max(offset, self._copy.end):
-            raise Anomaly(f"truncated {self._tp} at {offset} ends at {log.log_end_offset}, expected {self._copy.end}")
-
-    def _was_cut(self, log: PartitionLog) -> None:
-        self._copy.was_cut()
-        self._copy.start = min(self._copy.start, log.log_end_offset)
-        self._indexes = None
 
     def _flush(self, op: Flush) -> None:
         end = self._copy.end

@@ -49,8 +49,6 @@ class Reader:
         tick, starts = self._world.tick(), 0 if self._job.follows else self._log_start(tp, 0)
         copy = self._world.copies.get(tp)
         is_cleaned = copy is not None and copy.compacted
-        cuts = cuts_before = None if copy is None or copy.cutting is not None else copy.cuts
-        before = [] if copy is None else list(copy.batches)
         info = Opened(os.O_RDONLY)
         try:
             self._process.operations.open(path, info)
@@ -60,11 +58,6 @@ class Reader:
             tick_opened, opened = self._world.tick(), self._log_start(tp, 1 << 61)
             reading = _Reading(self._process, info, path, tp, self._log_end)
             is_whole = all(reading.read(read) for read in op.reads) and (not op.to_end or reading.to_end())
-            if reading.is_torn and copy is not None and info.direct_io:
-                # A file that was cut shows from its beginning on what is there now. In the page cache it has what it
-                # was opened with (kafkafs.reading.block_cache).
-                cuts = None if copy.cutting is not None else copy.cuts
-                is_whole = reading.begin_again() and op.to_end
         finally:
             if not self._process.scheduler.killed:
                 self._process.operations.release(None, info)
@@ -90,17 +83,13 @@ class Reader:
             sight.last, sight.most = spec.last if not isinstance(spec, LastMessages) else None, spec.most
         if isinstance(spec, LastMessages):
             sight.last, sight.ended = None, None
-            if copy is not None and (cuts_before is None or copy.cutting is not None or copy.cuts != cuts_before):
-                # It stays at the offsets that the last N messages had: after a truncation there may be more in them,
-                # where there were gaps and markers (kafkafs/CONTRACT.md, "Ranges").
-                sight.most = None
         if is_cleaned:
             return  # the last look has what is left in the end
         self._check_name(sight)
         if copy is None:
             self._world.sights.append(sight)
         else:
-            self._check_copy(sight, copy, cuts, before, reading)
+            self._check_copy(sight, copy, reading)
 
     def _log_start(self, tp: TopicPartition, unknown: int) -> int:
         log = self._log(tp)
@@ -125,13 +114,13 @@ class Reader:
             if offset < first or (sight.last is not None and offset > sight.last):
                 raise Anomaly(f"inconsistent offsets: {sight.path} shows offset {offset}")
 
-    def _check_copy(self, sight: Sight, copy: Copy, cuts: int | None, before: list[Copied], reading: _Reading) -> None:
-        """What a follower's log shows, where no truncation came between the open and the end of reading."""
+    def _check_copy(self, sight: Sight, copy: Copy, reading: _Reading) -> None:
+        """What a follower's log shows."""
         values = sight.values
         for value in values:
             if value not in copy.values:
                 raise Anomaly(f"aborted read: {sight.path} showed {value!r}, which never was there")
-        if cuts is None or copy.cutting is not None or copy.cuts != cuts or sight.path.endswith(".log"):
+        if sight.path.endswith(".log"):
             return
         committed = self._process.isolation is Isolation.READ_COMMITTED
         all_now = [one for one in shown([*copy.batches, *copy.appending], committed=committed) if _is_in(sight, one)]
@@ -164,10 +153,8 @@ class _Reading:
         self._tp = tp
         self._log_end = log_end
         self._copy = process.world.copies.get(tp)
-        self._cuts = 0 if self._copy is None else self._copy.cuts
         self._bytes: dict[int, int] = {}
         self._front = 0
-        self.is_torn = False
         self.ended: int | None = None
         self.seen: list[Copied] = []
 
@@ -177,14 +164,6 @@ class _Reading:
             self._process.scheduler.pause("a while")
         position = self._front if read.back is None else int(read.back * self._front)
         return self._read_at(position, read.size) is not None
-
-    def begin_again(self) -> bool:
-        """Reads all from the beginning, once a handle would look at the log again (kafkafs.reading.handle.LOOK_S)."""
-        self._process.world.clock.rest(1)
-        self._bytes.clear()
-        self._front, self.is_torn = 0, False
-        self._cuts = 0 if self._copy is None else self._copy.cuts
-        return self.to_end()
 
     def to_end(self) -> bool:
         """Reads up to the end of file; False when an error came first."""
@@ -209,11 +188,8 @@ class _Reading:
                 count = self._through_pages(buffer, position, size)
         except Problem:
             return None
-        copy = self._copy
-        if copy is not None and (copy.cuts != self._cuts or copy.cutting is not None):
-            self._cuts, self.is_torn = copy.cuts, True  # bytes may have changed
         for index, byte in enumerate(buffer.raw[:count]):
-            if self._bytes.setdefault(position + index, byte) != byte and not self.is_torn:
+            if self._bytes.setdefault(position + index, byte) != byte:
                 raise Anomaly(f"{self._path}: byte {position + index} has changed")
         self._front = max(self._front, position + count)
         return int(count)
@@ -236,7 +212,7 @@ class _Reading:
 
     def content(self) -> bytes | None:
         """What was read from the beginning; None where that is not known in one piece."""
-        if self.is_torn or len(self._bytes) != self._front:
+        if len(self._bytes) != self._front:
             return None
         return bytes(self._bytes[position] for position in range(self._front))
 

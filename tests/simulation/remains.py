@@ -34,8 +34,6 @@ def check_killed(world: World, *, lost_power: bool) -> None:
             continue
         if any(directory.glob("*.swap")) or any(directory.glob("*.cleaned")):
             continue  # a replacement has to be finished first
-        if tp in world.copies and world.copies[tp].cutting is not None:
-            continue  # it is lowered to where the log is to be cut, which may be in a gap behind its end
         if lost_power:
             check_reaches(directory, point, "recovery point checkpoint")
         else:
@@ -51,8 +49,7 @@ def check_killed(world: World, *, lost_power: bool) -> None:
 def _check_epochs(world: World, tp: TopicPartition, epochs: LeaderEpochs) -> None:
     """A batch's leader epoch is on disk before the batch."""
     copy = world.copies[tp]
-    end = copy.end if copy.cutting is None else copy.cutting
-    written = {(batch.base, batch.crc): batch for batch in copy.batches if copy.start <= batch.last < end}
+    written = {(batch.base, batch.crc): batch for batch in copy.batches if copy.start <= batch.last}
     known = {entry.epoch for entry in epochs.entries}
     for place in batches_in(world.path / tp.dir_name):
         if place in written and written[place].epoch not in known:

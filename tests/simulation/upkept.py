@@ -67,12 +67,8 @@ class Flushed:
         if len(self._rounds) < 2 or self._set_back != self._world.clock.set_back:
             return
         for log in self._owned.logs():
-            copy = self._world.copies.get(log.tp)
             limit_ms = self._world.flush_ms.get(log.tp.topic)
             if limit_ms is None or log.failure is not None:
-                continue
-            # The recovery point is lowered before a log is cut, and what is cut need not be on the disk.
-            if copy is not None and (copy.cuts or copy.cutting is not None):
                 continue
             until_ms = self._rounds[-2][0] - limit_ms
             # Or what was there when its last flush began, if that was not before the clock was set back.
@@ -94,7 +90,7 @@ def check_deletes(world: World, owned: OwnedDir, began: MaintenanceStatus, ended
         for horizon_ms, last_offset, has_deletes in deletes_in(world.path / tp.dir_name):
             if horizon_ms is None or not has_deletes:
                 continue
-            known_ms = world.horizons.setdefault((tp, last_offset, world.copies[tp].cuts), horizon_ms)
+            known_ms = world.horizons.setdefault((tp, last_offset), horizon_ms)
             if horizon_ms != known_ms:
                 raise Anomaly(
                     f"deleted keys: {tp} kept those at {last_offset} until {known_ms}, now until {horizon_ms}"

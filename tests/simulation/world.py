@@ -318,7 +318,7 @@ class World:
     segment_ms: dict[str, int] = field(default_factory=dict)  # segment.ms
     flush_ms: dict[str, int] = field(default_factory=dict)  # flush.ms
     delete_retention_ms: dict[str, int] = field(default_factory=dict)  # delete.retention.ms
-    horizons: dict[tuple[TopicPartition, int, int], int] = field(default_factory=dict)  # of deleted keys, after a pass
+    horizons: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)  # of deleted keys, after a pass
     partitions: dict[str, int] = field(default_factory=dict)  # how many a topic has at least
     deletes_records: bool = False  # a program asks for the deletion of records
     deleted: dict[TopicPartition, int] = field(default_factory=dict)  # up to where: limits do not bound that

@@ -14,14 +14,13 @@ from storage.append.partition_log import PartitionLog
 from storage.append.swap import CleanedSegment, remove_cleaned
 from storage.config import BrokerConfig, LogConfig
 from storage.directory.owned_dir import Opening, OwnedDir
-from storage.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, PartitionOffline, RecordTooLarge, SegmentGone
+from storage.errors import CorruptBatch, InvalidRecord, PartitionOffline, RecordTooLarge, SegmentGone
 from storage.files import leader_epochs, names
 from storage.files.leader_epochs import EpochEntry
 from storage.files.names import FileKind, FileState, parse_segment_file, segment_file
 from storage.format.block import Record
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.log.log_dir import LogDir
-from storage.log.reader import read_blocks
 from storage.log.segment import Segment
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
@@ -40,7 +39,7 @@ from tests.support.owned_dirs import (
     tree_of,
     values_of,
 )
-from tests.support.readers import read_all, table_of
+from tests.support.readers import table_of
 from tests.support.replayed_logs import BESIDE, replayed
 
 # PartitionLog: the files that Kafka would have left, byte for byte, and what it refuses.
@@ -123,29 +122,6 @@ def test_batch_above_segment_bytes(owned: OwnedDir) -> None:
         owned.log(TP).append_batches(memoryview(_batch(0, [b"x" * 200])))
 
 
-def test_truncation_goes_by_whole_batches(owned: OwnedDir) -> None:
-    owned.alter_config("t", {"segment.bytes": "300"})
-    log = owned.log(TP)
-    for n in range(0, 30, 3):
-        append(log, [b"%d" % n, b"%d" % (n + 1), b"%d" % (n + 2)])
-    before = log.snapshot()
-    assert len(before.segments) > 3
-    log.flush()
-    removed = owned.truncate_to(TP, 13)
-    after = log.snapshot()
-    assert values_of(after) == [b"%d" % n for n in range(12)]
-    assert (after.log_end_offset, log.recovery_point) == (12, 12)
-    assert after.generation == before.generation + 1
-    assert sorted(removed) == sorted((owned.path / "t-0").glob("*.deleted"))
-    gone = next(segment for segment in before.segments if segment.base_offset > 13)
-    assert sum(len(block) for block in read_blocks(before, gone, 0, gone.size)) > 0  # until they are unlinked
-    append(log, [b"next"])
-    assert values_of(log.snapshot()) == [*(b"%d" % n for n in range(12)), b"next"]
-    assert values_of(after) == [b"%d" % n for n in range(12)]
-    owned.truncate_to(TP, 99)
-    assert log.log_end_offset == 13
-
-
 def test_a_log_ends_where_its_segment_begins(tmp_path: Path) -> None:
     """A follower's batch after a gap rolls the log, and is not appended: the disk is full."""
     disk = FaultyDisk(tmp_path)
@@ -179,37 +155,6 @@ def test_an_epoch_that_a_failed_append_has_left_is_not_in_a_gap(tmp_path: Path) 
     disk.fail = lambda _what, _path: None
     log.append_batches(memoryview(_batch(7, [b"c" * 200], epoch=3)))
     assert log.snapshot().epochs.entries == (EpochEntry(1, 0), EpochEntry(3, 7))
-
-
-@pytest.mark.parametrize("epochs", [(0, 2, 4, 6), (0, 0, 0, 6)])
-def test_an_interrupted_truncation_below_the_log_start_leaves_the_epochs_of_what_stays(
-    tmp_path: Path, epochs: tuple[int, ...]
-) -> None:
-    """The first entry was at the log start; the first message that stays is below it."""
-    before = tmp_path / "before"
-    before.mkdir()
-    owned = opened(before)
-    owned.create_topic("t", 1, {"segment.bytes": "400"})
-    for number, epoch in enumerate(epochs):
-        owned.log(TP).append_batches(memoryview(_batch(2 * number, [b"a", b"b" * 80], epoch=epoch)))
-    owned.log(TP).increment_log_start_offset(4)
-    close_clean(owned)
-
-    def work(sessions: Sessions, _: list[str]) -> None:
-        owned = sessions.open()
-        assert owned.log(TP).snapshot().epochs.entries == (EpochEntry(epochs[2], 4), EpochEntry(6, 6))
-        owned.truncate_to(TP, 2)
-        owned.close()
-
-    ends = set()
-    for stopped, _ in every_crash(tmp_path, before, work, list):
-        owned = opened(stopped.path)
-        log = owned.log(TP).snapshot()
-        for message in read_all(log):
-            assert log.epochs.epoch_at(message.offset) == epochs[message.offset // 2], stopped
-        ends.add((log.log_start_offset, log.log_end_offset))
-        close_clean(owned, stopped)
-    assert {(4, 8), (0, 2), (2, 2)} <= ends
 
 
 @pytest.mark.parametrize("preallocated", [False, True])
@@ -290,30 +235,6 @@ def test_what_recovery_cut_off_does_not_come_back_in_a_full_segment(tmp_path: Pa
         assert not verify_log_dir(path)
 
 
-def test_an_index_that_was_read_is_cut_with_its_segment(tmp_path: Path) -> None:
-    """A truncation within a sealed segment whose index a reader has loaded, and another segment is begun: after a power
-    loss no entry is left that points beyond the end of the log. (The segment ends at the recovery point, so no recovery
-    looks at it.)"""
-    for seed in range(20):
-        path = tmp_path / str(seed)
-        path.mkdir()
-        disk = FaultyDisk(path, seed=seed)
-        owned = opened(path, disk=disk)
-        owned.create_topic("t", 1, {"segment.bytes": "400", "index.interval.bytes": "0"})
-        log = owned.log(TP)
-        for n in range(6):
-            append(log, [b"%d" % n * 30])
-        close_clean(owned)
-        owned = opened(path, disk=disk)
-        assert read_all(owned.log(TP).snapshot(), 1)
-        owned.truncate_to(TP, 2)
-        append(owned.log(TP), [b"n" * 300])  # in a segment of its own
-        killed(owned)
-        disk.power_loss()
-        close_clean(opened(path))
-        assert not verify_log_dir(path)
-
-
 @pytest.mark.parametrize("kind", [names.FileKind.OFFSET_INDEX, names.FileKind.TIME_INDEX])
 @pytest.mark.parametrize("removal", ["succeeds", "fails once"])
 def test_a_segment_that_could_not_be_created_does_not_come_back(
@@ -356,19 +277,18 @@ def test_a_segment_that_could_not_be_created_does_not_come_back(
 
 
 def test_a_log_that_begins_where_a_segment_could_not_be_created(tmp_path: Path) -> None:
-    """A follower's log loses its messages to a truncation, and begins again at that offset."""
+    """A log without messages has to roll for an offset that its first segment cannot hold, and begins again there."""
+    base = 1 << 32
     disk = FaultyDisk(tmp_path)
     owned = opened(tmp_path, disk=disk)
-    owned.create_topic("t", 1, {"segment.bytes": "200"})
+    owned.create_topic("t", 1)
     log = owned.log(TP)
-    log.append_batches(memoryview(_batch(0, [b"a" * 80])))
     disk.fail = lambda what, _path: errno.ENOSPC if what.startswith("create 0") and what.endswith(".index") else None
     with pytest.raises(OSError, match="No space"):
-        log.append_batches(memoryview(_batch(5, [b"b" * 80])))
+        log.append_batches(memoryview(_batch(base, [b"b"])))
     disk.fail = lambda _what, _path: None
-    owned.truncate_to(TP, 0)
-    log.restart_at(5)
-    log.append_batches(memoryview(_batch(5, [b"c"])))
+    log.restart_at(base)
+    log.append_batches(memoryview(_batch(base, [b"c"])))
     assert read(owned, "t") == [b"c"]
     close_clean(owned)
     assert read(opened(tmp_path), "t") == [b"c"]
@@ -403,29 +323,23 @@ def test_an_epoch_begins_below_where_a_batch_that_was_not_appended_would_have_be
     close_clean(owned)
 
 
-def test_truncation_to_a_segments_base_keeps_it_empty(owned: OwnedDir) -> None:
-    log = owned.log(TP)
-    append(log, [b"a", b"b"])
-    log.roll()
-    append(log, [b"c"])
-    owned.truncate_to(TP, 2)
-    assert [segment.base_offset for segment in log.snapshot().segments] == [0, 2]
-    assert values_of(log.snapshot()) == [b"a", b"b"]
-
-
-def test_truncation_below_what_is_there(owned: OwnedDir) -> None:
+def test_a_log_without_messages_begins_at_a_later_offset(owned: OwnedDir) -> None:
     log = owned.log(TP)
     log.restart_at(50)
     append(log, [b"a"])
-    with pytest.raises(OffsetOutOfRange):
-        log.truncate_to(49)
     with pytest.raises(ValueError, match="without messages"):
         log.restart_at(70)
-    owned.truncate_to(TP, 50)
+    log.roll()
+    for path in log.remove_segments(log.snapshot().segments[:1]):
+        path.unlink()
+    with pytest.raises(ValueError, match="later offset"):
+        log.restart_at(50)
     log.restart_at(70)
     append(log, [b"b"])
     assert (log.log_start_offset, log.log_end_offset) == (70, 71)
+    assert values_of(log.snapshot()) == [b"b"]
     assert [path.name for path in sorted((owned.path / "t-0").glob("*.log"))] == ["00000000000000000070.log"]
+    assert not list((owned.path / "t-0").glob("*.snapshot"))
 
 
 @pytest.mark.parametrize("limit", range(12))

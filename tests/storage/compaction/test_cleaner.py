@@ -6,7 +6,6 @@ import errno
 import shutil
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,11 @@ from storage.append.partition_log import PartitionLog
 from storage.compaction.cleaner import Cleaner, Throttle
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
-from storage.errors import SegmentGone
 from storage.files import checkpoints, names
 from storage.files.disk_protocol import Disk
 from storage.log.segment import Segment
 from storage.types import TopicPartition
 from storage.upkeep.maintenance import COMPACTION, Maintenance, TaskStatus
-from tests.support import compacted_logs
 from tests.support.compacted_logs import SMALL, put, updates
 from tests.support.damaged_bytes import flip
 from tests.support.faults import FaultyDisk
@@ -180,64 +177,6 @@ def test_damage_stops_compaction_of_that_partition_alone(tmp_path: Path) -> None
     world.maintenance.stop()
     flip(path, 70)
     close_clean(world.owned)
-
-
-def test_a_truncation_during_a_pass_is_no_damage(tmp_path: Path) -> None:
-    """A follower's: it appends other batches where what the pass is about to read was."""
-    owned = compacted_logs.opened(tmp_path)
-    log = owned.log(T)
-    for number in range(6):
-        put(log, updates([(b"k", b"%d" % number * 50)]))
-    log.roll()
-    put(log, updates([(b"k", b"last")]))
-    cut: list[Path] = []
-
-    def pace(_size: int) -> None:
-        if not cut:
-            cut.extend(owned.truncate_to(T, 3))
-            put(log, updates([(b"k", b"of another leader" * 30)]))
-
-    with pytest.raises(SegmentGone):
-        compacted_logs.compact(owned, pace)
-    assert cut
-    log.roll()
-    assert compacted_logs.compact(owned).end_offset == 4
-    for path in cut:
-        path.unlink()
-    close_clean(owned)
-
-
-def test_a_message_stays_whose_successor_is_cut_off_during_a_pass(tmp_path: Path) -> None:
-    """At each step of a pass, as long as its segment was not replaced; what is there then is not clean."""
-    step, kept = 0, []
-    while True:
-        owned = compacted_logs.opened(tmp_path / str(step), segment_bytes="250")  # no two segments fit one
-        log = owned.log(T)
-        for key in (b"k", b"other", b"k", b"other"):
-            put(log, updates([(key, b"x" * 100)]))
-            log.roll()
-        first = log.snapshot().segments[0]
-        left, cut = step, []
-
-        def pace(_size: int) -> None:
-            nonlocal left
-            if left == 0:
-                if log.snapshot().segments[0] is first:  # noqa: B023 - called in this round
-                    kept.append(step)  # noqa: B023
-                cut.extend(owned.truncate_to(T, 2))  # noqa: B023
-                for _ in range(3):
-                    put(log, updates([(b"another", b"x" * 100)]))  # noqa: B023
-                    log.roll()  # noqa: B023
-            left -= 1
-
-        with suppress(SegmentGone):
-            compacted_logs.compact(owned, pace)
-        if left >= 0:
-            break
-        assert (owned.checkpoints.cleaner_offset(T) or 0) <= 2
-        assert ((0, b"k", b"x" * 100) in compacted_logs.contents(owned)) or step not in kept
-        step += 1
-    assert kept
 
 
 def _run(world: World) -> None:

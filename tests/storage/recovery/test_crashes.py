@@ -122,35 +122,6 @@ def test_append_roll_flush_close(tmp_path: Path, before: Path) -> None:
     assert stopped.stop_at > 60
 
 
-def test_truncation(tmp_path: Path, before: Path) -> None:
-    """Until the next flush a power loss may bring back what was cut off; then it is gone for good."""
-    owned = opened(before)
-    values: list[bytes | None] = [b"message %04d" % n for n in range(24)]
-    for n in range(0, 24, 4):
-        append(owned.log(TP), values[n : n + 4])
-    assert len(owned.log(TP).snapshot().segments) > 1
-    close_clean(owned)
-
-    def work(sessions: Sessions, notes: Notes) -> None:
-        owned = sessions.open()
-        for path in owned.truncate_to(TP, 8):
-            sessions.disk.unlink(path)
-        notes.tried = values[:8]
-        owned.log(TP).flush()
-        _append(owned.log(TP), notes, 4)
-        owned.log(TP).flush()
-        notes.flushed = 12
-        owned.close()
-
-    for stopped, notes in every_crash(tmp_path, before, work, lambda: Notes(tried=list(values)), power_losses=2):
-        owned = opened(stopped.path)
-        got = read(owned, "t")
-        assert len(got) >= max(8, notes.flushed), str(stopped)
-        assert got == notes.tried[: len(got)] or (not notes.flushed and got == values[: len(got)]), str(stopped)
-        close_clean(owned)
-        _check_once_more(stopped, got)
-
-
 def _check_once_more(stopped: Stopped, got: list[bytes | None]) -> None:
     owned = opened(stopped.path)
     assert read(owned, "t") == got

@@ -210,6 +210,17 @@ def test_damage_is_refused_or_salvaged(tmp_path: Path, segment: int, link: bool)
     assert not result.built[TopicPartition("u", 0)].salvaged
 
 
+def test_a_salvaged_log_is_cut(tmp_path: Path) -> None:
+    """It ends with the batch that holds the message before the offset."""
+    items = [Batch(many(10)), Batch(many(10)), ROLL, Batch(many(10)), Batch(many(10)), ROLL, Batch(many(10))]
+    built = build_log_dir(tmp_path / "old", {"t": [Partition(items)]}, clean=False)
+    (built.path / "recovery-point-offset-checkpoint").unlink()
+    flip(built.path / "t-0" / f"{0:020}.log", 100)
+    target, result = revived(tmp_path, built.path, salvage=True, offsets={TP: 25})
+    assert [row[0] for row in values(target, TP)] == [*range(10, 30)]
+    assert (result.built[TP].salvaged, result.built[TP].log_end_offset) == (True, 30)
+
+
 def test_until_a_time(tmp_path: Path) -> None:
     def at(*seconds: int) -> Batch:
         return Batch([Record(None, b"v", (), START_MS + 1000 * second) for second in seconds])

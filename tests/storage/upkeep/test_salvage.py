@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from storage.errors import InvalidRecord
 from storage.log import reader
 from storage.log.log_dir import LogDir
 from storage.log.scanning import scan_batches
 from storage.types import TopicPartition
 from storage.upkeep.salvage import LostOffsets, Salvaged, salvage
+from tests.support.builders import Batch, Partition, build_log_dir, many
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import close_clean, opened
 from tests.support.random_damages import batch_of, hurt, last_offset
@@ -139,10 +141,20 @@ def test_the_damages_of_the_recovery_fixtures(tmp_path: Path) -> None:
     }
 
 
-def test_into_a_log_with_messages_nothing_is_salvaged(tmp_path: Path) -> None:
-    from storage.errors import InvalidRecord
-    from tests.support.builders import Partition, build_log_dir
+def test_up_to_an_offset_only_whole_batches_are_salvaged(tmp_path: Path) -> None:
+    build_log_dir(tmp_path / "damaged", {"t": [Partition([Batch(many(10)) for _ in range(3)])]})
+    tp = TopicPartition("t", 0)
+    snapshot = LogDir.open_read_only(tmp_path / "damaged").log(tp).snapshot()
+    for end_offset, expected in ((0, 0), (9, 0), (10, 10), (25, 20), (30, 30), (99, 30)):
+        owned = opened(tmp_path / str(end_offset))
+        owned.create_topic("t", 1)
+        result = salvage(snapshot, owned.log(tp), compacted=False, end_offset=end_offset)
+        assert (result.batches, result.log_end_offset) == (expected // 10, expected)
+        close_clean(owned)
+        assert [record[0] for record in records_of(tmp_path / str(end_offset), tp)] == [*range(expected)]
 
+
+def test_into_a_log_with_messages_nothing_is_salvaged(tmp_path: Path) -> None:
     build_log_dir(tmp_path / "damaged", {"t": [Partition([b"a", b"b"])]})
     tp = TopicPartition("t", 0)
     snapshot = LogDir.open_read_only(tmp_path / "damaged").log(tp).snapshot()
