@@ -221,8 +221,10 @@ class Operations(fuse.Operations):  # type: ignore[misc]
     use_ns = True
     flag_nullpath_ok = True
     flag_nopath = True
-    # Refused once (ENOSYS), it is never sent again: a close takes one request less.
+    # Refused once (ENOSYS), these are never sent again: a close takes one request less, and the kernel answers getxattr
+    # with ENOTSUP. The base class answers listxattr with an empty list: the tree has no extended attributes.
     flush = None
+    getxattr = None
 
     def __init__(
         self,
@@ -374,18 +376,6 @@ class Operations(fuse.Operations):  # type: ignore[misc]
             _log.error("the last line of a file that was closed could not be appended: %s", error)
             return error
         return None
-
-    def getxattr(self, path: str, name: str, position: int = 0) -> bytes:
-        if not name.startswith("user."):
-            # Not ENODATA: at this answer `ls -l` stops asking for system.* and security.* of each file.
-            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
-        value = self._tree.lookup(path).xattrs().get(name)
-        if value is None:
-            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
-        return value
-
-    def listxattr(self, path: str) -> list[str]:
-        return list(self._tree.lookup(path).xattrs())
 
     def statfs(self, path: str) -> dict[str, int]:
         try:

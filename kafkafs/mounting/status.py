@@ -296,7 +296,7 @@ Times are UTC unless they have a zone: 2026-11-20T10:15+01:00--.jsonl
 tail -f TOPIC/0/messages.txt               new messages as they arrive
 grep error TOPIC/*/messages.txt            all partitions, each in its own order
 jq -r .key TOPIC/0/offsets/last-99.jsonl   keys of the newest 99
-getfattr -d TOPIC/0                        offsets and counts as attributes
+jq .log_end_offset TOPIC/0/@info.json      where a partition ends
 """
 
 # What differs on a writable mount.
@@ -306,7 +306,7 @@ _WRITABLE = {
     "jq -r .key TOPIC/0/offsets/last-99.jsonl   keys of the newest 99\n": (
         "echo hello >> TOPIC/@append                one message a line; also .jsonl\n"
     ),
-    "getfattr -d TOPIC/0                        offsets and counts as attributes\n": (
+    "jq .log_end_offset TOPIC/0/@info.json      where a partition ends\n": (
         "mkdir TOPIC; echo retention.ms=3600000 >> TOPIC/@config\n"
         "rmdir TOPIC   if it is empty; else: umount, kafkafs topics delete LOGDIR TOPIC\n"
     ),

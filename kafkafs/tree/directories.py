@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from kafkafs.file_names import encoded_name
@@ -12,7 +12,6 @@ from kafkafs.reading.times import DAY_MS, known_days, log_mtime_ns, shown_segmen
 from kafkafs.schemas.registry import Registry, SubjectVersion
 from kafkafs.schemas.sources import SchemaSource, suffix_of
 from kafkafs.tree.append_files import APPEND_FILES
-from kafkafs.tree.info import attributes_of, partition_xattrs, topic_xattrs
 from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind, View
 from kafkafs.tree.paths import (
     DECODED,
@@ -37,8 +36,8 @@ from storage.types import TopicPartition
 #     ids/12.avsc                    the schema with the id 12 of the default context
 #     subjects/orders-value/3.avsc   a version of a subject; names are percent-encoded as in `@groups`
 #
-# All versions whose records are in the log are there, deleted ones too: their messages may be. The extended attribute
-# `state` tells them apart.
+# All versions whose records are in the log are there, deleted ones too: their messages may be. `kafkafs schemas` tells
+# them apart.
 
 SCHEMAS: Final = "@schemas"
 _PARTS: Final = ("ids", "subjects")
@@ -87,11 +86,6 @@ class SchemaDirectory(Directory):
                 for entry in self._registry.of_subject(subject):
                     yield Entry(f"{entry.version}.{suffix_of(entry.schema)}", NodeKind.FILE)
 
-    def xattrs(self) -> Mapping[str, bytes]:
-        if not isinstance(self._node, SchemaSubject):
-            return {}
-        return attributes_of({"compatibility": self._registry.compatibility.get(self._node.subject)})
-
     def _entries(self) -> Iterator[SubjectVersion]:
         match self._node:
             case Schemas("ids"):
@@ -121,20 +115,6 @@ class SchemaText(File):
 
     def open(self) -> Handle:
         return BytesHandle(self._content)
-
-    def xattrs(self) -> Mapping[str, bytes]:
-        entry, schema = self._entry, self._entry.schema
-        references = ",".join(f"{one.name}={one.subject}/{one.version}" for one in schema.references)
-        return attributes_of(
-            {
-                "id": schema.schema_id,
-                "subject": entry.subject or None,
-                "version": entry.version if entry.subject else None,
-                "type": schema.schema_type,
-                "state": entry.state.value,
-                "references": references or None,
-            }
-        )
 
 
 def _find(registry: Registry, node: SchemaFile) -> SubjectVersion:
@@ -194,9 +174,6 @@ class TopicDirectory(Directory):
         yield Entry("keys", NodeKind.DIRECTORY)
         yield from (Entry(str(partition), NodeKind.DIRECTORY) for partition in self._partitions)
 
-    def xattrs(self) -> Mapping[str, bytes]:
-        return topic_xattrs(self._log_dir.topic_info(self._topic), self._partitions)
-
     def _mtimes(self) -> Iterator[int]:
         for partition in self._partitions:
             tp = TopicPartition(self._topic, partition)
@@ -229,9 +206,6 @@ class PartitionDirectory(Directory):
         names = _there((*MESSAGE_FILES, *LATEST_FILES), self._is_decoded(self._log.tp.topic))
         yield from (Entry(name, NodeKind.FILE) for name in (*names, *self._more))
         yield from (Entry(name, NodeKind.DIRECTORY) for name in self._DIRECTORIES)
-
-    def xattrs(self) -> Mapping[str, bytes]:
-        return partition_xattrs(self._log_dir, self._log)
 
 
 def _there(names: Iterable[str], is_decoded: bool) -> list[str]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from threading import Lock
 from typing import Final
 
 from kafkafs.file_names import encoded_name
 from kafkafs.reading.handle import BytesHandle, Handle, SyncHandle, WriteHandle
 from kafkafs.tree.generated import Make
-from kafkafs.tree.info import attributes_of
 from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind, View
 from kafkafs.tree.paths import MAX_NAME_BYTES, STATE_FILE, GroupDir, GroupOffset, Groups, GroupTopic, NoSuchPath
 from kafkafs.writing.line_writer import Refused, RefusedLines
@@ -233,21 +232,6 @@ class GroupDirectory(Directory):
     def list(self) -> Iterable[Entry]:
         return self._tree.entries(self._node, self._group)
 
-    def xattrs(self) -> Mapping[str, bytes]:
-        group = self._group
-        if group is None or not isinstance(self._node, GroupDir) or group.metadata is None:
-            return {}
-        known = group.metadata
-        return attributes_of(
-            {
-                "protocol_type": known["protocolType"],
-                "protocol": known["protocol"],
-                "generation": known["generation"],
-                "leader": known["leader"],
-                "members": len(known["members"]),
-            }
-        )
-
 
 class OffsetFile(File):
     """A committed offset. `committed` None: the file was made and has no offset yet."""
@@ -273,20 +257,6 @@ class OffsetFile(File):
             return super().open_to_write()
         self._tree.check(self._node)
         return CommitHandle(self._tree, self._tree.committer, self._node, self._content())
-
-    def xattrs(self) -> Mapping[str, bytes]:
-        if self._committed is None:
-            return {}
-        known = self._committed
-        return attributes_of(
-            {
-                "offset": known.offset,
-                "leader_epoch": None if known.leader_epoch < 0 else known.leader_epoch,
-                "metadata": known.metadata,
-                "commit_timestamp": known.commit_timestamp,
-                "expire_timestamp": None if known.expire_timestamp < 0 else known.expire_timestamp,
-            }
-        )
 
     def _content(self) -> bytes:
         return b"" if self._committed is None else b"%d\n" % self._committed.offset

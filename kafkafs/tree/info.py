@@ -1,9 +1,9 @@
-"""What is known about a partition or a topic without reading its messages: `@info.json`, `@config`, xattrs."""
+"""What is known about a partition or a topic without reading its messages: `@info.json`, `@config`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -23,10 +23,6 @@ from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
 # The messages of a larger partition are not counted for @info.json: that would mean reading the partition.
 COUNTED_BYTES = 8 << 20
 _KEPT_CONFIGS = 2_500  # of about 2 KB each
-_XATTRS = (
-    "topic", "partition", "log_start_offset", "local_log_start_offset", "log_end_offset", "recovery_point", "segments",
-    "bytes", "first_timestamp", "last_timestamp",
-)  # fmt: skip
 
 
 def _partition_facts(
@@ -88,8 +84,7 @@ class InfoTexts:
     """The contents of `@info.json` and `@config`, kept because every stat needs their sizes. Thread-safe.
 
     A text is kept until what it was made from has changed. A text that lacks something because a file could not be read
-    is not kept. `GeneratedTexts` is another store with another rule: it keeps what an open handle was given, changed or
-    not.
+    is not kept.
     """
 
     def __init__(self, log_dir: LogDir, isolation: Isolation) -> None:
@@ -165,29 +160,6 @@ def topic_config(info: TopicInfo) -> bytes:
     lines = [f"{name}={value}" for name, value in sorted(info.overrides.items())]
     lines += [f"# {name}={value}" for name, value in sorted(in_force.items()) if name not in info.overrides]
     return "".join(f"{line}\n" for line in lines).encode()
-
-
-def topic_xattrs(info: TopicInfo, partitions: Sequence[int]) -> dict[str, bytes]:
-    """A topic's facts and its own configuration."""
-    facts: dict[str, Any] = {"partitions": len(partitions)}
-    if info.topic_id is not None:
-        facts["topic_id"] = info.topic_id
-    if info.partition_count is not None:
-        facts["partition_count"] = info.partition_count
-    facts |= {f"config.{name}": value for name, value in info.overrides.items()}
-    return attributes_of(facts)
-
-
-def partition_xattrs(log_dir: LogDir, log: Log) -> dict[str, bytes]:
-    """A partition's facts that cost nothing to find out."""
-    snapshot = log.snapshot()
-    facts = _partition_facts(snapshot, None, recovery_point(log_dir, snapshot.tp), None)
-    return attributes_of({name: facts[name] for name in _XATTRS})
-
-
-def attributes_of(facts: Mapping[str, Any]) -> dict[str, bytes]:
-    """Facts as `user.kafka.*`; unknown ones are left out."""
-    return {f"user.kafka.{name}": str(value).encode() for name, value in facts.items() if value is not None}
 
 
 def recovery_point(log_dir: LogDir, tp: TopicPartition) -> int | None:

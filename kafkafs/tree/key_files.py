@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from typing import NamedTuple
 
@@ -142,10 +142,6 @@ class TopicKeyFile(File):
                 raise NoSuchPath(self._node)
             opened.pop_all()
         return joined
-
-    def xattrs(self) -> Mapping[str, bytes]:
-        isolation = self._services.isolation.value.encode()
-        return {"user.kafka.topic": self._node.topic.encode(), "user.kafka.isolation": isolation}
 
     def _numbers(self) -> list[int]:
         """The topic's partitions, in the order in which the file has them. UnknownTopicOrPartition."""

@@ -6,7 +6,7 @@ otherwise the size that the last open found, and before the first an estimate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from kafkafs.formats import by_name
@@ -22,7 +22,6 @@ from kafkafs.reading.state import ViewState
 from kafkafs.reading.times import log_mtime_ns
 from kafkafs.reading.workbench import Rendition
 from kafkafs.tree.directories import LOOKED_INTO
-from kafkafs.tree.info import attributes_of
 from kafkafs.tree.node import FILE_MODE, Attributes, File, NodeKind
 from kafkafs.tree.paths import DECODED, LatestPath
 from kafkafs.tree.range_file import estimated_size
@@ -30,7 +29,6 @@ from kafkafs.tree.services import Services
 from storage.errors import SegmentGone
 from storage.latest.latest_records import latest_offsets
 from storage.latest.offset_map import Int64s
-from storage.log.counting import visible_end
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
@@ -117,17 +115,6 @@ class LatestFile(File):
         services.latest.hold(self._node, state, held_bytes(view.positions.layout))
         return _Handle(view, services)
 
-    def xattrs(self) -> Mapping[str, bytes]:
-        snapshot = self._log.snapshot()
-        facts = {
-            "topic": snapshot.tp.topic,
-            "partition": snapshot.tp.partition,
-            "start_offset": snapshot.log_start_offset,
-            "end_offset": visible_end(snapshot, self._question.isolation),
-            "isolation": self._question.isolation.value,
-        }
-        return attributes_of(facts)
-
     def _make_state(self, pages: PathPages | None) -> ViewState:
         services, tp = self._services, self._log.tp
         # The scan has applied the isolation: what it has found is shown.
@@ -178,9 +165,6 @@ class LatestOfTopic(File):
 
     def open(self) -> Handle:
         return JoinedHandle(open_all(file.open for file in self._files()))
-
-    def xattrs(self) -> Mapping[str, bytes]:
-        return {"user.kafka.topic": self._topic.encode()}
 
 
 class _Handle(RenderedHandle):

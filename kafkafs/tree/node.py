@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -52,9 +52,6 @@ class View(Protocol):
     def list(self) -> Iterable[Entry]:
         """The names in a directory, without `.` and `..`. NotADirectoryError for a file."""
 
-    def xattrs(self) -> Mapping[str, bytes]:
-        """Extended attributes by full name (`user.kafka.…`)."""
-
     def open(self) -> Handle:
         """Opens a file for reading. IsADirectoryError for a directory."""
 
@@ -71,9 +68,6 @@ class Directory:
     def open_to_write(self) -> WriteHandle:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
 
-    def xattrs(self) -> Mapping[str, bytes]:
-        return {}
-
 
 class File:
     """What files have in common."""
@@ -83,6 +77,3 @@ class File:
 
     def open_to_write(self) -> WriteHandle:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    def xattrs(self) -> Mapping[str, bytes]:
-        return {}

@@ -7,7 +7,6 @@ import os
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kafkafs.formats import by_name
@@ -22,14 +21,12 @@ from kafkafs.reading.selection import Question, Selection
 from kafkafs.reading.state import ViewState
 from kafkafs.reading.times import file_mtime_ns, first_timestamp, mtime_ns, newest_timestamp
 from kafkafs.reading.workbench import Rendition
-from kafkafs.tree.info import attributes_of
 from kafkafs.tree.node import FILE_MODE, Attributes, File, NodeKind
 from kafkafs.tree.paths import DECODED, NoSuchPath, RangePath
 from kafkafs.tree.services import Services
 from storage.files import names
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind, FileState
-from storage.log.counting import visible_end
 from storage.log.segment import Segment
 from storage.log.snapshot import Log, LogSnapshot
 from storage.log.tiered_file import TieredFile
@@ -95,10 +92,6 @@ class SegmentFile(File):
         if pages is not None:
             pages.check(status.st_size)
         return Attributes(NodeKind.FILE, status.st_size, status.st_mtime_ns, FILE_MODE)
-
-    def xattrs(self) -> Mapping[str, bytes]:
-        parsed = names.parse_segment_file(self._name)
-        return {} if parsed is None else {"user.kafka.base_offset": str(parsed.offset).encode()}
 
     def open(self) -> Handle:
         remote, status = self._found()
@@ -240,24 +233,6 @@ class RangeFile(File):
                 self._services.index.forget(run.segment)
                 found = True
         return found
-
-    def xattrs(self) -> Mapping[str, bytes]:
-        snapshot = self._log.snapshot()
-        selection = self._question.resolve(snapshot, self._services.clocks.now_ms())
-        end = visible_end(snapshot, self._question.isolation)
-        if selection.end_offset is not None:
-            end = min(end, selection.end_offset)
-        facts: dict[str, object] = {
-            "topic": snapshot.tp.topic,
-            "partition": snapshot.tp.partition,
-            "start_offset": selection.start_offset,
-            "end_offset": max(end, selection.start_offset),
-            "isolation": self._question.isolation.value,
-        }
-        state = self._find()
-        if state is not None and state.layout is not None:
-            facts["bytes"] = state.layout.size
-        return attributes_of(facts)
 
     def _is_all_files(self, snapshot: LogSnapshot) -> bool:
         """Whether a `.log` view is simply all bytes of all segments, so that the estimate is exact."""

@@ -38,7 +38,7 @@ from kafkafs.tree.directories import (
     schema_view,
     segment_ranges,
 )
-from kafkafs.tree.generated import MOMENT_S, ConfigFile, GeneratedFile, GeneratedTexts
+from kafkafs.tree.generated import ConfigFile, GeneratedFile
 from kafkafs.tree.group_files import GroupNode, GroupTree
 from kafkafs.tree.info import InfoTexts
 from kafkafs.tree.key_files import KeyFile, KeysDirectory, TopicKeyFile
@@ -120,7 +120,6 @@ class Tree:
             callers or OneCaller(),
             latest=LatestMemory(self.options.latest_bytes),
         )
-        self._texts = GeneratedTexts()
         self._seen = SeenFiles()
         self._infos = InfoTexts(log_dir, self.options.isolation)
         self._refused = RefusedLines(self._clock)
@@ -247,7 +246,7 @@ class Tree:
     # The longer makers of views, for one type of node each. The directory has just been refreshed.
 
     def _group_state(self, node: paths.GroupState) -> View:
-        return GeneratedFile(self._texts, f"@groups/{node.group}", self._groups.state_text(node.group))
+        return GeneratedFile(self._groups.state_text(node.group))
 
     def _range_file(self, node: paths.RangePath) -> View:
         self._check_decoded(node.tp.topic, node.ext)
@@ -285,7 +284,7 @@ class Tree:
             case "segments":
                 return SegmentsDirectory(log)
         size = partial(infos.partition_info_size, log)
-        return GeneratedFile(self._texts, f"{node.tp}/@info.json", partial(infos.partition_info, log), size=size)
+        return GeneratedFile(partial(infos.partition_info, log), size)
 
     def _latest(self, node: paths.LatestPath) -> View:
         place, log_dir = node.place, self.log_dir
@@ -303,13 +302,13 @@ class Tree:
         def make() -> tuple[bytes, int]:
             return self._infos.topic_config(node.topic), self.log_dir.mtime_ns
 
-        return GeneratedFile(self._texts, f"{node.topic}/@config", make)
+        return GeneratedFile(make)
 
     def _root_file(self, node: paths.RootFile) -> View:
         def make() -> tuple[bytes, int]:
             return self._files[node.name](), self._clock.now_ms() * 1_000_000
 
-        return GeneratedFile(self._texts, node.name, make, MOMENT_S)
+        return GeneratedFile(make)
 
     def _status_json(self) -> bytes:
         return json.dumps(self.status(), indent=2).encode() + b"\n"

@@ -19,7 +19,6 @@ import pytest
 
 from kafkafs.reading.state import Clocks
 from kafkafs.tree import tree
-from kafkafs.tree.generated import GeneratedTexts
 from kafkafs.writing import line_writer
 from storage.append import partitioner
 from storage.coordinators.groups import GroupOffsets
@@ -128,7 +127,6 @@ def simulation() -> Iterator[None]:
 
         patch.setattr(dir_lock.DirLock, "_acquire", acquire)
         patch.setattr(tree, "Clocks", partial(Clocks, monotonic=_monotonic))
-        patch.setattr(tree, "GeneratedTexts", partial(GeneratedTexts, _monotonic))
         yield
 
 

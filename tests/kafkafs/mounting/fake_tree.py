@@ -39,9 +39,6 @@ class MemoryFile(File):
     def attributes(self) -> Attributes:
         return Attributes(NodeKind.FILE, len(self.content), MTIME_NS, 0o444)
 
-    def xattrs(self) -> Mapping[str, bytes]:
-        return {"user.kafka.size": b"%d" % len(self.content), "user.kafka.empty": b""}
-
     def open(self) -> Handle:
         return MemoryHandle(self.content, direct_io=self._direct_io, keep_cache=self._keep_cache)
 

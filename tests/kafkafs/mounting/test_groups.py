@@ -70,7 +70,6 @@ def test_a_directory_of_ours(tmp_path: Path) -> None:
         finally:
             os.close(handle)
         assert (root / "@groups/g/t/0").read_bytes() == b"45\n"
-        assert os.getxattr(root / "@groups/g/t/0", "user.kafka.offset") == b"45"
         assert shell("rm -r @groups/a%2Fb; ls @groups", root) == ("g\n", "")
         assert shell("cp @groups/g/t/0 @groups/g/t/3; cat @groups/g/t/3", root) == ("45\n", "")
         assert shell("ls @groups/g/t", root) == ("0\n1\n3\n", "")

@@ -169,7 +169,7 @@ def test_fsync_ends_the_line_and_flushes(topic: Path) -> None:
 
 def recovery_point(topic: Path) -> int:
     """Up to which offset everything is on disk."""
-    return int(os.getxattr(topic / "0", "user.kafka.recovery_point"))
+    return int(json.loads((topic / "0" / "@info.json").read_bytes())["recovery_point"])
 
 
 def test_the_sync_command_makes_what_was_appended_durable(topic: Path) -> None:

@@ -72,7 +72,6 @@ def test_the_size_before_the_first_open_is_an_estimate(tmp_path: Path) -> None:
     assert tree.lookup("/t/latest.txt").attributes().size > 0
     size = len(content(tree, "/t/0/latest.txt"))
     assert tree.lookup("/t/0/latest.txt").attributes().size == size
-    assert tree.lookup("/t/0/latest.txt").xattrs()["user.kafka.end_offset"] == b"30"
 
 
 class Compacted:

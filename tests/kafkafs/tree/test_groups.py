@@ -99,12 +99,6 @@ def test_a_directory_that_others_write(tmp_path: Path) -> None:
     assert tree.lookup("/@groups/billing").attributes().mtime_ns == (START_MS + 5) * 1_000_000
     assert tree.lookup("/@groups/billing").attributes().mode == 0o555
     assert tree.lookup("/@groups/a%2Fb%25./t/0").attributes().mtime_ns == tmp_path.stat().st_mtime_ns
-    assert file.xattrs() == {
-        "user.kafka.offset": b"7",
-        "user.kafka.leader_epoch": b"3",
-        "user.kafka.metadata": "mé".encode(),
-        "user.kafka.commit_timestamp": b"%d" % (START_MS + 5),
-    }
     for path in ("/@groups/x", "/@groups/billing/x", "/@groups/billing/orders/8", "/@groups/.hidden", "/@groups/a%b"):
         with pytest.raises(NoSuchPath):
             tree.lookup(path)
@@ -128,7 +122,6 @@ def test_what_cannot_be_read_is_in_the_status(tmp_path: Path) -> None:
 def test_committing(tree: Tree) -> None:
     path = made(tree)
     assert read(tree, path) == b""
-    assert tree.lookup(path).xattrs() == {}
     write(tree, path, b"42\n")
     assert read(tree, path) == b"42\n"
     assert tree.lookup(path).attributes().mtime_ns == NOW_MS * 1_000_000

@@ -48,9 +48,6 @@ def test_the_fixtures_schemas() -> None:
             subject = place["subject"].replace("/", "%2F")
             path = f"/@schemas/subjects/{subject}/{place['version']}.{suffixes[one['type']]}"
             assert content(tree, path).decode() == one["schema"]
-            xattrs = tree.lookup(path).xattrs()
-            assert xattrs["user.kafka.state"].decode() == place["state"]
-            assert int(xattrs["user.kafka.id"]) == place["id"]
     assert "common%2Ftypes.proto" in names(tree, "/@schemas/subjects")
     assert names(tree, "/@schemas/subjects/:.dr:avro-orders-value") == ["1.avsc"]
     assert len(list(walk(tree, "/@schemas"))) == len(set(walk(tree, "/@schemas")))
@@ -71,19 +68,10 @@ def test_attributes(tmp_path: Path) -> None:
     assert names(tree, "/@schemas/subjects") == ["%", "a%2Fb"]  # no system call takes the longest name
     assert names(tree, "/@schemas/ids") == ["7.avsc", "8.avsc", "9.avsc", "10.txt"]
     subject = tree.lookup("/@schemas/subjects/a%2Fb")
-    assert subject.xattrs() == {"user.kafka.compatibility": b"NONE"}
     assert subject.attributes().mtime_ns == (START_MS + 5000) * 1_000_000
     file = tree.lookup("/@schemas/subjects/a%2Fb/2.avsc")
     assert file.attributes().mtime_ns == (START_MS + 5000) * 1_000_000
     assert file.attributes().size == len(LONG)
-    assert file.xattrs() == {
-        "user.kafka.id": b"8",
-        "user.kafka.subject": b"a/b",
-        "user.kafka.version": b"2",
-        "user.kafka.type": b"AVRO",
-        "user.kafka.state": b"live",
-        "user.kafka.references": b"n=a/b/1",
-    }
     assert tree.lookup("/@schemas").attributes().nlink == 4
     assert tree.lookup("/@schemas/subjects").attributes().nlink == 4
     with pytest.raises(OSError, match="Read-only"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import itertools
 import json
 from datetime import date, timedelta
 from pathlib import Path
@@ -13,10 +12,9 @@ import pytest
 
 from kafkafs.tree.node import NodeKind
 from kafkafs.tree.paths import NoSuchPath
-from kafkafs.tree.tree import Tree, TreeOptions
+from kafkafs.tree.tree import Tree
 from storage.errors import OffsetOutOfRange, StorageError, UnknownTopicOrPartition
 from storage.format.block import Record
-from storage.log.log_dir import LogDir
 from tests.support.builders import ROLL, Batch, Item, Partition, build_log_dir
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.live_log import START_MS, LiveLog
@@ -232,19 +230,6 @@ def test_messages_without_timestamps_show_the_file_s_time(tmp_path: Path) -> Non
     assert content(tree, "/t/0/time/1970--.txt") == b""
 
 
-def test_extended_attributes(live: LiveLog, tree: Tree) -> None:
-    partition = tree.lookup("/t/0").xattrs()
-    assert partition["user.kafka.log_start_offset"] == b"0"
-    assert partition["user.kafka.log_end_offset"] == b"65"
-    assert partition["user.kafka.segments"] == b"3"
-    view = tree.lookup("/t/0/offsets/10-200.txt").xattrs()
-    assert (view["user.kafka.start_offset"], view["user.kafka.end_offset"]) == (b"10", b"65")
-    assert tree.lookup("/t").xattrs()["user.kafka.partitions"] == b"1"
-    segment = tree.lookup(f"/t/0/segments/{live.log(30).name}").xattrs()
-    assert segment["user.kafka.base_offset"] == b"30"
-    assert all(name.startswith("user.kafka.") for name in partition)
-
-
 def test_info_json(live: LiveLog, tree: Tree) -> None:
     (live.path.parent / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 60\n")
     facts = json.loads(content(tree, "/t/0/@info.json"))
@@ -277,7 +262,6 @@ def test_info_begins_at_the_log_start(live: LiveLog, tree: Tree) -> None:
         first = next(timestamp for offset, timestamp, _ in live.messages if offset >= start)
         last = max(timestamp for offset, timestamp, _ in live.messages if offset >= min(start, 60))
         assert (facts["first_timestamp"], facts["last_timestamp"]) == (first, last), start
-        assert tree.lookup("/t/0").xattrs()["user.kafka.first_timestamp"] == str(first).encode()
     path.write_text("0\n1\nt 0 65\n")
     facts = json.loads(content(tree, "/t/0/@info.json"))
     assert (facts["first_timestamp"], facts["last_timestamp"], facts["last_time"]) == (None, None, None)
@@ -304,31 +288,6 @@ def test_small_files_are_frozen_when_they_are_opened(live: LiveLog, tree: Tree) 
     assert buffer.raw[:10] == before[3:13]
     assert (handle.direct_io, handle.keep_cache) == (True, False)
     assert json.loads(content(tree, "/t/0/@info.json"))["log_end_offset"] == 70
-
-
-def test_what_is_seen_of_a_small_file_hangs_together(live: LiveLog) -> None:
-    """`tar` stats, opens, stats, reads and stats: one text, whatever the next one will be; then it is a new one."""
-    texts = itertools.count()
-    tree = Tree(
-        LogDir.open_read_only(live.path.parent),
-        TreeOptions(index_bytes=0),
-        files={"@metrics": lambda: b"x" * next(texts)},
-    )
-    sizes = []
-    for _ in range(3):
-        before = tree.lookup("/@metrics").attributes()
-        handle = tree.lookup("/@metrics").open()
-        inside = tree.lookup("/@metrics").attributes()
-        assert len(read_all(handle)) == handle.size == inside.size
-        assert tree.lookup("/@metrics").attributes() == inside == before
-        sizes.append(handle.size)
-        handle.close()
-    assert sizes == sorted(set(sizes))
-    first, second = tree.lookup("/@metrics").open(), tree.lookup("/@metrics").open()
-    assert first.size < second.size == tree.lookup("/@metrics").attributes().size
-    for handle in (second, first, first):
-        handle.close()
-    assert tree.lookup("/@metrics").attributes().size > second.size
 
 
 def test_start_and_stop(live: LiveLog, tree: Tree) -> None:
@@ -369,7 +328,6 @@ def test_every_name_in_every_fixture_answers() -> None:
             path = waiting.pop()
             view = tree.lookup(path)
             attributes = view.attributes()
-            assert all(isinstance(value, bytes) for value in view.xattrs().values())
             if attributes.kind is NodeKind.FILE:
                 view.open().close()
                 continue

@@ -38,7 +38,7 @@ def log_dir(tmp_path: Path) -> Path:
 def tree(log_dir: Path) -> Tree:
     """With the log open: that reads what follows the last entry of its index."""
     tree = tree_of(log_dir, keys=False)
-    tree.lookup("/t/0/@info.json").open()
+    tree.lookup("/t/0").attributes()
     return tree
 
 
