@@ -96,10 +96,10 @@ class DirectoryCheckpoints:
         gone = set(partitions)
         with self._lock:
             for name in CHECKPOINTS:
-                kept = {tp: offset for tp, offset in self._lines[name].items() if tp not in gone}
-                if len(kept) != len(self._lines[name]):
-                    self._lines[name] = kept
-                    self._write_locked(name)
+                self._lines[name] = {tp: offset for tp, offset in self._lines[name].items() if tp not in gone}
+                # Also if the lines had none of these partitions: the file has a line that `set` took, or whose removal
+                # could not be written.
+                self._write_locked(name)
 
     def write(self) -> None:
         """Writes the files that changed, each as a whole; recovery points first.

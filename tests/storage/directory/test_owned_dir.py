@@ -33,6 +33,7 @@ from storage.log.topic_info import DEFAULTS, TopicInfo
 from storage.progress import NoProgress
 from storage.recovery.recovery import Recovery, RecoveryPlan
 from storage.types import TopicPartition
+from storage.upkeep.retention import retain_partition
 from tests.support.builders import Batch, BuiltLogDir, Partition, build_log_dir, many
 from tests.support.faults import Crash, FaultyDisk
 from tests.support.owned_dirs import ONE_THREAD, StandingClock, append, close_clean, killed, opened, read, tree_of
@@ -384,6 +385,51 @@ def test_a_name_that_collides_with_another_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidTopic):
         owned.create_topic("a_b")
     owned.close()
+
+
+def test_a_topic_that_is_made_again_does_not_begin_where_the_removed_one_began(tmp_path: Path) -> None:
+    """Not even after a crash, when the log start that was checkpointed last was that of a segment removed since."""
+    owned = opened(tmp_path)
+    owned.create_topic("t", 1)
+    for value in (b"a", b"b", b"c"):
+        append(owned.log(TP), [value])
+    owned.log(TP).increment_log_start_offset(2)
+    owned.checkpoint()
+    assert checkpoints.read(tmp_path / names.LOG_START_CHECKPOINT) == {TP: 2}
+    owned.log(TP).roll()
+    retain_partition(owned, TP, free_bytes=lambda: 1 << 30, before=3)
+    owned.delete_topic("t")
+    assert checkpoints.read(tmp_path / names.LOG_START_CHECKPOINT) == {}
+    owned.create_topic("t", 1)
+    for value in (b"x", b"y", b"z"):
+        append(owned.log(TP), [value])
+    killed(owned)
+    owned = opened(tmp_path)
+    assert read(owned, "t") == [b"x", b"y", b"z"]
+    close_clean(owned)
+
+
+def test_checkpoint_lines_that_a_full_disk_kept_do_not_apply_to_the_next_topic(tmp_path: Path) -> None:
+    path = tmp_path / "dir"
+    opened(path).close()
+    disk = FaultyDisk(path)
+    owned = opened(path, disk=disk)
+    owned.create_topic("t", 1)
+    for value in (b"a", b"b", b"c"):
+        append(owned.log(TP), [value])
+    owned.log(TP).increment_log_start_offset(2)
+    owned.checkpoint()
+    disk.fail = lambda what, _path: errno.ENOSPC if f"write {names.LOG_START_CHECKPOINT}" in what else None
+    with pytest.raises(OSError, match="No space"):
+        owned.delete_topic("t")
+    disk.fail = lambda _what, _path: None
+    owned.create_topic("t", 1)
+    for value in (b"x", b"y", b"z"):
+        append(owned.log(TP), [value])
+    killed(owned)
+    owned = opened(path)
+    assert read(owned, "t") == [b"x", b"y", b"z"]
+    close_clean(owned)
 
 
 def test_the_longest_name_works(tmp_path: Path) -> None:
