@@ -24,6 +24,7 @@ Recovery repairs much, so a state is looked at before as well: while a process r
 | producers, `.snapshot` at a roll, at the end | `states.check_producers`, `check_snapshot`, `remains`; verify |
 | leader epochs: in memory, on disk before their batches, recovered | `states.check_log`, `check_epochs`, `remains` |
 | log start: in memory, its checkpoint | `states.check_copy`, `remains`, `oracle` |
+| checkpoint lines of a removed topic | `programs.Administrator` |
 | recovery point, its checkpoint: below it all is on the disk, and nothing else | `states.check_durable`, `remains` |
 | high watermark's checkpoint | `remains.check_closed` |
 | cleaner's checkpoint | `cleaned.check_unique`, `remains.check_closed` |

@@ -10,8 +10,9 @@ import uuid
 
 from kafkafs.tree.paths import NoSuchPath
 from storage.append.partition_log import PartitionLog
+from storage.directory.directory_checkpoints import CHECKPOINTS
 from storage.errors import StorageError
-from storage.files import names, topic_properties
+from storage.files import checkpoints, names, topic_properties
 from storage.files.commit_ledger import StagedBatchFile, WriteId
 from storage.format.block import Record, RecordColumns
 from storage.format.control_records import ControlType, EndTransactionMarker
@@ -147,12 +148,20 @@ class Administrator(Program):
             self._owned.delete_topic(op.topic)
             removal.failed = False
             self._check_failures()
+            self._check_lines(op.topic)
             self._world.deleted = {tp: offset for tp, offset in self._world.deleted.items() if tp.topic != op.topic}
         except Killed:
             raise
         finally:
             if not self._process.scheduler.killed:
                 removal.end = self._world.tick()
+
+    def _check_lines(self, topic: str) -> None:
+        """The checkpoints have no line of a removed topic: it would count for the next one of that name."""
+        for name in CHECKPOINTS:
+            left = [tp for tp in checkpoints.read(self._world.path / name) if tp.topic == topic]
+            if left:
+                raise Anomaly(f"{name} has lines of a topic that was removed: {left}")
 
     def _alter(self, op: Alter) -> None:
         self._world.altered.pop((op.topic, op.key), None)
