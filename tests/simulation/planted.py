@@ -204,18 +204,6 @@ FAULTS: tuple[Fault, ...] = (
     ),
     # Topics that are removed and made again
     _fault(
-        "inode-is-the-identity",
-        "storage/files/partition_metadata.py",
-        "            and self.inode == other.inode\n            and _may_equal(self.born_ns, other.born_ns)\n"
-        "            and _may_equal(self.topic_id, other.topic_id)\n",
-        "            and self.inode == other.inode\n",
-        (
-            "storage/log/read_only_log.py",
-            "self._tail.end and tail.still_holds(was_active, self._tail):",
-            "self._tail.end:",
-        ),
-    ),
-    _fault(
         "opening-not-tied-to-directory",
         f"{_OWNED}/owned_dir.py",
         "replaced = not is_there()",
