@@ -171,7 +171,7 @@ class Lookup(Protocol):
 
 
 class WritableTree(Protocol):
-    """Making and removing in a tree that can be written to: topics, groups and their offsets."""
+    """Making and removing topics in a tree that can be written to."""
 
     def make_directory(self, path: str) -> None:
         """StorageError, OSError."""
@@ -179,11 +179,8 @@ class WritableTree(Protocol):
     def remove_directory(self, path: str) -> None:
         """StorageError, OSError."""
 
-    def make_file(self, path: str) -> None:
-        """Makes a file that is to be opened next. StorageError, OSError."""
-
-    def remove_file(self, path: str) -> None:
-        """StorageError, OSError."""
+    def refuse_file(self, path: str) -> NoReturn:
+        """Raises why a file is not made or removed. StorageError."""
 
 
 @dataclass(slots=True)
@@ -394,16 +391,10 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         return 0
 
     def create(self, path: str, mode: int, info: Any) -> int:
-        self._writable().make_file(path)
-        return self.open(path, info)
+        self._writable().refuse_file(path)
 
     def unlink(self, path: str) -> int:
-        # Otherwise a close(2) of which the kernel has not told us yet would write it again.
-        for number, writer in list(self._writing.items()):
-            if self._paths.get(number) == path and isinstance(writer, Syncs):
-                writer.sync()
-        self._writable().remove_file(path)
-        return 0
+        self._writable().refuse_file(path)
 
     def truncate(self, path: str | None, length: int, info: Any = None) -> int:
         writer = None if info is None else self._writing.get(info.fh)

@@ -302,7 +302,6 @@ jq .log_end_offset TOPIC/0/@info.json      where a partition ends
 # What differs on a writable mount.
 _WRITABLE = {
     "as files, read-only; mount --write to append.\n\n": "as files.\n",
-    "the offset that a consumer group has committed\n": "a group's committed offset; write one\n",
     "jq -r .key TOPIC/0/offsets/last-99.jsonl   keys of the newest 99\n": (
         "echo hello >> TOPIC/@append                one message a line; also .jsonl\n"
     ),

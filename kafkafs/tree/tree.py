@@ -9,14 +9,12 @@ tree.stop()
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from kafkafs.reading.block_cache import DEFAULT_CACHE_BYTES, BlockCache
 from kafkafs.reading.index import ViewIndex
@@ -39,7 +37,7 @@ from kafkafs.tree.directories import (
     segment_ranges,
 )
 from kafkafs.tree.generated import ConfigFile, GeneratedFile
-from kafkafs.tree.group_files import GroupNode, GroupTree
+from kafkafs.tree.group_files import GroupTree, read_only
 from kafkafs.tree.info import InfoTexts
 from kafkafs.tree.key_files import KeyFile, KeysDirectory, TopicKeyFile
 from kafkafs.tree.latest_file import LatestFile, LatestOfTopic
@@ -123,7 +121,7 @@ class Tree:
         self._seen = SeenFiles()
         self._infos = InfoTexts(log_dir, self.options.isolation)
         self._refused = RefusedLines(self._clock)
-        self._groups = GroupTree(log_dir, owned, self._refused)
+        self._groups = GroupTree(log_dir, self._refused)
         writable = owned is not None
 
         is_decoded = self._services.decoded.has
@@ -186,14 +184,8 @@ class Tree:
         return make_view(node)
 
     def make_directory(self, path: str) -> None:
-        """Makes a topic with `num.partitions` partitions, or a group or topic below `@groups`.
-
-        InvalidTopic, FileExistsError, NotPermitted, ReadOnlyLogDir.
-        """
-        group = _group_node(path)
-        if group is not None:
-            self._groups.make_directory(group)
-            return
+        """Makes a topic with `num.partitions` partitions. InvalidTopic, FileExistsError, NotPermitted,
+        ReadOnlyLogDir."""
         with self._refused.noting(path.removeprefix("/")):
             owned, name = self._topic_of(path)
             if name not in self.log_dir.topics():
@@ -201,33 +193,26 @@ class Tree:
             owned.create_topic(name)
 
     def remove_directory(self, path: str) -> None:
-        """Removes a topic without messages, or a group, or a group's topic, without committed offsets; otherwise
-        OSError (ENOTEMPTY). UnknownTopicOrPartition, NotPermitted."""
-        group = _group_node(path)
-        if group is not None:
-            self._groups.remove_directory(group)
-            return
-        owned, name = self._topic_of(path)
+        """Removes a topic without messages; otherwise OSError (ENOTEMPTY). UnknownTopicOrPartition, NotPermitted,
+        ReadOnlyLogDir."""
+        with self._refused.noting(path.removeprefix("/")):
+            owned, name = self._topic_of(path)
         owned.delete_topic(name, only_empty=True)
 
-    def make_file(self, path: str) -> None:
-        """Makes the file of a group's offset, to be opened next. NotPermitted elsewhere; see GroupTree."""
-        self._groups.make_file(_group_file(path))
-
-    def remove_file(self, path: str) -> None:
-        """Removes a group's committed offset. NotPermitted elsewhere; see GroupTree. The file of a group's state stays
-        as long as the group; `rm -r` removes all files before the directory, and goes on only if that succeeds."""
-        if self.owned is None or not path.endswith(f"/{paths.STATE_FILE}"):
-            self._groups.remove_file(_group_file(path))
-        else:
-            self.lookup(path)
+    def refuse_file(self, path: str) -> NoReturn:
+        """Raises why nobody makes or removes a file: NotPermitted, ReadOnlyLogDir."""
+        with self._refused.noting(path.removeprefix("/")):
+            self._topic_of(path)
+            raise NotPermitted("files are neither made nor removed here")
 
     def _topic_of(self, path: str) -> tuple[OwnedDir, str]:
         if self.owned is None:
             raise ReadOnlyLogDir("mounted read-only")
         _, name, *below = path.split("/")
+        if name == "@groups":
+            raise read_only()
         if below or name in paths.ROOT_FILES:
-            raise NotPermitted("only topics can be made and removed as directories")
+            raise NotPermitted("only topics can be made and removed, as directories")
         return self.owned, name
 
     def status(self) -> dict[str, Any]:
@@ -312,29 +297,6 @@ class Tree:
 
     def _status_json(self) -> bytes:
         return json.dumps(self.status(), indent=2).encode() + b"\n"
-
-
-def _group_node(path: str) -> GroupNode | None:
-    """The node of a path to be made or removed in `@groups`; None for paths elsewhere.
-
-    OSError (EINVAL) for a name that is not a valid group's, topic's or partition's.
-    """
-    if path != "/@groups" and not path.startswith("/@groups/"):
-        return None
-    try:
-        node = paths.parse(path)
-    except NoSuchPath:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
-    if not isinstance(node, GroupNode):
-        raise NotPermitted(f"{paths.STATE_FILE} is there as long as the group")
-    return node
-
-
-def _group_file(path: str) -> GroupNode:
-    group = _group_node(path)
-    if group is None:
-        raise NotPermitted("files are made and removed only in @groups")
-    return group
 
 
 def _key_store(options: TreeOptions) -> KeyStore | None:

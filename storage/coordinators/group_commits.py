@@ -5,7 +5,7 @@ A broker that starts on the directory later uses them, and so do its consumers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from threading import Lock
 from types import MappingProxyType
 from typing import Final
@@ -75,7 +75,11 @@ class GroupCommitter:
         elif self._owned.log_dir.is_broker:
             raise _no_topic(self._owned)
         known = self._groups.group(group)
-        _check_not_share(known, "it commits no offsets")
+        if known is not None and known.type is GroupType.SHARE:
+            raise NotPermitted(
+                f"{group!r} is a share group: it commits no offsets, and where it reads is in __share_group_state",
+                advice="With the broker running, kafka-share-groups.sh changes it",
+            )
         if known is not None and known.type is GroupType.STREAMS:
             raise NotPermitted(
                 f"{group!r} is a streams group: its offsets belong together with its state stores and internal topics",
@@ -112,28 +116,6 @@ class GroupCommitter:
             key = encode_offset_key(OffsetKey(group, tp.topic, tp.partition))
             records.append(Record(key, encode_commit(CommittedOffset(offset, commit_timestamp=now_ms))))
         self._append(group, records)
-
-    def forget(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """Deletes what the group has committed for these partitions."""
-        keys = [encode_offset_key(OffsetKey(group, tp.topic, tp.partition)) for tp in sorted(partitions)]
-        self._append(group, [Record(key, None) for key in keys])
-
-    def delete(self, group: str) -> None:
-        """Deletes the group, with everything that it has committed and that a coordinator stores for it.
-
-        NotPermitted for a share group.
-        """
-        known = self._groups.group(group)
-        if known is None:
-            return
-        _check_not_share(known, "what it has read cannot be deleted with it here")
-        keys = [
-            encode_offset_key(OffsetKey(group, topic, partition))
-            for topic, partitions in known.offsets.items()
-            for partition in partitions
-        ]
-        keys += [record.raw_key for record in known.records]
-        self._append(group, [Record(key, None) for key in keys])
 
     def sync(self, group: str) -> None:
         """Makes everything that was written for the group durable."""
@@ -183,14 +165,6 @@ class GroupCommitter:
     def _written_to(self, partition: int) -> bool:
         log = self._owned.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, partition))
         return log.log_end_offset > 0
-
-
-def _check_not_share(known: ConsumerGroup | None, why: str) -> None:
-    if known is not None and known.type is GroupType.SHARE:
-        raise NotPermitted(
-            f"{known.name!r} is a share group: {why}, and where it reads is in __share_group_state",
-            advice="With the broker running, kafka-share-groups.sh changes it",
-        )
 
 
 def _no_topic(owned: OwnedDir) -> NotPermitted:

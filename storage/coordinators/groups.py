@@ -37,10 +37,6 @@ OFFSET_KINDS: Final = (0, 1)
 METADATA_KIND: Final = 2  # of a classic group
 _VERSION: Final = struct.Struct(">h")
 _INT64: Final = struct.Struct(">q")
-# A member is deleted after its assignments, and the group after everything that belongs to it: a coordinator that reads
-# deletions in another order refuses to start (GroupMetadataManager.replay). By type: classic group, current assignment,
-# target assignment of a member, of the group, member, topics or topology, regular expressions, the group.
-DELETION_ORDER: Final = (METADATA_KIND, 8, 7, 6, 5, 4, 16, 3, 22, 21, 20, 19, 23, 17, 14, 13, 12, 10, 15, 11)
 _WRITTEN_KEY: Final = 1
 # Brokers from 2.1 on read version 3; version 4, which 4.3 writes, only those from 3.5 on.
 _WRITTEN_VALUE: Final = 3
@@ -124,7 +120,6 @@ def _string(text: str) -> bytes:
 _NO_PRODUCER: Final = -1
 _ROWS: Final = 4096  # of a batch with millions, as Python objects
 _PROBLEMS_KEPT: Final = 20
-_RANKS: Final = {kind: rank for rank, kind in enumerate(DELETION_ORDER)}
 
 Offsets = Mapping[str, Mapping[int, CommittedOffset]]
 _NO_OFFSETS: Final[Offsets] = MappingProxyType({})
@@ -143,7 +138,7 @@ class GroupRecord(NamedTuple):
 class ConsumerGroup:
     """A group at one moment. `offsets`: by topic, then partition. Share groups have none here.
 
-    `log`: the partition of `__consumer_offsets` that has it. `records`: in the order in which they are deleted.
+    `log`: the partition of `__consumer_offsets` that has it. `records`: by type and key.
     """
 
     name: str
@@ -296,7 +291,7 @@ class GroupReplay(Replay):
         for name in self._touched:
             if name in self._offsets or name in self._records:
                 known = self._records.get(name, {}).values()
-                records = tuple(sorted(known, key=lambda one: (_RANKS[one.kind], one.raw_key)))
+                records = tuple(sorted(known, key=lambda one: (one.kind, one.raw_key)))
                 groups[name] = ConsumerGroup(name, self._partition, self._by_topic(name), records)
         self._touched.clear()
         return groups

@@ -40,7 +40,7 @@ def check_topic_may_be_made_by_hand(topic: str) -> None:
     if topic in names.INTERNAL_TOPICS:
         raise NotPermitted(
             f"{topic} is internal to Kafka",
-            advice="__consumer_offsets is created by the first commit through @groups, the others by a broker",
+            advice="__consumer_offsets is created by `kafkafs groups --reset-to`, the others by a broker",
         )
 
 
@@ -57,7 +57,9 @@ def check_append(info: TopicInfo, *, force: bool = False, as_group_coordinator: 
     if info.topic in names.INTERNAL_TOPICS and not (
         as_group_coordinator and info.topic == names.CONSUMER_OFFSETS_TOPIC
     ):
-        raise NotPermitted(f"{info.topic} is internal to Kafka", advice="Committed offsets are written through @groups")
+        raise NotPermitted(
+            f"{info.topic} is internal to Kafka", advice="`kafkafs groups --reset-to` writes committed offsets"
+        )
     if info.replicas > 1 and not force:
         raise NotPermitted(
             f"{info.topic} has {info.replicas} replicas: a leader elsewhere would truncate what is appended here",

@@ -100,7 +100,6 @@ def mount(world: World, scheduler: Scheduler, of: ProcessOf, opened: list[OwnedD
     opened.append(owned)
     options = _options(of)
     tree = Tree(owned.log_dir, options, clock=world.clock, owned=owned)
-    tree._groups.committer._partitions = 2  # type: ignore[union-attr] # Kafka's fifty would take most of the time
     serving = Serving(world.path, disk=world.path, uid=0, gid=0)
     operations = SimulatedOperations(tree, serving, Traffic(), lambda: None, lambda: None, tree)
     maintenance = Maintenance(owned, waiter=Waiter(), free_bytes=lambda: 1 << 30)

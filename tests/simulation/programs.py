@@ -4,12 +4,12 @@ driver, a consumer that commits offsets."""
 from __future__ import annotations
 
 import contextlib
-import os
 import struct
 import uuid
 
-from kafkafs.tree.paths import NoSuchPath
 from storage.append.partition_log import PartitionLog
+from storage.coordinators.group_commits import GroupCommitter
+from storage.coordinators.groups import GroupOffsets
 from storage.directory.directory_checkpoints import CHECKPOINTS
 from storage.errors import StorageError
 from storage.files import checkpoints, names, topic_properties
@@ -22,7 +22,7 @@ from storage.staged_writes.staging import StagedFileWriter
 from storage.types import TopicPartition
 from storage.upkeep.retention import retain_partition
 from tests.simulation.copies import ABORT, COMMIT, Copied, crc_of
-from tests.simulation.mounts import MAX_MESSAGE_BYTES, Opened, Problem, Process
+from tests.simulation.mounts import MAX_MESSAGE_BYTES, Problem, Process
 from tests.simulation.plan import (
     Alter,
     Batch,
@@ -465,25 +465,17 @@ class Driver(Program):
 
 
 class Consumer(Program):
-    """A consumer that commits its offsets, by writing the files of its group."""
+    """Commits a group's offsets, as `kafkafs groups --reset-to` does."""
+
+    def __init__(self, process: Process, job: Job) -> None:
+        super().__init__(process, job)
+        groups = GroupOffsets(self._owned.log_dir)
+        self._committer = GroupCommitter(self._owned, groups, partitions=2)  # Kafka's fifty would take most of the time
 
     def _offset(self, op: Offset) -> None:
-        operations = self._process.operations
         known = self._world.offsets.setdefault(op.group, [None])
-        path = f"/@groups/{op.group}/plain/0"
-        info = Opened(os.O_WRONLY)
-        try:
-            operations.open(path, info)
-        except NoSuchPath:
-            for above in (f"/@groups/{op.group}", f"/@groups/{op.group}/plain"):
-                with contextlib.suppress(FileExistsError):
-                    operations.mkdir(above, 0o755)
-            operations.create(path, 0o644, info)
+        self._committer.check(op.group, [TopicPartition("plain", 0)])
         known.append(op.offset)
-        try:
-            operations.write_from(info.fh, memoryview(b"%d\n" % op.offset), None)
-            operations.fsync(None, 0, info)
-            del known[:-1]
-        finally:
-            if not self._process.scheduler.killed:
-                operations.release(None, info)
+        self._committer.commit(op.group, {TopicPartition("plain", 0): op.offset})
+        self._committer.sync(op.group)
+        del known[:-1]

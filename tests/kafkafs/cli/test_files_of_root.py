@@ -126,8 +126,7 @@ def test_a_writable_mount_of_root(log_dir: Path, tmp_path: Path) -> None:
         (tree.path / "made").mkdir()
         (tree.path / "made" / "0" / "@append").write_bytes(b"first\n")
         (tree.path / "made" / "@config").write_bytes(b"retention.ms=-1\n")
-        (tree.path / "@groups" / "g" / "t").mkdir(parents=True)
-        (tree.path / "@groups" / "g" / "t" / "0").write_bytes(b"1\n")
+    output_of("groups", log_dir, "g", "--reset-to", "earliest", "--topic", "t")
     made = [log_dir, *log_dir.rglob("*")]
     assert len(list(log_dir.glob("__consumer_offsets-*"))) == 50
     assert [path for path in made if (path.stat().st_uid, path.stat().st_gid) != (OWNER, OWNER)] == []

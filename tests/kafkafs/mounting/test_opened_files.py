@@ -58,7 +58,7 @@ def test_a_mount_that_only_reads(tmp_path: Path, clean: bool) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_mount_that_writes(tmp_path: Path, clean: bool) -> None:
-    """Messages, topics, groups, configurations; compaction, retention, deletion; recovery."""
+    """Messages, topics, configurations; compaction, retention, deletion; recovery."""
     log_dir = sample_log_dir(tmp_path / "log", clean=clean)
     config, output = tmp_path / "config", tmp_path / "calls"
     config.write_text(_CONFIG)
@@ -74,9 +74,6 @@ def test_a_mount_that_writes(tmp_path: Path, clean: bool) -> None:
         for number in range(40):
             with (mnt / "new/@append.jsonl").open("a") as file:
                 file.write(f'{{"key":"k{number % 3}","value":"{"x" * 100}"}}\n')
-        (mnt / "@groups/readers/new").mkdir(parents=True)
-        (mnt / "@groups/readers/new/0").write_text("1\n")
-        (mnt / "@groups/readers/new/0").unlink()
         wait_for("compaction", lambda: b"\nnew 0 " in (log_dir / "cleaner-offset-checkpoint").read_bytes())
         wait_for("removal", lambda: not list(log_dir.glob("*-0/*.deleted")))
         assert _look_at_everything(mnt) > 50

@@ -320,7 +320,7 @@ def test_modes(mounts: dict[str, Mounted], mode: str) -> None:
         "t": 0o555,
         "t/0": 0o555,
         "t/0/offsets": 0o555,
-        "@groups": 0o755 if writable else 0o555,
+        "@groups": 0o555,
         "@help": 0o444,
         "@status.json": 0o444,
         "t/@config": 0o644 if writable else 0o444,

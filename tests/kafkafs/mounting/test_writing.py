@@ -17,7 +17,8 @@ import pytest
 
 from storage.files import names
 from storage.verify.verify import verify_log_dir
-from tests.support.mounts import Mounted, mounted, requires_fuse
+from tests.support.builders import build_log_dir
+from tests.support.mounts import Mounted, mounted, requires_fuse, run_kafkafs
 from tests.support.serving_processes import fails_with, killed_after
 from tests.support.waiting import wait_for
 
@@ -287,13 +288,13 @@ def test_settings(topic: Path) -> None:
     assert (topic / "@config").read_bytes().splitlines()[0] == b"retention.ms=5000"
 
 
-def test_internal_topics(mount: Mounted) -> None:
-    topic = mount.path / "__consumer_offsets"
-    with fails_with(errno.EPERM):
-        topic.mkdir()
-    (mount.path / "read").mkdir()
-    (mount.path / "@groups" / "g" / "read").mkdir(parents=True)
-    (mount.path / "@groups" / "g" / "read" / "0").write_bytes(b"0\n")
-    (partition, *_) = (path for path in topic.iterdir() if path.name.isdigit())
-    with fails_with(errno.EPERM):
-        os.open(partition / "@append", os.O_WRONLY)
+def test_internal_topics(tmp_path: Path) -> None:
+    logs = build_log_dir(tmp_path / "logs", {"read": [[b"x"]]}, broker=False).path
+    with mounted(logs, tmp_path / "mnt", write=True) as mount, fails_with(errno.EPERM):
+        (mount.path / "__consumer_offsets").mkdir()
+    run_kafkafs("groups", logs, "g", "--reset-to", "earliest", "--topic", "read")
+    with mounted(logs, tmp_path / "mnt", write=True) as mount:
+        topic = mount.path / "__consumer_offsets"
+        (partition, *_) = (path for path in topic.iterdir() if path.name.isdigit())
+        with fails_with(errno.EPERM):
+            os.open(partition / "@append", os.O_WRONLY)

@@ -13,9 +13,10 @@ from kafkafs.tree.node import NodeKind
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.append.appender import Appender
-from storage.coordinators.groups import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
-from storage.directory.owned_dir import Opening, OwnedDir
-from storage.errors import InvalidRecord, NotPermitted, ReadOnlyLogDir
+from storage.coordinators.group_commits import GroupCommitter
+from storage.coordinators.groups import CommittedOffset, GroupOffsets, OffsetKey, encode_commit, encode_offset_key
+from storage.directory.owned_dir import OwnedDir
+from storage.errors import NotPermitted, ReadOnlyLogDir
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
@@ -34,41 +35,6 @@ def names(tree: Tree, path: str) -> list[str]:
 def read(tree: Tree, path: str) -> bytes:
     handle = tree.lookup(path).open()
     return handle.read(0, 100)
-
-
-def write(tree: Tree, path: str, *pieces: bytes) -> None:
-    handle = tree.lookup(path).open_to_write()
-    try:
-        for piece in pieces:
-            assert handle.write(piece) == len(piece)
-    finally:
-        handle.close()
-
-
-@pytest.fixture
-def owned(tmp_path: Path) -> Iterator[OwnedDir]:
-    made = opened(tmp_path / "logs")
-    made.create_topic(OFFSETS, 2, {"cleanup.policy": "compact"})
-    made.create_topic("t", 2)
-    yield made
-    close_clean(made)
-
-
-@pytest.fixture
-def tree(owned: OwnedDir) -> Tree:
-    return Tree(owned.log_dir, NO_CACHE, owned=owned)
-
-
-def made(tree: Tree, group: str = "g", topic: str = "t", partition: int = 0) -> str:
-    """An empty file, and what is above it."""
-    path = f"/@groups/{group}/{topic}/{partition}"
-    for above in (f"/@groups/{group}", f"/@groups/{group}/{topic}"):
-        try:
-            tree.make_directory(above)
-        except FileExistsError:
-            continue
-    tree.make_file(path)
-    return path
 
 
 def test_a_directory_that_others_write(tmp_path: Path) -> None:
@@ -102,7 +68,7 @@ def test_a_directory_that_others_write(tmp_path: Path) -> None:
     for path in ("/@groups/x", "/@groups/billing/x", "/@groups/billing/orders/8", "/@groups/.hidden", "/@groups/a%b"):
         with pytest.raises(NoSuchPath):
             tree.lookup(path)
-    for attempt in (tree.make_directory, tree.remove_directory, tree.make_file, tree.remove_file):
+    for attempt in (tree.make_directory, tree.remove_directory, tree.refuse_file):
         with pytest.raises(ReadOnlyLogDir):
             attempt("/@groups/billing/orders/10")
     with pytest.raises(OSError, match=r"Read-only") as caught:
@@ -119,112 +85,61 @@ def test_what_cannot_be_read_is_in_the_status(tmp_path: Path) -> None:
     assert "record's value cannot be read: cut off in field offset, at byte 2 at offset 0" in problem
 
 
-def test_committing(tree: Tree) -> None:
-    path = made(tree)
-    assert read(tree, path) == b""
-    write(tree, path, b"42\n")
-    assert read(tree, path) == b"42\n"
-    assert tree.lookup(path).attributes().mtime_ns == NOW_MS * 1_000_000
-    write(tree, path, b" 7 ")
-    assert read(tree, path) == b"7\n"
-    write(tree, path, b"1", b"2\n", b"\n")  # a number in two pieces
-    assert read(tree, path) == b"12\n"
-    write(tree, path, b"3\n4\n5\n")
-    assert read(tree, path) == b"5\n"
-    write(tree, path, b"\n \n")
-    assert read(tree, path) == b"5\n"
-    tree.lookup(path).open_to_write().sync()
+@pytest.fixture
+def owned(tmp_path: Path) -> Iterator[OwnedDir]:
+    directory = opened(tmp_path / "logs")
+    directory.create_topic(OFFSETS, 2, {"cleanup.policy": "compact"})
+    directory.create_topic("t", 2)
+    GroupCommitter(directory, GroupOffsets(directory.log_dir)).commit("g", {TopicPartition("t", 0): 5})
+    yield directory
+    close_clean(directory)
 
 
-def test_a_commit_to_a_file_opened_with_o_sync_is_durable(tree: Tree, owned: OwnedDir) -> None:
-    handle = tree.lookup(made(tree)).open_to_write()
-    handle.write(b"1\n")
-    logs = [owned.log(TopicPartition(OFFSETS, number)) for number in owned.log_dir.partitions(OFFSETS)]
-    assert [log for log in logs if log.recovery_point < log.log_end_offset]
-    handle.write(b"2\n", durable=True)
-    assert not [log for log in logs if log.recovery_point < log.log_end_offset]
-
-
-@pytest.mark.parametrize(
-    "text", [b"x\n", b"-1\n", b"1.5\n", b"9223372036854775808\n", b"1\nx\n", b" " * 65, b"1" * 65, b"\xb2"]
-)
-def test_what_is_no_offset(tree: Tree, text: bytes) -> None:
-    path = made(tree)
-    handle = tree.lookup(path).open_to_write()
-    with pytest.raises(InvalidRecord):
-        handle.write(text)
-    assert read(tree, path) == b""
-    handle.write(b"8")  # what was bad is forgotten
-    assert read(tree, path) == b"8\n"
-
-
-def test_what_is_not_made_or_removed(tree: Tree) -> None:
-    path = made(tree)
-    for attempt, where in (
-        (tree.make_directory, "/@groups/g/t/1"),
-        (tree.make_file, "/@groups/file"),
-        (tree.make_file, "/@groups/g/file"),
-        (tree.make_file, "/somewhere"),
-        (tree.make_file, f"/{OFFSETS}/0/x"),
-        (tree.remove_file, f"/{OFFSETS}/@config"),
-        (tree.remove_directory, "/@groups"),
-    ):
-        with pytest.raises(NotPermitted):
-            attempt(where)
-    with pytest.raises(IsADirectoryError):
-        tree.remove_file("/@groups/g")
-    with pytest.raises(NotADirectoryError):
-        tree.remove_directory(path)
-    for attempt, where in ((tree.make_directory, "/@groups/a%b"), (tree.make_file, "/@groups/g/t/01")):
-        with pytest.raises(OSError, match=r"Invalid") as caught:
-            attempt(where)
-        assert caught.value.errno == errno.EINVAL
-
-
-def test_a_brokers_directory_without_the_topic_says_no_at_once(tmp_path: Path) -> None:
-    build_log_dir(tmp_path, {"t": [[b"one"]]})
-    owned = opened(tmp_path, Opening())
+def test_an_owner_does_not_write_in_it_either(owned: OwnedDir) -> None:
     tree = Tree(owned.log_dir, NO_CACHE, owned=owned)
-    tree.make_directory("/@groups/g")
-    tree.make_directory("/@groups/g/t")
-    with pytest.raises(NotPermitted, match="only the broker"):
-        tree.make_file("/@groups/g/t/0")
-    assert names(tree, "/@groups/g/t") == []
-    close_clean(owned)
+    path = "/@groups/g/t/0"
+    assert [tree.lookup(where).attributes().mode for where in ("/@groups", "/@groups/g", path)] == [0o555, 0o555, 0o444]
+    for change, where in (
+        (tree.make_directory, "/@groups/new"),
+        (tree.make_directory, "/@groups/g/t/1"),
+        (tree.make_directory, "/@groups/a%b"),
+        (tree.remove_directory, "/@groups"),
+        (tree.remove_directory, "/@groups/g"),
+        (tree.remove_directory, "/@groups/g/t"),
+        (tree.refuse_file, "/@groups/g/t/1"),
+        (tree.refuse_file, path),
+        (tree.refuse_file, "/@groups/g/@state.json"),
+    ):
+        with pytest.raises(NotPermitted, match=r"@groups is read-only.*kafkafs groups LOGDIR GROUP --reset-to"):
+            change(where)
+    for where in ("/somewhere", f"/{OFFSETS}/0/x", f"/{OFFSETS}/@config"):
+        with pytest.raises(NotPermitted, match=r"neither made nor removed|only topics"):
+            tree.refuse_file(where)
+    with pytest.raises(OSError, match=r"Read-only") as caught:
+        tree.lookup(path).open_to_write()
+    assert caught.value.errno == errno.EROFS
+    refused = tree.status()["refused_lines"][-1]
+    assert refused["path"] == "@groups/g/t/0"
+    assert "kafkafs groups LOGDIR GROUP --reset-to" in refused["reason"]
+    assert read(tree, path) == b"5\n"
 
 
-def test_a_share_group_is_listed(tree: Tree, owned: OwnedDir) -> None:
-    write(tree, made(tree), b"5")
-    log = owned.appendable(
-        TopicPartition(OFFSETS, tree._groups.offsets.place("shared") or 0), as_group_coordinator=True
-    )
+def test_a_commit_is_seen(owned: OwnedDir) -> None:
+    tree = Tree(owned.log_dir, NO_CACHE, owned=owned)
+    assert read(tree, "/@groups/g/t/0") == b"5\n"
+    GroupCommitter(owned, GroupOffsets(owned.log_dir)).commit("g", {TopicPartition("t", 1): 7})
+    assert names(tree, "/@groups/g/t") == ["0", "1"]
+    assert tree.lookup("/@groups/g/t/1").attributes().mtime_ns == NOW_MS * 1_000_000
+    assert json.loads(content(tree, "/@groups/g/@state.json"))["state"] == "Empty"
+    assert tree.lookup("/@groups/g/@state.json").attributes().size == len(content(tree, "/@groups/g/@state.json"))
+
+
+def test_a_share_group_is_listed(owned: OwnedDir) -> None:
+    tree = Tree(owned.log_dir, NO_CACHE, owned=owned)
+    place = GroupOffsets(owned.log_dir).place("shared")
+    log = owned.appendable(TopicPartition(OFFSETS, place or 0), as_group_coordinator=True)
     key = b"\0\x0b\0\6shared"  # ShareGroupMetadataKey
     assert Appender(log, clock=owned.clock).append([Record(key, b"\0\0\0\0\0\1")]).error is None
     assert names(tree, "/@groups") == ["g", "shared"]
     assert names(tree, "/@groups/shared") == ["@state.json"]
     assert tree.lookup("/@groups/shared").attributes().kind is NodeKind.DIRECTORY
-    with pytest.raises(NotPermitted, match="share group"):
-        made(tree, "shared")
-    with pytest.raises(NotPermitted, match="share group"):
-        tree.remove_directory("/@groups/shared")
-    assert names(tree, "/@groups") == ["g", "shared"]
-
-
-def test_the_state_is_there_as_long_as_the_group(tree: Tree) -> None:
-    path, state = made(tree), "/@groups/g/@state.json"
-    assert json.loads(content(tree, state))["state"] == "Empty"
-    write(tree, path, b"5")
-    assert json.loads(content(tree, state))["group"] == "g"
-    assert tree.lookup(state).attributes().size == len(content(tree, state))
-    for attempt in (tree.make_file, tree.make_directory):
-        with pytest.raises(NotPermitted):
-            attempt(state)
-    tree.remove_file(state)
-    assert names(tree, "/@groups/g") == ["@state.json", "t"]
-    tree.remove_file(path)
-    tree.remove_directory("/@groups/g/t")
-    tree.remove_file(state)
-    tree.remove_directory("/@groups/g")
-    for attempt in (tree.lookup, tree.remove_file):
-        with pytest.raises(NoSuchPath):
-            attempt(state)

@@ -21,7 +21,6 @@ from storage.files.names import CONSUMER_OFFSETS_TOPIC
 from storage.format.block import Record
 from storage.format.hashing import group_partition
 from storage.log.log_dir import LogDir
-from storage.log.reader import read_range
 from storage.log.topic_info import TopicInfo
 from storage.types import MAX_OFFSET, TopicPartition
 from tests.storage.coordinators.test_group_offsets import committed, plain
@@ -86,64 +85,16 @@ def test_the_first_commit_makes_the_topic_as_kafka_does(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def test_taking_commits_away(tmp_path: Path) -> None:
-    owned = opened(tmp_path)
-    committer, offsets = committer_of(owned, 1)
-    committer.commit("g", {T0: 5, T1: 6})
-    committer.forget("g", [T0])
-    assert plain(offsets.groups()) == {"g": {"t": {1: 6}}}
-    committer.delete("g")
-    committer.delete("never there")
-    assert offsets.groups() == {}
-    committer.commit("g", {T1: 7})
-    assert plain(offsets.groups()) == {"g": {"t": {1: 7}}}
-    close_clean(owned)
-
-
 def coordinator_key(version: int, group: str, *more: str) -> bytes:
     """A key that a coordinator writes for a group of a newer protocol: all its fields are texts."""
     texts = (text.encode() for text in (group, *more))
     return struct.pack(">h", version) + b"".join(struct.pack(">h", len(text)) + text for text in texts)
 
 
-KINDS = {
-    "consumer": [(8, "m1"), (8, "m2"), (7, "m1"), (6,), (5, "m1"), (5, "m2"), (4,), (16, "t.*"), (3,)],
-    "streams": [(22, "m1"), (21, "m1"), (20,), (19, "m1"), (23,), (17,)],
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("commits", [True, False])
-def test_a_group_of_a_newer_protocol_goes_with_all_that_is_known_of_it(
-    tmp_path: Path, kind: str, commits: bool
-) -> None:
-    """In the order in which a coordinator takes it: members after their assignments, the group last of all."""
-    owned = opened(tmp_path)
-    committer, offsets = committer_of(owned, 1)
-    committer.commit("other", {T0: 1})
-    keys = [coordinator_key(version, "g", *rest) for version, *rest in KINDS[kind]]
-    gone = coordinator_key(KINDS[kind][0][0], "g", "m3")
-    log = owned.appendable(TopicPartition(CONSUMER_OFFSETS_TOPIC, 0), as_group_coordinator=True)
-    records = [Record(key, b"\0\0\1") for key in (*reversed(keys), gone, coordinator_key(11, "shared"))]
-    assert Appender(log, clock=owned.clock).append([*records, Record(gone, None)]).error is None
-    if commits:
-        committer.commit("g", {T0: 5})
-    others = {"other": {"t": {0: 1}}, "shared": {}}
-    assert plain(offsets.groups()) == {"g": {"t": {0: 5}} if commits else {}, **others}
-    end = log.log_end_offset
-    committer.delete("g")
-    assert plain(offsets.groups()) == others
-    written = [
-        (block.key(row), block.value(row)) for block in read_range(log.snapshot(), end) for row in range(len(block))
-    ]
-    assert written == [(key, None) for key in ([encode_offset_key(OffsetKey("g", "t", 0))] if commits else []) + keys]
-    close_clean(owned)
-
-
 def test_what_does_not_exist_gets_no_offset(tmp_path: Path) -> None:
     owned = opened(tmp_path)
     owned.create_topic("t", 2)
-    committer, offsets = committer_of(owned, 1)
+    committer, _ = committer_of(owned, 1)
     committer.check("g", [T0, T1])
     for missing in (TopicPartition("t", 2), TopicPartition("typo", 0), TopicPartition("t", -1)):
         with pytest.raises(UnknownTopicOrPartition, match="no partition"):
@@ -152,8 +103,6 @@ def test_what_does_not_exist_gets_no_offset(tmp_path: Path) -> None:
     owned.delete_topic("t")
     with pytest.raises(UnknownTopicOrPartition):  # an offset of the time when it existed changes nothing
         committer.check("g", [T0])
-    committer.forget("g", [T0])
-    assert offsets.groups() == {}
     close_clean(owned)
 
 
@@ -187,9 +136,8 @@ def test_a_share_group_is_known_and_takes_no_offset(tmp_path: Path) -> None:
     keys = [coordinator_key(version, "shared", *rest) for version, *rest in [(11,), (12,), (10, "m"), (14, "m"), (15,)]]
     with_records(owned, *keys)
     assert {name: group.type for name, group in offsets.groups().items()} == {"g": "classic", "shared": "share"}
-    for attempt in (lambda: committer.check("shared", [T0]), lambda: committer.delete("shared")):
-        with pytest.raises(NotPermitted, match="share group"):
-            attempt()
+    with pytest.raises(NotPermitted, match="share group"):
+        committer.check("shared", [T0])
     assert plain(offsets.groups()) == {"g": {"t": {0: 5}}, "shared": {}}
     with_records(owned, *keys, value=None)
     assert plain(offsets.groups()) == {"g": {"t": {0: 5}}}
@@ -320,7 +268,7 @@ def test_the_groups_partition_is_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(UnknownTopicOrPartition):
         committer.check("g")
     with pytest.raises(UnknownTopicOrPartition):
-        committer.forget("g", [T0])
+        committer.commit("g", {T0: 1})
     assert owned.close().clean
 
 
@@ -335,7 +283,8 @@ def test_compaction_keeps_what_is_committed(tmp_path: Path) -> None:
         for number in range(10):
             committer.commit(f"g{number}", {T0: 10 * turn + number, T1: turn})
             expected[f"g{number}"] = {"t": {0: 10 * turn + number, 1: turn}}
-        committer.delete(f"g{turn}")
+        keys = (encode_offset_key(OffsetKey(f"g{turn}", tp.topic, tp.partition)) for tp in (T0, T1))
+        with_records(owned, *keys, value=None)
         del expected[f"g{turn}"]
         looked.refresh()
         assert plain(watching.groups()) == plain(offsets.groups()) == expected
