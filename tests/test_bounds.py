@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from inspect import signature
 
-from kafkafs.decoding import avro_program, avro_schema, framing, proto_files, protobuf
+from kafkafs.decoding import avro_program, avro_schema, framing, proto_any, proto_files, protobuf
 from kafkafs.reading import index, key_blocks, key_index, unmounted
 from kafkafs.reading.block_cache import DEFAULT_CACHE_BYTES
 from kafkafs.reading.handle import LOOK_S
 from kafkafs.reading.selection import DEFAULT_LATEST_BYTES
+from kafkafs.schemas import registry as schema_registry
 from kafkafs.schemas import sources
 from kafkafs.tree import info, services
 from kafkafs.tree.tree import TreeOptions
@@ -64,6 +65,18 @@ def expected_rows() -> list[tuple[str, str, str]]:
         (
             "programs of the Avro schemas that a view or command uses",
             f"{avro_program.MOST_TOGETHER:,} numbers and bytes of names",
+            "",
+        ),
+        (
+            "texts of Protobuf schemas that are searched for the type of an Any, newest versions first; "
+            "names of types in them",
+            f"{mib(schema_registry.MOST_SEARCHED_TEXT)}, {mib(schema_registry.MOST_SEARCHED_NAMES)}",
+            "",
+        ),
+        (
+            "Any within each other in Protobuf data of n bytes",
+            f"{proto_any.MOST_WITHIN_EACH_OTHER} messages within each other; {mib(proto_any.MOST_ANY_BYTES)} and "
+            f"{proto_any.ANY_BYTES_PER_BYTE} n bytes together",
             "",
         ),
         (

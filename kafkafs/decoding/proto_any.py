@@ -33,8 +33,10 @@ _KNOWN: Final = (_OWN, "google.type.", "confluent.type.")
 _NAME: Final = re.compile(r"[A-Za-z_][\w.]{0,999}", re.ASCII)
 # No type's name, and another one in each process: whoever wrote the data did not know it.
 _PLAIN: Final = f"@{secrets.token_hex(8)}"
-_MOST_WITHIN_EACH_OTHER: Final = 100  # messages below the outermost one, also in an Any
-_MOST_BYTES: Final = 1 << 20  # and 16 times the data: of all Any together, each of which has those within it once more
+MOST_WITHIN_EACH_OTHER: Final = 100  # messages below the outermost one, also in an Any
+# Of all Any together, each of which has those within it once more.
+MOST_ANY_BYTES: Final = 1 << 20
+ANY_BYTES_PER_BYTE: Final = 16  # and so many for each byte of the data
 
 
 class TooMuch(Exception):
@@ -193,13 +195,13 @@ class _Walk:
     def all_in(self, message: Any) -> None:
         """Goes to all in a message. TooMuch."""
         if self._types.may_have_any(message.DESCRIPTOR):
-            self._bytes_left = _MOST_BYTES + 16 * len(message.SerializePartialToString())
+            self._bytes_left = MOST_ANY_BYTES + ANY_BYTES_PER_BYTE * len(message.SerializePartialToString())
             self.message(message, 0)
 
     def message(self, message: Any, within: int) -> None:
         """`within`: how many messages it is within."""
-        if within > _MOST_WITHIN_EACH_OTHER:
-            raise TooMuch(f"more than {_MOST_WITHIN_EACH_OTHER} messages are within each other")
+        if within > MOST_WITHIN_EACH_OTHER:
+            raise TooMuch(f"more than {MOST_WITHIN_EACH_OTHER} messages are within each other")
         if message.DESCRIPTOR.full_name == ANY:
             kind, is_own = self._types.find(_type_name(message.type_url))
             self._turned(message, kind, is_own, self, within)

@@ -137,8 +137,8 @@ def known_days(snapshot: LogSnapshot, segment: Segment) -> NDArray[np.int64]:
     """The UTC days, counted from 1970, of the segment's known timestamps from the log start on, and the days between
     them, at most 3,660 and the narrowest gaps first. None where it cannot be read.
 
-    Where all timestamps are plausible the time index of a sealed segment is enough; otherwise the headers of its last 4
-    MiB are read too, because after one timestamp that is far too late the time index has no further entry.
+    Where the first, the newest and the indexed timestamps are plausible, no other is looked at. Otherwise the headers
+    of the last 4 MiB are read too, because after a timestamp that is far too late the time index has no further entry.
     """
     start, end = max(snapshot.log_start_offset, segment.base_offset), snapshot.end_position(segment)
     with _lock:
@@ -156,13 +156,14 @@ def known_days(snapshot: LogSnapshot, segment: Segment) -> NDArray[np.int64]:
 
 
 def _days_behind(snapshot: LogSnapshot, segment: Segment, known: _Days, end: int) -> NDArray[np.int64]:
-    """The days of the time index, of the first message, and of the last batches' headers after `known.end`."""
+    """The days of the time index, of the first and the newest message, and if these are not plausible of the last
+    batches' headers after `known.end`."""
     shown = segment.base_offset >= snapshot.log_start_offset
     first = first_timestamp(snapshot, segment) if shown else first_shown_timestamp(snapshot)
     index = segment.time_index(end)
-    days = _days_of(np.append(index.timestamps[index.offsets >= known.start_offset], first))
-    is_plausible = not len(days) or (days[-1] <= _LAST_DAY and days[-1] - days[0] < _MOST_DAYS)
-    if len(index) and segment.sealed and is_plausible:
+    newest = newest_timestamp(snapshot, segment)
+    days = _days_of(np.append(index.timestamps[index.offsets >= known.start_offset], (first, newest)))
+    if not len(days) or (days[-1] <= _LAST_DAY and days[-1] - days[0] < _MOST_DAYS):
         return days
     position = known.end
     if end - position > _UNINDEXED_BYTES:

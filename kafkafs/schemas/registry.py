@@ -64,8 +64,8 @@ _ID_AND_LENGTH: Final = struct.Struct(">qq")
 
 
 # Of the texts that are searched for message types, and of the names of these, in characters.
-_MOST_TEXT: Final = 64 << 20
-_MOST_NAMES: Final = 16 << 20
+MOST_SEARCHED_TEXT: Final = 64 << 20
+MOST_SEARCHED_NAMES: Final = 16 << 20
 
 
 class State(Enum):
@@ -205,7 +205,7 @@ class Registry:
             waiting += [(place, -entry.schema.schema_id, entry) for place, entry in enumerate(newest_first)]
         found: dict[str, SubjectVersion] = {}
         seen: set[tuple[str, str]] = set()
-        text_left, names_left = _MOST_TEXT, _MOST_NAMES
+        text_left, names_left = MOST_SEARCHED_TEXT, MOST_SEARCHED_NAMES
         # The newest versions of all subjects first: there may be more texts than are looked at.
         for _, _, entry in sorted(waiting, key=lambda one: (*one[:2], one[2].subject)):
             text = entry.schema.text if entry.schema.schema_type == PROTOBUF else ""
