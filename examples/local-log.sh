@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A durable local log for shell scripts: one appends lines, others process them and commit their offsets.
+# A durable local log for shell scripts: one appends lines, others process them and keep their offsets in files.
 #
 #   examples/local-log.sh                in a temporary directory
-#   examples/local-log.sh DIR            in DIR/log, mounted at DIR/mnt, which stay
+#   examples/local-log.sh DIR            in DIR/log, mounted at DIR/mnt, which stay, as do the offsets (DIR/NAME.offset)
 set -euo pipefail
 . "$(dirname "$0")/setup.sh"
 use_kafkafs
@@ -24,24 +24,25 @@ for number in 1 2 3 4 5; do
     echo "job $number" >>jobs/0/@append
 done
 
-# work NAME COUNT: as the group NAME, do the next COUNT jobs. The committed offset is that of the next job; it advances
+# work NAME COUNT: as the worker NAME, do the next COUNT jobs. Its file holds the offset of the next job, and advances
 # when a job is done. Stopped at any point, a job is repeated rather than lost.
 work() {
-    local offset=0 job place="@groups/$1/jobs"
-    mkdir -p "$place"
-    [ ! -s "$place/0" ] || offset=$(cat "$place/0")
+    local offset=0 job place=$directory/$1.offset
+    [ ! -s "$place" ] || offset=$(cat "$place")
     while IFS= read -r job; do
         echo "$1 does $job"
         offset=$((offset + 1))
-        echo "$offset" >"$place/0"
+        echo "$offset" >"$place.new"
+        mv "$place.new" "$place"
     done < <(head -n "$2" "jobs/0/offsets/$offset-.txt")
 }
 
-say "two groups work, each at its own pace"
+say "two workers, each at its own pace"
 work fast 4
 work slow 2
 say "later they continue"
 echo "job 6" >>jobs/0/@append
 work fast 9
 work slow 1
-run kafkafs groups "$directory/log"
+cd "$directory"
+run grep . fast.offset slow.offset
