@@ -143,6 +143,7 @@ def test_what_is_meant(logs: Path, words: str, code: int, said: str) -> None:
     assert said in result.stderr
 
 
+@requires_fuse
 def test_a_directory_in_place_of_a_command(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`kafkafs LOGDIR MNT` is a mount, also of a name without a slash; but a command's name is the command."""
     monkeypatch.chdir(logs.parent)
