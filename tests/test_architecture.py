@@ -275,8 +275,8 @@ def tracked() -> list[str]:
     git = shutil.which("git")
     if git and (ROOT / ".git").exists():
         # The checkout may belong to another user: root runs the tests of a developer's clone.
-    command = [git, "-c", f"safe.directory={ROOT}", "-C", str(ROOT), "ls-files"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True)
+        command = [git, "-c", f"safe.directory={ROOT}", "-C", str(ROOT), "ls-files"]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True)
         return [name for name in listed.stdout.splitlines() if (ROOT / name).exists()]
     files = [path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file()]
     made = re.compile(r"\.(?!ci$).*|build|__pycache__|.*\.egg-info")

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from kafkafs.mounting.operations import Operations, Serving, Traffic
+try:
+    from kafkafs.mounting.operations import Operations, Serving, Traffic
+except OSError as error:
+    raise ImportError(f"the simulation needs libfuse: {error}") from None
 from kafkafs.reading.handle import WriteHandle
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.tree import Tree, TreeOptions

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("tests.simulation.mounts", reason="the simulation needs libfuse", exc_type=ImportError)
+
 from storage.append.partition_files import PartitionFiles
 from tests.simulation import plan
 from tests.simulation.drawing import draw
