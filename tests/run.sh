@@ -23,7 +23,7 @@ QUICK=(
     tests/test_documents.py
     tests/storage
     tests/kafkafs
-    tests/simulation/test_simulation.py::test_nothing_is_found
+    tests/simulation
     --ignore=tests/kafkafs/arrow/test_shared_by_threads.py
     --ignore=tests/kafkafs/cli/test_append.py
     --ignore=tests/kafkafs/cli/test_files_of_root.py
