@@ -171,11 +171,11 @@ def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]
         raise MountError(f"the log directory {request.log_dir}: {error.strerror}") from None
     check_nesting(request.log_dir, request.mountpoint)
     _check_outside(request)
-    check_fuse()
     remarks: list[str] = []
     config = _read_config(request, remarks.append)
     if request.options.schemas is not None:
         _schemas_at(request.options.schemas)
+    check_fuse()
     cleaned = check_mountpoint(request.mountpoint)
     if request.options.write is None:
         say("read-only; --write to append")

@@ -7,10 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-try:
-    from kafkafs.mounting.operations import Operations, Serving, Traffic
-except OSError as error:
-    raise ImportError(f"the simulation needs libfuse: {error}") from None
+from kafkafs.mounting.operations import Operations, Serving, Traffic
 from kafkafs.reading.handle import WriteHandle
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.tree import Tree, TreeOptions

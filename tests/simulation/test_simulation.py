@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("tests.simulation.mounts", reason="the simulation needs libfuse", exc_type=ImportError)
+pytest.importorskip("tests.support.libfuse", reason="libfuse is not installed", exc_type=ImportError)
 
 from storage.append.partition_files import PartitionFiles
 from tests.simulation import plan

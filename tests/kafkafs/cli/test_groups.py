@@ -21,7 +21,7 @@ from tests.storage.coordinators.test_group_offsets import plain
 from tests.support.builders import build_log_dir
 from tests.support.commands import output_of, process, run
 from tests.support.damaged_bytes import flip_middle
-from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.fixtures import FIXTURES, copy_log_dir, requires_fixtures
 from tests.support.owned_dirs import NOW_MS, opened
 
 HOUR_MS = 3_600_000
@@ -184,7 +184,7 @@ def test_wrong_uses(logdir: Path, tmp_path: Path) -> None:
 
 @requires_fixtures
 def test_records_that_do_not_parse_are_told(tmp_path: Path) -> None:
-    shutil.copytree(FIXTURES / "groups" / "log", tmp_path / "log")
+    copy_log_dir(FIXTURES / "groups" / "log", tmp_path / "log")
     for path in (tmp_path / "log").glob("__consumer_offsets-0/*.log"):
         flip_middle(path)
     result = run("groups", tmp_path / "log")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from storage.coordinators.groups import GroupOffsets
 from storage.log.log_dir import LogDir
 from storage.verify.verify import verify_log_dir
 from tests.storage.coordinators.test_group_offsets import plain
-from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.fixtures import FIXTURES, copy_log_dir, requires_fixtures
 from tests.support.mounts import mounted, requires_fuse, run_kafkafs
 from tests.support.serving_processes import fails_with, killed_after, watched
 
@@ -55,7 +54,7 @@ def test_a_directory_of_ours(tmp_path: Path) -> None:
 @requires_fixtures
 def test_a_brokers_directory(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
-    shutil.copytree(FIXTURES / "groups" / "log", logs)
+    copy_log_dir(FIXTURES / "groups" / "log", logs)
     with watched(logs, tmp_path / "ro") as mount:
         assert sorted(os.listdir(mount.path / "@groups")) == [  # noqa: PTH208
             "billing", "größe-групп", "shipping", "simple-committer"

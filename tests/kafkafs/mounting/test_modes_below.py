@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("tests.support.libfuse", reason="libfuse is not installed", exc_type=ImportError)
+
 from kafkafs.mounting.operations import ModesBelow
 from kafkafs.tree.node import NodeKind
 from storage.log.log_dir import LogDir

@@ -12,6 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
+pytest.importorskip("tests.support.libfuse", reason="libfuse is not installed", exc_type=ImportError)
+
 from kafkafs.mounting.operations import Operations, Serving, Traffic, inode
 from kafkafs.tree.tree import Tree
 from storage.errors import PartitionUnavailable

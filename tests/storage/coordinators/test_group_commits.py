@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from storage.types import MAX_OFFSET, TopicPartition
 from tests.storage.coordinators.test_group_offsets import committed, plain
 from tests.support.builders import Batch, build_log_dir
 from tests.support.crash_points import Sessions, every_crash
-from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.fixtures import FIXTURES, copy_log_dir, requires_fixtures
 from tests.support.owned_dirs import NOW_MS, close_clean, opened
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -109,7 +108,7 @@ def test_what_does_not_exist_gets_no_offset(tmp_path: Path) -> None:
 @requires_fixtures
 def test_a_partition_elsewhere_in_the_cluster_may_get_an_offset(tmp_path: Path) -> None:
     """Without the cluster's metadata, what a group has committed tells of partitions that are not here."""
-    shutil.copytree(FIXTURES / "groups" / "log", tmp_path / "log")
+    copy_log_dir(FIXTURES / "groups" / "log", tmp_path / "log")
     log_dir = LogDir.open_read_only(tmp_path / "log")
     assert log_dir.cluster_metadata() is None
     known = GroupOffsets(log_dir).group("billing")
