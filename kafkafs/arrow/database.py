@@ -170,7 +170,7 @@ class Database:
             yield pa.RecordBatch.from_pylist([], reader.schema)
 
     def _reader(self, statement: str, form: Form | None) -> pa.RecordBatchReader | None:
-        """What reads the result of a statement; None if it has none."""
+        """The reader of a statement's result; None if the statement has no result."""
         relation = self._bound(statement)
         if relation is None:
             return None
@@ -220,14 +220,14 @@ class Database:
         """The relation of a statement; topics that it misses become tables."""
         import duckdb
 
-        made = set()
+        missed = set()
         while True:
             try:
                 return self._connection.sql(statement)
             except duckdb.CatalogException as error:
                 missing = _MISSING.search(str(error))
                 name = missing[1].casefold() if missing else ""
-                if name in made:
+                if name in missed:
                     raise
                 if name not in self._topics:
                     same = sorted(topic for topic in self._log.topics if topic.casefold() == name)
@@ -236,7 +236,7 @@ class Database:
                         advice = "name one of them, as it is written"
                         raise InvalidOption(f"SQL does not tell the topics {names} apart: {advice}") from None
                     raise
-                made.add(name)
+                missed.add(name)
                 self._tables.pop(name, None)  # it was dropped, or made in a transaction that was rolled back
                 self._make_table(name)
                 self._tables[name].scan()
@@ -265,7 +265,7 @@ class Database:
         self._connection.execute(f"DROP VIEW IF EXISTS main.{quoted(topic)}")
 
     def _schema(self, topic: str) -> pa.Schema:
-        """What is read of a topic's messages."""
+        """The columns that are read of a topic's messages."""
         from kafkafs.arrow.rows import arrow_schema
 
         import pyarrow as pa  # isort: skip
@@ -300,8 +300,8 @@ class Database:
         if near:
             return BadQuery(_MEANT.sub(lambda _: f'\nDid you mean "{near[0]}"?', message))
         topics = sorted(self._topics.values())
-        there = f"The topics here: {', '.join(topics[:_LISTED])}{' …' if topics[_LISTED:] else ''}"
-        return BadQuery(f"{_MEANT.sub('', message)}\n\n{there}")
+        listed = f"The topics here: {', '.join(topics[:_LISTED])}{' …' if topics[_LISTED:] else ''}"
+        return BadQuery(f"{_MEANT.sub('', message)}\n\n{listed}")
 
     def _listing(self) -> str:
         """SQL of what SHOW TABLES shows. A table for each of thousands of topics would take seconds."""
