@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 
-def output(*arguments: str) -> str:
+def output(*arguments):
     """The output of the installed kafkafs."""
     command = [str(Path(sys.executable).with_name("kafkafs")), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def main() -> None:
+def main():
     (sample,) = sys.argv[1:]
     assert "kernels: compiled" in output("--version").splitlines()
     assert output("count", sample, "orders").split()[-1] == "700"

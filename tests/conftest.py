@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from storage.directory.owned_dir import Closing, OwnedDir
+from storage.directory.owned_dir import OwnedDir
 from storage.files import dir_lock
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
@@ -24,12 +22,12 @@ from tests.support.mounts import detach, kafkafs_mounts
 SHARED = ("spark", "broker")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     parser.addoption("--nightly", action="store_true", help="also run the tests that are marked nightly")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Deselect what runs only nightly. Under xdist's `--dist loadgroup`, run a file's tests on one processor.
 
     All tests with a broker share one processor, and so do all with Spark: each starts only one of them. Both groups
@@ -46,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in SHARED))
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     # Under nohup, or in the background of a shell script, the commands that tests run would inherit that it is ignored.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -61,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("nightly" if config.getoption("--nightly") else "gate")
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter):
     """Print the figures that tests have recorded, and how many tests were skipped for which reason."""
     reasons = Counter(
         report.longrepr[2] for report in terminalreporter.getreports("skipped") if isinstance(report.longrepr, tuple)
@@ -75,13 +73,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(autouse=True)
-def what_was_written_is_sound(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def what_was_written_is_sound(request, monkeypatch):
     """At the end `verify` reports only notes for each log directory that the test opened for writing and closed, or
     mounted for writing; if the test leaves damage, exactly the findings that `leaves_damage` names."""
-    written: dict[Path, list[TopicPartition]] = {}
+    written = {}
     close = OwnedDir.close
 
-    def noting(owned: OwnedDir) -> Closing:
+    def noting(owned):
         written[owned.path] = owned.partitions()  # the cluster's metadata is never written
         return close(owned)
 
@@ -105,7 +103,7 @@ def what_was_written_is_sound(request: pytest.FixtureRequest, monkeypatch: pytes
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nothing_stays_mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def nothing_stays_mounted(tmp_path_factory):
     """At the end no kafkafs may be mounted below this session's temporary directory. If one is, it is unmounted."""
     base = tmp_path_factory.getbasetemp()
     yield

@@ -26,7 +26,7 @@ PYTHON = "python3,python3-venv,python3-dev,ca-certificates"
 SHARED = ("etc/resolv.conf", "etc/pip.conf", "etc/ssl/certs/ca-certificates.crt")
 
 
-def instructions(text: str) -> list[tuple[str, str]]:
+def instructions(text):
     """Name and arguments of each, with continued lines joined."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
@@ -46,7 +46,7 @@ class Stage:
     entrypoint: list[str] = field(default_factory=list)
     command: list[str] = field(default_factory=list)
 
-    def run(self, *command: str) -> str:
+    def run(self, *command):
         """The output of a command in it, with a /proc of the machine."""
         passed = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
         variables = [f"{name}={value}" for name, value in (passed | self.environment).items()]
@@ -59,7 +59,7 @@ class Stage:
         finally:
             subprocess.run(["umount", "--lazy", self.root / "proc"], check=True)
 
-    def copy(self, source: Path, target: str) -> None:
+    def copy(self, source, target):
         """COPY: a directory's content, or a file into a directory that ends with a slash."""
         to = self.root / target.lstrip("/")
         if source.is_dir():
@@ -73,7 +73,7 @@ class Stage:
             shutil.copy2(source, to)
 
 
-def make_base(directory: Path, image: str) -> None:
+def make_base(directory, image):
     """Makes the base image, if it is not there."""
     if (directory / "usr/local/bin/python").is_symlink():
         return
@@ -88,9 +88,9 @@ def make_base(directory: Path, image: str) -> None:
     (directory / "usr/local/bin/python").symlink_to("/usr/bin/python3")
 
 
-def build(work: Path, text: str) -> Stage:
+def build(work, text):
     """Carries out a Dockerfile. Raises ValueError for an instruction that is unknown here."""
-    stages: dict[str, Stage] = {}
+    stages = {}
     stage = Stage(work)
     for number, (name, rest) in enumerate(instructions(text)):
         print(f"== {name} {rest}", flush=True)  # noqa: T201
@@ -126,7 +126,7 @@ def build(work: Path, text: str) -> Stage:
     return stage
 
 
-def main() -> None:
+def main():
     work = Path(sys.argv[1]).resolve()
     image = build(work, DOCKERFILE.read_text())
     image.copy(ROOT / "examples" / "sample-log", "/sample")

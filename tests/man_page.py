@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -20,7 +19,7 @@ CONTRACT = ROOT / "kafkafs" / "CONTRACT.md"
 _VERBATIM = "\b"  # with it a paragraph begins that click does not wrap
 
 
-def commands(group: click.Group = main, name: str = "") -> Iterator[tuple[str, click.Command]]:
+def commands(group=main, name=""):
     """Every command with its name, as `topics list`, in order."""
     for word, command in sorted(group.commands.items()):
         if isinstance(command, click.Group):
@@ -29,26 +28,26 @@ def commands(group: click.Group = main, name: str = "") -> Iterator[tuple[str, c
             yield f"{name}{word}", command
 
 
-def usage(name: str, command: click.Command) -> str:
+def usage(name, command):
     """The command with its arguments, without options."""
     context = click.Context(command)
     return " ".join([name, *(piece for parameter in command.params for piece in parameter.get_usage_pieces(context))])
 
 
-def table() -> str:
+def table():
     """The rows of the contract: usage, and the first sentence of the help."""
     rows = ((usage(*named).replace("|", r"\|"), named[1].get_short_help_str(limit=1000)) for named in commands())
     return "".join(f"| `{words}` | {sentence} |\n" for words, sentence in rows)
 
 
-def _roff(text: str) -> str:
+def _roff(text):
     """Text as roff shows it: a line that begins with a period or an apostrophe is no request."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-")
     escaped = re.sub(r"[^\x00-\x7f]", lambda found: f"\\[u{ord(found[0]):04X}]", escaped)
     return re.sub(r"^(?=[.'])", r"\\&", escaped, flags=re.MULTILINE)
 
 
-def _names(option: click.Option) -> str:
+def _names(option):
     """Not click's own text, which differs between its versions."""
     names = ", ".join((*option.opts, *option.secondary_opts))
     if option.is_flag:
@@ -58,7 +57,7 @@ def _names(option: click.Option) -> str:
     return f"{names} {option.metavar or option.type.name.upper().replace('INTEGER RANGE', 'N')}"
 
 
-def _meaning(option: click.Option) -> str:
+def _meaning(option):
     notes = [option.help or ""]
     if option.required:
         notes.append("Required.")
@@ -67,7 +66,7 @@ def _meaning(option: click.Option) -> str:
     return " ".join(notes)
 
 
-def _section(name: str, command: click.Command) -> str:
+def _section(name, command):
     lines = [f'.SS "{_roff(usage(name, command))}"']
     for number, paragraph in enumerate(inspect.cleandoc(command.help or "").split("\n\n")):
         if paragraph.startswith(_VERBATIM):
@@ -79,14 +78,14 @@ def _section(name: str, command: click.Command) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def with_commands(text: str, first: str, last: str, made: str) -> str:
+def with_commands(text, first, last, made):
     """The text with `made` between the lines `first` and `last`. ValueError without them."""
     before, rest = text.split(f"{first}\n")
     end = rest.index(f"\n{last}") + 1
     return f"{before}{first}\n{made}{rest[end:]}"
 
 
-def made() -> dict[Path, str]:
+def made():
     """The two files as they should be."""
     sections = "".join(_section(*named) for named in commands())
     return {

@@ -42,7 +42,7 @@ class Step:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def steps(minutes: int, seed: int) -> list[Step]:
+def steps(minutes, seed):
     """All steps. `minutes`: how long each program with random work may take; `seed`: where its seeds begin."""
     new = ("--seed", str(seed))
     return [
@@ -65,7 +65,7 @@ def steps(minutes: int, seed: int) -> list[Step]:
     ]
 
 
-def carry_out(step: Step, log: Path) -> int:
+def carry_out(step, log):
     """The exit code of a step, whose output goes to `log`."""
     with log.open("wb") as out:
         command = [sys.executable, *step.arguments]
@@ -73,7 +73,7 @@ def carry_out(step: Step, log: Path) -> int:
         return subprocess.run(command, cwd=ROOT, env=environment, stdout=out, stderr=out, check=False).returncode
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(prog="tests/run.sh --nightly", description=__doc__)
     parser.add_argument("--minutes", type=int, default=20, help="of each program with random work (20)")
     parser.add_argument("step", nargs="*", help="only these")

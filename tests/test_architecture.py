@@ -11,7 +11,6 @@ import graphlib
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,7 @@ KAFKAFS_GROUND = "kafkafs.*"
 # The ways in: they may import any package, and nobody imports them but `kafkafs.__main__`.
 DOORS = ("storage", "kafkafs", "kafkafs.__main__")
 # A package, and the packages that it may import in addition to itself and the ground.
-PACKAGES: dict[str, tuple[str, ...]] = {
+PACKAGES = {
     GROUND: (),
     "storage.format": (),
     "storage.config": ("storage.format",),
@@ -105,7 +104,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 # Other packages, and some of the standard library, that only these modules may import.
-ONLY_IN: dict[str, tuple[str, ...]] = {
+ONLY_IN = {
     "fuse": ("kafkafs.mounting.operations",),
     "mfusepy": ("kafkafs.mounting.operations",),
     "pyspark": ("kafkafs.spark*",),
@@ -159,12 +158,12 @@ PURE_BUT_FOR = {
 TOP_LEVEL = {"storage", "kafkafs", "tests", "examples", "pyproject.toml", "README.md"}
 
 
-def source_of(module: str) -> Path:
+def source_of(module):
     path = ROOT.joinpath(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def imports_of(module: str) -> Iterator[str]:
+def imports_of(module):
     """Absolute names of the modules that `module` imports, wherever in it: `from a import b` gives a.b if a module."""
     path = source_of(module)
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
@@ -180,11 +179,11 @@ def imports_of(module: str) -> Iterator[str]:
                 yield f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base
 
 
-def is_ours(module: str) -> bool:
+def is_ours(module):
     return module.split(".")[0] in ("storage", "kafkafs")
 
 
-def package_of(module: str) -> str:
+def package_of(module):
     """The package of a module; "" for the ways in. A package within a package (`kafkafs.spark.jobs`) is part of it."""
     if module in DOORS:
         return ""
@@ -192,12 +191,12 @@ def package_of(module: str) -> str:
     return ".".join(parts[:2]) if len(parts) > 2 or source_of(module).name == "__init__.py" else f"{parts[0]}.*"
 
 
-def matches(module: str, patterns: tuple[str, ...]) -> bool:
+def matches(module, patterns):
     return any(fnmatch.fnmatchcase(module, pattern) for pattern in patterns)
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name not in DOORS])
-def test_imports_go_down(module: str) -> None:
+def test_imports_go_down(module):
     package = package_of(module)
     assert package in PACKAGES, f"{module} is in no package: say in PACKAGES what {package} stands on"
     below = (package, GROUND, *PACKAGES[package])
@@ -205,7 +204,7 @@ def test_imports_go_down(module: str) -> None:
     assert not up, f"{module} (package {package}) must not import {', '.join(up)}"
 
 
-def test_the_table_says_no_more_than_is_so() -> None:
+def test_the_table_says_no_more_than_is_so():
     """Each package imports every package that it is allowed to import."""
     used = {
         (package_of(module), package_of(name)) for module in MODULES for name in imports_of(module) if is_ours(name)
@@ -214,7 +213,7 @@ def test_the_table_says_no_more_than_is_so() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_imports_of_others(module: str) -> None:
+def test_imports_of_others(module):
     wrong = sorted(
         {
             name
@@ -226,14 +225,14 @@ def test_imports_of_others(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if matches(name, PURE)])
-def test_pure_modules(module: str) -> None:
+def test_pure_modules(module):
     allowed = PURE_BUT_FOR.get(module, set())
     wrong = sorted({name.split(".")[0] for name in imports_of(module)} & (NOT_PURE - allowed))
     assert not wrong, f"{module} is pure, but imports {', '.join(wrong)}"
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if not name.startswith("kafkafs.cli")])
-def test_only_the_cli_prints(module: str) -> None:
+def test_only_the_cli_prints(module):
     prints = [
         node.lineno
         for node in ast.walk(ast.parse(source_of(module).read_text()))
@@ -242,20 +241,20 @@ def test_only_the_cli_prints(module: str) -> None:
     assert not prints, f"{module} prints in lines {prints}"
 
 
-def test_the_packages_have_no_circle() -> None:
+def test_the_packages_have_no_circle():
     """The table itself has no circle."""
     graphlib.TopologicalSorter({package: set(below) for package, below in PACKAGES.items()}).prepare()
 
 
-def test_the_modules_have_no_circle() -> None:
+def test_the_modules_have_no_circle():
     """Nor have the modules, including imports for types alone. The `__init__` of a package counts as a module."""
     imports = {module: {name for name in imports_of(module) if name in MODULES} - {module} for module in MODULES}
     graphlib.TopologicalSorter(imports).prepare()
 
 
-def test_a_name_is_one_module() -> None:
+def test_a_name_is_one_module():
     """A basename occurs once in a package, except for commands and Spark's jobs, which are named after what they do."""
-    named: dict[tuple[str, str], list[str]] = {}
+    named = {}
     for module in MODULES:
         is_module = source_of(module).name != "__init__.py"
         if is_module and not matches(module, ("kafkafs.cli.*", "kafkafs.spark.jobs.*")):
@@ -264,13 +263,13 @@ def test_a_name_is_one_module() -> None:
     assert not [modules for modules in named.values() if len(modules) > 1]
 
 
-def test_no_utils() -> None:
+def test_no_utils():
     """A module is named by a specific noun."""
     vague = {"util", "utils", "helper", "helpers", "common", "misc", "tools"}
     assert not [module for module in MODULES if vague & set(module.split("."))]
 
 
-def tracked() -> list[str]:
+def tracked():
     """The files that git tracks; without git, all files that do not look generated."""
     git = shutil.which("git")
     if git and (ROOT / ".git").exists():
@@ -283,12 +282,12 @@ def tracked() -> list[str]:
     return [str(path) for path in files if not any(made.fullmatch(part) for part in path.parts[:-1])]
 
 
-def test_the_top_level() -> None:
+def test_the_top_level():
     top = {name.split("/")[0] for name in tracked()}
     assert {name for name in top if not name.startswith(".")} <= TOP_LEVEL
 
 
-def test_no_path_of_a_machine() -> None:
+def test_no_path_of_a_machine():
     """No file contains the path of the directory in which it was written."""
     here = (str(ROOT) + "/", str(ROOT.parent / "shared") + "/")
     named = [
@@ -300,7 +299,7 @@ def test_no_path_of_a_machine() -> None:
     assert not named
 
 
-def test_the_commands_of_the_readme_exist() -> None:
+def test_the_commands_of_the_readme_exist():
     """Scripts that the README names exist and are executable; each `kafkafs X` in it is a command."""
     from kafkafs.cli import main
 

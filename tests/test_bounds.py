@@ -28,13 +28,13 @@ from tests.test_documents import section
 CONTRACT = "kafkafs/CONTRACT.md"
 
 
-def mib(size_bytes: int) -> str:
+def mib(size_bytes):
     count, rest = divmod(size_bytes, 1 << 20)
     assert not rest
     return f"{count} MiB"
 
 
-def expected_rows() -> list[tuple[str, str, str]]:
+def expected_rows():
     """The table of bounds: thing, bound, and what the last column says with a number in it, or nothing."""
     limits = sources.DEFAULT_LIMITS
     assert decoder.MAX_DECOMPRESSED_BYTES == batches.MOST_BATCH_BYTES
@@ -102,7 +102,7 @@ def expected_rows() -> list[tuple[str, str, str]]:
     ]
 
 
-def test_the_table_of_bounds() -> None:
+def test_the_table_of_bounds():
     text = section(CONTRACT, "Safe to look at")
     rows = re.findall(r"^\| (?!thing)(?!-)(.+?) \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
     expected = expected_rows()
@@ -111,11 +111,11 @@ def test_the_table_of_bounds() -> None:
         assert above in row[2]
 
 
-def sentences(title: str) -> str:
+def sentences(title):
     return " ".join(section(CONTRACT, title).split())
 
 
-def test_numbers_in_sentences() -> None:
+def test_numbers_in_sentences():
     """By section: a sentence as it must be with the constants of the code."""
     limits, options = sources.DEFAULT_LIMITS, TreeOptions()
     filters = signature(key_index.KeyIndex).parameters["kept_bytes"].default
@@ -152,7 +152,7 @@ def test_numbers_in_sentences() -> None:
         assert [sentence for sentence in expected if sentence not in text] == [], title
 
 
-def test_the_registry_s_bound_is_the_same_in_both_places() -> None:
+def test_the_registry_s_bound_is_the_same_in_both_places():
     together = re.search(r"([\d,]+ MiB) together", sentences("Schemas"))
     assert together
     assert together[1] == mib(sources.DEFAULT_LIMITS.all_bytes)

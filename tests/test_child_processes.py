@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,7 @@ CHILDREN = {
 }
 
 
-def calls() -> Iterator[tuple[str, str, str]]:
+def calls():
     """(file, what is called, the call as a text) of all that may start a process."""
     for path in sorted((*ROOT.glob("kafkafs/**/*.py"), *ROOT.glob("storage/**/*.py"))):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -38,7 +37,7 @@ def calls() -> Iterator[tuple[str, str, str]]:
                     yield str(path.relative_to(ROOT)), name, ast.unparse(node)
 
 
-def test_every_child_is_known() -> None:
+def test_every_child_is_known():
     found = list(calls())
     assert {(path, name) for path, name, _ in found} == CHILDREN.keys()
     for path, name, text in found:
@@ -46,7 +45,7 @@ def test_every_child_is_known() -> None:
         assert not missing, f"{path}: {text}"
 
 
-def test_no_module_has_them_by_another_name() -> None:
+def test_no_module_has_them_by_another_name():
     """The table finds calls by the names of their modules."""
     for path in (*ROOT.glob("kafkafs/**/*.py"), *ROOT.glob("storage/**/*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -60,7 +59,7 @@ def test_no_module_has_them_by_another_name() -> None:
 
 @requires_fuse
 @pytest.mark.parametrize("entry", ["", "."])
-def test_a_program_in_the_log_directory_is_not_found(tmp_path: Path, entry: str) -> None:
+def test_a_program_in_the_log_directory_is_not_found(tmp_path, entry):
     """Where the user's PATH has the working directory in it."""
     log_dir, mnt = build_log_dir(tmp_path / "log", {"t": [[Batch(many(3))]]}, broker=False).path, tmp_path / "mnt"
     mnt.mkdir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,24 +25,24 @@ CITATION = re.compile(r'(?<!["\w./-])(?P<document>[\w./-]*\b[A-Z]+\.md)`?\)?(?:,
 SECTION_ONLY = re.compile(r'section[\s#]+"(?P<section>[^"]+)"', re.IGNORECASE)
 
 
-def files() -> Iterator[Path]:
+def files():
     for folder in (ROOT / "storage", ROOT / "kafkafs", TESTS, ROOT / "examples"):
         yield from (path for path in sorted(folder.rglob("*")) if path.suffix in SUFFIXES and path.is_file())
     yield from (ROOT / "README.md", ROOT / "pyproject.toml")
 
 
-def document_at(name: str, citing: Path) -> Path | None:
+def document_at(name, citing):
     """The document that `citing` names: from the root, `tests`, its own folder, or the package it tests or is in."""
     parts = citing.relative_to(ROOT).parts
     package = ROOT / (parts[1] if parts[0] == "tests" else parts[0])
     return next((base / name for base in (ROOT, TESTS, citing.parent, package) if (base / name).is_file()), None)
 
 
-def headings(document: Path) -> set[str]:
+def headings(document):
     return set(re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE))
 
 
-def test_citations_name_sections_that_exist() -> None:
+def test_citations_name_sections_that_exist():
     """A citation is the path of a document, a comma, and the title of a section in quotes, or the path alone."""
     wrong = []
     for path in files():
@@ -66,7 +65,7 @@ def test_citations_name_sections_that_exist() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_no_page_outside_the_repository_is_cited() -> None:
+def test_no_page_outside_the_repository_is_cited():
     wrong = [
         f"{path.relative_to(ROOT)}:{number}: {found[0]}"
         for path in files()
@@ -77,7 +76,7 @@ def test_no_page_outside_the_repository_is_cited() -> None:
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, "README.md"])
-def test_modules_that_documents_name_exist(document: str) -> None:
+def test_modules_that_documents_name_exist(document):
     """A path in code font is from the root, from the package that the document describes, or an example."""
     text = (ROOT / document).read_text()
     named = set(re.findall(r"`((?:[\w-]+/)*\w+\.py)`", text))
@@ -86,44 +85,44 @@ def test_modules_that_documents_name_exist(document: str) -> None:
 
 
 @pytest.mark.parametrize("package", ["storage", "kafkafs"])
-def test_every_package_is_in_the_table(package: str) -> None:
+def test_every_package_is_in_the_table(package):
     named = re.findall(r"^\| `(\w+)` ", section(str(Path(package, "DESIGN.md")), "Packages"), re.MULTILINE)
     assert {path.parent.name for path in (ROOT / package).glob("*/__init__.py")} == set(named)
 
 
-def section(document: str, title: str) -> str:
+def section(document, title):
     return (ROOT / document).read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def test_man_page_and_contract_have_the_commands_as_click_has_them() -> None:
+def test_man_page_and_contract_have_the_commands_as_click_has_them():
     """When it fails: `python -m tests.man_page`."""
     assert {path: path.read_text() for path in man_page.made()} == man_page.made()
 
 
-def unnamed(title: str, names: Iterable[str]) -> list[str]:
+def unnamed(title, names):
     """Those of `names` that a section of the contract lacks."""
     text = section("kafkafs/CONTRACT.md", title)
     return [name for name in names if not re.search(rf"`{re.escape(name)}[`=]", text)]
 
 
-def test_the_contract_has_every_mount_option_and_configuration_key() -> None:
+def test_the_contract_has_every_mount_option_and_configuration_key():
     assert not unnamed("Mount options", NAMES)
     assert not unnamed("Configuration", [name for name in TOPIC_KEYS if not name.startswith("compression.")])
 
 
-def test_the_contract_has_every_spark_option() -> None:
+def test_the_contract_has_every_spark_option():
     options = pytest.importorskip("kafkafs.spark.options", reason="no pyspark", exc_type=ImportError)
     assert not unnamed("Spark", {*options.SOURCE, *options.SINK} - {"checkpointLocation"})
 
 
-def test_files_and_folders_exist() -> None:
+def test_files_and_folders_exist():
     named = set(re.findall(r"`([\w./-]+(?:\.py|\.sh|\.md|\.toml|/))`", TEXT))
     named |= set(re.findall(r"\btests/[\w./-]*[\w/]", TEXT))
     assert len(named) >= 40
     assert not [name for name in sorted(named) if not (TESTS / name).exists() and not (ROOT / name).exists()]
 
 
-def test_variables_are_read_and_all_of_them_named() -> None:
+def test_variables_are_read_and_all_of_them_named():
     sources = [path for suffix in ("py", "sh") for path in TESTS.rglob(f"*.{suffix}") if path != Path(__file__)]
     read = {
         name

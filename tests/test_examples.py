@@ -29,14 +29,14 @@ installed = pytest.mark.skipif(
 )
 
 
-def quickstart(*arguments: Path | str) -> subprocess.CompletedProcess[str]:
+def quickstart(*arguments):
     script = str(ROOT / "examples" / "quickstart.sh")
     return subprocess.run([script, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=280)
 
 
 @requires_fuse
 @installed
-def test_quickstart_leaves_nothing_mounted() -> None:
+def test_quickstart_leaves_nothing_mounted():
     for _ in range(2):
         done = quickstart()
         assert done.returncode == 0, done.stderr
@@ -50,7 +50,7 @@ def test_quickstart_leaves_nothing_mounted() -> None:
 
 @requires_fuse
 @installed
-def test_quickstart_of_a_directory_stays_mounted(tmp_path: Path) -> None:
+def test_quickstart_of_a_directory_stays_mounted(tmp_path):
     point = tmp_path / "mnt"
     try:
         for _ in range(2):
@@ -67,7 +67,7 @@ def test_quickstart_of_a_directory_stays_mounted(tmp_path: Path) -> None:
 @installed
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up CAP_SYS_ADMIN")
 @pytest.mark.parametrize("empty", [False, True])
-def test_quickstart_where_nothing_can_be_mounted(tmp_path: Path, empty: bool) -> None:
+def test_quickstart_where_nothing_can_be_mounted(tmp_path, empty):
     """Containers usually forbid mounts: the quickstart says so and shows the same messages with commands."""
     script = str(ROOT / "examples" / "quickstart.sh")
     arguments = []
@@ -90,7 +90,7 @@ def test_quickstart_where_nothing_can_be_mounted(tmp_path: Path, empty: bool) ->
         assert '"offset":499,' in done.stdout
 
 
-def test_the_notebook(tmp_path: Path) -> None:
+def test_the_notebook(tmp_path):
     """pandas, polars and DuckDB agree with `kafkafs count`, and the plot is a picture."""
     plot = tmp_path / "orders.png"
     command = [sys.executable, str(ROOT / "examples" / "notebook.py"), str(SAMPLE), "orders", str(plot)]
@@ -104,13 +104,13 @@ def test_the_notebook(tmp_path: Path) -> None:
     assert plot.read_bytes().startswith(b"\x89PNG\r\n")
 
 
-def test_quickstart_with_wrong_arguments(tmp_path: Path) -> None:
+def test_quickstart_with_wrong_arguments(tmp_path):
     assert quickstart("only-one").returncode == 2
     assert quickstart(tmp_path / "nowhere", tmp_path / "mnt").returncode != 0
     assert not (tmp_path / "mnt").exists()
 
 
-def example(name: str, *arguments: Path | str, timeout: float = 280) -> list[str]:
+def example(name, *arguments, timeout=280):
     """The output of an example, which must print nothing on stderr and leave nothing mounted."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = [str(ROOT / "examples" / name), *map(str, arguments)]
@@ -122,14 +122,14 @@ def example(name: str, *arguments: Path | str, timeout: float = 280) -> list[str
     return done.stdout.splitlines()
 
 
-def test_every_example_is_tested() -> None:
+def test_every_example_is_tested():
     here = Path(__file__).read_text()
     scripts = {path.name for path in (ROOT / "examples").glob("*.*") if os.access(path, os.X_OK)}
     assert len(scripts) >= 5
     assert not {name for name in scripts if f'"{name}"' not in here}
 
 
-def test_reading_a_crashed_brokers_disk(tmp_path: Path) -> None:
+def test_reading_a_crashed_brokers_disk(tmp_path):
     said = example("crashed-broker.sh")
     assert "  cuts 00000000000000000480.log at position 1919, offset 500: 150 bytes are removed" in said
     assert ["orders/0", "500"] in [line.split() for line in said]
@@ -147,7 +147,7 @@ def test_reading_a_crashed_brokers_disk(tmp_path: Path) -> None:
     assert not verify_log_dir(tmp_path / "copy")
 
 
-def test_a_backup(tmp_path: Path) -> None:
+def test_a_backup(tmp_path):
     said = example("backup.sh")
     assert [line for line in said if line.endswith(": equal")] == [
         f"{partition}: equal" for partition in ("accounts/0", "clicks/0", "orders/0", "orders/1", "payments/0")
@@ -167,14 +167,14 @@ def test_a_backup(tmp_path: Path) -> None:
 @pytest.mark.broker
 @pytest.mark.xdist_group("broker")
 @requires_kafka
-def test_a_backup_between_two_brokers() -> None:
+def test_a_backup_between_two_brokers():
     said = example("backup.sh", "--brokers", timeout=800)
     assert said.count("nothing wrong") == 2
     assert {"orders/0: equal", "orders/1: equal"} <= set(said)
     assert said[-1] == "1501 messages consumed, each of them once"
 
 
-def test_decoding(tmp_path: Path) -> None:
+def test_decoding(tmp_path):
     """The sample was written with `kafkafs append`, from lines of decoded.jsonl."""
     said = example("decoded.sh")
     assert ["shipments-value", "2", "2", "AVRO", "live"] in [line.split()[:5] for line in said]
@@ -190,7 +190,7 @@ def test_decoding(tmp_path: Path) -> None:
 
 
 @requires_fuse
-def test_a_snapshot() -> None:
+def test_a_snapshot():
     said = example("snapshot.sh")
     assert "   250  orders/0/time/2026-11-19.txt" in said
     assert "@groups/billing/orders/0: 420" in said
@@ -198,7 +198,7 @@ def test_a_snapshot() -> None:
 
 
 @requires_fuse
-def test_a_local_log_for_shell_scripts(tmp_path: Path) -> None:
+def test_a_local_log_for_shell_scripts(tmp_path):
     said = example("local-log.sh")
     assert [line for line in said if " does " in line] == [
         *(f"fast does job {n}" for n in (1, 2, 3, 4)),
@@ -210,7 +210,7 @@ def test_a_local_log_for_shell_scripts(tmp_path: Path) -> None:
 
 
 @requires_fuse
-def test_the_picture_of_the_readme(tmp_path: Path) -> None:
+def test_the_picture_of_the_readme(tmp_path):
     """It shows what the commands print now, and downloads nothing."""
     kept = (ROOT / "examples" / "picture.svg").read_text()
     assert "(examples/picture.svg)" in (ROOT / "README.md").read_text()
@@ -222,7 +222,7 @@ def test_the_picture_of_the_readme(tmp_path: Path) -> None:
 
 
 @requires_fuse
-def test_the_systemd_unit_of_the_readme(tmp_path: Path) -> None:
+def test_the_systemd_unit_of_the_readme(tmp_path):
     """Its commands work, with other directories."""
     readme = (ROOT / "README.md").read_text()
     (start,), (stop,) = (
@@ -250,7 +250,7 @@ def test_the_systemd_unit_of_the_readme(tmp_path: Path) -> None:
     assert tmp_path / "mnt" not in kafkafs_mounts()
 
 
-def test_the_fstab_line_of_the_readme() -> None:
+def test_the_fstab_line_of_the_readme():
     """tests/kafkafs/mounting/test_lifecycle.py runs mount(8) itself; this checks the options."""
     (line,) = re.findall(r"^/\S+ +/\S+ +fuse\.kafkafs .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
     *_, kind, options, dump, check = line.split()
@@ -258,7 +258,7 @@ def test_the_fstab_line_of_the_readme() -> None:
     assert parse_options([options]).write is False
 
 
-def test_the_man_page() -> None:
+def test_the_man_page():
     """It is plain roff, and the wheel installs it. What it says of the commands: tests/test_documents.py."""
     page = ROOT / "kafkafs" / "cli" / "kafkafs.1"
     text = page.read_text()
@@ -274,7 +274,7 @@ def test_the_man_page() -> None:
         assert done.stderr == ""
 
 
-def test_the_sample() -> None:
+def test_the_sample():
     """It holds what tests/interop/make_sample.py wrote, and reading has not changed it."""
     assert run_kafkafs("count", SAMPLE, "orders").stdout.split()[-1] == b"700"
     committed = run_kafkafs("cat", SAMPLE, "payments/0", "--isolation", "read_committed").stdout
@@ -288,7 +288,7 @@ def test_the_sample() -> None:
 @pytest.mark.nightly
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_export_on_spark(tmp_path: Path) -> None:
+def test_export_on_spark(tmp_path):
     """It exports to Parquet and reads the result."""
     pytest.importorskip("pyspark", reason="no pyspark: install the extra `spark`", exc_type=ImportError)
     if shutil.which("java") is None and os.environ.get("CI", "").lower() not in ("true", "1"):

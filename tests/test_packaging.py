@@ -14,7 +14,6 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from email import message_from_bytes
 from pathlib import Path
@@ -43,12 +42,12 @@ class Installed:
     uncompiled: Path
     environment: Path
 
-    def run(self, *arguments: object, **variables: str) -> str:
+    def run(self, *arguments, **variables):
         """The output of the installed `kafkafs`."""
         return output([self.environment / "bin" / "kafkafs", *arguments], variables)
 
 
-def output(command: list[object], variables: Mapping[str, str] | None = None, cwd: Path = CACHE) -> str:
+def output(command, variables=None, cwd=CACHE):
     """The output of a command; the checkout is not in its path."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     environment |= {"PYTHONWARNINGS": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1", **(variables or {})}
@@ -59,21 +58,21 @@ def output(command: list[object], variables: Mapping[str, str] | None = None, cw
     return done.stdout
 
 
-def sources() -> list[Path]:
+def sources():
     """The files that make up a package, without the results of earlier builds."""
     found = [path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()]
     kept = [path for path in found if path.suffix not in (".so", ".c", ".pyc")]
     return [ROOT / "pyproject.toml", ROOT / "README.md", *sorted(kept)]
 
 
-def digest() -> str:
+def digest():
     every = hashlib.sha256(sys.version.encode())
     for path in sources():
         every.update(f"{path.relative_to(ROOT)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return every.hexdigest()[:16]
 
 
-def build(directory: Path) -> Installed:
+def build(directory):
     """Builds into `directory`: the sdist, a wheel of it, one without a compiler, and an environment with the wheel."""
     tree = directory / "tree"
     for path in sources():
@@ -86,7 +85,7 @@ def build(directory: Path) -> Installed:
     output([sys.executable, "-c", hook, directory], cwd=tree)
     (sdist,) = directory.glob("*.tar.gz")
 
-    def wheel(name: str, **variables: str) -> Path:
+    def wheel(name, **variables):
         options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-cache-dir", "--wheel-dir", directory / name]
         output([sys.executable, "-m", "pip", "wheel", *options, sdist], variables)
         (found,) = (directory / name).glob("*.whl")
@@ -110,7 +109,7 @@ def build(directory: Path) -> Installed:
 
 
 @pytest.fixture(scope="module")
-def installed() -> Iterator[Installed]:
+def installed():
     """Built by one process while others wait. `done` is written last."""
     CACHE.mkdir(parents=True, exist_ok=True)
     directory = CACHE / digest()
@@ -130,12 +129,12 @@ def installed() -> Iterator[Installed]:
         yield built
 
 
-def kernels() -> list[str]:
+def kernels():
     """All extension modules, including Cython's own."""
     return [module["name"] for module in PROJECT["tool"]["setuptools"]["ext-modules"]]
 
 
-def test_the_installed_commands_work(installed: Installed) -> None:
+def test_the_installed_commands_work(installed):
     lines = installed.run("--version").splitlines()
     assert lines[:2] == [f"kafkafs {PROJECT['project']['version']}", "kernels: compiled"]
     assert installed.run("count", SAMPLE, "orders").split()[-1] == "700"
@@ -153,14 +152,14 @@ def test_the_installed_commands_work(installed: Installed) -> None:
 
 
 @requires_fuse
-def test_the_installed_mount_works(installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_installed_mount_works(installed, tmp_path, monkeypatch):
     monkeypatch.setattr("tests.support.mounts.KAFKAFS", (str(installed.environment / "bin" / "kafkafs"),))
     shutil.copytree(SAMPLE, tmp_path / "logs")
     with mounted(tmp_path / "logs", tmp_path / "mnt") as mount:
         assert (mount.path / "payments/0/messages.txt").read_bytes().splitlines()[0] == b"order 1 paid"
 
 
-def test_without_a_compiler_it_installs_all_the_same(installed: Installed, tmp_path: Path) -> None:
+def test_without_a_compiler_it_installs_all_the_same(installed, tmp_path):
     """It runs as plain Python, and `--version` says so."""
     with zipfile.ZipFile(installed.uncompiled) as wheel:
         assert not [name for name in wheel.namelist() if name.endswith(".so")]
@@ -175,7 +174,7 @@ def test_without_a_compiler_it_installs_all_the_same(installed: Installed, tmp_p
     assert "inner loops are not compiled" in said
 
 
-def test_what_is_in_the_archives(installed: Installed) -> None:
+def test_what_is_in_the_archives(installed):
     """Both have all sources; the wheel has each built kernel, and only the two packages at its top level."""
     own = {path.relative_to(ROOT).as_posix() for path in sources()}
     with tarfile.open(installed.sdist) as sdist:

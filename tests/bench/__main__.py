@@ -11,7 +11,6 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Callable
 
 from tests.bench import (
     arrow,
@@ -38,7 +37,7 @@ from tests.bench.case import Context, say
 from tests.bench.measure import Report, machine
 
 # Name on the command line → what is said when it begins, and the case. In the order in which they run.
-CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
+CASES = {
     "process": ("decoding in process", in_process.measure),
     "arrow": ("Arrow batches in Python", arrow.measure),
     "sql": ("SQL", sql.measure),
@@ -63,7 +62,7 @@ CASES: dict[str, tuple[str, Callable[[Context], object]]] = {
 }
 
 
-def main() -> None:
+def main():
     # With it each start would compile every module again, which is not how programs are installed.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__.splitlines()[0])

@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import kafkafs
-from kafkafs.arrow.scan import Scan
 from tests.bench import data
-from tests.bench.case import Context
 from tests.bench.measure import Row
 
 FLOOR = "decoding alone, CPU"
 
 
-def cpu_seconds(call: Callable[[], object]) -> float:
+def cpu_seconds(call):
     """Of all threads: rates are for one core, whatever else the machine does."""
     start = time.process_time()
     call()
     return time.process_time() - start
 
 
-def read(scan: Scan) -> None:
+def read(scan):
     for batch in scan:
         assert batch.num_rows
 
 
-def decode(scan: Scan) -> None:
+def decode(scan):
     for _, block in scan.blocks():
         assert len(block)
 
 
-def measure(context: Context) -> None:
+def measure(context):
     """CPU seconds of scans with all columns and with values alone."""
     count, size = context.messages, context.size
     log, keyed = (kafkafs.open(data.make(partition, count)) for partition in ("plain-0", data.KEYED))
-    cases: list[tuple[str, Callable[[], None]]] = [
+    cases = [
         (FLOOR, lambda: decode(log["plain"].scan())),
         ("to Arrow, all columns", lambda: read(log["plain"].scan())),
         ("to Arrow, value alone", lambda: read(log["plain"].scan(columns="value"))),

@@ -17,7 +17,6 @@ from storage.files import manifest as manifests
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from storage.verify.manifest_audit import verify_manifest
-from tests.bench.case import Context
 from tests.bench.checking import large
 from tests.bench.data import CACHE
 from tests.bench.measure import Row, run_seconds
@@ -27,7 +26,7 @@ PARTITION = TopicPartition("plain", 0)
 SYNCED = "cp, synced"
 
 
-def measure(context: Context) -> None:
+def measure(context):
     """One partition of one segment, messages of 100 bytes in batches of 16 KiB; digests of one-record batches too."""
     source = context.log_dir
     for _ in range(context.runs):
@@ -38,11 +37,11 @@ def measure(context: Context) -> None:
         _digests(context, TopicPartition(partition, 0), what)
 
 
-def _copies(context: Context, log_dir: Path, root: Path) -> None:
+def _copies(context, log_dir, root):
     source = log_dir / PARTITION.dir_name
     size = sum(file.stat().st_size for file in source.glob("*.log"))
 
-    def take(row: Row, command: list[str]) -> None:
+    def take(row, command):
         os.sync()
         row.bytes = size
         context.report.add(row, run_seconds(command))
@@ -66,7 +65,7 @@ def _copies(context: Context, log_dir: Path, root: Path) -> None:
     context.report.add(row, time.perf_counter() - start)
 
 
-def _large(context: Context) -> None:
+def _large(context):
     """Mirroring and reviving the large partition once, beside `cp`."""
     with (
         large(context, context.gigabytes * 1e9) as (source, files),
@@ -92,7 +91,7 @@ def _large(context: Context) -> None:
             shutil.rmtree(target)
 
 
-def _digests(context: Context, tp: TopicPartition, what: str) -> None:
+def _digests(context, tp, what):
     snapshot = LogDir.open_read_only(context.log_dir).log(tp).snapshot()
     size = snapshot.size_bytes
     for _ in range(context.runs):

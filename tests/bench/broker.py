@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
-from tests.bench.case import Context
 from tests.bench.data import CACHE, keyed_lines, lines
 from tests.bench.measure import Row, run_seconds
 from tests.interop.client import Client
@@ -15,7 +13,7 @@ TOPIC = "plain"
 KEYED_TOPIC = "keyed"
 
 
-def serving(messages: int, topic: str = TOPIC) -> Broker:
+def serving(messages, topic=TOPIC):
     """A started broker with the messages in one partition, uncompressed; its directory is kept for the next time.
     `topic`: TOPIC, or KEYED_TOPIC for those with keys."""
     keyed = topic == KEYED_TOPIC
@@ -34,7 +32,7 @@ def serving(messages: int, topic: str = TOPIC) -> Broker:
     return broker
 
 
-def measure(context: Context) -> Path | None:
+def measure(context):
     """The broker's log directory afterwards, it being stopped; None where there is no Kafka."""
     if not HAVE_KAFKA:
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from tests.bench import data
 from tests.bench.measure import Report
@@ -20,12 +19,12 @@ class Context:
     gigabytes: float
 
     @property
-    def size(self) -> int:
+    def size(self):
         """Bytes of the messages as lines."""
         return self.messages * (data.VALUE_BYTES + 1)
 
     @property
-    def log_dir(self) -> Path:
+    def log_dir(self):
         """The log directory that holds `data.PARTITIONS`; made by the first case that asks."""
         for partition in data.PARTITIONS:
             if not data.made(partition, self.messages):
@@ -34,6 +33,6 @@ class Context:
         return log_dir
 
 
-def say(what: str) -> None:
+def say(what):
     """Progress, for whoever waits."""
     sys.stderr.write(f"== {what}\n")

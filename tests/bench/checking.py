@@ -10,12 +10,10 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from storage.verify.verify import verify_log_dir
-from tests.bench.case import Context
 from tests.bench.data import CACHE
 from tests.bench.measure import Row, run_seconds
 from tests.bench.scale import write_large
@@ -26,7 +24,7 @@ WINDOW = 4 << 20
 
 
 @contextmanager
-def large(context: Context, size_bytes: float) -> Iterator[tuple[Path, list[Path]]]:
+def large(context, size_bytes):
     """A log directory with the one partition large/0 of about `size_bytes`, and its .log files."""
     log_dir = context.log_dir
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -38,7 +36,7 @@ def large(context: Context, size_bytes: float) -> Iterator[tuple[Path, list[Path
         yield path, sorted((path / "large-0").glob("*.log"))
 
 
-def pread_seconds(files: list[Path]) -> float:
+def pread_seconds(files):
     """All bytes once into the same buffer: processor seconds."""
     buffer = bytearray(WINDOW)
     start = time.process_time()
@@ -51,14 +49,14 @@ def pread_seconds(files: list[Path]) -> float:
     return time.process_time() - start
 
 
-def verify_seconds(path: Path) -> float:
+def verify_seconds(path):
     """A check of all there is, on one core: processor seconds."""
     start = time.process_time()
     assert verify_log_dir(path, workers=1) == []
     return time.process_time() - start
 
 
-def verify(context: Context) -> None:
+def verify(context):
     """A gigabyte, in process on one core; the whole program beside Kafka's, with segments' batches and with records."""
     with large(context, GIB) as (path, files):
         size = sum(file.stat().st_size for file in files)

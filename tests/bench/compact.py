@@ -11,20 +11,17 @@ import re
 import shutil
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from storage.append.partition_log import PartitionLog
 from storage.compaction.cleaner import compact_partition
-from storage.compaction.compaction import CompactionResult
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.format.block import RecordColumns
 from storage.format.record_batch import encode_into
 from storage.types import TopicPartition
 from tests.bench import data
-from tests.bench.case import Context, say
+from tests.bench.case import say
 from tests.bench.measure import Row, greatest_rss
 from tests.interop.client import Client
 from tests.interop.kafka import HAVE_KAFKA, Broker
@@ -45,7 +42,7 @@ _CLEANED = re.compile(
 )
 
 
-def _fill(log: PartitionLog, messages: int) -> None:
+def _fill(log, messages):
     keys = np.random.default_rng(data.SEED)
     out = bytearray(8 << 20)
     offset = 0
@@ -73,7 +70,7 @@ def _fill(log: PartitionLog, messages: int) -> None:
     log.roll()
 
 
-def made_log(messages: int) -> Path:
+def made_log(messages):
     """The directory of a stopped broker (of none, where there is no Kafka) with the log; kept for the next time."""
     directory = data.CACHE / f"compact-{messages}"
     if (directory / "made").exists():
@@ -102,7 +99,7 @@ class _Times:
     copy: float
 
 
-def _theirs(source: Path, place: Path) -> _Times:
+def _theirs(source, place):
     """The broker's cleaner, from its log."""
     shutil.copytree(source, place)
     broker = Broker(place, {**SETTINGS, "log.cleaner.enable": "true"}, quick_jvm=False)
@@ -121,7 +118,7 @@ def _theirs(source: Path, place: Path) -> _Times:
     return _Times(total, index_mb, index, copy)
 
 
-def our_pass(source: Path, place: Path) -> tuple[CompactionResult, int]:
+def our_pass(source, place):
     """Our pass, and by how many bytes the process grew meanwhile."""
     shutil.copytree(source / "log", place)
     owned = OwnedDir.open(place, config=BrokerConfig.from_values(SETTINGS))
@@ -136,7 +133,7 @@ def our_pass(source: Path, place: Path) -> tuple[CompactionResult, int]:
         shutil.rmtree(place)
 
 
-def measure(context: Context) -> None:
+def measure(context):
     """Rows of both cleaners, whole and by halves."""
     report, messages = context.report, context.messages
     if not (data.CACHE / f"compact-{messages}" / "made").exists():

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import crc32c
 import numpy as np
-from numpy.typing import NDArray
 
 from storage.format.block import RecordColumns
 from storage.format.compression import Codec
@@ -43,7 +41,7 @@ KEY_BYTES = 12
 MESSAGES_PER_KEY = 5
 
 
-def values(count: int) -> Iterator[NDArray[np.uint8]]:
+def values(count):
     """The messages' values in order, as arrays of (up to CHUNK, 100) bytes."""
     rng = np.random.default_rng(SEED)
     template = np.frombuffer(TEMPLATE, np.uint8)
@@ -68,11 +66,11 @@ def values(count: int) -> Iterator[NDArray[np.uint8]]:
         yield chunk
 
 
-def _words(text: str) -> NDArray[np.uint8]:
+def _words(text):
     return np.array([list(word.encode()) for word in text.split()], np.uint8)
 
 
-def _digits(numbers: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
+def _digits(numbers, width):
     powers = 10 ** np.arange(width - 1, -1, -1)
     return (numbers[:, None] // powers % 10 + ord("0")).astype(np.uint8)
 
@@ -80,20 +78,20 @@ def _digits(numbers: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
 class SegmentWriter:
     """Writes whole batches to segments of at most `segment_bytes`, with Kafka's index arithmetic."""
 
-    def __init__(self, directory: Path, segment_bytes: int = GIB) -> None:
+    def __init__(self, directory, segment_bytes=GIB):
         self._directory = directory
         self._segment_bytes = segment_bytes
         directory.mkdir(parents=True)
         self._base = 0
-        self._entries: list[tuple[int, int, int]] = []
+        self._entries = []
         self._since_entry = 0
         self._last = (0, 0)
         self._log = self._name(".log").open("wb")
 
-    def _name(self, suffix: str) -> Path:
+    def _name(self, suffix):
         return self._directory / f"{self._base:020}{suffix}"
 
-    def append(self, batch: memoryview | bytes, base_offset: int, last_offset: int, max_timestamp: int) -> None:
+    def append(self, batch, base_offset, last_offset, max_timestamp):
         if self._log.tell() + len(batch) > self._segment_bytes:
             self._finish()
             self._base, self._entries, self._since_entry = base_offset, [], 0
@@ -105,9 +103,7 @@ class SegmentWriter:
         self._since_entry += len(batch)
         self._last = (last_offset - self._base, max_timestamp)
 
-    def append_records(
-        self, columns: RecordColumns, rows: int, base_offset: int, room: memoryview, codec: Codec = Codec.NONE
-    ) -> None:
+    def append_records(self, columns, rows, base_offset, room, codec=Codec.NONE):
         """Appends records, a millisecond apart, in batches of `room` if they are not compressed."""
         row = 0
         while row < rows:
@@ -116,7 +112,7 @@ class SegmentWriter:
             row, end, _ = encode_into(room, 0, columns, row, last, base_offset=first, codec=codec)
             self.append(room[:end], first, base_offset + row - 1, START_MS + base_offset + row - 1)
 
-    def _finish(self) -> None:
+    def _finish(self):
         self._log.close()
         index = np.array(self._entries, np.int64).reshape(-1, 3)
         self._name(".index").write_bytes(index[:, :2].astype(">i4").tobytes())
@@ -126,24 +122,24 @@ class SegmentWriter:
         times = np.array(entries, np.dtype([("timestamp", ">i8"), ("offset", ">i4")]))
         self._name(".timeindex").write_bytes(times.tobytes())
 
-    def close(self) -> None:
+    def close(self):
         self._finish()
         (self._directory / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
 
 
-def key(number: int) -> bytes:
+def key(number):
     """One of the keys of `keyed-0`."""
     return b"user-%07d" % number
 
 
-def _keys(rng: np.random.Generator, rows: int, count: int) -> NDArray[np.uint8]:
+def _keys(rng, rows, count):
     """The keys of so many messages, of `count`; shape (rows, KEY_BYTES)."""
     keys = np.repeat(np.frombuffer(key(0), np.uint8)[None, :], rows, axis=0)
     keys[:, -7:] = _digits(rng.integers(0, count, rows), 7)
     return keys
 
 
-def _batched(directory: Path, count: int, codec: Codec, segment_bytes: int, *, keyed: bool = False) -> None:
+def _batched(directory, count, codec, segment_bytes, *, keyed=False):
     rng, keys = np.random.default_rng(SEED), max(1, count // MESSAGES_PER_KEY)
     writer = SegmentWriter(directory, segment_bytes)
     out = bytearray(BATCH_BYTES * 2)
@@ -169,7 +165,7 @@ def _batched(directory: Path, count: int, codec: Codec, segment_bytes: int, *, k
     writer.close()
 
 
-def _single(directory: Path, count: int) -> None:
+def _single(directory, count):
     """One-record batches: all of one length, so a matrix of them is filled at once; only the CRC is a call each."""
     writer = SegmentWriter(directory)
     out = bytearray(1024)
@@ -202,22 +198,22 @@ def _single(directory: Path, count: int) -> None:
     writer.close()
 
 
-def _log_dir(count: int) -> Path:
+def _log_dir(count):
     return CACHE / f"messages-{count}"
 
 
-def made(partition: str, count: int = MESSAGES) -> bool:
+def made(partition, count=MESSAGES):
     """Whether `make` has nothing left to do."""
     there = _log_dir(count) / partition
     return there.exists() and (partition != SEALED or sealed_end(count) > 0)
 
 
-def sealed_end(count: int = MESSAGES) -> int:
+def sealed_end(count=MESSAGES):
     """The offset at which the active segment of `sealed-0` begins."""
     return max(int(path.stem) for path in (_log_dir(count) / SEALED).glob("*.log"))
 
 
-def make(partition: str, count: int = MESSAGES) -> Path:
+def make(partition, count=MESSAGES):
     """The log directory that holds `partition`; made if it is not there yet."""
     log_dir = _log_dir(count)
     target = log_dir / partition
@@ -238,19 +234,19 @@ def make(partition: str, count: int = MESSAGES) -> Path:
     return log_dir
 
 
-def keyed_lines(count: int = MESSAGES) -> Path:
+def keyed_lines(count=MESSAGES):
     """A text file of the messages of `keyed-0`, key, colon and value a line: what a producer is fed."""
     rng, keys = np.random.default_rng(SEED), max(1, count // MESSAGES_PER_KEY)
     made = (np.hstack([_keys(rng, len(chunk), keys), _column(b":", len(chunk)), chunk]) for chunk in values(count))
     return _kept_lines(f"keyed-{count}.txt", made)
 
 
-def lines(count: int = MESSAGES) -> Path:
+def lines(count=MESSAGES):
     """A text file of the messages, one a line: what a producer is fed, and what `messages.txt` must hold."""
     return _kept_lines(f"messages-{count}.txt", values(count))
 
 
-def _kept_lines(name: str, rows: Iterator[NDArray[np.uint8]]) -> Path:
+def _kept_lines(name, rows):
     """The file in the cache directory, made of these rows, each with a newline, if it is not there yet."""
     target = CACHE / name
     if not target.exists():
@@ -263,5 +259,5 @@ def _kept_lines(name: str, rows: Iterator[NDArray[np.uint8]]) -> Path:
     return target
 
 
-def _column(byte: bytes, rows: int) -> NDArray[np.uint8]:
+def _column(byte, rows):
     return np.full((rows, 1), ord(byte), np.uint8)

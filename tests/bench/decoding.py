@@ -9,10 +9,8 @@ import io
 import json
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import fastavro
 import numpy as np
@@ -20,11 +18,10 @@ import orjson
 
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder
 from kafkafs.decoding.protobuf import decoder as protobuf_decoder
-from kafkafs.schemas.registry import AVRO, PROTOBUF, Reference, Schema
+from kafkafs.schemas.registry import AVRO, PROTOBUF, Schema
 from storage.format.batches import BatchTable, Column
 from storage.format.block import RecordBlock, RecordColumn, RecordColumns
 from storage.types import TopicPartition
-from tests.bench.case import Context
 from tests.bench.data import BATCH_BYTES, CACHE, START_MS, SegmentWriter
 from tests.bench.measure import Row, call_seconds
 from tests.bench.noop_fuse import cat_seconds
@@ -89,20 +86,20 @@ SCHEMAS = {
 class Lookup:
     """SCHEMAS as a SchemaLookup."""
 
-    def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
+    def by_id(self, schema_id, subject=None):
         return SCHEMAS.get(schema_id)
 
-    def by_guid(self, guid: bytes) -> Schema | None:
+    def by_guid(self, guid):
         return None
 
-    def referenced(self, reference: Reference) -> Schema | None:
+    def referenced(self, reference):
         return None
 
-    def by_message_type(self, name: str) -> Schema | None:
+    def by_message_type(self, name):
         return None
 
 
-def order(dice: random.Random) -> dict[str, Any]:
+def order(dice):
     return {
         "order_id": dice.randrange(10**9),
         "customer_id": dice.randrange(10**6),
@@ -120,8 +117,8 @@ def order(dice: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def wide(dice: random.Random) -> dict[str, Any]:
-    kinds: tuple[Callable[[], Any], ...] = (
+def wide(dice):
+    kinds = (
         lambda: dice.randrange(1000),
         lambda: dice.randrange(10**12),
         lambda: dice.randrange(10**6) / 100,
@@ -131,11 +128,11 @@ def wide(dice: random.Random) -> dict[str, Any]:
     return {f"field_{i}": kinds[i % 5]() for i in range(200)}
 
 
-def line(dice: random.Random) -> dict[str, Any]:
+def line(dice):
     return {"text": f"a line of text, number {dice.randrange(10**6)}"}
 
 
-def avro_rows(schema_id: int, make: Callable[[random.Random], Any], count: int) -> list[bytes]:
+def avro_rows(schema_id, make, count):
     """`count` messages in the wire format; some thousand different ones, again and again."""
     dice, parsed = random.Random(schema_id), fastavro.parse_schema(json.loads(SCHEMAS[schema_id].text))
     different = []
@@ -146,7 +143,7 @@ def avro_rows(schema_id: int, make: Callable[[random.Random], Any], count: int) 
     return [different[i % len(different)] for i in range(count)]
 
 
-def proto_rows(count: int) -> list[bytes]:
+def proto_rows(count):
     dice, encoder = random.Random(4), protobuf_decoder(SCHEMAS[4], Lookup())
     different = []
     for _ in range(min(count, 2000)):
@@ -165,16 +162,16 @@ class Columns:
     lengths: np.ndarray
 
     @classmethod
-    def of(cls, rows: Sequence[bytes]) -> Columns:
+    def of(cls, rows):
         lengths = np.array([len(row) for row in rows], np.int64)
         return cls(b"".join(rows), np.cumsum(lengths) - lengths, lengths)
 
-    def windows(self) -> Iterator[slice]:
+    def windows(self):
         rows = BLOCK_BYTES * len(self.lengths) // len(self.buffer)
         for first in range(0, len(self.lengths), rows):
             yield slice(first, first + rows)
 
-    def blocks(self) -> Iterator[RecordBlock]:
+    def blocks(self):
         """With null keys and no headers."""
         table = BatchTable(np.zeros((len(Column), 1), np.int64), 1)
         table.data[Column.MAGIC] = 2
@@ -186,7 +183,7 @@ class Columns:
             yield RecordBlock(memoryview(self.buffer), table, columns, 1)
 
 
-def decode_texts(columns: Columns) -> int:
+def decode_texts(columns):
     """Values to JSON texts; their bytes."""
     decoder, total = TextDecoder(Lookup(), "t-value"), 0
     for window in columns.windows():
@@ -197,7 +194,7 @@ def decode_texts(columns: Columns) -> int:
     return total
 
 
-def render_lines(columns: Columns, out: memoryview) -> int:
+def render_lines(columns, out):
     """Messages to lines of decoded.jsonl; their bytes."""
     form, total = DecodedJsonl(TopicPartition("t", 0), Lookup()), 0
     for block in columns.blocks():
@@ -205,14 +202,14 @@ def render_lines(columns: Columns, out: memoryview) -> int:
     return total
 
 
-def decode_fastavro(rows: Sequence[bytes], schema_id: int) -> int:
+def decode_fastavro(rows, schema_id):
     parsed, total = fastavro.parse_schema(json.loads(SCHEMAS[schema_id].text)), 0
     for row in rows:
         total += len(orjson.dumps(fastavro.schemaless_reader(io.BytesIO(memoryview(row)[5:]), parsed)))
     return total
 
 
-def decode_protobuf(rows: Sequence[bytes]) -> int:
+def decode_protobuf(rows):
     """By MessageToJson with the class at hand."""
     from google.protobuf import json_format
 
@@ -225,7 +222,7 @@ def decode_protobuf(rows: Sequence[bytes]) -> int:
     return total
 
 
-def measure(context: Context) -> None:
+def measure(context):
     report, messages, runs = context.report, context.messages, context.runs
     out = memoryview(bytearray(64 << 20))
     cases = (("12 fields", 1, order, 1), ("one line", 2, line, 1), ("200 fields", 3, wide, 20))
@@ -237,11 +234,11 @@ def measure(context: Context) -> None:
         peer = f"fastavro + orjson, {name}"
         for _ in range(runs):
             row = Row(f"Avro to JSON, {name}", bytes=size, messages=count, note="one thread", compare=(peer,))
-            report.add(row, call_seconds(lambda columns=columns: decode_texts(columns)))  # type: ignore[misc]
+            report.add(row, call_seconds(lambda columns=columns: decode_texts(columns)))
             row = Row(f"decoded.jsonl, {name}", bytes=size, messages=count, note="one thread", compare=(peer,))
-            report.add(row, call_seconds(lambda columns=columns: render_lines(columns, out)))  # type: ignore[misc]
+            report.add(row, call_seconds(lambda columns=columns: render_lines(columns, out)))
             row = Row(peer, bytes=size, messages=count, note="a twentieth of them, time by 20")
-            seconds = call_seconds(lambda fewer=fewer, which=schema_id: decode_fastavro(fewer, which))  # type: ignore[misc]
+            seconds = call_seconds(lambda fewer=fewer, which=schema_id: decode_fastavro(fewer, which))
             report.add(row, seconds * len(rows) / len(fewer))
     rows = proto_rows(max(messages // 4, 1))
     columns, fewer = Columns.of(rows), rows[: max(len(rows) // 50, 1)]
@@ -257,7 +254,7 @@ def measure(context: Context) -> None:
     _through_mount(context)
 
 
-def _through_mount(context: Context) -> None:
+def _through_mount(context):
     """The messages of 12 fields, cold and warm."""
     columns = Columns.of(avro_rows(1, order, context.messages))
     count = len(columns.lengths)

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 from aiokafka.record import MemoryRecords
 
 from storage.format.batches import BatchTable, scan
 from storage.format.decoder import Decoder
 from storage.log.scanning import WINDOW_BYTES
-from tests.bench.case import Context
 from tests.bench.measure import Row, call_seconds
 
 
-def segment_bytes(log_dir: Path, partition: str) -> bytes:
+def segment_bytes(log_dir, partition):
     (log,) = (log_dir / partition).glob("*.log")
     return log.read_bytes()
 
 
-def tables(data: bytes) -> Iterator[BatchTable]:
+def tables(data):
     """Header tables of windows of `data`, as a reader makes them."""
     view = memoryview(data)
     table = BatchTable.empty(8192)
@@ -30,7 +26,7 @@ def tables(data: bytes) -> Iterator[BatchTable]:
         yield table
 
 
-def decode_all(data: bytes, *, verify_crc: bool) -> int:
+def decode_all(data, *, verify_crc):
     """Scan and decode everything; the number of records."""
     decoder = Decoder(verify_crc=verify_crc)
     records = 0
@@ -45,7 +41,7 @@ def decode_all(data: bytes, *, verify_crc: bool) -> int:
     return records
 
 
-def decode_aiokafka(data: bytes) -> int:
+def decode_aiokafka(data):
     """The same with aiokafka's parser (its compiled one), which makes an object per record and checks no CRC."""
     records = MemoryRecords(data)
     count = 0
@@ -55,7 +51,7 @@ def decode_aiokafka(data: bytes) -> int:
     return count
 
 
-def measure(context: Context) -> None:
+def measure(context):
     report, log_dir, messages, runs = context.report, context.log_dir, context.messages, context.runs
     plain, single = segment_bytes(log_dir, "plain-0"), segment_bytes(log_dir, "single-0")
     expected = {decode_all(plain, verify_crc=True), decode_all(single, verify_crc=True)}
@@ -68,7 +64,7 @@ def measure(context: Context) -> None:
             ("decode one-record batches, CRC", single, True),
         ):
             row = Row(name, bytes=len(data), messages=messages, note="one thread, scan included", compare=("aiokafka",))
-            report.add(row, call_seconds(lambda data=data, verify=verify: decode_all(data, verify_crc=verify)))  # type: ignore[misc]
+            report.add(row, call_seconds(lambda data=data, verify=verify: decode_all(data, verify_crc=verify)))
         row = Row("aiokafka", bytes=len(plain), messages=messages, note="record objects, no CRC")
         report.add(row, call_seconds(lambda: decode_aiokafka(plain)))
         row = Row("aiokafka, one-record batches", bytes=len(single), messages=messages, note="no CRC")

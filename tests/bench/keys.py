@@ -15,21 +15,21 @@ from pathlib import Path
 import psutil
 
 from tests.bench import broker, data
-from tests.bench.case import Context, say
-from tests.bench.measure import Report, Row, call_seconds, run_seconds
+from tests.bench.case import say
+from tests.bench.measure import Row, call_seconds, run_seconds
 from tests.bench.noop_fuse import cat_seconds
 from tests.bench.through_mount import fresh, warm_page_cache
 from tests.interop.kafka import HAVE_KAFKA
-from tests.support.mounts import Mounted, run_kafkafs
+from tests.support.mounts import run_kafkafs
 
 _LOOKUPS = 20  # of one run
 
 
-def _file(tree: Mounted, key: bytes) -> Path:
+def _file(tree, key):
     return tree.path / "keyed" / "0" / "keys" / f"{key.decode()}.txt"
 
 
-def measure(context: Context) -> None:
+def measure(context):
     report, messages = context.report, context.messages
     if not data.made(data.KEYED, messages):
         say(f"data: {data.KEYED}")
@@ -82,13 +82,13 @@ def measure(context: Context) -> None:
     _peer(context, there[2].decode())
 
 
-def _processor_seconds(tree: Mounted) -> float:
+def _processor_seconds(tree):
     """What the serving process has taken so far."""
     times = psutil.Process(tree.pid).cpu_times()
     return float(times.user + times.system)
 
 
-def _peer(context: Context, key: str) -> None:
+def _peer(context, key):
     """The same question to a broker, which knows nothing of keys: everything is fetched."""
     if not HAVE_KAFKA or not all(map(shutil.which, ("kcat", "jq"))):
         return
@@ -104,22 +104,22 @@ def _peer(context: Context, key: str) -> None:
         serving.kill()
 
 
-def _is_there(log_dir: Path, messages: int, key: bytes) -> bool:
+def _is_there(log_dir, messages, key):
     """Whether a key has messages: nearly all have some."""
     return messages > 100_000 or bool(_messages_of(log_dir, key))
 
 
-def _messages_of(log_dir: Path, key: bytes) -> bytes:
+def _messages_of(log_dir, key):
     """What `cat --key` prints: nothing for a key that is not there."""
     result = run_kafkafs("cat", log_dir, "keyed/0", "--key", key.decode(), check=False)
     assert result.returncode == 0 or b"has the key" in result.stderr, result.stderr
     return result.stdout
 
 
-def _lookups(report: Report, name: str, tree: Mounted, keys: list[bytes]) -> None:
+def _lookups(report, name, tree, keys):
     """Adds a row for each of some lookups of different keys."""
 
-    def look(key: bytes) -> None:
+    def look(key):
         file = _file(tree, key)
         if file.exists():
             file.read_bytes()

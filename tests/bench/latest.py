@@ -8,16 +8,14 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import closing
-from pathlib import Path
 
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.format.decoder import Decoder
 from storage.latest.latest_records import LatestKeys
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
-from storage.log.snapshot import LogSnapshot
 from tests.bench import data
-from tests.bench.case import Context, say
+from tests.bench.case import say
 from tests.bench.compact import TP, made_log, our_pass
 from tests.bench.measure import Row, call_seconds, greatest_rss, run_seconds
 from tests.support.mounts import KAFKAFS, mounted
@@ -25,14 +23,14 @@ from tests.support.mounts import KAFKAFS, mounted
 STEP = 128 << 10
 
 
-def _read_all(tree: Tree, path: str) -> None:
+def _read_all(tree, path):
     with closing(tree.lookup(path).open()) as handle:
         position, size = 0, handle.size
         while position < size:
             position += len(handle.read(position, STEP))
 
 
-def _bytes_a_key(snapshot: LogSnapshot) -> str:
+def _bytes_a_key(snapshot):
     """What the scan's map takes in the end."""
     start, end, decoder = snapshot.log_start_offset, snapshot.log_end_offset, Decoder()
     keys = LatestKeys(512 << 20, end - start)
@@ -41,7 +39,7 @@ def _bytes_a_key(snapshot: LogSnapshot) -> str:
     return f"{keys.slots * 24 / max(1, len(keys)):.1f} bytes a key"
 
 
-def measure(context: Context) -> None:
+def measure(context):
     """Rows of the file in this process, by `cat --latest` and through a mount, and of the cleaner."""
     report, messages = context.report, context.messages
     say("data: compacted")
@@ -77,6 +75,6 @@ def measure(context: Context) -> None:
         _remove(data.CACHE, f"latest-mnt-{number}")
 
 
-def _remove(directory: Path, name: str) -> None:
+def _remove(directory, name):
     for path in directory.glob(f"{name}*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -7,7 +7,6 @@ import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,24 +27,24 @@ class Row:
     compare: tuple[str, ...] = ()  # names of rows that its median is divided by
 
     @property
-    def median(self) -> float:
+    def median(self):
         return statistics.median(self.seconds)
 
     @property
-    def least(self) -> float:
+    def least(self):
         return min(self.seconds)
 
 
 class Report:
     """The rows so far, in the order in which they were first taken."""
 
-    def __init__(self) -> None:
-        self.rows: dict[str, Row] = {}
+    def __init__(self):
+        self.rows = {}
 
-    def add(self, row: Row, seconds: float) -> None:
+    def add(self, row, seconds):
         self.rows.setdefault(row.name, row).seconds.append(seconds)
 
-    def markdown(self) -> str:
+    def markdown(self):
         lines = [
             "| case | median s | least s | MB/s | messages/s | ratios | note |",
             "|---|---|---|---|---|---|---|",
@@ -61,15 +60,15 @@ class Report:
             )
         return "\n".join(lines)
 
-    def commands(self) -> str:
+    def commands(self):
         return "\n".join(f"- {row.name}: `{row.command}`" for row in self.rows.values() if row.command)
 
 
-def _per_second(count: float) -> str:
+def _per_second(count):
     return f"{count / 1e6:,.2f} M" if count >= 100_000 else f"{count:,.0f}"
 
 
-def run_seconds(command: list[str], *, environment: Mapping[str, str] | None = None) -> float:
+def run_seconds(command, *, environment=None):
     """Wall time of a command whose output is thrown away; it must succeed."""
     start = time.perf_counter()
     subprocess.run(
@@ -82,27 +81,27 @@ def run_seconds(command: list[str], *, environment: Mapping[str, str] | None = N
     return time.perf_counter() - start
 
 
-def call_seconds(work: Callable[[], object]) -> float:
+def call_seconds(work):
     """Wall time of a call."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
-def bytes_read(pid: int) -> int:
+def bytes_read(pid):
     """What a process has read so far by read calls, the page cache included (rchar of /proc/PID/io)."""
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     return int(dict(line.split(": ") for line in lines)["rchar"])
 
 
 @contextmanager
-def greatest_rss(pid: int) -> Iterator[Callable[[], int]]:
+def greatest_rss(pid):
     """Samples a process's resident set; the call gives the greatest so far, in bytes."""
     process = psutil.Process(pid)
     greatest = process.memory_info().rss
     stop = threading.Event()
 
-    def sample() -> None:
+    def sample():
         nonlocal greatest
         while not stop.wait(0.02):
             greatest = max(greatest, process.memory_info().rss)
@@ -116,7 +115,7 @@ def greatest_rss(pid: int) -> Iterator[Callable[[], int]]:
         sampler.join()
 
 
-def machine() -> str:
+def machine():
     """One line on what this ran on."""
     models = {
         line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line

@@ -21,14 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import addressof, c_char
 from pathlib import Path
-from typing import Any
 
 from kafkafs.mounting.operations import (
-    fuse,  # type: ignore[attr-defined]  # fusepy or mfusepy
+    fuse,  # fusepy or mfusepy
     thread_states,
 )
 
@@ -40,7 +38,7 @@ SUBTYPE = "kafkafs-noop"
 _READ_BYTES = 128 << 10
 
 
-class Noop(fuse.Operations):  # type: ignore[misc]
+class Noop(fuse.Operations):
     """Three files to read and one to write, no work."""
 
     use_ns = True
@@ -48,11 +46,11 @@ class Noop(fuse.Operations):  # type: ignore[misc]
     flag_nullpath_ok = True
     flag_nopath = True
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size):
         self._size = size
         self._block = bytes(range(256)) * (_READ_BYTES // 256)
 
-    def getattr(self, path: str | None, info: object = None) -> dict[str, int]:
+    def getattr(self, path, info=None):
         if path in ("/", "/entries"):
             return {"st_mode": stat.S_IFDIR | 0o555, "st_nlink": 2}
         if path == f"/{SINK}":
@@ -62,45 +60,45 @@ class Noop(fuse.Operations):  # type: ignore[misc]
             raise fuse.FuseOSError(errno.ENOENT)
         return {"st_mode": stat.S_IFREG | 0o444, "st_nlink": 1, "st_size": self._size, "st_blksize": _READ_BYTES}
 
-    def opendir(self, path: str) -> int:
+    def opendir(self, path):
         return int(path == "/entries")  # a listing comes without its path
 
-    def readdir(self, _path: str | None, number: int) -> list[str]:
+    def readdir(self, _path, number):
         return [".", "..", *(map(str, range(ENTRIES)) if number else (*FILES, "entries", SINK))]
 
-    def getxattr(self, _path: str, _name: str, _position: int = 0) -> bytes:
+    def getxattr(self, _path, _name, _position=0):
         raise fuse.FuseOSError(errno.ENOTSUP)
 
-    def open(self, path: str, info: Any) -> int:
+    def open(self, path, info):
         info.direct_io = path in ("/direct", f"/{SINK}")
         info.keep_cache = path == "/cached"
         return 0
 
-    def read(self, _path: str, size: int, offset: int, _info: Any) -> bytes:
+    def read(self, _path, size, offset, _info):
         left = self._size - offset
         if size == _READ_BYTES and left >= size:
             return self._block
         return self._block[: max(0, min(size, left))]
 
-    def write(self, _path: str, data: bytes, _offset: int, _info: Any) -> int:
+    def write(self, _path, data, _offset, _info):
         return len(data)
 
-    def truncate(self, _path: str | None, _length: int, _info: Any = None) -> int:
+    def truncate(self, _path, _length, _info=None):
         return 0
 
 
-class Lean(fuse.FUSE):  # type: ignore[misc]
+class Lean(fuse.FUSE):
     """As little of fusepy as kafkafs has."""
 
     @staticmethod
-    def _wrapper(operation: Callable[..., int], *arguments: object) -> int:
+    def _wrapper(operation, *arguments):
         thread_states.keep()
         try:
             return operation(*arguments) or 0
         except OSError as error:
             return -(error.errno or errno.EIO)
 
-    def write(self, _path: object, _buffer: object, size: int, _offset: int, _info: object) -> int:
+    def write(self, _path, _buffer, size, _offset, _info):
         return size
 
 
@@ -109,11 +107,11 @@ class Keeping(Lean):
 
     file: int
 
-    def write(self, _path: object, buffer: Any, size: int, _offset: int, _info: object) -> int:
+    def write(self, _path, buffer, size, _offset, _info):
         return os.write(self.file, (c_char * size).from_address(addressof(buffer.contents)))
 
 
-def serve(mountpoint: Path, size: int, *, lean: bool = False, keep: Path | None = None) -> None:
+def serve(mountpoint, size, *, lean=False, keep=None):
     """Serves in the foreground until unmounted."""
     session = Lean if lean else fuse.FUSE
     if keep is not None:
@@ -132,7 +130,7 @@ def serve(mountpoint: Path, size: int, *, lean: bool = False, keep: Path | None 
 
 
 @contextmanager
-def noop_mount(size: int = DEFAULT_BYTES, *, lean: bool = False, keep: Path | None = None) -> Iterator[Path]:
+def noop_mount(size=DEFAULT_BYTES, *, lean=False, keep=None):
     """The mountpoint of a no-op filesystem in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="kafkafs-noop-") as directory:
         mountpoint = Path(directory)
@@ -155,14 +153,14 @@ def noop_mount(size: int = DEFAULT_BYTES, *, lean: bool = False, keep: Path | No
                 server.wait()
 
 
-def cat_seconds(path: Path) -> float:
+def cat_seconds(path):
     """The time that `cat path >/dev/null` takes, the process's start included."""
     start = time.perf_counter()
     subprocess.run(["cat", str(path)], stdout=subprocess.DEVNULL, check=True)
     return time.perf_counter() - start
 
 
-def main() -> None:
+def main():
     """The command line above."""
     parser = argparse.ArgumentParser(description="a FUSE filesystem that does no work")
     parser.add_argument("mountpoint", type=Path)

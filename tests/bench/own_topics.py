@@ -8,13 +8,13 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from storage.format.block import Record, RecordBlock
+from storage.format.block import Record
 from storage.format.messages import messages
 from storage.format.record_batch import encode_batch
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
-from tests.bench.case import Context, say
+from tests.bench.case import say
 from tests.bench.data import CACHE
 from tests.bench.measure import Row, call_seconds, run_seconds
 from tests.interop.kafka import HAVE_KAFKA, java
@@ -26,7 +26,7 @@ _PARTITIONS = 12  # that a consumer commits at once
 _TP = TopicPartition("__consumer_offsets", 0)
 
 
-def _commits(path: Path) -> int:
+def _commits(path):
     """A log of OffsetCommit records as 4.3 writes them, a batch a commit; how many."""
     dice, offset = random.Random(1), 0
     with path.open("wb") as file:
@@ -49,7 +49,7 @@ def _commits(path: Path) -> int:
     return offset
 
 
-def measure(context: Context) -> None:
+def measure(context):
     """Whole commands, start included; and the decoder alone, of records in memory."""
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="own-") as name:
         log_dir = Path(name) / "log"
@@ -73,6 +73,6 @@ def measure(context: Context) -> None:
             context.report.add(row, call_seconds(partial(_objects, blocks)))
 
 
-def _objects(blocks: list[RecordBlock]) -> int:
+def _objects(blocks):
     reader = messages(_TP.topic)
     return sum(1 for block in blocks for _ in reader.objects(block))

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from storage.directory.owned_dir import OwnedDir
 from storage.files import names
-from tests.bench.case import Context
 from tests.bench.data import CACHE
 from tests.bench.measure import Row, run_seconds
 from tests.bench.scale import shifted
@@ -28,14 +27,14 @@ PARTITION = "t-0"
 _LOADED = re.compile(r"Completed load of .*t-0.* in (\d+)ms")
 
 
-def measure(context: Context) -> None:
+def measure(context):
     """Logs of about 1 GiB, each segment all of `messages`, in batches of 16 KiB and of one record. Then reviving."""
     for partition, what in (("plain-0", ""), ("single-0", ", one-record batches")):
         _recovery(context, partition, what)
     _revive(context)
 
 
-def _recovery(context: Context, partition: str, what: str) -> None:
+def _recovery(context, partition, what):
     (filled,) = (context.log_dir / partition).glob("*.log")
     segments = max(1, round(LOG_BYTES / max(filled.stat().st_size, LOG_BYTES // 4)))
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="recovering-") as temporary:
@@ -69,7 +68,7 @@ def _recovery(context: Context, partition: str, what: str) -> None:
             _broker(context, root / "broker", log_dir / PARTITION, size, what)
 
 
-def _fill(partition: Path, filled: Path, segments: int, messages: int) -> int:
+def _fill(partition, filled, segments, messages):
     """Segments of the same batches with ascending offsets; their bytes."""
     for file in partition.glob(f"{0:020}.*"):
         file.unlink()
@@ -81,7 +80,7 @@ def _fill(partition: Path, filled: Path, segments: int, messages: int) -> int:
     return segments * len(data)
 
 
-def _make_unclean(log_dir: Path) -> None:
+def _make_unclean(log_dir):
     (log_dir / names.CLEAN_SHUTDOWN).unlink(missing_ok=True)
     (log_dir / names.RECOVERY_POINT_CHECKPOINT).write_text("0\n0\n")
     for kind in ("*.index", "*.timeindex", "*.snapshot"):
@@ -89,7 +88,7 @@ def _make_unclean(log_dir: Path) -> None:
             file.unlink()
 
 
-def _broker(context: Context, directory: Path, source: Path, size: int, what: str) -> None:
+def _broker(context, directory, source, size, what):
     broker = Broker(directory, {"log.retention.ms": "-1", "log.segment.bytes": str(LOG_BYTES)}, quick_jvm=False)
     try:
         Client(broker.start().address).create_topic("t")
@@ -113,7 +112,7 @@ def _broker(context: Context, directory: Path, source: Path, size: int, what: st
         broker.kill()
 
 
-def _revive(context: Context) -> None:
+def _revive(context):
     """A directory of one log of about 1 GiB in four segments, shut down cleanly; copies and links of it."""
     (filled,) = (context.log_dir / "plain-0").glob("*.log")
     segments = max(2, round(LOG_BYTES / max(filled.stat().st_size, LOG_BYTES // 4)))

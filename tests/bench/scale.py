@@ -12,7 +12,6 @@ from pathlib import Path
 from storage.format.batches import BatchTable, scan
 from storage.format.block import Record
 from storage.format.record_batch import encode_batch
-from tests.bench.case import Context
 from tests.bench.data import CACHE, START_MS
 from tests.bench.measure import Row, greatest_rss
 from tests.bench.noop_fuse import cat_seconds, noop_mount
@@ -24,7 +23,7 @@ TOPICS = 100
 LISTED = 200
 
 
-def many_partitions(context: Context) -> None:
+def many_partitions(context):
     """Ready time of 10,000 partitions, and `ls -lR` of 200; each segment is one small batch."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="many-") as temporary:
@@ -41,7 +40,7 @@ def many_partitions(context: Context) -> None:
         mount_seconds(context.report, log_dir, "mount of many partitions", context.runs, note)
 
 
-def _partitions(log_dir: Path, model: Path, count: int) -> Path:
+def _partitions(log_dir, model, count):
     log_dir.mkdir()
     files = list(model.iterdir())
     for number in range(count):
@@ -52,7 +51,7 @@ def _partitions(log_dir: Path, model: Path, count: int) -> Path:
     return log_dir
 
 
-def _listings(context: Context, log_dir: Path) -> None:
+def _listings(context, log_dir):
     floor = "no-op mount, ls -lR"
     for _ in range(context.runs):
         with noop_mount() as point:
@@ -62,7 +61,7 @@ def _listings(context: Context, log_dir: Path) -> None:
             _list(context, "ls -lR warm", tree.path, floor)
 
 
-def _list(context: Context, name: str, directory: Path, *compare: str) -> None:
+def _list(context, name, directory, *compare):
     time.sleep(1.1)  # for as long names may stay in the kernel's cache
     start = time.perf_counter()
     text = subprocess.run(["ls", "-lR", directory], stdout=subprocess.PIPE, check=True).stdout
@@ -72,7 +71,7 @@ def _list(context: Context, name: str, directory: Path, *compare: str) -> None:
     context.report.add(row, seconds / entries * 1000)
 
 
-def shifted(data: bytes, offset: int) -> bytearray:
+def shifted(data, offset):
     """Whole v2 batches with `offset` added to their base offsets, which no CRC covers."""
     out = bytearray(data)
     table = BatchTable.empty(4096)
@@ -85,7 +84,7 @@ def shifted(data: bytes, offset: int) -> bytearray:
     return out
 
 
-def write_large(partition: Path, plain: Path, messages: int, size_bytes: float) -> tuple[int, int]:
+def write_large(partition, plain, messages, size_bytes):
     """Copies of the one segment in `plain`, one after the other by their offsets: (how many, bytes of each)."""
     (log,) = plain.glob("*.log")
     data = log.read_bytes()
@@ -101,7 +100,7 @@ def write_large(partition: Path, plain: Path, messages: int, size_bytes: float) 
     return segments, len(data)
 
 
-def large_partition(context: Context) -> None:
+def large_partition(context):
     """Greatest resident memory of the mount while `cat` reads a partition of many full segments, txt and jsonl."""
     messages, plain = context.messages, context.log_dir / "plain-0"
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="large-") as temporary:

@@ -7,12 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.bench import broker
-from tests.bench.case import Context, say
+from tests.bench.case import say
 from tests.bench.data import CACHE, VALUE_BYTES
 from tests.bench.measure import Row
 from tests.interop.client import Client
@@ -26,10 +25,10 @@ WARM_UPS = int(os.environ.get("KAFKAFS_BENCH_WARM_UPS", "10"))
 class Job:
     """A job in a process of its own (spark_job.py), ready to be run again and again."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process):
         self._process = process
 
-    def seconds(self) -> float:
+    def seconds(self):
         """One run."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -42,7 +41,7 @@ class Job:
 
 
 @contextmanager
-def job(python: str | Path, given: Mapping[str, object]) -> Iterator[Job]:
+def job(python, given):
     """Starts a job's process; ends it afterwards."""
     command = [str(python), str(Path(__file__).with_name("spark_job.py")), json.dumps(given)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent.parent)}
@@ -55,7 +54,7 @@ def job(python: str | Path, given: Mapping[str, object]) -> Iterator[Job]:
         process.wait(60)
 
 
-def by_turns(context: Context, jobs: Sequence[tuple[Row, Job]]) -> None:
+def by_turns(context, jobs):
     """Each once, and again, so that all have the same minutes of the machine; the first runs are not counted."""
     for run in range(-WARM_UPS, context.runs):
         for row, one in jobs:
@@ -66,7 +65,7 @@ def by_turns(context: Context, jobs: Sequence[tuple[Row, Job]]) -> None:
                 context.report.add(row, seconds)
 
 
-def measure_export(context: Context) -> None:
+def measure_export(context):
     """Export to Parquet of all messages, by turns with Spark's Kafka source → write.parquet."""
     if not (HAVE_KAFKA and HAVE_SPARK_KAFKA):
         say("no Kafka, or no Spark Kafka source: nothing to measure")
@@ -87,7 +86,7 @@ def measure_export(context: Context) -> None:
         shutil.rmtree(targets, ignore_errors=True)
 
 
-def measure_sink(context: Context) -> None:
+def measure_sink(context):
     """Appending a fifth of the messages with each run, by turns with Spark's Kafka sink and a broker, and with a sink
     in Python that drops them: no such sink takes less."""
     if not (HAVE_KAFKA and HAVE_SPARK_KAFKA):
@@ -115,12 +114,7 @@ def measure_sink(context: Context) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _peer_and_ours(
-    context: Context,
-    messages: int,
-    rows: Sequence[tuple[str, str]],
-    given: Sequence[Mapping[str, object]],
-) -> None:
+def _peer_and_ours(context, messages, rows, given):
     """Runs Spark's own job and ours by turns. `rows`: the name of each, and what is shown of it; the peer first."""
     size = messages * (VALUE_BYTES + 1)
     with ExitStack() as stack:

@@ -12,14 +12,12 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 
-def main(text: str) -> None:
+def main(text):
     given = json.loads(text)
     if "processors" in given:
         os.sched_setaffinity(0, given["processors"])
@@ -47,13 +45,13 @@ def main(text: str) -> None:
     spark.stop()
 
 
-def kafka_export(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
+def kafka_export(spark, given):
     """Spark's own Kafka source, written as Parquet."""
     frame = spark.read.format("kafka").option("kafka.bootstrap.servers", given["broker"])
     return lambda: frame.option("subscribe", given["topic"]).load().write.parquet(given["target"])
 
 
-def kafkafs_export(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
+def kafkafs_export(spark, given):
     """Ours."""
     from kafkafs.spark.jobs.export import export
     from storage.types import TopicPartition
@@ -61,13 +59,13 @@ def kafkafs_export(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
     return lambda: export(spark, given["log_dir"], given["target"], [TopicPartition(given["topic"], 0)])
 
 
-def kafka_write(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
+def kafka_write(spark, given):
     """Appends messages to a broker's topic with Spark's own sink."""
     options = {"kafka.bootstrap.servers": given["broker"], "topic": given["topic"]}
     return lambda: _messages(spark, given).write.format("kafka").options(**options).save()
 
 
-def kafkafs_write(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
+def kafkafs_write(spark, given):
     """Ours, to a topic of a log directory."""
     from kafkafs.spark import register
 
@@ -76,35 +74,35 @@ def kafkafs_write(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
     return lambda: _messages(spark, given).write.save(**written)
 
 
-def dropping_write(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
+def dropping_write(spark, given):
     """What Spark takes to pass the messages to a sink in Python, which drops them."""
     from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
     from kafkafs.spark.python_workers import WorkerStart
 
     class Writer(DataSourceArrowWriter):
-        def __init__(self) -> None:
+        def __init__(self):
             self._start = WorkerStart()
 
-        def write(self, iterator: Any) -> WriterCommitMessage:
+        def write(self, iterator):
             for _ in iterator:
                 pass
             return WriterCommitMessage()
 
     class Dropped(DataSource):
-        def writer(self, _schema: Any, _overwrite: bool) -> Writer:
+        def writer(self, _schema, _overwrite):
             return Writer()
 
     spark.dataSource.register(Dropped)
     return lambda: _messages(spark, given).write.format("Dropped").mode("append").save()
 
 
-def _messages(spark: Any, given: dict[str, Any]) -> Any:
+def _messages(spark, given):
     """As many values of 100 bytes."""
     return spark.range(given["messages"]).selectExpr("cast(lpad(cast(id as string), 100, 'message ') as binary) value")
 
 
-def scan(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
+def scan(spark, given):
     """Counts messages and sums the lengths of their values, from either source."""
     if given["source"] == "kafkafs":
         from kafkafs.spark import register
@@ -113,10 +111,10 @@ def scan(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
     return _counted(spark, given)
 
 
-def _counted(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
+def _counted(spark, given):
     from pyspark.sql import functions
 
-    def run() -> None:
+    def run():
         frame = spark.read.format(given["source"]).options(**given["options"]).load()
         (row,) = frame.agg(functions.count("*"), functions.sum(functions.length("value"))).collect()
         if row[0] != given["messages"]:
@@ -125,7 +123,7 @@ def _counted(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
     return run
 
 
-def grouped(spark: Any, given: dict[str, Any]) -> Callable[[], object]:
+def grouped(spark, given):
     """Counts the messages of each key."""
     from kafkafs.spark import register
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import NamedTuple
 
 from tests.bench import broker
-from tests.bench.case import Context
 from tests.bench.measure import Row
 from tests.bench.spark import by_turns, job
 from tests.interop.kafka import HAVE_KAFKA
@@ -27,7 +26,7 @@ class Scan(NamedTuple):
     compare: tuple[str, ...] = ()
 
 
-def measure_scan(context: Context) -> None:
+def measure_scan(context):
     """All columns, and values alone."""
     files = {"path": str(context.log_dir), "subscribe": "plain"}
     values = {**files, "columns": "value"}
@@ -48,7 +47,7 @@ def measure_scan(context: Context) -> None:
         _by_turns(context, ours)
 
 
-def _by_turns(context: Context, scans: Sequence[Scan]) -> None:
+def _by_turns(context, scans):
     """Each has a Spark and two processors of its own, and rests while the others run."""
     processors = sorted(os.sched_getaffinity(0))
     with ExitStack() as stack:

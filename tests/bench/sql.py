@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from pathlib import Path
 
 from tests.bench import broker, data
-from tests.bench.case import Context, say
+from tests.bench.case import say
 from tests.bench.measure import Row, run_seconds
-from tests.bench.spark import Job, job
+from tests.bench.spark import job
 from tests.bench.through_mount import fresh, warm_page_cache
 from tests.interop.kafka import HAVE_KAFKA
-from tests.support.mounts import KAFKAFS, Mounted
+from tests.support.mounts import KAFKAFS
 
 _BATCH_SHARE = 107.5 / data.VALUE_BYTES  # bytes of the log for each of a value's
 _GROUPED = "SELECT key, count(*) FROM {} GROUP BY key"
@@ -26,34 +24,34 @@ _OURS = "sql, GROUP BY key"
 _FIRST, _AGAIN = "sql, 1 % of the time, first", "sql, 1 % of the time"
 
 
-def measure(context: Context) -> None:
+def measure(context):
     """Both questions."""
     _grouped(context)
     _of_a_time(context)
 
 
-def _duckdb(source: str) -> list[str]:
+def _duckdb(source):
     lines = f"read_json('{source}', format = 'newline_delimited')"
     query = f"COPY ({_GROUPED.format(lines)}) TO '/dev/null' (FORMAT csv)"
     return [sys.executable, "-c", f"import duckdb; duckdb.sql({query!r})"]
 
 
-def _grouped(context: Context) -> None:
+def _grouped(context):
     messages = context.messages
     log_dir = data.make(data.KEYED, messages)
     warm_page_cache(log_dir, data.KEYED)
     ours = [*KAFKAFS, "sql", str(log_dir), _GROUPED.format("keyed"), "--format", "csv"]
 
-    def add(name: str, shown: str, seconds: float, note: str = "start included") -> None:
+    def add(name, shown, seconds, note="start included"):
         compare = () if name == _OURS else (_OURS,)
         context.report.add(Row(name, shown, messages=messages, compare=compare, note=note), seconds)
 
-    def read_json(tree: Mounted) -> None:
+    def read_json(tree):
         lines = tree.path / "keyed" / "0" / "messages.jsonl"
         add("DuckDB, read_json of the mount", "read_json('MNT/…/messages.jsonl')", run_seconds(_duckdb(str(lines))))
 
     with ExitStack() as stack:
-        peers: list[Callable[[], None]] = []
+        peers = []
         tree = stack.enter_context(fresh(log_dir))
         peers.append(lambda: read_json(tree))
         given = {"job": "grouped", "options": {"path": str(log_dir), "subscribe": "keyed"}, "messages": messages}
@@ -73,12 +71,12 @@ def _grouped(context: Context) -> None:
                 peer()
 
 
-def _spark(spark: Job, add: Callable[[str, str, float, str], None]) -> None:
+def _spark(spark, add):
     shown = "spark.read.format('kafkafs').load().groupBy('key').count()"
     add("Spark, GROUP BY key", shown, spark.seconds(), "start excluded, two tasks at most")
 
 
-def _of_a_time(context: Context) -> None:
+def _of_a_time(context):
     messages = int(context.gigabytes * 1e9 / data.VALUE_BYTES / _BATCH_SHARE)
     if not data.made("plain-0", messages):
         say(f"data: {context.gigabytes:g} GB")
@@ -94,9 +92,9 @@ def _of_a_time(context: Context) -> None:
                 context.report.add(row, run_seconds(command, environment={"XDG_CACHE_HOME": cache}))
 
 
-def _size(log_dir: Path) -> float:
+def _size(log_dir):
     return sum(path.stat().st_size for path in (log_dir / "plain-0").glob("*.log")) / 1e9
 
 
-def _time(ms: int) -> str:
+def _time(ms):
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat()

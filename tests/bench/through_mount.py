@@ -9,21 +9,19 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from storage.format.block import Record
 from storage.format.record_batch import encode_batch
-from tests.bench.case import Context
 from tests.bench.data import START_MS, VALUE_BYTES, lines, sealed_end
-from tests.bench.measure import Report, Row, bytes_read, run_seconds
+from tests.bench.measure import Row, bytes_read, run_seconds
 from tests.bench.noop_fuse import cat_seconds, noop_mount
-from tests.support.mounts import KAFKAFS, Mounted, mounted
+from tests.support.mounts import KAFKAFS, mounted
 
 
 @contextmanager
-def fresh(log_dir: Path, cache_home: Path | None = None, *options: str) -> Iterator[Mounted]:
+def fresh(log_dir, cache_home=None, *options):
     """A mount that has seen nothing yet; with `cache_home`, one that finds what is cached there."""
     with tempfile.TemporaryDirectory(prefix="kafkafs-bench-") as temporary:
         point = Path(temporary) / "mnt"
@@ -31,13 +29,13 @@ def fresh(log_dir: Path, cache_home: Path | None = None, *options: str) -> Itera
             yield tree
 
 
-def warm_page_cache(log_dir: Path, *partitions: str) -> None:
+def warm_page_cache(log_dir, *partitions):
     for partition in partitions:
         for path in (log_dir / partition).iterdir():
             run_seconds(["cat", str(path)])
 
 
-def measure(context: Context) -> None:
+def measure(context):
     report, log_dir, messages, runs = context.report, context.log_dir, context.messages, context.runs
     size = context.size  # of messages.txt
     warm_page_cache(log_dir, "plain-0", "lz4-0", "zstd-0", "single-0", "sealed-0")
@@ -48,7 +46,7 @@ def measure(context: Context) -> None:
     sealed_messages = sealed_end(messages)
     sealed_bytes = sealed_messages * (VALUE_BYTES + 1)
 
-    def cat(name: str, tree: Mounted, path: str, *compare: str, note: str = "") -> None:
+    def cat(name, tree, path, *compare, note=""):
         file = tree.path / path
         seconds = cat_seconds(file)
         row = Row(name, f"cat MNT/{path} >/dev/null", [], file.stat().st_size, messages, note, (floor, *compare))
@@ -88,7 +86,7 @@ def measure(context: Context) -> None:
     _tail(report, log_dir, runs)
 
 
-def _cat_command(report: Report, log_dir: Path, messages: int, runs: int, size: int) -> None:
+def _cat_command(report, log_dir, messages, runs, size):
     for _ in range(runs):
         for kind in ("txt", "jsonl"):
             shell = f"{KAFKAFS[0]} cat {log_dir} plain/0 --format {kind} | cat >/dev/null"
@@ -103,8 +101,8 @@ def _cat_command(report: Report, log_dir: Path, messages: int, runs: int, size: 
             report.add(row, run_seconds(["bash", "-o", "pipefail", "-c", shell]))
 
 
-def _tail(report: Report, log_dir: Path, runs: int) -> None:
-    def tail(name: str, tree: Mounted, partition: str) -> None:
+def _tail(report, log_dir, runs):
+    def tail(name, tree, partition):
         file = tree.path / partition / "0" / "messages.txt"
         before = bytes_read(tree.pid)
         seconds = run_seconds(["tail", "-n", "10", str(file)])
@@ -124,7 +122,7 @@ def _tail(report: Report, log_dir: Path, runs: int) -> None:
                 tail("tail -n 10 of one segment after a remount", tree, "plain")
 
 
-def mount_seconds(report: Report, log_dir: Path, name: str, runs: int, note: str) -> None:
+def mount_seconds(report, log_dir, name, runs, note):
     """From starting the command to the first listing of the mountpoint."""
     for _ in range(runs):
         start = time.perf_counter()
@@ -135,7 +133,7 @@ def mount_seconds(report: Report, log_dir: Path, name: str, runs: int, note: str
         report.add(row, seconds)
 
 
-def start(context: Context) -> None:
+def start(context):
     """Whole processes that have next to nothing to do, in a directory of one message; beside numpy's import."""
     one_thread = {"OPENBLAS_NUM_THREADS": "1"}  # as kafkafs has it
     floor = "import numpy"

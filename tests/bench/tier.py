@@ -14,12 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import cramjam
@@ -32,12 +30,12 @@ from storage.files.names import FileKind
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.tier.blocks import BlockCache
-from storage.tier.object_places import Directory, Entry, Place, Url
-from storage.tier.remote_segments import RemoteFile, RemoteSegment
+from storage.tier.object_places import Directory, Url
+from storage.tier.remote_segments import RemoteSegment
 from storage.tier.tier import Tier
 from storage.types import TopicPartition
 from tests.bench import data
-from tests.bench.case import Context, say
+from tests.bench.case import say
 from tests.bench.measure import Row
 from tests.support.aiven_objects import RsaKey, Style, random_id, write
 
@@ -48,7 +46,7 @@ LAST = 10
 ALONE = "cryptography + zstd"
 
 
-def made(context: Context) -> Path:
+def made(context):
     """The directory with `log`, `tier` and `key.pem`; made if it is not there yet."""
     source = data.make(PARTITION.dir_name, context.messages)
     target = data.CACHE / f"tier-{context.messages}"
@@ -75,7 +73,7 @@ def made(context: Context) -> Path:
     return target
 
 
-def measure(context: Context) -> None:
+def measure(context):
     """Reading takes the processor seconds of one core; the last messages, what someone waits for them."""
     made_at = made(context)
     packed = _packed(made_at)
@@ -89,17 +87,17 @@ def measure(context: Context) -> None:
 
 
 @contextmanager
-def _opened(made_at: Path, place: str) -> Iterator[Tier]:
+def _opened(made_at, place):
     with tempfile.TemporaryDirectory(dir=data.CACHE) as cache:
         yield Tier([place], {"key": made_at / "key.pem"}, BlockCache(directory=Path(cache)))
 
 
-def _logs(tier: Tier) -> Iterator[RemoteFile]:
+def _logs(tier):
     for segment in tier.segments(PARTITION.topic, PARTITION.partition):
         yield segment.content.parts[FileKind.LOG]
 
 
-def _cold_read(context: Context, made_at: Path) -> None:
+def _cold_read(context, made_at):
     with _opened(made_at, str(made_at / "tier")) as tier:
         start, size = time.process_time(), 0
         for log in _logs(tier):
@@ -109,7 +107,7 @@ def _cold_read(context: Context, made_at: Path) -> None:
     context.report.add(row, seconds)
 
 
-def _packed(made_at: Path) -> list[tuple[bytes, bytes, int]]:
+def _packed(made_at):
     """The same chunks, compressed and encrypted with another key: IV, bytes, and the size before."""
     cipher, found = AESGCM(bytes(32)), []
     with _opened(made_at, str(made_at / "tier")) as tier:
@@ -120,7 +118,7 @@ def _packed(made_at: Path) -> list[tuple[bytes, bytes, int]]:
     return found
 
 
-def _alone(context: Context, packed: list[tuple[bytes, bytes, int]]) -> None:
+def _alone(context, packed):
     cipher = AESGCM(bytes(32))
     start = time.process_time()
     for iv, chunk, size in packed:
@@ -131,17 +129,17 @@ def _alone(context: Context, packed: list[tuple[bytes, bytes, int]]) -> None:
     context.report.add(row, seconds)
 
 
-def _last(context: Context, made_at: Path, kind: type[Place], place: str, what: str) -> None:
+def _last(context, made_at, kind, place, what):
     """From opening the log directory to the last messages, nothing of the tier in a cache."""
-    read: list[int] = []
-    listed: list[str] = []
+    read = []
+    listed = []
     entries_of, read_of = kind.entries, kind.read
 
-    def entries(place: Place, key: str) -> list[Entry]:
+    def entries(place, key):
         listed.append(key)
         return entries_of(place, key)
 
-    def noted(place: Place, key: str, position: int, size: int) -> bytes:
+    def noted(place, key, position, size):
         found = read_of(place, key, position, size)
         read.append(len(found))
         return found
@@ -159,12 +157,12 @@ def _last(context: Context, made_at: Path, kind: type[Place], place: str, what: 
 
 
 @contextmanager
-def _bucket(directory: Path) -> Iterator[str | None]:
+def _bucket(directory):
     """The URL of a copy of a directory in moto's S3 server; None where moto or s3fs is not installed."""
     if find_spec("moto") is None or find_spec("s3fs") is None:
         yield None
         return
-    import s3fs  # type: ignore[import-untyped, unused-ignore]
+    import s3fs
 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -178,7 +176,7 @@ def _bucket(directory: Path) -> Iterator[str | None]:
                 with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                     break
                 time.sleep(0.1)
-            bucket: Any = s3fs.S3FileSystem()
+            bucket = s3fs.S3FileSystem()
             bucket.mkdir("bench")
             bucket.put(f"{directory}/", "bench/tier/", recursive=True)
             yield "s3://bench/tier"

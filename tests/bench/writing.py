@@ -11,11 +11,9 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.bench.case import Context
 from tests.bench.data import CACHE, VALUE_BYTES, lines
 from tests.bench.measure import Row, run_seconds
 from tests.bench.noop_fuse import SINK, noop_mount
@@ -30,7 +28,7 @@ OPENED = 10_000
 
 
 @contextmanager
-def appendable() -> Iterator[tuple[Path, Path]]:
+def appendable():
     """A new log directory with the topic t of one partition, mounted read-write: its mountpoint, the directory."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="writing-") as temporary:
@@ -40,7 +38,7 @@ def appendable() -> Iterator[tuple[Path, Path]]:
             yield tree.path, log_dir
 
 
-def cat_lines(file: Path, messages: int) -> float:
+def cat_lines(file, messages):
     """Seconds that `cat lines > file` takes, the process's start included."""
     start = time.perf_counter()
     with file.open("ab", buffering=0) as out:
@@ -48,7 +46,7 @@ def cat_lines(file: Path, messages: int) -> float:
     return time.perf_counter() - start
 
 
-def one_by_one(file: Path, count: int) -> float:
+def one_by_one(file, count):
     """Seconds for `count` writes of a line to one open file."""
     descriptor = os.open(file, os.O_WRONLY | os.O_APPEND)
     try:
@@ -60,7 +58,7 @@ def one_by_one(file: Path, count: int) -> float:
         os.close(descriptor)
 
 
-def opened_for_each(file: Path, count: int) -> float:
+def opened_for_each(file, count):
     """Seconds for `count` times open, write of a line, close."""
     start = time.perf_counter()
     for _ in range(count):
@@ -70,14 +68,14 @@ def opened_for_each(file: Path, count: int) -> float:
     return time.perf_counter() - start
 
 
-def measure(context: Context) -> None:
+def measure(context):
     """`messages` lines by cat; one by one and opened for each as many as above, or fewer if those are few."""
     messages, size, report = context.messages, context.size, context.report
     lines(messages)
     each, opened = min(EACH, messages // 10), min(OPENED, messages // 20)
 
-    def take(point: Path, name: str, file: str, note: str, compare: tuple[str, ...] = ()) -> None:
-        def row(what: str, command: str, count: int, *others: str) -> Row:
+    def take(point, name, file, note, compare=()):
+        def row(what, command, count, *others):
             against = tuple(f"{what}, {other}" for other in compare)
             return Row(f"{what}, {name}", command, [], count * len(LINE), count, note, (*against, *others))
 
@@ -106,7 +104,7 @@ def measure(context: Context) -> None:
         _produce(context)
 
 
-def _produce(context: Context) -> None:
+def _produce(context):
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="writing-") as temporary:
         broker = Broker(Path(temporary), {"log.retention.ms": "-1"}, quick_jvm=False).start()
         try:

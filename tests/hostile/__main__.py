@@ -14,13 +14,13 @@ from tests.hostile.trial import load_modules, run_seed
 _ONE_MOUNT_IN = 40
 
 
-def say(text: str) -> None:
+def say(text):
     """Prints at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=1)
     parser.add_argument("--seed", type=int)

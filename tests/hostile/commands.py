@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 # {log}: the directory; {tp}, {topic}: a partition and a topic that it had; {out}: a place that does not exist yet;
 # {file}: a file of a partition. A command with several calls is tried with each.
-READS: Final[dict[str, tuple[str, ...]]] = {
+READS = {
     "cat": (
         "{log} {tp}", "{log} {tp} --format jsonl", "{log} {tp} --format decoded", "{log} {topic} --latest",
         "{log} {tp} --format log", "{log} {tp} --key k", "{log} {tp} --offsets 5-9 --isolation read_committed",
@@ -34,7 +32,7 @@ READS: Final[dict[str, tuple[str, ...]]] = {
     "transactions": ("{log}",),
     "verify": ("{log}", "{log} --notes --json", "{log} --tier {log}"),
 }  # fmt: skip
-CHANGES: Final[dict[str, tuple[str, ...]]] = {
+CHANGES = {
     "append": ("{log} {tp}",),
     "compact": ("{log} {tp}",),
     "groups": ("{log} g1 --reset-to earliest --topic {topic}",),
@@ -46,8 +44,8 @@ CHANGES: Final[dict[str, tuple[str, ...]]] = {
     "topics delete": ("{log} {topic}",),
 }
 # What these print is the content of files, byte for byte.
-RAW: Final = ("cat", "dump", "fetch")
-NOT_TRIED: Final = {
+RAW = ("cat", "dump", "fetch")
+NOT_TRIED = {
     "assign": "reads no log directory",
     "completion": "reads no log directory",
     "mount": "tried apart, as a mount",

@@ -8,20 +8,18 @@ import random
 import shutil
 import socket
 import stat
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from storage.format.batches import MOST_BATCH_BYTES
 from tests.support.large_batches import large_batch
 from tests.support.replaced_files import plausible
 
-_GIANT_BYTES: Final = 1 << 40
-_MOST_COPIED_BYTES: Final = 64 << 20  # a giant that was cut is still one
-_ESCAPE: Final = "\x1b]0;evil\x07\x1b[2J"
-_NUMBERS: Final = (0, 1, -1, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 10**30)
-_CHECKPOINTS: Final = (
+_GIANT_BYTES = 1 << 40
+_MOST_COPIED_BYTES = 64 << 20  # a giant that was cut is still one
+_ESCAPE = "\x1b]0;evil\x07\x1b[2J"
+_NUMBERS = (0, 1, -1, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 10**30)
+_CHECKPOINTS = (
     "recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint",
     "cleaner-offset-checkpoint",
 )  # fmt: skip
@@ -35,23 +33,23 @@ class Place:
     outside: Path
     dice: random.Random
 
-    def file(self) -> Path:
+    def file(self):
         """Any file, of the directory itself or of a partition."""
         return self.dice.choice(sorted(path for path in self.log_dir.rglob("*") if stat.S_ISREG(path.lstat().st_mode)))
 
-    def partition(self) -> Path:
+    def partition(self):
         """Any partition's directory."""
         found = sorted(path for path in self.log_dir.iterdir() if stat.S_ISDIR(path.lstat().st_mode))
         return self.dice.choice(found or [self.log_dir])
 
 
-def _content(path: Path) -> bytearray:
+def _content(path):
     if path.stat().st_size > _MOST_COPIED_BYTES:
         raise OSError(errno.EFBIG, "an earlier mutation has made it a giant", os.fspath(path))
     return bytearray(path.read_bytes())
 
 
-def _bit(place: Place) -> None:
+def _bit(place):
     path = place.file()
     data = _content(path)
     if data:
@@ -59,17 +57,17 @@ def _bit(place: Place) -> None:
         path.write_bytes(data)
 
 
-def _garbage(place: Place) -> None:
+def _garbage(place):
     path, size = place.file(), place.dice.choice((0, 1, 13, 61, 5000))
     path.write_bytes(place.dice.randbytes(size))
 
 
-def _cut(place: Place) -> None:
+def _cut(place):
     path = place.file()
     os.truncate(path, place.dice.randrange(path.stat().st_size + 1))
 
 
-def _overwritten(place: Place) -> None:
+def _overwritten(place):
     """Random bytes within a file."""
     path = place.file()
     data = _content(path)
@@ -78,11 +76,11 @@ def _overwritten(place: Place) -> None:
     path.write_bytes(data)
 
 
-def _giant(place: Place) -> None:
+def _giant(place):
     os.truncate(place.file(), _GIANT_BYTES)
 
 
-def _large_batch(place: Place) -> None:
+def _large_batch(place):
     """A batch with a right CRC, of up to 2 GiB in a hole, at the end of a .log."""
     path = place.dice.choice(sorted(place.log_dir.rglob("*.log")))
     with path.open("ab") as file:
@@ -91,7 +89,7 @@ def _large_batch(place: Place) -> None:
         file.truncate(start + size)
 
 
-def _linked_file(place: Place) -> None:
+def _linked_file(place):
     path = place.file()
     alike = place.outside / path.name  # what it has could be that file's
     target = place.dice.choice(
@@ -104,20 +102,20 @@ def _linked_file(place: Place) -> None:
     path.symlink_to(target)
 
 
-def _linked_directory(place: Place) -> None:
+def _linked_directory(place):
     path = place.partition()
     if path != place.log_dir:
         shutil.rmtree(path)
         path.symlink_to(place.dice.choice((place.outside, place.outside / path.name, path, place.log_dir)))
 
 
-def _fifo(place: Place) -> None:
+def _fifo(place):
     path = place.file()
     path.unlink()
     os.mkfifo(path)
 
 
-def _socket(place: Place) -> None:
+def _socket(place):
     path = place.file()
     path.unlink()
     with socket.socket(socket.AF_UNIX) as one:
@@ -128,23 +126,23 @@ def _socket(place: Place) -> None:
             os.close(here)
 
 
-def _directory(place: Place) -> None:
+def _directory(place):
     path = place.file()
     path.unlink()
     path.mkdir()
 
 
-def _mode(place: Place) -> None:
+def _mode(place):
     place.dice.choice((place.file(), place.partition())).chmod(place.dice.choice((0, 0o200, 0o400, 0o444)))
 
 
-def _owner(place: Place) -> None:
+def _owner(place):
     os.chown(place.file(), place.dice.choice((0, 1, 65533)), 0)
 
 
-def _added(place: Place) -> None:
+def _added(place):
     """A name that no broker would give."""
-    name: bytes = place.dice.choice(
+    name = place.dice.choice(
         (
             b"\xff\xfe-0", _ESCAPE.encode() + b"-0", b"x" * 249 + b"-0", b"t-2147483647", b"t-99999999999", b"-0",
             b"t-",
@@ -160,12 +158,12 @@ def _added(place: Place) -> None:
         shutil.copytree(place.partition(), path, symlinks=True, copy_function=_copied)
 
 
-def _copied(source: str, target: str) -> None:
+def _copied(source, target):
     if stat.S_ISREG(os.lstat(source).st_mode) and os.lstat(source).st_size <= _MOST_COPIED_BYTES:
         shutil.copyfile(source, target)
 
 
-def _temporary(place: Place) -> None:
+def _temporary(place):
     """A link where something is written first, or cleaned up later."""
     path, suffix = place.file(), place.dice.choice((".tmp", ".deleted", ".cleaned", ".swap"))
     link = path.with_name(path.name + suffix)
@@ -173,13 +171,13 @@ def _temporary(place: Place) -> None:
         link.symlink_to(place.dice.choice((place.outside / "secret", place.outside / "new")))
 
 
-def _set_aside(place: Place) -> None:
+def _set_aside(place):
     link = place.log_dir / f"t-0.{'c' * 32}{place.dice.choice(('-delete', '-stray', '-future'))}"
     if not os.path.lexists(link):
         link.symlink_to(place.outside)
 
 
-def _numbers(place: Place) -> None:
+def _numbers(place):
     """A checkpoint with a number that cannot be."""
     path = place.log_dir / place.dice.choice(_CHECKPOINTS)
     topic, _, number = place.partition().name.rpartition("-")
@@ -188,7 +186,7 @@ def _numbers(place: Place) -> None:
     path.write_text(f"0\n1\n{topic or 't'} {number or 0} {value}\n")
 
 
-def _text(place: Place) -> None:
+def _text(place):
     """A small file with escapes, or with text that does not end."""
     path = place.dice.choice((place.log_dir / "meta.properties", place.partition() / "topic.properties"))
     if path.is_symlink() or path.is_dir():
@@ -198,13 +196,13 @@ def _text(place: Place) -> None:
     path.write_text("\n".join(place.dice.sample(lines, 3)) + "\n")
 
 
-MUTATIONS: Final[tuple[Callable[[Place], None], ...]] = (
+MUTATIONS = (
     _bit, _bit, _bit, _garbage, _cut, _overwritten, _overwritten, _giant, _large_batch, _linked_file,
     _linked_directory, _fifo, _socket, _directory, _mode, _owner, _added, _temporary, _set_aside, _numbers, _text,
 )  # fmt: skip
 
 
-def mutate(place: Place) -> list[str]:
+def mutate(place):
     """Makes one to four mutations; returns their names."""
     made = []
     for _ in range(place.dice.choice((1, 1, 2, 3, 4))):

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MINUTES = 0.6
 
 
-def all_commands() -> set[str]:
+def all_commands():
     """Every command's name, a group's with its own before it."""
     found = set()
     for name, command in main.commands.items():
@@ -26,12 +26,12 @@ def all_commands() -> set[str]:
     return found
 
 
-def test_every_command_is_tried() -> None:
+def test_every_command_is_tried():
     assert {*commands.READS, *commands.CHANGES, *commands.NOT_TRIED} == all_commands()
 
 
 @pytest.mark.parametrize("first", [1, pytest.param(11, marks=pytest.mark.nightly)])
-def test_seeds(first: int, tmp_path: Path) -> None:
+def test_seeds(first, tmp_path):
     """In a process of its own: it forks, and must not have the threads of other tests."""
     program = (
         "import sys, tempfile; from pathlib import Path; from tests.hostile.trial import load_modules, run_seed\n"
@@ -45,7 +45,7 @@ def test_seeds(first: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_new_seeds() -> None:
+def test_new_seeds():
     command = [sys.executable, "-m", "tests.hostile", "--minutes", str(MINUTES)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60 * MINUTES + 300)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
@@ -54,7 +54,7 @@ def test_new_seeds() -> None:
 
 @requires_fuse
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 5))])
-def test_mounts(seed: int, tmp_path: Path) -> None:
+def test_mounts(seed, tmp_path):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     result = run_seed(seed, scratch, mounts=True)

@@ -16,10 +16,8 @@ import stat
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 import kafkafs
 import storage
@@ -29,24 +27,24 @@ from tests.support.fixtures import FIXTURES
 from tests.support.mounts import mounted
 from tests.support.replaced_files import SECRET as OUTSIDE_SECRET
 
-SECRET: Final = OUTSIDE_SECRET.encode()
+SECRET = OUTSIDE_SECRET.encode()
 
-_HANG_S: Final = 60
-_WALK_S: Final = 30  # of a tree, in which each of hundreds of files may take a second
-_MOST_RSS_BYTES: Final = 1 << 30
-_MOST_FILE_BYTES: Final = 1 << 30  # of what a command writes
-_NOBODY: Final = 65534
-_LOGS: Final = ("groups", "tiered", "schemas", "transactions", "compaction-after")
-_MOST_PARTITIONS: Final = 4
-_EXIT_CODES: Final = (0, 1, 2, 3, 4)
+_HANG_S = 60
+_WALK_S = 30  # of a tree, in which each of hundreds of files may take a second
+_MOST_RSS_BYTES = 1 << 30
+_MOST_FILE_BYTES = 1 << 30  # of what a command writes
+_NOBODY = 65534
+_LOGS = ("groups", "tiered", "schemas", "transactions", "compaction-after")
+_MOST_PARTITIONS = 4
+_EXIT_CODES = (0, 1, 2, 3, 4)
 # For a terminal: C0 without tab and newline, DEL, and C1 in UTF-8.
-_CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
-_CALLS_A_SEED: Final = 8
-_ENCODINGS: Final = (
+_CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
+_CALLS_A_SEED = 8
+_ENCODINGS = (
     "utf-8-sig", "utf-16-le", "utf-16-be", "latin-1", "ascii", "idna", "unicode_escape", "raw_unicode_escape",
 )  # fmt: skip
-_ABOUT_THE_MOUNT: Final = ("@help", "@metrics", "@status.json")
-_NOT_LOADED: Final = ("kafkafs.__main__", "kafkafs.spark", "kafkafs.mounting", "kafkafs.cli.spark")
+_ABOUT_THE_MOUNT = ("@help", "@metrics", "@status.json")
+_NOT_LOADED = ("kafkafs.__main__", "kafkafs.spark", "kafkafs.mounting", "kafkafs.cli.spark")
 
 
 @dataclass(slots=True)
@@ -62,7 +60,7 @@ class Result:
     most_rss_bytes: int = 0
 
 
-def load_modules() -> None:
+def load_modules():
     """Imports what commands import later: another user may not be able to read this Python's files."""
     for package in (kafkafs, storage):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -74,7 +72,7 @@ def load_modules() -> None:
         codecs.lookup(encoding)
 
 
-def run_seed(seed: int, scratch: Path, *, mounts: bool = False) -> Result:
+def run_seed(seed, scratch, *, mounts=False):
     """Makes the directory of a seed below `scratch`, tries commands, or with `mounts` a mount, and removes it."""
     dice, result = random.Random(seed), Result(seed)
     place = _made(dice, scratch)
@@ -96,7 +94,7 @@ def run_seed(seed: int, scratch: Path, *, mounts: bool = False) -> Result:
     return result
 
 
-def _made(dice: random.Random, scratch: Path) -> mutations.Place:
+def _made(dice, scratch):
     """A small copy of a fixture, and a tree outside with a secret."""
     source = FIXTURES / dice.choice(_LOGS) / "log"
     log_dir, outside = scratch / "log", scratch / "outside"
@@ -120,9 +118,9 @@ def _made(dice: random.Random, scratch: Path) -> mutations.Place:
     return mutations.Place(log_dir, outside, dice)
 
 
-def _state(tree: Path) -> list[tuple[object, ...]]:
+def _state(tree):
     """Everything about the files of a tree but access times."""
-    found: list[tuple[object, ...]] = []
+    found = []
     for path in sorted(os.walk(os.fsencode(tree))):
         for name in (b".", *path[1], *path[2]):
             at = path[0] + b"/" + name
@@ -131,7 +129,7 @@ def _state(tree: Path) -> list[tuple[object, ...]]:
     return sorted(found, key=str)
 
 
-def _calls(dice: random.Random) -> Iterator[tuple[str, str]]:
+def _calls(dice):
     """Commands with their arguments, those that change something last."""
     reads = [(name, text) for name, texts in commands.READS.items() for text in texts]
     changes = [(name, text) for name, texts in commands.CHANGES.items() for text in texts]
@@ -139,7 +137,7 @@ def _calls(dice: random.Random) -> Iterator[tuple[str, str]]:
     yield dice.choice(changes)
 
 
-def _call(call: tuple[str, str], place: mutations.Place, scratch: Path, result: Result) -> None:
+def _call(call, place, scratch, result):
     name, text = call
     topics = [path.name for path in sorted(place.log_dir.iterdir()) if re.fullmatch(r".*-[0-9]{1,5}", path.name)]
     topic, _, number = place.dice.choice(topics or ["t-0"]).rpartition("-")
@@ -166,7 +164,7 @@ def _call(call: tuple[str, str], place: mutations.Place, scratch: Path, result: 
     out.with_name("out.json").unlink(missing_ok=True)
 
 
-def _holds_secret(path: Path) -> bool:
+def _holds_secret(path):
     return path.stat().st_size < _MOST_FILE_BYTES and SECRET in path.read_bytes()
 
 
@@ -180,7 +178,7 @@ class _Ended:
     rss_bytes: int
 
 
-def _judged(name: str, ended: _Ended) -> Iterator[str]:
+def _judged(name, ended):
     if ended.code is None:
         yield f"did not end within {_HANG_S} s"
     elif ended.code not in _EXIT_CODES:
@@ -197,11 +195,11 @@ def _judged(name: str, ended: _Ended) -> Iterator[str]:
         yield f"control characters: {found[0]!r}"
 
 
-def _forked(arguments: list[str], scratch: Path, uid: int | None) -> _Ended:
+def _forked(arguments, scratch, uid):
     """Runs a command in a child of this process, whose modules are loaded already."""
     stdout, stderr = scratch / "stdout", scratch / "stderr"
 
-    def command() -> None:
+    def command():
         main(arguments, prog_name="kafkafs")
 
     with stdout.open("wb") as out, stderr.open("wb") as err:
@@ -221,7 +219,7 @@ def _forked(arguments: list[str], scratch: Path, uid: int | None) -> _Ended:
         time.sleep(0.002)
 
 
-def _child(command: Callable[[], None], stdout: int, stderr: int, uid: int | None) -> None:
+def _child(command, stdout, stderr, uid):
     code = 70
     try:
         null = os.open(os.devnull, os.O_RDONLY)
@@ -246,7 +244,7 @@ def _child(command: Callable[[], None], stdout: int, stderr: int, uid: int | Non
         os._exit(code)
 
 
-def _mount(place: mutations.Place, scratch: Path, result: Result) -> None:
+def _mount(place, scratch, result):
     """A mount, read-only or writable: everything in it is listed and its beginning read."""
     write, mnt = place.dice.random() < 0.5, scratch / "mnt"
     before = [] if write else _state(place.log_dir)
@@ -276,7 +274,7 @@ def _mount(place: mutations.Place, scratch: Path, result: Result) -> None:
         result.faults.append("a read-only mount changed the directory")
 
 
-def _walk_in_a_child(mnt: Path, scratch: Path, result: Result) -> None:
+def _walk_in_a_child(mnt, scratch, result):
     """Walks the tree in another process, which is killed if a call of it hangs. The files about the mount itself can be
     read whatever the log directory holds."""
     report = scratch / "walked"
@@ -304,7 +302,7 @@ def _walk_in_a_child(mnt: Path, scratch: Path, result: Result) -> None:
     result.faults += [f"{name} could not be read" for name in _ABOUT_THE_MOUNT if repr(name) not in names]
 
 
-def _walk(mnt: Path) -> None:
+def _walk(mnt):
     """Opens everything, as far as it comes in its time, and prints the names of what could be read; errors are
     answers."""
     secrets, end = 0, time.monotonic() + _WALK_S

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 from storage.files.names import CLUSTER_METADATA_TOPIC
-from storage.verify.findings import Finding, Severity
+from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
-from tests.interop.kafka import Broker, dump_log_segments, run_tool
+from tests.interop.kafka import dump_log_segments, run_tool
 
 # What a broker logs when it repairs, rebuilds or sets something aside (LogManager, LogLoader, LogSegment, UnifiedLog).
 _MENDING = (
@@ -17,12 +14,12 @@ _MENDING = (
 )  # fmt: skip
 
 
-def told_since(broker: Broker, said: int) -> str:
+def told_since(broker, said):
     """The broker's log from that position on."""
     return broker.log_text()[said:]
 
 
-def adopted_as_it_is(text: str) -> None:
+def adopted_as_it_is(text):
     """The broker's log reports a clean shutdown, and no repairs or strays; its metadata log, which it always
     checks, left aside."""
     assert "since clean shutdown file was found" in text
@@ -30,7 +27,7 @@ def adopted_as_it_is(text: str) -> None:
     assert not [line for line in lines if any(word in line.lower() for word in _MENDING)]
 
 
-def faults(log_dir: Path) -> list[Finding]:
+def faults(log_dir):
     """What `verify` finds, without the notes about the metadata log, whose indexes Kafka 4.4.0 leaves preallocated."""
     metadata = log_dir / f"{CLUSTER_METADATA_TOPIC}-0"
     return [
@@ -38,7 +35,7 @@ def faults(log_dir: Path) -> list[Finding]:
     ]
 
 
-def dumps_without_a_finding(partitions: Sequence[Path]) -> None:
+def dumps_without_a_finding(partitions):
     """Kafka's DumpLogSegments reads all records, compares the indexes with them, and finds no fault."""
     logs = [path for partition in partitions for path in sorted(partition.glob("*.log"))]
     indexes = [path for partition in partitions for path in sorted(partition.glob("*index"))]

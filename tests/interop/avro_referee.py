@@ -15,10 +15,7 @@ import lzma
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
 
 import pytest
 
@@ -32,7 +29,7 @@ SOURCE = Path(__file__).with_name("AvroReferee.java")
 CACHE = DOWNLOADS / "avro-1.12.1"
 
 
-def _missing() -> str:
+def _missing():
     if not (CACHE / "avro-1.12.1.jar").exists():
         return f"needs Java's Avro in {CACHE}: tests/run.sh fetches it"
     return "" if shutil.which("javac") else "needs a JDK (javac)"
@@ -44,7 +41,7 @@ requires_avro = pytest.mark.skipif(bool(_missing()) and not REQUIRED, reason=_mi
 class Referee:
     """A running one."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         if why := _missing():
             raise RuntimeError(why)
         self._process = subprocess.Popen(
@@ -52,14 +49,14 @@ class Referee:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, kind, error, at):
         self._process.kill()
         self._process.communicate()
 
-    def read(self, question: bytes) -> dict[str, Any]:
+    def read(self, question):
         """Its answer (AvroReferee.java)."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -67,25 +64,23 @@ class Referee:
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         assert answer, "the referee has ended"
-        found: dict[str, Any] = json.loads(answer)
-        return found
+        return json.loads(answer)
 
 
-def question_of(writer: str, reader: str, data: Sequence[bytes]) -> bytes:
+def question_of(writer, reader, data):
     """The question what the second schema reads of data of the first."""
     question = {"writer": writer, "reader": reader, "data": [base64.b64encode(value).decode() for value in data]}
     return json.dumps(question).encode()
 
 
-def digest_of(question: bytes) -> str:
+def digest_of(question):
     """Identifies a question whose answer is recorded."""
     return hashlib.sha256(question).hexdigest()[:16]
 
 
-def recorded(fixture: Path) -> dict[str, dict[str, Any]]:
+def recorded(fixture):
     """The answers in the fixture, by digest of the question."""
-    answers: dict[str, dict[str, Any]] = json.loads(lzma.decompress((fixture / "answers.json.xz").read_bytes()))
-    return answers
+    return json.loads(lzma.decompress((fixture / "answers.json.xz").read_bytes()))
 
 
 README = """\
@@ -94,7 +89,7 @@ README = """\
 """
 
 
-def main(directory: Path) -> None:
+def main(directory):
     fixture = directory / "avro"
     fixture.mkdir(parents=True)
     answers = {}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
@@ -28,11 +27,11 @@ class Message(NamedTuple):
 class Client:
     """Synchronous calls to one broker. Each opens its own connections: slow, but simple, with nothing to close."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address):
         self.address = address
 
-    def _with_admin(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        async def run() -> T:
+    def _with_admin(self, work):
+        async def run():
             admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
             await admin.start()
             try:
@@ -42,20 +41,20 @@ class Client:
 
         return asyncio.run(run())
 
-    def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, object] | None = None) -> None:
+    def create_topic(self, topic, partitions=1, config=None):
         """Creates a topic with one replica and waits for its partitions; error codes are raised."""
         self.create_topics({topic: (partitions, config or {})})
         for partition in range(partitions):
             self.offsets(topic, partition)
 
-    def create_topics(self, topics: Mapping[str, tuple[int, Mapping[str, object]]], replicas: int = 1) -> None:
+    def create_topics(self, topics, replicas=1):
         """Creates many topics, of (partitions, configuration), in one request, and waits for their partitions."""
         new = [
             NewTopic(topic, partitions, replicas, topic_configs={key: str(value) for key, value in config.items()})
             for topic, (partitions, config) in topics.items()
         ]
 
-        async def work(admin: Any) -> None:
+        async def work(admin):
             answer = await admin.create_topics(new, timeout_ms=120_000)
             errors = [error for error in answer.topic_errors if error[1]]
             # Before Kafka 4.1 segment.bytes itself may be as small.
@@ -72,41 +71,41 @@ class Client:
         for topic, (partitions, _) in topics.items():
             self.offsets(topic, partitions - 1)
 
-    def delete_topic(self, topic: str) -> None:
+    def delete_topic(self, topic):
         """Delete a topic."""
         self._with_admin(lambda admin: admin.delete_topics([topic]))
 
-    def delete_records(self, topic: str, partition: int, before: int) -> None:
+    def delete_records(self, topic, partition, before):
         """Move the log start offset (kafka-delete-records)."""
         from aiokafka.admin import RecordsToDelete
 
         target = {TopicPartition(topic, partition): RecordsToDelete(before_offset=before)}
         self._with_admin(lambda admin: admin.delete_records(target))
 
-    def topics(self) -> dict[str, int]:
+    def topics(self):
         """Number of partitions by topic, internal ones included."""
 
-        async def work(admin: Any) -> dict[str, int]:
+        async def work(admin):
             described = await admin.describe_topics()
             return {topic["topic"]: len(topic["partitions"]) for topic in described}
 
         return self._with_admin(work)
 
-    def topic_config(self, topic: str) -> dict[str, str]:
+    def topic_config(self, topic):
         """A topic's own settings (config source 1: DYNAMIC_TOPIC_CONFIG)."""
 
-        async def work(admin: Any) -> dict[str, str]:
+        async def work(admin):
             answers = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
             (resource,) = answers[0].resources
             return {entry[0]: entry[1] for entry in resource[4] if entry[3] == 1}
 
         return self._with_admin(work)
 
-    def alter_topic(self, topic: str, config: Mapping[str, object]) -> None:
+    def alter_topic(self, topic, config):
         """Replace a topic's own settings."""
         settings = {key: str(value) for key, value in config.items()}
 
-        async def work(admin: Any) -> None:
+        async def work(admin):
             answers = await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, settings)])
             errors = [resource for answer in answers for resource in answer.resources if resource[0]]
             if errors:
@@ -114,33 +113,29 @@ class Client:
 
         self._with_admin(work)
 
-    def produce(
-        self, topic: str, messages: Iterable[Message], partition: int = 0, *, batch: int = 50, **options: Any
-    ) -> None:
+    def produce(self, topic, messages, partition=0, *, batch=50, **options):
         """Produce to one partition, `batch` messages per record batch; `options` are passed to the producer."""
 
-        async def run() -> None:
+        async def run():
             async with AIOKafkaProducer(bootstrap_servers=self.address, **options) as producer:
                 await send(producer, topic, messages, partition, batch=batch)
 
         asyncio.run(run())
 
-    def produce_keyed(self, topic: str, messages: Iterable[Message]) -> None:
+    def produce_keyed(self, topic, messages):
         """Produce to the partitions that the client chooses by key."""
 
-        async def run() -> None:
+        async def run():
             async with AIOKafkaProducer(bootstrap_servers=self.address) as producer:
                 for message in messages:
                     await producer.send_and_wait(topic, message.value, key=message.key)
 
         asyncio.run(run())
 
-    def transactions(
-        self, topic: str, rounds: Sequence[tuple[bool, Sequence[Message]]], partition: int = 0, *, id: str = "tx"
-    ) -> None:
+    def transactions(self, topic, rounds, partition=0, *, id="tx"):
         """One transaction per entry: (commit or abort, its messages)."""
 
-        async def run() -> None:
+        async def run():
             async with AIOKafkaProducer(bootstrap_servers=self.address, transactional_id=id) as producer:
                 for commit, messages in rounds:
                     await producer.begin_transaction()
@@ -149,19 +144,11 @@ class Client:
 
         asyncio.run(run())
 
-    def consume(
-        self,
-        topic: str,
-        partition: int = 0,
-        *,
-        committed: bool = False,
-        start: int | None = None,
-        end: int | None = None,
-    ) -> list[Golden]:
+    def consume(self, topic, partition=0, *, committed=False, start=None, end=None):
         """Everything that a consumer gets now from `start` (default: log start) to `end` (default: log end)."""
         isolation = "read_committed" if committed else "read_uncommitted"
 
-        async def run() -> list[Golden]:
+        async def run():
             tp = TopicPartition(topic, partition)
             consumer = AIOKafkaConsumer(
                 bootstrap_servers=self.address,
@@ -176,7 +163,7 @@ class Client:
                 # under read_committed this is the last stable offset
                 last = (await consumer.end_offsets([tp]))[tp] if end is None else end
                 consumer.seek(tp, first)
-                found: list[Golden] = []
+                found = []
                 while await consumer.position(tp) < last:
                     got = await consumer.getmany(tp, timeout_ms=500)
                     found.extend(golden(record) for record in got.get(tp, ()) if record.offset < last)
@@ -186,10 +173,10 @@ class Client:
 
         return asyncio.run(run())
 
-    def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
+    def commit(self, group, topic, partition, offset):
         """Commit a group's offset."""
 
-        async def run() -> None:
+        async def run():
             tp = TopicPartition(topic, partition)
             async with AIOKafkaConsumer(
                 bootstrap_servers=self.address, group_id=group, enable_auto_commit=False, request_timeout_ms=120_000
@@ -199,27 +186,25 @@ class Client:
 
         asyncio.run(run())
 
-    def offsets(self, topic: str, partition: int = 0) -> tuple[int, int]:
+    def offsets(self, topic, partition=0):
         """(log start offset, high watermark)."""
 
-        async def work(consumer: AIOKafkaConsumer, tp: TopicPartition) -> tuple[int, int]:
+        async def work(consumer, tp):
             return (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
 
         return self._with_consumer(topic, partition, work)
 
-    def offset_for_time(self, topic: str, timestamp_ms: int, partition: int = 0) -> tuple[int, int] | None:
+    def offset_for_time(self, topic, timestamp_ms, partition=0):
         """ListOffsets by timestamp: (offset, its timestamp) of the first record at or after it, or None."""
 
-        async def work(consumer: AIOKafkaConsumer, tp: TopicPartition) -> tuple[int, int] | None:
+        async def work(consumer, tp):
             found = (await consumer.offsets_for_times({tp: timestamp_ms}))[tp]
             return None if found is None else (found.offset, found.timestamp)
 
         return self._with_consumer(topic, partition, work)
 
-    def _with_consumer(
-        self, topic: str, partition: int, work: Callable[[AIOKafkaConsumer, TopicPartition], Awaitable[T]]
-    ) -> T:
-        async def run() -> T:
+    def _with_consumer(self, topic, partition, work):
+        async def run():
             consumer = AIOKafkaConsumer(
                 bootstrap_servers=self.address, enable_auto_commit=False, request_timeout_ms=120_000
             )
@@ -232,11 +217,9 @@ class Client:
         return asyncio.run(run())
 
 
-async def send(
-    producer: AIOKafkaProducer, topic: str, messages: Iterable[Message], partition: int, *, batch: int = 50
-) -> None:
+async def send(producer, topic, messages, partition, *, batch=50):
     """Send in order and wait; at most `batch` messages go into a record batch."""
-    waiting: list[Any] = []
+    waiting = []
     for message in messages:
         waiting.append(
             await producer.send(
@@ -254,7 +237,7 @@ async def send(
     await asyncio.gather(*waiting)
 
 
-def golden(record: ConsumerRecord[Any, Any]) -> Golden:
+def golden(record):
     """A consumer's record in the form of the golden files."""
     headers = tuple((name.encode(), value) for name, value in record.headers)
     return Golden(record.offset, record.timestamp, TYPES[record.timestamp_type], record.key, record.value, headers)

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import struct
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import aiokafka
@@ -28,8 +24,7 @@ from storage.log.log_dir import LogDir
 from storage.log.offset_lookup import offset_for_timestamp
 from storage.log.segment import Segment
 from storage.log.segment_check import ignore_batches
-from storage.log.snapshot import LogSnapshot
-from storage.types import Isolation, TimestampOffset, TopicPartition
+from storage.types import Isolation, TimestampOffset
 from tests.interop.client import TYPES
 from tests.interop.comparing_files import FORGOTTEN, Difference, producers_in, table_of
 from tests.interop.raw_requests import Listed, RawClient
@@ -50,24 +45,24 @@ DAMAGE_BELOW_START = "a lookup by time that may meet damage below the log start 
 class Logs:
     """The engine's view of a directory that nobody writes to: snapshots, what is damaged, where times are missing."""
 
-    def __init__(self, path: Path, partitions: Iterable[TopicPartition]) -> None:
+    def __init__(self, path, partitions):
         log_dir = LogDir.open_read_only(path)
-        self.snapshots: dict[TopicPartition, LogSnapshot] = {
+        self.snapshots = {
             tp: log_dir.log(tp).snapshot() for tp in partitions
         }  # fmt: skip
         self.damaged = {tp for tp, snapshot in self.snapshots.items() if read_past_damage(snapshot)[1]}
         self.wrong_times = {tp: _wrong_times(path / tp.dir_name) for tp in self.snapshots}
         # Why a broker's last stable offset is another one, where it is; found out when it is asked for.
-        self.other_stable: dict[TopicPartition, str] = {}
+        self.other_stable = {}
         self._path = path
 
-    def why(self, tp: TopicPartition, isolation: Isolation, *, is_time: bool = False) -> str | None:
+    def why(self, tp, isolation, *, is_time=False):
         """Why the broker's answer may differ: about the ends of a log, or to a time."""
         if is_time and self.wrong_times[tp]:
             return self.wrong_times[tp]
         return self.other_stable.get(tp) if isolation is Isolation.READ_COMMITTED else None
 
-    def why_stable(self, tp: TopicPartition, theirs: int, mine: int) -> str | None:
+    def why_stable(self, tp, theirs, mine):
         """Why last stable offsets differ: UnifiedLog.maybeIncrementFirstUnstableOffset tells the base offset of the
         batch that it reads at that place; and a broker forgets a transaction that began below the log start."""
         snapshot = self.snapshots[tp]
@@ -81,13 +76,13 @@ class Logs:
             self.other_stable[tp] = FORGOTTEN
         return self.other_stable.get(tp)
 
-    def _continued(self, tp: TopicPartition, start: int) -> set[int]:
+    def _continued(self, tp, start):
         """Where transactions begin or go on above `start` that are open at the end, by the last snapshot."""
         directory = self._path / tp.dir_name
         last = max(directory.glob("*.snapshot"), default=None)
         producers = {} if last is None else producers_in(last.read_bytes(), 0)
         open_ones = [int.from_bytes(key) for key, producer in producers.items() if producer.transaction >= 0]
-        found: set[int] = set()
+        found = set()
         for log in directory.glob("*.log"):
             table = table_of(log.read_bytes())
             base = table.base_offset[: table.rows]
@@ -95,7 +90,7 @@ class Logs:
             found.update(base[theirs & (base >= start)].tolist())
         return found
 
-    def holds_damage(self, tp: TopicPartition) -> bool:
+    def holds_damage(self, tp):
         """Whether a segment holds damage, also below the log start."""
         for path in (self._path / tp.dir_name).glob("*.log"):
             if walk(Segment.at(path.parent, int(path.stem)), ignore_batches, lambda *_: None).breaks:
@@ -103,7 +98,7 @@ class Logs:
         return False
 
 
-def _wrong_times(directory: Path) -> str | None:
+def _wrong_times(directory):
     """How the time index of a segment misleads a broker, if one does."""
     for log in sorted(directory.glob("*.log")):
         path = log.with_suffix(".timeindex")
@@ -117,21 +112,14 @@ def _wrong_times(directory: Path) -> str | None:
     return None
 
 
-def different_lookups(
-    address: str,
-    logs: Logs,
-    dice: Callable[..., random.Random],
-    rounds: int,
-    timestamps: Mapping[TopicPartition, Sequence[int]],
-    rewritten: Collection[TopicPartition] = (),
-) -> list[Difference]:
+def different_lookups(address, logs, dice, rounds, timestamps, rewritten=()):
     """ListOffsets for both ends and for `rounds` random times, in both isolations; fetches at random offsets.
 
     `dice(…)`: dice for what is named, so that a partition gets the same questions whatever else is asked.
     `rewritten`: logs whose batches another encoder has compressed, so that their bytes differ.
     """
     client = RawClient(address)
-    found: list[Difference] = []
+    found = []
     try:
         _wait_for_leaders(client, logs)
         for end in (_EARLIEST, _LATEST):
@@ -164,7 +152,7 @@ def different_lookups(
     return found
 
 
-def _wait_for_leaders(client: RawClient, logs: Logs) -> None:
+def _wait_for_leaders(client, logs):
     """A broker that has just started becomes the leader of one partition after the other."""
     deadline = time.monotonic() + 120
     wanted = dict.fromkeys(logs.snapshots, _EARLIEST)
@@ -173,15 +161,15 @@ def _wait_for_leaders(client: RawClient, logs: Logs) -> None:
         time.sleep(0.2)
 
 
-def _listed(client: RawClient, wanted: Mapping[TopicPartition, int], isolation: Isolation) -> dict[TopicPartition, Any]:
+def _listed(client, wanted, isolation):
     return dict(client.list_offsets(wanted, committed=isolation is Isolation.READ_COMMITTED))
 
 
-def _end_of(snapshot: LogSnapshot, end: int, isolation: Isolation) -> TimestampOffset:
+def _end_of(snapshot, end, isolation):
     return TimestampOffset(-1, snapshot.whole_start_offset if end == _EARLIEST else visible_end(snapshot, isolation))
 
 
-def _answer(lookup: Callable[[], TimestampOffset | None]) -> Listed | str:
+def _answer(lookup):
     try:
         found = lookup()
     except StorageError as error:
@@ -189,29 +177,21 @@ def _answer(lookup: Callable[[], TimestampOffset | None]) -> Listed | str:
     return Listed(0, -1, -1) if found is None else Listed(0, found.timestamp, found.offset)
 
 
-def _compare(
-    found: list[Difference],
-    tp: TopicPartition,
-    what: str,
-    theirs: object,
-    mine: object,
-    damaged: Collection[TopicPartition],
-    reason: str | None = None,
-) -> None:
+def _compare(found, tp, what, theirs, mine, damaged, reason=None):
     """Where a batch is damaged, an answer may depend on it: a broker does not look. `reason`: of a difference here."""
     if theirs != mine and tp not in damaged:
         found.append(Difference(tp, what, theirs, mine, reason))
 
 
-def _some_time(dice: random.Random, known: Sequence[int]) -> int:
+def _some_time(dice, known):
     if not known or dice.random() < 0.1:
         return dice.choice((0, 1, 10**12, 2**62))
     return max(dice.choice(known) + dice.choice((-1, 0, 0, 1, 5000)), 0)
 
 
-def _different_fetches(client: RawClient, logs: Logs, dice: Callable[..., random.Random]) -> list[Difference]:
+def _different_fetches(client, logs, dice):
     """Bytes from a random offset of each log on, those below its start and above its end included."""
-    found: list[Difference] = []
+    found = []
     max_bytes = dice().choice((100_000, 1 << 20))
     offsets = {}
     for tp, snapshot in logs.snapshots.items():
@@ -221,8 +201,7 @@ def _different_fetches(client: RawClient, logs: Logs, dice: Callable[..., random
     answers = client.fetch(offsets, max_bytes)
     for tp, offset in offsets.items():
         snapshot, answer = logs.snapshots[tp], answers[tp]
-        mine: object
-        theirs: object = (answer.error, answer.records)
+        theirs = (answer.error, answer.records)
         try:
             mine = (0, bytes(read_chunk(snapshot, offset, max_bytes).read()))
             stable = last_stable_offset(snapshot)
@@ -238,7 +217,7 @@ def _different_fetches(client: RawClient, logs: Logs, dice: Callable[..., random
     return found
 
 
-def different_consumption(address: str, logs: Logs) -> list[Difference]:
+def different_consumption(address, logs):
     """Record for record, in both isolations. Not of damaged logs: a consumer stops at a batch whose CRC is wrong."""
     found = []
     for isolation in Isolation:
@@ -264,11 +243,9 @@ def different_consumption(address: str, logs: Logs) -> list[Difference]:
     return found
 
 
-async def _consume(
-    address: str, partitions: Sequence[TopicPartition], isolation: Isolation
-) -> dict[TopicPartition, list[Golden]]:
+async def _consume(address, partitions, isolation):
     """What a consumer gets of each partition."""
-    consumer: Any = AIOKafkaConsumer(
+    consumer = AIOKafkaConsumer(
         bootstrap_servers=address,
         isolation_level=isolation.value,
         enable_auto_commit=False,
@@ -277,7 +254,7 @@ async def _consume(
     await consumer.start()
     try:
         wanted = {aiokafka.TopicPartition(tp.topic, tp.partition): tp for tp in partitions}
-        found: dict[TopicPartition, list[Golden]] = {tp: [] for tp in partitions}
+        found = {tp: [] for tp in partitions}
         first = await consumer.beginning_offsets(list(wanted))
         last = await consumer.end_offsets(list(wanted))
         left = {theirs for theirs in wanted if first[theirs] < last[theirs]}
@@ -285,7 +262,7 @@ async def _consume(
         consumer.pause(*(wanted.keys() - left))
         for theirs in left:
             consumer.seek(theirs, first[theirs])
-        positions: dict[object, int] = {}
+        positions = {}
         deadline = time.monotonic() + _WITHOUT_PROGRESS_S
         while left and time.monotonic() < deadline:
             try:
@@ -310,7 +287,7 @@ async def _consume(
         await consumer.stop()
 
 
-def _golden(record: Any) -> Golden:
+def _golden(record):
     """A consumer's record; format v0 has no timestamps."""
     old = record.timestamp is None or record.timestamp_type is None or record.timestamp < 0
     headers = tuple((name.encode(), value) for name, value in record.headers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -30,16 +29,16 @@ class Difference(NamedTuple):
     ours: object
     reason: str | None = None
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.tp}: {self.what}: broker {_short(self.broker)}, kafkafs {_short(self.ours)}"
 
 
-def _short(value: object) -> str:
+def _short(value):
     text = repr(value)
     return text if len(text) < 300 else f"{text[:200]} … {len(text)} characters"
 
 
-def segment_files(directory: Path) -> dict[str, bytes]:
+def segment_files(directory):
     """The segments' files and snapshots, without those that await deletion."""
     found = {}
     for path in sorted(directory.iterdir()):
@@ -49,7 +48,7 @@ def segment_files(directory: Path) -> dict[str, bytes]:
     return found
 
 
-def different_files(tp: TopicPartition, broker: Path, ours: Path, log_start: int = 0) -> list[Difference]:
+def different_files(tp, broker, ours, log_start=0):
     """Byte for byte; of the leader epochs all but the one that the broker has begun after the recovery.
 
     `log_start`: of what is below it a broker may know less (FORGOTTEN).
@@ -72,14 +71,14 @@ def different_files(tp: TopicPartition, broker: Path, ours: Path, log_start: int
     return found
 
 
-def _first_difference(theirs: bytes, mine: bytes) -> tuple[str, str]:
+def _first_difference(theirs, mine):
     """Sizes, and the bytes around the first that differs."""
     at = next((n for n, (a, b) in enumerate(zip(theirs, mine, strict=False)) if a != b), min(len(theirs), len(mine)))
     start = max(at - at % 4 - 4, 0)
-    return tuple(f"{len(data)} bytes, at {start}: {data[start : start + 40].hex(' ', 4)}" for data in (theirs, mine))  # type: ignore[return-value]
+    return tuple(f"{len(data)} bytes, at {start}: {data[start : start + 40].hex(' ', 4)}" for data in (theirs, mine))
 
 
-def _same_producers(name: str, theirs: bytes, mine: bytes, log_start: int) -> bool:
+def _same_producers(name, theirs, mine, log_start):
     """Whether two snapshots have the same entries: their order is free."""
     if _kind(name) is not FileKind.PRODUCER_SNAPSHOT:
         return False
@@ -95,7 +94,7 @@ class Producer(NamedTuple):
     transaction: int
 
 
-def producers_in(data: bytes, log_start: int) -> dict[bytes, Producer]:
+def producers_in(data, log_start):
     """The entries by producer id: those that have not expired, because when a producer is forgotten depends on when a
     log was opened, and whose last batch is at `log_start` or above."""
     now_ms = time.time() * 1000
@@ -109,13 +108,13 @@ def producers_in(data: bytes, log_start: int) -> dict[bytes, Producer]:
     return found
 
 
-def _same_producer(theirs: Producer, mine: Producer, log_start: int) -> bool:
+def _same_producer(theirs, mine, log_start):
     coordinator = theirs.coordinator_epoch in (mine.coordinator_epoch, -1 if log_start else mine.coordinator_epoch)
     transaction = theirs.transaction == mine.transaction or 0 <= mine.transaction < log_start
     return theirs.head == mine.head and coordinator and transaction
 
 
-def _forgotten_transactions(name: str, theirs: bytes, mine: bytes, log_start: int) -> bool:
+def _forgotten_transactions(name, theirs, mine, log_start):
     """Whether a broker's transaction index lacks only what began below the log start: transactions, or their first
     batches. (Which transaction was open at a marker depends on them too.)"""
     if _kind(name) is not FileKind.TRANSACTION_INDEX:
@@ -124,24 +123,24 @@ def _forgotten_transactions(name: str, theirs: bytes, mine: bytes, log_start: in
     return a.keys() <= b.keys() and all(a.get(key) == first for key, first in b.items() if first >= log_start)
 
 
-def _aborted(data: bytes) -> dict[tuple[int, int], int]:
+def _aborted(data):
     """The first offset by producer id and last offset."""
     entries = (struct.unpack_from(">qqq", data, at + 2) for at in range(0, len(data), 34))
     return {(producer, last): first for producer, first, last in entries}
 
 
-def _kind(name: str) -> FileKind | None:
+def _kind(name):
     part = parse_segment_file(name)
     return None if part is None else part.kind
 
 
-def _epochs(directory: Path) -> list[tuple[int, int]]:
+def _epochs(directory):
     path = directory / "leader-epoch-checkpoint"
     lines = path.read_text().splitlines()[2:] if path.exists() else []
     return [(int(epoch), int(start)) for epoch, start in map(str.split, lines)]
 
 
-def different_compacted(tp: TopicPartition, broker: Path, ours: Path, log_start: int) -> list[Difference]:
+def different_compacted(tp, broker, ours, log_start):
     """Segments by name, batches by their headers, uncompressed ones byte for byte where no horizon is in them."""
     theirs, mine = (
         {name: data for name, data in segment_files(where / tp.dir_name).items() if name.endswith(".log")}
@@ -161,7 +160,7 @@ def different_compacted(tp: TopicPartition, broker: Path, ours: Path, log_start:
     return found
 
 
-def _different_batches(theirs: BatchTable, mine: BatchTable, start: int) -> tuple[str, object, object] | None:
+def _different_batches(theirs, mine, start):
     """The first thing that differs in the headers of batches that reach `start`, and both."""
     pair = [(table, table.last_offset[: table.rows] >= start) for table in (theirs, mine)]
     counts = [int(chosen.sum()) for _, chosen in pair]
@@ -177,7 +176,7 @@ def _different_batches(theirs: BatchTable, mine: BatchTable, start: int) -> tupl
     return ("CRCs", a, b) if a != b else None
 
 
-def table_of(data: bytes) -> BatchTable:
+def table_of(data):
     table = BatchTable.empty(len(data) // 26 + 1)
     scan(data, 0, table)
     return table

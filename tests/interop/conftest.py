@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.interop.client import Client
 from tests.interop.kafka import Broker
-from tests.support.mounts import Mounted, mounted
+from tests.support.mounts import mounted
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def broker(tmp_path_factory):
     running = Broker(tmp_path_factory.mktemp("broker"))
     try:
         running.start()
@@ -24,21 +22,21 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="session")
-def client(broker: Broker) -> Client:
+def client(broker):
     return Client(broker.address)
 
 
 @pytest.fixture(scope="session")
-def live(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+def live(broker, tmp_path_factory):
     """The running broker's directory, mounted read-only."""
     with mounted(broker.log_dir, tmp_path_factory.mktemp("live") / "mnt") as tree:
         yield tree
 
 
 @pytest.fixture(autouse=True)
-def the_broker_does_not_notice(request: pytest.FixtureRequest) -> Iterator[None]:
+def the_broker_does_not_notice(request):
     """After each test on the shared broker its log holds no error."""
     yield
     if "broker" in request.fixturenames:
-        running: Broker = request.getfixturevalue("broker")
+        running = request.getfixturevalue("broker")
         assert running.complaints() == []

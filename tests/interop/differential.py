@@ -24,7 +24,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -43,9 +42,9 @@ from tests.interop.client import Client
 from tests.interop.comparing import Logs, different_consumption, different_lookups
 from tests.interop.comparing_files import Difference, different_compacted, different_files
 from tests.interop.kafka import Broker, DidNotStart
-from tests.interop.log_damages import CLEAN, UNCLEAN, Damage, DamagedLog
+from tests.interop.log_damages import CLEAN, UNCLEAN, DamagedLog
 from tests.interop.random_logs import TopicShape, random_log, topic_shape
-from tests.support.builders import BuiltPartition, build_partition
+from tests.support.builders import build_partition
 from tests.support.owned_dirs import HastyDisk
 
 PER_TOPIC = 10
@@ -81,7 +80,7 @@ class Case:
     clean: str | None = None
 
     @property
-    def is_compacted(self) -> bool:
+    def is_compacted(self):
         return self.shape.is_compacted and self.clean is None
 
 
@@ -97,7 +96,7 @@ class Outcome:
     differences: list[tuple[Case, Difference]] = field(default_factory=list)
     explained: dict[str, int] = field(default_factory=dict)
 
-    def __str__(self) -> str:
+    def __str__(self):
         lines = [
             f"{self.logs} logs and {self.damages} damages, {self.records} records; {self.compacted} logs compacted; "
             f"{self.left_damaged} left damaged by both"
@@ -110,10 +109,10 @@ class Outcome:
         return "\n".join([*lines, f"{len(self.differences)} differences"])
 
 
-def cases(logs: int, damages: int, seed: int) -> list[Case]:
+def cases(logs, damages, seed):
     """The partitions of one run. A damage of each kind before any comes again."""
     dice = random.Random(seed)
-    kinds: list[tuple[str | None, str | None]] = [(None, None)] * logs
+    kinds = [(None, None)] * logs
     unclean, clean = _in_turn(UNCLEAN, dice), _in_turn(CLEAN, dice)
     kinds += [(next(unclean), None) if number % 3 else (None, next(clean)) for number in range(damages)]
     found = []
@@ -127,7 +126,7 @@ def cases(logs: int, damages: int, seed: int) -> list[Case]:
     return found
 
 
-def _in_turn(damages: Mapping[str, Damage], dice: random.Random) -> Iterator[str]:
+def _in_turn(damages, dice):
     while True:
         yield from dice.sample(sorted(damages), len(damages))
 
@@ -135,7 +134,7 @@ def _in_turn(damages: Mapping[str, Damage], dice: random.Random) -> Iterator[str
 class Differential:
     """One run in `directory`."""
 
-    def __init__(self, directory: Path, chosen: Sequence[Case], seed: int, now_ms: int) -> None:
+    def __init__(self, directory, chosen, seed, now_ms):
         self.outcome = Outcome(
             sum(case.unclean is None and case.clean is None for case in chosen),
             sum(case.unclean is not None or case.clean is not None for case in chosen),
@@ -145,11 +144,11 @@ class Differential:
         self._seed = seed
         self._now_ms = now_ms
         self._broker = Broker(directory / "broker", AT_REST)
-        self._built: dict[TopicPartition, BuiltPartition] = {}
-        self._starts: dict[TopicPartition, int] = {}
-        self._set_aside: set[TopicPartition] = set()
+        self._built = {}
+        self._starts = {}
+        self._set_aside = set()
 
-    def run(self) -> Outcome:
+    def run(self):
         try:
             self._create()
             self._write()
@@ -160,10 +159,10 @@ class Differential:
             self._broker.kill()
         return self.outcome
 
-    def _dice(self, *what: object) -> random.Random:
+    def _dice(self, *what):
         return random.Random(" ".join(map(str, (self._seed, *what))))
 
-    def _note(self, differences: Sequence[Difference]) -> None:
+    def _note(self, differences):
         for difference in differences:
             case = self._cases[difference.tp]
             reason = explained(case, difference)
@@ -174,15 +173,15 @@ class Differential:
 
     # 1
 
-    def _create(self) -> None:
+    def _create(self):
         client = Client(self._broker.start().address)
         shapes = {case.shape.name: case.shape for case in self._cases.values()}
         client.create_topics({name: (shape.partitions, shape.config) for name, shape in shapes.items()})
         self._broker.stop()
 
-    def _write(self) -> None:
+    def _write(self):
         log_dir = self._broker.log_dir
-        points: dict[TopicPartition, int] = {}
+        points = {}
         starts = self._starts
         for tp, case in self._cases.items():
             spec = random_log(case.shape, self._dice("log", tp), self._now_ms)
@@ -211,7 +210,7 @@ class Differential:
 
     # 2
 
-    def _recover(self) -> None:
+    def _recover(self):
         ours = self._copied("recovered")
         client = self._started_with(ours)
         owned = OwnedDir.open(ours, disk=HastyDisk())
@@ -226,7 +225,7 @@ class Differential:
         for tp in compared:
             self._note(different_files(tp, self._broker.log_dir, ours, self._starts.get(tp, 0)))
 
-    def _started_with(self, copy: Path) -> Client:
+    def _started_with(self, copy):
         """Starts the broker. A log that keeps it from starting is emptied, there and in the copy, and the broker gets
         all others as they were."""
         log_dir = self._broker.log_dir
@@ -248,19 +247,17 @@ class Differential:
                 why = (NO_START[reason] for reason in NO_START if reason in text)
                 self._note([Difference(tp, "start", text[-2000:], "recovers", next(why, None))])
 
-    def _compare_answers(
-        self, address: str, logs: Logs, partitions: Sequence[TopicPartition], rewritten: Collection[TopicPartition] = ()
-    ) -> None:
+    def _compare_answers(self, address, logs, partitions, rewritten=()):
         times = {tp: [record.timestamp for record in self._built[tp].all_records] for tp in partitions}
         self._note(different_lookups(address, logs, partial(self._dice, "lookups"), 8, times, rewritten))
         self._note(different_consumption(address, logs))
 
-    def _copied(self, name: str) -> Path:
+    def _copied(self, name):
         return Path(shutil.copytree(self._broker.log_dir, self._directory / name))
 
     # 3
 
-    def _damage_again(self) -> None:
+    def _damage_again(self):
         log_dir = self._broker.log_dir
         starts = checkpoints.read(log_dir / names.LOG_START_CHECKPOINT)
         for tp, case in self._cases.items():
@@ -278,15 +275,15 @@ class Differential:
                     starts[tp] = log.log_start
         _set(log_dir / names.LOG_START_CHECKPOINT, starts)
 
-    def _compact(self) -> None:
+    def _compact(self):
         ours = self._copied("compacted")
         chosen = [tp for tp, case in self._cases.items() if case.clean is not None]
         compacted = [tp for tp, case in self._cases.items() if case.is_compacted]
         owned = OwnedDir.open(ours, disk=HastyDisk())
         for tp in chosen:
             owned.log(tp)
-        failed: dict[TopicPartition, StorageError] = {}
-        ends: dict[TopicPartition, int] = {}
+        failed = {}
+        ends = {}
         # The broker's cleaner removes what is below the log start before it cleans a log for the first time.
         below_the_start = Retention(owned.clock, lambda: 2**63, None, None, only_start=True)
         for tp in compacted:
@@ -324,7 +321,7 @@ class Differential:
         for tp in chosen:
             self._note(different_files(tp, self._broker.log_dir, ours, logs.snapshots[tp].log_start_offset))
 
-    def _cleaned(self, ends: Mapping[TopicPartition, int], said: int) -> set[TopicPartition]:
+    def _cleaned(self, ends, said):
         """Waits until the broker's cleaner has reached these offsets, or has given up; returns where it did."""
         path = self._broker.log_dir / names.CLEANER_CHECKPOINT
         deadline = time.monotonic() + 120
@@ -338,7 +335,7 @@ class Differential:
             time.sleep(0.5)
 
 
-def explained(case: Case, difference: Difference) -> str | None:
+def explained(case, difference):
     """Why a broker does otherwise, in words of storage/DESIGN.md; None if nothing explains it."""
     if difference.reason is not None:
         return difference.reason
@@ -355,13 +352,13 @@ def explained(case: Case, difference: Difference) -> str | None:
     return None
 
 
-def _why_given_up(text: str, tp: TopicPartition) -> str:
+def _why_given_up(text, tp):
     """What the broker's cleaner said when it set this partition aside; empty if it did not."""
     said = re.search(rf"Unexpected exception thrown when cleaning log Log\(dir=\S*/{tp.dir_name},.*\n.*", text)
     return "" if said is None else said[0].splitlines()[1]
 
 
-def _not_comparable(directory: Path, recovery_point: int) -> str | None:
+def _not_comparable(directory, recovery_point):
     """Why a broker cannot be asked about a log."""
     bases = sorted(int(path.stem) for path in directory.glob("*.log"))
     first = max(sum(base <= recovery_point for base in bases) - 1, 0)
@@ -378,11 +375,11 @@ def _not_comparable(directory: Path, recovery_point: int) -> str | None:
     return None
 
 
-def _is_old_and_compressed(batch: bytes) -> bool:
+def _is_old_and_compressed(batch):
     return batch[16] < 2 and bool(batch[17] & 7)
 
 
-def _replace(directory: Path, built: Path | None) -> None:
+def _replace(directory, built):
     """The files of a partition, except its topic id, are replaced by those that were written, if any."""
     for path in directory.iterdir():
         if path.name != names.PARTITION_METADATA:
@@ -394,21 +391,19 @@ def _replace(directory: Path, built: Path | None) -> None:
     built.rmdir()
 
 
-def _set(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+def _set(path, offsets):
     """Changes these lines of a checkpoint."""
     before = checkpoints.read(path) if path.exists() else {}
     path.write_bytes(checkpoints.encode({**before, **offsets}))
 
 
-def run(
-    directory: Path, *, logs: int, damages: int, seed: int, now_ms: int | None = None, only: Collection[str] = ()
-) -> Outcome:
+def run(directory, *, logs, damages, seed, now_ms=None, only=()):
     """One run; see the module. `only`: directory names of the partitions that are wanted, if not all are."""
     chosen = [case for case in cases(logs, damages, seed) if not only or case.tp.dir_name in only]
     return Differential(directory, chosen, seed, now_ms or int(time.time() * 1000)).run()
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments):
     """Exit code 1 if there is a difference that nothing explains."""
     parser = argparse.ArgumentParser(prog="python -m tests.interop.differential", description=__doc__)
     parser.add_argument("--logs", type=int, default=300)

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Thread
@@ -39,7 +38,7 @@ CONFIG = {
 }
 
 
-def eventually(condition: Callable[[], bool], what: str) -> None:
+def eventually(condition, what):
     """Waits until the condition holds; what is wrong otherwise."""
     deadline = time.monotonic() + _SECONDS
     while not condition():
@@ -50,15 +49,15 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
 class Follower:
     """`cat --follow`: its messages, without those that a note has taken back."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory):
         command = [sys.executable, "-m", "kafkafs", "cat", str(directory), "t", "-f", "--format", r"%o %s\n"]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.given: list[bytes] = []
+        self.given = []
         self.notes = 0
         self._thread = Thread(target=self._read)
         self._thread.start()
 
-    def _read(self) -> None:
+    def _read(self):
         assert self._process.stdout is not None
         for line in self._process.stdout:
             note = re.search(rb"truncated to (\d+)", line)
@@ -68,7 +67,7 @@ class Follower:
             else:
                 self.given = [*self.given, line]
 
-    def close(self) -> None:
+    def close(self):
         self._process.terminate()
         self._process.wait()
         self._thread.join()
@@ -77,7 +76,7 @@ class Follower:
 class Reader:
     """Reads a file of a mount on, and from its beginning after an error."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self._path = path
         self._end = Event()
         self.given = b""
@@ -85,7 +84,7 @@ class Reader:
         self._thread = Thread(target=self._read)
         self._thread.start()
 
-    def _read(self) -> None:
+    def _read(self):
         while not self._end.is_set():
             try:
                 with self._path.open("rb", buffering=0) as file:
@@ -95,7 +94,7 @@ class Reader:
             except OSError:
                 self.errors += 1
 
-    def close(self) -> None:
+    def close(self):
         self._end.set()
         self._thread.join()
 
@@ -103,7 +102,7 @@ class Reader:
 class Failovers:
     """Three brokers and the readers of the first one's directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory):
         self._brokers = [Broker(directory / f"n{number}", CONFIG) for number in (1, 2, 3)]
         voters = ",".join(f"{n}@{broker.controller_address}" for n, broker in enumerate(self._brokers, 1))
         for number, broker in enumerate(self._brokers, 1):
@@ -112,7 +111,7 @@ class Failovers:
         self._bootstrap = ",".join(broker.address for broker in self._brokers)
         self.messages = 0
 
-    def begin(self) -> None:
+    def begin(self):
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda broker: broker.start(), self._brokers))
         run_tool(
@@ -121,7 +120,7 @@ class Failovers:
         )  # fmt: skip
         self._wait_for(lambda leader, replicas: leader == 1 and len(replicas) == 3)
 
-    def round(self, number: int) -> None:
+    def round(self, number):
         first, *others = self._brokers
         self._write(b"%03d together" % number)
         self._wait_for(lambda leader, replicas: leader == 1 and len(replicas) == 3)
@@ -140,12 +139,12 @@ class Failovers:
         self._write(b"%03d again---" % number)
         self._wait_for(lambda leader, replicas: leader == 1 and len(replicas) == 3)
 
-    def check(self, follower: Follower, reader: Reader, path: Path) -> None:
+    def check(self, follower, reader, path):
         """Waits until both readers have what the leader has."""
         command = ["kcat", "-C", "-b", self._brokers[0].address, "-t", "t", "-o", "beginning", "-e", "-q",
                    "-f", r"%o %s\n"]  # fmt: skip
 
-        def agree() -> bool:
+        def agree():
             # Again each time: the leader shows messages only once the others have them.
             there = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=True).stdout
             self.messages = len(there.splitlines())
@@ -154,15 +153,15 @@ class Failovers:
 
         eventually(agree, "the readers have other messages than the leader")
 
-    def _write(self, word: bytes, to: str | None = None) -> None:
+    def _write(self, word, to=None):
         lines = b"".join(b"%s %03d\n" % (word, number) for number in range(100))
         subprocess.run(
             ["kcat", "-P", "-b", to or self._bootstrap, "-t", "t", "-p", "0", "-X", "acks=1"],
             input=lines, capture_output=True, timeout=_SECONDS, check=True,
         )  # fmt: skip
 
-    def _wait_for(self, condition: Callable[[int, list[int]], bool]) -> None:
-        def holds() -> bool:
+    def _wait_for(self, condition):
+        def holds():
             command = ["kcat", "-L", "-J", "-b", self._bootstrap, "-t", "t", "-m", "5"]
             done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
             partitions = json.loads(done.stdout)["topics"][0]["partitions"] if done.returncode == 0 else []
@@ -170,12 +169,12 @@ class Failovers:
 
         eventually(holds, "the partition has not the leader and the replicas that it should have")
 
-    def close(self) -> None:
+    def close(self):
         for broker in self._brokers:
             broker.kill()
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tests.interop.failovers")
     parser.add_argument("--rounds", type=int, default=20)
     chosen = parser.parse_args(arguments)

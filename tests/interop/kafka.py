@@ -11,7 +11,6 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -99,17 +98,17 @@ QUICK = {
 
 # The files of a directory that Kafka has formatted, by release, node id and roles: the tool takes a JVM each time, and
 # writes the same but for a random directory id.
-_FORMATTED: dict[tuple[str, str, str], dict[str, bytes]] = {}
+_FORMATTED = {}
 
 _ports = itertools.count(os.getpid() * 32)
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count):
     """Free ports, which no other process will take before the broker does, or while it is stopped.
 
     They are below those that the system assigns to connections, and the tests of other processes begin elsewhere.
     """
-    found: list[int] = []
+    found = []
     while len(found) < count:
         port = 10_000 + next(_ports) % 20_000
         with socket.socket() as opened:
@@ -121,7 +120,7 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-def java(*arguments: str | Path, heap: str = "256m", options: tuple[str, ...] = (), jars: Path = JARS) -> list[str]:
+def java(*arguments, heap="256m", options=(), jars=JARS):
     """The command line of one of Kafka's tools. With the client compiler only, because they run for seconds."""
     return [
         "java", f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *options,
@@ -129,7 +128,7 @@ def java(*arguments: str | Path, heap: str = "256m", options: tuple[str, ...] = 
     ]  # fmt: skip
 
 
-def run_tool(*arguments: str | Path, timeout: float = 120, jars: Path = JARS) -> str:
+def run_tool(*arguments, timeout=120, jars=JARS):
     """Runs one of Kafka's tools, which must succeed; returns what it printed."""
     done = subprocess.run(java(*arguments, jars=jars), capture_output=True, text=True, timeout=timeout, check=False)
     if done.returncode != 0:
@@ -137,7 +136,7 @@ def run_tool(*arguments: str | Path, timeout: float = 120, jars: Path = JARS) ->
     return done.stdout
 
 
-def dump_log_segments(*files: Path, deep: bool = True) -> str:
+def dump_log_segments(*files, deep=True):
     """The output of Kafka's DumpLogSegments for `files`."""
     names = ",".join(map(str, files))
     more = ["--deep-iteration", "--print-data-log"] if deep else []
@@ -154,22 +153,15 @@ class Broker:
     `version`: VERSION, OLDER_VERSION or LATER_VERSION.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        config: Mapping[str, str] | None = None,
-        *,
-        quick_jvm: bool = True,
-        version: str = BROKER_VERSION,
-    ) -> None:
+    def __init__(self, directory, config=None, *, quick_jvm=True, version=BROKER_VERSION):
         self.version = version
         self.directory = directory
         self.log_dir = directory / "log"
         self.log_file = directory / "broker.log"
         self._config = {**QUICK, **(config or {})}
         self._jvm = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC") if quick_jvm else ("-XX:+UseG1GC",)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._new_archive: Path | None = None  # of classes, which the JVM writes when it ends
+        self._process = None
+        self._new_archive = None  # of classes, which the JVM writes when it ends
         self._port, self._controller_port = free_ports(2)
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "log4j2.yaml").write_text(LOG4J)
@@ -177,28 +169,28 @@ class Broker:
         self._properties = directory / "server.properties"
         self._write_properties()
 
-    def reconfigure(self, config: Mapping[str, str]) -> None:
+    def reconfigure(self, config):
         """Changes settings from the next start on."""
         self._config |= config
         self._write_properties()
 
     @property
-    def address(self) -> str:
+    def address(self):
         """host:port for bootstrap.servers."""
         return f"127.0.0.1:{self._port}"
 
     @property
-    def controller_address(self) -> str:
+    def controller_address(self):
         """host:port for controller.quorum.voters."""
         return f"127.0.0.1:{self._controller_port}"
 
     @property
-    def pid(self) -> int:
+    def pid(self):
         assert self._process is not None
         return self._process.pid
 
     @property
-    def _settings(self) -> dict[str, str]:
+    def _settings(self):
         return {
             "process.roles": "broker,controller",
             "node.id": "1",
@@ -212,10 +204,10 @@ class Broker:
             **self._config,
         }
 
-    def _write_properties(self) -> None:
+    def _write_properties(self):
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
 
-    def start(self, timeout: float = 180) -> Broker:
+    def start(self, timeout=180):
         """Format the directory if it is new, start the broker, and wait until it answers. DidNotStart if it refuses to;
         a broker that says nothing, or not in time, fails the test."""
         self._format()
@@ -244,7 +236,7 @@ class Broker:
             time.sleep(0.1)
         return self
 
-    def _class_archive(self) -> tuple[str, str]:
+    def _class_archive(self):
         """Options of the JVM for an archive of Kafka's classes beside the jars, with which a start takes little more
         than half of the CPU time. The first broker that is stopped writes it. A JVM of another version goes without;
         it would say so, and which classes are not archived, in the broker's output."""
@@ -254,7 +246,7 @@ class Broker:
         self._new_archive = archive.with_name(f"{archive.name}.{self._port}")
         return "-Xlog:disable", f"-XX:ArchiveClassesAtExit={self._new_archive}"
 
-    def _format(self) -> None:
+    def _format(self):
         if (self.log_dir / "meta.properties").exists():
             return
         place = (self.version, self._settings["node.id"], self._settings["process.roles"])
@@ -269,10 +261,10 @@ class Broker:
             _FORMATTED[place] = {str(path.relative_to(self.log_dir)): path.read_bytes() for path in files}
 
     @property
-    def _jars(self) -> Path:
+    def _jars(self):
         return {VERSION: JARS, OLDER_VERSION: OLDER_JARS, LATER_VERSION: LATER_JARS}[self.version]
 
-    def _answers(self, said_before: int) -> bool:
+    def _answers(self, said_before):
         """Whether the listener is open and the broker says, after `said_before` characters of log, that it serves."""
         try:
             socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
@@ -280,13 +272,13 @@ class Broker:
             return False
         return "Kafka Server started" in self.log_text()[said_before:]
 
-    def log_text(self) -> str:
+    def log_text(self):
         """Everything that the broker has logged so far, and the output of the JVM."""
         texts = [path.read_text(errors="replace") for path in (self.directory / "broker.out", self.log_file)
                  if path.exists()]  # fmt: skip
         return "".join(texts)
 
-    def complaints(self) -> list[str]:
+    def complaints(self):
         """The log's lines of level ERROR or FATAL, and those that report a failed log directory. Not that the broker
         was slow to reach its own controller, or to register it, as it is on a busy machine: it tries again."""
         return [
@@ -297,7 +289,7 @@ class Broker:
             and "Unexpected error handling request RequestHeader(apiKey=CONTROLLER_REGISTRATION" not in line
         ]
 
-    def stop(self, timeout: float = 180) -> None:
+    def stop(self, timeout=180):
         """A clean stop (SIGTERM): indexes are trimmed, .kafka_cleanshutdown is written."""
         if self._process is not None:
             self._process.terminate()
@@ -306,7 +298,7 @@ class Broker:
             if self._new_archive is not None and self._new_archive.exists():
                 self._new_archive.replace(self._jars.with_name(f"{self._jars.name}.jsa"))
 
-    def kill(self) -> None:
+    def kill(self):
         """kill -9, which leaves what a crash leaves."""
         if self._process is not None:
             self._process.kill()

@@ -20,15 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from tests.interop.adoption import adopted_as_it_is, told_since
 from tests.interop.client import Client
 from tests.interop.kafka import Broker
-from tests.interop.reviving import RevivedBroker, revived
-from tests.interop.three_nodes import Done, Load, state_of
+from tests.interop.reviving import revived
+from tests.interop.three_nodes import Load, state_of
 from tests.support.commands import output_of, process, run
 
 _PLACES = [("orders", 0), ("orders", 1), ("orders", 2), ("state", 0), ("pay", 0), ("pay", 1)]
@@ -51,7 +50,7 @@ sh -c "$4" >/dev/null
 """
 
 
-def at_rest(directory: Path) -> dict[str, bytes]:
+def at_rest(directory):
     """The segments of a broker at work that it no longer writes, but may remove. Not compacted ones: others take
     their names."""
     found = {}
@@ -62,7 +61,7 @@ def at_rest(directory: Path) -> dict[str, bytes]:
     return found
 
 
-def killed(rng: random.Random, longest: float, *arguments: object) -> bool:
+def killed(rng, longest, *arguments):
     """Runs a command and kills it at a random moment; returns whether it had not ended."""
     with process(*arguments, stdout=subprocess.DEVNULL) as running:
         try:
@@ -74,7 +73,7 @@ def killed(rng: random.Random, longest: float, *arguments: object) -> bool:
     return False
 
 
-def on_full_disks(room: Path, command: Callable[[Path], list[object]], check: Callable[[Path], list[object]]) -> None:
+def on_full_disks(room, command, check):
     """A command fails for want of room, and then succeeds, and then `check` does. All of it in a mount namespace."""
     place = room / "full"
     place.mkdir()
@@ -84,16 +83,16 @@ def on_full_disks(room: Path, command: Callable[[Path], list[object]], check: Ca
     place.rmdir()
 
 
-def rows_of(directory: Path, place: tuple[str, int]) -> dict[int, tuple[bytes | None, bytes]]:
+def rows_of(directory, place):
     """Key and value of each message of a directory, by offset."""
-    rows: dict[int, tuple[bytes | None, bytes]] = {}
+    rows = {}
     for line in output_of("cat", directory, "/".join(map(str, place)), "--format", "%o\t%k\t%s\n").splitlines():
         offset, key, value = line.split(b"\t")
         rows[int(offset)] = key or None, value
     return rows
 
 
-def all_there(directory: Path, done: Done, source: Path) -> int:
+def all_there(directory, done, source):
     """Everything that was acknowledged is at its offset, or its key has a later message, or retention has removed it
     from the source, maybe before it was copied. Returns how many are there."""
     found = 0
@@ -110,7 +109,7 @@ def all_there(directory: Path, done: Done, source: Path) -> int:
     return found + len(done.committed)
 
 
-def at_work(broker: Broker, load: Load, room: Path, rng: random.Random, kills: int) -> dict[str, object]:
+def at_work(broker, load, room, rng, kills):
     """Copies of a broker at work. `room` has the copy afterwards, and its manifest."""
     copy, manifest = room / "copy", room / "copy.json"
     mirror = ("mirror", broker.log_dir, copy, "--manifest", manifest)
@@ -149,7 +148,7 @@ def at_work(broker: Broker, load: Load, room: Path, rng: random.Random, kills: i
     }
 
 
-def dead(broker: Broker, load: Load, room: Path, rng: random.Random, kills: int) -> dict[str, object]:
+def dead(broker, load, room, rng, kills):
     """The same of a broker that was killed: its directory keeps every byte, and the last copy is the right one."""
     broker.kill()
     load.close()
@@ -198,7 +197,7 @@ def dead(broker: Broker, load: Load, room: Path, rng: random.Random, kills: int)
     }
 
 
-def works_on_links(sources: Sequence[Path], room: Path, minutes: float) -> dict[str, object]:
+def works_on_links(sources, room, minutes):
     """A broker appends, compacts and retains in a directory that shares files with its sources."""
     before = state_of(sources)
     broker, _ = revived(room, sources, "--link")
@@ -236,7 +235,7 @@ def works_on_links(sources: Sequence[Path], room: Path, minutes: float) -> dict[
     }
 
 
-def _restart(broker: RevivedBroker, number: int) -> None:
+def _restart(broker, number):
     """Cleanly, or with kill -9, in turn."""
     if number % 2:
         broker.kill()
@@ -245,7 +244,7 @@ def _restart(broker: RevivedBroker, number: int) -> None:
     broker.start()
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tests.interop.live_sources")
     parser.add_argument("--kills", type=int, default=20, help="of each command")
     parser.add_argument("--minutes", type=float, default=20, help="of work on a directory that shares files")
@@ -259,7 +258,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def tried(room: Path, rng: random.Random, kills: int, minutes: float) -> Iterator[dict[str, object]]:
+def tried(room, rng, kills, minutes):
     """What was seen, one stage after the other."""
     broker = Broker(room / "broker")
     try:

@@ -28,39 +28,39 @@ class DamagedLog:
     log_start: int | None
     dice: random.Random
 
-    def any_log(self) -> Path:
+    def any_log(self):
         return self.built.log(self.dice.randrange(len(self.built.segments)))
 
-    def active_log(self) -> Path:
+    def active_log(self):
         return self.built.log(len(self.built.segments) - 1)
 
-    def sealed_log(self) -> Path:
+    def sealed_log(self):
         """A segment that is not the last one, where there are several."""
         return self.built.log(self.dice.randrange(max(len(self.built.segments) - 1, 1)))
 
-    def edit(self, path: Path, change: Callable[[bytearray], object]) -> None:
+    def edit(self, path, change):
         data = bytearray(path.read_bytes())
         change(data)
         path.write_bytes(data)
 
 
 Damage = Callable[[DamagedLog], None]
-UNCLEAN: dict[str, Damage] = {}
-CLEAN: dict[str, Damage] = {}
+UNCLEAN = {}
+CLEAN = {}
 
 
-def _unclean(damage: Damage) -> Damage:
+def _unclean(damage):
     UNCLEAN[damage.__name__] = damage
     return damage
 
 
-def _either(damage: Damage) -> Damage:
+def _either(damage):
     CLEAN[damage.__name__] = damage
     return _unclean(damage)
 
 
-def _flip(log: DamagedLog, path: Path) -> None:
-    def change(data: bytearray) -> None:
+def _flip(log, path):
+    def change(data):
         if data:
             data[log.dice.randrange(len(data))] ^= 1 << log.dice.randrange(8)
 
@@ -68,32 +68,32 @@ def _flip(log: DamagedLog, path: Path) -> None:
 
 
 @_unclean
-def torn_tail(log: DamagedLog) -> None:
+def torn_tail(log):
     path = log.active_log()
     size = path.stat().st_size
     log.edit(path, lambda data: data.__delitem__(slice(size - log.dice.randrange(1, 200) if size > 200 else 0, None)))
 
 
 @_unclean
-def cut_anywhere(log: DamagedLog) -> None:
+def cut_anywhere(log):
     path = log.any_log()
     log.edit(path, lambda data: data.__delitem__(slice(log.dice.randrange(len(data) + 1), None)))
 
 
 @_unclean
-def flip_above_the_recovery_point(log: DamagedLog) -> None:
+def flip_above_the_recovery_point(log):
     log.recovery_point = log.built.start_offset
     _flip(log, log.any_log())
 
 
 @_either
-def flip_below_the_recovery_point(log: DamagedLog) -> None:
+def flip_below_the_recovery_point(log):
     log.recovery_point = log.built.log_end_offset
     _flip(log, log.sealed_log())
 
 
 @_unclean
-def flip_in_a_header(log: DamagedLog) -> None:
+def flip_in_a_header(log):
     if not log.built.batches:
         return
     batch = log.dice.choice(log.built.batches)
@@ -104,11 +104,11 @@ def flip_in_a_header(log: DamagedLog) -> None:
 
 
 @_unclean
-def zeroed_range(log: DamagedLog) -> None:
+def zeroed_range(log):
     path = log.any_log()
     log.recovery_point = log.dice.choice((0, log.recovery_point))
 
-    def change(data: bytearray) -> None:
+    def change(data):
         start = log.dice.randrange(len(data) + 1)
         end = min(start + log.dice.choice((1, 61, 500, 4096)), len(data))
         data[start:end] = bytes(end - start)
@@ -117,17 +117,17 @@ def zeroed_range(log: DamagedLog) -> None:
 
 
 @_unclean
-def zeros_at_the_end(log: DamagedLog) -> None:
+def zeros_at_the_end(log):
     log.edit(log.active_log(), lambda data: data.extend(bytes(log.dice.choice((1, 12, 61, 4096, 70_000)))))
 
 
 @_unclean
-def garbage_at_the_end(log: DamagedLog) -> None:
+def garbage_at_the_end(log):
     log.edit(log.any_log(), lambda data: data.extend(log.dice.randbytes(log.dice.choice((1, 17, 61, 500)))))
 
 
 @_unclean
-def last_batch_twice(log: DamagedLog) -> None:
+def last_batch_twice(log):
     if not log.built.batches:
         return
     batch = log.built.batches[-1]
@@ -135,7 +135,7 @@ def last_batch_twice(log: DamagedLog) -> None:
 
 
 @_unclean
-def batches_swapped(log: DamagedLog) -> None:
+def batches_swapped(log):
     pairs = [
         (a, b) for a, b in zip(log.built.batches, log.built.batches[1:], strict=False) if a.segment == b.segment
     ]  # fmt: skip
@@ -151,7 +151,7 @@ def batches_swapped(log: DamagedLog) -> None:
 
 
 @_unclean
-def batch_lost(log: DamagedLog) -> None:
+def batch_lost(log):
     """A batch in the middle is missing: its offsets become a gap."""
     if not log.built.batches:
         return
@@ -163,8 +163,8 @@ def batch_lost(log: DamagedLog) -> None:
     )
 
 
-def _without(suffix: str) -> Damage:
-    def damage(log: DamagedLog) -> None:
+def _without(suffix):
+    def damage(log):
         for path in sorted(log.path.glob(f"*{suffix}")):
             if log.dice.random() < 0.6:
                 path.unlink()
@@ -177,13 +177,13 @@ for _suffix in (".index", ".timeindex", ".txnindex", ".snapshot"):
 
 
 @_either
-def without_any_index(log: DamagedLog) -> None:
+def without_any_index(log):
     for path in list(log.path.glob("*index")):
         path.unlink()
 
 
 @_unclean
-def index_garbage(log: DamagedLog) -> None:
+def index_garbage(log):
     """Only where recovery rebuilds it: below the recovery point a broker believes it."""
     log.recovery_point = log.built.start_offset
     for path in log.path.glob(log.dice.choice(("*.index", "*.timeindex"))):
@@ -191,33 +191,33 @@ def index_garbage(log: DamagedLog) -> None:
 
 
 @_unclean
-def index_zeroed(log: DamagedLog) -> None:
+def index_zeroed(log):
     log.recovery_point = log.built.start_offset
     for path in log.path.glob(log.dice.choice(("*.index", "*.timeindex"))):
         path.write_bytes(bytes(path.stat().st_size))
 
 
 @_unclean
-def transaction_index_cut(log: DamagedLog) -> None:
+def transaction_index_cut(log):
     for path in log.path.glob("*.txnindex"):
         log.edit(path, lambda data: data.__delitem__(slice(log.dice.randrange(len(data) // 34 + 1) * 34, None)))
 
 
 @_either
-def snapshot_damaged(log: DamagedLog) -> None:
+def snapshot_damaged(log):
     for path in sorted(log.path.glob("*.snapshot")):
         if log.dice.random() < 0.7:
             log.edit(path, lambda data: data.__setitem__(log.dice.randrange(len(data)), log.dice.randrange(256)))
 
 
 @_either
-def snapshot_empty(log: DamagedLog) -> None:
+def snapshot_empty(log):
     for path in sorted(log.path.glob("*.snapshot"))[-2:]:
         path.write_bytes(b"")
 
 
 @_either
-def stray_snapshots(log: DamagedLog) -> None:
+def stray_snapshots(log):
     source = next(iter(sorted(log.path.glob("*.snapshot"))), None)
     content = b"\0\1\x48\x67\x4b\xc7\0\0\0\0" if source is None else source.read_bytes()
     start, end = log.built.start_offset, log.built.log_end_offset
@@ -227,7 +227,7 @@ def stray_snapshots(log: DamagedLog) -> None:
 
 
 @_either
-def orphan_indexes(log: DamagedLog) -> None:
+def orphan_indexes(log):
     offset = log.built.log_end_offset + log.dice.randrange(3)
     for suffix in (".index", ".timeindex", ".txnindex"):
         if offset not in log.built.segments:
@@ -235,25 +235,25 @@ def orphan_indexes(log: DamagedLog) -> None:
 
 
 @_either
-def unknown_files(log: DamagedLog) -> None:
+def unknown_files(log):
     (log.path / "notes.txt").write_bytes(b"mine")
     (log.path / "leader-epoch-checkpoint.tmp").write_bytes(b"0\n1\n")
 
 
 @_either
-def cleaned_left(log: DamagedLog) -> None:
+def cleaned_left(log):
     for suffix in (".log", ".index", ".timeindex"):
         source = log.sealed_log().with_suffix(suffix)
         shutil.copyfile(source, source.with_name(source.name + ".cleaned"))
 
 
 @_either
-def deleted_left(log: DamagedLog) -> None:
+def deleted_left(log):
     for suffix in (".log", ".index", ".timeindex"):
         (log.path / f"{0:020d}{suffix}.deleted").write_bytes(log.dice.randbytes(100))
 
 
-def _replacement(log: DamagedLog, *, sources_gone: int, cleaned_too: bool = False) -> None:
+def _replacement(log, *, sources_gone, cleaned_too=False):
     """A finished replacement of the first segments, by one with every other batch of theirs."""
     segments = log.built.segments[:-1]
     if len(segments) < 2:
@@ -279,43 +279,43 @@ def _replacement(log: DamagedLog, *, sources_gone: int, cleaned_too: bool = Fals
 
 
 @_either
-def swap_left(log: DamagedLog) -> None:
+def swap_left(log):
     _replacement(log, sources_gone=0)
 
 
 @_either
-def swap_and_sources_gone(log: DamagedLog) -> None:
+def swap_and_sources_gone(log):
     _replacement(log, sources_gone=log.dice.randrange(1, 4))
 
 
 @_either
-def swap_and_cleaned(log: DamagedLog) -> None:
+def swap_and_cleaned(log):
     _replacement(log, sources_gone=0, cleaned_too=True)
 
 
 @_unclean
-def recovery_point_beyond(log: DamagedLog) -> None:
+def recovery_point_beyond(log):
     log.recovery_point = log.built.log_end_offset + log.dice.randrange(1, 1000)
 
 
 @_unclean
-def recovery_point_beyond_a_torn_tail(log: DamagedLog) -> None:
+def recovery_point_beyond_a_torn_tail(log):
     torn_tail(log)
     log.recovery_point = log.built.log_end_offset
 
 
 @_either
-def log_start_beyond(log: DamagedLog) -> None:
+def log_start_beyond(log):
     log.log_start = log.built.log_end_offset + log.dice.randrange(50)
 
 
 @_either
-def log_start_inside(log: DamagedLog) -> None:
+def log_start_inside(log):
     log.log_start = log.dice.randrange(log.built.start_offset, log.built.log_end_offset + 1)
 
 
 @_either
-def segment_missing(log: DamagedLog) -> None:
+def segment_missing(log):
     base = log.dice.choice(log.built.segments)
     for path in log.path.glob(f"{base:020d}.*"):
         if path.suffix != ".snapshot":
@@ -323,24 +323,24 @@ def segment_missing(log: DamagedLog) -> None:
 
 
 @_either
-def no_segments(log: DamagedLog) -> None:
+def no_segments(log):
     for path in list(log.path.iterdir()):
         if path.name[0].isdigit():
             path.unlink()
 
 
 @_unclean
-def empty_log(log: DamagedLog) -> None:
+def empty_log(log):
     log.any_log().write_bytes(b"")
 
 
 @_either
-def epochs_missing(log: DamagedLog) -> None:
+def epochs_missing(log):
     (log.path / "leader-epoch-checkpoint").unlink()
 
 
 @_unclean
-def epochs_beyond_the_end(log: DamagedLog) -> None:
+def epochs_beyond_the_end(log):
     path = log.path / "leader-epoch-checkpoint"
     lines = path.read_text().splitlines()[2:]
     last = int(lines[-1].split()[0]) if lines else -1
@@ -349,7 +349,7 @@ def epochs_beyond_the_end(log: DamagedLog) -> None:
 
 
 @_unclean
-def offsets_too_far_for_a_segment(log: DamagedLog) -> None:
+def offsets_too_far_for_a_segment(log):
     """A segment whose offsets exceed 31 bits above its base, as cleaners before Kafka 1.0.1 left them."""
     start = log.built.log_end_offset
     spec = Partition(

@@ -38,7 +38,7 @@ class Origin:
     killed: Path
 
 
-def make_origin(place: Path, version: str = VERSION) -> Origin:
+def make_origin(place, version=VERSION):
     """`place` gets the directories."""
     broker = Broker(place / "broker", CONFIG, version=version)
     try:
@@ -59,7 +59,7 @@ def make_origin(place: Path, version: str = VERSION) -> Origin:
         broker.kill()
 
 
-def main(directory: Path) -> None:
+def main(directory):
     with tempfile.TemporaryDirectory() as temporary:
         origin = make_origin(Path(temporary))
         fixture = directory / "doctor"

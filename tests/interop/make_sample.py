@@ -29,7 +29,7 @@ ITEMS = ("tea", "coffee", "mug", "kettle", "spoon", "sugar", "größe-L filter",
 KEEP = {"retention.ms": -1, "message.timestamp.after.max.ms": 2**63 - 1}
 
 
-def orders(count: int, seed: int) -> list[Message]:
+def orders(count, seed):
     rng = random.Random(seed)
     messages = []
     for number in range(count):
@@ -46,7 +46,7 @@ def orders(count: int, seed: int) -> list[Message]:
     return messages
 
 
-def clicks(count: int) -> list[Message]:
+def clicks(count):
     rng = random.Random(7)
     pages = ("/", "/tea", "/coffee", "/basket", "/checkout", "/about")
     messages = []
@@ -57,7 +57,7 @@ def clicks(count: int) -> list[Message]:
     return messages
 
 
-def accounts() -> list[Message]:
+def accounts():
     rng = random.Random(11)
     messages = []
     for number in range(120):
@@ -69,8 +69,8 @@ def accounts() -> list[Message]:
     return messages
 
 
-def payments() -> list[tuple[bool, list[Message]]]:
-    def paid(number: int) -> Message:
+def payments():
+    def paid(number):
         return Message(f"order {number} paid".encode(), str(number).encode(), (), START_MS + number * 3_600_000)
 
     return [
@@ -80,7 +80,7 @@ def payments() -> list[tuple[bool, list[Message]]]:
     ]
 
 
-async def commit(address: str, group: str, offsets: dict[TopicPartition, int]) -> None:
+async def commit(address, group, offsets):
     consumer = AIOKafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
     await consumer.start()
     try:
@@ -90,7 +90,7 @@ async def commit(address: str, group: str, offsets: dict[TopicPartition, int]) -
         await consumer.stop()
 
 
-def fill(client: Client, log_dir: Path) -> None:
+def fill(client, log_dir):
     client.create_topic("orders", 2, {**KEEP, "internal.segment.bytes": 16_000, "index.interval.bytes": 2048})
     client.create_topic("clicks", 1, {**KEEP, "compression.type": "lz4"})
     client.create_topic("payments", 1, KEEP)
@@ -111,7 +111,7 @@ def fill(client: Client, log_dir: Path) -> None:
         time.sleep(0.5)
 
 
-def main(destination: Path) -> None:
+def main(destination):
     with tempfile.TemporaryDirectory() as temporary:
         broker = Broker(Path(temporary), {"log.index.size.max.bytes": "65536"})
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from storage.format.block import Headers, Record
+from storage.format.block import Record
 from storage.format.compression import Codec
 from tests.support import raw_batches
 from tests.support.builders import ROLL, Batch, Item, Marker, Partition, Raw, abort, commit
@@ -28,11 +28,11 @@ class TopicShape:
     config: dict[str, str]
 
     @property
-    def is_compacted(self) -> bool:
+    def is_compacted(self):
         return self.config["cleanup.policy"] == "compact"
 
 
-def topic_shape(name: str, partitions: int, dice: random.Random) -> TopicShape:
+def topic_shape(name, partitions, dice):
     """A topic with small segments and indexes, that keeps everything unless it is compacted."""
     config = {
         "internal.segment.bytes": str(dice.choice((1_500, 4_000, 16_000, 60_000, 1_000_000))),
@@ -65,7 +65,7 @@ class _Writer:
     pace: str = ""
     clock: int = 0
 
-    def timestamp(self) -> int:
+    def timestamp(self):
         dice = self.dice
         self.clock += dice.choice((0, 1, 50, 4_000))
         match self.pace:
@@ -79,27 +79,27 @@ class _Writer:
                 self.clock += dice.choice((0, 0, DAY_MS // 3))
         return self.clock
 
-    def records(self) -> list[Record]:
+    def records(self):
         dice = self.dice
         count = dice.choice((1, 1, dice.randrange(1, 6), dice.randrange(1, 60)))
         return [self.record() for _ in range(count)]
 
-    def record(self) -> Record:
+    def record(self):
         dice = self.dice
         key = None if dice.random() < 0.08 else b"k%d" % dice.randrange(self.keys)
         size = dice.choice((0, 5, 30, 200, dice.randrange(1500)))
         value = None if dice.random() < 0.12 else (b"%d." % dice.randrange(10**6)) * (size // 5)
-        headers: Headers = ()
+        headers = ()
         if self.magic == 2 and dice.random() < 0.2:
             headers = tuple((b"h%d" % n, None if dice.random() < 0.3 else dice.randbytes(4)) for n in range(2))
         return Record(key, value, headers, self.timestamp())
 
-    def put(self, batch: Batch) -> None:
+    def put(self, batch):
         self.items.append(batch)
         base = self.next_offset if batch.base_offset is None else batch.base_offset
         self.next_offset = base + len(batch.records)
 
-    def base(self) -> int | None:
+    def base(self):
         """Usually the next offset; sometimes one after a gap."""
         chance = self.dice.random()
         if chance < 0.9:
@@ -108,7 +108,7 @@ class _Writer:
         far = chance > 0.997 and self.magic == 2
         return self.next_offset + (2**31 if far else self.dice.randrange(1, 60))
 
-    def step(self) -> None:
+    def step(self):
         dice = self.dice
         if dice.random() < 0.05:
             self.items.append(ROLL)
@@ -139,7 +139,7 @@ class _Writer:
             self.items.append(Raw(data))
             self.next_offset += delta + 1
 
-    def transact(self, codec: Codec) -> None:
+    def transact(self, codec):
         producer = self.dice.randrange(200, 204)
         epoch = self.epochs.setdefault(producer, 0)
         self.put(
@@ -152,7 +152,7 @@ class _Writer:
         if self.dice.random() < 0.6:
             self.end_transaction()
 
-    def end_transaction(self) -> None:
+    def end_transaction(self):
         if not self.open:
             return
         producer = self.dice.choice(sorted(self.open))
@@ -165,7 +165,7 @@ class _Writer:
         self.next_offset += 1
 
 
-def random_log(shape: TopicShape, dice: random.Random, now_ms: int) -> Partition:
+def random_log(shape, dice, now_ms):
     """What one partition of such a topic holds, and what its directory's checkpoints say of it."""
     start = dice.choice((0, 0, 0, dice.randrange(1, 2_000), 2**40))
     writer = _Writer(dice, now_ms, next_offset=start)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import socket
 import struct
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from storage.types import TopicPartition
@@ -38,18 +37,18 @@ class Fetched(NamedTuple):
 class _Answer:
     """The fields of an answer, read in order."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data):
         self._data = data
         self._at = 0
 
-    def take(self, count: int) -> bytes:
+    def take(self, count):
         self._at += count
         return self._data[self._at - count : self._at]
 
-    def number(self, code: str) -> int:
+    def number(self, code):
         return int(struct.unpack(">" + code, self.take(struct.calcsize(">" + code)))[0])
 
-    def varint(self) -> int:
+    def varint(self):
         """An unsigned varint, as lengths of compact fields are."""
         value = shift = 0
         while True:
@@ -59,24 +58,22 @@ class _Answer:
             if byte < 0x80:
                 return value
 
-    def no_tags(self) -> None:
+    def no_tags(self):
         assert self.varint() == 0
 
 
 class RawClient:
     """One connection to a broker. OSError when it fails."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address):
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=300)
         self._numbers = itertools.count(1)
 
-    def close(self) -> None:
+    def close(self):
         self._socket.close()
 
-    def list_offsets(
-        self, timestamps: Mapping[TopicPartition, int], *, committed: bool = False
-    ) -> dict[TopicPartition, Listed]:
+    def list_offsets(self, timestamps, *, committed=False):
         """The offset for a timestamp, or a special value of one, of each partition."""
         body = [struct.pack(">ib", -1, committed)]
         by_topic = _by_topic(timestamps)
@@ -100,7 +97,7 @@ class RawClient:
             answer.no_tags()
         return found
 
-    def fetch(self, offsets: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, Fetched]:
+    def fetch(self, offsets, max_bytes):
         """What one fetch of each partition returns, read_uncommitted, at most `max_bytes` each."""
         body = [struct.pack(">iiiib", -1, 0, 0, MOST_BYTES, 0)]
         by_topic = _by_topic(offsets)
@@ -120,7 +117,7 @@ class RawClient:
                 found[tp] = Fetched(error, stable, answer.take(max(answer.number("i"), 0)))
         return found
 
-    def _ask(self, key: int, version: int, body: bytes, *, flexible: bool) -> _Answer:
+    def _ask(self, key, version, body, *, flexible):
         number = next(self._numbers)
         header = struct.pack(">hhih", key, version, number, len(_CLIENT_ID)) + _CLIENT_ID + b"\0" * flexible
         self._socket.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
@@ -131,7 +128,7 @@ class RawClient:
             answer.no_tags()
         return answer
 
-    def _receive(self, count: int) -> bytes:
+    def _receive(self, count):
         parts = []
         while count:
             part = self._socket.recv(min(count, 1 << 20))
@@ -142,14 +139,14 @@ class RawClient:
         return b"".join(parts)
 
 
-def _by_topic(partitions: Mapping[TopicPartition, int]) -> dict[str, list[TopicPartition]]:
-    found: dict[str, list[TopicPartition]] = {}
+def _by_topic(partitions):
+    found = {}
     for tp in partitions:
         found.setdefault(tp.topic, []).append(tp)
     return found
 
 
-def _varint(value: int) -> bytes:
+def _varint(value):
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

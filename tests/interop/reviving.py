@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from tests.interop.adoption import adopted_as_it_is, told_since
-from tests.interop.client import Client, Message
+from tests.interop.client import Message
 from tests.interop.kafka import BROKER_VERSION, Broker, free_ports, run_tool
 from tests.support.commands import output_of
-from tests.support.fixtures import Golden
 
 Place = tuple[str, int]
 TOOLS = "org.apache.kafka.tools"
@@ -28,14 +24,7 @@ AUTHORIZER = {
 class RevivedBroker(Broker):
     """A broker with the server.properties of `log_dir`, unchanged but for settings that make it quicker."""
 
-    def __init__(
-        self,
-        directory: Path,
-        log_dir: Path,
-        port: int,
-        config: Mapping[str, str] | None = None,
-        version: str = BROKER_VERSION,
-    ) -> None:
+    def __init__(self, directory, log_dir, port, config=None, version=BROKER_VERSION):
         super().__init__(directory, version=version)
         self.log_dir = log_dir
         self._port = port
@@ -43,7 +32,7 @@ class RevivedBroker(Broker):
         lines = "".join(f"{key}={value}\n" for key, value in {**more, **(config or {})}.items())
         self._properties.write_text((log_dir / "server.properties").read_text() + lines)
 
-    def complaints(self) -> list[str]:
+    def complaints(self):
         """Not that it registered itself before its own controller was active, which it tries again; nor that it was
         stopped while it still loaded the groups; nor that the machine is slow."""
         expected = ("Unexpected error handling request RequestHeader(apiKey=CONTROLLER_REGISTRATION",
@@ -52,7 +41,7 @@ class RevivedBroker(Broker):
         return [line for line in super().complaints() if not any(text in line for text in expected)]
 
 
-def port_pair() -> int:
+def port_pair():
     """A free port whose successor is free too."""
     while True:
         first, second = free_ports(2)
@@ -60,13 +49,7 @@ def port_pair() -> int:
             return first
 
 
-def revived(
-    directory: Path,
-    sources: Sequence[Path],
-    *options: str | Path,
-    config: Mapping[str, str] | None = None,
-    version: str = BROKER_VERSION,
-) -> tuple[RevivedBroker, dict[str, Any]]:
+def revived(directory, sources, *options, config=None, version=BROKER_VERSION):
     """Runs `kafkafs revive` and returns a broker for the result, not started yet, and the command's report."""
     port = port_pair()
     target = directory / "revived"
@@ -77,9 +60,9 @@ def revived(
 class Expected:
     """What consumers got from the original broker, by topic and partition, in both isolations; groups' offsets."""
 
-    def __init__(self, client: Client, topics: Mapping[str, int]) -> None:
-        self.offsets: dict[Place, tuple[int, int]] = {}
-        self.records: dict[tuple[Place, bool], list[Golden]] = {}
+    def __init__(self, client, topics):
+        self.offsets = {}
+        self.records = {}
         for topic, count in topics.items():
             for partition in range(count):
                 place = (topic, partition)
@@ -88,7 +71,7 @@ class Expected:
                     self.records[place, committed] = client.consume(topic, partition, committed=committed)
 
 
-def served_as_expected(client: Client, expected: Expected) -> None:
+def served_as_expected(client, expected):
     """Every record at its offset, with timestamp, key, value and headers, in both isolations; log start and end."""
     for (topic, partition), offsets in expected.offsets.items():
         assert client.offsets(topic, partition) == offsets, (topic, partition)
@@ -97,10 +80,10 @@ def served_as_expected(client: Client, expected: Expected) -> None:
             assert got == expected.records[(topic, partition), committed], (topic, partition, committed)
 
 
-def group_continues(client: Client, group: str, topic: str, partition: int, offset: int) -> None:
+def group_continues(client, group, topic, partition, offset):
     """The group's committed offset is there, and a member that joins is given the message at it first."""
 
-    async def run() -> tuple[int | None, int]:
+    async def run():
         tp = TopicPartition(topic, partition)
         consumer = AIOKafkaConsumer(
             topic,
@@ -123,7 +106,7 @@ def group_continues(client: Client, group: str, topic: str, partition: int, offs
     assert asyncio.run(run()) == (offset, offset)
 
 
-def read_by_java(client: Client, group: str, topic: str, count: int, *, protocol: str = "classic") -> list[int]:
+def read_by_java(client, group, topic, count, *, protocol="classic"):
     """The offsets of the next `count` messages that a Java consumer of a group is given, which then commits. Unlike
     aiokafka it commits the leader's epoch too, and takes no messages from a leader with an older one. `protocol`:
     classic, or consumer (KIP-848)."""
@@ -136,7 +119,7 @@ def read_by_java(client: Client, group: str, topic: str, count: int, *, protocol
     return [int(offset) for offset in re.findall(r"^Offset:(\d+)$", said, re.MULTILINE)]
 
 
-def producers_write_on(client: Client, topic: str, partition: int, transactional_id: str) -> None:
+def producers_write_on(client, topic, partition, transactional_id):
     """A plain, an idempotent and a transactional producer append, and what they wrote is there, in order."""
     _, end = client.offsets(topic, partition)
     client.produce(topic, [Message(b"plain")], partition)
@@ -146,7 +129,7 @@ def producers_write_on(client: Client, topic: str, partition: int, transactional
     assert values == [b"plain", b"idempotent 1", b"idempotent 2", b"committed"]
 
 
-def second_start_is_clean(broker: Broker) -> None:
+def second_start_is_clean(broker):
     """The broker stops without a complaint, starts again without repairs or strays, and stops."""
     broker.stop()
     assert broker.complaints() == [], broker.complaints()[:5]
@@ -157,10 +140,10 @@ def second_start_is_clean(broker: Broker) -> None:
     assert broker.complaints() == [], broker.complaints()[:5]
 
 
-def left_open(client: Client, topic: str, messages: Sequence[Message], partition: int, id: str) -> None:
+def left_open(client, topic, messages, partition, id):
     """A transaction whose producer disappears without ending it."""
 
-    async def run() -> None:
+    async def run():
         producer = AIOKafkaProducer(
             bootstrap_servers=client.address, transactional_id=id, transaction_timeout_ms=900_000
         )
@@ -175,7 +158,7 @@ def left_open(client: Client, topic: str, messages: Sequence[Message], partition
     asyncio.run(run())
 
 
-def configured(address: str, group: str, share_group: str, topic: str) -> None:
+def configured(address, group, share_group, topic):
     """Everything that the metadata hold besides topics: an ACL, a user, quotas, dynamic configurations."""
     where = ("--bootstrap-server", address)
     alter = ("kafka.admin.ConfigCommand", *where, "--alter")
@@ -195,7 +178,7 @@ def configured(address: str, group: str, share_group: str, topic: str) -> None:
         run_tool(*alter, "--add-config", config_given, *entity)
 
 
-def asked(address: str) -> dict[str, list[str]]:
+def asked(address):
     """What Kafka's tools say of everything in the metadata besides topics."""
     where = ("--bootstrap-server", address)
     configs = ("kafka.admin.ConfigCommand", *where, "--describe")
@@ -220,13 +203,13 @@ def asked(address: str) -> dict[str, list[str]]:
     }
 
 
-def topic_ids(address: str) -> dict[str, str]:
+def topic_ids(address):
     """The ids of all topics, by name."""
     said = run_tool(f"{TOOLS}.TopicCommand", "--bootstrap-server", address, "--describe")
     return dict(re.findall(r"Topic: (\S+)\s+TopicId: (\S+)", said))
 
 
-def transacted(address: str, count: int, topic: str, id: str) -> None:
+def transacted(address, count, topic, id):
     """A Java producer, whose records in `__transaction_state` name the transaction version, writes `count` messages."""
     run_tool(
         f"{TOOLS}.ProducerPerformance", "--bootstrap-server", address, "--topic", topic, "--num-records", str(count),
@@ -235,7 +218,7 @@ def transacted(address: str, count: int, topic: str, id: str) -> None:
     )  # fmt: skip
 
 
-def read_by_share_group(address: str, group: str, topic: str, count: int) -> list[int]:
+def read_by_share_group(address, group, topic, count):
     """The offsets of the next `count` messages that a member of a share group is given, which are then done."""
     said = run_tool(
         f"{TOOLS}.consumer.ConsoleShareConsumer", "--bootstrap-server", address, "--topic", topic, "--group", group,

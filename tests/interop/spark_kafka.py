@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.interop.kafka import REQUIRED, Broker
+from tests.interop.kafka import REQUIRED
 from tests.support.downloads import DOWNLOADS
 
 Answer = dict[str, Any]
@@ -35,12 +34,12 @@ requires_spark_kafka = pytest.mark.skipif(
 )
 
 
-def jars() -> list[str]:
+def jars():
     """The paths of the jars that Spark needs for its Kafka source."""
     return sorted(str(path) for path in _JAR_DIR.glob("*.jar"))
 
 
-def ask(broker: Broker, queries: Mapping[str, Mapping[str, str]], directory: Path) -> Answers:
+def ask(broker, queries, directory):
     """The answers of a new Spark's own Kafka source to all queries, by name: see spark_queries.py."""
     queries_file, answers = directory / "queries.json", directory / "answers.json"
     client = {"kafka.bootstrap.servers": broker.address}

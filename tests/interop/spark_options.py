@@ -18,44 +18,42 @@ import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker
-from tests.interop.spark_kafka import Answers, ask
+from tests.interop.spark_kafka import ask
 from tests.support.waiting import wait_for
 
-START: Final = 1_763_683_200_000
-PER_PARTITION: Final = 2000
-DELETED: Final = 60
+START = 1_763_683_200_000
+PER_PARTITION = 2000
+DELETED = 60
 
 
-def _json(partitions: dict[str, object]) -> str:
+def _json(partitions):
     return json.dumps({"clicks": partitions})
 
 
-def _at(seconds: int) -> int:
+def _at(seconds):
     """The time this many seconds after the first message."""
     return START + seconds * 1000
 
 
-_LONG_AFTER: Final = str(_at(10_000_000))
+_LONG_AFTER = str(_at(10_000_000))
 # How long Spark's source waits for what does not exist.
-_IMPATIENT: Final = {
+_IMPATIENT = {
     "fetchOffset.numRetries": "1",
     "kafka.default.api.timeout.ms": "8000",
     "kafka.request.timeout.ms": "7000",
     "kafkaConsumer.pollTimeoutMs": "5000",
 }
-_SOME_TIMES: Final = _json({"0": _at(3000), "1": _at(0), "2": _at(5000)})
+_SOME_TIMES = _json({"0": _at(3000), "1": _at(0), "2": _at(5000)})
 
 # Which topics and partitions are read.
-_CHOICES: Final[dict[str, dict[str, str]]] = {
+_CHOICES = {
     "subscribe_one": {"subscribe": "clicks"},
     "subscribe_two": {"subscribe": "clicks,orders"},
     "subscribe_with_blanks": {"subscribe": " clicks , orders "},
@@ -91,7 +89,7 @@ _CHOICES: Final[dict[str, dict[str, str]]] = {
     "no_topic_option": {},
 }
 # Of `clicks`, unless they name another topic.
-_OTHERS: Final[dict[str, dict[str, str]]] = {
+_OTHERS = {
     # From which offset, up to which one.
     "starting_earliest": {"startingOffsets": "earliest"},
     "starting_in_capitals": {"startingOffsets": "EARLIEST"},
@@ -212,10 +210,10 @@ _OTHERS: Final[dict[str, dict[str, str]]] = {
     },
 }
 
-CASES: Final = {**_CHOICES, **{name: {"subscribe": "clicks", **options} for name, options in _OTHERS.items()}}
+CASES = {**_CHOICES, **{name: {"subscribe": "clicks", **options} for name, options in _OTHERS.items()}}
 
 
-def produce(client: Client) -> None:
+def produce(client):
     """Creates the topics that the cases read."""
     client.create_topic("clicks", 3, {"retention.ms": -1})
     for partition in range(3):
@@ -260,7 +258,7 @@ def produce(client: Client) -> None:
 
 
 @contextmanager
-def produced(directory: Path) -> Iterator[Broker]:
+def produced(directory):
     """A new broker with these topics: a pattern would find other tests' topics."""
     broker = Broker(directory / "broker")
     try:
@@ -274,10 +272,9 @@ def produced(directory: Path) -> Iterator[Broker]:
         broker.kill()
 
 
-def recorded(fixture: Path) -> Answers:
+def recorded(fixture):
     """The answers of Spark's source in the fixture, by case."""
-    answers: Answers = json.loads(lzma.decompress((fixture / "answers.json.xz").read_bytes()))
-    return answers
+    return json.loads(lzma.decompress((fixture / "answers.json.xz").read_bytes()))
 
 
 README = """\
@@ -287,7 +284,7 @@ epoch milliseconds), or its error. `broker`: the directory of the broker, Kafka 
 """
 
 
-def main(directory: Path) -> None:
+def main(directory):
     fixture = directory / "spark-options"
     fixture.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as temporary:

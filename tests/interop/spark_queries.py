@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 
-def main(queries: str, answers: str, *jars: str) -> None:
+def main(queries, answers, *jars):
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -8,8 +8,7 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -18,9 +17,8 @@ from storage.append.appender import Appender
 from storage.clock import SystemClock
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import commit_ledger, names
-from storage.files.commit_ledger import StagedBatchFile, WriteId
+from storage.files.commit_ledger import WriteId
 from storage.files.disk import RealDisk
-from storage.files.disk_protocol import Disk
 from storage.format.block import Record, RecordColumns
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
@@ -58,7 +56,7 @@ CODECS = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 
 
 @pytest.fixture
-def stopped(tmp_path: Path) -> Iterator[Broker]:
+def stopped(tmp_path):
     """A broker with a topic, stopped."""
     broker = Broker(tmp_path / "broker")
     try:
@@ -71,14 +69,14 @@ def stopped(tmp_path: Path) -> Iterator[Broker]:
         broker.kill()
 
 
-def append(owned: OwnedDir, tp: TopicPartition, records: list[Record]) -> None:
+def append(owned, tp, records):
     outcome = Appender(owned.appendable(tp), clock=owned.clock).append(records)
     assert outcome.error is None
 
 
 @pytest.mark.nightly
 @requires_kafka
-def test_every_codec_of_ours_is_read(stopped: Broker) -> None:
+def test_every_codec_of_ours_is_read(stopped):
     owned = OwnedDir.open(stopped.log_dir)
     now_ms = owned.clock.now_ms()  # the broker's retention is a week
     written = []
@@ -105,7 +103,7 @@ SMALL = {"internal.segment.bytes": 20_000, "index.interval.bytes": 500}
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> Iterator[Broker]:
+def mine(tmp_path):
     """A broker whose own retention does not run."""
     running = Broker(tmp_path / "broker", {"log.initial.task.delay.ms": str(HOUR_MS)})
     try:
@@ -115,10 +113,10 @@ def mine(tmp_path: Path) -> Iterator[Broker]:
         running.kill()
 
 
-def commit_offset(address: str, topic: str, group: str) -> None:
+def commit_offset(address, topic, group):
     """A group that has read to offset 7."""
 
-    async def run() -> None:
+    async def run():
         consumer = AIOKafkaConsumer(topic, bootstrap_servers=address, group_id=group, enable_auto_commit=False)
         await consumer.start()
         try:
@@ -133,18 +131,18 @@ def commit_offset(address: str, topic: str, group: str) -> None:
     asyncio.run(run())
 
 
-def internal(log_dir: Path) -> dict[str, object]:
+def internal(log_dir):
     """Everything about the directories that are the brokers' own, times included."""
     return {name: state_of(log_dir / name) for name in INTERNAL}
 
 
-def bases(log_dir: Path, partition: str) -> list[int]:
+def bases(log_dir, partition):
     return sorted(int(path.stem) for path in (log_dir / partition).glob("*.log"))
 
 
 @requires_kafka
 @requires_fuse
-def test_appended_through_the_mount(mine: Broker, tmp_path: Path) -> None:
+def test_appended_through_the_mount(mine, tmp_path):
     client = Client(mine.start().address)
     client.create_topic("through", 2, SMALL)
     client.create_topic("kept", 1, {**SMALL, "retention.ms": -1})
@@ -221,7 +219,7 @@ def test_appended_through_the_mount(mine: Broker, tmp_path: Path) -> None:
 @pytest.mark.nightly
 @requires_kafka
 @requires_fuse
-def test_killed_while_it_writes(mine: Broker) -> None:
+def test_killed_while_it_writes(mine):
     """kill -9 in mid-write, `kafkafs recover`, then the broker: it has nothing to recover, and finds what we found."""
     client = Client(mine.start().address)
     client.create_topic("t", 1, {**SMALL, "internal.segment.bytes": 2_000_000})
@@ -259,7 +257,7 @@ def test_killed_while_it_writes(mine: Broker) -> None:
 @pytest.mark.nightly
 @requires_kafka
 @requires_fuse
-def test_each_refuses_while_the_other_holds_the_directory(tmp_path: Path) -> None:
+def test_each_refuses_while_the_other_holds_the_directory(tmp_path):
     """Both use the same lock, and the one that is refused names its holder."""
     broker = Broker(tmp_path / "broker")
     try:
@@ -292,7 +290,7 @@ SHARES = {FEW: 30, LARGE: 400}
 
 
 @pytest.fixture
-def with_two_partitions(tmp_path: Path) -> Iterator[Broker]:
+def with_two_partitions(tmp_path):
     """A broker with a topic of two partitions, a message in each; stopped."""
     broker = Broker(tmp_path / "broker")
     try:
@@ -307,11 +305,11 @@ def with_two_partitions(tmp_path: Path) -> Iterator[Broker]:
         broker.kill()
 
 
-def values(batch: int, tp: TopicPartition) -> list[bytes]:
+def values(batch, tp):
     return [b"batch %d message %04d %s" % (batch, n, b"." * 100) for n in range(SHARES[tp])]
 
 
-def stage(path: Path, batch: int, disk: Disk | None = None) -> list[StagedBatchFile]:
+def stage(path, batch, disk=None):
     config = LogDir.open_read_only(path).topic_info("written").config
     files = []
     for tp in SHARES:
@@ -329,7 +327,7 @@ def stage(path: Path, batch: int, disk: Disk | None = None) -> list[StagedBatchF
 
 @pytest.mark.nightly
 @requires_kafka
-def test_a_broker_serves_what_was_committed(with_two_partitions: Broker) -> None:
+def test_a_broker_serves_what_was_committed(with_two_partitions):
     """It finds nothing to repair, also not in segments that were created at once."""
     owned = OwnedDir.open(with_two_partitions.log_dir)
     assert commit.commit(owned, WriteId(QUERY, 0), stage(with_two_partitions.log_dir, 0)).appended
@@ -351,7 +349,7 @@ def test_a_broker_serves_what_was_committed(with_two_partitions: Broker) -> None
 # When a commit is killed, and which shares a broker serves then: before anything was appended; with a share whose first
 # batch has no length yet; with new segments of which some are ready; with all of them ready and none in its place.
 Moment = tuple[Callable[[str], bool], dict[TopicPartition, bool]]
-MOMENTS: list[Moment] = [
+MOMENTS = [
     (lambda what: what.startswith("write") and what.endswith(".log"), {FEW: False, LARGE: False}),
     (lambda what: what.startswith("sync") and what.endswith(".log"), {FEW: False, LARGE: False}),
     (lambda what: what.startswith("rename") and what.endswith(".log.swap"), {FEW: True, LARGE: False}),
@@ -364,7 +362,7 @@ MOMENTS: list[Moment] = [
     "moments",
     [pytest.param(MOMENTS[2:3], id="some segments ready"), pytest.param(MOMENTS, id="all", marks=pytest.mark.nightly)],
 )
-def test_a_broker_where_a_commit_was_killed(with_two_partitions: Broker, moments: list[Moment]) -> None:
+def test_a_broker_where_a_commit_was_killed(with_two_partitions, moments):
     expected = {tp: [b"theirs"] for tp in SHARES}
     for batch, (moment, there) in enumerate(moments):
         _killed(with_two_partitions.log_dir, batch, moment)
@@ -388,20 +386,20 @@ def test_a_broker_where_a_commit_was_killed(with_two_partitions: Broker, moments
     with_two_partitions.stop()
 
 
-def _killed(path: Path, batch: int, moment: Callable[[str], bool]) -> None:
+def _killed(path, batch, moment):
     """Leaves the directory as a commit that was killed at a moment after its intent was recorded."""
     disk = FaultyDisk(path)
     owned = OwnedDir.open(path, Opening(), disk=disk)
     files = stage(path, batch, disk)
     begun = False
 
-    def stop(what: str, _path: Path) -> int | None:
+    def stop(what, _path):
         nonlocal begun
         if begun and moment(what):
             disk.stopped = True
             raise Crash(what)
         begun = begun or what.startswith(f"sync {names.COMMITS}")
-        return None
+        return
 
     disk.fail = stop
     with pytest.raises(Crash):
@@ -421,7 +419,7 @@ TP = TopicPartition("c-lz4", 0)
 @pytest.mark.nightly
 @requires_kafka
 @requires_fixtures
-def test_a_broker_serves_what_was_salvaged(tmp_path: Path) -> None:
+def test_a_broker_serves_what_was_salvaged(tmp_path):
     damaged = tmp_path / "damaged"
     shutil.copytree(FIXTURES / "codecs" / "log" / TP.dir_name, damaged / TP.dir_name)
     for path in (damaged / TP.dir_name).iterdir():
@@ -460,7 +458,7 @@ def test_a_broker_serves_what_was_salvaged(tmp_path: Path) -> None:
 ALL_CODECS = (None, "gzip", "snappy", "lz4", "zstd")
 
 
-def loses_nothing(log_dir: Path) -> bool:
+def loses_nothing(log_dir):
     """What doctor says of a broker that starts on it."""
     return bool(json.loads(run("doctor", log_dir, "--json").stdout)["loses_nothing"])
 
@@ -474,7 +472,7 @@ def loses_nothing(log_dir: Path) -> bool:
         pytest.param(LATER_VERSION, marks=requires_later_kafka),
     ],
 )
-def test_a_broker_and_kafkafs_take_turns(version: str, tmp_path: Path) -> None:
+def test_a_broker_and_kafkafs_take_turns(version, tmp_path):
     broker = Broker(tmp_path, version=version)
     try:
         client = Client(broker.start().address)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -29,7 +27,7 @@ from tests.support.uncompiled import uncompiled
 WRITER, READER = 1, 2
 
 
-def read(made: Evolution, rows: list[bytes]) -> tuple[pa.Array, dict[int, str]]:
+def read(made, rows):
     writer, reader = made.texts
     schemas = SchemaTable(Schema(WRITER, AVRO, writer), Schema(READER, AVRO, reader))
     column = TypedColumn(schemas, "t-value", parse_avro(Schema(READER, AVRO, reader), schemas))
@@ -40,9 +38,9 @@ def read(made: Evolution, rows: list[bytes]) -> tuple[pa.Array, dict[int, str]]:
     return values, errors
 
 
-def check(pairs: range, ask: Callable[[bytes], dict[str, Any]]) -> None:
+def check(pairs, ask):
     """Each value is read as `ask` answers, or both refuse it."""
-    seen: Counter[str] = Counter()
+    seen = Counter()
     for seed in pairs:
         made = Evolution(seed)
         rows = [made.data() for _ in range(VALUES)]
@@ -70,10 +68,10 @@ def check(pairs: range, ask: Callable[[bytes], dict[str, Any]]) -> None:
 
 
 @requires_fixtures
-def test_evolved_schemas() -> None:
+def test_evolved_schemas():
     answers = recorded(FIXTURES / "avro")
 
-    def ask(question: bytes) -> dict[str, Any]:
+    def ask(question):
         assert digest_of(question) in answers, "not recorded: python -m tests.interop.avro_referee DIRECTORY"
         return answers[digest_of(question)]
 
@@ -84,12 +82,12 @@ def test_evolved_schemas() -> None:
 @pytest.mark.broker
 @pytest.mark.xdist_group("broker")
 @requires_avro
-def test_evolved_schemas_of_java() -> None:
+def test_evolved_schemas_of_java():
     """Also that it still gives the recorded answers."""
     answers = recorded(FIXTURES / "avro")
     with Referee() as referee:
 
-        def ask(question: bytes) -> dict[str, Any]:
+        def ask(question):
             answer = referee.read(question)
             assert answers.get(digest_of(question), answer) == answer, question
             return answer
@@ -99,7 +97,7 @@ def test_evolved_schemas_of_java() -> None:
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))
-def test_both_forms_of_the_kernel(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_forms_of_the_kernel(first, monkeypatch):
     for seed in range(first, first + 20):
         made = Evolution(seed)
         rows = [made.data() for _ in range(VALUES)]

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -34,7 +32,7 @@ OURS = TopicPartition("ours", 0)
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[Broker]:
+def own(tmp_path):
     """A broker whose own cleaner is off until a test turns it on."""
     running = Broker(tmp_path / "broker", {"log.cleaner.enable": "false"})
     try:
@@ -45,11 +43,11 @@ def own(tmp_path: Path) -> Iterator[Broker]:
         running.kill()
 
 
-def produce(client: Client, topic: str) -> None:
+def produce(client, topic):
     """Updates of sixty keys, deletes, every codec, transactions of both ends; then what fills the last segment."""
     dice = random.Random(5)
 
-    def updates(count: int) -> list[Message]:
+    def updates(count):
         return [
             Message(None if dice.random() < 0.15 else b"v%d" % n * dice.randrange(1, 30), b"k%d" % dice.randrange(60))
             for n in range(count)
@@ -62,7 +60,7 @@ def produce(client: Client, topic: str) -> None:
 
 
 @pytest.mark.nightly
-def test_the_broker_finds_nothing_to_do(own: Broker) -> None:
+def test_the_broker_finds_nothing_to_do(own):
     client = Client(own.address)
     for topic in ("ours", "theirs"):
         client.create_topic(topic, 1, {**SMALL, "min.cleanable.dirty.ratio": "0.001"})
@@ -112,7 +110,7 @@ def test_the_broker_finds_nothing_to_do(own: Broker) -> None:
     assert {finding.severity for finding in findings} <= {Severity.NOTE}  # its `.deleted` files
 
 
-def replace(directory: Path, disk: FaultyDisk) -> None:
+def replace(directory, disk):
     """All steps for a group of segments; every other batch of them stays."""
     topic, _, number = directory.name.rpartition("-")
     segments = ReadOnlyLog(TopicPartition(topic, int(number)), directory).snapshot().segments
@@ -135,7 +133,7 @@ def replace(directory: Path, disk: FaultyDisk) -> None:
         disk.unlink(path)
 
 
-def live_files(directory: Path) -> dict[str, bytes]:
+def live_files(directory):
     return {
         path.name: path.read_bytes()
         for path in directory.iterdir()
@@ -143,7 +141,7 @@ def live_files(directory: Path) -> dict[str, bytes]:
     }
 
 
-def test_every_step_is_recovered_as_the_broker_recovers_it(own: Broker, tmp_path: Path) -> None:
+def test_every_step_is_recovered_as_the_broker_recovers_it(own, tmp_path):
     client = Client(own.address)
     client.create_topic("whole", 1, SMALL)
     client.produce("whole", [Message(b"v" * 300, b"k%d" % n) for n in range(360)], batch=4)

@@ -12,10 +12,10 @@ import re
 import shutil
 import struct
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -50,7 +50,7 @@ JUDGES = [
 ]
 
 
-def every_judge(test: Callable[..., None]) -> Callable[..., None]:
+def every_judge(test):
     """The test runs nightly, with a broker of each release."""
     for mark in (pytest.mark.nightly, *on_broker):
         test = mark(test)
@@ -60,18 +60,18 @@ def every_judge(test: Callable[..., None]) -> Callable[..., None]:
 class Patient(Broker):
     """A broker on one or two existing directories, which are not formatted."""
 
-    def __init__(self, directory: Path, dirs: list[Path], version: str) -> None:
+    def __init__(self, directory, dirs, version):
         super().__init__(directory, {"log.dirs": ",".join(map(str, dirs))}, version=version)
         self.dirs = dirs
 
-    def _format(self) -> None:
+    def _format(self):
         pass
 
     @property
-    def properties(self) -> Path:
+    def properties(self):
         return self._properties
 
-    def begins(self) -> bool:
+    def begins(self):
         """Whether it starts, or refuses to."""
         try:
             self.start()
@@ -81,22 +81,22 @@ class Patient(Broker):
 
 
 @pytest.fixture(scope="module")
-def origin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Origin:
+def origin(request, tmp_path_factory):
     return make_origin(tmp_path_factory.mktemp("origin"), request.param)
 
 
-def examined(dirs: list[Path], *options: object) -> dict[str, Any]:
+def examined(dirs, *options):
     result = run("doctor", *dirs, "--json", *options)
-    told: dict[str, Any] = json.loads(result.stdout)
+    told = json.loads(result.stdout)
     assert result.exit_code == (0 if told["loses_nothing"] else 1)
     return told
 
 
-def logs_of(directory: Path) -> list[Path]:
+def logs_of(directory):
     return sorted(directory.glob("*.log"))
 
 
-def flip(path: Path, position: int) -> None:
+def flip(path, position):
     data = bytearray(path.read_bytes())
     data[position] ^= 0x55
     path.write_bytes(data)
@@ -109,22 +109,22 @@ META, QUORUM_STATE, BOOTSTRAP = "meta.properties", "__cluster_metadata-0/quorum-
 METADATA, POINTS = "__cluster_metadata-0", "recovery-point-offset-checkpoint"
 
 
-def all_of(*damages: Damage) -> Damage:
-    def damage(logs: Path) -> None:
+def all_of(*damages):
+    def damage(logs):
         for one in damages:
             one(logs)
 
     return damage
 
 
-def written(name: str, content: bytes = b"garbage\n") -> Damage:
+def written(name, content=b"garbage\n"):
     return lambda logs: (logs / name).write_bytes(content)
 
 
-def edited(name: str, old: str, new: str) -> Damage:
+def edited(name, old, new):
     """A pattern in a file replaced."""
 
-    def damage(logs: Path) -> None:
+    def damage(logs):
         text = (logs / name).read_text()
         assert re.search(old, text)
         (logs / name).write_text(re.sub(old, new, text))
@@ -132,22 +132,22 @@ def edited(name: str, old: str, new: str) -> Damage:
     return damage
 
 
-def removed(name: str) -> Damage:
+def removed(name):
     return lambda logs: shutil.rmtree(logs / name) if (logs / name).is_dir() else (logs / name).unlink()
 
 
-def made(name: str) -> Damage:
+def made(name):
     return lambda logs: (logs / name).mkdir()
 
 
-def renamed(name: str, new: str) -> Damage:
+def renamed(name, new):
     return lambda logs: (logs / name).rename(logs / new)
 
 
-def as_directory(pattern: str) -> Damage:
+def as_directory(pattern):
     """The last file of a pattern replaced by a directory."""
 
-    def damage(logs: Path) -> None:
+    def damage(logs):
         file = sorted(logs.glob(pattern))[-1]
         file.unlink()
         file.mkdir()
@@ -155,20 +155,20 @@ def as_directory(pattern: str) -> Damage:
     return damage
 
 
-def copied(name: str, to: str) -> Damage:
+def copied(name, to):
     return lambda logs: (shutil.copytree if (logs / name).is_dir() else shutil.copy)(logs / name, logs / to)
 
 
-def second(*damages: Damage) -> Damage:
+def second(*damages):
     """A second log directory, formatted as the first one, then damaged."""
     formatted = all_of(copied(META, f"../second/{META}"), edited(f"../second/{META}", ID, f"directory.id={OTHER_ID}"))
     return all_of(made("../second"), formatted, lambda logs: all_of(*damages)(logs.with_name("second")))
 
 
-def txn_index_entry(at: int, field: bytes) -> Damage:
+def txn_index_entry(at, field):
     """The only entry of a transaction index changed."""
 
-    def damage(logs: Path) -> None:
+    def damage(logs):
         (index,) = (logs / f"p-{PARTITIONS - 1}").glob("*.txnindex")
         data = index.read_bytes()
         index.write_bytes(data[:at] + field + data[at + len(field) :])
@@ -176,10 +176,10 @@ def txn_index_entry(at: int, field: bytes) -> Damage:
     return damage
 
 
-def unindexed(segment: int, damage: Callable[[Path], None]) -> Damage:
+def unindexed(segment, damage):
     """A damaged segment of p-3, without its index."""
 
-    def damages(logs: Path) -> None:
+    def damages(logs):
         log = logs_of(logs / "p-3")[segment]
         damage(log)
         log.with_suffix(".index").unlink()
@@ -187,21 +187,21 @@ def unindexed(segment: int, damage: Callable[[Path], None]) -> Damage:
     return damages
 
 
-def below_its_segment(log: Path) -> None:
+def below_its_segment(log):
     log.write_bytes(bytes(8) + log.read_bytes()[8:])
 
 
-def metadata_damaged(logs: Path) -> None:
+def metadata_damaged(logs):
     log = logs_of(logs / METADATA)[-1]
     flip(log, log.stat().st_size - 5)
 
 
-def add(path: Path, data: bytes) -> None:
+def add(path, data):
     with path.open("ab") as file:
         file.write(data)
 
 
-def last_index_entry(position: int) -> Damage:
+def last_index_entry(position):
     """The last index of p-3 ends with an entry for this position."""
     return lambda logs: add(logs_of(logs / "p-3")[-1].with_suffix(".index"), struct.pack(">ii", 1, position))
 
@@ -391,7 +391,7 @@ WHOLE = {name: Verdict(*row) for name, row in {
 }.items()}  # fmt: skip
 
 
-def broken(origin: Origin, case: str, directory: Path) -> Patient:
+def broken(origin, case, directory):
     """A broker, not started, on a broken copy of the clean directory."""
     logs = copy_log_dir(origin.clean, directory / "logs")
     WHOLE[case].damage(logs)
@@ -400,7 +400,7 @@ def broken(origin: Origin, case: str, directory: Path) -> Patient:
     )
 
 
-def prediction(broker: Patient, case: str) -> dict[str, Any]:
+def prediction(broker, case):
     """What doctor says, which must be the recorded verdict."""
     verdict = WHOLE[case]
     told = examined(broker.dirs, "--server-properties", broker.properties)
@@ -414,13 +414,13 @@ def prediction(broker: Patient, case: str) -> dict[str, Any]:
 
 @requires_fixtures
 @pytest.mark.parametrize("case", WHOLE)
-def test_what_is_predicted_of_the_directory(tmp_path: Path, case: str) -> None:
+def test_what_is_predicted_of_the_directory(tmp_path, case):
     prediction(broken(FIXTURE, case, tmp_path), case)
 
 
 @every_judge
 @pytest.mark.parametrize("case", WHOLE)
-def test_what_happens_to_the_directory(origin: Origin, tmp_path: Path, case: str) -> None:
+def test_what_happens_to_the_directory(origin, tmp_path, case):
     verdict = WHOLE[case]
     if "bootstrap" in case and case != "bootstrap.checkpoint" and not (origin.clean / BOOTSTRAP).exists():
         pytest.skip(f"Kafka {origin.version} formats a directory without {BOOTSTRAP}")
@@ -445,7 +445,7 @@ def test_what_happens_to_the_directory(origin: Origin, tmp_path: Path, case: str
 
 
 @contextmanager
-def held(directory: Path) -> Iterator[None]:
+def held(directory):
     """Another process holds the directory."""
     lock = DirLock(RealDisk(), directory)
     try:
@@ -455,7 +455,7 @@ def held(directory: Path) -> Iterator[None]:
 
 
 @requires_fixtures
-def test_what_is_predicted_of_a_held_directory(tmp_path: Path) -> None:
+def test_what_is_predicted_of_a_held_directory(tmp_path):
     logs = copy_log_dir(FIXTURE.clean, tmp_path / "logs")
     with held(logs):
         told = examined([logs])
@@ -464,7 +464,7 @@ def test_what_is_predicted_of_a_held_directory(tmp_path: Path) -> None:
 
 
 @every_judge
-def test_a_held_directory(origin: Origin, tmp_path: Path) -> None:
+def test_a_held_directory(origin, tmp_path):
     logs = copy_log_dir(origin.clean, tmp_path / "logs")
     broker = Patient(tmp_path / "broker", [logs], origin.version)
     with held(logs):
@@ -479,14 +479,14 @@ FIRST = f"{0:020}.log"
 DELETED, STRAY, LEFT_OVER = f"p-3.{'a' * 32}-delete", f"p-7.{'b' * 32}-stray", f"{7:020}.log.cleaned"
 
 
-def by_partition(told: dict[str, Any]) -> dict[str, set[tuple[str, str]]]:
-    found: dict[str, set[tuple[str, str]]] = {}
+def by_partition(told):
+    found = {}
     for one in (*told["findings"], *told["notes"]):
         found.setdefault(f"{one['topic']}-{one['partition']}", set()).add((one["name"], one["reaction"]))
     return found
 
 
-def break_clean(logs: Path) -> None:
+def break_clean(logs):
     """A fault in each partition of a directory after a clean stop."""
     (logs / "p-0" / "partition.metadata").unlink()
     (logs / "p-1" / "partition.metadata").write_text(f"version: 0\ntopic_id: {OTHER_ID}")
@@ -509,7 +509,7 @@ def break_clean(logs: Path) -> None:
     shutil.copytree(logs / "p-12", logs / "p-99")
 
 
-def check_clean(logs: Path) -> None:
+def check_clean(logs):
     """What doctor says of `break_clean`, which must be the recorded verdicts."""
     told = examined([logs])
     assert told["starts"]
@@ -535,14 +535,14 @@ def check_clean(logs: Path) -> None:
 
 
 @requires_fixtures
-def test_what_is_predicted_of_partitions_of_a_clean_directory(tmp_path: Path) -> None:
+def test_what_is_predicted_of_partitions_of_a_clean_directory(tmp_path):
     logs = copy_log_dir(FIXTURE.clean, tmp_path / "logs")
     break_clean(logs)
     check_clean(logs)
 
 
 @every_judge
-def test_partitions_of_a_clean_directory(origin: Origin, tmp_path: Path) -> None:
+def test_partitions_of_a_clean_directory(origin, tmp_path):
     logs = copy_log_dir(origin.clean, tmp_path / "logs")
     break_clean(logs)
     check_clean(logs)
@@ -568,11 +568,11 @@ def test_partitions_of_a_clean_directory(origin: Origin, tmp_path: Path) -> None
         broker.kill()
 
 
-def break_killed(logs: Path) -> None:
+def break_killed(logs):
     """A fault in each partition of a directory after kill -9."""
     (logs / "recovery-point-offset-checkpoint").write_text("0\n0\n")
 
-    def sized(number: int, at: int = -1) -> Path:
+    def sized(number, at=-1):
         return logs_of(logs / f"p-{number}")[at]
 
     torn = sized(0)
@@ -593,7 +593,7 @@ def break_killed(logs: Path) -> None:
     shutil.copy(sized(10, 0), sized(10, 0).with_name(sized(10, 0).name + ".deleted"))
 
 
-def check_killed(logs: Path) -> dict[int, int]:
+def check_killed(logs):
     """What doctor says of `break_killed`, which must be the recorded verdicts: log end offsets by partition."""
     told = examined([logs])
     assert told["starts"]
@@ -613,14 +613,14 @@ def check_killed(logs: Path) -> dict[int, int]:
 
 
 @requires_fixtures
-def test_what_is_predicted_of_partitions_of_a_killed_broker(tmp_path: Path) -> None:
+def test_what_is_predicted_of_partitions_of_a_killed_broker(tmp_path):
     logs = copy_log_dir(FIXTURE.killed, tmp_path / "logs")
     break_killed(logs)
     check_killed(logs)
 
 
 @every_judge
-def test_partitions_of_a_killed_broker(origin: Origin, tmp_path: Path) -> None:
+def test_partitions_of_a_killed_broker(origin, tmp_path):
     logs = copy_log_dir(origin.killed, tmp_path / "logs")
     break_killed(logs)
     predicted = check_killed(logs)
@@ -638,7 +638,7 @@ def test_partitions_of_a_killed_broker(origin: Origin, tmp_path: Path) -> None:
 
 NO_ERROR = "and do not fail"
 # A field of the second batch of a log: name, place, value, and what is predicted. The first batch has 5 messages.
-SECOND_BATCHES: list[tuple[str, int, bytes, str]] = [
+SECOND_BATCHES = [
     ("batch-crc", 40, b"\x55", "fail at this place"),
     ("batch-magic", 16, b"\x09", "fail at this place"),
     ("batch-cut-off", 8, b"\0\x10\0\0", NO_ERROR),
@@ -647,7 +647,7 @@ SECOND_BATCHES: list[tuple[str, int, bytes, str]] = [
 ]
 
 
-def break_second_batches(logs: Path) -> None:
+def break_second_batches(logs):
     """Each in a partition of its own."""
     for number, (_, at, field, _) in enumerate(SECOND_BATCHES):
         log = logs / f"p-{number}" / FIRST
@@ -657,7 +657,7 @@ def break_second_batches(logs: Path) -> None:
         log.write_bytes(data)
 
 
-def check_second_batches(logs: Path) -> None:
+def check_second_batches(logs):
     """What doctor says of `break_second_batches`, which must be the recorded verdicts."""
     told = examined([logs])
     for number, (name, _, _, later) in enumerate(SECOND_BATCHES):
@@ -666,14 +666,14 @@ def check_second_batches(logs: Path) -> None:
 
 
 @requires_fixtures
-def test_what_is_predicted_of_what_consumers_are_given(tmp_path: Path) -> None:
+def test_what_is_predicted_of_what_consumers_are_given(tmp_path):
     logs = copy_log_dir(FIXTURE.clean, tmp_path / "logs")
     break_second_batches(logs)
     check_second_batches(logs)
 
 
 @every_judge
-def test_what_consumers_are_given(origin: Origin, tmp_path: Path) -> None:
+def test_what_consumers_are_given(origin, tmp_path):
     logs = copy_log_dir(origin.clean, tmp_path / "logs")
     break_second_batches(logs)
     check_second_batches(logs)

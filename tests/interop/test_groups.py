@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -33,7 +30,7 @@ COMMITTED = {ONE: 33, TWO: 50}
 
 
 @pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[Broker]:
+def own_broker(tmp_path):
     """A separate broker, with two partitions of a hundred messages; seven partitions of committed offsets."""
     running = Broker(tmp_path / "broker", {"offsets.topic.num.partitions": "7"})
     try:
@@ -47,8 +44,8 @@ def own_broker(tmp_path: Path) -> Iterator[Broker]:
         running.kill()
 
 
-def commit(address: str, group: str, offsets: Mapping[ClientPartition, int]) -> None:
-    async def run() -> None:
+def commit(address, group, offsets):
+    async def run():
         consumer = AIOKafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
         await consumer.start()
         try:
@@ -60,10 +57,10 @@ def commit(address: str, group: str, offsets: Mapping[ClientPartition, int]) -> 
     asyncio.run(run())
 
 
-def commit_in_transactions(address: str, group: str, rounds: list[tuple[int, bool]]) -> None:
+def commit_in_transactions(address, group, rounds):
     """Offsets of partition 0, each committed within a transaction that is committed or aborted."""
 
-    async def run() -> None:
+    async def run():
         async with AIOKafkaProducer(bootstrap_servers=address, transactional_id="tx") as producer:
             for offset, keep in rounds:
                 await producer.begin_transaction()
@@ -74,10 +71,10 @@ def commit_in_transactions(address: str, group: str, rounds: list[tuple[int, boo
     asyncio.run(run())
 
 
-def known_to_the_broker(address: str, group: str) -> dict[ClientPartition, int | None]:
+def known_to_the_broker(address, group):
     """The committed offset that the broker returns to a consumer of that group."""
 
-    async def run() -> dict[ClientPartition, int | None]:
+    async def run():
         consumer = AIOKafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
         await consumer.start()
         try:
@@ -88,7 +85,7 @@ def known_to_the_broker(address: str, group: str) -> dict[ClientPartition, int |
     return asyncio.run(run())
 
 
-def started_again(broker: Broker, partitions: int) -> str:
+def started_again(broker, partitions):
     """Starts the broker, and waits until its group coordinator has read all commits."""
     said = len(broker.log_text())
     address = broker.start().address
@@ -99,7 +96,7 @@ def started_again(broker: Broker, partitions: int) -> str:
     return address
 
 
-def console_consumer(address: str, group: str, count: int, *more: str) -> list[str]:
+def console_consumer(address, group, count, *more):
     """Kafka's own consumer in that group: the values of the first `count` messages that it gets, in any order."""
     output = run_tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", address, "--topic", "read",
@@ -109,7 +106,7 @@ def console_consumer(address: str, group: str, count: int, *more: str) -> list[s
     return output.split()
 
 
-def seen_by_us(log_dir: Path) -> dict[str, dict[str, dict[int, int]]]:
+def seen_by_us(log_dir):
     offsets = GroupOffsets(LogDir.open_read_only(log_dir))
     found = plain(offsets.groups())
     assert offsets.problems() == []
@@ -118,7 +115,7 @@ def seen_by_us(log_dir: Path) -> dict[str, dict[str, dict[int, int]]]:
 
 @requires_kafka
 @requires_fuse
-def test_what_consumers_commit_and_where_we_let_them_go_on(own_broker: Broker, tmp_path: Path) -> None:
+def test_what_consumers_commit_and_where_we_let_them_go_on(own_broker, tmp_path):
     for number, group in enumerate(GROUPS):
         commit(own_broker.address, group, {tp: offset + number for tp, offset in COMMITTED.items()})
     commit_in_transactions(own_broker.address, "in transactions", [(10, True), (20, False)])
@@ -167,7 +164,7 @@ def test_what_consumers_commit_and_where_we_let_them_go_on(own_broker: Broker, t
 
 
 @pytest.fixture
-def transactions_own_broker(tmp_path: Path) -> Iterator[Broker]:
+def transactions_own_broker(tmp_path):
     running = Broker(
         tmp_path / "broker",
         {"transaction.state.log.num.partitions": "3", "transaction.state.log.replication.factor": "1"},
@@ -179,31 +176,31 @@ def transactions_own_broker(tmp_path: Path) -> Iterator[Broker]:
         running.kill()
 
 
-def rows_of(printed: str) -> list[list[str]]:
+def rows_of(printed):
     """The cells of a table of Kafka's tools, without its headings."""
     lines = [line for line in printed.splitlines() if "\t" in line]
     return [line.split() for line in lines[1:]]
 
 
-def told(log_dir: Path, *arguments: object) -> Any:
+def told(log_dir, *arguments):
     return json.loads(output_of("transactions", log_dir, *arguments, "--json"))
 
 
 @pytest.mark.nightly
 @requires_kafka
-def test_as_the_broker_tells_it(transactions_own_broker: Broker) -> None:
+def test_as_the_broker_tells_it(transactions_own_broker):
     address, log_dir = transactions_own_broker.address, transactions_own_broker.log_dir
 
-    def tool(*arguments: str) -> list[list[str]]:
+    def tool(*arguments):
         return rows_of(
             run_tool("org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", address, *arguments)
         )
 
-    def markers_are_written() -> bool:
+    def markers_are_written():
         """The broker answers a commit before it writes the markers, and writes that it is complete after them."""
         return not any(row[3].startswith("Prepare") for row in tool("list"))
 
-    def compare(open_partition: int | None) -> None:
+    def compare(open_partition):
         wait_for("the markers of ended transactions", markers_are_written)
         for partition in (0, 1):
             (ours,) = told(log_dir, f"t/{partition}")["partitions"]
@@ -235,7 +232,7 @@ def test_as_the_broker_tells_it(transactions_own_broker: Broker) -> None:
             name: (str(one["producer_id"]), one["state"]) for name, one in ours.items()
         }
 
-    async def run() -> None:
+    async def run():
         async with AIOKafkaProducer(bootstrap_servers=address, transactional_id="done") as producer:
             for ends in (producer.commit_transaction, producer.abort_transaction):
                 await producer.begin_transaction()

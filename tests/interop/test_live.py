@@ -9,7 +9,6 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,12 +22,11 @@ from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.offset_lookup import offset_for_timestamp
 from storage.log.reader import read_range
-from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation, TopicPartition
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, on_broker, requires_kafka, run_tool
-from tests.support.fixtures import Golden, read_jsonl
-from tests.support.mounts import Mounted, requires_fuse, run_kafkafs
+from tests.support.fixtures import read_jsonl
+from tests.support.mounts import requires_fuse, run_kafkafs
 from tests.support.readers import read_all, records_of
 from tests.support.waiting import wait_for
 
@@ -39,22 +37,20 @@ pytestmark = on_broker
 _SMALL = {"internal.segment.bytes": 20_000, "index.interval.bytes": 500, "segment.index.bytes": 100_000}
 
 
-def _value(number: int) -> bytes:
+def _value(number):
     return b"%08d " % number + b"x" * (number % 97)
 
 
-def _follow(
-    log_dir: LogDir, topic: str, writes: Sequence[Callable[[], None]], check: Callable[[LogSnapshot], None]
-) -> int:
+def _follow(log_dir, topic, writes, check):
     """Runs `writes` in a thread, and `check` on snapshots meanwhile and once after them; returns the number of checks.
 
     Checks are made between the writes too, however slow: each write waits until there was one more check.
     """
     log = log_dir.log(TopicPartition(topic, 0))
-    failures: list[BaseException] = []
+    failures = []
     checked = threading.Semaphore(0)
 
-    def run() -> None:
+    def run():
         try:
             for write in writes:
                 assert checked.acquire(timeout=120)
@@ -79,7 +75,7 @@ def _follow(
     return looks
 
 
-def _open(broker: Broker, topic: str) -> LogDir:
+def _open(broker, topic):
     log_dir = LogDir.open_read_only(broker.log_dir)
     assert topic in log_dir.topics()
     return log_dir
@@ -87,23 +83,23 @@ def _open(broker: Broker, topic: str) -> LogDir:
 
 @requires_kafka
 @pytest.mark.parametrize("preallocate", ["false", pytest.param("true", marks=pytest.mark.nightly)])
-def test_appends_rolls_and_retention(broker: Broker, client: Client, preallocate: str) -> None:
+def test_appends_rolls_and_retention(broker, client, preallocate):
     topic = f"log-retention-{preallocate}"
     client.create_topic(topic, config={**_SMALL, "retention.bytes": 60_000, "preallocate": preallocate})
-    seen: set[tuple[int, int]] = set()
+    seen = set()
     removed = [0]
 
-    def first_segment() -> int:
+    def first_segment():
         return min(int(path.stem) for path in (broker.log_dir / f"{topic}-0").glob("*.log"))
 
-    def check(snapshot: LogSnapshot) -> None:
+    def check(snapshot):
         start = snapshot.log_start_offset
         records = read_all(snapshot, start)
         assert [record.offset for record in records] == list(range(start, snapshot.log_end_offset))
         assert all(record.value == _value(record.offset) for record in records)
         seen.add((start, snapshot.log_end_offset))
 
-    def write(first: int) -> None:
+    def write(first):
         client.produce(topic, [Message(_value(n)) for n in range(first, first + 300)], batch=7)
         if first % 1500 == 1200:  # since the last time more has come than a pass leaves
             wait_for("a retention pass", lambda: first_segment() > removed[-1])
@@ -116,14 +112,14 @@ def test_appends_rolls_and_retention(broker: Broker, client: Client, preallocate
 
 
 @requires_kafka
-def test_compaction(broker: Broker, client: Client) -> None:
+def test_compaction(broker, client):
     topic = "log-compaction"
     config = {**_SMALL, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01, "segment.ms": 1000}
     client.create_topic(topic, config=config)
-    sizes: list[int] = []
+    sizes = []
 
-    def check(snapshot: LogSnapshot) -> None:
-        latest: dict[bytes | None, int] = {}
+    def check(snapshot):
+        latest = {}
         offsets = []
         for block in read_range(snapshot, snapshot.log_start_offset):
             assert block.damage is None
@@ -139,7 +135,7 @@ def test_compaction(broker: Broker, client: Client) -> None:
         }
         sizes.append(len(offsets))
 
-    def write(first: int) -> None:
+    def write(first):
         messages = [Message(_value(n), b"%d" % (n % 50)) for n in range(first, first + 250)]
         client.produce(topic, messages, batch=9)
 
@@ -154,18 +150,18 @@ def test_compaction(broker: Broker, client: Client) -> None:
 
 
 @requires_kafka
-def test_transactions(broker: Broker, client: Client) -> None:
+def test_transactions(broker, client):
     topic = "log-transactions"
     client.create_topic(topic, config=_SMALL)
 
-    def check(snapshot: LogSnapshot) -> None:
+    def check(snapshot):
         stable = last_stable_offset(snapshot)
         committed = read_all(snapshot, isolation=Isolation.READ_COMMITTED)
         assert all(record.value is not None and record.value.startswith(b"keep") for record in committed)
         whole = [record for record in read_all(snapshot, 0, stable) if (record.value or b"").startswith(b"keep")]
         assert committed == whole
 
-    def write(turn: int) -> None:
+    def write(turn):
         rounds = [
             (number % 3 != 0, [Message(b"%s %d" % (b"drop" if number % 3 == 0 else b"keep", n)) for n in range(20)])
             for number in range(6)
@@ -183,7 +179,7 @@ def test_transactions(broker: Broker, client: Client) -> None:
 
 
 @requires_kafka
-def test_deleted_records_and_times(broker: Broker, client: Client) -> None:
+def test_deleted_records_and_times(broker, client):
     topic = "log-start"
     client.create_topic(topic, config={**_SMALL, "message.timestamp.before.max.ms": 2**62, "retention.ms": -1})
     client.produce(topic, [Message(_value(n), timestamp=10**12 + n * 10 + n % 7 * 30) for n in range(900)], batch=11)
@@ -204,7 +200,7 @@ def test_deleted_records_and_times(broker: Broker, client: Client) -> None:
 
 @pytest.mark.nightly
 @requires_kafka
-def test_a_topic_made_anew(broker: Broker, client: Client) -> None:
+def test_a_topic_made_anew(broker, client):
     log_dir = LogDir.open_read_only(broker.log_dir)
     for turn in range(2):
         client.create_topic("log-again")
@@ -225,7 +221,7 @@ def test_a_topic_made_anew(broker: Broker, client: Client) -> None:
 CODECS = (None, "gzip", "snappy", "lz4", "zstd")
 
 
-def any_messages(rng: random.Random, count: int) -> list[Message]:
+def any_messages(rng, count):
     """Nulls, empty values, bytes that are not UTF-8, headers; never both a null key and a null value (aiokafka)."""
     keys = (None, b"", b"k", "ключ".encode(), b"\xff\x00")
     headers = ((), (("h", b"x"),), (("", None), ("größe", b"\xfe"), ("h", b"")))
@@ -234,25 +230,25 @@ def any_messages(rng: random.Random, count: int) -> list[Message]:
     return [Message(v, b"" if v is None and k is None else k, rng.choice(headers)) for v, k in pairs]
 
 
-def as_txt(records: list[Golden]) -> bytes:
+def as_txt(records):
     return b"".join((record.value or b"") + b"\n" for record in records)
 
 
 @requires_kafka
 @requires_fuse
-def test_readers_beside_producers(broker: Broker, client: Client, live: Mounted) -> None:
+def test_readers_beside_producers(broker, client, live):
     """Five codecs into two partitions, segments rolling; every read is a prefix of what a consumer gets."""
     client.create_topic("busy", 2, {"internal.segment.bytes": 30_000, "index.interval.bytes": 500})
-    seen: list[tuple[int, list[Golden]]] = []
+    seen = []
     stop = threading.Event()
 
-    def read() -> None:
+    def read():
         while not stop.is_set():
             for partition in (0, 1):
                 data = (live.path / "busy" / str(partition) / "messages.jsonl").read_bytes()
                 seen.append((partition, read_jsonl(data)))
 
-    def seen_since(count: int) -> bool:
+    def seen_since(count):
         return {partition for partition, _ in seen[count + 1 :]} == {0, 1} or not reader.is_alive()
 
     reader = threading.Thread(target=read)
@@ -283,7 +279,7 @@ def test_readers_beside_producers(broker: Broker, client: Client, live: Mounted)
 
 @requires_kafka
 @requires_fuse
-def test_the_segments_are_the_brokers_own(broker: Broker, client: Client, live: Mounted) -> None:
+def test_the_segments_are_the_brokers_own(broker, client, live):
     """messages.log and segments/*.log hold the broker's bytes; nothing of the active segment's zero-filled indexes."""
     client.create_topic("verbatim", 1, {"internal.segment.bytes": 10_000})
     client.produce("verbatim", any_messages(random.Random(2), 300), batch=5)
@@ -299,7 +295,7 @@ def test_the_segments_are_the_brokers_own(broker: Broker, client: Client, live: 
 
 @requires_kafka
 @requires_fuse
-def test_new_messages_at_once(client: Client, live: Mounted) -> None:
+def test_new_messages_at_once(client, live):
     """Acknowledged messages are there at the next look, also through a handle that was opened before."""
     client.create_topic("prompt")
     view = live.path / "prompt/0/messages.txt"
@@ -315,7 +311,7 @@ def test_new_messages_at_once(client: Client, live: Mounted) -> None:
 
 @requires_kafka
 @requires_fuse
-def test_new_topics_are_there_at_once(client: Client, live: Mounted) -> None:
+def test_new_topics_are_there_at_once(client, live):
     """Immediately after creation, also several within one tick of the directory's mtime."""
     for number in range(12):
         missing = live.path / f"new-{number}"
@@ -328,7 +324,7 @@ def test_new_topics_are_there_at_once(client: Client, live: Mounted) -> None:
 @pytest.mark.nightly
 @requires_kafka
 @requires_fuse
-def test_internal_topics_and_deleted_ones(client: Client, live: Mounted) -> None:
+def test_internal_topics_and_deleted_ones(client, live):
     """__consumer_offsets and __transaction_state are readable like any topic; a deleted topic disappears."""
     client.create_topic("short-lived")
     client.transactions("short-lived", [(True, [Message(b"x")])], id="for-state")
@@ -344,7 +340,7 @@ def test_internal_topics_and_deleted_ones(client: Client, live: Mounted) -> None
 
 @requires_kafka
 @requires_fuse
-def test_nothing_is_held_open(client: Client, live: Mounted) -> None:
+def test_nothing_is_held_open(client, live):
     """Between reads kafkafs has none of the broker's files open, and no lock on the directory."""
     client.create_topic("unheld")
     client.produce("unheld", [Message(b"x")])
@@ -357,7 +353,7 @@ def test_nothing_is_held_open(client: Client, live: Mounted) -> None:
 @pytest.mark.nightly
 @requires_kafka
 @requires_fuse
-def test_after_a_kill(tmp_path: Path) -> None:
+def test_after_a_kill(tmp_path):
     """A broker killed with -9 leaves no clean shutdown and full-size indexes; everything acknowledged is readable."""
     broker = Broker(tmp_path / "killed")
     try:
@@ -379,7 +375,7 @@ START = 1_795_000_000_000
 KEYS = 40
 
 
-def of_key(client: Client, key: bytes) -> list[list[Golden]]:
+def of_key(client, key):
     """What consumers see of a key, by partition."""
     return [[record for record in client.consume("keyed", number) if record.key == key] for number in range(2)]
 
@@ -387,7 +383,7 @@ def of_key(client: Client, key: bytes) -> list[list[Golden]]:
 @pytest.mark.nightly
 @requires_kafka
 @requires_fuse
-def test_a_key_shows_as_soon_as_its_message_is_acknowledged(client: Client, live: Mounted) -> None:
+def test_a_key_shows_as_soon_as_its_message_is_acknowledged(client, live):
     """Of a compacted topic under load that rolls: what a consumer gets of the key, in the partitions' order."""
     settings = {"cleanup.policy": "compact", "internal.segment.bytes": 20_000, "min.cleanable.dirty.ratio": 0.99}
     client.create_topic("keyed", 2, settings)
@@ -418,7 +414,7 @@ def test_a_key_shows_as_soon_as_its_message_is_acknowledged(client: Client, live
 @pytest.mark.nightly
 @requires_kafka
 @requires_fuse
-def test_an_open_file_gets_what_is_produced(client: Client, live: Mounted) -> None:
+def test_an_open_file_gets_what_is_produced(client, live):
     client.create_topic("keyed-open", 1, {})
     client.produce("keyed-open", [Message(b"0", b"k", (), START)])
     with (live.path / "keyed-open" / "keys" / "k.txt").open("rb", buffering=0) as file:
@@ -431,7 +427,7 @@ def test_an_open_file_gets_what_is_produced(client: Client, live: Mounted) -> No
 @pytest.mark.nightly
 @requires_kafka
 @requires_fuse
-def test_a_key_that_nobody_has(client: Client, live: Mounted) -> None:
+def test_a_key_that_nobody_has(client, live):
     client.create_topic("keyed-none", 1, {})
     client.produce("keyed-none", [Message(b"0", b"k", (), START)])
     with pytest.raises(FileNotFoundError):
@@ -446,7 +442,7 @@ CONFIG = {
 }  # fmt: skip
 
 
-def latest(path: Path) -> dict[str, int]:
+def latest(path):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     offsets = [line["offset"] for line in lines]
     assert offsets == sorted(offsets)
@@ -457,12 +453,12 @@ def latest(path: Path) -> dict[str, int]:
 
 @requires_kafka
 @requires_fuse
-def test_no_value_is_older_than_one_that_was_there_at_the_open(client: Client, live: Mounted) -> None:
+def test_no_value_is_older_than_one_that_was_there_at_the_open(client, live):
     client.create_topic("latest-under-load", 1, CONFIG)
-    acknowledged: dict[str, int] = {}
+    acknowledged = {}
     rounds, ended, looked = 25, threading.Event(), threading.Semaphore(0)
 
-    def write() -> None:
+    def write():
         try:
             for number in range(rounds):
                 assert number == 0 or looked.acquire(timeout=120)  # once more since the last write
@@ -497,7 +493,7 @@ def test_no_value_is_older_than_one_that_was_there_at_the_open(client: Client, l
 
 @requires_kafka
 @requires_fuse
-def test_topics_ids_partitions_configs(broker: Broker, client: Client) -> None:
+def test_topics_ids_partitions_configs(broker, client):
     client.create_topic("one")
     client.create_topic("three", 3, {"retention.ms": 86_400_000, "compression.type": "zstd", "segment.ms": 1_000_000})
     client.create_topic("altered", 2, {"cleanup.policy": "compact"})
@@ -519,7 +515,7 @@ def test_topics_ids_partitions_configs(broker: Broker, client: Client) -> None:
 @pytest.mark.nightly
 @requires_kafka
 @requires_fuse
-def test_the_tree_shows_them(client: Client, live: Mounted) -> None:
+def test_the_tree_shows_them(client, live):
     client.create_topic("shown", 4, {"retention.bytes": 1_000_000, "segment.bytes": 2_000_000})
     topic = live.path / "shown"
     assert {path.name for path in topic.iterdir() if path.name.isdigit()} == {"0", "1", "2", "3"}
@@ -540,7 +536,7 @@ COMPACT = {
 
 
 @contextmanager
-def tail(view: Path, output: Path) -> Iterator[Callable[[], list[bytes]]]:
+def tail(view, output):
     """`tail -n +1 -f VIEW`; `lines` returns what it has printed so far."""
     with output.open("wb") as out:
         process = subprocess.Popen(["tail", "-n", "+1", "-f", str(view)], stdout=out, stderr=subprocess.PIPE)
@@ -552,7 +548,7 @@ def tail(view: Path, output: Path) -> Iterator[Callable[[], list[bytes]]]:
         assert not errors, errors
 
 
-def deleted_files_open(pid: int) -> list[str]:
+def deleted_files_open(pid):
     """The deleted files, and those that await deletion, that a process holds open."""
     targets = []
     for link in Path(f"/proc/{pid}/fd").iterdir():
@@ -566,19 +562,17 @@ def deleted_files_open(pid: int) -> list[str]:
 @requires_kafka
 @requires_fuse
 @pytest.mark.timeout(240)
-def test_each_message_once_and_the_space_is_freed(
-    broker: Broker, client: Client, live: Mounted, tmp_path: Path
-) -> None:
+def test_each_message_once_and_the_space_is_freed(broker, client, live, tmp_path):
     client.create_topic("tailed", 1, DELETE)
     log = broker.log_dir / "tailed-0"
-    sent: list[bytes] = []
+    sent = []
 
-    def produce(count: int, keys: int) -> None:
+    def produce(count, keys):
         start = len(sent)
         sent.extend(b"%06d " % number + b"x" * 90 for number in range(start, start + count))
         client.produce("tailed", [Message(v, b"%d" % (n % keys)) for n, v in enumerate(sent[start:])], batch=10)
 
-    def first_segment() -> int:
+    def first_segment():
         return min(int(path.stem) for path in log.glob("*.log"))
 
     with tail(live.path / "tailed/0/messages.txt", tmp_path / "tailed") as printed:
@@ -607,7 +601,7 @@ def test_each_message_once_and_the_space_is_freed(
         assert printed() == sent
 
     # all handles are closed: positions begin again at the log start, and what remains is what a consumer gets
-    def left() -> bytes:
+    def left():
         return b"".join((record.value or b"") + b"\n" for record in client.consume("tailed"))
 
     wait_for("the compacted view", lambda: (live.path / "tailed/0/messages.txt").read_bytes() == left())

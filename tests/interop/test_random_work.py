@@ -8,7 +8,6 @@ import os
 import secrets
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -31,7 +30,7 @@ SEEDS = os.environ.get("KAFKAFS_DIFFERENTIAL_SEEDS", "1").split(",")
     ("seed", "count"),
     [("1", "15"), *(pytest.param(seed, "40", marks=pytest.mark.nightly) for seed in SEEDS)],
 )
-def test_the_same_of_both(seed: str, count: str) -> None:
+def test_the_same_of_both(seed, count):
     """In a process of its own: some of the damaged logs stay damaged."""
     command = [sys.executable, "-m", "tests.interop.differential", "--logs", count, "--damages", count, "--seed", seed]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=850)
@@ -46,7 +45,7 @@ def test_the_same_of_both(seed: str, count: str) -> None:
 @requires_kafka
 @requires_fuse
 @pytest.mark.parametrize("seed", [1, pytest.param(None, id="fresh", marks=pytest.mark.nightly)])
-def test_nothing_is_lost_or_doubled(tmp_path: Path, seed: int | None) -> None:
+def test_nothing_is_lost_or_doubled(tmp_path, seed):
     seed = secrets.randbelow(10**6) if seed is None else seed
     print(f"seed {seed}: python -m tests.interop.turns --rounds 2 --seed {seed}")  # noqa: T201
     turns = Turns(tmp_path, seed)
@@ -65,7 +64,7 @@ def test_nothing_is_lost_or_doubled(tmp_path: Path, seed: int | None) -> None:
 @pytest.mark.nightly
 @requires_kafka
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of clients whose nodes were killed
-def test_a_cluster_revives_from_backups(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cluster_revives_from_backups(tmp_path, caplog):
     caplog.set_level(logging.CRITICAL, "aiokafka")  # of nodes that were killed
     with three_nodes.worst_day(tmp_path, 2) as cluster:
         room = tmp_path / "room"
@@ -80,7 +79,7 @@ def test_a_cluster_revives_from_backups(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 @requires_kafka
-def test_the_definitions_are_those_of_the_jars() -> None:
+def test_the_definitions_are_those_of_the_jars():
     """Of 4.3.0; the shipped ones are of 4.4.0, which adds a record and two tagged fields."""
     shipped = (ROOT / "storage" / "format" / "message_definitions.txt").read_text().removeprefix(HEADER).splitlines()
     older = lines(JARS)

@@ -10,7 +10,6 @@ import shlex
 import shutil
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from tests.interop.kafka import BROKER_VERSION, OLDER_VERSION, Broker, on_broker
 from tests.interop.reviving import (
     AUTHORIZER,
     Expected,
-    Place,
     RevivedBroker,
     asked,
     configured,
@@ -66,7 +64,7 @@ class Dead:
     expected: Expected
 
 
-def messages(seed: int, count: int, *, keys: int = 40) -> list[Message]:
+def messages(seed, count, *, keys=40):
     rng = random.Random(seed)
     return [
         Message(
@@ -80,8 +78,8 @@ def messages(seed: int, count: int, *, keys: int = 40) -> list[Message]:
 
 
 @pytest.fixture(scope="module")
-def dead(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dead]:
-    version: str = getattr(request, "param", BROKER_VERSION)
+def dead(request, tmp_path_factory):
+    version = getattr(request, "param", BROKER_VERSION)
     root = tmp_path_factory.mktemp("dead")
     config = {"offsets.topic.num.partitions": "7", "transaction.state.log.num.partitions": "3"}
     broker = Broker(root / "broker", config, version=version)
@@ -121,13 +119,13 @@ with_an_older_broker = pytest.mark.parametrize(
 )
 
 
-def sound(log_dir: Path) -> None:
+def sound(log_dir):
     """kafkafs itself finds nothing wrong."""
     found = verify_log_dir(log_dir)
     assert not [one for one in found if one.severity is Severity.FINDING]
 
 
-def state_of(directory: Path) -> dict[str, tuple[int, ...]]:
+def state_of(directory):
     """Everything about the files that a reader must not change."""
     found = {}
     for path in sorted(directory.rglob("*")):
@@ -136,7 +134,7 @@ def state_of(directory: Path) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def serves(broker: RevivedBroker, expected: Expected, *, groups: bool = True, transactional_id: str = "tx") -> None:
+def serves(broker, expected, *, groups=True, transactional_id="tx"):
     """The whole check of a revived directory."""
     sound(broker.log_dir)
     try:
@@ -152,14 +150,14 @@ def serves(broker: RevivedBroker, expected: Expected, *, groups: bool = True, tr
     sound(broker.log_dir)
 
 
-def without_metadata(source: Path, target: Path) -> Path:
+def without_metadata(source, target):
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("__cluster_metadata-0", "bootstrap.checkpoint"))
     return target
 
 
 @requires_kafka
 @with_an_older_broker
-def test_a_whole_directory(dead: Dead, tmp_path: Path) -> None:
+def test_a_whole_directory(dead, tmp_path):
     """With its metadata log: features, ids, counts and configurations are those of the cluster."""
     before = state_of(dead.clean)
     broker, told = revived(tmp_path, [dead.clean], version=dead.version)
@@ -173,7 +171,7 @@ def test_a_whole_directory(dead: Dead, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @requires_kafka
-def test_a_directory_without_its_metadata_log(dead: Dead, tmp_path: Path) -> None:
+def test_a_directory_without_its_metadata_log(dead, tmp_path):
     """The numbers of partitions of the coordinators' topics are found from their keys; links instead of copies."""
     source = without_metadata(dead.clean, tmp_path / "source")
     shutil.rmtree(source / "orders-1")
@@ -186,7 +184,7 @@ def test_a_directory_without_its_metadata_log(dead: Dead, tmp_path: Path) -> Non
     assert any("keeps everything" in note for note in told["notes"])
     contents = {path: path.read_bytes() for path in source.glob("*/*.log")}
     expected = dead.expected
-    gone: Place = ("orders", 1)
+    gone = ("orders", 1)
     here = Expected.__new__(Expected)
     here.offsets = {**expected.offsets, gone: (0, 0)}
     here.records = {key: value if key[0] != gone else [] for key, value in expected.records.items()}
@@ -202,7 +200,7 @@ def test_a_directory_without_its_metadata_log(dead: Dead, tmp_path: Path) -> Non
 @requires_kafka
 @with_an_older_broker
 @pytest.mark.parametrize("with_ids", [True, False])
-def test_bare_partition_directories(dead: Dead, tmp_path: Path, with_ids: bool) -> None:
+def test_bare_partition_directories(dead, tmp_path, with_ids):
     """Nothing but the segments of some partitions: no checkpoint, no metadata, perhaps no partition.metadata."""
     bare = tmp_path / "rescued"
     for path in dead.clean.iterdir():
@@ -223,7 +221,7 @@ def test_bare_partition_directories(dead: Dead, tmp_path: Path, with_ids: bool) 
 
 @requires_kafka
 @with_an_older_broker
-def test_a_killed_and_damaged_directory(dead: Dead, tmp_path: Path) -> None:
+def test_a_killed_and_damaged_directory(dead, tmp_path):
     """Torn tails are left out; damage is refused, and salvaged on request: everything around it is served."""
     source = without_metadata(dead.killed, tmp_path / "source")
     with (source / "clicks-0" / f"{0:020}.log").open("ab") as log:
@@ -265,7 +263,7 @@ def test_a_killed_and_damaged_directory(dead: Dead, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @requires_kafka
-def test_without_transactions(dead: Dead, tmp_path: Path) -> None:
+def test_without_transactions(dead, tmp_path):
     """Where the coordinator's topic is lost, an open transaction would hold back committed messages for ever."""
     source = without_metadata(dead.clean, tmp_path / "source")
     broker, told = revived(tmp_path, [source], "--without-transactions")
@@ -289,7 +287,7 @@ def test_without_transactions(dead: Dead, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @requires_kafka
-def test_old_messages_are_not_removed(dead: Dead, tmp_path: Path) -> None:
+def test_old_messages_are_not_removed(dead, tmp_path):
     """Messages of 2025, whose retention nobody knows, outlive the broker's retention."""
     source = without_metadata(dead.clean, tmp_path / "source")
     quick = {"log.initial.task.delay.ms": "500", "log.retention.check.interval.ms": "500", "log.retention.ms": "1000"}
@@ -307,7 +305,7 @@ def test_old_messages_are_not_removed(dead: Dead, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @requires_kafka
-def test_the_page_about_dead_brokers(dead: Dead, tmp_path: Path) -> None:
+def test_the_page_about_dead_brokers(dead, tmp_path):
     """The commands of examples/dead-broker.md, in order, on the disk of a killed broker whose metadata log is lost."""
     place = tmp_path / "var"
     place.mkdir()
@@ -358,7 +356,7 @@ class Old:
 
 
 @pytest.fixture(scope="module")
-def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Old]:
+def old(tmp_path_factory):
     config = {
         "offsets.topic.num.partitions": "3",
         "transaction.state.log.num.partitions": "3",
@@ -384,7 +382,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Old]:
         broker.kill()
 
 
-def goes_on(broker: RevivedBroker, old: Old) -> None:
+def goes_on(broker, old):
     """Clients of all kinds go on where they stopped, and the tools say what they said before."""
     try:
         address = broker.start().address
@@ -400,7 +398,7 @@ def goes_on(broker: RevivedBroker, old: Old) -> None:
 
 @pytest.mark.nightly
 @requires_kafka
-def test_from_a_backup(old: Old, tmp_path: Path) -> None:
+def test_from_a_backup(old, tmp_path):
     output_of("mirror", old.directory, tmp_path / "copy", "--manifest", tmp_path / "manifest.json")
     assert (tmp_path / "copy" / "bootstrap.checkpoint").stat().st_mode & 0o777 == 0o600
     broker, told = revived(tmp_path, [tmp_path / "copy"], config=AUTHORIZER)
@@ -410,7 +408,7 @@ def test_from_a_backup(old: Old, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @requires_kafka
-def test_without_metadata_the_data_decide_the_features(old: Old, tmp_path: Path) -> None:
+def test_without_metadata_the_data_decide_the_features(old, tmp_path):
     rest = tmp_path / "rest"
     shutil.copytree(old.directory, rest, ignore=shutil.ignore_patterns("__cluster_metadata-0", "bootstrap.checkpoint"))
     failed = run("revive", rest, "--to", tmp_path / "never", "--release", "4.1")
@@ -432,7 +430,7 @@ def test_without_metadata_the_data_decide_the_features(old: Old, tmp_path: Path)
 
 @pytest.mark.nightly
 @requires_kafka
-def test_without_security(old: Old, tmp_path: Path) -> None:
+def test_without_security(old, tmp_path):
     told = json.loads(output_of("revive", old.directory, "--to", tmp_path / "new", "--without-security", "--json"))
     assert [note for note in told["notes"] if note.startswith("ACLs: 0 of 1 carried over")]
     assert b"alice" not in (tmp_path / "new" / "bootstrap.checkpoint").read_bytes().replace(b"user\x06alice", b"")
@@ -444,7 +442,7 @@ def test_without_security(old: Old, tmp_path: Path) -> None:
 @pytest.mark.nightly
 @requires_kafka
 @pytest.mark.timeout(600)
-def test_a_broker_without_tiering_serves_all(tmp_path: Path) -> None:
+def test_a_broker_without_tiering_serves_all(tmp_path):
     broker, told = revived(tmp_path, [TIERS / "log"], *tier_options("tier-aiven-enc"))
     ends = {(one["topic"], one["partition"]): one["log_end_offset"] for one in told["partitions"]}
     broker.start()
@@ -473,13 +471,13 @@ class Writing:
     """A producer in a thread of its own. `acknowledged`: by topic and partition, the timestamp of its latest message
     that the broker has."""
 
-    def __init__(self, address: str, number: int, stop: threading.Event) -> None:
-        self.acknowledged: dict[tuple[str, int], int] = {}
+    def __init__(self, address, number, stop):
+        self.acknowledged = {}
         self._address, self._number, self._stop = address, number, stop
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._thread.start()
 
-    async def _run(self) -> None:
+    async def _run(self):
         codec = (None, "gzip", "lz4", None)[self._number % 4]
         async with AIOKafkaProducer(
             bootstrap_servers=self._address, compression_type=codec, linger_ms=2, enable_idempotence=True
@@ -496,12 +494,12 @@ class Writing:
                         told = await asyncio.gather(*sent)
                         self.acknowledged[topic, partition] = max(one.timestamp for one in told)
 
-    def join(self) -> None:
+    def join(self):
         self._thread.join()
 
 
 @pytest.fixture
-def writing(client: Client) -> Iterator[list[Writing]]:
+def writing(client):
     """Four producers that write to every partition until the end of the test."""
     for topic, kind in BACKUP_TOPICS.items():
         client.create_topic(topic, PARTITIONS, {"message.timestamp.type": kind, "internal.segment.bytes": 100_000})
@@ -514,11 +512,11 @@ def writing(client: Client) -> Iterator[list[Writing]]:
 
 
 @requires_kafka
-def test_a_consistent_cut_is_restored(broker: Broker, client: Client, writing: list[Writing], tmp_path: Path) -> None:
+def test_a_consistent_cut_is_restored(broker, client, writing, tmp_path):
     copy, manifest = tmp_path / "copy", tmp_path / "m.json"
     everywhere = [(topic, partition) for topic in BACKUP_TOPICS for partition in range(PARTITIONS)]
 
-    def all_are_past(moment: int) -> bool:
+    def all_are_past(moment):
         return all(one.acknowledged.get(place, 0) > moment for one in writing for place in everywhere)
 
     wait_for("every producer writes to every partition", lambda: all_are_past(0))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.interop.kafka import on_broker, requires_tiering
@@ -16,7 +14,7 @@ pytestmark = on_broker
 @pytest.mark.nightly
 @requires_tiering
 @requires_fuse
-def test_uploads_that_overlap(tmp_path: Path) -> None:
+def test_uploads_that_overlap(tmp_path):
     overlapping = run(tmp_path, ("unclean", "killed"), seed=1)
     # Not only what was uploaded again because nobody knew that it was there.
     assert any((one.base_offset, one.end_offset) != (other.base_offset, other.end_offset) for one, other in overlapping)

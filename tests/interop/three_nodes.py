@@ -24,13 +24,12 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as ClientPartition
@@ -43,7 +42,6 @@ from tests.interop.reviving import (
     AUTHORIZER,
     TOOLS,
     Place,
-    RevivedBroker,
     asked,
     configured,
     read_by_java,
@@ -79,7 +77,7 @@ _SETTINGS = {
 class Node(Broker):
     """One of the three, with two log directories."""
 
-    def __init__(self, directory: Path, number: int) -> None:
+    def __init__(self, directory, number):
         self.dirs = (directory / "d0", directory / "d1")
         dirs = ",".join(map(str, self.dirs))
         super().__init__(directory, {**_SETTINGS, "node.id": str(number), "log.dirs": dirs})
@@ -96,7 +94,7 @@ class Done:
     aborted: list[bytes] = field(default_factory=list)
     offsets: dict[Place, int] = field(default_factory=dict)
 
-    def copy(self) -> Done:
+    def copy(self):
         records = {place: dict(found) for place, found in list(self.records.items())}
         return Done(records, list(self.committed), list(self.aborted), dict(self.offsets))
 
@@ -104,18 +102,18 @@ class Done:
 class Load:
     """Producers, transactions and a group at work, on a thread of its own, until `close`."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap):
         self._bootstrap = bootstrap
         self._end = Event()
         self.done = Done()
         self._thread = Thread(target=lambda: asyncio.run(self._work()))
         self._thread.start()
 
-    def close(self) -> None:
+    def close(self):
         self._end.set()
         self._thread.join()
 
-    async def _work(self) -> None:
+    async def _work(self):
         tasks = [asyncio.create_task(self._again(one)) for one in (self._orders, self._states, self._pay, self._live)]
         while not self._end.is_set():
             await asyncio.sleep(0.1)
@@ -123,17 +121,17 @@ class Load:
             task.cancel()
         await asyncio.wait(tasks, timeout=20)
 
-    async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _again(self, work):
         """Each failover ends one client, and the next one goes on."""
         while True:
             with suppress(KafkaError, OSError, AssertionError):
                 await work()
             await asyncio.sleep(0.2)
 
-    def _producer(self, **options: Any) -> AIOKafkaProducer:
+    def _producer(self, **options):
         return AIOKafkaProducer(bootstrap_servers=self._bootstrap, acks="all", request_timeout_ms=5000, **options)
 
-    async def _send(self, topic: str, partition: int, keyed: bool, **options: Any) -> None:
+    async def _send(self, topic, partition, keyed, **options):
         async with self._producer(**options) as producer:
             number = 0
             while True:
@@ -147,13 +145,13 @@ class Load:
                     self.done.records.setdefault((topic, partition), {})[told.offset] = key, value
                 number += 20
 
-    async def _orders(self) -> None:
+    async def _orders(self):
         await asyncio.gather(*(self._send("orders", number, False, enable_idempotence=True) for number in range(3)))
 
-    async def _states(self) -> None:
+    async def _states(self):
         await self._send("state", 0, True)
 
-    async def _pay(self) -> None:
+    async def _pay(self):
         async with self._producer(transactional_id="load-tx") as producer:
             for number in range(1_000_000):
                 values = [b"pay-%d-%d" % (time.monotonic_ns(), one) for one in range(4)]
@@ -167,7 +165,7 @@ class Load:
                     await producer.commit_transaction()
                     self.done.committed += values
 
-    async def _live(self) -> None:
+    async def _live(self):
         consumer = AIOKafkaConsumer(
             "orders", bootstrap_servers=self._bootstrap, group_id="live", enable_auto_commit=False,
             auto_offset_reset="earliest", request_timeout_ms=5000, session_timeout_ms=6000,
@@ -185,24 +183,24 @@ class Cluster:
     """The three nodes. `said`: what Kafka's tools said of the metadata; `ids`: of topics; `backed_up`, `killed`: what
     had been acknowledged when the backups began, and at the end."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory):
         self.directory = directory
         self.nodes = [Node(directory / f"n{number}", number) for number in (1, 2, 3)]
         voters = ",".join(f"{n}@{node.controller_address}" for n, node in enumerate(self.nodes, 1))
         for node in self.nodes:
             node.reconfigure({"controller.quorum.voters": voters})
         self.bootstrap = ",".join(node.address for node in self.nodes)
-        self.said: dict[str, list[str]] = {}
-        self.ids: dict[str, str] = {}
+        self.said = {}
+        self.ids = {}
         self.backed_up, self.killed = Done(), Done()
 
-    def begin(self) -> None:
+    def begin(self):
         """Starts it, with topics, groups, security and transactions."""
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda node: node.start(), self.nodes))
         address = self.nodes[0].address
         client = Client(address)
-        topics: dict[str, tuple[int, dict[str, object]]] = {
+        topics = {
             "t": (1, {}),
             "orders": (3, {"segment.ms": 3000}),
             "state": (1, {"cleanup.policy": "compact", "segment.ms": 2000, "min.cleanable.dirty.ratio": 0.01}),
@@ -217,7 +215,7 @@ class Cluster:
             assert next_offsets(client, group, count) == list(range(count))
         self.said, self.ids = asked(address), topic_ids(address)
 
-    def back_up(self, load: Load) -> list[Path]:
+    def back_up(self, load):
         """A copy of each directory, made while the nodes run."""
         self.backed_up = load.done.copy()
         copies = []
@@ -230,7 +228,7 @@ class Cluster:
                 copies.append(copy)
         return copies
 
-    def kill(self, load: Load) -> None:
+    def kill(self, load):
         """kill -9, one after the other: when the second one is gone nothing more is acknowledged."""
         for node in self.nodes:
             node.kill()
@@ -238,12 +236,12 @@ class Cluster:
         load.close()
         self.killed = load.done.copy()
 
-    def close(self) -> None:
+    def close(self):
         for node in self.nodes:
             node.kill()
 
 
-def next_offsets(client: Client, group: str, count: int) -> list[int]:
+def next_offsets(client, group, count):
     """The offsets of the next `count` records of `t` that a member of a group of _GROUPS is given."""
     if group == "g-share":
         return read_by_share_group(client.address, group, "t", count)
@@ -271,7 +269,7 @@ WAYS = {
 }
 
 
-def sources_of(cluster: Cluster, way: Way, room: Path) -> list[Path]:
+def sources_of(cluster, way, room):
     dirs = [one for number in way.nodes for one in cluster.nodes[number - 1].dirs]
     if way.copies:
         return [cluster.directory / "backups" / f"{one.parent.name}-{one.name}" for one in dirs]
@@ -285,7 +283,7 @@ def sources_of(cluster: Cluster, way: Way, room: Path) -> list[Path]:
     return rest
 
 
-def restore(cluster: Cluster, way: Way, room: Path) -> dict[str, str]:
+def restore(cluster, way, room):
     """Revives in one way and checks the new cluster; returns what was seen, by column of the table."""
     sources = sources_of(cluster, way, room)
     before = state_of(sources)
@@ -318,7 +316,7 @@ def restore(cluster: Cluster, way: Way, room: Path) -> dict[str, str]:
     return row
 
 
-def state_of(directories: Sequence[Path]) -> dict[Path, tuple[int, int, str]]:
+def state_of(directories):
     """Sizes, times and digests of all files."""
     return {
         path: (path.stat().st_size, path.stat().st_mtime_ns, hashlib.md5(path.read_bytes()).hexdigest())
@@ -328,7 +326,7 @@ def state_of(directories: Sequence[Path]) -> dict[Path, tuple[int, int, str]]:
     }
 
 
-def check_data(client: Client, done: Done) -> dict[str, str]:
+def check_data(client, done):
     """Everything that was acknowledged is there."""
     found = 0
     for (topic, partition), expected in done.records.items():
@@ -354,8 +352,8 @@ def check_data(client: Client, done: Done) -> dict[str, str]:
     }
 
 
-def committed_by(client: Client, group: str, topic: str, partition: int) -> int:
-    async def run() -> int:
+def committed_by(client, group, topic, partition):
+    async def run():
         consumer = AIOKafkaConsumer(bootstrap_servers=client.address, group_id=group, enable_auto_commit=False)
         async with consumer:
             consumer.assign([ClientPartition(topic, partition)])
@@ -364,7 +362,7 @@ def committed_by(client: Client, group: str, topic: str, partition: int) -> int:
     return asyncio.run(run())
 
 
-def go_on(client: Client) -> dict[str, str]:
+def go_on(client):
     """Producers write, and each group is given the first record that it had not read, and all others to the last."""
     client.produce("t", [Message(b"afterwards")] * 5, enable_idempotence=True, acks="all")
     row = {}
@@ -378,7 +376,7 @@ def go_on(client: Client) -> dict[str, str]:
     return {**row, "transactional ids": "2 of 2"}
 
 
-def joined(first: RevivedBroker, room: Path) -> str:
+def joined(first, room):
     """A second broker joins the revived one, and takes over orders/0: the same records, and new ones."""
     client = Client(first.address)
     before = client.consume("orders", 0)
@@ -393,7 +391,7 @@ def joined(first: RevivedBroker, room: Path) -> str:
             "--reassignment-json-file", plan, "--execute",
         )  # fmt: skip
 
-        def taken() -> bool:
+        def taken():
             command = ["kcat", "-L", "-J", "-b", first.address, "-t", "orders", "-m", "5"]
             done = subprocess.run(command, capture_output=True, timeout=60, check=True)
             state = next(one for one in json.loads(done.stdout)["topics"][0]["partitions"] if one["partition"] == 0)
@@ -413,7 +411,7 @@ def joined(first: RevivedBroker, room: Path) -> str:
 class SecondBroker(Broker):
     """A broker without a controller, formatted for the cluster of a revived one."""
 
-    def __init__(self, directory: Path, first: RevivedBroker) -> None:
+    def __init__(self, directory, first):
         identity = dict(
             line.split("=", 1) for line in (first.log_dir / "meta.properties").read_text().splitlines() if "=" in line
         )
@@ -432,16 +430,16 @@ class SecondBroker(Broker):
             }
         )
 
-    def complaints(self) -> list[str]:
+    def complaints(self):
         """Not what every broker says that is given a partition of an older topic."""
         return [line for line in super().complaints() if "to exist, but it was missing. Creating..." not in line]
 
-    def _format(self) -> None:
+    def _format(self):
         run_tool("kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", self._properties)
 
 
 @contextmanager
-def worst_day(directory: Path, seconds: float) -> Iterator[Cluster]:
+def worst_day(directory, seconds):
     """A cluster that was loaded, backed up and killed."""
     cluster = Cluster(directory)
     try:
@@ -458,7 +456,7 @@ def worst_day(directory: Path, seconds: float) -> Iterator[Cluster]:
         cluster.close()
 
 
-def table(rows: dict[str, dict[str, str]]) -> str:
+def table(rows):
     """As Markdown; ways are columns."""
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     lines = [["", *rows], ["---"] * (len(rows) + 1)]
@@ -466,7 +464,7 @@ def table(rows: dict[str, dict[str, str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tests.interop.three_nodes")
     parser.add_argument("--seconds", type=float, default=5, help="of load, before the backups and after them")
     parser.add_argument("--ways", default=",".join(WAYS))

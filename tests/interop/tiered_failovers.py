@@ -24,7 +24,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -35,13 +34,13 @@ from threading import Event, Thread
 from aiokafka import AIOKafkaProducer
 
 from storage.log.log_dir import LogDir
-from storage.log.remote_metadata import KnownSegment, RemoteState
+from storage.log.remote_metadata import RemoteState
 from storage.types import TopicPartition
 from tests.interop.client import Client
 from tests.interop.failovers import CONFIG, eventually
 from tests.interop.kafka import Broker, run_tool
 from tests.support.fixtures import read_jsonl
-from tests.support.mounts import Mounted, mounted, run_kafkafs
+from tests.support.mounts import mounted, run_kafkafs
 
 PARTITION = TopicPartition("t", 0)
 WAYS = ("killed", "rebuilt", "unclean")
@@ -73,7 +72,7 @@ class TieredFailovers:
     """The brokers. `truth`: values by offset that were acknowledged and not taken back; of them those below `safe` are
     in both replicas."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
+    def __init__(self, directory, seed):
         self._random = random.Random(seed)
         self.tier = directory / "tier"
         self.tier.mkdir()
@@ -86,13 +85,13 @@ class TieredFailovers:
             own = {"process.roles": "broker", "node.id": str(number), "listeners": f"PLAINTEXT://{node.address}"}
             node.reconfigure(own)
         self._bootstrap = ",".join(one.address for one in (self._controller, *self.nodes.values()))
-        self.truth: dict[int, bytes] = {}
+        self.truth = {}
         self.safe = 0
-        self.made_anew: int | None = None  # the node whose log is being made anew, and so may lack messages
-        self.mounts: dict[int, Mounted] = {}  # of the nodes' directories
+        self.made_anew = None  # the node whose log is being made anew, and so may lack messages
+        self.mounts = {}  # of the nodes' directories
         self._written = 0
 
-    def begin(self) -> None:
+    def begin(self):
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda node: node.start(), (self._controller, *self.nodes.values())))
         run_tool(
@@ -104,7 +103,7 @@ class TieredFailovers:
         self._write(200)
         self._wait_for_uploads_to_end()
 
-    def round(self, way: str) -> str:
+    def round(self, way):
         """Ends with both replicas in sync, and everything uploaded. Returns what was done."""
         leader, _ = self._state()
         follower = 3 - leader
@@ -132,12 +131,12 @@ class TieredFailovers:
         self._wait_for_uploads_to_end()
         return f"{leader} was killed after {uploads} uploads, {taken_back} messages taken back"
 
-    def check(self) -> None:
+    def check(self):
         """A consumer and both directories, with the tier, have what they should have."""
         expected = dict(sorted(self.truth.items()))
         leader, _ = self._state()
 
-        def same(found: dict[int, bytes], who: str) -> None:
+        def same(found, who):
             offsets = sorted(expected.keys() | found.keys())
             differing = [offset for offset in offsets if expected.get(offset) != found.get(offset)]
             assert not differing, f"{who} differs at {len(differing)} offsets from {differing[0]} to {differing[-1]}"
@@ -152,7 +151,7 @@ class TieredFailovers:
             assert "remote-segment" not in [one["name"] for one in findings], f"node {number}"
         self.safe = len(expected)
 
-    def overlaps(self) -> list[tuple[KnownSegment, KnownSegment]]:
+    def overlaps(self):
         """Remote segments that have some of the same offsets, as the events tell them."""
         return [
             (one, other)
@@ -160,7 +159,7 @@ class TieredFailovers:
             if one.base_offset < other.end_offset and other.base_offset < one.end_offset
         ]
 
-    def _rebuild(self, leader: int, follower: int) -> None:
+    def _rebuild(self, leader, follower):
         """The follower loses its log; what it then has begins where the leader's local log does."""
         self.nodes[follower].kill()
         self._wait_for(lambda _, in_sync: in_sync == [leader])
@@ -169,7 +168,7 @@ class TieredFailovers:
         shutil.rmtree(self.nodes[follower].log_dir / PARTITION.dir_name)
         self._start(follower)
 
-    def _start(self, number: int) -> None:
+    def _start(self, number):
         """A replica that cuts its log below its local start, or has none, begins anew at the other one's."""
         self.made_anew = number
         self.nodes[number].start()
@@ -177,7 +176,7 @@ class TieredFailovers:
         eventually(lambda: self._shows_all(number), f"the mount of node {number} does not show all messages")
         self.made_anew = None
 
-    def _shows_all(self, number: int) -> bool:
+    def _shows_all(self, number):
         """Whether the mount of a node shows all messages that both replicas have."""
         offsets = self.mounts[number].path / PARTITION.topic / "0" / "offsets"
         try:
@@ -186,11 +185,11 @@ class TieredFailovers:
             return False
         return [one.offset for one in found] == list(range(self.safe))
 
-    def _write(self, count: int, acks: int | str = "all") -> dict[int, bytes]:
+    def _write(self, count, acks="all"):
         """Writes messages in small batches; returns them by offset when all are acknowledged."""
         values = [self._value() for _ in range(count)]
 
-        async def run() -> dict[int, bytes]:
+        async def run():
             async with AIOKafkaProducer(
                 bootstrap_servers=self._bootstrap, acks=acks, request_timeout_ms=90_000, max_batch_size=3000
             ) as producer:
@@ -201,11 +200,11 @@ class TieredFailovers:
         self.truth |= found
         return found
 
-    def _value(self) -> bytes:
+    def _value(self):
         self._written += 1
         return b"%07d " % self._written + b"x" * self._random.randint(10, 900)
 
-    def _state(self) -> tuple[int, list[int]]:
+    def _state(self):
         """The leader, and the replicas in sync; -1 where nobody tells."""
         command = ["kcat", "-L", "-J", "-b", self._controller.address, "-t", PARTITION.topic, "-m", "5"]
         done = subprocess.run(command, capture_output=True, timeout=60, check=False)
@@ -213,13 +212,13 @@ class TieredFailovers:
             return one["leader"], [node["id"] for node in one["isrs"]]
         return -1, []
 
-    def _wait_for(self, condition: Callable[[int, list[int]], bool]) -> None:
+    def _wait_for(self, condition):
         eventually(lambda: condition(*self._state()), "the partition has not the leader and replicas that it should")
 
-    def _uploads(self) -> int:
+    def _uploads(self):
         return sum(1 for _ in self.tier.rglob("*.log"))
 
-    def _wait_for_uploads(self) -> int:
+    def _wait_for_uploads(self):
         """Waits until some more segments are in the tier; the last of them may not be whole. Returns their number."""
         before, wanted = self._uploads(), self._random.randint(2, 8)
         deadline = time.monotonic() + 60
@@ -228,10 +227,10 @@ class TieredFailovers:
             time.sleep(0.002)
         return wanted
 
-    def _wait_for_uploads_to_end(self) -> None:
+    def _wait_for_uploads_to_end(self):
         eventually(self._all_are_uploaded, "not all segments before the active one are uploaded")
 
-    def _all_are_uploaded(self) -> bool:
+    def _all_are_uploaded(self):
         """Whether the leader's last segment before the active one is in the tier, with what its leader wrote."""
         leader, _ = self._state()
         if leader not in self.nodes:
@@ -244,19 +243,19 @@ class TieredFailovers:
             for one in self._known(leader)
         )
 
-    def _known(self, node: int) -> list[KnownSegment]:
+    def _known(self, node):
         """The remote segments, as the events in a node's directory tell them."""
         log_dir = LogDir.open_read_only(self.nodes[node].log_dir)
         topic_id = log_dir.topic_info(PARTITION.topic).topic_id
         assert topic_id is not None
         return list((log_dir.remote_metadata.segments(topic_id, 0) or {}).values())
 
-    def close(self) -> None:
+    def close(self):
         for node in (*self.nodes.values(), self._controller):
             node.kill()
 
 
-def _told(one: KnownSegment) -> str:
+def _told(one):
     epochs = " ".join(f"{epoch}@{offset}" for epoch, offset in one.epochs)
     return f"{one.base_offset}-{one.end_offset - 1} [{epochs}] {one.state.name.lower()}"
 
@@ -268,29 +267,29 @@ class Reader:
     their end: `check` reads them again.
     """
 
-    def __init__(self, cluster: TieredFailovers, node: int, mount: Mounted, seed: int) -> None:
+    def __init__(self, cluster, node, mount, seed):
         self._cluster = cluster
         self._node = node
         self._path = mount.path / PARTITION.topic / "0" / "offsets"
         self._random = random.Random(seed)
         self._end = Event()
         self.read = 0
-        self.wrong: list[str] = []
-        self.short: set[range] = set()
+        self.wrong = []
+        self.short = set()
         self._thread = Thread(target=self._run)
         self._thread.start()
 
-    def _run(self) -> None:
+    def _run(self):
         while not self._end.wait(0.2):
             first = self._random.randrange(self._cluster.safe)
             self._read(range(first, min(self._cluster.safe, first + self._random.choice((1, 10, 100, 1000)))))
 
-    def check(self) -> None:
+    def check(self):
         for wanted in list(self.short):
             self._read(wanted)
         assert not self.wrong, self.wrong[:3]
 
-    def _read(self, wanted: range) -> None:
+    def _read(self, wanted):
         began = self._cluster.made_anew
         name, found, error = f"{wanted[0]}-{wanted[-1]}.jsonl", [], None
         try:
@@ -306,14 +305,12 @@ class Reader:
             else:
                 self.wrong.append(f"node {self._node}, {name}: {error or found[:1]}, {len(found)} messages")
 
-    def close(self) -> None:
+    def close(self):
         self._end.set()
         self._thread.join()
 
 
-def run(
-    directory: Path, ways: Sequence[str], seed: int, say: Callable[[str], object] = lambda line: None
-) -> list[tuple[KnownSegment, KnownSegment]]:
+def run(directory, ways, seed, say=lambda line: None):
     """A round of each of these ways. Returns which uploads have some of the same offsets; AssertionError."""
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # of nodes that were killed
     with ExitStack() as stack:
@@ -341,7 +338,7 @@ def run(
         return cluster.overlaps()
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tests.interop.tiered_failovers")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,14 +41,14 @@ class Written:
     possible: list[bytes] = field(default_factory=list)
     count: int = 0
 
-    def some(self, tp: TopicPartition, dice: random.Random) -> list[bytes]:
+    def some(self, tp, dice):
         """New values to be written."""
         count = dice.choice((1, 5, 40))
         self.count += count
         numbers = range(self.count - count, self.count)
         return [b"%s %07d %s" % (str(tp).encode(), n, b"x" * dice.choice((0, 10, 400))) for n in numbers]
 
-    def check(self, tp: TopicPartition, found: Sequence[bytes | None], by: str) -> None:
+    def check(self, tp, found, by):
         """All that is certain, then some of the rest in order; after that it is known what is there."""
         assert list(found[: len(self.certain)]) == self.certain, f"{by}: {tp}: {_difference(found, self.certain)}"
         rest = iter(self.possible)
@@ -58,7 +57,7 @@ class Written:
         self.certain, self.possible = [value for value in found if value is not None], []
 
 
-def _difference(found: Sequence[bytes | None], certain: Sequence[bytes]) -> str:
+def _difference(found, certain):
     at = next(
         (n for n, (a, b) in enumerate(zip(found, certain, strict=False)) if a != b), min(len(found), len(certain))
     )
@@ -70,7 +69,7 @@ def _difference(found: Sequence[bytes | None], certain: Sequence[bytes]) -> str:
 class Turns:
     """A directory and its two owners. `kills` and `messages` count what has happened."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
+    def __init__(self, directory, seed):
         self.kills = 0
         self._dice = random.Random(seed)
         self._broker = Broker(directory / "broker")
@@ -78,14 +77,14 @@ class Turns:
         self._lives = Lives(self._broker.log_dir, directory / "mnt", directory / "mount.log", ["--write"])
 
     @property
-    def messages(self) -> int:
+    def messages(self):
         return sum(len(written.certain) for written in self._written.values())
 
-    def close(self) -> None:
+    def close(self):
         self._lives.abandon()
         self._broker.kill()
 
-    def begin(self) -> None:
+    def begin(self):
         """Creates the topics."""
         client = Client(self._broker.start().address)
         client.create_topics(
@@ -96,11 +95,11 @@ class Turns:
         )
         self._broker.stop()
 
-    def round(self) -> str:
+    def round(self):
         """A turn of each; says how they ended."""
         return f"{self._turn_of_the_mount()}, {self._turn_of_the_broker()}"
 
-    def _turn_of_the_mount(self) -> str:
+    def _turn_of_the_mount(self):
         self._lives.start()
         for tp, written in self._written.items():
             view = self._lives.path / tp.topic / str(tp.partition) / "messages.txt"
@@ -118,7 +117,7 @@ class Turns:
         assert not findings
         return "mount stopped"
 
-    def _turn_of_the_broker(self) -> str:
+    def _turn_of_the_broker(self):
         client = Client(self._broker.start().address)
         for tp, written in self._written.items():
             found = [record.value for record in client.consume(tp.topic, tp.partition)]
@@ -139,7 +138,7 @@ class Turns:
             written.check(tp, [record.value for record in read_all(own.log(tp).snapshot())], "reading")
         return "broker killed" if killed else "broker stopped"
 
-    def _transact(self, client: Client) -> None:
+    def _transact(self, client):
         """Two transactions, of which one is aborted: a reader of uncommitted messages sees both."""
         tp = self._dice.choice(PARTITIONS)
         written = self._written[tp]
@@ -151,7 +150,7 @@ class Turns:
             written.certain += values
 
     @contextmanager
-    def _writers(self, write: Callable[[TopicPartition, bytes], None], *, keep_on: bool) -> Iterator[None]:
+    def _writers(self, write, *, keep_on):
         """A thread for each partition: it writes a few batches, with `keep_on` until one fails."""
         stop = Event()
         threads = [
@@ -168,9 +167,8 @@ class Turns:
                 thread.join()
 
     def _write(
-        self, tp: TopicPartition, write: Callable[[TopicPartition, bytes], None], stop: Event, keep_on: bool,
-        dice: random.Random,
-    ) -> None:  # fmt: skip
+        self, tp, write, stop, keep_on,
+        dice):  # fmt: skip
         written = self._written[tp]
         left = 3
         while left or (keep_on and not stop.is_set()):
@@ -183,13 +181,13 @@ class Turns:
                 return
             written.certain += values
 
-    def _append(self, tp: TopicPartition, lines: bytes) -> None:
+    def _append(self, tp, lines):
         with (self._lives.path / tp.topic / str(tp.partition) / "@append").open("ab", buffering=0) as file:
             view = memoryview(lines)
             while view:
                 view = view[file.write(view) or 0 :]
 
-    def _produce(self, tp: TopicPartition, lines: bytes) -> None:
+    def _produce(self, tp, lines):
         subprocess.run(
             ["kcat", "-P", "-b", self._broker.address, "-t", tp.topic, "-p", str(tp.partition),
              "-X", "enable.idempotence=true", "-X", "message.timeout.ms=4000"],
@@ -197,7 +195,7 @@ class Turns:
         )  # fmt: skip
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tests.interop.turns")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)

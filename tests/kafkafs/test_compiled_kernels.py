@@ -8,8 +8,6 @@ import tomllib
 from pathlib import Path
 from types import ModuleType
 
-import pytest
-
 from kafkafs.compiled_kernels import KERNELS, loaded, uncompiled
 from storage.format.compression import Codec
 from tests.support.live_log import LiveLog
@@ -19,7 +17,7 @@ from tests.support.uncompiled import plain_kernels
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_all_kernels_are_named() -> None:
+def test_all_kernels_are_named():
     with (ROOT / "pyproject.toml").open("rb") as file:
         tool = tomllib.load(file)["tool"]
     modules = tool["setuptools"]["ext-modules"]
@@ -28,12 +26,12 @@ def test_all_kernels_are_named() -> None:
     assert any(sorted(KERNELS) == sorted(override["module"]) for override in tool["mypy"]["overrides"])
 
 
-def test_kernels_are_compiled() -> None:
+def test_kernels_are_compiled():
     assert not uncompiled()
     assert loaded() == dict.fromkeys(sorted(KERNELS), "compiled")
 
 
-def test_a_kernel_that_another_thread_is_importing_is_not_loaded_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_another_thread_is_importing_is_not_loaded_yet(monkeypatch):
     name = KERNELS[-1]
     monkeypatch.setitem(sys.modules, name, ModuleType(name))
     assert name not in loaded()
@@ -42,7 +40,7 @@ def test_a_kernel_that_another_thread_is_importing_is_not_loaded_yet(monkeypatch
     assert name in loaded()
 
 
-def test_the_plain_forms_of_all_kernels(tmp_path: Path) -> None:
+def test_the_plain_forms_of_all_kernels(tmp_path):
     live = LiveLog(tmp_path / "log", Codec.GZIP)
     live.write(60)
     live.roll()

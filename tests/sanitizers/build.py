@@ -22,7 +22,7 @@ PACKAGES = ("storage", "kafkafs")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 
-def extension_modules(root: Path) -> dict[str, Path]:
+def extension_modules(root):
     """Module name → source file, of all kernels in pyproject.toml's ext-modules."""
     project = tomllib.loads((root / "pyproject.toml").read_text())
     sources = {module["name"]: root / module["sources"][0] for module in project["tool"]["setuptools"]["ext-modules"]}
@@ -30,14 +30,14 @@ def extension_modules(root: Path) -> dict[str, Path]:
     return {name: source for name, source in sources.items() if source.suffix == ".py"}
 
 
-def copy_packages(root: Path, destination: Path) -> None:
+def copy_packages(root, destination):
     """The packages without anything that is compiled."""
     for package in PACKAGES:
         ignored = shutil.ignore_patterns("*.so", "*.c", "__pycache__")
         shutil.copytree(root / package, destination / package, ignore=ignored)
 
 
-def build(source: Path, name: str, library: Path) -> None:
+def build(source, name, library):
     """Compile the kernel `name`; its errors go to stderr and raise CalledProcessError."""
     with tempfile.TemporaryDirectory() as scratch:
         code = Path(scratch) / "kernel.c"
@@ -49,7 +49,7 @@ def build(source: Path, name: str, library: Path) -> None:
         partial.replace(library)
 
 
-def cached(source: Path, name: str, cache: Path) -> Path:
+def cached(source, name, cache):
     """The built kernel from the cache, built where it is missing; older builds of the module are removed."""
     compiler = subprocess.run(["gcc", "-v"], check=True, capture_output=True).stderr
     versions = f"{sys.version} {Cython.__version__}".encode()
@@ -64,7 +64,7 @@ def cached(source: Path, name: str, cache: Path) -> Path:
     return library
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("root", type=Path)
     parser.add_argument("destination", type=Path)

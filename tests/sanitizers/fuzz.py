@@ -21,7 +21,7 @@ from tests.sanitizers.targets import KERNEL_TARGETS, TARGETS
 from tests.support.fixtures import ROOT
 
 
-def check_kernels(tree: Path, names: list[str]) -> None:
+def check_kernels(tree, names):
     """Every kernel comes from `tree`, compiled, and has a target: a new kernel without one is an error."""
     for name in names:
         module = importlib.import_module(name)
@@ -32,7 +32,7 @@ def check_kernels(tree: Path, names: list[str]) -> None:
             sys.exit(f"no fuzz target for {name}: add one to tests/sanitizers/targets.py")
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tree", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=30)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,22 +35,22 @@ Int64s = NDArray[np.int64]
 EDGES = (0, 1, -1, 2**31 - 1, 2**31, -(2**31), 2**32, 2**63 - 1, -(2**63), -(2**63) + 1, 2**62)
 
 
-def exact(data: bytes | memoryview) -> NDArray[np.uint8]:
+def exact(data):
     """A copy of `data` in memory that ends where it does."""
     return np.frombuffer(data, np.uint8).copy()
 
 
-def column(values: Sequence[int]) -> Int64s:
+def column(values):
     """An int64 column of exactly these values."""
     return np.array(values, np.int64)
 
 
-def index(dice: random.Random, near: int) -> int:
+def index(dice, near):
     """A row or position as our own code counts them, or a little beyond."""
     return dice.randrange(-1, near + 3)
 
 
-def number(dice: random.Random, near: int) -> int:
+def number(dice, near):
     """What bytes on disk can make of a number: mostly 0 to a little beyond `near`, at times a limit or anything."""
     kind = dice.randrange(8)
     if kind == 0:
@@ -62,10 +60,10 @@ def number(dice: random.Random, near: int) -> int:
     return dice.randrange(-1, near + 3)
 
 
-def any_record(dice: random.Random, *, headers: bool = True) -> Record:
+def any_record(dice, *, headers=True):
     """A record with sizes around those where varints grow."""
 
-    def text() -> bytes | None:
+    def text():
         size = dice.choice((0, 0, 1, 5, 63, 64, 100, 300, 9000 if dice.random() < 0.02 else 7))
         kind = dice.randrange(4)
         if kind == 0:
@@ -78,7 +76,7 @@ def any_record(dice: random.Random, *, headers: bool = True) -> Record:
     return Record(text(), text(), pairs, dice.choice((-1, 0, 1_700_000_000_000, dice.randrange(2**63))))
 
 
-def made_log(dice: random.Random) -> bytes:
+def made_log(dice):
     """A few batches of any formats, one after another."""
     log = b""
     offset = dice.choice((0, 1000, 2**40, 2**63 - 1000))
@@ -97,7 +95,7 @@ def made_log(dice: random.Random) -> bytes:
     return log
 
 
-def fixture_batches() -> list[bytes]:
+def fixture_batches():
     """Single small batches of real brokers, some of every log."""
     dice = random.Random(1)
     found = []
@@ -110,16 +108,16 @@ def fixture_batches() -> list[bytes]:
 class Logs:
     """A source of log bytes: real and made ones, whole and damaged."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._real = fixture_batches()
 
-    def whole(self, dice: random.Random) -> bytes:
+    def whole(self, dice):
         """Batches without damage."""
         if self._real and dice.random() < 0.5:
             return b"".join(dice.choice(self._real) for _ in range(dice.choice((1, 1, 2, 4))))
         return made_log(dice)
 
-    def any(self, dice: random.Random) -> bytes:
+    def any(self, dice):
         """Batches with damage most of the time, with checksums that fit half of the time."""
         data = self.whole(dice)
         if dice.random() < 0.15:
@@ -128,7 +126,7 @@ class Logs:
         return with_right_checksums(data) if dice.random() < 0.6 else data
 
 
-def tolerant(function: Callable[..., Any], *arguments: Any) -> Any:
+def tolerant(function, *arguments):
     """Call a kernel that may refuse its arguments with ValueError or IndexError; None if it does."""
     try:
         return function(*arguments)
@@ -166,7 +164,7 @@ class Decodable:
 class AvroInputs:
     """A source of them; the schemas are made once, some hundred."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._samples = [Samples(seed) for seed in range(300)]
         self._programs = Programs()
         self._entries = [self._add(made.text) for made in self._samples]
@@ -174,13 +172,13 @@ class AvroInputs:
         self._json = self._programs.add_json()
         self._evolved = [made for seed in range(150) if (made := self._evolve(Evolution(seed))) is not None]
 
-    def _add(self, text: str) -> int:
+    def _add(self, text):
         lookup = one_schema(text)
         schema = lookup.by_id(7)
         assert schema is not None
         return self._programs.add_avro(parse_avro(schema, lookup))
 
-    def _evolve(self, made: Evolution) -> tuple[Evolution, int, ValueColumn] | None:
+    def _evolve(self, made):
         writer, reader = (one_schema(text) for text in made.texts)
         try:
             column = ValueColumn.of(parse_avro(Schema(7, AVRO, made.texts[1]), reader))
@@ -188,7 +186,7 @@ class AvroInputs:
             return None  # it contains itself
         return made, add(self._programs, parse_avro(Schema(7, AVRO, made.texts[0]), writer), column), column
 
-    def any(self, dice: random.Random) -> Decodable:
+    def any(self, dice):
         if dice.random() < 0.4:
             made, entry, column = dice.choice(self._evolved)
             return Decodable(self._programs, entry, one_schema(made.texts[0]), made.data_from(dice), column)
@@ -207,7 +205,7 @@ class AvroInputs:
         made = self._samples[which]
         return Decodable(self._programs, self._entries[which], one_schema(made.text), made.sample_from(dice)[0])
 
-    def damaged(self, data: bytes, dice: random.Random) -> bytes:
+    def damaged(self, data, dice):
         """With changed, missing and additional bytes, or none."""
         changed = bytearray(data)
         for _ in range(dice.choice((0, 0, 1, 2, 5))):

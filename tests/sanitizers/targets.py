@@ -16,10 +16,8 @@ import numpy as np
 
 from kafkafs.decoding import avro_kernel, proto_kernel
 from kafkafs.decoding.avro_program import POWERS, Programs
-from kafkafs.decoding.avro_resolution import ValueColumn
 from kafkafs.decoding.columns import ColumnDecoder, Room
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder
-from kafkafs.decoding.proto_files import Compiled
 from kafkafs.decoding.protobuf import ProtobufDecoder
 from kafkafs.formats import by_name
 from kafkafs.reading import key_kernel
@@ -42,7 +40,7 @@ from storage.format.decoder import Decoder, verify_crcs
 from storage.format.messages import GROUPS, messages
 from storage.latest import offset_map_kernel
 from storage.types import TopicPartition
-from tests.sanitizers.inputs import AvroInputs, Decodable, Logs, any_record, column, exact, index, number, tolerant
+from tests.sanitizers.inputs import AvroInputs, Logs, any_record, column, exact, index, number, tolerant
 from tests.support import random_protobuf
 from tests.support.decoded_columns import one_schema
 from tests.support.fixtures import FIXTURES
@@ -61,7 +59,7 @@ TP = TopicPartition("topic", 3)
 TEMPLATES = ("txt", "jsonl", "jsonl", "%o %T %k %s\\n", "%S%R%K%h%t%p%%", "%s", "\\n%h\\n")
 
 
-def scanned(data: bytes, dice: random.Random) -> tuple[np.ndarray, BatchTable, int]:
+def scanned(data, dice):
     """(exact copy, table of exactly its batches or fewer, origin)."""
     buffer = exact(data)
     rows = dice.choice((1, 2, 3, 8, len(data) // 26 + 1))
@@ -76,7 +74,7 @@ def scanned(data: bytes, dice: random.Random) -> tuple[np.ndarray, BatchTable, i
     return buffer, exact_rows, origin
 
 
-def scan_and_decode(dice: random.Random) -> None:
+def scan_and_decode(dice):
     """The project's own way from bytes to records, at any damage."""
     data = LOGS.any(dice)
     buffer, table, origin = scanned(data, dice)
@@ -89,7 +87,7 @@ def scan_and_decode(dice: random.Random) -> None:
         row = block.next_row + (block.damage is not None)
 
 
-def decode_directly(dice: random.Random) -> None:
+def decode_directly(dice):
     """The decoding kernels over uncompressed content of exactly its size, and columns that may be too few."""
     data = LOGS.any(dice)
     _, table, origin = scanned(data, dice)
@@ -128,7 +126,7 @@ def decode_directly(dice: random.Random) -> None:
             checksum_kernel.check_messages(content, 0, len(part), checksum.CRC32_TABLES)
 
 
-def decode_any_table(dice: random.Random) -> None:
+def decode_any_table(dice):
     """Kernels over a table whose positions, sizes and spans are anything."""
     data = dice.choice((LOGS.any, LOGS.whole))(dice)
     buffer, table, origin = scanned(data, dice)
@@ -161,7 +159,7 @@ def decode_any_table(dice: random.Random) -> None:
         tolerant(decode_kernel.decode, *rows, found, dice.choice((0, index(dice, 1))), fault, columns)
 
 
-def scan_spans(dice: random.Random) -> None:
+def scan_spans(dice):
     """Header scans of any span of a buffer, into a table of any size."""
     data = LOGS.any(dice)
     buffer = exact(data)
@@ -179,7 +177,7 @@ def scan_spans(dice: random.Random) -> None:
     tolerant(checksum_kernel.crcs_up_to, buffer, ends, 0, checksum.CRC32_TABLES, crcs)
 
 
-def render(block: RecordBlock, dice: random.Random) -> None:
+def render(block, dice):
     """Measure and render a block; sizes agree, and a buffer that is a byte short is not overrun."""
     form = DECODED if dice.random() < 0.2 else by_name(dice.choice(TEMPLATES), TP)
     sizes = np.empty(len(block), np.int64)
@@ -198,7 +196,7 @@ def render(block: RecordBlock, dice: random.Random) -> None:
         assert not len(ends) or int(ends[-1]) <= len(data)
 
 
-def render_any_columns(dice: random.Random) -> None:
+def render_any_columns(dice):
     """Rendering and gathering over columns that are anything."""
     text = dice.choice((dice.randbytes(40), 'aé\u2028😀"\\\n'.encode() * 5, b"\x02a\x02b\x04cc\x01"))
     buffer = exact(text[: dice.choice((len(text), dice.randrange(len(text) + 1)))])  # in the middle of a character
@@ -224,7 +222,7 @@ def render_any_columns(dice: random.Random) -> None:
     tolerant(decode_kernel.gather, buffer, starts, lengths, exact(dice.choice((b"", b"\n", b"ab"))), room, sizes)
 
 
-def view_totals(dice: random.Random) -> None:
+def view_totals(dice):
     """Totals by batch of any batch numbers, cut into pieces with room that may be too small."""
     records, rows = dice.choice((0, 1, 5, 40)), dice.choice((0, 1, 3, 10))
     batch = column(sorted(dice.randrange(max(rows, 1)) for _ in range(records)))
@@ -243,7 +241,7 @@ def view_totals(dice: random.Random) -> None:
     tolerant(view_kernel.cut, table, totals, first, last, dice.choice((1, 100, 10_000, index(dice, 50_000))), pieces)
 
 
-def encode(dice: random.Random) -> None:
+def encode(dice):
     """Encoding of any columns into any room, and what is measured of headers."""
     data = dice.randbytes(dice.choice((0, 1, 10, 300)))
     buffer = exact(data)
@@ -269,7 +267,7 @@ def encode(dice: random.Random) -> None:
     tolerant(decode_kernel.find_headers, buffer, columns[0], columns[1], measured, column([0] * 4), spans)
 
 
-def lines(dice: random.Random) -> None:
+def lines(dice):
     """Lines split and made into batches, in any room: also in just the room that they take, and in a byte less."""
     data = dice.randbytes(dice.choice((0, 1, 10, 300)))
     buffer, separator = exact(data), dice.choice(data) if data else 10
@@ -289,7 +287,7 @@ def lines(dice: random.Random) -> None:
             assert again == done if room == done[1] else again[0] == 0
 
 
-def hash_keys(dice: random.Random) -> None:
+def hash_keys(dice):
     """murmur2 over keys in exact memory and over columns that are anything."""
     key = any_record(dice).value or b""
     buffer = exact(key)
@@ -303,7 +301,7 @@ def hash_keys(dice: random.Random) -> None:
     tolerant(hashing.siphash_columns, buffer, starts, lengths, dice.randrange(2**64), 2**64 - 1, wide)
 
 
-def filter_keys(dice: random.Random) -> None:
+def filter_keys(dice):
     """Filters of any hashes, in any room, asked at any place; no key that is in one is denied. And rows with a key."""
     rows = dice.choice((0, 1, 5, 40))
     data = dice.randbytes(dice.choice((0, 1, 20)))
@@ -319,7 +317,7 @@ def filter_keys(dice: random.Random) -> None:
     _collect_keys(dice, hashes)
 
 
-def _name_keys(dice: random.Random, data: bytes, starts: np.ndarray, sizes: np.ndarray, hashes: np.ndarray) -> None:
+def _name_keys(dice, data, starts, sizes, hashes):
     """A set of names whose arrays hold anything."""
     longest, room = dice.choice((0, 3, 20)), dice.choice((0, 2, 40))
     names = np.zeros(dice.choice((longest * room, longest * room, 1)), np.uint8)
@@ -331,7 +329,7 @@ def _name_keys(dice: random.Random, data: bytes, starts: np.ndarray, sizes: np.n
     tolerant(key_kernel.add_names, exact(data), starts, sizes, hashes, longest, names, ends, table, count)
 
 
-def _collect_keys(dice: random.Random, hashes: np.ndarray) -> None:
+def _collect_keys(dice, hashes):
     batches, rows = dice.choice((0, 1, 3)), len(hashes)
     table = np.zeros((dice.choice((14, 14, 13)), batches), np.int64)
     table[0], table[1] = np.arange(batches) * 100, 100
@@ -355,7 +353,7 @@ def _collect_keys(dice: random.Random, hashes: np.ndarray) -> None:
     tolerant(key_kernel.probe, words, firsts, sizes, dice.choice((0, 1, dice.randrange(2**64))), marks)
 
 
-def index_entries(dice: random.Random) -> None:
+def index_entries(dice):
     """Index arithmetic over the headers of a log, with room that may be too small."""
     _, table, _ = scanned(LOGS.any(dice), dice)
     first, last = dice.choice(((0, table.rows), (index(dice, table.rows), index(dice, table.rows))))
@@ -366,7 +364,7 @@ def index_entries(dice: random.Random) -> None:
     tolerant(index_kernel.index_batches, table.data, first, last, dice.choice((0, 100, 4096)), state, *entries)
 
 
-def canonical_records(dice: random.Random) -> None:
+def canonical_records(dice):
     """Records in canonical form: the decoder's columns into just the room that they take and a byte less, then any."""
     buffer, table, origin = scanned(LOGS.any(dice), dice)
     block = Decoder(5000).decode(buffer, table, origin=origin, control=True)
@@ -392,7 +390,7 @@ def canonical_records(dice: random.Random) -> None:
     tolerant(digest_kernel.canonical, content, columns, spans, dice.choice((0, 1)), *bounds, out)
 
 
-def map_offsets(dice: random.Random) -> None:
+def map_offsets(dice):
     """An offset map, filled and asked, that may be too small, with rows that may belong to no batch."""
     slots, rows = dice.choice((0, 1, 2, 7)), dice.choice((0, 1, 3, 9))
     table = np.zeros(3 * slots + dice.choice((0, 0, 2)), np.uint64)
@@ -412,7 +410,7 @@ def map_offsets(dice: random.Random) -> None:
     tolerant(offset_map_kernel.retain, table, latest, first, marks, *arguments)
 
 
-def rewrite_batches(dice: random.Random) -> None:
+def rewrite_batches(dice):
     """Batches of a log, some records of which stay; once with the decoder's columns, once with anything."""
     buffer, table, origin = scanned(LOGS.any(dice), dice)
     block = Decoder(dice.choice((5000, 1 << 20))).decode(buffer, table, origin=origin, control=True)
@@ -439,7 +437,7 @@ def rewrite_batches(dice: random.Random) -> None:
     )  # fmt: skip
 
 
-def decode_avro(dice: random.Random) -> None:
+def decode_avro(dice):
     """Data of random schemas, whole and damaged, in a buffer that ends where they do, into any room; and columns that
     are anything."""
     made = AVRO.any(dice)
@@ -479,7 +477,7 @@ def decode_avro(dice: random.Random) -> None:
     assert len(texts) == (int(ends[-1]) if len(ends) else 0)
 
 
-def _resolve(made: Decodable, rows: list[bytes], reader: ValueColumn) -> None:
+def _resolve(made, rows, reader):
     """Into columns as the export does it, with a room that grows."""
     decoder = ColumnDecoder(made.lookup, "t-value", Programs(), reader)
     room, row = Room(64, 2), 0
@@ -498,12 +496,12 @@ def _resolve(made: Decodable, rows: list[bytes], reader: ValueColumn) -> None:
 
 
 @cache
-def _protobuf_decoder(seed: int) -> tuple[Compiled, ProtobufDecoder]:
+def _protobuf_decoder(seed):
     compiled = random_protobuf.schema(random.Random(seed))
     return compiled, ProtobufDecoder(compiled)
 
 
-def decode_protobuf(dice: random.Random) -> None:
+def decode_protobuf(dice):
     """Messages of random types, whole and damaged, in a buffer that ends where they do, into any room."""
     compiled, decoder = _protobuf_decoder(dice.randrange(200))
     whole = [random_protobuf.message(compiled, dice) for _ in range(dice.choice((1, 2, 4)))]
@@ -533,7 +531,7 @@ def decode_protobuf(dice: random.Random) -> None:
             json.loads(out[start : start + length].tobytes())
 
 
-def find_schema_ids(dice: random.Random) -> None:
+def find_schema_ids(dice):
     """Ids of columns that are anything, and floats of any bits into any room."""
     data = exact(dice.randbytes(dice.choice((0, 1, 4, 5, 40))))
     rows = dice.choice((0, 1, 4))
@@ -544,7 +542,7 @@ def find_schema_ids(dice: random.Random) -> None:
     tolerant(avro_kernel.shortest, bits, dice.random() < 0.5, POWERS, out, np.zeros(dice.choice((rows, 1)), np.int64))
 
 
-def read_messages(dice: random.Random) -> None:
+def read_messages(dice):
     """Records of Kafka's own, whole, damaged and of another topic, into any room; every text is JSON."""
     group = dice.choice(sorted(GROUPS | {"control", "subscription", "assignment", "checkpoints", "heartbeats"}))
     data, cells = b"", []
@@ -571,7 +569,7 @@ def read_messages(dice: random.Random) -> None:
             json.loads(out[start : start + length].tobytes())
 
 
-TARGETS: dict[str, Target] = {
+TARGETS = {
     "scan_and_decode": scan_and_decode,
     "decode_directly": decode_directly,
     "decode_any_table": decode_any_table,

@@ -20,7 +20,7 @@ from tests.support.fixtures import REQUIRED, ROOT
 SECONDS = os.environ.get("KAFKAFS_SANITIZE_SECONDS") or ("30" if REQUIRED else "5")
 
 
-def missing() -> str | None:
+def missing():
     """What a sanitizer build lacks on this machine."""
     if shutil.which("gcc") is None:
         return "no gcc"
@@ -42,19 +42,19 @@ pytestmark = [
 ]
 
 
-def run(*arguments: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def run(*arguments, root=ROOT):
     environment = {**os.environ, "PYTHON": sys.executable, "KAFKAFS_SANITIZE_ROOT": str(root)}
     script = ROOT / "tests" / "sanitizers" / "run.sh"
     return subprocess.run([script, *arguments], env=environment, capture_output=True, text=True, check=False)
 
 
-def test_no_fault_in_any_kernel() -> None:
+def test_no_fault_in_any_kernel():
     finished = run(SECONDS)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert "no fault in" in finished.stdout
 
 
-def test_a_removed_length_check_is_found(tmp_path: Path) -> None:
+def test_a_removed_length_check_is_found(tmp_path):
     copy_packages(ROOT, tmp_path)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     kernel = tmp_path / "storage" / "format" / "hashing.py"

@@ -10,14 +10,13 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Iterable
 
 from tests.simulation import mutations, runs, shrinking
 
 _REPORT_S = 60  # of a long search
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     parser.add_argument("--seed", type=int, help="this one alone")
     parser.add_argument("--seeds", type=int, default=2000, help="how many")
@@ -43,11 +42,11 @@ def main() -> int:
     return _search(seeds, until, steps=given.steps, go_on=given.go_on)
 
 
-def _search(seeds: Iterable[int], until: float | None, *, steps: bool, go_on: bool) -> int:
+def _search(seeds, until, *, steps, go_on):
     total = dict.fromkeys(
         ("seeds", "steps", "processes", "kills", "power losses", "flipped bits", "lines", "failed"), 0
     )
-    faults: dict[str, int] = {}
+    faults = {}
     start, first = time.monotonic(), None
     reported = start
     gc.disable()  # a tenth of the time; a world's rest is collected now and then
@@ -88,7 +87,7 @@ def _search(seeds: Iterable[int], until: float | None, *, steps: bool, go_on: bo
     return 1 if total["failed"] else 0
 
 
-def _print_figures(first: int | None, total: dict[str, int], faults: dict[str, int], seconds: float) -> None:
+def _print_figures(first, total, faults, seconds):
     print(f"from seed {first}: {total}, faults {faults}, {seconds:.1f} s", flush=True)  # noqa: T201
 
 

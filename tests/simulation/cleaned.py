@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 from storage.files import checkpoints, names
 from storage.format.batches import BatchTable, scan
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
-from storage.types import Isolation, TopicPartition
-from tests.simulation.copies import Copied, Copy, producers_of, shown
+from storage.types import Isolation
+from tests.simulation.copies import producers_of, shown
 from tests.simulation.upkept import check_horizons
-from tests.simulation.world import Anomaly, Message, World
+from tests.simulation.world import Anomaly, Message
 
 Header = tuple[int, int, int]  # a batch's producer, last offset and first sequence
 
 
-def check(world: World, tp: TopicPartition, copy: Copy, least: Sequence[Copied], possible: Sequence[Copied]) -> None:
+def check(world, tp, copy, least, possible):
     """A follower's compacted partition after recovery; the copy becomes what is there. The cleaner takes messages that
     have later ones of their key, and no others; batches that are the last of their producers; nothing of a transaction
     that is open, and of an aborted one only what nobody is shown then.
@@ -43,7 +40,7 @@ def check(world: World, tp: TopicPartition, copy: Copy, least: Sequence[Copied],
     check_unique(world.path, tp, _messages(world.path, tp, Isolation.READ_UNCOMMITTED))
 
 
-def check_shown(world: World, tp: TopicPartition, copy: Copy, found: Sequence[Message], isolation: Isolation) -> None:
+def check_shown(world, tp, copy, found, isolation):
     """What a consumer is shown of it."""
     set_back, latest_ms = world.clock.set_back, world.clock.latest_ms
     keep_ms = world.delete_retention_ms.get(tp.topic, 0)
@@ -69,10 +66,10 @@ def check_shown(world: World, tp: TopicPartition, copy: Copy, found: Sequence[Me
         raise Anomaly(f"lost write: {tp} does not show {(offset, value)} ({isolation.value}), the last of its key")
 
 
-def check_unique(path: Path, tp: TopicPartition, messages: Sequence[Message]) -> None:
+def check_unique(path, tp, messages):
     """Below the cleaner's checkpoint no key has two messages."""
     until = checkpoints.read(path / names.CLEANER_CHECKPOINT).get(tp, 0)
-    seen: dict[bytes | None, int] = {}
+    seen = {}
     for message in messages:
         if message.offset < until and message.key in seen:
             raise Anomaly(
@@ -82,8 +79,8 @@ def check_unique(path: Path, tp: TopicPartition, messages: Sequence[Message]) ->
         seen[message.key] = message.offset
 
 
-def _headers(directory: Path) -> list[Header]:
-    found: list[Header] = []
+def _headers(directory):
+    found = []
     for path in sorted(directory.glob("*.log")):
         data = path.read_bytes()
         table = BatchTable.empty(4096)
@@ -93,7 +90,7 @@ def _headers(directory: Path) -> list[Header]:
     return found
 
 
-def _messages(path: Path, tp: TopicPartition, isolation: Isolation) -> list[Message]:
+def _messages(path, tp, isolation):
     log_dir = LogDir.open_read_only(path)
     try:
         snapshot = log_dir.log(tp).snapshot()

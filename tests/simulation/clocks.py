@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
-from pathlib import Path
 
 from tests.simulation.scheduler import current
 from tests.support.owned_dirs import NOW_MS
@@ -18,32 +16,32 @@ class SimulatedClock:
     system stamps files with, of which no two stamps are the same.
     """
 
-    def __init__(self, seed: random.Random) -> None:
+    def __init__(self, seed):
         self.time_ms = self.latest_ms = NOW_MS  # now, and the latest that was ever seen
         self.set_back = 0  # how often it was
         self._random = seed
         self._stamp_ns = NOW_MS * 1_000_000
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         """Seconds, as time.monotonic."""
         return self._stamp_ns / 1e9
 
-    def rest(self, seconds: int) -> None:
+    def rest(self, seconds):
         """Nothing happens for so long."""
         self._stamp_ns += seconds * 1_000_000_000
 
-    def time_ns(self) -> int:
+    def time_ns(self):
         """The file system's time, as time.time_ns: now and then it is long after the last stamp."""
         self._stamp_ns += self._random.choice((0, 1000, 100_000_000))
         return self._stamp_ns
 
-    def stamp(self, path: Path) -> None:
+    def stamp(self, path):
         """Marks a file or directory as changed now."""
         self._stamp_ns += 10_007
         with contextlib.suppress(FileNotFoundError):
             os.utime(path, ns=(self._stamp_ns, self._stamp_ns))
 
-    def now_ms(self) -> int:
+    def now_ms(self):
         scheduler = current()
         if scheduler is not None and not scheduler.killed:
             scheduler.switch("clock")
@@ -55,12 +53,12 @@ class SimulatedClock:
 class Inodes:
     """Inode numbers as file systems give them: that of a removed file goes to the next new one."""
 
-    def __init__(self) -> None:
-        self._numbers: dict[int, int] = {}  # by the real ones
-        self._free: list[int] = []
+    def __init__(self):
+        self._numbers = {}  # by the real ones
+        self._free = []
         self._next = 1
 
-    def of(self, real: int) -> int:
+    def of(self, real):
         """The number of a file, given when it is first asked for."""
         if real not in self._numbers:
             if self._free:
@@ -69,6 +67,6 @@ class Inodes:
                 self._numbers[real], self._next = self._next, self._next + 1
         return self._numbers[real]
 
-    def freed(self, real: int) -> None:
+    def freed(self, real):
         """The file was removed."""
         self._free.append(self.of(real))

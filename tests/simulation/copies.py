@@ -6,7 +6,6 @@ A plain list of batches, changed by whoever calls the engine, before and after e
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -40,7 +39,7 @@ class Producer(NamedTuple):
     timestamp: int = -1
     wrote_ms: int = -1  # the timestamp of its last message
 
-    def may_be_forgotten(self, latest_ms: int) -> bool:
+    def may_be_forgotten(self, latest_ms):
         return self.open_from < 0 and latest_ms - self.wrote_ms >= PRODUCER_EXPIRATION_MS
 
 
@@ -59,33 +58,33 @@ class Copy:
     values: set[bytes] = field(default_factory=set)  # all that ever were there
 
     @property
-    def end(self) -> int:
+    def end(self):
         """The log end offset."""
         return self.batches[-1].last + 1 if self.batches else 0
 
-    def begin(self, batches: Sequence[Copied]) -> None:
+    def begin(self, batches):
         """Before an append."""
         self.appending = list(batches)
         self.values.update(value for batch in batches for value in batch.values if value is not None)
 
-    def appended(self) -> None:
+    def appended(self):
         """After it."""
         self.batches += self.appending
         self.appending = []
 
-    def refused(self) -> None:
+    def refused(self):
         """After one that failed and left nothing, if the power stays: what undid it is not on disk yet."""
         self.undone += self.appending
         self.appending = []
 
-    def flushed(self, end: int) -> None:
+    def flushed(self, end):
         """A flush has returned that began when the log ended at `end`."""
         self.synced = max(self.synced, end)
 
 
-def producers_of(batches: Iterable[Copied]) -> dict[int, Producer]:
+def producers_of(batches):
     """What is known of producers after these batches (ProducerStateManager)."""
-    found: dict[int, Producer] = {}
+    found = {}
     for batch in batches:
         if batch.producer < 0:
             continue
@@ -101,32 +100,32 @@ def producers_of(batches: Iterable[Copied]) -> dict[int, Producer]:
     return found
 
 
-def epochs_of(batches: Iterable[Copied]) -> list[tuple[int, int]]:
+def epochs_of(batches):
     """The leader epochs of these batches, each with the offset where it begins."""
-    found: list[tuple[int, int]] = []
+    found = []
     for batch in batches:
         if not found or found[-1][0] != batch.epoch:
             found.append((batch.epoch, batch.base))
     return found
 
 
-def crc_of(data: bytes) -> int:
+def crc_of(data):
     """The checksum in a batch's header."""
     return int(struct.unpack_from(">I", data, 17)[0])
 
 
-def shown(batches: Iterable[Copied], *, committed: bool) -> list[tuple[int, bytes | None, int]]:
+def shown(batches, *, committed):
     """What a consumer sees: offset, value and timestamp of each message."""
     batches = list(batches)
-    fate: dict[int, str] = {}  # of the batch at this place, by the next marker of its producer
-    ends: dict[int, str] = {}
+    fate = {}  # of the batch at this place, by the next marker of its producer
+    ends = {}
     for place in range(len(batches) - 1, -1, -1):
         batch = batches[place]
         if batch.marker:
             ends[batch.producer] = batch.marker
         elif batch.transactional:
             fate[place] = ends.get(batch.producer, "")
-    found: list[tuple[int, bytes | None, int]] = []
+    found = []
     for place, batch in enumerate(batches):
         if committed and fate.get(place) == "":
             break  # the last stable offset

@@ -69,13 +69,13 @@ _SIZES = ("300", "700", "2000")
 _LIMITS = (("retention.bytes", "900"), ("retention.ms", "200"), ("retention.bytes", "300"), ("retention.bytes", "0"))
 
 
-def draw(seed: int) -> Plan:
+def draw(seed):
     """The plan of a seed, always the same."""
     return _Drawing(random.Random(seed), random.Random(f"{seed} too")).plan(seed)
 
 
 class _Drawing:
-    def __init__(self, source: random.Random, other: random.Random) -> None:
+    def __init__(self, source, other):
         """`other`: of what came later, so that the rest of a seed's plan stays what it was."""
         self._random = source
         self._too = lambda chance: other.random() < chance
@@ -84,7 +84,7 @@ class _Drawing:
         self._of = source.choice
         self._upto = source.randrange
 
-    def plan(self, seed: int) -> Plan:
+    def plan(self, seed):
         self._theme = theme = theme_of(self._random)
         self._has_copy = self._is(theme.copies)
         self._has_commits = self._is(theme.commits)
@@ -117,7 +117,7 @@ class _Drawing:
         sizes = sizes if self._shared is None else (600,)
         return Plan(seed, tuple(topics), processes, self._of(sizes))
 
-    def _topic(self, name: str, partitions: int, *, retained: bool = False, compacted: bool = False) -> TopicOf:
+    def _topic(self, name, partitions, *, retained=False, compacted=False):
         small = (
             name == "copy" or (retained and self._has_commits) or self._theme in (ROT, POWER, FULL, JUMBLED, RENAMED)
         )
@@ -150,9 +150,9 @@ class _Drawing:
             config.append(("segment.ms", "50"))
         return TopicOf(name, partitions, tuple(config))
 
-    def _process(self) -> ProcessOf:
+    def _process(self):
         theme = self._theme
-        jobs: list[Job] = []
+        jobs = []
         if self._shared is not None:
             jobs += [self._sharing(f"s{index}") for index in range(self._of((2, 3)))]
         for index in range(self._of(theme.writers)):
@@ -205,12 +205,12 @@ class _Drawing:
             rots=self._rotting() if self._rots else (),
         )
 
-    def _some(self, least: int, most: int, make: object) -> tuple[object, ...]:
-        return tuple(make() for _ in range(self._upto(least, most)))  # type: ignore[operator]
+    def _some(self, least, most, make):
+        return tuple(make() for _ in range(self._upto(least, most)))
 
     # Writers
 
-    def _writer(self, name: str, topic: str, *, keyed: bool = False) -> Job:
+    def _writer(self, name, topic, *, keyed=False):
         theme = self._theme
         json = keyed or self._is(0.1 if theme is LINES else 0.35 if not self._has_times else 0.8)
         folder = self._of((f"/{topic}", f"/{topic}/0", f"/{topic}/0"))
@@ -233,7 +233,7 @@ class _Drawing:
             durable=self._too(0.15),
         )
 
-    def _sharing(self, name: str) -> Job:
+    def _sharing(self, name):
         """One of several programs that have inherited one open file: each writes whole lines, and each line is in one
         request."""
         path = "/plain/@append.jsonl" if self._shared else "/plain/@append"
@@ -243,7 +243,7 @@ class _Drawing:
         ]
         return Job("writer", name, tuple(ops), path, shares=True)
 
-    def _writing(self, *, json: bool, keyed: bool, needs_key: bool) -> object:
+    def _writing(self, *, json, keyed, needs_key):
         kind = self._random.random()
         if kind < {FULL: 0.03, RENAMED: 0.2}.get(self._theme, 0.15):
             return Sync()
@@ -265,7 +265,7 @@ class _Drawing:
             return Write(tuple(lines), round(self._random.random(), 3), first=round(first, 3))
         return Write(tuple(lines), ended=self._is(0.8 if self._theme is LINES else 0.93), first=round(first, 3))
 
-    def _line(self, *, json: bool, keyed: bool, kind: str = GOOD) -> LineOf:
+    def _line(self, *, json, keyed, kind=GOOD):
         # What a replacement of the cleaner may lose are messages that have no later ones of their keys.
         key = self._upto({LINES: 6, RENAMED: 12}.get(self._theme, 3)) if keyed else None
         age = None
@@ -278,7 +278,7 @@ class _Drawing:
 
     # Readers
 
-    def _look(self) -> Look:
+    def _look(self):
         topic, partition = ("copy", 0) if self._has_copy and self._is(0.5) else self._of(self._names)
         name = self._of(("messages", *self._ranges, self._range()))
         if self._theme is CLEANED and self._is(0.5):
@@ -289,7 +289,7 @@ class _Drawing:
         reads = tuple(self._read() for _ in range(self._of((0, 1, 3, 6))))
         return Look(topic, partition, f"{name}.{ending}", reads, self._is(0.85))
 
-    def _range(self) -> str:
+    def _range(self):
         first, size = self._of((0, self._upto(10), self._upto(25))), self._upto(15)
         names = [
             f"offsets/{first}-", f"offsets/{first}-{first + size}", f"offsets/{first}-{first + size}",
@@ -305,15 +305,15 @@ class _Drawing:
             names = [f"time/{start}--{end}", f"time/{start}--", f"time/until-{end}", f"time/{start}--{end}"]
         return self._of(names)
 
-    def _read(self) -> Read:
+    def _read(self):
         back = None if self._is(0.8) else round(self._random.random(), 2)
         return Read(self._of((10, 60, 400, 4000)), back, self._of((0, 0, 3, 20, 60)))
 
     # Others
 
-    def _administration(self) -> tuple[object, ...]:
+    def _administration(self):
         theme = self._theme
-        ops: list[object] = []
+        ops = []
         if self._fails and self._is(0.6 if theme in (OPENINGS, LINES) else 0.1):
             ops += self._fault()  # before anybody has opened anything
         if self._is(0.3):
@@ -334,25 +334,25 @@ class _Drawing:
             ops.insert(self._other.randrange(len(ops) + 1), Extend(topic, self._other.choice((2, 3, 4))))
         return tuple(ops)
 
-    def _alteration(self) -> Alter:
+    def _alteration(self):
         topic = self._of([name for name in ("plain", "kept", "again") if name in self._topics] or ["copy"])
         key, values = self._of((("segment.bytes", _SIZES), ("index.interval.bytes", ("0", "50", "4096"))))
         return Alter(topic, key, self._of(values))
 
-    def _jump(self) -> Jump:
+    def _jump(self):
         return Jump(self._of((-500, 10, 1000, 100_000)))
 
-    def _pause(self) -> Pause:
+    def _pause(self):
         return Pause(self._upto(1, 40))
 
-    def _before(self) -> Before | Pause:
+    def _before(self):
         topics = [name for name in ("kept", "again") if name in self._topics]
         if not topics:
             return self._pause()
         topic = self._of(topics)
         return Before(topic, self._upto(2) if topic == "kept" else 0, round(self._random.random(), 2))
 
-    def _remaking(self) -> list[object]:
+    def _remaking(self):
         waits = [self._pause()] if self._is(0.6) else []
         if self._is(0.7):
             return [*waits, Remove("again"), Create("again")]
@@ -360,10 +360,10 @@ class _Drawing:
             return [*waits, Remove("again"), self._pause(), Status(), Create("again")]
         return [Remove("again"), self._pause(), Create("again")]
 
-    def _creating(self) -> list[object]:
+    def _creating(self):
         return [Create("x"), self._pause(), Remove("x")] if self._is(0.5) else [Create("x")]
 
-    def _fault(self) -> list[object]:
+    def _fault(self):
         if self._theme is FOLLOWED and self._is(0.8):  # an index entry, a checkpoint cannot be written
             return [Fault("ENOSPC", self._of((0.5, 0.3, 0.2))), Pause(self._upto(20, 200)), Fault("ENOSPC")]
         if self._theme is FULL or (self._theme is LINES and self._is(0.8)):
@@ -377,12 +377,12 @@ class _Drawing:
         ends = [self._of((Pause(self._upto(1, 60)), Status())), Fault(kind)]
         return [Fault(kind, rate), *ends]
 
-    def _leader(self) -> Job:
+    def _leader(self):
         if self._theme is FOLLOWED:
             return Job("leader", "l", self._some(6, 25, self._following), "/copy/0")
         if self._theme is CLEANED:
             return Job("leader", "l", self._some(10, 40, self._keyed), "/copy/0")
-        ops: list[object] = []
+        ops = []
         for _ in range(self._upto(4, 20)):
             kind = self._random.random()
             if kind < 0.6:
@@ -399,7 +399,7 @@ class _Drawing:
                 ops.append(Pause(self._upto(1, 20)))
         return Job("leader", "l", tuple(ops), "/copy/0")
 
-    def _following(self) -> object:
+    def _following(self):
         """Leaders come and go, and delete records."""
         kind = self._random.random()
         if kind < 0.7:
@@ -409,7 +409,7 @@ class _Drawing:
             return Before("copy", 0, self._of((0.2, 0.5, 0.9, 1.0)))
         return Flush() if kind < 0.94 else self._pause()
 
-    def _keyed(self) -> object:
+    def _keyed(self):
         """What a cleaner meets: few keys, of which some are of transactions."""
         kind = self._random.random()
         if kind < 0.6:
@@ -422,7 +422,7 @@ class _Drawing:
             return Marker(self._of((1, 2)), self._is(0.6))
         return Flush() if kind < 0.78 else self._pause()
 
-    def _commit(self) -> Commit:
+    def _commit(self):
         shares = self._random.sample([("kept", 0), ("kept", 1), ("plain", 0), ("plain", 1)], self._upto(1, 4))
         return Commit(
             tuple((topic, number, self._upto(1, 9)) for topic, number in shares),
@@ -432,10 +432,10 @@ class _Drawing:
             goes_on=self._theme is QUERIES and self._is(0.7),
         )
 
-    def _offset(self) -> Offset:
+    def _offset(self):
         return Offset(self._of(("g", "h")), self._upto(100))
 
-    def _rotting(self) -> tuple[Rot, ...]:
+    def _rotting(self):
         names = [name for name in self._names if name[0] == "plain"]
         unclean, counts = (0.1, (1, 2, 3)) if self._theme in (ROT, JUMBLED) else (0.4, (0, 1, 1))
         return tuple(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 
-from storage.types import Isolation, TopicPartition
+from storage.types import Isolation
 from tests.simulation import cleaned
 from tests.simulation.copies import shown
-from tests.simulation.mounts import Opened, Problem, Process
+from tests.simulation.mounts import Opened, Problem
 from tests.simulation.oracle import COMPACTED
 from tests.simulation.states import check_log
 from tests.simulation.world import Anomaly, messages_in
@@ -21,7 +20,7 @@ _TRIES = 3  # a file that another thread has just replaced may need another look
 Content = list[tuple[int, str]]
 
 
-def last_look(process: Process, partitions: Sequence[TopicPartition]) -> None:
+def last_look(process, partitions):
     """Opens and reads a file of all messages of each partition, with views and caches as they are by now. Nothing
     changes meanwhile, the disk works, and so must this. Of partitions that are offline or damaged nothing is known."""
     world, owned = process.world, process.owned
@@ -59,8 +58,8 @@ def last_look(process: Process, partitions: Sequence[TopicPartition]) -> None:
                 raise Anomaly(f"last look: the latest of {tp} are {found}, and there is {latest}")
 
 
-def _content(process: Process, path: str) -> Content:
-    problem: Exception | None = None
+def _content(process, path):
+    problem = None
     for _ in range(_TRIES):
         info = Opened(os.O_RDONLY)
         try:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
-from types import ModuleType, TracebackType
-from typing import Any
+from types import ModuleType
 
 from tests.simulation.scheduler import Killed, Task, current, current_task
 
@@ -19,11 +17,11 @@ class SimulatedLock:
 
     reentrant = False
 
-    def __init__(self) -> None:
-        self._holder: object = None
+    def __init__(self):
+        self._holder = None
         self._depth = 0
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+    def acquire(self, blocking=True, timeout=-1):
         scheduler = current()
         me = _me()
         if scheduler is not None and not scheduler.killed:
@@ -44,7 +42,7 @@ class SimulatedLock:
         self._holder, self._depth = me, 1
         return True
 
-    def release(self) -> None:
+    def release(self):
         assert self._holder is not None, "released, but not held"
         self._depth -= 1
         if not self._depth:
@@ -53,13 +51,13 @@ class SimulatedLock:
         if scheduler is not None and not scheduler.killed:
             scheduler.switch("unlock")
 
-    def locked(self) -> bool:
+    def locked(self):
         return self._holder is not None
 
-    def __enter__(self) -> bool:
+    def __enter__(self):
         return self.acquire()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, kind, error, at):
         self.release()
 
 
@@ -69,7 +67,7 @@ class SimulatedRLock(SimulatedLock):
     reentrant = True
 
 
-def _me() -> object:
+def _me():
     return current_task() or threading.current_thread()
 
 
@@ -79,16 +77,16 @@ class _Threading(ModuleType):
     Lock = SimulatedLock
     RLock = SimulatedRLock
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(threading, name)
 
 
 @contextlib.contextmanager
-def simulated_locks() -> Iterator[None]:
+def simulated_locks():
     """All locks that storage and kafkafs make meanwhile, and those that their modules made when they were imported."""
-    undo: list[tuple[object, str, object]] = []
+    undo = []
 
-    def put(where: object, name: str, value: object) -> None:
+    def put(where, name, value):
         undo.append((where, name, getattr(where, name)))
         setattr(where, name, value)
 
@@ -114,6 +112,6 @@ def simulated_locks() -> Iterator[None]:
             setattr(where, name, value)
 
 
-def _attributes(value: object) -> list[str]:
+def _attributes(value):
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
     return [*getattr(value, "__dict__", {}), *slots]

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from kafkafs.mounting.operations import Operations, Serving, Traffic
-from kafkafs.reading.handle import WriteHandle
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.config import BrokerConfig
@@ -18,7 +17,6 @@ from storage.log.log_dir import LogDir
 from storage.types import Isolation
 from storage.upkeep.maintenance import Maintenance
 from tests.simulation.copies import PRODUCER_EXPIRATION_MS
-from tests.simulation.plan import ProcessOf
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.world import World
 
@@ -53,21 +51,21 @@ class Opened:
 class Waiter:
     """Maintenance waits in simulated time: not at all."""
 
-    def wait(self, timeout_ms: int) -> None:
+    def wait(self, timeout_ms):
         pass
 
-    def wake(self) -> None:
+    def wake(self):
         pass
 
 
-class SimulatedOperations(Operations):  # type: ignore[misc]
+class SimulatedOperations(Operations):
     """Operations that tell whether the last line of a file was refused at its release, which the kernel does not."""
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.refused_at_release: Exception | None = None
+        self.refused_at_release = None
 
-    def _close_writer(self, writer: WriteHandle) -> None:  # type: ignore[override]
+    def _close_writer(self, writer):
         try:
             writer.close()
         except (StorageError, OSError) as error:
@@ -93,7 +91,7 @@ class Process:
     close: Callable[[], None] = field(default=lambda: None)
 
 
-def mount(world: World, scheduler: Scheduler, of: ProcessOf, opened: list[OwnedDir], request_bytes: int) -> Process:
+def mount(world, scheduler, of, opened, request_bytes):
     """Opens the directory for writing and makes the tree. `opened` gets the directory before anything can end it."""
     opening = Opening(create=True, gentle=of.gentle, trust_clean=of.trust_clean)
     owned = OwnedDir.open(world.path, opening, config=CONFIG, disk=world.disk, clock=world.clock)
@@ -108,21 +106,21 @@ def mount(world: World, scheduler: Scheduler, of: ProcessOf, opened: list[OwnedD
     )
 
 
-def follow(world: World, scheduler: Scheduler, of: ProcessOf, opened: list[OwnedDir], request_bytes: int) -> Process:
+def follow(world, scheduler, of, opened, request_bytes):
     """A read-only mount of the same directory, by somebody else."""
     log_dir = LogDir.open_read_only(world.path, config=CONFIG, clock=world.clock)
     options = _options(of)
     tree = Tree(log_dir, options, clock=world.clock)
     serving = Serving(world.path, disk=world.path, uid=0, gid=0)
     operations = Operations(tree, serving, Traffic(), lambda: None, lambda: None)
-    owner: Callable[[], OwnedDir | None] = partial(_first, opened)
+    owner = partial(_first, opened)
     return Process(world, scheduler, operations, request_bytes, owner, options.isolation, of.clamp, close=log_dir.close)
 
 
-def _options(of: ProcessOf) -> TreeOptions:
+def _options(of):
     isolation = Isolation.READ_COMMITTED if of.committed else Isolation.READ_UNCOMMITTED
     return TreeOptions(isolation=isolation, clamp=of.clamp, index_bytes=0, workers=0)
 
 
-def _first(opened: list[OwnedDir]) -> OwnedDir | None:
+def _first(opened):
     return opened[0] if opened else None

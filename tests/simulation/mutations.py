@@ -12,11 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.simulation.planted import FAULTS, Fault
+from tests.simulation.planted import FAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 _COPIED = ("storage", "kafkafs", "tests/simulation", "tests/support", "tests/__init__.py", "pyproject.toml")
@@ -31,7 +30,7 @@ class Found(NamedTuple):
     seconds: float
 
 
-def run(names: Sequence[str], seeds: int, first: int) -> int:
+def run(names, seeds, first):
     """Plants these faults (all, without names), prints a line for each; 1 when one was not found."""
     unknown = set(names) - {fault.name for fault in FAULTS}
     if unknown:
@@ -50,7 +49,7 @@ def run(names: Sequence[str], seeds: int, first: int) -> int:
     return 1 if missed else 0
 
 
-def plant(fault: Fault, seeds: int, first: int) -> Found:
+def plant(fault, seeds, first):
     """Runs seeds on a copy of the project with a fault, until one finds it."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kafkafs-planted-") as place:
@@ -70,7 +69,7 @@ def plant(fault: Fault, seeds: int, first: int) -> Found:
     return Found(fault.name, int(seed), failure, seconds)
 
 
-def copy_project(copy: Path) -> None:
+def copy_project(copy):
     """The files that the simulation needs."""
     for name in _COPIED:
         source = ROOT / name
@@ -82,7 +81,7 @@ def copy_project(copy: Path) -> None:
             _link(str(source), str(copy / name))
 
 
-def apply(fault: Fault, copy: Path) -> None:
+def apply(fault, copy):
     """Changes the copy. LookupError when a text is not there exactly once."""
     for change in fault.changes:
         path = copy / change.path
@@ -93,7 +92,7 @@ def apply(fault: Fault, copy: Path) -> None:
         path.write_text(text.replace(change.old, change.new))
 
 
-def _link(source: str, target: str) -> str:
+def _link(source, target):
     """Kernels are large and never changed; sources may be, meanwhile."""
     if source.endswith(".so"):
         try:

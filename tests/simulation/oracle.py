@@ -7,15 +7,14 @@ the disk in any order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 
 from storage.files import leader_epochs, names
 from storage.types import TopicPartition
 from tests.simulation import cleaned
-from tests.simulation.copies import Copy, shown
+from tests.simulation.copies import shown
 from tests.simulation.states import check_epochs
-from tests.simulation.world import Anomaly, Fate, Message, Messages, Sight, World, batches_in, log_start, messages_in
+from tests.simulation.world import Anomaly, Fate, batches_in, log_start, messages_in
 
 COMPACTED = frozenset(("keyed", "__consumer_offsets"))
 RETAINED = frozenset(("kept",))
@@ -26,12 +25,12 @@ Place = tuple[TopicPartition, int]
 class Oracle:
     """Compares what is in the directory with what programs were told, from one process's end to the next."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world):
         self._world = world
-        self._before: Messages = {}
+        self._before = {}
         self._has_lost_power = False
 
-    def check(self, *, lost_power: bool) -> None:
+    def check(self, *, lost_power):
         """After the end of a process, when the next one has recovered the directory."""
         world = self._world
         damaged = {tp for tp, _ in world.rotten}
@@ -61,7 +60,7 @@ class Oracle:
             elif line.fate in (Fate.SENT, Fate.UNKNOWN):
                 line.fate = Fate.REFUSED
 
-    def _check_offsets(self, tp: TopicPartition, messages: list[Message]) -> None:
+    def _check_offsets(self, tp, messages):
         offsets = [message.offset for message in messages]
         if any(later <= earlier for earlier, later in pairwise(offsets)):
             raise Anomaly(f"nonmonotonic poll: {tp}: {offsets}")
@@ -74,7 +73,7 @@ class Oracle:
         if tp.topic not in COMPACTED | RETAINED and known and known[0] > self._world.deleted.get(tp, 0):
             raise Anomaly(f"lost write: {tp} begins at {known[0]}")
 
-    def _check_same_as_before(self, found: Messages) -> None:
+    def _check_same_as_before(self, found):
         for tp, messages in self._before.items():
             if tp.topic in self._world.removals:
                 continue
@@ -89,10 +88,10 @@ class Oracle:
 
     # What was read
 
-    def _check_sights(self, found: Messages) -> None:
+    def _check_sights(self, found):
         """What was read is what is there, or was until retention took it."""
         world = self._world
-        history: dict[TopicPartition, dict[int, Message]] = {}
+        history = {}
         for known in (world.rotten, world.removed):
             for (tp, offset), message in known.items():
                 history.setdefault(tp, {})[offset] = message
@@ -104,7 +103,7 @@ class Oracle:
             else:
                 self._check_sight(sight, history.get(sight.tp, {}))
 
-    def _check_generation(self, sight: Sight) -> None:
+    def _check_generation(self, sight):
         """Of a topic that was removed and made again, a reader sees messages of one topic: that which it has opened."""
         seen = [self._world.lines[value] for value in sight.values if value in self._world.lines]
         for removal in self._world.removals[sight.tp.topic]:
@@ -125,7 +124,7 @@ class Oracle:
                 if done and line.told is not None and line.told < removal.begin:
                     raise Anomaly(f"another topic's messages: {sight.path} showed {value!r} of one that was removed")
 
-    def _check_sight(self, sight: Sight, history: Mapping[int, Message]) -> None:
+    def _check_sight(self, sight, history):
         ordered = [history[offset] for offset in sorted(history)]
         gone = [*self._world.rotten.items(), *self._world.removed.items()]
         by_value = {message.value: message for (tp, _), message in gone if tp == sight.tp}
@@ -171,9 +170,9 @@ class Oracle:
 
     # What is there
 
-    def _check_lines(self, found: Messages) -> None:
+    def _check_lines(self, found):
         world = self._world
-        places: dict[bytes, Place] = {}
+        places = {}
         for tp, messages in found.items():
             for offset, key, value, timestamp in messages:
                 line = world.lines.get(value or b"")
@@ -201,7 +200,7 @@ class Oracle:
             raise Anomaly(f"lost write: {line.value[:60]!r} to {line.path}, {line.fate.value}")
         self._check_commits(places)
 
-    def _check_removed(self, places: dict[bytes, Place]) -> None:
+    def _check_removed(self, places):
         """What retention took, and what a flipped bit destroyed, is nowhere else."""
         for (tp, offset), message in [*self._world.removed.items(), *self._world.rotten.items()]:
             if message.value is None:
@@ -215,7 +214,7 @@ class Oracle:
             if tp.topic not in COMPACTED:  # of a compacted topic the sources of a pass
                 places.setdefault(value, (tp, offset))
 
-    def _check_commits(self, places: Mapping[bytes, Place]) -> None:
+    def _check_commits(self, places):
         for lines in self._world.commits:
             there = [line.value in places for line in lines]
             if any(there) and not all(there):
@@ -225,8 +224,8 @@ class Oracle:
                     line.fate = Fate.ACKNOWLEDGED if there[0] else Fate.REFUSED
         self._world.commits.clear()
 
-    def _check_order(self, places: Mapping[bytes, Place]) -> None:
-        last: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
+    def _check_order(self, places):
+        last = {}
         for value, (tp, offset) in sorted(places.items(), key=lambda item: item[1]):
             line = self._world.lines.get(value)
             if line is None or (tp, offset) in self._world.rotten:
@@ -239,14 +238,14 @@ class Oracle:
             last[line.writer, tp] = line.number, offset
 
 
-def _is_in_time(sight: Sight, message: Message) -> bool:
+def _is_in_time(sight, message):
     if sight.times is None:
         return True
     start, end = sight.times
     return (start is None or message.timestamp >= start) and (end is None or message.timestamp < end)
 
 
-def _check_copy(world: World, tp: TopicPartition, copy: Copy, messages: list[Message], *, lost_power: bool) -> None:
+def _check_copy(world, tp, copy, messages, *, lost_power):
     """A follower's partition after recovery; the copy becomes what is there."""
     start = log_start(world.path, tp)
     if start > copy.start:

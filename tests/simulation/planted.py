@@ -20,7 +20,7 @@ class Fault(NamedTuple):
     changes: tuple[Change, ...]
 
 
-def _fault(name: str, path: str, old: str, new: str, *more: tuple[str, str, str]) -> Fault:
+def _fault(name, path, old, new, *more):
     return Fault(name, (Change(path, old, new), *(Change(*one) for one in more)))
 
 
@@ -29,7 +29,7 @@ _APPEND = "storage/append"
 _READING = "kafkafs/reading"
 _OWNED = "storage/directory"
 
-FAULTS: tuple[Fault, ...] = (
+FAULTS = (
     # Lines
     _fault(
         "error-counts-as-told",

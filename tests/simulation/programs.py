@@ -7,13 +7,12 @@ import contextlib
 import struct
 import uuid
 
-from storage.append.partition_log import PartitionLog
 from storage.coordinators.group_commits import GroupCommitter
 from storage.coordinators.groups import GroupOffsets
 from storage.directory.directory_checkpoints import CHECKPOINTS
 from storage.errors import StorageError
 from storage.files import checkpoints, names, topic_properties
-from storage.files.commit_ledger import StagedBatchFile, WriteId
+from storage.files.commit_ledger import WriteId
 from storage.format.block import Record, RecordColumns
 from storage.format.control_records import ControlType, EndTransactionMarker
 from storage.format.record_batch import BatchFields, encode_batch
@@ -22,48 +21,35 @@ from storage.staged_writes.staging import StagedFileWriter
 from storage.types import TopicPartition
 from storage.upkeep.retention import retain_partition
 from tests.simulation.copies import ABORT, COMMIT, Copied, crc_of
-from tests.simulation.mounts import MAX_MESSAGE_BYTES, Problem, Process
+from tests.simulation.mounts import MAX_MESSAGE_BYTES, Problem
 from tests.simulation.plan import (
-    Alter,
-    Batch,
-    Before,
-    Commit,
-    Create,
-    Extend,
     Fault,
-    Flush,
-    Job,
-    Jump,
-    Marker,
-    Offset,
     Pause,
-    Remove,
-    Status,
 )
 from tests.simulation.scheduler import Killed
 from tests.simulation.states import ActiveIndexes, check_copy, check_largest, check_snapshot
 from tests.simulation.upkept import Flushed, check_deletes, check_removed, expired
-from tests.simulation.world import Anomaly, Fate, Line, Removal, Shares, messages_of
+from tests.simulation.world import Anomaly, Fate, Removal, messages_of
 
 
 class Program:
     """A program of operations, each with its own method here or in a subclass."""
 
-    def __init__(self, process: Process, job: Job) -> None:
+    def __init__(self, process, job):
         assert process.owned is not None
         self._process = process
         self._world = process.world
         self._owned = process.owned
         self._job = job
 
-    def run(self) -> None:
+    def run(self):
         for op in self._job.ops:
             try:
                 getattr(self, f"_{type(op).__name__.lower()}")(op)
             except Problem:
                 continue
 
-    def _pause(self, op: Pause) -> None:
+    def _pause(self, op):
         for _ in range(op.times):
             self._process.scheduler.pause("a while")
 
@@ -71,7 +57,7 @@ class Program:
 class Upkeep(Program):
     """The maintenance thread. Each operation is a time in which it looks for what is due."""
 
-    def run(self) -> None:
+    def run(self):
         assert self._process.maintenance is not None
         rounds = sum(op.times for op in self._job.ops if isinstance(op, Pause))
         flushing = Flushed(self._world, self._owned)
@@ -90,7 +76,7 @@ class Upkeep(Program):
             self._world.clock.time_ms += min(wait_ms, self._world.trouble.randrange(1, 60))
             self._process.scheduler.pause("waits")
 
-    def _check_errors(self) -> None:
+    def _check_errors(self):
         """Without a fault of the disk nothing of upkeep fails; that a segment is gone means that somebody else removed
         it."""
         world = self._world
@@ -107,16 +93,16 @@ class Administrator(Program):
     """Makes and removes topics, changes their configuration, deletes records, sets the clock; and what befalls the
     disk."""
 
-    def __init__(self, process: Process, job: Job) -> None:
+    def __init__(self, process, job):
         super().__init__(process, job)
-        self._half_changed: set[str] = set()  # topics whose last change of configuration failed
+        self._half_changed = set()  # topics whose last change of configuration failed
 
-    def run(self) -> None:
+    def run(self):
         super().run()
         lasting = {op.kind for op in self._job.ops if isinstance(op, Fault) and op.lasting}
         self._world.failing = {kind: rate for kind, rate in self._world.failing.items() if kind in lasting}
 
-    def _create(self, op: Create) -> None:
+    def _create(self, op):
         self._world.flushed_topics.discard(op.topic)
         self._world.flush_ms.pop(op.topic, None)
         self._world.segment_ms.pop(op.topic, None)
@@ -126,7 +112,7 @@ class Administrator(Program):
         self._world.partitions[op.topic] = count
         self._half_changed.discard(op.topic)
 
-    def _extend(self, op: Extend) -> None:
+    def _extend(self, op):
         """All partitions have the same topic id and the same configuration, unless a change of it failed before."""
         self._owned.add_partitions(op.topic, op.partitions)
         self._world.partitions[op.topic] = op.partitions
@@ -138,7 +124,7 @@ class Administrator(Program):
         if len(files) != 1:
             raise Anomaly(f"partitions of {op.topic} differ: {files}")
 
-    def _remove(self, op: Remove) -> None:
+    def _remove(self, op):
         removal = Removal(self._world.tick(), failed=True)
         self._world.removals.setdefault(op.topic, []).append(removal)
         self._world.partitions.pop(op.topic, None)
@@ -156,14 +142,14 @@ class Administrator(Program):
             if not self._process.scheduler.killed:
                 removal.end = self._world.tick()
 
-    def _check_lines(self, topic: str) -> None:
+    def _check_lines(self, topic):
         """The checkpoints have no line of a removed topic: it would count for the next one of that name."""
         for name in CHECKPOINTS:
             left = [tp for tp in checkpoints.read(self._world.path / name) if tp.topic == topic]
             if left:
                 raise Anomaly(f"{name} has lines of a topic that was removed: {left}")
 
-    def _alter(self, op: Alter) -> None:
+    def _alter(self, op):
         self._world.altered.pop((op.topic, op.key), None)
         if op.key == "segment.bytes":
             self._world.segment_bytes[op.topic] = max(int(op.to), self._world.segment_bytes.get(op.topic, 0))
@@ -182,29 +168,29 @@ class Administrator(Program):
             if log.tp.topic == op.topic and str(getattr(log.config, op.key.replace(".", "_"))) != op.to:
                 raise Anomaly(f"configuration: {log.tp} does not have {op.key} {op.to}")
 
-    def _jump(self, op: Jump) -> None:
+    def _jump(self, op):
         self._world.clock.time_ms += op.by_ms
         self._world.clock.set_back += op.by_ms < 0
 
-    def _fault(self, op: Fault) -> None:
+    def _fault(self, op):
         if op.rate:
             self._world.failing[op.kind] = op.rate
         else:
             self._world.failing.pop(op.kind, None)
 
-    def _status(self, op: Status) -> None:
+    def _status(self, op):
         self._process.operations._tree.status()
         assert self._process.maintenance is not None
         self._process.maintenance.status()
         self._check_failures()
 
-    def _check_failures(self) -> None:
+    def _check_failures(self):
         """No other program makes or removes topics: what is listed as offline is there."""
         gone = [tp for tp in self._owned.failures() if not (self._world.path / tp.dir_name).exists()]
         if gone:
             raise Anomaly(f"partitions are offline that do not exist: {gone}")
 
-    def _before(self, op: Before) -> None:
+    def _before(self, op):
         log = self._owned.log(TopicPartition(op.topic, op.partition))
         start, end = log.log_start_offset, log.log_end_offset
         before = start + int(op.part * (end - start))
@@ -221,16 +207,16 @@ class Administrator(Program):
 class Leader(Program):
     """What a follower does with what its leader has: appends its batches, flushes. One partition."""
 
-    def __init__(self, process: Process, job: Job) -> None:
+    def __init__(self, process, job):
         super().__init__(process, job)
         topic, _, number = job.path.strip("/").partition("/")
         self._tp = TopicPartition(topic, int(number))
         self._copy = self._world.copies[self._tp]
         self._number = 0
-        self._sequences: dict[int, int] = {}
-        self._indexes: ActiveIndexes | None = None
+        self._sequences = {}
+        self._indexes = None
 
-    def run(self) -> None:
+    def run(self):
         for op in self._job.ops:
             with contextlib.suppress(*Problem):
                 self._look_at(self._owned.log(self._tp))  # first opened, perhaps
@@ -239,7 +225,7 @@ class Leader(Program):
             if log is not None and not self._process.scheduler.killed:
                 self._look_at(log)
 
-    def _look_at(self, log: PartitionLog) -> None:
+    def _look_at(self, log):
         """Nobody else changes this log, except that upkeep removes segments and compacts them."""
         copy = self._copy
         if log.failure is not None or copy.appending:
@@ -259,8 +245,8 @@ class Leader(Program):
                 f"cleaner checkpoint: {until} of {self._tp}, which is written from {log._active.base_offset} on"
             )
 
-    def _batch(self, op: Batch) -> None:
-        values: list[bytes | None] = []
+    def _batch(self, op):
+        values = []
         records, keys = [], []
         time_ms = self._world.clock.time_ms
         for _ in range(op.messages):
@@ -283,7 +269,7 @@ class Leader(Program):
         )  # fmt: skip
         self._append(batch, data)
 
-    def _marker(self, op: Marker) -> None:
+    def _marker(self, op):
         base, time_ms = self._end(), self._world.clock.time_ms
         kind = ControlType.COMMIT if op.commits else ControlType.ABORT
         key, value = struct.pack(">hh", 0, kind), struct.pack(">hi", 0, EndTransactionMarker(kind, 0).coordinator_epoch)
@@ -296,11 +282,11 @@ class Leader(Program):
         )  # fmt: skip
         self._append(batch, data)
 
-    def _epoch(self) -> int:
+    def _epoch(self):
         """The leader epoch of the last batch."""
         return self._copy.batches[-1].epoch if self._copy.batches else 0
 
-    def _before(self, op: Before) -> None:
+    def _before(self, op):
         """The leader's log start has moved."""
         log = self._owned.log(self._tp)
         start = log.log_start_offset
@@ -309,10 +295,10 @@ class Leader(Program):
         self._copy.start = max(self._copy.start, offset)
         log.increment_log_start_offset(offset)
 
-    def _end(self) -> int:
+    def _end(self):
         return max(self._copy.end, self._owned.log(self._tp).log_end_offset)
 
-    def _append(self, batch: Copied, data: bytes) -> None:
+    def _append(self, batch, data):
         log = self._owned.log(self._tp)
         log.check()
         self._copy.begin([batch])
@@ -331,7 +317,7 @@ class Leader(Program):
         if self._tp.topic in self._world.flushed_topics:
             self._copy.flushed(batch.last + 1)
 
-    def _flush(self, op: Flush) -> None:
+    def _flush(self, op):
         end = self._copy.end
         self._owned.log(self._tp).flush()
         self._copy.flushed(end)
@@ -340,14 +326,14 @@ class Leader(Program):
 class Driver(Program):
     """A Spark driver: it commits what its tasks have staged."""
 
-    def __init__(self, process: Process, job: Job) -> None:
+    def __init__(self, process, job):
         super().__init__(process, job)
         self._number = 0
         self._query = str(uuid.uuid4())
         self._batch = 0
         self._failed = 0  # writes
 
-    def _commit(self, op: Commit) -> None:
+    def _commit(self, op):
         world = self._world
         if world.query is not None:
             last = world.query[0]
@@ -357,7 +343,7 @@ class Driver(Program):
                 self._resume(*world.query)
         is_behind = self._is_behind()
         write = WriteId(self._query, self._batch) if op.query else WriteId(str(uuid.uuid4()), None)
-        shares: Shares = {}
+        shares = {}
         for topic, partition, count in op.shares:
             lines = shares[TopicPartition(topic, partition)] = []
             for _ in range(count):
@@ -381,7 +367,7 @@ class Driver(Program):
         if op.query and op.again:
             self._write(write, shares, op.batches, whole)
 
-    def _resume(self, write: WriteId, shares: Shares) -> None:
+    def _resume(self, write, shares):
         """A query that was started again begins with its last batch: what is there of it stays, otherwise it is written
         now."""
         self._query, self._batch = write.id, write.batch or 0
@@ -392,11 +378,11 @@ class Driver(Program):
         else:
             self._query, self._batch = str(uuid.uuid4()), 0
 
-    def _is_behind(self) -> bool:
+    def _is_behind(self):
         """Whether the query has a write that is not finished."""
         return any(pending.write.id == self._query for pending in self._owned.commits.state.pending)
 
-    def _refused(self, write: WriteId, shares: Shares) -> None:
+    def _refused(self, write, shares):
         """A query's batches come in order: none before the one that is not finished (its lines stay refused)."""
         files = self._staged(write, shares, 1)
         try:
@@ -409,7 +395,7 @@ class Driver(Program):
             raise
         raise Anomaly(f"reordered: {write} was written while an earlier one of its query is not finished")
 
-    def _staged(self, write: WriteId, shares: Shares, batches: int) -> list[StagedBatchFile] | None:
+    def _staged(self, write, shares, batches):
         """What the tasks have written; None when that failed."""
         world, files = self._world, []
         for tp, lines in shares.items():
@@ -431,7 +417,7 @@ class Driver(Program):
                 files.append(file)
         return files
 
-    def _write(self, write: WriteId, shares: Shares, batches: int, whole: list[Line], *, goes_on: bool = False) -> bool:
+    def _write(self, write, shares, batches, whole, *, goes_on=False):
         """True once it is committed. `goes_on`: the query does after a failure."""
         world, files = self._world, self._staged(write, shares, batches)
         if files is None:
@@ -467,12 +453,12 @@ class Driver(Program):
 class Consumer(Program):
     """Commits a group's offsets, as `kafkafs groups --reset-to` does."""
 
-    def __init__(self, process: Process, job: Job) -> None:
+    def __init__(self, process, job):
         super().__init__(process, job)
         groups = GroupOffsets(self._owned.log_dir)
         self._committer = GroupCommitter(self._owned, groups, partitions=2)  # Kafka's fifty would take most of the time
 
-    def _offset(self, op: Offset) -> None:
+    def _offset(self, op):
         known = self._world.offsets.setdefault(op.group, [None])
         self._committer.check(op.group, [TopicPartition("plain", 0)])
         known.append(op.offset)

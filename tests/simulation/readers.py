@@ -9,17 +9,15 @@ import os
 from kafkafs.reading.range_names import (
     LastMessages,
     MalformedRange,
-    OffsetSpec,
     TimeBetween,
-    TimeSpec,
     parse_offset_spec,
     parse_time_spec,
 )
 from storage.errors import StorageError
 from storage.types import Isolation, TopicPartition
-from tests.simulation.copies import Copied, Copy, shown
-from tests.simulation.mounts import Opened, Problem, Process
-from tests.simulation.plan import Job, Look, Pause, Read
+from tests.simulation.copies import shown
+from tests.simulation.mounts import Opened, Problem
+from tests.simulation.plan import Look, Pause
 from tests.simulation.world import Anomaly, Sight, messages_of
 
 _PAGE = 64  # how much the page cache asks for
@@ -28,12 +26,12 @@ _PAGE = 64  # how much the page cache asks for
 class Reader:
     """A program that opens files of records."""
 
-    def __init__(self, process: Process, job: Job) -> None:
+    def __init__(self, process, job):
         self._process = process
         self._world = process.world
         self._job = job
 
-    def run(self) -> None:
+    def run(self):
         for op in self._job.ops:
             if isinstance(op, Pause):
                 for _ in range(op.times):
@@ -41,7 +39,7 @@ class Reader:
             elif isinstance(op, Look):
                 self._look(op)
 
-    def _look(self, op: Look) -> None:
+    def _look(self, op):
         tp = TopicPartition(op.topic, op.partition)
         path = f"/{op.topic}/{op.partition}/{op.name}"
         spec = _spec(op.name)
@@ -91,19 +89,19 @@ class Reader:
         else:
             self._check_copy(sight, copy, reading)
 
-    def _log_start(self, tp: TopicPartition, unknown: int) -> int:
+    def _log_start(self, tp, unknown):
         log = self._log(tp)
         return unknown if log is None else log.log_start_offset
 
-    def _log_end(self, tp: TopicPartition) -> int | None:
+    def _log_end(self, tp):
         log = self._log(tp)
         return None if log is None else log.log_end_offset
 
-    def _log(self, tp: TopicPartition) -> object:
+    def _log(self, tp):
         owner = self._process.owner()
         return None if owner is None else owner._logs._logs.get(tp)
 
-    def _check_name(self, sight: Sight) -> None:
+    def _check_name(self, sight):
         """What the name of a file says of its messages."""
         if sight.most is not None and len(sight.values) > sight.most and not sight.path.endswith(".log"):
             raise Anomaly(f"{sight.path} shows {len(sight.values)} messages")
@@ -114,7 +112,7 @@ class Reader:
             if offset < first or (sight.last is not None and offset > sight.last):
                 raise Anomaly(f"inconsistent offsets: {sight.path} shows offset {offset}")
 
-    def _check_copy(self, sight: Sight, copy: Copy, reading: _Reading) -> None:
+    def _check_copy(self, sight, copy, reading):
         """What a follower's log shows."""
         values = sight.values
         for value in values:
@@ -135,7 +133,7 @@ class Reader:
                 raise Anomaly(f"{sight.path} ends after {values}, expected {[value for _, value, _ in least]}")
 
 
-def _is_in(sight: Sight, one: tuple[int, bytes | None, int]) -> bool:
+def _is_in(sight, one):
     offset, _, timestamp = one
     if sight.times is not None:
         start, end = sight.times
@@ -146,29 +144,29 @@ def _is_in(sight: Sight, one: tuple[int, bytes | None, int]) -> bool:
 class _Reading:
     """The reads of one open file."""
 
-    def __init__(self, process: Process, info: Opened, path: str, tp: TopicPartition, log_end: object) -> None:
+    def __init__(self, process, info, path, tp, log_end):
         self._process = process
         self._info = info
         self._path = path
         self._tp = tp
         self._log_end = log_end
         self._copy = process.world.copies.get(tp)
-        self._bytes: dict[int, int] = {}
+        self._bytes = {}
         self._front = 0
-        self.ended: int | None = None
-        self.seen: list[Copied] = []
+        self.ended = None
+        self.seen = []
 
-    def read(self, read: Read) -> bool:
+    def read(self, read):
         """False when reading cannot go on."""
         for _ in range(read.wait):
             self._process.scheduler.pause("a while")
         position = self._front if read.back is None else int(read.back * self._front)
         return self._read_at(position, read.size) is not None
 
-    def to_end(self) -> bool:
+    def to_end(self):
         """Reads up to the end of file; False when an error came first."""
         for _ in range(200):
-            ended = self._log_end(self._tp)  # type: ignore[operator]
+            ended = self._log_end(self._tp)
             seen = [] if self._copy is None else list(self._copy.batches)
             count = self._read_at(self._front, 700)
             if count is None:
@@ -178,7 +176,7 @@ class _Reading:
                 return True
         return False
 
-    def _read_at(self, position: int, size: int) -> int | None:
+    def _read_at(self, position, size):
         buffer = ctypes.create_string_buffer(size)
         operations = self._process.operations
         try:
@@ -194,7 +192,7 @@ class _Reading:
         self._front = max(self._front, position + count)
         return int(count)
 
-    def _through_pages(self, buffer: ctypes.Array[ctypes.c_char], position: int, size: int) -> int:
+    def _through_pages(self, buffer, position, size):
         """The kernel fills whole pages up to the file's size. A short answer is the end of the file to it."""
         operations = self._process.operations
         handle = operations.handles[self._info.fh]
@@ -210,14 +208,14 @@ class _Reading:
         ctypes.memmove(buffer, ctypes.addressof(pages) + position - start, end - position)
         return end - position
 
-    def content(self) -> bytes | None:
+    def content(self):
         """What was read from the beginning; None where that is not known in one piece."""
         if len(self._bytes) != self._front:
             return None
         return bytes(self._bytes[position] for position in range(self._front))
 
 
-def _spec(name: str) -> OffsetSpec | TimeSpec | None:
+def _spec(name):
     folder, _, file = name.rpartition("/")
     if not folder:
         return None
@@ -228,7 +226,7 @@ def _spec(name: str) -> OffsetSpec | TimeSpec | None:
         return None
 
 
-def _parsed(name: str, content: bytes) -> tuple[list[bytes], list[int] | None] | None:
+def _parsed(name, content):
     """The values in a file's bytes, as far as they are whole, and their offsets where the format has them."""
     if name.endswith(".log"):
         try:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from storage.directory.owned_dir import Closing, OwnedDir
 from storage.errors import CorruptCheckpoint, PartitionUnavailable
 from storage.files import checkpoints, leader_epochs, names
-from storage.files.leader_epochs import LeaderEpochs
 from storage.files.names import FileKind
 from storage.format.batches import BatchTable, scan
 from storage.types import TopicPartition
 from tests.simulation.oracle import COMPACTED
 from tests.simulation.states import check_durable, check_reaches
-from tests.simulation.world import Anomaly, World, batches_in, check_partitions
+from tests.simulation.world import Anomaly, batches_in, check_partitions
 
 Lines = Mapping[TopicPartition, int]
 
 
-def check_killed(world: World, *, lost_power: bool) -> None:
+def check_killed(world, *, lost_power):
     """After a kill or a loss of power."""
     if not lost_power:
         check_partitions(world.path)
@@ -46,7 +44,7 @@ def check_killed(world: World, *, lost_power: bool) -> None:
             _check_epochs(world, tp, leader_epochs.read(directory / names.LEADER_EPOCH_CHECKPOINT))
 
 
-def _check_epochs(world: World, tp: TopicPartition, epochs: LeaderEpochs) -> None:
+def _check_epochs(world, tp, epochs):
     """A batch's leader epoch is on disk before the batch."""
     copy = world.copies[tp]
     written = {(batch.base, batch.crc): batch for batch in copy.batches if copy.start <= batch.last}
@@ -56,7 +54,7 @@ def _check_epochs(world: World, tp: TopicPartition, epochs: LeaderEpochs) -> Non
             raise Anomaly(f"leader epochs: {tp} holds a batch of {written[place].epoch}, and has {epochs.entries}")
 
 
-def check_opened(world: World, owned: OwnedDir) -> None:
+def check_opened(world, owned):
     """After an opening: no checkpoint is beyond a log, which may have been cut. What is appended to it now is neither
     on the disk nor cleaned."""
     for name in (names.RECOVERY_POINT_CHECKPOINT, names.CLEANER_CHECKPOINT):
@@ -65,7 +63,7 @@ def check_opened(world: World, owned: OwnedDir) -> None:
             raise Anomaly(f"{name} is beyond the end of logs that were opened: {beyond}")
 
 
-def check_closed(world: World, owned: OwnedDir, closing: Closing, offline: Mapping[TopicPartition, object]) -> None:
+def check_closed(world, owned, closing, offline):
     """After a close: what says that it was in order, and the checkpoints. `offline`: the partitions that failed
     before."""
     is_marked = (world.path / names.CLEAN_SHUTDOWN).exists()
@@ -96,7 +94,7 @@ def check_closed(world: World, owned: OwnedDir, closing: Closing, offline: Mappi
             raise Anomaly(f"removed files stay after an orderly end: {tp} has {left}")
 
 
-def _check_rolled(world: World, tp: TopicPartition) -> None:
+def _check_rolled(world, tp):
     """No segment is larger than segment.bytes, or goes on for longer than segment.ms."""
     copy = world.copies.get(tp)
     if tp.topic not in world.segment_bytes or (copy is not None and copy.compacted):
@@ -116,11 +114,11 @@ def _check_rolled(world: World, tp: TopicPartition) -> None:
             raise Anomaly(f"segment of {tp}: {path.name} goes on for {waits_ms} ms")
 
 
-def _bases(world: World, tp: TopicPartition) -> list[str]:
+def _bases(world, tp):
     return [path.stem for path in (world.path / tp.dir_name).glob("*.log")]
 
 
-def _read(world: World, name: str) -> Lines:
+def _read(world, name):
     try:
         return checkpoints.read(world.path / name)
     except CorruptCheckpoint as error:

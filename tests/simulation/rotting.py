@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 from storage.format.batches import BatchTable, scan, times_of
 from storage.types import TopicPartition
-from tests.simulation.plan import Rot
-from tests.simulation.world import World, messages_of
+from tests.simulation.world import messages_of
 
 _OUTSIDE_CRC = range(12, 16)  # the leader epoch, which nothing protects; so it is with the first 8 bytes, the offset
 _TIMES = range(27, 43)  # of the batch: base timestamp, max timestamp
 _MAGIC = 16  # not covered by the CRC either: readers refuse such a batch, but recovery, as a broker's, leaves it
 
 
-def rot_sealed(world: World, rots: Sequence[Rot]) -> int:
+def rot_sealed(world, rots):
     """Flips bits in sealed segments of a directory that was closed in order: everything in them is below the recovery
     point. Returns how many."""
     count = 0
@@ -27,7 +23,7 @@ def rot_sealed(world: World, rots: Sequence[Rot]) -> int:
     return count
 
 
-def rot_unsynced(world: World, rots: Sequence[Rot]) -> int:
+def rot_unsynced(world, rots):
     """Flips bits beyond the recovery point of a directory that was not closed: recovery cuts the log there."""
     count = 0
     for rot in rots:
@@ -36,12 +32,12 @@ def rot_unsynced(world: World, rots: Sequence[Rot]) -> int:
     return count
 
 
-def _logs(world: World, rot: Rot) -> list[Path]:
+def _logs(world, rot):
     directory = world.path / TopicPartition(rot.topic, rot.partition).dir_name
     return sorted(path for path in directory.glob("*.log") if path.stat().st_size)
 
 
-def _flip(world: World, rot: Rot, paths: Sequence[Path], *, later: bool) -> bool:
+def _flip(world, rot, paths, *, later):
     path = paths[min(int(rot.place * len(paths)), len(paths) - 1)]
     data = bytearray(path.read_bytes())
     table = BatchTable.empty(4096)

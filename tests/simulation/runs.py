@@ -9,7 +9,6 @@ import secrets
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,12 +21,11 @@ from kafkafs.tree import tree
 from kafkafs.writing import line_writer
 from storage.append import partitioner
 from storage.coordinators.groups import GroupOffsets
-from storage.directory.owned_dir import Closing, Opening, OwnedDir
+from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import UnknownTopicOrPartition
 from storage.files import descriptors, dir_lock, file_mark, log_file, names, partition_metadata
-from storage.files.disk_protocol import DiskFile
 from storage.types import TopicPartition
-from storage.verify.findings import FaultKind, Finding, Severity
+from storage.verify.findings import FaultKind, Severity
 from storage.verify.verify import verify_log_dir
 from tests.simulation import mounts, remains, rotting
 from tests.simulation.copies import Copy
@@ -35,10 +33,10 @@ from tests.simulation.drawing import draw
 from tests.simulation.last_looks import last_look
 from tests.simulation.locks import simulated_locks
 from tests.simulation.oracle import Oracle
-from tests.simulation.plan import Before, Job, Plan, ProcessOf
+from tests.simulation.plan import Before
 from tests.simulation.programs import Administrator, Consumer, Driver, Leader, Upkeep
 from tests.simulation.readers import Reader
-from tests.simulation.scheduler import Choices, Scheduler, Task
+from tests.simulation.scheduler import Choices, Scheduler
 from tests.simulation.world import Anomaly, Fate, World
 from tests.simulation.writers import Writer, cut_bytes
 
@@ -69,14 +67,14 @@ class Figures:
     choices: list[Choices] = field(default_factory=list)
 
 
-_worlds: list[World] = []  # the one that runs
+_worlds = []  # the one that runs
 
 
 class _Time(ModuleType):
     """The module `time` of those who compare with the times of files."""
 
     @staticmethod
-    def time_ns() -> int:
+    def time_ns():
         return _worlds[-1].clock.time_ns()
 
 
@@ -84,20 +82,20 @@ class _Random(ModuleType):
     """The module `random` of the partitioner."""
 
     @staticmethod
-    def Random() -> random.Random:  # noqa: N802
+    def Random():  # noqa: N802
         return random.Random(_worlds[-1].random.getrandbits(48))
 
 
-def _inode(real: int) -> int:
+def _inode(real):
     return _worlds[-1].inodes.of(real)
 
 
-def _monotonic() -> float:
+def _monotonic():
     return _worlds[-1].clock.monotonic()
 
 
 @contextlib.contextmanager
-def simulation() -> Iterator[None]:
+def simulation():
     """Around any number of runs: locks and times are simulated."""
     memory = _MEMORY if _MEMORY.is_dir() else None
     with (
@@ -121,7 +119,7 @@ def simulation() -> Iterator[None]:
         patch.setattr(log_file.LogFile, "is_it", lambda file, status: log_file.FileIdentity.of(status) == file.identity)
         take = dir_lock.DirLock._acquire
 
-        def acquire(lock: dir_lock.DirLock) -> DiskFile:
+        def acquire(lock):
             _worlds[-1].on_lock(lock)
             return take(lock)
 
@@ -130,12 +128,12 @@ def simulation() -> Iterator[None]:
         yield
 
 
-def run_seed_into(figures: Figures, seed: int, trace: Callable[[str], None] | None = None) -> None:
+def run_seed_into(figures, seed, trace=None):
     """Runs the plan of a seed within `simulation`. Errors as `run`; the figures are filled in as far as it comes."""
     run_into(figures, draw(seed), None, trace)
 
 
-def run(plan: Plan, choices: Sequence[Choices] | None = None, *, trace: Callable[[str], None] | None = None) -> Figures:
+def run(plan, choices=None, *, trace=None):
     """Runs a plan within `simulation`; with `choices`, those of the scheduler. AssertionError (an Anomaly, a Deadlock
     …) or a bug's own error."""
     figures = Figures(plan.seed)
@@ -143,9 +141,7 @@ def run(plan: Plan, choices: Sequence[Choices] | None = None, *, trace: Callable
     return figures
 
 
-def run_into(
-    figures: Figures, plan: Plan, choices: Sequence[Choices] | None, trace: Callable[[str], None] | None = None
-) -> None:
+def run_into(figures, plan, choices, trace=None):
     """As `run`; the figures are filled in as far as it comes."""
     # Relative, so of the same name each time: what is ordered by hashes of paths comes in the same order.
     place = Path(f"seed-{plan.seed}")
@@ -170,22 +166,15 @@ def run_into(
 
 
 class _Run:
-    def __init__(
-        self,
-        world: World,
-        plan: Plan,
-        figures: Figures,
-        choices: Sequence[Choices] | None,
-        trace: Callable[[str], None] | None,
-    ) -> None:
+    def __init__(self, world, plan, figures, choices, trace):
         self._world = world
         self._plan = plan
         self._choices = choices
         self._trace = trace
         self._oracle = Oracle(world)
         self._figures = figures
-        self._locks: list[dir_lock.DirLock] = []
-        self._empty: set[Path] = set()  # time indexes whose only entry a loss of power has taken
+        self._locks = []
+        self._empty = set()  # time indexes whose only entry a loss of power has taken
         self._is_clean = True  # what the next process finds was recovered and closed in order
         for topic in plan.topics:
             config = dict(topic.config)
@@ -206,7 +195,7 @@ class _Run:
                 world.copies[TopicPartition(topic.name, 0)] = Copy(compacted=is_compacted)
         world.on_lock = self._locks.append
 
-    def run(self) -> None:
+    def run(self):
         world, figures = self._world, self._figures
         has_lost_power = False
         for number, of in enumerate(self._plan.processes):
@@ -244,7 +233,7 @@ class _Run:
             has_lost_power, self._is_clean = False, True
             figures.rots += rotting.rot_sealed(world, [rot for rot in of.rots if not rot.unclean])
 
-    def _scheduler(self, number: int, of: ProcessOf) -> Scheduler:
+    def _scheduler(self, number, of):
         given = None
         if self._choices is not None:
             given = self._choices[number] if number < len(self._choices) else {}
@@ -252,16 +241,16 @@ class _Run:
             random.Random(of.order), kill_at=of.kill_at, switching=of.switching, given=given, trace=self._trace
         )
 
-    def _process(self, scheduler: Scheduler, of: ProcessOf) -> None:
+    def _process(self, scheduler, of):
         """A mount from start to end. Killed at some step, or unmounted when everybody is through."""
-        opened: list[OwnedDir] = []
-        locks: list[dir_lock.DirLock] = self._locks
+        opened = []
+        locks = self._locks
         locks.clear()
         self._forget_files()
         held = of.held
-        descriptors.held_files._limit = descriptors.half_the_limit if held is None else lambda: held  # type: ignore[method-assign]
+        descriptors.held_files._limit = descriptors.half_the_limit if held is None else lambda: held
 
-        def stop() -> None:
+        def stop():
             self._world.disk.stopped = True
 
         scheduler.on_kill = stop
@@ -280,7 +269,7 @@ class _Run:
                 dir_lock._held.discard(lock._path)
                 lock._file.close()
 
-    def _mount(self, scheduler: Scheduler, of: ProcessOf, opened: list[OwnedDir]) -> None:
+    def _mount(self, scheduler, of, opened):
         world = self._world
         process = mounts.mount(world, scheduler, of, opened, self._plan.request_bytes)
         owned = process.owned
@@ -307,18 +296,18 @@ class _Run:
         remains.check_closed(world, owned, closing, offline)
         self._check_closing(closing)
 
-    def _partitions(self) -> list[TopicPartition]:
+    def _partitions(self):
         counts = {topic.name: self._world.partitions.get(topic.name, topic.partitions) for topic in self._plan.topics}
         return [TopicPartition(name, n) for name, count in counts.items() for n in range(count)]
 
-    def _check_configuration(self, owned: OwnedDir) -> None:
+    def _check_configuration(self, owned):
         """What was set last is in force, also for logs that were being opened then."""
         for log in owned.logs():
             for (topic, key), to in self._world.altered.items():
                 if topic == log.tp.topic and str(getattr(log.config, key.replace(".", "_"))) != to:
                     raise Anomaly(f"configuration: {log.tp} does not have {key} {to}")
 
-    def _check_closing(self, closing: Closing) -> None:
+    def _check_closing(self, closing):
         """What an orderly end has to be, after which faults."""
         world = self._world
         gone = [tp for tp in closing.errors if not (world.path / tp.dir_name).exists()]
@@ -337,13 +326,11 @@ class _Run:
                     world.synced(line.path, {line.value})
 
     @staticmethod
-    def _work(process: mounts.Process, job: Job) -> None:
-        _PROGRAMS[job.kind](process, job).run()  # type: ignore[abstract]
+    def _work(process, job):
+        _PROGRAMS[job.kind](process, job).run()
         process.working -= 1
 
-    def _follow(
-        self, scheduler: Scheduler, of: ProcessOf, jobs: list[Job], opened: list[OwnedDir], mounted: Task
-    ) -> None:
+    def _follow(self, scheduler, of, jobs, opened, mounted):
         topics = [f"{topic.name}-0" for topic in self._plan.topics]
         scheduler.wait_until(
             lambda: all((self._world.path / name).exists() for name in topics) or bool(opened), "a mount"
@@ -359,7 +346,7 @@ class _Run:
         finally:
             process.close()
 
-    def _recover(self, lost_power: bool) -> None:
+    def _recover(self, lost_power):
         """The next opening, which recovers, and a clean close; then nothing is wrong, and again changes nothing."""
         world = self._world
         self._forget_files()
@@ -390,12 +377,12 @@ class _Run:
             raise Anomaly(f"verify finds: {findings}")
 
     @staticmethod
-    def _forget_files() -> None:
+    def _forget_files():
         """The engine's table of descriptors begins empty in each process."""
         descriptors.held_files.forget_all()
         descriptors.held_files._failures.clear()
 
-    def _is_lost_first_entry(self, finding: Finding, *, lost_power: bool) -> bool:
+    def _is_lost_first_entry(self, finding, *, lost_power):
         """An empty time index of a segment that was rolled right after a flush (storage.recovery.recovery). It
         stays empty after the recovery that follows the loss of power."""
         if finding.kind is not FaultKind.TIME_INDEX_INCOMPLETE or finding.path.stat().st_size:
@@ -404,7 +391,7 @@ class _Run:
             self._empty.add(finding.path)
         return finding.path in self._empty
 
-    def _check_groups(self, owned: OwnedDir) -> None:
+    def _check_groups(self, owned):
         for group, known in self._world.offsets.items():
             try:
                 found = GroupOffsets(owned.log_dir).group(group)

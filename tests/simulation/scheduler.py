@@ -11,7 +11,6 @@ code are the same order again, and fewer of them are a simpler one.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -50,15 +49,15 @@ class Task:
     thread: greenlet = field(default_factory=greenlet)
 
 
-_running: list[tuple[Scheduler, Task]] = []  # at most one
+_running = []  # at most one
 
 
-def current() -> Scheduler | None:
+def current():
     """The scheduler of the task that runs; None outside of tasks."""
     return _running[-1][0] if _running else None
 
 
-def current_task() -> Task | None:
+def current_task():
     """The task that runs; None outside of tasks."""
     return _running[-1][1] if _running else None
 
@@ -70,39 +69,30 @@ class Scheduler:
     the running task could go on. `given`: the choices to make instead of random ones. `trace` gets a line a step.
     """
 
-    def __init__(
-        self,
-        seed: random.Random,
-        *,
-        kill_at: int | None = None,
-        switching: float = 0.3,
-        most_steps: int = 200_000,
-        given: Choices | None = None,
-        trace: Callable[[str], None] | None = None,
-    ) -> None:
+    def __init__(self, seed, *, kill_at=None, switching=0.3, most_steps=200_000, given=None, trace=None):
         self.steps = 0
-        self.choices: Choices = {}
+        self.choices = {}
         self.killed = False
-        self.on_kill: Callable[[], None] = lambda: None
+        self.on_kill = lambda: None
         self._random = seed
         self._kill_at = kill_at
         self._switching = switching
         self._most_steps = most_steps
         self._given = given
         self._trace = trace
-        self._tasks: list[Task] = []
+        self._tasks = []
         self._outside = getcurrent()
-        self._next: Task | None = None
-        self._problem: BaseException | None = None
+        self._next = None
+        self._problem = None
 
-    def spawn(self, name: str, run: Callable[[], None]) -> Task:
+    def spawn(self, name, run):
         """A task that will run; also called by a running one."""
         task = Task(name, run)
         task.thread = greenlet(partial(self._work, task), parent=self._outside)
         self._tasks.append(task)
         return task
 
-    def run(self) -> None:
+    def run(self):
         """Until all tasks have ended. Raises Deadlock, TooManySteps, or the first error that a task ended with."""
         self._next = self._chosen(None)
         while self._next is not None:
@@ -117,7 +107,7 @@ class Scheduler:
             if task.error is not None and not isinstance(task.error, Killed):
                 raise task.error
 
-    def switch(self, where: str) -> None:
+    def switch(self, where):
         """A switch point: another task may go on here. Raises Killed in every task once the process has ended."""
         self._step(where)
         task = self._mine()
@@ -130,7 +120,7 @@ class Scheduler:
             self._pass_on(task)
             self._check_killed()
 
-    def pause(self, where: str) -> None:
+    def pause(self, where):
         """Others come first, if there are any that can go on."""
         self._step(where)
         task = self._mine()
@@ -138,7 +128,7 @@ class Scheduler:
         self._pass_on(task, rests=True)
         self._check_killed()
 
-    def wait_until(self, ready: Callable[[], bool], where: str) -> None:
+    def wait_until(self, ready, where):
         """Waits; `ready` is asked whenever a task is to be chosen."""
         self._step(where)
         task = self._mine()
@@ -149,13 +139,13 @@ class Scheduler:
             task.waits_for = None
             self._check_killed()
 
-    def kill(self) -> None:
+    def kill(self):
         """Ends the process now: every task gets Killed at its next switch point."""
         if not self.killed:
             self.killed = True
             self.on_kill()
 
-    def _step(self, where: str) -> None:
+    def _step(self, where):
         self._check_killed()
         self.steps += 1
         if self._trace is not None:
@@ -168,14 +158,14 @@ class Scheduler:
             self.kill()
             self._check_killed()
 
-    def _check_killed(self) -> None:
+    def _check_killed(self):
         if self.killed:
             raise Killed
 
-    def _mine(self) -> Task:
+    def _mine(self):
         return _running[-1][1]
 
-    def _work(self, task: Task) -> None:
+    def _work(self, task):
         try:
             self._check_killed()
             task.run()
@@ -187,13 +177,13 @@ class Scheduler:
         task.points += 1
         self._next = self._chosen(task)
 
-    def _pass_on(self, task: Task, *, rests: bool = False) -> None:
+    def _pass_on(self, task, *, rests=False):
         """Lets whoever is chosen go on; returns when the given task is chosen again."""
         self._next = self._chosen(task, rests=rests)
         if self._next is not task:
             self._outside.switch()
 
-    def _chosen(self, task: Task | None, *, rests: bool = False) -> Task | None:
+    def _chosen(self, task, *, rests=False):
         """Who goes on after the given task; None when all have ended."""
         left = [one for one in self._tasks if not one.done]
         if not left:
@@ -205,7 +195,7 @@ class Scheduler:
             able = left
         return self._choose(task, able, rests=rests)
 
-    def _choose(self, task: Task | None, able: list[Task], *, rests: bool) -> Task:
+    def _choose(self, task, able, *, rests):
         usual = task if task is not None and task in able and not rests else able[0]
         if rests and usual is task and len(able) > 1:
             usual = able[1]
@@ -220,5 +210,5 @@ class Scheduler:
             self.choices[place] = chosen.name
         return chosen
 
-    def _described(self) -> str:
+    def _described(self):
         return "; ".join(f"{task.name} waits at {task.waits_at}" for task in self._tasks if not task.done)

@@ -8,14 +8,12 @@ of the scheduler. A failure counts as the same if it is of the same type, and it
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tests.simulation import runs
 from tests.simulation.drawing import draw
-from tests.simulation.plan import Job, Plan, ProcessOf, Write
-from tests.simulation.scheduler import Choices
+from tests.simulation.plan import ProcessOf, Write
 
 T = TypeVar("T")
 _ORDERS = 4  # tried for each smaller plan
@@ -23,13 +21,13 @@ _MOST_RUNS = 1500
 
 
 class _Shrinking:
-    def __init__(self, plan: Plan, choices: list[Choices], failure: str) -> None:
+    def __init__(self, plan, choices, failure):
         self.plan = plan
-        self.choices: Sequence[Choices] = choices
+        self.choices = choices
         self.failure = failure
         self.runs = 0
 
-    def try_plan(self, plan: Plan) -> bool:
+    def try_plan(self, plan):
         """Whether a smaller plan still fails, in its own order of threads or another one."""
         for order in range(_ORDERS):
             processes = tuple(
@@ -43,16 +41,16 @@ class _Shrinking:
         return False
 
     @staticmethod
-    def _kill(of: ProcessOf, order: int) -> int | None:
+    def _kill(of, order):
         return None if of.kill_at is None else max(1, int(of.kill_at * (1.0, 0.9, 0.7, 0.5)[order]))
 
-    def try_choices(self, choices: Sequence[Choices]) -> bool:
+    def try_choices(self, choices):
         if self._fails(self.plan, choices) is None:
             return False
         self.choices = choices
         return True
 
-    def _fails(self, plan: Plan, choices: Sequence[Choices] | None) -> Sequence[Choices] | None:
+    def _fails(self, plan, choices):
         """The choices with which it fails in the same way; None if it does not."""
         if self.runs >= _MOST_RUNS:
             return None
@@ -65,7 +63,7 @@ class _Shrinking:
         return choices if choices is not None else list(figures.choices)
 
 
-def failure_of(figures: runs.Figures, plan: Plan, choices: Sequence[Choices] | None) -> str | None:
+def failure_of(figures, plan, choices):
     """The error that a plan ends with, as a text."""
     try:
         runs.run_into(figures, plan, choices)
@@ -76,13 +74,13 @@ def failure_of(figures: runs.Figures, plan: Plan, choices: Sequence[Choices] | N
     return None
 
 
-def kind_of(failure: str) -> str:
+def kind_of(failure):
     """What a failure has in common with the same one of a smaller plan: its first words without names and numbers."""
     words = re.sub(r"b?'[^']*'|/\S+|\S*\d\S*", "", failure)
     return " ".join(words.split()[:4])
 
 
-def shrink(seed: int) -> int:
+def shrink(seed):
     """Prints a test; 1 where the seed does not fail."""
     plan = draw(seed)
     figures = runs.Figures(seed)
@@ -106,12 +104,7 @@ def shrink(seed: int) -> int:
     return 0
 
 
-def _fewer(
-    state: _Shrinking,
-    part: Callable[[Plan], Sequence[Any]],
-    put: Callable[[Plan, Any], Plan],
-    least: int = 0,
-) -> None:
+def _fewer(state, part, put, least=0):
     """Leaves out as many of these pieces as possible: halves, quarters, single ones."""
     size = max(1, len(part(state.plan)) // 2)
     while size:
@@ -124,32 +117,32 @@ def _fewer(
         size //= 2
 
 
-def _with_jobs(number: int) -> Callable[[Plan, Any], Plan]:
+def _with_jobs(number):
     return lambda plan, left: _with_process(plan, number, replace(plan.processes[number], jobs=left))
 
 
-def _with_ops(number: int, job: int) -> Callable[[Plan, Any], Plan]:
-    def put(plan: Plan, left: Any) -> Plan:
+def _with_ops(number, job):
+    def put(plan, left):
         of = plan.processes[number]
         return _with_process(plan, number, replace(of, jobs=_with(of.jobs, job, replace(of.jobs[job], ops=left))))
 
     return put
 
 
-def _fewer_lines(state: _Shrinking, number: int, job: int) -> None:
+def _fewer_lines(state, number, job):
     put = _with_ops(number, job)
     for place in range(len(state.plan.processes[number].jobs[job].ops)):
         op = state.plan.processes[number].jobs[job].ops[place]
         if isinstance(op, Write):
 
-            def with_lines(plan: Plan, left: Any, place: int = place) -> Plan:
+            def with_lines(plan, left, place=place):
                 ops = plan.processes[number].jobs[job].ops
-                return put(plan, _with(ops, place, replace(ops[place], lines=left)))  # type: ignore[type-var]
+                return put(plan, _with(ops, place, replace(ops[place], lines=left)))
 
             _fewer(state, lambda plan, at=place: plan.processes[number].jobs[job].ops[at].lines, with_lines, least=1)
 
 
-def _simpler(state: _Shrinking) -> None:
+def _simpler(state):
     """Settings that do not matter get their defaults; topics that nobody needs go."""
     _fewer(state, lambda plan: plan.topics, lambda plan, left: replace(plan, topics=left))
     for number in range(len(state.plan.processes)):
@@ -157,13 +150,13 @@ def _simpler(state: _Shrinking) -> None:
             state.try_plan(_with_process(state.plan, number, replace(state.plan.processes[number], **changes)))
     for place in range(len(state.plan.topics)):
 
-        def with_config(plan: Plan, left: Any, place: int = place) -> Plan:
+        def with_config(plan, left, place=place):
             return replace(plan, topics=_with(plan.topics, place, replace(plan.topics[place], config=left)))
 
         _fewer(state, lambda plan, at=place: plan.topics[at].config, with_config)
 
 
-def _defaults(of: ProcessOf) -> Iterator[dict[str, Any]]:
+def _defaults(of):
     plain = ProcessOf(())
     for name in (
         "kill_at",
@@ -182,7 +175,7 @@ def _defaults(of: ProcessOf) -> Iterator[dict[str, Any]]:
             yield {name: getattr(plain, name)}
 
 
-def _fewer_choices(state: _Shrinking) -> None:
+def _fewer_choices(state):
     if not state.try_choices(list(state.choices)):
         return
     for number in range(len(state.choices)):
@@ -197,15 +190,15 @@ def _fewer_choices(state: _Shrinking) -> None:
             size //= 2
 
 
-def _with_process(plan: Plan, number: int, of: ProcessOf) -> Plan:
+def _with_process(plan, number, of):
     return replace(plan, processes=_with(plan.processes, number, of))
 
 
-def _with(values: tuple[T, ...], place: int, value: T) -> tuple[T, ...]:
+def _with(values, place, value):
     return (*values[:place], value, *values[place + 1 :])
 
 
-def as_test(plan: Plan, choices: Sequence[Choices], failure: str) -> str:
+def as_test(plan, choices, failure):
     """A test to be pasted into a module of tests."""
     lines = [
         f"def test_seed_{plan.seed}() -> None:",
@@ -227,7 +220,7 @@ def as_test(plan: Plan, choices: Sequence[Choices], failure: str) -> str:
     return "\n".join(lines)
 
 
-def _job_lines(job: Job) -> list[str]:
+def _job_lines(job):
     rest = repr(replace(job, ops=())).replace("(), ", "", 1).replace(", ()", "", 1)
     kind, name = repr(job.kind), repr(job.name)
     more = rest.removeprefix(f"Job({kind}, {name}").removesuffix(")")

@@ -5,17 +5,12 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
-from pathlib import Path
 
-from storage.append.partition_log import PartitionLog
 from storage.files import leader_epochs, names, producer_state
-from storage.files.leader_epochs import LeaderEpochs
 from storage.files.names import FileKind
-from storage.files.producer_state import ProducerEntry
 from storage.format.batches import BatchTable, scan
-from tests.simulation.copies import Copied, Copy, Producer, epochs_of, producers_of
-from tests.simulation.world import Anomaly, SimulatedDisk
+from tests.simulation.copies import Producer, epochs_of, producers_of
+from tests.simulation.world import Anomaly
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
@@ -25,18 +20,18 @@ _ABORTED = struct.Struct(">18xq8x")  # of an entry of a .txnindex: the offset of
 class ActiveIndexes:
     """The index files of a segment that is being written, by Kafka's arithmetic (storage/DESIGN.md, "Index files")."""
 
-    def __init__(self, log: PartitionLog, known: tuple[int, int]) -> None:
+    def __init__(self, log, known):
         """A segment that was just opened, with what its files hold, or begun; `known`: its greatest timestamp, and the
         offset."""
         self.base = log._active.base_offset
         self._interval = log._active._state._interval_bytes
         self._offsets, self._times = self._contents(log)
-        self._before: bytes | None = None  # without a final time entry that a failed call has written
+        self._before = None  # without a final time entry that a failed call has written
         self._bytes = 0
         entry = self._last_time()
         self._largest = known if known[0] > entry[0] else entry
 
-    def appended(self, log: PartitionLog, batch: Copied) -> ActiveIndexes:
+    def appended(self, log, batch):
         """The indexes after a batch, which may be the first of another segment."""
         indexes = self
         if log._active.base_offset != self.base:
@@ -45,7 +40,7 @@ class ActiveIndexes:
         indexes._add(batch, log._active.size - batch.size)
         return indexes
 
-    def _add(self, batch: Copied, position: int) -> None:
+    def _add(self, batch, position):
         if batch.timestamp > self._largest[0]:
             self._largest = batch.timestamp, batch.last
         if self._bytes > self._interval:
@@ -55,7 +50,7 @@ class ActiveIndexes:
             self._bytes = 0
         self._bytes += batch.size
 
-    def check(self, log: PartitionLog, *, failed: bool) -> None:
+    def check(self, log, *, failed):
         """After each call. One that failed while it rolled the log may have written the final time entry, or a part of
         it, which the next one removes or overwrites. `failed`: one may have."""
         offsets, times = self._contents(log)
@@ -72,22 +67,22 @@ class ActiveIndexes:
                 f"expected {self._offsets.hex()} {self._times.hex()}"
             )
 
-    def _final(self) -> bytes:
+    def _final(self):
         return _TIME_ENTRY.pack(self._largest[0], self._largest[1] - self.base)
 
-    def _last_time(self) -> tuple[int, int]:
+    def _last_time(self):
         if not self._times:
             return -1, self.base
         timestamp, offset = _TIME_ENTRY.unpack(self._times[-_TIME_ENTRY.size :])
         return timestamp, offset + self.base
 
     @staticmethod
-    def _contents(log: PartitionLog) -> tuple[bytes, bytes]:
+    def _contents(log):
         _, offsets, times = log._active.paths()
         return offsets.read_bytes(), times.read_bytes()
 
 
-def check_largest(log: PartitionLog, batches: Sequence[Copied]) -> None:
+def check_largest(log, batches):
     """A segment that was opened knows its greatest timestamp: the next time entry has it."""
     expected = max((batch.timestamp for batch in batches if batch.base >= log._active.base_offset), default=-1)
     found = log._active._state.largest.timestamp
@@ -95,7 +90,7 @@ def check_largest(log: PartitionLog, batches: Sequence[Copied]) -> None:
         raise Anomaly(f"index of {log.tp} at {log._active.base_offset}: its greatest time is {found}, not {expected}")
 
 
-def check_log(log: PartitionLog, disk: SimulatedDisk, *, failed: bool) -> None:
+def check_log(log, disk, *, failed):
     """Of any log: its ends, that no leader epoch begins below it, and that what it counts as durable is. `failed`: a
     call may have failed. Nothing of a log that is being changed."""
     if log._lock.locked():
@@ -112,7 +107,7 @@ def check_log(log: PartitionLog, disk: SimulatedDisk, *, failed: bool) -> None:
     check_durable(log.path, log.recovery_point, disk, "recovery point")
 
 
-def check_copy(log: PartitionLog, copy: Copy, disk: SimulatedDisk, *, failed: bool) -> None:
+def check_copy(log, copy, disk, *, failed):
     """Of a follower's log as well: start, leader epochs, producers. `failed`: a call may have failed."""
     check_log(log, disk, failed=failed)
     if log.log_start_offset != min(copy.start, log.log_end_offset):
@@ -127,7 +122,7 @@ def check_copy(log: PartitionLog, copy: Copy, disk: SimulatedDisk, *, failed: bo
     check_producers(str(log.tp), log._producers.entries(), copy.batches, log.log_start_offset, disk.latest_ms)
 
 
-def check_epochs(name: str, epochs: LeaderEpochs, batches: Sequence[Copied], start: int, end: int) -> None:
+def check_epochs(name, epochs, batches, start, end):
     """Each batch is in its leader's epoch, and no other epoch begins among them."""
     batches = [batch for batch in batches if batch.last >= start]
     if not batches:
@@ -142,9 +137,7 @@ def check_epochs(name: str, epochs: LeaderEpochs, batches: Sequence[Copied], sta
         raise Anomaly(f"leader epochs: {name} has {found}, expected {expected}")
 
 
-def check_producers(
-    name: str, found: Sequence[ProducerEntry], batches: Sequence[Copied], start: int, latest_ms: int
-) -> None:
+def check_producers(name, found, batches, start, latest_ms):
     """What a log, or a snapshot, knows of its producers. What they wrote below the log start may be forgotten, and who
     has written nothing for long, unless a transaction is open. `latest_ms`: the time by the latest clock."""
     expected = producers_of(batches)
@@ -161,17 +154,17 @@ def check_producers(
         raise Anomaly(f"producers: {name} has {is_now} of {producer}, expected {wanted}")
 
 
-def check_snapshot(log: PartitionLog, batches: Sequence[Copied], base: int) -> None:
+def check_snapshot(log, batches, base):
     """A roll has left the snapshot that belongs to its segment."""
     path = log.path / names.segment_file(base, FileKind.PRODUCER_SNAPSHOT)
     snapshot = producer_state.read(path)
     if snapshot is None:
         raise Anomaly(f"producers: {log.tp} was rolled at {base} without a snapshot")
     before = [batch for batch in batches if batch.last < base]
-    check_producers(path.name, snapshot.entries(), before, log.log_start_offset, log._clock.latest_ms)  # type: ignore[attr-defined]
+    check_producers(path.name, snapshot.entries(), before, log.log_start_offset, log._clock.latest_ms)
 
 
-def check_durable(directory: Path, recovery_point: int, disk: SimulatedDisk, what: str) -> None:
+def check_durable(directory, recovery_point, disk, what):
     """All messages below a recovery point are on the disk, whatever happens now. (While a cleaner's segment gets its
     name, they are there under another one.)"""
     if disk.has_unsynced_names(directory, ".swap"):
@@ -190,7 +183,7 @@ def check_durable(directory: Path, recovery_point: int, disk: SimulatedDisk, wha
         _check_durable_transactions(path.with_suffix(".txnindex"), recovery_point, disk, what)
 
 
-def _check_durable_transactions(path: Path, recovery_point: int, disk: SimulatedDisk, what: str) -> None:
+def _check_durable_transactions(path, recovery_point, disk, what):
     """The aborted transactions that end below a recovery point are on the disk, too, and no others."""
     if not path.exists() and disk.durable_file(path) is None:
         return
@@ -202,12 +195,12 @@ def _check_durable_transactions(path: Path, recovery_point: int, disk: Simulated
         raise Anomaly(f"{what}: {recovery_point} of {path.parent.name}, and {path.name} is not on disk up to it")
 
 
-def _entries(data: bytes) -> list[bytes]:
+def _entries(data):
     size = _ABORTED.size
     return [data[at : at + size] for at in range(0, len(data) - size + 1, size)]
 
 
-def check_reaches(directory: Path, recovery_point: int, what: str) -> None:
+def check_reaches(directory, recovery_point, what):
     """The log that a loss of power has left goes up to a recovery point, without damage."""
     end = 0
     for path, next_base in _segments(directory):
@@ -223,13 +216,13 @@ def check_reaches(directory: Path, recovery_point: int, what: str) -> None:
         raise Anomaly(f"{what}: {recovery_point} of {directory.name}, which ends at {end}")
 
 
-def _segments(directory: Path) -> list[tuple[Path, int | None]]:
+def _segments(directory):
     paths = sorted(directory.glob("*.log"))
     bases = [int(path.stem) for path in paths]
     return list(zip(paths, [*bases[1:], None], strict=True)) if paths else []
 
 
-def _end_below(data: bytes, offset: int) -> int:
+def _end_below(data, offset):
     """Where in a segment the last batch ends that is below an offset."""
     table = BatchTable.empty(4096)
     scan(memoryview(data), 0, table, 0, len(data))

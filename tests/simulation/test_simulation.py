@@ -32,12 +32,12 @@ FRESH = os.environ.get("KAFKAFS_SIMULATION_FRESH") or "2000"
 RecordProperty = Callable[[str, object], None]
 
 
-def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+def simulate(*arguments):
     command = [sys.executable, "-m", "tests.simulation", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
 
 
-def test_nothing_is_found(record_property: RecordProperty) -> None:
+def test_nothing_is_found(record_property):
     """What fails is shown with its seed: `python -m tests.simulation --seed` runs it again, `--shrink` reduces it."""
     done = simulate("--first", "1", "--seeds", SEEDS, "--go-on")
     record_property("figures", done.stdout.splitlines()[-1])
@@ -46,20 +46,20 @@ def test_nothing_is_found(record_property: RecordProperty) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
-def test_nothing_is_found_in_fresh_seeds(record_property: RecordProperty) -> None:
+def test_nothing_is_found_in_fresh_seeds(record_property):
     """Their numbers are in the summary at the end."""
     done = simulate("--seeds", FRESH)
     record_property("figures", done.stdout.splitlines()[-1])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_seed_is_the_same_each_time() -> None:
+def test_a_seed_is_the_same_each_time():
     one, other = (simulate("--seed", "7", "--steps").stdout.splitlines()[:-1] for _ in range(2))
     assert len(one) > 1000
     assert one == other
 
 
-def test_every_planted_fault_applies(tmp_path: Path) -> None:
+def test_every_planted_fault_applies(tmp_path):
     """And the copy still compiles. Whether the simulation finds it is what `--mutations` tells."""
     copy_project(tmp_path)
     for fault in FAULTS:
@@ -72,13 +72,13 @@ def test_every_planted_fault_applies(tmp_path: Path) -> None:
             (tmp_path / path).write_text(text)
 
 
-def test_a_planted_fault_is_found() -> None:
+def test_a_planted_fault_is_found():
     done = simulate("--mutations", "recovery-point-too-far", "directory-sync-left-out", "--seeds", "100")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("Anomaly: ") == 2
 
 
-def test_a_failing_plan_is_reduced(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_plan_is_reduced(monkeypatch, capsys):
     """A fault that one write and one fsync(2) show is reduced to little more than these."""
     monkeypatch.setattr(PartitionFiles, "sync", lambda _files, _unsynced: None)
     with simulation():
@@ -88,23 +88,23 @@ def test_a_failing_plan_is_reduced(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         names = {**vars(plan), "simulate": lambda reduced, choices: run(reduced, choices)}
         exec(printed, names)  # what is printed can be pasted
         with pytest.raises(AssertionError):
-            names[f"test_seed_{seed}"]()  # type: ignore[operator]
+            names[f"test_seed_{seed}"]()
     assert printed.count("Write(") + printed.count("Batch(") <= 3
     assert len(printed.splitlines()) < 40
 
 
-def test_a_deadlock_is_seen() -> None:
+def test_a_deadlock_is_seen():
     found = set()
     for seed in range(30):
         scheduler = Scheduler(random.Random(seed), switching=0.5)
         first, second = SimulatedLock(), SimulatedLock()
 
-        def take(one: SimulatedLock, other: SimulatedLock) -> None:
+        def take(one, other):
             with one, other:
                 pass
 
-        scheduler.spawn("a", lambda take=take, one=first, other=second: take(one, other))  # type: ignore[misc]
-        scheduler.spawn("b", lambda take=take, one=second, other=first: take(one, other))  # type: ignore[misc]
+        scheduler.spawn("a", lambda take=take, one=first, other=second: take(one, other))
+        scheduler.spawn("b", lambda take=take, one=second, other=first: take(one, other))
         with contextlib.suppress(Deadlock):
             scheduler.run()
             continue

@@ -5,8 +5,6 @@ do not pay for it.
 
 from __future__ import annotations
 
-import random
-
 from tests.simulation.values import value
 
 
@@ -124,7 +122,7 @@ SHARES = (
 )  # fmt: skip
 
 
-def theme_of(source: random.Random) -> Theme:
+def theme_of(source):
     """The theme of a world: what is drawn first."""
     themes, weights = zip(*SHARES, strict=True)
     return source.choices(themes, weights)[0]

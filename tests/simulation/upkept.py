@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage.directory.owned_dir import OwnedDir
 from storage.format.batches import BatchTable, scan
 from storage.format.decoder import Decoder
-from storage.types import TopicPartition
-from storage.upkeep.maintenance import COMPACTION, RETENTION, MaintenanceStatus, TaskStatus
-from tests.simulation.world import Anomaly, World
+from storage.upkeep.maintenance import COMPACTION, RETENTION
+from tests.simulation.world import Anomaly
 
 Old = tuple[int, list[Path]]  # how often the clock was set back; segments that retention.ms lets go
 
 
-def expired(world: World, owned: OwnedDir, status: MaintenanceStatus) -> Old:
+def expired(world, owned, status):
     """The sealed segments that a pass of retention will remove by their age, if one is due."""
-    found: list[Path] = []
+    found = []
     now_ms = world.clock.time_ms
     if world.retained_ms and not owned.commits.state.pending and _task(status, RETENTION).next_run_ms <= now_ms:
         for tp in owned.partitions():
@@ -32,7 +30,7 @@ def expired(world: World, owned: OwnedDir, status: MaintenanceStatus) -> Old:
     return world.clock.set_back, found
 
 
-def check_removed(world: World, owned: OwnedDir, old: Old, began: MaintenanceStatus, ended: MaintenanceStatus) -> None:
+def check_removed(world, owned, old, began, ended):
     """After a pass of retention: none of them is there."""
     set_back, paths = old
     task = _task(ended, RETENTION)
@@ -44,25 +42,23 @@ def check_removed(world: World, owned: OwnedDir, old: Old, began: MaintenanceSta
 class Flushed:
     """What was appended flush.ms ago is on the disk, if there was time for that since."""
 
-    def __init__(self, world: World, owned: OwnedDir) -> None:
+    def __init__(self, world, owned):
         self._world = world
         self._owned = owned
         self._set_back = 0
-        self._rounds: list[tuple[int, dict[object, int]]] = []  # when each began, and where logs ended
+        self._rounds = []  # when each began, and where logs ended
 
-    def begin(self) -> None:
+    def begin(self):
         """Before a round of upkeep."""
         if not self._world.flush_ms:
             return
         if self._set_back != self._world.clock.set_back:
             self._rounds.clear()
         self._set_back = self._world.clock.set_back
-        ends: dict[object, int] = {
-            log: log.log_end_offset for log in self._owned.logs() if log.tp.topic in self._world.flush_ms
-        }
+        ends = {log: log.log_end_offset for log in self._owned.logs() if log.tp.topic in self._world.flush_ms}
         self._rounds.append((self._world.clock.time_ms, ends))
 
-    def check(self) -> None:
+    def check(self):
         """After it: the round before it began when these messages had waited long enough."""
         if len(self._rounds) < 2 or self._set_back != self._world.clock.set_back:
             return
@@ -79,7 +75,7 @@ class Flushed:
                 raise Anomaly(f"flush.ms: {log.tp} is on disk up to {log.recovery_point}, and ended at {end}")
 
 
-def check_deletes(world: World, owned: OwnedDir, began: MaintenanceStatus, ended: MaintenanceStatus) -> None:
+def check_deletes(world, owned, began, ended):
     """After a pass over a follower's log: messages without a value, and whose time is over, are gone from what was
     cleaned."""
     task = _task(ended, COMPACTION)
@@ -99,7 +95,7 @@ def check_deletes(world: World, owned: OwnedDir, began: MaintenanceStatus, ended
                 raise Anomaly(f"deleted keys: {tp} has those at {last_offset}, whose time was over at {horizon_ms}")
 
 
-def check_horizons(world: World, tp: TopicPartition, written_ms: dict[int, int]) -> None:
+def check_horizons(world, tp, written_ms):
     """How long messages without a value stay: delete.retention.ms from the pass on that has seen them first.
     `written_ms`: the timestamps of batches by their last offsets."""
     keep_ms = world.delete_retention_ms.get(tp.topic)
@@ -114,10 +110,10 @@ def check_horizons(world: World, tp: TopicPartition, written_ms: dict[int, int])
             )
 
 
-def deletes_in(directory: Path) -> list[tuple[int | None, int, bool]]:
+def deletes_in(directory):
     """Of each data batch in a partition's segments: its delete horizon, its last offset, and whether messages have no
     value."""
-    found: list[tuple[int | None, int, bool]] = []
+    found = []
     decoder = Decoder()
     for path in sorted(directory.glob("*.log")):
         data = path.read_bytes()
@@ -133,11 +129,11 @@ def deletes_in(directory: Path) -> list[tuple[int | None, int, bool]]:
     return found
 
 
-def _scanned(data: bytes) -> BatchTable:
+def _scanned(data):
     table = BatchTable.empty(4096)
     scan(memoryview(data), 0, table, 0, len(data))
     return table
 
 
-def _task(status: MaintenanceStatus, name: str) -> TaskStatus:
+def _task(status, name):
     return next(task for task in status.tasks if task.name == name)

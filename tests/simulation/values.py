@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar, dataclass_transform
+from typing import TypeVar, dataclass_transform
 
 T = TypeVar("T", bound=type)
 
 
 @dataclass_transform(frozen_default=True)
-def value(kind: T) -> T:
+def value(kind):
     """A frozen dataclass; its repr leaves out fields that have their default."""
-    made: Any = dataclasses.dataclass(frozen=True, repr=False)(kind)
+    made = dataclasses.dataclass(frozen=True, repr=False)(kind)
     made.__repr__ = _short
-    return made  # type: ignore[no-any-return]
+    return made
 
 
-def _short(self: Any) -> str:
+def _short(self):
     parts = []
     for number, field in enumerate(dataclasses.fields(self)):
         found = getattr(self, field.name)

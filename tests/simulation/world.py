@@ -7,7 +7,7 @@ import errno
 import os
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -25,7 +25,7 @@ from storage.types import TopicPartition
 from tests.simulation.clocks import Inodes, SimulatedClock
 from tests.simulation.copies import Copy
 from tests.simulation.scheduler import Killed, current
-from tests.support.faults import FaultyDisk, FaultyFile, _Inode
+from tests.support.faults import FaultyDisk, FaultyFile
 
 
 class Anomaly(AssertionError):
@@ -89,7 +89,7 @@ class SimulatedFile(FaultyFile):
     """A FaultyFile whose failed sync loses what it should have written, as Linux does: the process's next sync does not
     bring it back, although everybody still reads it."""
 
-    def sync(self) -> None:
+    def sync(self):
         assert isinstance(self._disk, SimulatedDisk)
         writes = list(self._inode.pending)
         try:
@@ -103,11 +103,11 @@ class SimulatedFile(FaultyFile):
                 lost[:] = _left_of(lost, writes)
 
 
-def _left_of(lost: Writes, writes: Writes) -> Writes:
+def _left_of(lost, writes):
     """What later writes, which did reach the disk, leave of earlier ones that did not."""
     for position, data in writes:
         end = sys.maxsize if data is None else position + len(data)
-        left: Writes = []
+        left = []
         for at, earlier in lost:
             if earlier is None:
                 left += [(at, None)] if end <= at else []
@@ -125,26 +125,26 @@ class SimulatedDisk(FaultyDisk):
     file_type = SimulatedFile
     any_order = True
 
-    def __init__(self, root: Path, world: World) -> None:
+    def __init__(self, root, world):
         super().__init__(root, seed=world.stream("disk").randrange(1 << 32))
         self._world = world
         self.fail = self._failure
         self.left = -1  # operations until the process is killed in one of them; negative: it is not
         self.left_renames = -1  # the same of renames of segments' files
         self.was_killed = world.lost_power  # the process, at least once
-        self.lost: list[tuple[_Inode, Writes]] = []  # what failed syncs did not write
+        self.lost = []  # what failed syncs did not write
 
     @property
-    def latest_ms(self) -> int:
+    def latest_ms(self):
         return self._world.clock.latest_ms
 
-    def repair(self) -> None:
+    def repair(self):
         """Before a mount is started again the disk is repaired, and what its cache held is written."""
         for inode, writes in reversed(self.lost):
             inode.pending[:0] = writes
         self.lost.clear()
 
-    def operation(self, what: str, path: Path) -> None:
+    def operation(self, what, path):
         scheduler = current()
         if scheduler is not None:
             scheduler.switch(what)
@@ -155,7 +155,7 @@ class SimulatedDisk(FaultyDisk):
                 raise Killed
         super().operation(what, path)
 
-    def open(self, path: Path, *, create: bool = False) -> FaultyFile:
+    def open(self, path, *, create=False):
         path = self._relative(path)
         number = self._failure("open", path)
         if number is not None:
@@ -167,21 +167,21 @@ class SimulatedDisk(FaultyDisk):
             self._stamp(path, path.parent)
         return file
 
-    def changed(self, path: Path) -> None:
+    def changed(self, path):
         self._stamp(path)
 
-    def mkdir(self, path: Path) -> None:
+    def mkdir(self, path):
         super().mkdir(path)
         self._world.inodes.of(path.stat().st_ino)
         self._stamp(path, path.parent)
 
-    def rmdir(self, path: Path) -> None:
+    def rmdir(self, path):
         number = path.stat().st_ino
         super().rmdir(path)
         self._world.inodes.freed(number)
         self._stamp(path.parent)
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source, target):
         number = target.stat().st_ino if target.is_file() else None
         super().rename(source, target)
         if number is not None:
@@ -192,16 +192,16 @@ class SimulatedDisk(FaultyDisk):
         if target.name.endswith(".log.deleted"):
             self._note_removed(target)
 
-    def _stamp(self, *paths: Path) -> None:
+    def _stamp(self, *paths):
         for path in paths:
             self._world.clock.stamp(path)
 
     @staticmethod
-    def _relative(path: Path) -> Path:
+    def _relative(path):
         """The lock of a directory is opened by its absolute path."""
         return path.relative_to(Path.cwd()) if path.is_absolute() else path
 
-    def unlink(self, path: Path) -> None:
+    def unlink(self, path):
         path = self._relative(path)
         number = path.stat().st_ino
         is_source = path.name.endswith(".log") and any(path.parent.glob("*.log.swap"))
@@ -212,7 +212,7 @@ class SimulatedDisk(FaultyDisk):
         self._world.inodes.freed(number)
         self._stamp(path.parent)
 
-    def durable_bytes(self, topic: str) -> bytes:
+    def durable_bytes(self, topic):
         """What a power loss now would surely leave of a topic's segments."""
         found = []
         for directory, inodes_by_name in self._durable.items():
@@ -221,17 +221,17 @@ class SimulatedDisk(FaultyDisk):
                 found += [inode.durable for inode in inodes if inode is not None]
         return b"".join(found)
 
-    def durable_file(self, path: Path) -> bytes | None:
+    def durable_file(self, path):
         """What a power loss now would surely leave of a file; None: perhaps nothing."""
         inode = self._durable.get(path.parent, {}).get(path.name)
         return None if inode is None else inode.durable
 
-    def has_unsynced_names(self, directory: Path, ending: str) -> bool:
+    def has_unsynced_names(self, directory, ending):
         """Whether files of a directory with this ending were renamed, and it was not synced since."""
         paths = [path for change in self._pending if change.directory == directory for path in change.paths()]
         return any(path.name.endswith(ending) for path in paths)
 
-    def _note_removed(self, path: Path) -> None:
+    def _note_removed(self, path):
         """A segment is removed in order once it has its `.deleted` name: it need not be on disk for that."""
         messages = list(messages_of(path.read_bytes()))
         tp = self._note(path, messages)
@@ -245,7 +245,7 @@ class SimulatedDisk(FaultyDisk):
         if limit is not None and left < limit:
             raise Anomaly(f"lost write: retention leaves {left} bytes of {tp}, {limit} were to be kept")
 
-    def _note(self, path: Path, messages: Iterable[Message]) -> TopicPartition | None:
+    def _note(self, path, messages):
         """Notes messages that a segment held; None in the directory of a topic that is being deleted."""
         topic, _, partition = path.parent.name.rpartition("-")
         if not partition.isdecimal():
@@ -255,7 +255,7 @@ class SimulatedDisk(FaultyDisk):
             self._world.removed[tp, message.offset] = message
         return tp
 
-    def _failure(self, what: str, _path: Path) -> int | None:
+    def _failure(self, what, _path):
         world = self._world
         kind = what.split(" ")[0]
         for name, (number, kinds) in _FAILURES.items():
@@ -278,9 +278,9 @@ _FAILURES = {
 }
 
 
-def check_partitions(log_dir: Path) -> None:
+def check_partitions(log_dir):
     """A topic that was made or removed in part has its first partitions."""
-    there: dict[str, set[int]] = {}
+    there = {}
     for directory in log_dir.iterdir():
         topic, _, number = directory.name.rpartition("-")
         if directory.is_dir() and number.isdecimal():
@@ -333,25 +333,25 @@ class World:
     _ticks: int = 0
     _disks: int = 0
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.random, self.trouble = self.stream("engine"), self.stream("trouble")
         self.clock = SimulatedClock(self.stream("clock"))
         self.path.mkdir(parents=True, exist_ok=True)
         self.new_disk()
 
-    def stream(self, name: str) -> random.Random:
+    def stream(self, name):
         """Random numbers of their own: what one part of the world draws does not change what others draw."""
         self._disks += 1
         return random.Random(f"{self.seed} {name} {self._disks}")
 
-    def new_disk(self) -> None:
+    def new_disk(self):
         """At the beginning, and after a power loss: what is there now is what was durable."""
         self.disk = SimulatedDisk(self.path, self)
         for path in sorted(self.path.rglob("*"), reverse=True):
             self.clock.stamp(path)
         self.clock.stamp(self.path)
 
-    def lose_power(self) -> None:
+    def lose_power(self):
         """What was only acknowledged may be gone, and what was read with it."""
         self.sights.clear()
         self.horizons.clear()
@@ -362,21 +362,12 @@ class World:
         self.lost_power = True
         self.new_disk()
 
-    def tick(self) -> int:
+    def tick(self):
         """A number for this moment: later ones are greater."""
         self._ticks += 1
         return self._ticks
 
-    def line(
-        self,
-        topic: str,
-        path: str,
-        writer: str,
-        number: int,
-        size: int,
-        key: bytes | None = None,
-        timestamp: int | None = None,
-    ) -> Line:
+    def line(self, topic, path, writer, number, size, key=None, timestamp=None):
         text = b"%s.%d." % (writer.encode(), number)
         # No part of it looks like another one: only its writer knows where a line begins that is written in parts.
         value = text + b"".join(b"%d," % n for n in range((size - len(text)) // 2))
@@ -385,12 +376,12 @@ class World:
         self.lines[line.value] = line
         return line
 
-    def acknowledge(self, line: Line) -> None:
+    def acknowledge(self, line):
         line.fate, line.told = Fate.ACKNOWLEDGED, self.tick()
         if line.topic in self.flushed_topics:
             self.synced(line.path, {line.value})
 
-    def synced(self, path: str, lines: set[bytes]) -> None:
+    def synced(self, path, lines):
         """fsync of a file has returned: those of its lines that were acknowledged when it began."""
         lines = {value for value in lines if not self.may_be_gone(self.lines[value])}
         for value in lines:
@@ -404,7 +395,7 @@ class World:
             if value not in removed and value not in durable[self.lines[value].topic]:
                 raise Anomaly(f"lost write: not on disk though it was said to be: {value[:60]!r} to {path}")
 
-    def acknowledged(self, path: str) -> set[bytes]:
+    def acknowledged(self, path):
         """The lines that fsync of this file covers."""
         return {
             value
@@ -412,19 +403,19 @@ class World:
             if line.fate is Fate.ACKNOWLEDGED and (line.path == path or line.path.startswith(_under(path)))
         }
 
-    def latest_by_key(self) -> dict[bytes, Line]:
+    def latest_by_key(self):
         """The last line of each key that may be there: compaction may take all earlier ones."""
-        latest: dict[bytes, Line] = {}
+        latest = {}
         for line in self.lines.values():
             if line.key is not None and line.fate is not Fate.REFUSED:
                 latest[line.key] = line
         return latest
 
-    def may_be_gone(self, line: Line) -> bool:
+    def may_be_gone(self, line):
         """Whether its topic was, or may have been, removed with it."""
         return any(removal.end is None or removal.end > line.began for removal in self.removals.get(line.topic, ()))
 
-    def must_be_gone(self, line: Line) -> bool:
+    def must_be_gone(self, line):
         """Whether its topic was removed after it was acknowledged."""
         if line.told is None:
             return False
@@ -433,7 +424,7 @@ class World:
             for removal in self.removals.get(line.topic, ())
         )
 
-    def end_removals(self) -> None:
+    def end_removals(self):
         """The process has ended: a removal that had not returned may have been done in part."""
         for removals in self.removals.values():
             for removal in removals:
@@ -464,13 +455,13 @@ class Sight:
     start: int = 0
 
 
-def _under(path: str) -> str:
+def _under(path):
     """A topic's file covers its partitions' files."""
     topic, _, name = path.rpartition("/")
     return f"{topic}/" if name.startswith("@append") and topic.count("/") == 1 else "\0"
 
 
-def messages_of(data: bytes) -> Iterator[Message]:
+def messages_of(data):
     """The messages in a segment's bytes, as far as they are whole batches."""
     table = BatchTable.empty(4096)
     scan(memoryview(data), 0, table, 0, len(data))
@@ -484,10 +475,10 @@ def messages_of(data: bytes) -> Iterator[Message]:
         row = block.next_row
 
 
-def messages_in(path: Path, damaged: set[TopicPartition]) -> Messages:
+def messages_in(path, damaged):
     """Every message that a reader finds in a log directory. Raises what is damaged, except in these partitions."""
     log_dir = LogDir.open_read_only(path)
-    found: Messages = {}
+    found = {}
     try:
         for tp in log_dir.all_partitions():
             messages = found[tp] = []
@@ -506,13 +497,13 @@ def messages_in(path: Path, damaged: set[TopicPartition]) -> Messages:
     return found
 
 
-def log_start(path: Path, tp: TopicPartition) -> int:
+def log_start(path, tp):
     """Where a log of a closed directory begins."""
     bases = [int(log.stem) for log in (path / tp.dir_name).glob("*.log")]
     return max(checkpoints.read(path / names.LOG_START_CHECKPOINT).get(tp, 0), min(bases, default=0))
 
 
-def batches_in(directory: Path) -> list[tuple[int, int]]:
+def batches_in(directory):
     """Base offset and checksum of each batch in a partition's segments."""
     found = []
     for path in sorted(directory.glob("*.log")):

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 
 from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
-from tests.simulation.mounts import MAX_MESSAGE_BYTES, Opened, Problem, Process
+from tests.simulation.mounts import MAX_MESSAGE_BYTES, Opened, Problem
 from tests.simulation.plan import (
     AGAIN,
     GIVES_UP,
@@ -20,8 +20,6 @@ from tests.simulation.plan import (
     NOT_JSON,
     TOO_LARGE,
     Close,
-    Job,
-    LineOf,
     Pause,
     Sync,
     Write,
@@ -46,7 +44,7 @@ class _Sent:
 class Writer:
     """A program that appends lines to one file."""
 
-    def __init__(self, process: Process, job: Job) -> None:
+    def __init__(self, process, job):
         self._process = process
         self._world = process.world
         self._job = job
@@ -55,17 +53,17 @@ class Writer:
         self._number = 0
         self._new_file()
 
-    def _new_file(self) -> None:
-        self._info: Opened | None = None
-        self._over: list[_Sent] = []  # lines of which a part is still to be written
-        self._unended: list[_Sent] = []  # taken, without a newline
+    def _new_file(self):
+        self._info = None
+        self._over = []  # lines of which a part is still to be written
+        self._unended = []  # taken, without a newline
         self._pending = False  # a short count has shown an error that nobody has told yet
         self._left = b""  # what that write(2) did not take
         self._lacking = False  # the disk's error keeps taken bytes from becoming a message
-        self._sent: list[_Sent] = []
+        self._sent = []
         self._refused = 0  # the size of the last request of which something was refused
 
-    def run(self) -> None:
+    def run(self):
         for op in self._job.ops:
             if isinstance(op, Pause):
                 for _ in range(op.times):
@@ -86,7 +84,7 @@ class Writer:
         if self._info is not None:
             self._close()
 
-    def _open(self) -> bool:
+    def _open(self):
         path, shared = self._job.path, self._process.shared
         while self._job.shares and path in shared:
             info, programs = shared[path]
@@ -108,7 +106,7 @@ class Writer:
         self._info = info
         return True
 
-    def _close(self) -> None:
+    def _close(self):
         if self._over:
             self._flush_rest()
         if self._info is None:
@@ -133,7 +131,7 @@ class Writer:
                 else:
                     sent.line.fate = Fate.UNKNOWN
 
-    def _sync(self) -> None:
+    def _sync(self):
         if self._over:
             self._flush_rest()
         if self._info is None:
@@ -161,7 +159,7 @@ class Writer:
 
     # Lines
 
-    def _line(self, of: LineOf) -> _Sent:
+    def _line(self, of):
         self._number += 1
         world = self._world
         size = {TOO_LARGE: 2 * MAX_MESSAGE_BYTES, HUGE: 5 * self._process.request_bytes + 2 * MAX_MESSAGE_BYTES}
@@ -187,12 +185,12 @@ class Writer:
 
     # write(2)
 
-    def _flush_rest(self) -> None:
+    def _flush_rest(self):
         """The rest of a line that an earlier buffer ended within."""
         over, self._over = self._over, []
         self._write_all(over, 0, 1.0)
 
-    def _write(self, op: Write) -> None:
+    def _write(self, op):
         sent = [self._line(of) for of in op.lines]
         lines, self._over = [*self._over, *sent], []
         if sent and not op.ended:
@@ -208,7 +206,7 @@ class Writer:
         if sent and not op.ended and not sent[-1].left and not sent[-1].given_up:
             self._unended.append(sent[-1])
 
-    def _write_all(self, lines: list[_Sent], back: int, first: float) -> None:
+    def _write_all(self, lines, back, first):
         """write(2) of these lines but for the last `back` bytes, again and again as the program does."""
         for sent in lines:
             if sent not in self._sent:
@@ -258,7 +256,7 @@ class Writer:
                 self._sync()  # otherwise the next line would be taken for the rest of the last one
             return
 
-    def _took(self, lines: list[_Sent], taken: int) -> None:
+    def _took(self, lines, taken):
         for sent in lines:
             count = min(taken, sent.left)
             sent.left -= count
@@ -271,17 +269,17 @@ class Writer:
             elif not sent.given_up:  # otherwise the rest of a line that was refused: it is passed over
                 self._acknowledge(sent.line)
 
-    def _acknowledge(self, line: Line) -> None:
+    def _acknowledge(self, line):
         self._world.acknowledge(line)
         if self._job.durable:
             self._world.synced(self._job.path, {line.value})
 
-    def _was_told(self, error: Exception) -> None:
+    def _was_told(self, error):
         self._pending = False
         for sent in self._sent:
             sent.told = True
 
-    def _mark(self, lines: list[_Sent], error: Exception | None) -> None:
+    def _mark(self, lines, error):
         """What is known of lines that were not taken as a whole, after an error or (None) a short count.
 
         A disk's error may come after the append (where flush.messages requires a flush), and some of several partitions
@@ -297,7 +295,7 @@ class Writer:
             # The beginning of a line that the program goes on with after an error was not taken.
             self._lacking = not lines[0].is_bad and not lines[0].given_up
 
-    def _forget(self, lines: list[_Sent], error: Exception | None, back: int) -> None:
+    def _forget(self, lines, error, back):
         """The program goes on without the rest of its buffer.
 
         If that ended within a line, it goes on with the rest of this line, unless the request that was refused was a
@@ -311,13 +309,13 @@ class Writer:
         else:
             self._over = []
 
-    def _first_bytes(self, first: float) -> int:
+    def _first_bytes(self, first):
         """The size of a write(2)'s first request."""
         whole = self._process.request_bytes
         least = cut_bytes(whole)
         return least + int((whole - least) * first)
 
-    def _write_once(self, data: bytes, first: float) -> tuple[int, Exception | None]:
+    def _write_once(self, data, first):
         """write(2) as the kernel makes it of requests: how much was taken, or the error of the first request."""
         assert self._info is not None
         whole = self._process.request_bytes
@@ -338,12 +336,12 @@ class Writer:
         return done, None
 
 
-def _sent_again(lines: list[_Sent]) -> None:
+def _sent_again(lines):
     for sent in lines:
         if not sent.is_bad and not sent.given_up and sent.line.fate is Fate.REFUSED:
             sent.line.fate = Fate.SENT
 
 
-def cut_bytes(request_bytes: int) -> int:
+def cut_bytes(request_bytes):
     """What a request has at least that is not the last one of its write(2)."""
     return request_bytes * 2 // 3

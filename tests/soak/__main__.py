@@ -11,11 +11,11 @@ from pathlib import Path
 from tests.soak.soak import Plan, soak
 
 
-def say(text: str) -> None:
+def say(text):
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)  # noqa: T201 - a command for people
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments):
     """Exit code 1 if anything was lost, doubled, invented, out of order or wrong in a view."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak")
     parser.add_argument("--minutes", type=float, default=5)

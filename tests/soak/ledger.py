@@ -6,7 +6,6 @@ is under way, then acknowledged, or possible if the write failed: then it may be
 
 from __future__ import annotations
 
-import random
 import zlib
 from collections import Counter
 from dataclasses import dataclass
@@ -28,13 +27,13 @@ class Message(NamedTuple):
     number: int
 
 
-def line_of(message: Message, dice: random.Random) -> bytes:
+def line_of(message, dice):
     """The message, without a newline."""
     payload = (b"%x" % dice.getrandbits(64)) * dice.choice((1, 1, 4, 20))
     return b"w%02d %09d %08x %s" % (*message, zlib.crc32(payload), payload)
 
 
-def message_of(line: bytes) -> Message:
+def message_of(line):
     """The message of a line. BadLine."""
     try:
         writer, number, crc, payload = line.split(b" ", 3)
@@ -65,10 +64,10 @@ class Account:
     reordered: int
 
     @property
-    def is_sound(self) -> bool:
+    def is_sound(self):
         return not (self.lost or self.doubled or self.invented or self.reordered)
 
-    def __str__(self) -> str:
+    def __str__(self):
         return (
             f"{self.written} messages acknowledged, {self.seen} seen, {self.possible} of unknown outcome; "
             f"lost {self.lost}, doubled {self.doubled}, invented {self.invented}, reordered {self.reordered}"
@@ -78,15 +77,15 @@ class Account:
 class Ledger:
     """Thread-safe. Messages that were acknowledged and seen are forgotten, so it stays small."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         # Guarded by the lock.
         self._lock = Lock()
-        self._states: dict[Message, _State] = {}
-        self._next: Counter[int] = Counter()
-        self._last: dict[tuple[int, str], int] = {}  # by writer and place
-        self._counts: Counter[str] = Counter()
+        self._states = {}
+        self._next = Counter()
+        self._last = {}  # by writer and place
+        self._counts = Counter()
 
-    def begin(self, writer: int, count: int) -> list[Message]:
+    def begin(self, writer, count):
         """The next messages of a writer, which are about to be written."""
         with self._lock:
             first = self._next[writer]
@@ -95,7 +94,7 @@ class Ledger:
             self._states.update(dict.fromkeys(found, _State.FLYING))
             return found
 
-    def acknowledge(self, messages: list[Message]) -> None:
+    def acknowledge(self, messages):
         """The write of these has returned."""
         with self._lock:
             self._counts["written"] += len(messages)
@@ -105,7 +104,7 @@ class Ledger:
                 else:
                     self._states[message] = _State.ACKNOWLEDGED
 
-    def doubt(self, messages: list[Message]) -> None:
+    def doubt(self, messages):
         """The write of these has failed."""
         with self._lock:
             for message in messages:
@@ -115,7 +114,7 @@ class Ledger:
                     self._states[message] = _State.POSSIBLE
                     self._counts["possible"] += 1
 
-    def see(self, message: Message, place: str) -> str | None:
+    def see(self, message, place):
         """The message is in the log, at a place (a partition) where the writer's earlier ones have been seen. Returns
         what is wrong about that, if anything."""
         with self._lock:
@@ -137,12 +136,12 @@ class Ledger:
                 self._counts[wrong] += 1
             return wrong
 
-    def is_behind(self) -> bool:
+    def is_behind(self):
         """Whether so much is waiting to be seen that retention might remove it unseen."""
         with self._lock:
             return len(self._states) > self._counts["possible"] + _MOST_UNSEEN
 
-    def account(self) -> Account:
+    def account(self):
         """The numbers so far. What has not been seen yet counts as lost."""
         with self._lock:
             states, counts = Counter(self._states.values()), self._counts
@@ -158,14 +157,14 @@ class LatestOfKeys:
     Thread-safe.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         # Guarded by the lock.
         self._lock = Lock()
-        self._acknowledged: dict[bytes, Message] = {}
-        self._possible: dict[bytes, set[Message]] = {}
+        self._acknowledged = {}
+        self._possible = {}
         self.count = 0
 
-    def write(self, key: bytes, message: Message, *, acknowledged: bool) -> None:
+    def write(self, key, message, *, acknowledged):
         """Keys belong to one writer each, so their messages come in order."""
         with self._lock:
             if acknowledged:
@@ -175,7 +174,7 @@ class LatestOfKeys:
             else:
                 self._possible.setdefault(key, set()).add(message)
 
-    def wrong(self, found: dict[bytes, Message]) -> list[str]:
+    def wrong(self, found):
         """What is wrong about the latest messages that a reader found."""
         with self._lock:
             problems = []

@@ -9,13 +9,10 @@ import random
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterable
 from datetime import UTC, datetime
-from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 
-from tests.soak.ledger import BadLine, Ledger, Message, message_of
-from tests.support.mount_lives import Lives
+from tests.soak.ledger import BadLine, message_of
 
 # What a reader may be told while the mount is killed, or when retention was faster.
 _OF_A_KILL = frozenset({errno.ENOTCONN, errno.ECONNABORTED, errno.ENOENT, errno.EIO, errno.ENODEV, errno.EPERM})
@@ -29,21 +26,21 @@ class Inconsistent(Exception):
 class Reader(Thread):
     """Does something, waits, and again. Errors count unless the mount was killed meanwhile."""
 
-    def __init__(self, number: int, stop: Event, lives: Lives) -> None:
+    def __init__(self, number, stop, lives):
         super().__init__(name=f"reader {number}")
-        self.problems: list[str] = []
-        self.counts: Counter[str] = Counter()
+        self.problems = []
+        self.counts = Counter()
         self._stop_now = stop
         self._lives = lives
         self._dice = random.Random(1000 + number)
         self._pause_s = 0.3
 
-    def run(self) -> None:
+    def run(self):
         while not self._stop_now.is_set():
             self.once()
             self._stop_now.wait(self._pause_s * self._dice.uniform(0.5, 1.5))
 
-    def once(self) -> None:
+    def once(self):
         """One look, with its errors."""
         if not self._lives.serving.wait(1):
             return
@@ -69,20 +66,20 @@ class Reader(Thread):
             else:
                 self.counts["killed"] += 1
 
-    def look(self) -> None:
+    def look(self):
         raise NotImplementedError
 
 
 class Follower(Reader):
     """Reads each partition from where it has come to, and tells the ledger every message once."""
 
-    def __init__(self, stop: Event, lives: Lives, ledger: Ledger, partitions: Iterable[tuple[str, int]]) -> None:
+    def __init__(self, stop, lives, ledger, partitions):
         super().__init__(99, stop, lives)
         self._pause_s = 0.05
         self._ledger = ledger
         self._next = dict.fromkeys(partitions, 0)
 
-    def look(self) -> None:
+    def look(self):
         for (topic, partition), offset in list(self._next.items()):
             path = self._lives.path / topic / str(partition) / "offsets" / f"{offset}-.jsonl"
             with path.open("rb") as file:
@@ -102,11 +99,11 @@ class Follower(Reader):
 class Browser(Reader):
     """Reads views at random: whole ones, ranges, times, the end, as tools do and as programs do."""
 
-    def __init__(self, number: int, stop: Event, lives: Lives, partitions: list[tuple[str, int]]) -> None:
+    def __init__(self, number, stop, lives, partitions):
         super().__init__(number, stop, lives)
         self._partitions = partitions
 
-    def look(self) -> None:
+    def look(self):
         topic, partition = self._dice.choice(self._partitions)
         where = self._lives.path / topic / str(partition)
         way = self._dice.choice(
@@ -115,10 +112,10 @@ class Browser(Reader):
         self.counts[way.__name__] += 1
         way(where)
 
-    def check(self, data: bytes, what: object) -> list[Message]:
+    def check(self, data, what):
         """The messages of whole lines, which must be in the order of their writers."""
         messages = [message_of(line) for line in data.splitlines()]
-        last: dict[int, int] = {}
+        last = {}
         for message in messages:
             if message.number <= last.get(message.writer, -1):
                 raise Inconsistent(f"{what}: {message} after number {last[message.writer]}")
@@ -126,7 +123,7 @@ class Browser(Reader):
         self.counts["messages"] += len(messages)
         return messages
 
-    def _tool(self, *command: str | Path) -> bytes:
+    def _tool(self, *command):
         done = subprocess.run(list(map(str, command)), capture_output=True, timeout=120, check=False)
         if done.returncode != 0:
             text = done.stderr.decode()
@@ -134,14 +131,14 @@ class Browser(Reader):
             raise OSError(number, text.strip())
         return done.stdout
 
-    def cat(self, where: Path) -> None:
+    def cat(self, where):
         if (where / "messages.txt").stat().st_size < 1 << 20:
             self.check(self._tool("cat", where / "messages.txt"), where)
 
-    def tail(self, where: Path) -> None:
+    def tail(self, where):
         self.check(self._tool("tail", "-n", "200", where / "messages.txt"), where)
 
-    def follow(self, where: Path) -> None:
+    def follow(self, where):
         """tail -f for two seconds: complete lines only, each once."""
         done = subprocess.run(
             ["timeout", "2", "tail", "-n", "5", "-f", str(where / "messages.txt")],
@@ -151,7 +148,7 @@ class Browser(Reader):
             raise OSError(errno.ENOTCONN if b"transport" in done.stderr else errno.ERANGE, done.stderr.decode())
         self.check(done.stdout[: done.stdout.rfind(b"\n") + 1], where)
 
-    def offsets(self, where: Path) -> None:
+    def offsets(self, where):
         info = json.loads((where / "@info.json").read_bytes())
         start, end = info["log_start_offset"], info["log_end_offset"]
         if start == end:
@@ -163,10 +160,10 @@ class Browser(Reader):
         if where.parent.name != "compacted" and len(found) != last - first + 1:
             raise Inconsistent(f"{where}/offsets/{name}.txt: {len(found)} messages")
 
-    def last(self, where: Path) -> None:
+    def last(self, where):
         self.check((where / "offsets" / "last-100.txt").read_bytes(), "last-100")
 
-    def time(self, where: Path) -> None:
+    def time(self, where):
         now_ms = int(time.time() * 1000)
         from_ms = now_ms - self._dice.choice((5_000, 60_000))
         second = datetime.fromtimestamp(from_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
@@ -179,7 +176,7 @@ class Browser(Reader):
                 raise Inconsistent(f"{name}: {record['timestamp']}")
         self.counts["messages"] += data.count(b"\n")
 
-    def random_reads(self, where: Path) -> None:
+    def random_reads(self, where):
         """Bytes at random places are those of a read from the beginning to the end."""
         info = json.loads((where / "@info.json").read_bytes())
         first = max(info["log_start_offset"], info["log_end_offset"] - 2000)
@@ -198,7 +195,7 @@ class Browser(Reader):
         finally:
             os.close(fd)
 
-    def status(self, where: Path) -> None:
+    def status(self, where):
         status = json.loads((self._lives.path / "@status.json").read_bytes())
         failed = {tp: part for tp, part in status["partitions"].items() if part["state"] != "online"}
         if failed:

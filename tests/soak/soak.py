@@ -5,10 +5,8 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Event
 
 from storage.log.log_dir import LogDir
@@ -17,9 +15,9 @@ from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
 from tests.interop.client import Client
 from tests.interop.kafka import Broker
-from tests.soak.ledger import Account, LatestOfKeys, Ledger, Message, message_of
+from tests.soak.ledger import Account, LatestOfKeys, Ledger, message_of
 from tests.soak.readers import Browser, Follower
-from tests.soak.writers import KeyProducer, KeyWriter, MountWriter, Producer, ToolWriter, Writer, file_of
+from tests.soak.writers import KeyProducer, KeyWriter, MountWriter, Producer, ToolWriter, file_of
 from tests.support.mount_lives import Lives, Sample
 from tests.support.mounts import run_kafkafs
 from tests.support.readers import read_all
@@ -60,10 +58,10 @@ class Report:
     reads: Counter[str] = field(default_factory=Counter)
 
     @property
-    def is_sound(self) -> bool:
+    def is_sound(self):
         return self.account.is_sound and not self.problems
 
-    def __str__(self) -> str:
+    def __str__(self):
         lines = [str(self.account), f"{self.compacted} updates of a compacted topic, {self.kills} kills"]
         lines.append(", ".join(f"{what} {count}" for what, count in sorted(self.reads.items())))
         lines += map(str, self.samples)
@@ -71,7 +69,7 @@ class Report:
         return "\n".join([*lines, f"{len(self.problems)} problems"])
 
 
-def soak(directory: Path, plan: Plan, tell: Callable[[str], None] = lambda _: None) -> Report:
+def soak(directory, plan, tell=lambda _: None):
     """Runs it in an empty directory. `tell` gets a line at each sample and kill."""
     with _serving(directory, plan) as (lives, log_dir, address):
         run = _Run(plan, lives, address)
@@ -79,7 +77,7 @@ def soak(directory: Path, plan: Plan, tell: Callable[[str], None] = lambda _: No
 
 
 @contextmanager
-def _serving(directory: Path, plan: Plan) -> Iterator[tuple[Lives, Path, str | None]]:
+def _serving(directory, plan):
     """The mount, its log directory and, with a broker, its address."""
     broker = None
     segments = str(plan.segment_bytes)
@@ -128,7 +126,7 @@ def _serving(directory: Path, plan: Plan) -> Iterator[tuple[Lives, Path, str | N
 class _Run:
     """The threads of one soak."""
 
-    def __init__(self, plan: Plan, lives: Lives, address: str | None) -> None:
+    def __init__(self, plan, lives, address):
         self._plan = plan
         self._lives = lives
         self._ledger = Ledger()
@@ -140,9 +138,9 @@ class _Run:
         self._readers = [Browser(number, self._no_more_reads, lives, everything) for number in range(READERS)]
         self._writers = self._through_the_mount() if address is None else self._through(address)
 
-    def _through_the_mount(self) -> list[Writer]:
+    def _through_the_mount(self):
         common = (self._ledger, self._no_more_writes, self._plan.per_second, self._lives)
-        writers: list[Writer] = [
+        writers = [
             MountWriter(0, *common, file_of("kept", 0)),
             MountWriter(1, *common, file_of("kept", 1, jsonl=True)),
             MountWriter(2, *common, file_of("kept", None)),
@@ -156,16 +154,14 @@ class _Run:
             writers.append(KeyWriter(number, *pace, file, self._latest))
         return writers
 
-    def _through(self, address: str) -> list[Writer]:
+    def _through(self, address):
         pace = (self._no_more_writes, self._plan.per_second, address)
-        writers: list[Writer] = [
-            Producer(number, self._ledger, *pace, *PARTITIONS[number % len(PARTITIONS)]) for number in range(6)
-        ]
+        writers = [Producer(number, self._ledger, *pace, *PARTITIONS[number % len(PARTITIONS)]) for number in range(6)]
         return [*writers, *(KeyProducer(number, *pace, *COMPACTED, self._latest) for number in (6, 7))]
 
-    def run(self, log_dir: Path, tell: Callable[[str], None]) -> Report:
+    def run(self, log_dir, tell):
         """Until the time is over; then everything is read, the mount ends, and the directory is verified."""
-        samples: list[Sample] = []
+        samples = []
         threads = [*self._writers, self._follower, *self._readers]
         for thread in threads:
             thread.start()
@@ -185,10 +181,10 @@ class _Run:
         problems += self._at_rest(log_dir)
         for reader in (self._follower, *self._readers):
             problems += reader.problems
-        reads: Counter[str] = sum((reader.counts for reader in self._readers), Counter())
+        reads = sum((reader.counts for reader in self._readers), Counter())
         return Report(self._ledger.account(), self._latest.count, self._lives.kills, problems, samples, reads)
 
-    def _wait(self, samples: list[Sample], tell: Callable[[str], None]) -> None:
+    def _wait(self, samples, tell):
         """Kills and samples at their times."""
         plan, began = self._plan, time.monotonic()
         dice = random.Random(plan.kills)
@@ -206,10 +202,10 @@ class _Run:
                 tell(f"{now:.0f} s: {samples[-1]}; {self._ledger.account()}")
             time.sleep(min(1.0, plan.seconds / 50))
 
-    def _at_rest(self, log_dir: Path) -> list[str]:
+    def _at_rest(self, log_dir):
         """What the directory holds, by the engine: the last messages of keys; what was kept, in full; no damage."""
         own = LogDir.open_read_only(log_dir)
-        latest: dict[bytes, Message] = {}
+        latest = {}
         for record in read_all(own.log(TopicPartition(*COMPACTED)).snapshot()):
             assert record.key is not None
             assert record.value is not None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tests.soak.soak import Plan, soak
 from tests.support.mounts import requires_fuse
 
 pytestmark = requires_fuse
 
 
-def test_nothing_is_lost(tmp_path: Path) -> None:
+def test_nothing_is_lost(tmp_path):
     report = soak(tmp_path, Plan(20, kills=3, per_second=100, segment_bytes=32 << 10, sample_every_s=5))
     assert report.is_sound, str(report)
     assert report.kills == 3

@@ -9,10 +9,9 @@ import subprocess
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 
-from tests.soak.ledger import LatestOfKeys, Ledger, Message, line_of
-from tests.support.mount_lives import Lives
+from tests.soak.ledger import Ledger, line_of
 
 _SECONDS = 120  # a tool that takes longer counts as failed
 
@@ -25,17 +24,17 @@ class Writer(Thread, ABC):
 
     IS_FOLLOWED = True
 
-    def __init__(self, number: int, ledger: Ledger, stop: Event, per_second: float) -> None:
+    def __init__(self, number, ledger, stop, per_second):
         super().__init__(name=f"writer {number}")
         self.number = number
         self.failed = 0
-        self.bug: BaseException | None = None
+        self.bug = None
         self._ledger = ledger
         self._stop_now = stop
         self._per_second = per_second
         self._dice = random.Random(number)
 
-    def run(self) -> None:
+    def run(self):
         try:
             while not self._stop_now.is_set():
                 if self.IS_FOLLOWED and self._ledger.is_behind():
@@ -49,7 +48,7 @@ class Writer(Thread, ABC):
         finally:
             self.close()
 
-    def _write_some(self, count: int) -> None:
+    def _write_some(self, count):
         messages = self._ledger.begin(self.number, count)
         lines = [line_of(message, self._dice) for message in messages]
         done = 0
@@ -61,24 +60,24 @@ class Writer(Thread, ABC):
         self._ledger.doubt(messages[done:])
 
     @abstractmethod
-    def write(self, lines: list[bytes], messages: list[Message]) -> int:
+    def write(self, lines, messages):
         """Returns how many lines were acknowledged, the first ones; of the others nothing is known."""
 
-    def close(self) -> None:
+    def close(self):
         """After the last write."""
 
 
 class MountWriter(Writer):
     """Appends to a file of the tree while the mount is there."""
 
-    def __init__(self, number: int, ledger: Ledger, stop: Event, per_second: float, lives: Lives, file: str) -> None:
+    def __init__(self, number, ledger, stop, per_second, lives, file):
         super().__init__(number, ledger, stop, per_second)
         self._lives = lives
         self._path = lives.path / file
         self._jsonl = file.endswith(".jsonl")
         self._fd = -1
 
-    def write(self, lines: list[bytes], messages: list[Message]) -> int:
+    def write(self, lines, messages):
         if not self._lives.serving.wait(1):
             return 0
         parts = [self.format(line, message) for line, message in zip(lines, messages, strict=True)]
@@ -88,11 +87,11 @@ class MountWriter(Writer):
             self.close()
             raise
 
-    def format(self, line: bytes, _message: Message) -> bytes:
+    def format(self, line, _message):
         """What is written for a line."""
         return json.dumps({"value": line.decode()}).encode() + b"\n" if self._jsonl else line + b"\n"
 
-    def _append(self, parts: list[bytes]) -> int:
+    def _append(self, parts):
         if self._fd < 0:
             self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND)
         data, taken = b"".join(parts), 0
@@ -104,7 +103,7 @@ class MountWriter(Writer):
             self.close()
         return len(parts)
 
-    def close(self) -> None:
+    def close(self):
         if self._fd >= 0:
             with suppress(OSError):
                 os.close(self._fd)
@@ -114,7 +113,7 @@ class MountWriter(Writer):
 class ToolWriter(MountWriter):
     """Appends with `tee` and with bash's `>>`."""
 
-    def _append(self, parts: list[bytes]) -> int:
+    def _append(self, parts):
         command = self._dice.choice((["tee", str(self._path)], ["bash", "-c", 'cat >> "$0"', str(self._path)]))
         done = subprocess.run(
             command, input=b"".join(parts), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -131,19 +130,17 @@ class KeyWriter(MountWriter):
     IS_FOLLOWED = False
     KEYS = 20
 
-    def __init__(
-        self, number: int, stop: Event, per_second: float, lives: Lives, file: str, latest: LatestOfKeys
-    ) -> None:
+    def __init__(self, number, stop, per_second, lives, file, latest):
         super().__init__(number, Ledger(), stop, per_second, lives, file)
         self._latest = latest
 
-    def key(self, message: Message) -> bytes:
+    def key(self, message):
         return b"w%d-k%d" % (self.number, message.number % self.KEYS)
 
-    def format(self, line: bytes, message: Message) -> bytes:
+    def format(self, line, message):
         return json.dumps({"key": self.key(message).decode(), "value": line.decode()}).encode() + b"\n"
 
-    def write(self, lines: list[bytes], messages: list[Message]) -> int:
+    def write(self, lines, messages):
         done = 0
         try:
             done = super().write(lines, messages)
@@ -156,15 +153,13 @@ class KeyWriter(MountWriter):
 class Producer(Writer):
     """Produces to a broker with kcat."""
 
-    def __init__(
-        self, number: int, ledger: Ledger, stop: Event, per_second: float, address: str, topic: str, partition: int
-    ) -> None:
+    def __init__(self, number, ledger, stop, per_second, address, topic, partition):
         super().__init__(number, ledger, stop, per_second)
         self._command = [
             "kcat", "-P", "-b", address, "-t", topic, "-p", str(partition), "-X", "enable.idempotence=true",
         ]  # fmt: skip
 
-    def write(self, lines: list[bytes], messages: list[Message]) -> int:
+    def write(self, lines, messages):
         subprocess.run(
             self._command, input=b"".join(line + b"\n" for line in lines),
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_SECONDS, check=True,
@@ -178,14 +173,13 @@ class KeyProducer(Producer):
     IS_FOLLOWED = False
 
     def __init__(
-        self, number: int, stop: Event, per_second: float, address: str, topic: str, partition: int,
-        latest: LatestOfKeys,
-    ) -> None:  # fmt: skip
+        self, number, stop, per_second, address, topic, partition,
+        latest):  # fmt: skip
         super().__init__(number, Ledger(), stop, per_second, address, topic, partition)
         self._command += ["-K", "|"]
         self._latest = latest
 
-    def write(self, lines: list[bytes], messages: list[Message]) -> int:
+    def write(self, lines, messages):
         keys = [b"w%d-k%d" % (self.number, message.number % KeyWriter.KEYS) for message in messages]
         done = 0
         try:
@@ -196,7 +190,7 @@ class KeyProducer(Producer):
         return done
 
 
-def file_of(topic: str, partition: int | None, *, jsonl: bool = False) -> str:
+def file_of(topic, partition, *, jsonl=False):
     """An append file's path in the tree."""
     name = "@append.jsonl" if jsonl else "@append"
     return str(Path(topic, name) if partition is None else Path(topic, str(partition), name))

@@ -7,15 +7,13 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    pass
 
 pytest.importorskip("pyspark", reason="no pyspark: install the extra `spark`", exc_type=ImportError)
 
@@ -26,7 +24,7 @@ HAVE_JAVA = bool(shutil.which("java"))
 on_spark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 
-def new_spark(test: Callable[..., None]) -> Callable[..., None]:
+def new_spark(test):
     """The test starts a Spark of its own, and runs nightly."""
     has_java = pytest.mark.skipif(not HAVE_JAVA and not REQUIRED, reason="no Java: Spark does not run")
     for mark in (pytest.mark.nightly, *on_spark, has_java):
@@ -34,7 +32,7 @@ def new_spark(test: Callable[..., None]) -> Callable[..., None]:
     return test
 
 
-def _spark_home(directory: Path) -> Path:
+def _spark_home(directory):
     """The installed Spark, but with directories instead of the archives of pyspark and py4j.
 
     Spark puts `python/lib/pyspark.zip` first into the path of its Python processes. The archive has no bytecode: each
@@ -57,7 +55,7 @@ def _spark_home(directory: Path) -> Path:
     return home
 
 
-def start_session(directory: Path, **settings: str) -> SparkSession:
+def start_session(directory, **settings):
     """A session that knows the format `kafkafs`; its files go to `directory`. `settings`: with _ for the dots."""
     from pyspark.sql import SparkSession
 
@@ -91,7 +89,7 @@ def start_session(directory: Path, **settings: str) -> SparkSession:
     return session
 
 
-def run_to_end(start: Callable[[], StreamingQuery], timeout_s: int) -> None:
+def run_to_end(start, timeout_s):
     """Runs a streaming query until it has nothing more to do; raises its error if it fails."""
     query = start()
     try:
@@ -100,7 +98,7 @@ def run_to_end(start: Callable[[], StreamingQuery], timeout_s: int) -> None:
         query.stop()
 
 
-def wait_for_tasks(spark: SparkSession) -> None:
+def wait_for_tasks(spark):
     """Waits until no task runs: tasks of a failed job continue for some seconds, and Spark does not wait for them."""
     scheduler = spark.sparkContext._jsc.sc().taskScheduler()  # no Python interface tells
     deadline = time.monotonic() + 120

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    pass
 
 
-def copying(spark: SparkSession, place: Path, batch: int, **options: str) -> StreamingQuery:
+def copying(spark, place, batch, **options):
     """The query; `place` has the directories source, sink and checkpoint. `options`: of the sink."""
     return (
         spark.readStream.format("kafkafs")
@@ -30,12 +29,12 @@ def copying(spark: SparkSession, place: Path, batch: int, **options: str) -> Str
     )
 
 
-def main(place: Path, batch: int) -> None:
+def main(place, batch):
     from tests.spark.session import run_to_end, start_session
 
     spark = start_session(place / "spark")
 
-    def start() -> StreamingQuery:
+    def start():
         query = copying(spark, place, batch)
         sys.stdout.write("query started\n")
         sys.stdout.flush()

@@ -10,7 +10,6 @@ pa = pytest.importorskip("pyarrow")
 from kafkafs.spark.staged_task import record_columns  # noqa: E402
 from storage.errors import InvalidRecord  # noqa: E402
 from storage.format.batches import BatchTable, scan  # noqa: E402
-from storage.format.block import RecordColumns  # noqa: E402
 from storage.format.decoder import Decoder  # noqa: E402
 from storage.format.record_batch import encode_batch  # noqa: E402
 
@@ -29,7 +28,7 @@ LISTS = [
 ]
 
 
-def decoded(columns: RecordColumns) -> list[tuple[bytes | None, bytes | None, Pairs]]:
+def decoded(columns):
     data = encode_batch(columns)
     table = BatchTable.empty(4)
     scan(data, 0, table)
@@ -38,7 +37,7 @@ def decoded(columns: RecordColumns) -> list[tuple[bytes | None, bytes | None, Pa
     return [(block.key(row), block.value(row), block.headers(row)) for row in range(len(block))]
 
 
-def expected(first: int, last: int) -> list[tuple[bytes | None, bytes | None, Pairs]]:
+def expected(first, last):
     return [
         (
             KEYS[row],
@@ -52,7 +51,7 @@ def expected(first: int, last: int) -> list[tuple[bytes | None, bytes | None, Pa
 @pytest.mark.parametrize("text", [pa.string(), pa.large_string()])
 @pytest.mark.parametrize("binary", [pa.binary(), pa.large_binary()])
 @pytest.mark.parametrize(("first", "last"), [(0, 7), (1, 5), (3, 4), (6, 7), (0, 2)])
-def test_every_type_and_slice(text: pa.DataType, binary: pa.DataType, first: int, last: int) -> None:
+def test_every_type_and_slice(text, binary, first, last):
     size = last - first
     key = pa.array(KEYS, binary).slice(first, size)
     value = pa.array(VALUES, text).slice(first, size)
@@ -60,7 +59,7 @@ def test_every_type_and_slice(text: pa.DataType, binary: pa.DataType, first: int
     assert decoded(record_columns(key, value, headers)) == expected(first, last)
 
 
-def test_bytes_under_a_null_are_left_out() -> None:
+def test_bytes_under_a_null_are_left_out():
     mask = pa.array([True, False, True]).buffers()[1]
     bounds = pa.array([0, 2, 5, 6], pa.int32()).buffers()[1]
     value = pa.Array.from_buffers(pa.binary(), 3, [mask, bounds, pa.py_buffer(b"aaXXXb")])
@@ -71,18 +70,18 @@ def test_bytes_under_a_null_are_left_out() -> None:
     assert decoded(columns) == [(None, b"v", [(b"x", b"aa"), (b"y", None), (b"z", b"b")])]
 
 
-def test_values_alone_are_not_copied() -> None:
+def test_values_alone_are_not_copied():
     value = pa.array(VALUES).slice(1, 5)
     buffer = record_columns(None, value, None).buffer
     assert np.shares_memory(np.frombuffer(buffer, np.uint8), np.frombuffer(value.buffers()[2], np.uint8))
 
 
-def test_rows_are_chosen() -> None:
+def test_rows_are_chosen():
     columns = record_columns(pa.array(KEYS, pa.binary()), pa.array(VALUES), pa.array(LISTS, HEADERS))
     chosen = [5, 3, 3, 0]
     assert decoded(columns.take(np.array(chosen))) == [expected(row, row + 1)[0] for row in chosen]
 
 
-def test_a_header_needs_a_key() -> None:
+def test_a_header_needs_a_key():
     with pytest.raises(InvalidRecord, match="no key"):
         record_columns(None, pa.array([b"v"]), pa.array([[{"key": None, "value": b"x"}]], HEADERS))

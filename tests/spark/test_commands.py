@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -20,7 +19,7 @@ from tests.support.commands import run
 
 
 @new_spark
-def test_interrupted_while_spark_starts(tmp_path: Path) -> None:
+def test_interrupted_while_spark_starts(tmp_path):
     """No process of Spark remains."""
     logs = build_log_dir(tmp_path, {"orders": [[b"x"]]}).path
     command = [sys.executable, "-m", "kafkafs", "spark", "stats", str(logs)]
@@ -38,14 +37,14 @@ def test_interrupted_while_spark_starts(tmp_path: Path) -> None:
     assert not alive
 
 
-def spark_command(*arguments: Path | str, **environment: str) -> subprocess.CompletedProcess[str]:
+def spark_command(*arguments, **environment):
     command = [sys.executable, "-m", "kafkafs", "spark", *map(str, arguments)]
     environ = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environ, check=False)
 
 
 @new_spark
-def test_what_spark_says_goes_to_a_log(tmp_path: Path) -> None:
+def test_what_spark_says_goes_to_a_log(tmp_path):
     """The file remains only if Spark failed; then the error names it."""
     path = build_log_dir(tmp_path / "log", {"orders": [[b"x"]]}).path
     temporary = tmp_path / "tmp"
@@ -61,7 +60,7 @@ def test_what_spark_says_goes_to_a_log(tmp_path: Path) -> None:
     assert "ERROR" in log.read_text()
 
 
-def test_spark_does_not_start(tmp_path: Path) -> None:
+def test_spark_does_not_start(tmp_path):
     path = build_log_dir(tmp_path / "log", {"orders": [[b"x"]]}).path
     done = spark_command("stats", path, JAVA_HOME=str(tmp_path), TMPDIR=str(tmp_path))
     assert done.returncode == 4
@@ -70,12 +69,10 @@ def test_spark_does_not_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["stats", "export"])
-def test_a_mistyped_name_is_told_before_spark_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_a_mistyped_name_is_told_before_spark_starts(tmp_path, monkeypatch, command):
     from kafkafs.spark.jobs import session
 
-    def started(*_: object, **__: object) -> None:
+    def started(*_, **__):
         raise AssertionError("Spark is started")
 
     monkeypatch.setattr(session, "spark_session", started)

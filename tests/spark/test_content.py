@@ -23,11 +23,11 @@ ROWS = [
 ]
 
 
-def of(rows: list[Record], topic: str = "t") -> ContentSum:
+def of(rows, topic="t"):
     return content_of(RecordColumns.from_records(rows), topic)
 
 
-def test_order_shares_and_times_make_no_difference() -> None:
+def test_order_shares_and_times_make_no_difference():
     whole = of(ROWS)
     assert whole.records == len(ROWS)
     assert of(ROWS[::-1]) == whole
@@ -39,7 +39,7 @@ def test_order_shares_and_times_make_no_difference() -> None:
     assert total == whole
 
 
-def test_each_difference_shows() -> None:
+def test_each_difference_shows():
     """Also null and empty, key and value exchanged, and the topic."""
     alone = [of([row]).digest for row in ROWS[1:]]
     assert len(set(alone)) == len(alone)
@@ -48,6 +48,6 @@ def test_each_difference_shows() -> None:
     assert of([Record(b"a", b"1"), Record(b"b", b"2")]) != of([Record(b"a", b"2"), Record(b"b", b"1")])
 
 
-def test_the_number_is_always_the_same() -> None:
+def test_the_number_is_always_the_same():
     """The digest is stored on disk."""
     assert of(ROWS) == ContentSum(10, 17989956795884016002)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,12 +21,12 @@ from tests.support.builders import Batch, build_log_dir
 from tests.support.schema_logs import START_MS, avro_string, framed, schema_record
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 LONGS = '{"type":"array","items":"long"}'
 
 
-def test_large_texts_make_short_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_texts_make_short_batches(tmp_path, monkeypatch):
     """A few bytes may decode to a text a thousand times as long."""
     monkeypatch.setattr(rows, "LEAST_BYTES", 100_000)
     monkeypatch.setattr(block_texts, "_LARGE_BYTES", 10_000)
@@ -45,7 +44,7 @@ def test_large_texts_make_short_batches(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Path:
+def logs(tmp_path):
     path = tmp_path / "logs"
     values = [framed(1, avro_string("one")), b"plain", framed(9, b"x"), None]
     topic = [Record(b"k", value, (), START_MS) for value in values]
@@ -61,7 +60,7 @@ EXPECTED = [
 ]
 
 
-def test_in_a_query(spark: SparkSession, logs: Path) -> None:
+def test_in_a_query(spark, logs):
     frame = spark.read.format("kafkafs").options(subscribe="t", decode="true").load(str(logs)).orderBy("offset")
     assert frame.columns == [*COLUMNS[:-1], *DECODED]
     found = [
@@ -73,7 +72,7 @@ def test_in_a_query(spark: SparkSession, logs: Path) -> None:
     assert sorted(row.value_json or "" for row in only.collect()) == sorted(row[1] or "" for row in EXPECTED)
 
 
-def test_schemas_of_another_place(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+def test_schemas_of_another_place(spark, logs, tmp_path):
     bare = tmp_path / "bare"
     build_log_dir(bare, {"t": [[framed(1, avro_string("here"))]]})
     options = {"subscribe": "t", "columns": "value_json"}
@@ -83,7 +82,7 @@ def test_schemas_of_another_place(spark: SparkSession, logs: Path, tmp_path: Pat
         spark.read.format("kafkafs").options(**options).load(str(bare)).collect()
 
 
-def test_several_directories(logs: Path, tmp_path: Path) -> None:
+def test_several_directories(logs, tmp_path):
     other = tmp_path / "other"
     build_log_dir(other, {"u": [[b"v"]]})
     assert list(block_texts.schemas_for((other, logs), None).registry().ids()) == [1]
@@ -92,7 +91,7 @@ def test_several_directories(logs: Path, tmp_path: Path) -> None:
         block_texts.schemas_for((other,), None)
 
 
-def test_in_a_stream(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+def test_in_a_stream(spark, logs, tmp_path):
     stream = spark.readStream.format("kafkafs").options(
         subscribe="t", startingOffsets="earliest", columns="offset,value_json"
     ).load(str(logs))  # fmt: skip

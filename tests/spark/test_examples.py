@@ -18,7 +18,7 @@ from tests.interop.spark_kafka import AVRO_JAR
 from tests.support.builders import build_log_dir
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 SAMPLE = EXAMPLES / "sample-log"
@@ -26,19 +26,19 @@ SAMPLE = EXAMPLES / "sample-log"
 pytestmark = pytest.mark.usefixtures("spark")
 
 
-def run(monkeypatch: pytest.MonkeyPatch, script: str, *arguments: Path | str) -> None:
+def run(monkeypatch, script, *arguments):
     monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
     runpy.run_path(str(EXAMPLES / script), run_name="__main__")
 
 
-def test_batch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_batch(monkeypatch, capsys):
     run(monkeypatch, "spark_batch.py")
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "|       day|messages|bytes|"
     assert sum(int(line.split("|")[2]) for line in lines if line.startswith("|2026-")) == 700
 
 
-def test_stream(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_stream(spark, monkeypatch, tmp_path):
     log_dir = tmp_path / "log"
     shutil.copytree(SAMPLE, log_dir)
     messages = tmp_path / "out" / "messages"
@@ -51,7 +51,7 @@ def test_stream(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert not verify_log_dir(log_dir)
 
 
-def test_lag(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lag(monkeypatch, capsys):
     run(monkeypatch, "spark_lag.py")
     rows = [tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in capsys.readouterr().out.splitlines()[3:]]
     listed = subprocess.run(
@@ -63,7 +63,7 @@ def test_lag(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.nightly
-def test_submit(tmp_path: Path) -> None:
+def test_submit(tmp_path):
     """With the settings that spark-submit has, not with the command's own."""
     submit = Path(sys.executable).with_name("spark-submit")
     command = [submit, "--master", "local[2]", "--conf", "spark.log.level=WARN", EXAMPLES / "spark_submit.py"]
@@ -82,13 +82,13 @@ def test_submit(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def examples_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def examples_path(monkeypatch):
     """The examples as modules."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
 
 
 @pytest.mark.usefixtures("examples_path")
-def test_merge(spark: SparkSession) -> None:
+def test_merge(spark):
     """The merged rows, and the syntax of the statements: a table to merge into would need Delta or Iceberg."""
     import spark_merge
 
@@ -105,7 +105,7 @@ def test_merge(spark: SparkSession) -> None:
 @pytest.mark.nightly
 @pytest.mark.usefixtures("examples_path")
 @pytest.mark.skipif(not AVRO_JAR.is_file(), reason=f"no {AVRO_JAR.name} in {AVRO_JAR.parent}: tests/run.sh fetches it")
-def test_avro(spark: SparkSession, tmp_path: Path) -> None:
+def test_avro(spark, tmp_path):
     """In a new Spark: jars are named when it starts."""
     record = json.dumps({"type": "record", "name": "order", "fields": [{"name": "id", "type": "long"}]})
     values = [b"\0\0\0\0\x07" + bytes([2 * number]) for number in range(3)]

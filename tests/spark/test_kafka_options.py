@@ -8,15 +8,14 @@ files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.interop.kafka import requires_kafka
-from tests.interop.spark_kafka import Answer, Answers, ask, requires_spark_kafka
+from tests.interop.spark_kafka import Answers, ask, requires_spark_kafka
 from tests.interop.spark_options import CASES, produced, recorded
 from tests.interop.spark_queries import answer
 from tests.support.fixtures import FIXTURES, requires_fixtures
@@ -24,12 +23,12 @@ from tests.support.fixtures import FIXTURES, requires_fixtures
 PySparkException = pytest.importorskip("pyspark.errors").PySparkException
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 FIXTURE = FIXTURES / "spark-options"
 
 # Where our answer differs, and why: the partitions that ours reads, or what its error says.
-BETTER: Final[dict[str, list[tuple[str, int]] | str]] = {
+BETTER = {
     # Spark's source silently skips internal topics (describeTopics … filterNot(isInternal)): 0 rows. Ours reads a topic
     # that is named.
     "subscribe_consumer_offsets": [("__consumer_offsets", 0)],
@@ -47,7 +46,7 @@ BETTER: Final[dict[str, list[tuple[str, int]] | str]] = {
 }
 
 # What our source says where Spark's fails too: an InvalidOption, or a DataLoss where messages are missing.
-REFUSED: Final[dict[str, str]] = {
+REFUSED = {
     "subscribe_no_such_topic": "option subscribe: nosuch is not in",
     "subscribe_one_of_two_is_missing": "option subscribe: nosuch is not in",
     "subscribe_nothing": "option subscribe is empty",
@@ -88,7 +87,7 @@ REFUSED: Final[dict[str, str]] = {
 }
 
 
-def ask_ours(spark: SparkSession, log_dir: Path, case: str) -> Answer:
+def ask_ours(spark, log_dir, case):
     """The answer of our source: the options are the same, it ignores those for Kafka's clients."""
     options = {"kafka.bootstrap.servers": "nowhere:9092", "path": str(log_dir), **CASES[case]}
     try:
@@ -97,7 +96,7 @@ def ask_ours(spark: SparkSession, log_dir: Path, case: str) -> Answer:
         return {"error": str(error)}
 
 
-def check(theirs: Answer, ours: Answer, case: str) -> None:
+def check(theirs, ours, case):
     """The same schema and rows, or both refuse it; or one of the differences that are ours on purpose."""
     if isinstance(better := BETTER.get(case), list):
         assert sorted({(row[2], row[3]) for row in ours["rows"]}) == better
@@ -114,13 +113,13 @@ def check(theirs: Answer, ours: Answer, case: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def answers() -> Answers:
+def answers():
     return recorded(FIXTURE)
 
 
 @requires_fixtures
 @pytest.mark.parametrize("case", CASES)
-def test_the_recorded_answer(spark: SparkSession, answers: Answers, case: str) -> None:
+def test_the_recorded_answer(spark, answers, case):
     check(answers[case], ask_ours(spark, FIXTURE / "broker", case), case)
 
 
@@ -133,7 +132,7 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(tmp_path_factory):
     directory = tmp_path_factory.mktemp("options")
     with produced(directory) as broker:
         yield Running(broker.log_dir, ask(broker, CASES, directory))
@@ -144,13 +143,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @requires_kafka
 @requires_spark_kafka
 @pytest.mark.parametrize("case", CASES)
-def test_the_answer_of_a_broker(spark: SparkSession, running: Running, answers: Answers, case: str) -> None:
+def test_the_answer_of_a_broker(spark, running, answers, case):
     theirs = running.answers[case]
     check(theirs, ask_ours(spark, running.log_dir, case), case)
     # What was recorded is its answer, apart from what a broker makes anew: times of appends, and addresses in errors.
     assert places(theirs) == places(answers[case])
 
 
-def places(answer: Answer) -> object:
+def places(answer):
     """The schema, and the topic, partition and offset of each row; or that it is an error."""
     return "error" in answer or (answer["schema"], [row[2:5] for row in answer["rows"]])

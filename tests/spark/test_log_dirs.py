@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,13 +17,13 @@ from tests.support.builders import Batch, build_log_dir, many, metadata_records
 PySparkException = pytest.importorskip("pyspark.errors").PySparkException
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 NAMED = "t/1, t/2 are known to the cluster and not in"
 
 
 @pytest.fixture
-def parted(tmp_path: Path) -> tuple[Path, Path]:
+def parted(tmp_path):
     """Two log directories of one broker: of topic `t` the first has partition 0, the second 1 and 2; the metadata are
     in the first."""
     records = metadata_records("t", 3, replicas=[1])
@@ -37,15 +36,13 @@ def parted(tmp_path: Path) -> tuple[Path, Path]:
     return first, second
 
 
-def count(spark: SparkSession, paths: Path | list[str], **options: str) -> dict[int, int]:
+def count(spark, paths, **options):
     frame = spark.read.format("kafkafs").options(**options).load(paths if isinstance(paths, list) else str(paths))
     return {row[0]: row[1] for row in frame.groupBy("partition").count().collect()}
 
 
 @pytest.mark.parametrize("chosen", [{"subscribe": "t"}, {"subscribePattern": "^t"}])
-def test_partitions_that_are_not_here_are_named(
-    spark: SparkSession, parted: tuple[Path, Path], chosen: dict[str, str], tmp_path: Path
-) -> None:
+def test_partitions_that_are_not_here_are_named(spark, parted, chosen, tmp_path):
     first, second = parted
     with pytest.raises(PySparkException, match=f"DataLoss: {NAMED}"):
         count(spark, first, **chosen)
@@ -60,7 +57,7 @@ def test_partitions_that_are_not_here_are_named(
     with pytest.raises(PySparkException, match=r"assign: u/0 is not in"):
         count(spark, first, assign='{"t":[0],"u":[0]}', failOnDataLoss="false")
 
-    def stream(**options: str) -> None:
+    def stream(**options):
         frame = spark.readStream.format("kafkafs").options(**chosen, **options).load(str(first))
         query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
         run_to_end(query.trigger(availableNow=True).start, 120)
@@ -69,7 +66,7 @@ def test_partitions_that_are_not_here_are_named(
         stream(startingOffsets="earliest")
 
 
-def test_several_directories_are_read_as_one(spark: SparkSession, parted: tuple[Path, Path]) -> None:
+def test_several_directories_are_read_as_one(spark, parted):
     paths = [str(path) for path in parted]
     assert count(spark, paths, subscribe="t") == {0: 5, 1: 7, 2: 9}
     assert count(spark, [f"file:{path}" for path in reversed(paths)], subscribe="t") == {0: 5, 1: 7, 2: 9}
@@ -82,7 +79,7 @@ def test_several_directories_are_read_as_one(spark: SparkSession, parted: tuple[
     [((b"0\n1\n0 0\n", b"0\n1\n0 0\n"), 9), ((b"0\n2\n0 0\n4 3\n", b"0\n1\n0 0\n"), 5)],
     ids=["the longest", "the highest epoch"],
 )
-def test_of_replicas_one_is_read(spark: SparkSession, tmp_path: Path, epochs: tuple[bytes, bytes], read: int) -> None:
+def test_of_replicas_one_is_read(spark, tmp_path, epochs, read):
     """A shorter replica from a later leader is read: the end of the other one would be truncated."""
     paths = []
     for name, messages, checkpoint in zip("ab", (5, 9), epochs, strict=True):
@@ -93,7 +90,7 @@ def test_of_replicas_one_is_read(spark: SparkSession, tmp_path: Path, epochs: tu
     assert count(spark, paths[::-1], subscribe="t") == {0: read}
 
 
-def test_what_does_not_belong_together_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_does_not_belong_together_is_refused(spark, tmp_path):
     one = build_log_dir(tmp_path / "one", {"t": [[Batch(many(3))]]}).path
     other = build_log_dir(tmp_path / "other", {"t": [[Batch(many(3))]]}).path
     properties = other / "meta.properties"
@@ -108,7 +105,7 @@ def test_what_does_not_belong_together_is_refused(spark: SparkSession, tmp_path:
 
 
 @pytest.mark.usefixtures("spark")
-def test_the_commands_say_it_too(parted: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_commands_say_it_too(parted, tmp_path):
     first, _ = parted
     done = CliRunner().invoke(main, ["spark", "stats", str(first)])
     assert done.exit_code == 0, done.output

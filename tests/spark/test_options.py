@@ -21,20 +21,20 @@ from kafkafs.spark.options import (
 from storage.types import Isolation, TopicPartition
 
 
-def parse(**options: str) -> SourceOptions:
+def parse(**options):
     given = {name.replace("_", "."): value for name, value in options.items()}
     if not {"subscribe", "subscribepattern", "assign"} & {name.lower() for name in given}:
         given["subscribe"] = "t"
     return parsing.parse({"path": "/log", **given})
 
 
-def test_defaults() -> None:
+def test_defaults():
     options = parse()
     assert options == SourceOptions((Path("/log"),), TopicNames(("t",)), parsing.COLUMNS[:-1])
     assert options.fail_on_data_loss
 
 
-def test_names_have_no_case_and_those_for_a_client_are_passed_over() -> None:
+def test_names_have_no_case_and_those_for_a_client_are_passed_over():
     options = parse(
         SUBSCRIBE=" b, a,,b ", INCLUDEheaders="TRUE", kafka_bootstrap_servers="x:9092", groupIdPrefix="g",
         kafka_security_protocol="SSL", failondataloss="false", minPartitions="7", maxRecordsPerPartition="8",
@@ -53,7 +53,7 @@ def test_names_have_no_case_and_those_for_a_client_are_passed_over() -> None:
     )
 
 
-def test_columns_of_a_table_in_the_catalog() -> None:
+def test_columns_of_a_table_in_the_catalog():
     """What CREATE TABLE asks: Spark passes no option on to the queries, so only those about columns are allowed."""
     created = {"provider": "kafkafs", "owner": "me"}
     assert parsing.columns_of(created) == parsing.COLUMNS[:-1]
@@ -64,7 +64,7 @@ def test_columns_of_a_table_in_the_catalog() -> None:
             parsing.columns_of({**created, name: value})
 
 
-def test_what_is_read() -> None:
+def test_what_is_read():
     assert parse(assign='{"b":[1,0],"a":[3]}').chosen == Partitions(
         (TopicPartition("a", 3), TopicPartition("b", 0), TopicPartition("b", 1))
     )
@@ -73,17 +73,17 @@ def test_what_is_read() -> None:
     assert chosen.pattern.pattern == "order.*"
 
 
-def test_columns() -> None:
+def test_columns():
     assert parse(columns="value").columns == ("value",)
     assert parse(columns=" Offset , headers,key", includeHeaders="false").columns == ("offset", "headers", "key")
 
 
 @pytest.mark.parametrize("name", ["isolation.level", "kafka.isolation.level"])
-def test_isolation(name: str) -> None:
+def test_isolation(name):
     assert parse(**{name: "READ_COMMITTED"}).isolation is Isolation.READ_COMMITTED
 
 
-def test_bounds_and_which_of_several_counts() -> None:
+def test_bounds_and_which_of_several_counts():
     by_offset = {"startingOffsets": '{"t":{"0":5,"1":-1}}', "endingOffsets": "Latest"}
     options = parse(**by_offset)
     assert options.starting == Bound({TopicPartition("t", 0): 5, TopicPartition("t", 1): LATEST})
@@ -146,13 +146,13 @@ def test_bounds_and_which_of_several_counts() -> None:
         ({"isolation.level": "read_committed", "kafka.isolation.level": "read_uncommitted"}, "differ"),
     ],
 )
-def test_wrong_options(options: dict[str, str], error: str) -> None:
+def test_wrong_options(options, error):
     with pytest.raises(InvalidOption) as caught:
         parse(**options)
     assert error in str(caught.value)
 
 
-def test_nothing_says_what_is_read() -> None:
+def test_nothing_says_what_is_read():
     with pytest.raises(InvalidOption, match="exactly one of the options subscribe, subscribePattern, assign"):
         parsing.parse({"path": "/log"})
 
@@ -169,5 +169,5 @@ def test_nothing_says_what_is_read() -> None:
         ({"path": "x:y"}, [str(Path("x:y").absolute())]),
     ],
 )
-def test_where_the_logs_are(given: dict[str, str], paths: list[str]) -> None:
+def test_where_the_logs_are(given, paths):
     assert [str(path) for path in parsing.parse({"subscribe": "t", **given}).paths] == paths

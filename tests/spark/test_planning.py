@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from kafkafs.arrow.log_dirs import open_log_dirs
@@ -12,25 +10,24 @@ from kafkafs.spark import ranges
 from kafkafs.spark.options import parse
 from kafkafs.spark.ranges import DataLoss, LogRange, batch_ranges, plan
 from storage.log.log_dir import LogDir
-from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
-from tests.support.builders import ROLL, Batch, Partition, PartitionSpec, build_log_dir, many
+from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
 from tests.support.fixtures import FIXTURES, requires_fixtures
 
 
-def snapshots(path: Path, *partitions: PartitionSpec) -> list[LogSnapshot]:
+def snapshots(path, *partitions):
     build_log_dir(path, {"t": list(partitions)})
     log_dir = LogDir.open_read_only(path)
     return [log_dir.log(TopicPartition("t", number)).snapshot() for number in range(len(partitions))]
 
 
-def whole(snapshot: LogSnapshot) -> LogRange:
+def whole(snapshot):
     return LogRange(snapshot, snapshot.log_start_offset, snapshot.log_end_offset)
 
 
-def covered(tasks: list[tuple[Split, ...]]) -> dict[int, list[tuple[int, int]]]:
+def covered(tasks):
     """By partition: (start, end) of its splits in the order of the tasks, adjacent ones joined."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    found = {}
     for split in (split for task in tasks for split in task):
         assert split.start_offset < split.end_offset
         spans = found.setdefault(split.tp.partition, [])
@@ -42,15 +39,15 @@ def covered(tasks: list[tuple[Split, ...]]) -> dict[int, list[tuple[int, int]]]:
 
 
 @pytest.fixture
-def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_tasks(monkeypatch):
     monkeypatch.setattr(ranges, "LEAST_TASK_BYTES", 1)
 
 
-def indexed(batches: int) -> Partition:
+def indexed(batches):
     return Partition([Batch(many(10, 100)) for _ in range(batches)], index_interval_bytes=1)
 
 
-def test_a_log_is_a_task_of_its_own_where_there_are_as_many_cores(tmp_path: Path) -> None:
+def test_a_log_is_a_task_of_its_own_where_there_are_as_many_cores(tmp_path):
     logs = snapshots(tmp_path, [b"one", b"two"], [b"three"], [])
     tasks = plan(map(whole, logs), cores=2, separate=True)
     assert [[split.tp.partition for split in task] for task in tasks] == [[0], [1]]
@@ -59,7 +56,7 @@ def test_a_log_is_a_task_of_its_own_where_there_are_as_many_cores(tmp_path: Path
 
 
 @pytest.mark.usefixtures("small_tasks")
-def test_tasks_of_equal_size_cut_behind_batches(tmp_path: Path) -> None:
+def test_tasks_of_equal_size_cut_behind_batches(tmp_path):
     logs = snapshots(tmp_path, indexed(200), indexed(3), indexed(77))
     tasks = plan(map(whole, logs), cores=2)
     assert covered(tasks) == {0: [(0, 2000)], 1: [(0, 30)], 2: [(0, 770)]}
@@ -72,7 +69,7 @@ def test_tasks_of_equal_size_cut_behind_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_tasks")
-def test_segments_are_cut_where_there_is_no_index(tmp_path: Path) -> None:
+def test_segments_are_cut_where_there_is_no_index(tmp_path):
     items = [item for _ in range(6) for item in (Batch(many(10)), ROLL)]
     logs = snapshots(tmp_path, Partition(items))
     for path in (tmp_path / "t-0").glob("*.index"):
@@ -84,20 +81,20 @@ def test_segments_are_cut_where_there_is_no_index(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_tasks")
 @pytest.mark.parametrize(("start", "end"), [(0, 60), (7, 8), (15, 42), (20, 40), (59, 60)])
-def test_part_of_a_log(tmp_path: Path, start: int, end: int) -> None:
+def test_part_of_a_log(tmp_path, start, end):
     items = [item for _ in range(6) for item in (Batch(many(5)), Batch(many(5)), ROLL)]
     (log,) = snapshots(tmp_path, Partition(items, index_interval_bytes=1))
     assert covered(plan([LogRange(log, start, end)], cores=2)) == {0: [(start, end)]}
 
 
-def test_a_segment_costs_its_own_bytes_only(tmp_path: Path) -> None:
+def test_a_segment_costs_its_own_bytes_only(tmp_path):
     items = [item for _ in range(6) for item in (Batch(many(50)), ROLL)]
     (log,) = snapshots(tmp_path, Partition(items))
     ((split,),) = plan([LogRange(log, 100, 150)], cores=2)
     assert split == Split(log.tp, 100, 150, log.segments[2].size)
 
 
-def test_least_tasks(tmp_path: Path) -> None:
+def test_least_tasks(tmp_path):
     logs = snapshots(tmp_path, [Batch(many(100))], [Batch(many(11))])
     tasks = plan(map(whole, logs), cores=2, least_tasks=7)
     assert covered(tasks) == {0: [(0, 100)], 1: [(0, 11)]}
@@ -106,7 +103,7 @@ def test_least_tasks(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_tasks")
-def test_most_records(tmp_path: Path) -> None:
+def test_most_records(tmp_path):
     logs = snapshots(tmp_path, indexed(40), indexed(3))
     tasks = plan(map(whole, logs), cores=1, most_records=33)
     assert covered(tasks) == {0: [(0, 400)], 1: [(0, 30)]}
@@ -114,7 +111,7 @@ def test_most_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_tasks")
-def test_an_index_that_lies_costs_balance_only(tmp_path: Path) -> None:
+def test_an_index_that_lies_costs_balance_only(tmp_path):
     logs = snapshots(tmp_path, indexed(50))
     index = next((tmp_path / "t-0").glob("*.index"))
     entries = len(index.read_bytes()) // 8
@@ -125,14 +122,14 @@ def test_an_index_that_lies_costs_balance_only(tmp_path: Path) -> None:
 # Which offsets a query reads of a log whose beginning is in tiered storage.
 
 
-def _ranges(**options: str) -> list[tuple[int, int]]:
+def _ranges(**options):
     path = str(FIXTURES / "tiered" / "log")
     chosen = parse({"path": path, "assign": '{"cut":[0]}', **options})
     return [(one.start_offset, one.end_offset) for one in batch_ranges(open_log_dirs(chosen.paths), chosen)]
 
 
 @requires_fixtures
-def test_messages_in_tiered_storage_are_lost_unless_that_is_allowed() -> None:
+def test_messages_in_tiered_storage_are_lost_unless_that_is_allowed():
     with pytest.raises(DataLoss, match=r"517 to 723 .* in tiered storage"):
         _ranges()
     with pytest.raises(DataLoss, match=r"600 to 723 .* in tiered storage"):

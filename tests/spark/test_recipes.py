@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.support.builders import ROLL, Batch, build_log_dir
 from tests.support.commands import output_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 pytestmark = pytest.mark.spark
 
@@ -23,17 +23,17 @@ SPARK_MD = Path(__file__).resolve().parents[2] / "kafkafs" / "spark" / "SPARK.md
 HOUR_MS = 3_600_000
 
 
-def run_recipe(number: int, spark: SparkSession, log_dir: Path, output: Path) -> dict[str, Any]:
+def run_recipe(number, spark, log_dir, output):
     """The variables of the recipe, which reads `log_dir` and writes to `output`."""
     recipes = SPARK_MD.read_text().partition("## Recipes\n")[2]
     code = re.findall(r"```python\n(.*?)```", recipes, re.DOTALL)[number]
     assert 3 <= len(code.strip().splitlines()) <= 10
-    variables: dict[str, Any] = {"spark": spark}
+    variables = {"spark": spark}
     exec(code.replace("/var/lib/kafka", str(log_dir)).replace("latest-clicks", str(output)), variables)
     return variables
 
 
-def test_the_last_message_of_every_key(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_last_message_of_every_key(spark, tmp_path):
     """The rows are those of `cat --latest`."""
     updates = [
         Batch([Record(b"a", b"1"), Record(b"b", b"1"), Record(None, b"no key"), Record(b"c", b"1")]),
@@ -52,7 +52,7 @@ def test_the_last_message_of_every_key(spark: SparkSession, tmp_path: Path) -> N
     assert [row.topic for row in rows] == ["clicks"] * 4
 
 
-def test_messages_by_topic_and_hour(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_by_topic_and_hour(spark, tmp_path, capsys):
     timestamps = {"a": [0, HOUR_MS - 1, HOUR_MS, 5 * HOUR_MS], "b": [HOUR_MS, HOUR_MS + 1]}
     topics = {
         topic: [[Batch([Record(None, b"x", (), timestamp) for timestamp in times])]]

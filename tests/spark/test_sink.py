@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -31,16 +30,13 @@ expr, udf = (getattr(pytest.importorskip("pyspark.sql.functions"), name) for nam
 PySparkException = pytest.importorskip("pyspark.errors").PySparkException
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from kafkafs.spark.sink import StagedMessage
-    from storage.files.commit_ledger import PendingCommit
+    pass
 
 Message = tuple[bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Iterator[Path]:
+def logs(tmp_path):
     """A log directory with the topics t (three partitions) and u; at the end it must be sound, without staged files."""
     path = tmp_path / "logs"
     owned = OwnedDir.open(path, Opening(create=True))
@@ -53,25 +49,25 @@ def logs(tmp_path: Path) -> Iterator[Path]:
     assert not (path / ".lock").exists()
 
 
-def staged_files(path: Path) -> list[Path]:
+def staged_files(path):
     return list(path.rglob("*" + names.STAGED_SUFFIX))
 
 
-def messages(path: Path, topic: str, partition: int) -> list[Message]:
+def messages(path, topic, partition):
     snapshot = LogDir.open_read_only(path).log(TopicPartition(topic, partition)).snapshot()
-    found: list[Message] = []
+    found = []
     for block in read_range(snapshot, 0):
         assert block.damage is None
         found += [(block.key(row), block.value(row), block.headers(row)) for row in range(len(block))]
     return found
 
 
-def write(frame: DataFrame, path: Path, **options: object) -> None:
+def write(frame, path, **options):
     texts = {name: str(value) for name, value in options.items()}
     frame.write.format("kafkafs").mode("append").options(**texts).save(str(path))
 
 
-def test_columns_and_partitions(spark: SparkSession, logs: Path) -> None:
+def test_columns_and_partitions(spark, logs):
     rows = [(f"k{n}", f"v{n}".encode(), None if n % 2 else [("h", b"x"), ("n", None)]) for n in range(200)]
     frame = spark.createDataFrame(rows, "key string, value binary, headers array<struct<key: string, value: binary>>")
     write(frame.repartition(3), logs, topic="t")
@@ -85,7 +81,7 @@ def test_columns_and_partitions(spark: SparkSession, logs: Path) -> None:
         assert wanted
 
 
-def test_order_within_a_task_and_topics_and_partitions_by_row(spark: SparkSession, logs: Path) -> None:
+def test_order_within_a_task_and_topics_and_partitions_by_row(spark, logs):
     rows = [("t" if n % 3 else "u", n % 2 if n % 3 else None, "k", f"{n:05d}") for n in range(300)]
     frame = spark.createDataFrame(rows, "topic string, partition int, key string, value string").coalesce(1)
     write(frame.selectExpr("*", "1 AS ignored", "current_timestamp() AS timestamp"), logs)
@@ -94,7 +90,7 @@ def test_order_within_a_task_and_topics_and_partitions_by_row(spark: SparkSessio
         assert [value for _, value, _ in messages(logs, topic, partition)] == wanted
 
 
-def test_a_column_of_timestamps(spark: SparkSession, logs: Path) -> None:
+def test_a_column_of_timestamps(spark, logs):
     """A copied topic keeps its timestamps; a message without one gets the current time."""
     rows = [(f"v{n}", None if n == 3 else START_MS + n) for n in range(8)]
     frame = spark.createDataFrame(rows, "value string, ms bigint").coalesce(1)
@@ -111,7 +107,7 @@ def test_a_column_of_timestamps(spark: SparkSession, logs: Path) -> None:
 
 
 @pytest.mark.parametrize(("given", "found"), [({}, 0), ({"kafka.compression.type": "zstd"}, 4)])
-def test_compression_as_a_producer_would(spark: SparkSession, logs: Path, given: dict[str, str], found: int) -> None:
+def test_compression_as_a_producer_would(spark, logs, given, found):
     """The option counts if the topic leaves the codec to producers; otherwise the topic's codec does."""
     owned = OwnedDir.open(logs)
     owned.create_topic("gzipped", 1, {"compression.type": "gzip"})
@@ -125,7 +121,7 @@ def test_compression_as_a_producer_would(spark: SparkSession, logs: Path, given:
         assert int(block.table.codec[0]) == codec
 
 
-REFUSED: list[tuple[Callable[[SparkSession], DataFrame], dict[str, object], str]] = [
+REFUSED = [
     (lambda spark: spark.range(1).selectExpr("'x' AS value"), {}, "topic option required when no 'topic' attribute"),
     (lambda spark: spark.range(1).selectExpr("'x' AS key"), {"topic": "t"}, "Required attribute 'value' not found"),
     (
@@ -158,7 +154,7 @@ REFUSED: list[tuple[Callable[[SparkSession], DataFrame], dict[str, object], str]
 
 
 @pytest.mark.parametrize("number", range(len(REFUSED)))
-def test_what_is_refused(spark: SparkSession, logs: Path, number: int) -> None:
+def test_what_is_refused(spark, logs, number):
     """Nothing is written, not even the messages that other tasks had staged."""
     make, options, error = REFUSED[number]
     with pytest.raises(PySparkException, match=error):
@@ -166,7 +162,7 @@ def test_what_is_refused(spark: SparkSession, logs: Path, number: int) -> None:
     assert [messages(logs, "t", partition) for partition in range(3)] == [[], [], []]
 
 
-def test_only_appending(spark: SparkSession, logs: Path) -> None:
+def test_only_appending(spark, logs):
     frame = spark.range(1).selectExpr("'x' AS value")
     with pytest.raises(PySparkException, match="use mode append"):
         frame.write.format("kafkafs").mode("overwrite").option("topic", "t").save(str(logs))
@@ -175,7 +171,7 @@ def test_only_appending(spark: SparkSession, logs: Path) -> None:
 
 
 @requires_fuse
-def test_a_directory_that_a_mount_serves_is_refused_by_name(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+def test_a_directory_that_a_mount_serves_is_refused_by_name(spark, logs, tmp_path):
     """A mount that may write holds the lock as long as it runs; a read-only mount does not."""
     frame = spark.range(1).selectExpr("'x' AS value")
     with mounted(logs, tmp_path / "mnt", write=True) as mount:
@@ -189,7 +185,7 @@ def test_a_directory_that_a_mount_serves_is_refused_by_name(spark: SparkSession,
     assert sorted(b"".join(texts).splitlines()) == [b"a line", b"x"]
 
 
-def test_partitions_with_replicas_take_force(spark: SparkSession, tmp_path: Path) -> None:
+def test_partitions_with_replicas_take_force(spark, tmp_path):
     """A leader elsewhere would truncate what is appended to a stopped broker's log."""
     records = metadata_records("t", 2, replicas=[1, 2, 3])
     path = build_log_dir(tmp_path / "logs", {"t": [[b"old"], [b"old"]], "__cluster_metadata": [records]}).path
@@ -204,7 +200,7 @@ def test_partitions_with_replicas_take_force(spark: SparkSession, tmp_path: Path
     assert not verify_log_dir(path)
 
 
-def test_one_task_of_two_that_fails(spark: SparkSession, logs: Path) -> None:
+def test_one_task_of_two_that_fails(spark, logs):
     """The other task has staged its messages, or still does so when Spark gives up the write: what it stages after that
     remains, and is never committed."""
     frame = spark.range(0, 40_000, 1, 2).selectExpr(
@@ -223,7 +219,7 @@ def test_one_task_of_two_that_fails(spark: SparkSession, logs: Path) -> None:
         file.unlink()
 
 
-def test_a_worker_lost_in_the_middle_of_a_write(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+def test_a_worker_lost_in_the_middle_of_a_write(spark, logs, tmp_path):
     """Spark repeats the task; what the lost attempt had staged is never committed, and is removed after a week."""
     killed = str(tmp_path / "killed")
 
@@ -255,7 +251,7 @@ def test_a_worker_lost_in_the_middle_of_a_write(spark: SparkSession, logs: Path,
         orphan.unlink()
 
 
-def _kill_one_that_stages(logs: Path, killed: Path, ended: Event) -> None:
+def _kill_one_that_stages(logs, killed, ended):
     """Kills a worker that has a staged file of `logs` open (one of another test may still be running), and then makes
     the file `killed`."""
     while not ended.wait(0.02):
@@ -268,11 +264,11 @@ def _kill_one_that_stages(logs: Path, killed: Path, ended: Event) -> None:
                     return
 
 
-def test_a_write_that_comes_again_under_its_version(spark: SparkSession, logs: Path) -> None:
+def test_a_write_that_comes_again_under_its_version(spark, logs):
     """It is written once, as by Delta; versions ascend, separately for each application; other rows are an error."""
     frame = spark.range(20).selectExpr("cast(id AS string) AS key", "cast(id AS string) AS value")
 
-    def total() -> int:
+    def total():
         return sum(len(messages(logs, "t", partition)) for partition in range(3))
 
     for version, wanted in ((0, 20), (0, 20), (7, 40), (7, 40), (0, 40)):
@@ -288,9 +284,7 @@ def test_a_write_that_comes_again_under_its_version(spark: SparkSession, logs: P
     assert not staged_files(logs)
 
 
-def test_a_write_that_was_killed_in_its_commit_and_is_run_again(
-    spark: SparkSession, logs: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_write_that_was_killed_in_its_commit_and_is_run_again(spark, logs, caplog):
     """The next opening completes it: with a version messages are written once, without one twice, with a warning."""
     from kafkafs.spark.sink import batch_writer
 
@@ -307,12 +301,12 @@ def test_a_write_that_was_killed_in_its_commit_and_is_run_again(
         assert sum(len(messages(logs, "t", partition)) for partition in range(3)) == again
 
 
-def _begin(logs: Path, told: StagedMessage) -> None:
+def _begin(logs, told):
     """Leaves on disk what a commit leaves that is killed before it has appended anything."""
     owned = OwnedDir.open(logs)
     begun = []
 
-    def killed(owned: OwnedDir, commit: PendingCommit, shares: object) -> None:
+    def killed(owned, commit, shares):
         begun.append(commit)
         raise Killed
 
@@ -328,7 +322,7 @@ class Killed(Exception):
     """Raised instead of ending the process."""
 
 
-def test_options_are_checked() -> None:
+def test_options_are_checked():
     from kafkafs.spark.sink import parse
 
     with pytest.raises(InvalidOption, match="no log directory"):

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +30,7 @@ from tests.support.waiting import wait_for
 StreamingQueryException = pytest.importorskip("pyspark.errors").StreamingQueryException
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 DRIVER = Path(__file__).with_name("streaming_driver.py")
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,13 +39,13 @@ BATCHES = 3  # that come each round
 PARTITIONS = 3
 
 
-def made(path: Path, topic: str, partitions: int) -> None:
+def made(path, topic, partitions):
     owned = OwnedDir.open(path, Opening(create=True))
     owned.create_topic(topic, partitions, {"segment.bytes": "60000"})
     assert owned.close().clean
 
 
-def appended(path: Path, first: int, count: int) -> None:
+def appended(path, first, count):
     """Messages with their numbers as values, to the two partitions of `in`."""
     owned = OwnedDir.open(path)
     for partition in range(2):
@@ -60,7 +59,7 @@ def appended(path: Path, first: int, count: int) -> None:
     assert owned.close().clean
 
 
-def values(path: Path) -> list[int]:
+def values(path):
     """What a reader sees in `out`, in order within each partition; damaged or incomplete batches are an error."""
     log_dir = LogDir.open_read_only(path)
     found = []
@@ -72,30 +71,30 @@ def values(path: Path) -> list[int]:
     return found
 
 
-def _started(place: Path, _batch: int) -> bool:
+def _started(place, _batch):
     return b"query started" in (place / "driver.log").read_bytes()
 
 
-def _planned(place: Path, batch: int) -> bool:
+def _planned(place, batch):
     return (place / "checkpoint" / "offsets" / str(batch)).exists()
 
 
-def _staged(place: Path, batch: int) -> bool:
+def _staged(place, batch):
     return _planned(place, batch) and any((place / "sink").rglob("*" + names.STAGED_SUFFIX))
 
 
-def _committed(place: Path, batch: int) -> bool:
+def _committed(place, batch):
     written = commit_ledger.read(place / "sink")
     return any(query.batch >= batch for query in written.queries.values())
 
 
 # When a driver is killed: what it has done, and in which of the micro-batches that the round brings.
-MOMENTS: list[tuple[Callable[[Path, int], bool], int]] = [(_started, 0), (_planned, 1), (_staged, 1), (_committed, 1)]
+MOMENTS = [(_started, 0), (_planned, 1), (_staged, 1), (_committed, 1)]
 
 
 @new_spark
 @pytest.mark.timeout(480 + 180 * len(MOMENTS))
-def test_a_killed_query_writes_each_message_once(tmp_path: Path) -> None:
+def test_a_killed_query_writes_each_message_once(tmp_path):
     """Each round adds messages and kills the driver, its JVM and its workers at another moment; the next round
     continues. Meanwhile a reader never sees a message twice, or only a part of a partition's micro-batch."""
     made(tmp_path / "source", "in", 2)
@@ -124,9 +123,9 @@ def test_a_killed_query_writes_each_message_once(tmp_path: Path) -> None:
     assert not list((tmp_path / "sink").rglob("*" + names.STAGED_SUFFIX))
 
 
-def _check_order(path: Path, partition: int) -> None:
+def _check_order(path, partition):
     """Each key's messages are in the order of the source."""
-    last: dict[bytes | None, int] = {}
+    last = {}
     for block in read_range(LogDir.open_read_only(path).log(TopicPartition("out", partition)).snapshot(), 0):
         for row in range(len(block)):
             key, value = block.key(row), int(bytes(block.value(row) or b""))
@@ -135,7 +134,7 @@ def _check_order(path: Path, partition: int) -> None:
 
 
 @contextmanager
-def _driver(place: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _driver(place):
     """A driver in a new session, which writes its output to `driver.log`. At the end it is killed if it still runs."""
     with (place / "driver.log").open("wb") as log:
         driver = subprocess.Popen(
@@ -154,17 +153,17 @@ def _driver(place: Path) -> Iterator[subprocess.Popen[bytes]]:
             driver.wait()
 
 
-def _wait_for(reached: Callable[[Path, int], bool], batch: int, driver: subprocess.Popen[bytes], place: Path) -> None:
+def _wait_for(reached, batch, driver, place):
     """Returns when the driver has done that in the micro-batch; fails if the driver ends before."""
 
-    def done() -> bool:
+    def done():
         assert driver.poll() is None, (place / "driver.log").read_text()
         return reached(place, batch)
 
     wait_for(f"{reached.__name__} of batch {batch}", done)
 
 
-def test_a_checkpoint_that_is_put_back_and_plans_other_batches(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_put_back_and_plans_other_batches(spark, tmp_path):
     """If the batch were silently dropped, its additional rows would be lost."""
     made(tmp_path / "source", "in", 2)
     made(tmp_path / "sink", "out", PARTITIONS)
@@ -183,5 +182,5 @@ def test_a_checkpoint_that_is_put_back_and_plans_other_batches(spark: SparkSessi
     assert sorted(values(tmp_path / "sink")) == list(range(3 * BATCH))
 
 
-def _run(spark: SparkSession, place: Path) -> None:
+def _run(spark, place):
     run_to_end(lambda: copying(spark, place, BATCH), 120)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +17,8 @@ from storage.directory.owned_dir import OwnedDir
 from storage.format.block import Record
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, BuiltLogDir, abort, build_log_dir, many
-from tests.support.fixtures import READ_COMMITTED, READ_UNCOMMITTED, Golden, GoldenCase, golden_cases, requires_fixtures
+from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, abort, build_log_dir, many
+from tests.support.fixtures import READ_COMMITTED, READ_UNCOMMITTED, Golden, golden_cases, requires_fixtures
 
 spark_partition_id = pytest.importorskip("pyspark.sql.functions").spark_partition_id
 PythonException = pytest.importorskip("pyspark.errors").PythonException
@@ -27,22 +26,21 @@ cloudpickle = pytest.importorskip("pyspark.cloudpickle")
 data_source_for = pytest.importorskip("kafkafs.spark.data_source").data_source_for
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, Row, SparkSession
+    pass
 
 DAMAGED = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}  # the consumer fails there, and so do we
 KINDS = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 
 
-def read(spark: SparkSession, path: Path, **options: object) -> DataFrame:
+def read(spark, path, **options):
     """`options`: with _ for the dots."""
     texts = {name.replace("_", "."): str(value) for name, value in options.items()}
     return spark.read.format("kafkafs").options(**texts).load(str(path))
 
 
-def records(table: pa.Table) -> dict[TopicPartition, list[Golden]]:
+def records(table):
     """The rows by partition, in the order of the table."""
-    found: dict[TopicPartition, list[Golden]] = defaultdict(list)
+    found = defaultdict(list)
     columns = table.set_column(5, "timestamp", table.column("timestamp").cast("int64")).to_pydict()
     headers = columns.pop("headers")
     for row, values in enumerate(zip(*columns.values(), strict=True)):
@@ -60,8 +58,8 @@ def records(table: pa.Table) -> dict[TopicPartition, list[Golden]]:
 SOME = ("codecs", "transactions", "v0")
 
 
-def by_fixture() -> Iterator[pytest.param]:
-    cases: dict[tuple[str, str], list[GoldenCase]] = defaultdict(list)
+def by_fixture():
+    cases = defaultdict(list)
     for case in golden_cases():
         if case.fixture in SOME:
             cases[case.fixture, case.isolation].append(case)
@@ -69,15 +67,15 @@ def by_fixture() -> Iterator[pytest.param]:
         yield pytest.param(several, id=f"{fixture}-{isolation}")
 
 
-def assigned(partitions: Iterable[TopicPartition]) -> str:
-    topics: dict[str, list[int]] = defaultdict(list)
+def assigned(partitions):
+    topics = defaultdict(list)
     for tp in partitions:
         topics[tp.topic].append(tp.partition)
     return json.dumps(topics)
 
 
 @pytest.mark.parametrize("cases", list(by_fixture()))
-def test_fixtures_read_as_their_golden_files(spark: SparkSession, cases: list[GoldenCase]) -> None:
+def test_fixtures_read_as_their_golden_files(spark, cases):
     wanted = {TopicPartition(case.topic, case.partition): case for case in cases}
     frame = read(
         spark, cases[0].log_dir, assign=assigned(wanted), includeHeaders=True, kafka_isolation_level=cases[0].isolation
@@ -90,7 +88,7 @@ def test_fixtures_read_as_their_golden_files(spark: SparkSession, cases: list[Go
 
 @requires_fixtures
 @pytest.mark.parametrize("topic", sorted(DAMAGED))
-def test_a_corrupt_batch_fails_the_query_or_is_skipped(spark: SparkSession, topic: str) -> None:
+def test_a_corrupt_batch_fails_the_query_or_is_skipped(spark, topic):
     (case,) = (case for case in golden_cases() if case.topic == topic and case.isolation == READ_UNCOMMITTED)
     error = r"storage.errors.(UnsupportedFormat|CorruptBatch): .*\.log: .* at position"
     with pytest.raises(PythonException, match=error):
@@ -103,22 +101,22 @@ def test_a_corrupt_batch_fails_the_query_or_is_skipped(spark: SparkSession, topi
 
 
 @pytest.fixture
-def built(tmp_path: Path) -> BuiltLogDir:
+def built(tmp_path):
     """Two partitions of 30 and 10 messages in segments of 10; `other` has transactions."""
     items = [Batch(many(10)), ROLL, Batch(many(10)), ROLL, Batch(many(10))]
     transactions = [Batch(many(3), producer_id=7, transactional=True), abort(7), Batch(many(2))]
     return build_log_dir(tmp_path / "log", {"t": [items, [Batch(many(10))]], "other": [transactions]}, broker=False)
 
 
-def offsets(frame: DataFrame) -> dict[int, list[int]]:
+def offsets(frame):
     """The offsets by partition, in the order of the rows."""
-    found: dict[int, list[int]] = defaultdict(list)
+    found = defaultdict(list)
     for partition, offset in frame.select("partition", "offset").collect():
         found[partition].append(offset)
     return found
 
 
-def test_filters_of_one_frame_do_not_meet(spark: SparkSession, built: BuiltLogDir) -> None:
+def test_filters_of_one_frame_do_not_meet(spark, built):
     """This fails if filters are pushed to a Python source (pyspark 4.2, 4.3): a filter stays for the next query."""
     frame = read(spark, built.path, subscribe="t")
     first, second = frame.filter("partition = 0 and offset < 5"), frame.filter("partition = 1")
@@ -127,7 +125,7 @@ def test_filters_of_one_frame_do_not_meet(spark: SparkSession, built: BuiltLogDi
     assert frame.count() == 40
 
 
-def test_a_frame_is_a_snapshot_from_its_first_action_on(spark: SparkSession, built: BuiltLogDir) -> None:
+def test_a_frame_is_a_snapshot_from_its_first_action_on(spark, built):
     frame, later = (read(spark, built.path, subscribe="t") for _ in range(2))
     narrow = frame.filter("partition = 1")
     assert frame.count() == 40
@@ -140,7 +138,7 @@ def test_a_frame_is_a_snapshot_from_its_first_action_on(spark: SparkSession, bui
 
 
 @pytest.fixture
-def catalog(spark: SparkSession) -> Iterator[str]:
+def catalog(spark):
     """The name of a table in the session's catalog; `readers` is the name of a view, dropped with it."""
     spark.sql("CREATE TABLE messages USING kafkafs")
     yield "messages"
@@ -148,9 +146,7 @@ def catalog(spark: SparkSession) -> Iterator[str]:
     spark.sql("DROP TABLE messages")
 
 
-def test_a_view_of_a_table_is_planned_anew_for_each_query(
-    spark: SparkSession, built: BuiltLogDir, catalog: str
-) -> None:
+def test_a_view_of_a_table_is_planned_anew_for_each_query(spark, built, catalog):
     spark.sql(f"CREATE TEMPORARY VIEW readers AS SELECT * FROM {catalog} WITH (path '{built.path}', subscribe 't')")
     assert spark.table("readers").count() == 40
     owned = OwnedDir.open(built.path)
@@ -164,7 +160,7 @@ def test_a_view_of_a_table_is_planned_anew_for_each_query(
     assert not verify_log_dir(built.path)
 
 
-def test_a_table_without_its_options(spark: SparkSession, built: BuiltLogDir, catalog: str) -> None:
+def test_a_table_without_its_options(spark, built, catalog):
     with pytest.raises(Exception, match=r"no log directory: .*in WITH \(path 'LOGDIR'"):
         spark.sql(f"SELECT * FROM {catalog}").collect()
     with pytest.raises(Exception, match="expected columns value, found key, value, topic"):
@@ -173,7 +169,7 @@ def test_a_table_without_its_options(spark: SparkSession, built: BuiltLogDir, ca
         spark.sql(f"CREATE TABLE other USING kafkafs OPTIONS (path '{built.path}', subscribe 't')")
 
 
-def test_columns_and_the_schema(spark: SparkSession, built: BuiltLogDir) -> None:
+def test_columns_and_the_schema(spark, built):
     frame = read(spark, built.path, subscribe="t", columns="offset,value")
     assert frame.columns == ["offset", "value"]
     assert frame.agg({"offset": "sum"}).collect() == [(30 * 29 // 2 + 45,)]
@@ -182,7 +178,7 @@ def test_columns_and_the_schema(spark: SparkSession, built: BuiltLogDir) -> None
         spark.read.format("kafkafs").schema("value STRING").option("subscribe", "t").load(str(built.path)).count()
 
 
-def test_ranges(spark: SparkSession, built: BuiltLogDir) -> None:
+def test_ranges(spark, built):
     span = {"startingOffsets": '{"t":{"0":10,"1":-2}}', "endingOffsets": '{"t":{"0":20,"1":3}}'}
     assert offsets(read(spark, built.path, subscribe="t", **span)) == {0: list(range(10, 20)), 1: [0, 1, 2]}
     times = {"startingTimestamp": START_MS + 7 * STEP_MS, "endingTimestamp": START_MS + 9 * STEP_MS}
@@ -193,7 +189,7 @@ def test_ranges(spark: SparkSession, built: BuiltLogDir) -> None:
     assert (nothing.count(), nothing.rdd.getNumPartitions()) == (0, 1)
 
 
-def test_tasks(spark: SparkSession, built: BuiltLogDir) -> None:
+def test_tasks(spark, built):
     whole = read(spark, built.path, subscribe="t")
     assert whole.rdd.getNumPartitions() == 2, "a partition each, for the session has as many cores"
     many_tasks = read(spark, built.path, subscribe="t", minPartitions=4)
@@ -218,24 +214,24 @@ def test_tasks(spark: SparkSession, built: BuiltLogDir) -> None:
         ({"subscribe": "other", "endingOffsets": '{"other":{"0":9}}'}, "no messages 6 to 8: the log ends at 6"),
     ],
 )
-def test_wrong_options(spark: SparkSession, built: BuiltLogDir, options: dict[str, str], error: str) -> None:
+def test_wrong_options(spark, built, options, error):
     with pytest.raises(Exception, match=error):
         read(spark, built.path, **options).count()
 
 
 @pytest.fixture
-def long(tmp_path: Path) -> BuiltLogDir:
+def long(tmp_path):
     """Six segments, each larger than an Arrow batch and than the buffers of the sockets between Python and Spark."""
     items = [item for _ in range(6) for item in (Batch(many(rows.MOST_ROWS, 150)), ROLL)]
     return build_log_dir(tmp_path / "log", {"t": [items]}, broker=False)
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_retention_during_a_read(spark: SparkSession, long: BuiltLogDir, fail: bool) -> None:
+def test_retention_during_a_read(spark, long, fail):
     log = long["t", 0]
     removed = [str(path) for index in range(5) for path in log.path.glob(f"{log.log(index).stem}.*")]
 
-    def retain(found: Iterator[Row]) -> Iterator[int]:
+    def retain(found):
         for row in found:
             for path in removed:
                 Path(path).unlink(missing_ok=True)
@@ -256,7 +252,7 @@ def test_retention_during_a_read(spark: SparkSession, long: BuiltLogDir, fail: b
     assert not verify_log_dir(long.path)
 
 
-def test_the_number_of_cores_travels_with_the_data_source(spark: SparkSession) -> None:
+def test_the_number_of_cores_travels_with_the_data_source(spark):
     """The processes that plan have no Spark context that knows it."""
     registered = data_source_for(spark)
     assert registered.cores == spark.sparkContext.defaultParallelism == 2

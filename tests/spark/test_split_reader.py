@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -15,17 +14,16 @@ from storage.errors import SegmentGone
 from storage.files import partition_metadata
 from storage.files.log_file import LogFile
 from storage.files.names import PARTITION_METADATA
-from storage.format.block import BatchDamage
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.types import Isolation, OffsetRange, TopicPartition
-from tests.support.builders import ROLL, Batch, BuiltPartition, Partition, build_log_dir, many
+from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
 
 TP = TopicPartition("t", 0)
 
 
 @pytest.fixture
-def built(tmp_path: Path) -> BuiltPartition:
+def built(tmp_path):
     """Six segments of ten messages, in two batches each."""
     items = [item for _ in range(6) for item in (Batch(many(5)), Batch(many(5)), ROLL)][:-1]
     return build_log_dir(tmp_path, {"t": [items]})["t", 0]
@@ -34,9 +32,9 @@ def built(tmp_path: Path) -> BuiltPartition:
 class Reading:
     """Reads a split; returns also the reported losses and damage."""
 
-    def __init__(self, built: BuiltPartition, start: int, end: int) -> None:
-        self.lost: list[tuple[OffsetRange, str]] = []
-        self.damage: list[BatchDamage] = []
+    def __init__(self, built, start, end):
+        self.lost = []
+        self.damage = []
         self._blocks = read_split(
             LogDir.open_read_only(built.path.parent),
             Split(TP, start, end, 0),
@@ -46,27 +44,27 @@ class Reading:
             isolation=Isolation.READ_UNCOMMITTED,
         )
 
-    def next(self) -> list[int]:
+    def next(self):
         return next(self._blocks).offset.tolist()
 
-    def rest(self) -> list[int]:
+    def rest(self):
         return [offset for block in self._blocks for offset in block.offset.tolist()]
 
 
-def remove(built: BuiltPartition, *segments: int) -> None:
+def remove(built, *segments):
     for segment in segments:
         for suffix in (".log", ".index", ".timeindex"):
             built.log(segment).with_suffix(suffix).unlink()
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 60), (0, 1), (7, 8), (13, 42), (59, 60), (20, 20)])
-def test_a_split(built: BuiltPartition, start: int, end: int) -> None:
+def test_a_split(built, start, end):
     reading = Reading(built, start, end)
     assert reading.rest() == list(range(start, end))
     assert not reading.lost
 
 
-def test_retention_before_and_during(built: BuiltPartition) -> None:
+def test_retention_before_and_during(built):
     remove(built, 0)
     reading = Reading(built, 5, 60)
     assert reading.next() == list(range(10, 20))
@@ -76,7 +74,7 @@ def test_retention_before_and_during(built: BuiltPartition) -> None:
     assert reading.lost[1:] == [(OffsetRange(20, 40), "the log begins at 40")]
 
 
-def test_truncation(built: BuiltPartition) -> None:
+def test_truncation(built):
     remove(built, 3, 4, 5)
     reading = Reading(built, 25, 55)
     assert reading.rest() == [25, 26, 27, 28, 29]
@@ -87,13 +85,13 @@ def test_truncation(built: BuiltPartition) -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_the_topic_was_made_again(built: BuiltPartition, tmp_path: Path, begun: bool) -> None:
+def test_the_topic_was_made_again(built, tmp_path, begun):
     """Messages with the same offsets in a new topic of that name are not the planned ones."""
     snapshot = LogDir.open_read_only(built.path.parent).log(TP).snapshot()
     planned = plan([LogRange(snapshot, 5, 45)], cores=1)[0][0]
     assert planned.identity is not None
     split = dataclasses.replace(pickle.loads(pickle.dumps(planned)), end_offset=45)
-    lost: list[tuple[OffsetRange, str]] = []
+    lost = []
     blocks = read_split(
         LogDir.open_read_only(built.path.parent),
         split,
@@ -113,7 +111,7 @@ def test_the_topic_was_made_again(built: BuiltPartition, tmp_path: Path, begun: 
     assert lost == [(OffsetRange(len(read) + 5, 45), "the topic was deleted and created again after planning")]
 
 
-def test_the_partition_is_gone(built: BuiltPartition) -> None:
+def test_the_partition_is_gone(built):
     reading = Reading(built, 0, 60)
     assert reading.next() == list(range(10))
     built.path.rename(built.path.parent / "t-0.0123456789abcdef0123456789abcdef-delete")
@@ -121,7 +119,7 @@ def test_the_partition_is_gone(built: BuiltPartition) -> None:
     assert reading.lost == [(OffsetRange(10, 60), "the partition was removed")]
 
 
-def test_replaced_segments_are_found_again(built: BuiltPartition) -> None:
+def test_replaced_segments_are_found_again(built):
     reading = Reading(built, 0, 60)
     assert reading.next() == list(range(10))
     path = built.log(1)
@@ -132,8 +130,8 @@ def test_replaced_segments_are_found_again(built: BuiltPartition) -> None:
     assert not reading.lost
 
 
-def test_a_file_that_is_never_there_is_an_error(built: BuiltPartition, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(self: LogFile, position: int, size: int, into: bytearray | None = None) -> memoryview:
+def test_a_file_that_is_never_there_is_an_error(built, monkeypatch):
+    def gone(self, position, size, into=None):
         raise SegmentGone("gone")
 
     reading = Reading(built, 0, 60)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -29,39 +27,37 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     owned = OwnedDir.open(tmp_path / "log", Opening(create=True))
     owned.create_topic("t", PARTITIONS)
     assert owned.close().clean
     return tmp_path / "log"
 
 
-def batches(*values: bytes) -> Iterator[pa.RecordBatch]:
+def batches(*values):
     """All values in each of the partitions."""
     partitions = pa.array([number for number in range(PARTITIONS) for _ in values], pa.int32())
     yield pa.record_batch({"value": pa.array([*values] * PARTITIONS, pa.binary()), "partition": partitions})
 
 
-def then_too_large() -> Iterator[pa.RecordBatch]:
+def then_too_large():
     yield from batches(*[b"x"] * ROWS)
     yield from batches(b"x" * 2_000_000)
 
 
-def staged(path: Path) -> list[names.StagedName]:
+def staged(path):
     found = (names.parse_staged(each.name) for each in path.rglob("*" + names.STAGED_SUFFIX))
     return [name for name in found if name is not None]
 
 
-def test_a_write_that_fails_a_hundred_times_leaves_one_attempts_files(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_a_hundred_times_leaves_one_attempts_files(path, monkeypatch):
     """Of each attempt one task ends well, one fails, and one is killed with its worker, which removes nothing; then the
     driver is killed, which aborts nothing."""
     write = WriteId(str(uuid.uuid4()), 7)
     for _ in range(FAILURES):
         attempt = str(uuid.uuid4())
 
-        def run(rows: Iterator[pa.RecordBatch], attempt: str = attempt) -> None:
+        def run(rows, attempt=attempt):
             stage(path, write, rows, ["value", "partition"], "t", attempt=attempt)
 
         run(batches(*[b"x"] * ROWS))
@@ -82,5 +78,5 @@ def test_a_write_that_fails_a_hundred_times_leaves_one_attempts_files(
     assert not verify_log_dir(path)
 
 
-def _kill(_: object) -> None:
+def _kill(_):
     raise Killed

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,7 +23,7 @@ from storage.format.block import Record
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
 from tests.spark.session import on_spark, run_to_end
-from tests.support.builders import ROLL, Batch, BuiltLogDir, Item, build_log_dir, commit, many, topic_id
+from tests.support.builders import ROLL, Batch, build_log_dir, commit, many, topic_id
 from tests.support.owned_dirs import StandingClock
 
 stream_reader = pytest.importorskip("kafkafs.spark.stream").stream_reader
@@ -31,8 +31,7 @@ schema_of = pytest.importorskip("kafkafs.spark.source").schema_of
 PySparkException = pytest.importorskip("pyspark.errors").PySparkException
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 TIMEOUT = 120
@@ -57,24 +56,24 @@ class Query(ABC):
     fail_in: int | None = None
 
     @abstractmethod
-    def run(self) -> None:
+    def run(self):
         """Runs the query until there is nothing more to read."""
 
-    def take(self, number: int, found: Iterable[tuple[int, int]]) -> None:
+    def take(self, number, found):
         """The sink."""
         self.batches[number] = sorted(found)
         if number == self.fail_in:
             raise Stopped("Stopped")
 
     @property
-    def rows(self) -> list[tuple[int, int]]:
+    def rows(self):
         return sorted(row for rows in self.batches.values() for row in rows)
 
 
 class ReaderQuery(Query):
     """The source alone, called as Spark's micro-batches call it, with the offsets where Spark logs them."""
 
-    def run(self) -> None:
+    def run(self):
         options = {**self.options, "path": str(self.log_dir)}
         reader = stream_reader(options, schema_of(options), cores=2)
         reader.prepareForTriggerAvailableNow()
@@ -96,9 +95,8 @@ class ReaderQuery(Query):
             reader.commit(end)
         reader.stop()
 
-    def _logged(self, number: int) -> dict[str, Any]:
-        offsets: dict[str, Any] = json.loads((self.checkpoint / "offsets" / str(number)).read_text().splitlines()[2])
-        return offsets
+    def _logged(self, number):
+        return json.loads((self.checkpoint / "offsets" / str(number)).read_text().splitlines()[2])
 
 
 @dataclass
@@ -106,36 +104,36 @@ class SparkQuery(Query):
     spark: SparkSession | None = None
     progress: list[StreamingQueryProgress] = field(default_factory=list)
 
-    def run(self, **trigger: object) -> None:
+    def run(self, **trigger):
         assert self.spark is not None
         frame = self.spark.readStream.format("kafkafs").options(**self.options).load(str(self.log_dir))
         writer = frame.select("partition", "offset").writeStream.option("checkpointLocation", str(self.checkpoint))
         writer = writer.trigger(**(trigger or {"availableNow": True})).foreachBatch(self._take)
-        started: list[StreamingQuery] = []
+        started = []
 
-        def start() -> StreamingQuery:
+        def start():
             started.append(writer.start())
             return started[-1]
 
         run_to_end(start, TIMEOUT)
         self.progress = started[-1].recentProgress
 
-    def _take(self, frame: DataFrame, number: int) -> None:
+    def _take(self, frame, number):
         self.take(number, [tuple(row) for row in frame.collect()])
 
 
 Start = Callable[..., Query]
 
 
-def texts(options: dict[str, object]) -> dict[str, str]:
+def texts(options):
     return {"subscribe": "t", "startingOffsets": "earliest", **{name: str(value) for name, value in options.items()}}
 
 
 @pytest.fixture(params=["reader", pytest.param("spark", marks=[pytest.mark.nightly, *on_spark])])
-def query(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
+def query(request, tmp_path):
     """Makes a query of the topic `t`; nightly in Spark too."""
 
-    def made(built: BuiltLogDir, **options: object) -> Query:
+    def made(built, **options):
         place = (built.path, tmp_path / "checkpoint", texts(options))
         if request.param == "reader":
             return ReaderQuery(*place)
@@ -144,29 +142,29 @@ def query(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
     return made
 
 
-def in_spark(spark: SparkSession, built: BuiltLogDir, tmp_path: Path, **options: object) -> SparkQuery:
+def in_spark(spark, built, tmp_path, **options):
     return SparkQuery(built.path, tmp_path / "checkpoint", texts(options), spark=spark)
 
 
 @pytest.fixture
-def built(tmp_path: Path) -> BuiltLogDir:
+def built(tmp_path):
     """Two partitions of 30 and 10 messages, in segments of 10."""
     items = [Batch(many(10)), ROLL, Batch(many(10)), ROLL, Batch(many(10))]
     return build_log_dir(tmp_path / "log", {"t": [items, [Batch(many(10))]]}, broker=False)
 
 
-def append(built: BuiltLogDir, tp: TopicPartition, count: int) -> None:
+def append(built, tp, count):
     owned = OwnedDir.open(built.path)
     appended = Appender(owned.log(tp), clock=SystemClock()).append([Record(None, b"more")] * count)
     assert appended.error is None
     owned.close()
 
 
-def pairs(partition: int, offsets: Iterable[int]) -> list[tuple[int, int]]:
+def pairs(partition, offsets):
     return [(partition, offset) for offset in offsets]
 
 
-def test_each_message_once_over_restarts(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
+def test_each_message_once_over_restarts(spark, built, tmp_path):
     stream = in_spark(spark, built, tmp_path)
     stream.run()
     assert stream.batches == {0: pairs(0, range(30)) + pairs(1, range(10))}
@@ -181,7 +179,7 @@ def test_each_message_once_over_restarts(spark: SparkSession, built: BuiltLogDir
     assert not verify_log_dir(built.path)
 
 
-def test_batches_are_bounded_and_shared_out(query: Start, built: BuiltLogDir) -> None:
+def test_batches_are_bounded_and_shared_out(query, built):
     stream = query(built, maxOffsetsPerTrigger=8)
     stream.run()
     assert stream.batches[0] == pairs(0, range(6)) + pairs(1, range(2))
@@ -189,7 +187,7 @@ def test_batches_are_bounded_and_shared_out(query: Start, built: BuiltLogDir) ->
     assert stream.rows == pairs(0, range(30)) + pairs(1, range(10))
 
 
-def test_offsets_behind_latest(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
+def test_offsets_behind_latest(spark, built, tmp_path):
     """The metrics of Spark's Kafka source, computed from a progress."""
     stream = in_spark(spark, built, tmp_path, maxOffsetsPerTrigger=8)
     stream.run()
@@ -201,9 +199,7 @@ def test_offsets_behind_latest(spark: SparkSession, built: BuiltLogDir, tmp_path
     assert offsets_behind_latest({"endOffset": None, "latestOffset": None}) == {}
 
 
-def test_a_batch_that_was_not_done_is_replayed_as_it_was(
-    spark: SparkSession, built: BuiltLogDir, tmp_path: Path
-) -> None:
+def test_a_batch_that_was_not_done_is_replayed_as_it_was(spark, built, tmp_path):
     stream = in_spark(spark, built, tmp_path, maxOffsetsPerTrigger=20)
     stream.fail_in = 1
     with pytest.raises(FAILED, match="Stopped"):
@@ -216,13 +212,13 @@ def test_a_batch_that_was_not_done_is_replayed_as_it_was(
     assert stream.rows == pairs(0, range(37)) + pairs(1, range(10))
 
 
-def bare(offset: dict[str, Any]) -> dict[str, Any]:
+def bare(offset):
     """Without what identifies the messages that were read."""
     assert "@read" in offset
     return {name: value for name, value in offset.items() if name != "@read"}
 
 
-def test_the_beginning_stays_where_it_was(built: BuiltLogDir) -> None:
+def test_the_beginning_stays_where_it_was(built):
     """A query from the latest offset that is stopped in its first batch: afterwards "latest" is another offset."""
     options = {"path": str(built.path), "subscribe": "t"}
     schema = schema_of(options)
@@ -246,7 +242,7 @@ def test_the_beginning_stays_where_it_was(built: BuiltLogDir) -> None:
     assert restarted.latestOffset(following, restarted.getDefaultReadLimit()) == following
 
 
-def test_too_few_messages_wait_for_more_but_not_for_ever(built: BuiltLogDir) -> None:
+def test_too_few_messages_wait_for_more_but_not_for_ever(built):
     options = {"path": str(built.path), "subscribe": "t", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "10s"}
     clock = StandingClock(1_000_000)
     reader = stream_reader(options, schema_of(options), cores=1, clock=clock)
@@ -271,7 +267,7 @@ def test_too_few_messages_wait_for_more_but_not_for_ever(built: BuiltLogDir) -> 
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_messages_lost_to_retention(query: Start, built: BuiltLogDir, fail: bool) -> None:
+def test_messages_lost_to_retention(query, built, fail):
     stream = query(built, maxOffsetsPerTrigger=8, failOnDataLoss=fail)
     stream.fail_in = 1
     with pytest.raises(FAILED, match="Stopped"):
@@ -288,7 +284,7 @@ def test_messages_lost_to_retention(query: Start, built: BuiltLogDir, fail: bool
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_a_partition_that_went(query: Start, built: BuiltLogDir, tmp_path: Path, fail: bool) -> None:
+def test_a_partition_that_went(query, built, tmp_path, fail):
     stream = query(built, failOnDataLoss=fail)
     stream.run()
     (built["t", 1].path).rename(tmp_path / "gone")
@@ -301,7 +297,7 @@ def test_a_partition_that_went(query: Start, built: BuiltLogDir, tmp_path: Path,
     assert stream.batches[1] == pairs(0, [30])
 
 
-def test_a_partition_that_came(query: Start, built: BuiltLogDir) -> None:
+def test_a_partition_that_came(query, built):
     stream = query(built, maxOffsetsPerTrigger=100)
     stream.run()
     owned = OwnedDir.open(built.path)
@@ -312,7 +308,7 @@ def test_a_partition_that_came(query: Start, built: BuiltLogDir) -> None:
     assert stream.batches[1] == pairs(2, range(4))
 
 
-def test_committed_messages_only(query: Start, tmp_path: Path) -> None:
+def test_committed_messages_only(query, tmp_path):
     transaction = Batch(many(3), producer_id=7, transactional=True)
     built = build_log_dir(tmp_path / "log", {"t": [[transaction, commit(7), transaction]]}, broker=False)
     stream = query(built, **{"kafka.isolation.level": "read_committed"})
@@ -320,7 +316,7 @@ def test_committed_messages_only(query: Start, tmp_path: Path) -> None:
     assert stream.rows == pairs(0, range(3))
 
 
-def test_the_checkpoint_holds_spark_kafka_offsets(spark: SparkSession, built: BuiltLogDir, tmp_path: Path) -> None:
+def test_the_checkpoint_holds_spark_kafka_offsets(spark, built, tmp_path):
     stream = in_spark(spark, built, tmp_path, maxOffsetsPerTrigger=20)
     stream.run()
     logged = [json.loads((tmp_path / f"checkpoint/offsets/{n}").read_text().splitlines()[2]) for n in (0, 1)]
@@ -330,15 +326,15 @@ def test_the_checkpoint_holds_spark_kafka_offsets(spark: SparkSession, built: Bu
     assert logged[1] == {"t": {"0": 30, "1": 10}}
 
 
-def led(tmp_path: Path, *epochs: int, name: str = "log", topic: str = "t") -> BuiltLogDir:
+def led(tmp_path, *epochs, name="log", topic="t"):
     """A log of batches of ten messages, each of the leader with this epoch."""
-    batches: list[Item] = [Batch(many(10, 10 * epoch), leader_epoch=epoch) for epoch in epochs]
+    batches = [Batch(many(10, 10 * epoch), leader_epoch=epoch) for epoch in epochs]
     return build_log_dir(tmp_path / name, {topic: [batches]}, broker=False)
 
 
 @pytest.mark.parametrize("fail", [True, False])
 @pytest.mark.parametrize("more", [0, 1])
-def test_what_was_read_is_truncated(query: Start, tmp_path: Path, fail: bool, more: int) -> None:
+def test_what_was_read_is_truncated(query, tmp_path, fail, more):
     """Behind what was kept, another leader's messages have taken the offsets of those that were read, and `more`."""
     built = led(tmp_path, 1, 2, 2)
     stream = query(built, failOnDataLoss=fail)
@@ -357,7 +353,7 @@ def test_what_was_read_is_truncated(query: Start, tmp_path: Path, fail: bool, mo
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_another_topic_of_that_name(query: Start, tmp_path: Path, fail: bool) -> None:
+def test_another_topic_of_that_name(query, tmp_path, fail):
     built = led(tmp_path, 1)
     stream = query(built, failOnDataLoss=fail)
     stream.run()
@@ -370,7 +366,7 @@ def test_another_topic_of_that_name(query: Start, tmp_path: Path, fail: bool) ->
     assert stream.batches[1] == pairs(0, range(10))
 
 
-def test_a_checkpoint_that_does_not_say_what_was_read(query: Start, tmp_path: Path) -> None:
+def test_a_checkpoint_that_does_not_say_what_was_read(query, tmp_path):
     """As earlier versions wrote it."""
     built = led(tmp_path, 1, 2)
     stream = query(built)
@@ -396,6 +392,6 @@ def test_a_checkpoint_that_does_not_say_what_was_read(query: Start, tmp_path: Pa
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger takes a positive number"),
     ],
 )
-def test_wrong_options(query: Start, built: BuiltLogDir, options: dict[str, object], error: str) -> None:
+def test_wrong_options(query, built, options, error):
     with pytest.raises(FAILED, match=error):
         query(built, **options).run()

@@ -14,14 +14,14 @@ PythonException = pytest.importorskip("pyspark.errors").PythonException
 pytest.importorskip("kafkafs.spark.data_source")
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 pytestmark = requires_fixtures
 TOPICS = ",".join(sorted({tp.topic for tp in partitions()}))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_record(spark: SparkSession, layout: str) -> None:
+def test_every_record(spark, layout):
     isolation = ISOLATIONS[LAYOUTS.index(layout) % 2]
     options = {
         "tier": json.dumps([str(TIERS / layout)]) if layout == "tier-aiven" else str(TIERS / layout),
@@ -35,7 +35,7 @@ def test_every_record(spark: SparkSession, layout: str) -> None:
     assert found == sorted((topic, number, one.offset, one.key, one.value) for topic, number, one in golden)
 
 
-def test_what_is_lost_fails_the_query_even_if_damage_is_skipped(spark: SparkSession) -> None:
+def test_what_is_lost_fails_the_query_even_if_damage_is_skipped(spark):
     options = {"tier": str(TIERS / "lost/tier-local"), "subscribe": "lz", "onCorruptBatch": "skip"}
     with pytest.raises(PythonException, match="messages 781 to 1538 are in tiered storage and cannot be read"):
         spark.read.format("kafkafs").options(**options).load(str(TIERS / "lost/log")).count()

@@ -7,8 +7,6 @@ import pickle
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -20,13 +18,11 @@ from kafkafs.spark.python_workers import Started, WorkerStart, WrongWorkerPython
 from kafkafs.spark.source import BatchReader
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
+    pass
 
 
 @pytest.fixture
-def connections() -> Iterator[tuple[socket.socket, socket.socket]]:
+def connections():
     """Both ends of a connection within the machine, one socket that listens, and one without a peer's address."""
     unix = socket.socketpair()
     with (
@@ -39,12 +35,12 @@ def connections() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield one, other
 
 
-def is_quick(connection: socket.socket) -> bool:
+def is_quick(connection):
     """Whether received data is acknowledged at once."""
     return bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK))
 
 
-def talk(one: socket.socket, other: socket.socket) -> None:
+def talk(one, other):
     """Messages and answers, until the kernel expects that each message has one: at once, unless it had to wait."""
     while is_quick(other):
         one.sendall(b"task")
@@ -54,7 +50,7 @@ def talk(one: socket.socket, other: socket.socket) -> None:
 
 
 @pytest.mark.nightly
-def test_only_in_a_task(connections: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_in_a_task(connections, monkeypatch):
     one, other = connections
     sent = pickle.dumps(Started(len))
     talk(one, other)
@@ -70,7 +66,7 @@ def test_only_in_a_task(connections: tuple[socket.socket, socket.socket], monkey
 
 
 @pytest.mark.nightly
-def test_modules_are_kept_from_the_second_task_on() -> None:
+def test_modules_are_kept_from_the_second_task_on():
     """In a new process, because freezing cannot be undone."""
     program = (
         "import gc, pickle; from kafkafs.spark import python_workers as start; "
@@ -82,7 +78,7 @@ def test_modules_are_kept_from_the_second_task_on() -> None:
 
 
 @pytest.mark.nightly
-def test_the_drivers_workers_keep_their_modules_too() -> None:
+def test_the_drivers_workers_keep_their_modules_too():
     """They create what is sent to the tasks, and no task runs in them. In any other process nothing is frozen."""
     program = (
         "import gc, sys; from types import SimpleNamespace; from kafkafs.spark.python_workers import WorkerStart; "
@@ -94,24 +90,24 @@ def test_the_drivers_workers_keep_their_modules_too() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def _state(_task: int) -> tuple[int, bool]:
+def _state(_task):
     """The number of tasks that a worker has begun, and whether its modules are frozen."""
     _BEGUN.append(None)
     return len(_BEGUN), gc.get_freeze_count() > 0
 
 
-_BEGUN: list[None] = []
+_BEGUN = []
 
 
 @pytest.mark.nightly
-def test_in_spark_workers(spark: SparkSession) -> None:
+def test_in_spark_workers(spark):
     """The acknowledgement itself cannot be observed afterwards: a connection that was delayed once is fast, too."""
     later = [frozen for number, frozen in run_tasks(spark, _state, range(8), "test") if number > 1]
     assert later
     assert all(later)
 
 
-def test_whatever_is_sent_takes_it_along(tmp_path: Path) -> None:
+def test_whatever_is_sent_takes_it_along(tmp_path):
     from kafkafs.spark.options import parse
     from kafkafs.spark.sink import BatchWriter, SinkOptions, StreamWriter
     from kafkafs.spark.stream import StreamReader
@@ -130,11 +126,11 @@ def test_whatever_is_sent_takes_it_along(tmp_path: Path) -> None:
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def session(python: Path | str, master: str = "local[2]") -> SimpleNamespace:
+def session(python, master="local[2]"):
     return SimpleNamespace(sparkContext=SimpleNamespace(master=master, pythonExec=str(python)))
 
 
-def python_that_says(path: Path, answer: str) -> Path:
+def python_that_says(path, answer):
     path.write_text(f"#!/bin/sh\necho '{answer}'\n")
     path.chmod(0o755)
     return path
@@ -148,21 +144,21 @@ def python_that_says(path: Path, answer: str) -> Path:
         ("2.7 True", "has version 2.7, but this one has"),
     ],
 )
-def test_another_python(tmp_path: Path, answer: str, error: str) -> None:
+def test_another_python(tmp_path, answer, error):
     python = python_that_says(tmp_path / "python", answer)
     with pytest.raises(WrongWorkerPython, match=error):
         check_python(session(python))
     check_python(session(python, "spark://there:7077"))
 
 
-def test_a_python_that_will_do(tmp_path: Path) -> None:
+def test_a_python_that_will_do(tmp_path):
     check_python(session(sys.executable))
     check_python(session(python_that_says(tmp_path / "python", f"{VERSION} True")))
     with pytest.raises(WrongWorkerPython, match="does not exist here"):
         check_python(session(tmp_path / "none"))
 
 
-def test_what_is_asked(tmp_path: Path) -> None:
+def test_what_is_asked(tmp_path):
     """Another name of this Python, which has everything that is needed."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')

@@ -12,12 +12,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from types import FunctionType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ from kafkafs.arrow.log_dirs import InvalidOption
 from storage.errors import StorageError
 from storage.format.block import Record
 from storage.types import Isolation
-from tests.support.builders import START_MS, STEP_MS, Batch, BuiltLogDir, build_log_dir, many
+from tests.support.builders import START_MS, STEP_MS, Batch, build_log_dir, many
 from tests.support.schema_logs import schema_record
 
 pa = pytest.importorskip("pyarrow")
@@ -40,17 +39,17 @@ EAST = timezone(timedelta(hours=3))
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
+def built(tmp_path_factory):
     """Two partitions of ten messages, a second apart, each key twice."""
     return build_log_dir(tmp_path_factory.mktemp("log"), {"t": [[Batch(many(ROWS, keys=5))]] * 2}, broker=False)
 
 
 @pytest.fixture(scope="module")
-def topic(built: BuiltLogDir) -> kafkafs.Topic:
+def topic(built):
     return kafkafs.open(built.path)["t"]
 
 
-def moment(seconds: float) -> datetime:
+def moment(seconds):
     return START + timedelta(seconds=seconds)
 
 
@@ -60,7 +59,7 @@ assert STEP_MS == 1000
 
 
 # Argument, value, and the offsets of partition 0 that it chooses.
-MEANT: list[tuple[str, Any, list[int]]] = [
+MEANT = [
     ("offsets", None, ALL),
     ("offsets", (2, 5), [2, 3, 4]),
     ("offsets", [2, 5], [2, 3, 4]),
@@ -127,7 +126,7 @@ MEANT: list[tuple[str, Any, list[int]]] = [
 ]
 
 # Argument, value, and what the error must say.
-WRONG: list[tuple[str, Any, str]] = [
+WRONG = [
     *(
         ("offsets", given, "offsets takes a pair of whole numbers from 0 on")
         for given in (
@@ -187,7 +186,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("on_damage", "skp", "did you mean 'skip'?"),
 ]  # fmt: skip
 
-PARTITIONS: list[tuple[Any, list[int]]] = [
+PARTITIONS = [
     (None, [0, 1]),
     (1, [1]),
     (np.int64(1), [1]),
@@ -204,7 +203,7 @@ PARTITIONS: list[tuple[Any, list[int]]] = [
     ((n for n in (1, 0)), [0, 1]),
     ([], []),
 ]
-WRONG_PARTITIONS: list[tuple[Any, str]] = [
+WRONG_PARTITIONS = [
     *(
         (given, "partitions takes a whole number from 0 on, or several")
         for given in (
@@ -218,7 +217,7 @@ WRONG_PARTITIONS: list[tuple[Any, str]] = [
     (range(10**12), "t has no partition 2, 3, 4, .*: it has 0, 1"),
 ]  # fmt: skip
 
-WRONG_OF_SCANS: list[tuple[dict[str, Any], str]] = [
+WRONG_OF_SCANS = [
     *(({"columns": given}, "columns takes at least one name, and each once") for given in (
         (), [], 5, True, b"key", {"key"}, frozenset({"key"}), ("key", "key"), object(), iter(()), Path("key"),
     )),
@@ -240,16 +239,16 @@ WRONG_OF_SCANS: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-def offsets_of(messages: Iterator[kafkafs.Message]) -> list[int]:
+def offsets_of(messages):
     return [message.offset for message in messages]
 
 
-def named(row: Any) -> str:
+def named(row):
     return re.sub(r" at 0x[0-9a-f]+", "", repr(row))[:60]
 
 
 @pytest.mark.parametrize(("name", "given", "expected"), MEANT, ids=named)
-def test_what_an_argument_means(topic: kafkafs.Topic, name: str, given: Any, expected: list[int]) -> None:
+def test_what_an_argument_means(topic, name, given, expected):
     arguments = {name: given}
     assert topic[0].scan(**arguments).to_arrow().column("offset").to_pylist() == expected
     assert offsets_of(topic[0].messages(**arguments)) == expected
@@ -258,7 +257,7 @@ def test_what_an_argument_means(topic: kafkafs.Topic, name: str, given: Any, exp
 
 
 @pytest.mark.parametrize(("name", "given", "why"), WRONG, ids=named)
-def test_an_argument_that_cannot_be(topic: kafkafs.Topic, name: str, given: Any, why: str) -> None:
+def test_an_argument_that_cannot_be(topic, name, given, why):
     arguments = {name: given}
     for use in (topic.scan, topic.messages, topic[0].scan, topic[0].messages):
         with pytest.raises(ValueError, match=re.escape(why)) as caught:
@@ -268,30 +267,30 @@ def test_an_argument_that_cannot_be(topic: kafkafs.Topic, name: str, given: Any,
 
 
 @pytest.mark.parametrize(("given", "expected"), PARTITIONS, ids=named)
-def test_which_partitions(built: BuiltLogDir, given: Any, expected: list[int]) -> None:
+def test_which_partitions(built, given, expected):
     topic = kafkafs.open(built.path)["t"]
     assert list(topic.scan(partitions=given).offsets) == expected
 
 
-def test_which_partitions_of_messages(topic: kafkafs.Topic) -> None:
+def test_which_partitions_of_messages(topic):
     assert {message.partition for message in topic.messages(partitions=np.int64(1))} == {1}
 
 
 @pytest.mark.parametrize(("given", "why"), WRONG_PARTITIONS, ids=named)
-def test_partitions_that_cannot_be(topic: kafkafs.Topic, given: Any, why: str) -> None:
+def test_partitions_that_cannot_be(topic, given, why):
     for use in (topic.scan, topic.messages):
         with pytest.raises(InvalidOption, match=why):
             use(partitions=given)
 
 
 @pytest.mark.parametrize(("arguments", "why"), WRONG_OF_SCANS, ids=named)
-def test_arguments_of_scans_that_cannot_be(topic: kafkafs.Topic, arguments: Any, why: str) -> None:
+def test_arguments_of_scans_that_cannot_be(topic, arguments, why):
     for use in (topic.scan, topic[0].scan):
         with pytest.raises(InvalidOption, match=re.escape(why)):
             use(**{name: copy_of(value) for name, value in arguments.items()})
 
 
-def copy_of(given: Any) -> Any:
+def copy_of(given):
     """An iterator can be used once."""
     return copy.copy(given) if isinstance(given, Iterator) else given
 
@@ -310,11 +309,11 @@ def copy_of(given: Any) -> Any:
     ],
     ids=named,
 )
-def test_columns(topic: kafkafs.Topic, given: Any) -> None:
+def test_columns(topic, given):
     assert topic.scan(columns=given).schema.names == ["key"]
 
 
-def test_choices_of_a_scan(topic: kafkafs.Topic, tmp_path: Path) -> None:
+def test_choices_of_a_scan(topic, tmp_path):
     for text in (True, np.True_, "strict", np.str_("replace")):
         assert topic.scan(text=text).schema.field("key").type == pa.string()
     assert topic.scan(text=np.False_, decode=np.False_).schema.field("key").type == pa.binary()
@@ -326,7 +325,7 @@ def test_choices_of_a_scan(topic: kafkafs.Topic, tmp_path: Path) -> None:
     assert log["t"].scan(decode=np.True_).schema.field("value").type == pa.struct([("a", pa.int32())])
 
 
-def test_today_and_yesterday(tmp_path: Path) -> None:
+def test_today_and_yesterday(tmp_path):
     """The dates of UTC at the time of the scan."""
     day = timedelta(days=1)
     while True:
@@ -365,9 +364,7 @@ def test_today_and_yesterday(tmp_path: Path) -> None:
         (lambda t, _: t.scan().to_dataset().to_batches(batchsize=1), r"\.to_batches\(\) .*did you mean 'batch_size'\?"),
     ],
 )
-def test_an_unknown_argument_is_reported_with_the_nearest(
-    topic: kafkafs.Topic, built: BuiltLogDir, use: Callable[[kafkafs.Topic, Path], object], why: str
-) -> None:
+def test_an_unknown_argument_is_reported_with_the_nearest(topic, built, use, why):
     with pytest.raises(TypeError, match=why):
         use(topic, built.path)
 
@@ -379,7 +376,7 @@ def test_an_unknown_argument_is_reported_with_the_nearest(
         (b"t", "no topic b't'"), ([], r"no topic \[\]"), (("t",), "no topic"),
     ],
 )  # fmt: skip
-def test_a_topic_that_is_not_there(tmp_path: Path, given: Any, missing: str) -> None:
+def test_a_topic_that_is_not_there(tmp_path, given, missing):
     log = kafkafs.open(build_log_dir(tmp_path, {"ttt": [[b"x"]]}).path)
     assert given not in log
     with pytest.raises(KeyError, match=missing) as caught:
@@ -388,19 +385,19 @@ def test_a_topic_that_is_not_there(tmp_path: Path, given: Any, missing: str) -> 
 
 
 @pytest.mark.parametrize("given", [2, -1, True, 1.0, "0", None, [], np.True_, 2**70, slice(None)], ids=named)
-def test_a_partition_that_is_not_there(topic: kafkafs.Topic, given: Any) -> None:
+def test_a_partition_that_is_not_there(topic, given):
     assert given not in topic
     with pytest.raises(KeyError, match=r"no partition .* of t in .*: it has 0, 1") as caught:
         topic[given]
     assert isinstance(caught.value, StorageError)
 
 
-def test_partitions_by_numbers(topic: kafkafs.Topic) -> None:
+def test_partitions_by_numbers(topic):
     assert all(number in topic for number in (0, 1, np.int64(1)))
     assert topic[np.int32(1)].tp.partition == 1
 
 
-def test_paths(built: BuiltLogDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths(built, tmp_path, monkeypatch):
     text, other = os.fspath(built.path), tmp_path / "other"
     build_log_dir(other, {"u": [[b"x"]]}, broker=False)
     for path in (text, built.path, text.encode(), np.str_(text), [text], (built.path,), {text.encode()}, iter([text])):
@@ -439,16 +436,16 @@ def test_paths(built: BuiltLogDir, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
     ids=named,
 )  # fmt: skip
-def test_arguments_of_open_that_cannot_be(built: BuiltLogDir, arguments: Any, why: str) -> None:
+def test_arguments_of_open_that_cannot_be(built, arguments, why):
     with pytest.raises(InvalidOption, match=re.escape(why)):
         kafkafs.open(**{"path": built.path, **arguments})
 
 
-def test_arguments_of_open(built: BuiltLogDir, tmp_path: Path) -> None:
+def test_arguments_of_open(built, tmp_path):
     key = tmp_path / "key.pem"
     key.write_text("")
-    level: Any = Isolation.READ_COMMITTED
-    places: list[Any] = [None, os.fspath(tmp_path), tmp_path, os.fsencode(tmp_path), [tmp_path], f"file://{tmp_path}"]
+    level = Isolation.READ_COMMITTED
+    places = [None, os.fspath(tmp_path), tmp_path, os.fsencode(tmp_path), [tmp_path], f"file://{tmp_path}"]
     for place in places:
         assert "t" in kafkafs.open(built.path, tier=place, isolation=level)
     assert "t" in kafkafs.open(
@@ -459,7 +456,7 @@ def test_arguments_of_open(built: BuiltLogDir, tmp_path: Path) -> None:
 # What the results are.
 
 
-def test_a_message_is_a_plain_value(topic: kafkafs.Topic, tmp_path: Path) -> None:
+def test_a_message_is_a_plain_value(topic, tmp_path):
     """Pickled, copied, compared, hashed, as a dict and in a DataFrame, and still decoded."""
     message = next(topic.messages())
     names = ["topic", "partition", "offset", "key", "value", "timestamp", "timestamp_type", "headers"]
@@ -473,13 +470,13 @@ def test_a_message_is_a_plain_value(topic: kafkafs.Topic, tmp_path: Path) -> Non
     assert list(frame.columns) == names
     assert frame["offset"].tolist() == 2 * ALL
     with pytest.raises(dataclasses.FrozenInstanceError):
-        message.offset = 5  # type: ignore[misc]
+        message.offset = 5
     written = dataclasses.replace(message, value=b"{}")
     with pytest.raises(InvalidOption, match="was not read from a log"):
         _ = written.decoded
 
 
-def test_a_message_is_decoded_in_another_process(tmp_path: Path) -> None:
+def test_a_message_is_decoded_in_another_process(tmp_path):
     schemas = [schema_record("t-value", 1, 1, '"int"')]
     topic = kafkafs.open(build_log_dir(tmp_path, {"_schemas": [schemas], "t": [[b"\0\0\0\0\1\x0e"]]}).path)["t"]
     pickled = pickle.dumps(list(topic.messages()))
@@ -488,7 +485,7 @@ def test_a_message_is_decoded_in_another_process(tmp_path: Path) -> None:
     assert done.stdout == b"7\n"
 
 
-def test_a_log_is_opened_again_where_it_is_unpickled(built: BuiltLogDir, topic: kafkafs.Topic) -> None:
+def test_a_log_is_opened_again_where_it_is_unpickled(built, topic):
     log = kafkafs.open([built.path], isolation="read_committed")
     again = pickle.loads(pickle.dumps(log))
     assert again["t"].offsets == log["t"].offsets
@@ -501,16 +498,16 @@ def test_a_log_is_opened_again_where_it_is_unpickled(built: BuiltLogDir, topic: 
                 use(made)
 
 
-def test_a_scan_has_no_length(topic: kafkafs.Topic) -> None:
+def test_a_scan_has_no_length(topic):
     """Iteration gives batches, so a length of messages would be another one."""
-    empty: Any = topic.scan(offsets=(0, 0))
+    empty = topic.scan(offsets=(0, 0))
     with pytest.raises(TypeError, match="has no len"):
         len(empty)
     assert empty.count() == 0
     assert bool(empty) is True
 
 
-def test_a_dataset_is_written(topic: kafkafs.Topic, tmp_path: Path) -> None:
+def test_a_dataset_is_written(topic, tmp_path):
     ds = pytest.importorskip("pyarrow.dataset")
     scan = topic.scan(text=True)
     for number, data in enumerate((scan, scan.to_dataset())):
@@ -522,7 +519,7 @@ def test_a_dataset_is_written(topic: kafkafs.Topic, tmp_path: Path) -> None:
     assert pa.table(scan.to_dataset()).equals(scan.to_arrow())
 
 
-def test_numbers_of_a_dataset(topic: kafkafs.Topic) -> None:
+def test_numbers_of_a_dataset(topic):
     dataset = topic.scan().to_dataset()
     assert [batch.num_rows for batch in dataset.to_batches(batch_size=np.int64(4))] == [4] * 5
     assert dataset.head(0).num_rows == 0
@@ -539,7 +536,7 @@ def test_numbers_of_a_dataset(topic: kafkafs.Topic) -> None:
             use()
 
 
-def test_options_of_pandas_are_checked_before_the_log_is_read(topic: kafkafs.Topic) -> None:
+def test_options_of_pandas_are_checked_before_the_log_is_read(topic):
     scan = topic.scan()
     with pytest.raises(TypeError):
         scan.to_pandas(type_mapper=None)
@@ -547,7 +544,7 @@ def test_options_of_pandas_are_checked_before_the_log_is_read(topic: kafkafs.Top
     assert scan.to_pandas(timestamp_as_object=True)["timestamp"][0] == START
 
 
-def test_a_topic_that_was_removed(tmp_path: Path) -> None:
+def test_a_topic_that_was_removed(tmp_path):
     log = kafkafs.open(build_log_dir(tmp_path, {"t": [[b"x"]], "u": [[b"x"]]}, broker=False).path)
     topic, partition = log["t"], log["t"][0]
     shutil.rmtree(tmp_path / "t-0")
@@ -561,7 +558,7 @@ def test_a_topic_that_was_removed(tmp_path: Path) -> None:
 # What programs that complete, document and check see.
 
 
-def public() -> Iterator[tuple[str, Any]]:
+def public():
     """The public names of `kafkafs`, and those of its classes."""
     for name in kafkafs.__all__:
         value = getattr(kafkafs, name)
@@ -574,7 +571,7 @@ def public() -> Iterator[tuple[str, Any]]:
             )
 
 
-def test_everything_public_has_a_docstring() -> None:
+def test_everything_public_has_a_docstring():
     documented = {name: value for name, value in public() if isinstance(value, FunctionType | property | type)}
     assert {"kafkafs.open", "Log.topics", "Topic.scan", "Partition.messages", "Scan.to_reader", "Message.time"} <= {
         *documented
@@ -585,7 +582,7 @@ def test_everything_public_has_a_docstring() -> None:
             assert f"`{parameter}`" in (function.__doc__ or ""), (function.__qualname__, parameter)
 
 
-def test_signatures_name_the_arguments(topic: kafkafs.Topic) -> None:
+def test_signatures_name_the_arguments(topic):
     """What IPython, `help` and editors complete."""
     assert list(inspect.signature(kafkafs.open).parameters) == ["path", "isolation", "schemas", "tier", "tier_keys"]
     messages = ["partitions", "offsets", "time", "key", "latest", "on_damage"]
@@ -641,7 +638,7 @@ topic.scan().count().nothing
 """
 
 
-def test_a_strict_type_checker_reads_the_installed_packages(tmp_path: Path) -> None:
+def test_a_strict_type_checker_reads_the_installed_packages(tmp_path):
     """As of another project: they are found through its interpreter, and only py.typed says that they have types."""
     pytest.importorskip("mypy")
     environment = tmp_path / "environment"

@@ -6,17 +6,14 @@ import operator
 import pickle
 import random
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import kafkafs
-from kafkafs.arrow.scan import Scan
 from storage.format.block import Record
-from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, BuiltLogDir, Item, build_log_dir, many
+from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, build_log_dir, many
 
 pa = pytest.importorskip("pyarrow")
 pc = pytest.importorskip("pyarrow.compute")
@@ -26,21 +23,21 @@ ROWS = 2000
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
+def built(tmp_path_factory):
     """Three partitions: 2,000 messages in segments of 500 and batches of 10; 2,000 in one segment; some odd ones."""
-    segments: list[Item] = []
+    segments = []
     for number in range(ROWS // 10):
         segments += [ROLL] * (number > 0 and number % 50 == 0) + [Batch(many(10, 200, keys=7))]
-    one: list[Item] = [Batch(many(10, 200, keys=7)) for _ in range(ROWS // 10)]
+    one = [Batch(many(10, 200, keys=7)) for _ in range(ROWS // 10)]
     odd = [Record(None, None, (), -1), Record(b"k", None), Record(None, b"x", (), START_MS - 5), Record(b"k", b"")]
     return build_log_dir(tmp_path_factory.mktemp("log"), {"t": [segments, one, [Batch(odd)]]}, broker=False)
 
 
-def scan_of(built: BuiltLogDir, **arguments: Any) -> Scan:
+def scan_of(built, **arguments):
     return kafkafs.open(built.path)["t"].scan(**arguments)
 
 
-def ms(value: int) -> Any:
+def ms(value):
     return pa.scalar(value, pa.timestamp("ms", "UTC"))
 
 
@@ -68,19 +65,17 @@ FILTERS = st.recursive(
     wanted=FILTERS,
     columns=st.none() | st.lists(st.sampled_from(["offset", "key", "timestamp"]), min_size=1, unique=True),
 )
-def test_a_filter_chooses_what_it_chooses_of_all_rows(
-    built: BuiltLogDir, wanted: Any, columns: list[str] | None
-) -> None:
+def test_a_filter_chooses_what_it_chooses_of_all_rows(built, wanted, columns):
     scan = scan_of(built)
     expected = ALL.setdefault(built.path, scan.to_arrow()).filter(wanted)
     found = scan.to_dataset().to_table(filter=wanted, columns=columns)
     assert found.equals(expected if columns is None else expected.select(columns))
 
 
-ALL: dict[Path, Any] = {}
+ALL = {}
 
 
-def share_read(built: BuiltLogDir, use: Any) -> float:
+def share_read(built, use):
     """How much of the log's bytes reading `use(dataset)` takes."""
     scan = scan_of(built)
     whole = scan_of(built)
@@ -89,13 +84,12 @@ def share_read(built: BuiltLogDir, use: Any) -> float:
     return scan.bytes_read / whole.bytes_read
 
 
-def duck(dataset: Any, query: str) -> list[tuple[Any, ...]]:
+def duck(dataset, query):
     duckdb = pytest.importorskip("duckdb")
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone='UTC'")
         connection.register("t", dataset)
-        rows: list[tuple[Any, ...]] = connection.execute(query).fetchall()
-        return rows
+        return connection.execute(query).fetchall()
 
 
 START = datetime.fromtimestamp(START_MS / 1000, UTC)
@@ -115,7 +109,7 @@ START = datetime.fromtimestamp(START_MS / 1000, UTC)
         ("partition = 9", 0, 0.0),
     ],
 )
-def test_duckdb_reads_only_what_the_filter_needs(built: BuiltLogDir, where: str, rows: int, share: float) -> None:
+def test_duckdb_reads_only_what_the_filter_needs(built, where, rows, share):
     found = []
     read = share_read(built, lambda dataset: found.extend(duck(dataset, f"SELECT count(*) FROM t WHERE {where}")))
     assert found == [(rows,)]
@@ -123,9 +117,9 @@ def test_duckdb_reads_only_what_the_filter_needs(built: BuiltLogDir, where: str,
 
 
 @pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
+def keyed(tmp_path_factory):
     """Four segments of 1.6 MB; the keys of the second are in no other."""
-    items: list[Item] = []
+    items = []
     for number in range(64):
         key = (
             b"rare\n\xff" if number == 20 else b'r"\\' + "\u00e9".encode() if number == 21 else b"k%d" % (number // 16)
@@ -148,9 +142,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
         ("replace", "key IN ('k1', 'k2')", 30 * 50, 1.0),
     ],
 )
-def test_a_key_is_looked_for_in_the_key_index(
-    keyed: BuiltLogDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: Any, where: str, rows: int, share: float
-) -> None:
+def test_a_key_is_looked_for_in_the_key_index(keyed, tmp_path, monkeypatch, text, where, rows, share):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("secrets.randbits", random.Random(1).getrandbits)  # a filter may take one key for another
     whole = scan_of(keyed)
@@ -161,7 +153,7 @@ def test_a_key_is_looked_for_in_the_key_index(
         assert scan.bytes_read <= share * whole.bytes_read
 
 
-def test_only_the_columns_that_are_needed_are_made(built: BuiltLogDir) -> None:
+def test_only_the_columns_that_are_needed_are_made(built):
     dataset = scan_of(built).to_dataset()
     scanner = dataset.scanner(columns=["value"], filter=(pc.field("key") == b"k") & (pc.field("offset") > 3))
     assert scanner._scan.columns == ("key", "value", "offset")
@@ -174,7 +166,7 @@ def test_only_the_columns_that_are_needed_are_made(built: BuiltLogDir) -> None:
         dataset.scanner(columns=["nothing"])
 
 
-def test_ways_to_read_a_dataset(built: BuiltLogDir) -> None:
+def test_ways_to_read_a_dataset(built):
     dataset, first = scan_of(built).to_dataset(), pc.field("offset") < 5
     assert isinstance(dataset, ds.Dataset)
     assert dataset.schema == scan_of(built).schema
@@ -190,7 +182,7 @@ def test_ways_to_read_a_dataset(built: BuiltLogDir) -> None:
         pickle.dumps(dataset)
 
 
-def test_polars_reads_lazily(built: BuiltLogDir) -> None:
+def test_polars_reads_lazily(built):
     polars = pytest.importorskip("polars")
     scan = scan_of(built)
     frame = polars.scan_pyarrow_dataset(scan.to_dataset())
@@ -199,7 +191,7 @@ def test_polars_reads_lazily(built: BuiltLogDir) -> None:
     assert scan.bytes_read < 20_000
 
 
-def test_a_narrowed_scan_stays_within_the_scan(built: BuiltLogDir) -> None:
+def test_a_narrowed_scan_stays_within_the_scan(built):
     scan = scan_of(
         built, offsets=(100, 200), time=(START_MS + 150 * STEP_MS, None), partitions=[0, 1], key=b"key-00003"
     )

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 
 from kafkafs.arrow import rows
 from kafkafs.arrow.rows import TYPES, arrow_batches, arrow_schema
-from storage.format.block import Record, RecordBlock
+from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
-from tests.support.builders import Batch, BuiltRecord, Item, build_log_dir, many
+from tests.support.builders import Batch, build_log_dir, many
 
 ALL = list(TYPES)
 TP = TopicPartition("t", 0)
 
 
-def parts(path: Path, **read: int) -> Iterator[tuple[TopicPartition, RecordBlock]]:
+def parts(path, **read):
     log_dir = LogDir.open_read_only(path)
     for topic in log_dir.topics():
         for partition in log_dir.partitions(topic):
@@ -31,7 +28,7 @@ def parts(path: Path, **read: int) -> Iterator[tuple[TopicPartition, RecordBlock
                 yield tp, block
 
 
-def expected(tp: TopicPartition, records: list[BuiltRecord]) -> list[dict[str, object]]:
+def expected(tp, records):
     return [
         {
             "key": record.key,
@@ -48,7 +45,7 @@ def expected(tp: TopicPartition, records: list[BuiltRecord]) -> list[dict[str, o
     ]
 
 
-def as_rows(batches: list[pa.RecordBatch]) -> list[dict[str, object]]:
+def as_rows(batches):
     table = pa.Table.from_batches(batches, arrow_schema(ALL))
     stamps = table.column("timestamp").cast(pa.int64())
     return table.set_column(table.schema.get_field_index("timestamp"), "timestamp", stamps).to_pylist()
@@ -66,8 +63,8 @@ ODD = [
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_all_columns(tmp_path: Path, codec: Codec) -> None:
-    items: list[Item] = [Batch(ODD, codec=codec), Batch(many(50, headers=((b"h", b"1"),)), codec=codec), Batch(many(9))]
+def test_all_columns(tmp_path, codec):
+    items = [Batch(ODD, codec=codec), Batch(many(50, headers=((b"h", b"1"),)), codec=codec), Batch(many(9))]
     built = build_log_dir(tmp_path, {"t": [items, [b"one"]], "u": [[], [b"two"]]})
     batches = list(arrow_batches(parts(tmp_path), ALL))
     wanted = []
@@ -78,7 +75,7 @@ def test_all_columns(tmp_path: Path, codec: Codec) -> None:
     batches[0].validate(full=True)
 
 
-def test_large_rows_make_short_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_rows_make_short_batches(tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "LEAST_BYTES", 100_000)
     monkeypatch.setattr(rows, "MOST_BYTES", 120_000)
     sizes = [10, 50_000, 60_000, 60_000, 1, 500_000, 1, 1, 119_998, 3, 99_999]
@@ -91,7 +88,7 @@ def test_large_rows_make_short_batches(tmp_path: Path, monkeypatch: pytest.Monke
     ]
 
 
-def test_batches_own_their_memory(tmp_path: Path) -> None:
+def test_batches_own_their_memory(tmp_path):
     """Each batch is complete when it is yielded, and does not change while others are built."""
     build_log_dir(tmp_path, {"t": [[Batch(many(15_000, 64), codec=Codec.ZSTD) for _ in range(4)]]})
     batches, copies = [], []
@@ -102,7 +99,7 @@ def test_batches_own_their_memory(tmp_path: Path) -> None:
     assert batches == copies
 
 
-def test_a_timestamp_that_does_not_fit(tmp_path: Path) -> None:
+def test_a_timestamp_that_does_not_fit(tmp_path):
     far = 2**63 // 1000 + 1
     build_log_dir(tmp_path, {"t": [[Batch([Record(None, b"", (), 5), Record(None, b"", (), far)])]]})
     with pytest.raises(OverflowError, match=f"timestamp {far} of offset 1 in t/0"):

@@ -8,11 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,8 +18,7 @@ from hypothesis import strategies as st
 import kafkafs
 from kafkafs.arrow import COLUMNS, DECODED
 from kafkafs.arrow.log_dirs import InvalidOption
-from kafkafs.arrow.opened_log import Message, NotHere
-from kafkafs.arrow.scan import Scan
+from kafkafs.arrow.opened_log import NotHere
 from storage.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, StorageError, UnsupportedFormat
 from storage.format.block import Record
 from storage.format.compression import Codec
@@ -32,15 +28,12 @@ from tests.support.builders import (
     START_MS,
     STEP_MS,
     Batch,
-    BuiltLogDir,
-    BuiltRecord,
-    Item,
     abort,
     build_log_dir,
     many,
 )
 from tests.support.decoded_golden import golden_lines, partitions
-from tests.support.fixtures import FIXTURES, READ_UNCOMMITTED, Golden, GoldenCase, case_params, golden_cases
+from tests.support.fixtures import FIXTURES, READ_UNCOMMITTED, Golden, case_params, golden_cases
 from tests.support.live_log import LiveLog
 from tests.support.schema_logs import framed, schema_record
 
@@ -55,13 +48,13 @@ V2 = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}, 
 INTACT = [case for case in golden_cases() if case.topic not in DAMAGED]
 
 
-def encoded(schema_id: int, schema: dict[str, Any], value: dict[str, Any]) -> bytes:
+def encoded(schema_id, schema, value):
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
     return framed(schema_id, out.getvalue())
 
 
-def records(table: Any) -> list[Golden]:
+def records(table):
     """The rows of a scan of all columns."""
     columns = table.set_column(5, "timestamp", table.column("timestamp").cast("int64")).to_pydict()
     headers = columns.pop("headers")
@@ -72,7 +65,7 @@ def records(table: Any) -> list[Golden]:
     return found
 
 
-def of_messages(messages: Iterable[Message]) -> list[Golden]:
+def of_messages(messages):
     return [
         Golden(
             message.offset,
@@ -86,18 +79,18 @@ def of_messages(messages: Iterable[Message]) -> list[Golden]:
     ]
 
 
-def offsets(scan: Scan) -> dict[int, list[int]]:
+def offsets(scan):
     """The offsets by partition, in the order of the rows; all ways to read a scan must agree."""
     table = scan.to_arrow()
     assert table.num_rows == scan.count()
-    found: dict[int, list[int]] = {}
+    found = {}
     for row in table.select(["partition", "offset"]).to_pylist():
         found.setdefault(row["partition"], []).append(row["offset"])
     return found
 
 
 @pytest.mark.parametrize("case", case_params(INTACT))
-def test_every_fixture_reads_as_its_golden_file(case: GoldenCase) -> None:
+def test_every_fixture_reads_as_its_golden_file(case):
     partition = kafkafs.open(case.log_dir, isolation=case.isolation)[case.topic][case.partition]
     scan = partition.scan()
     table = scan.to_arrow()
@@ -110,7 +103,7 @@ def test_every_fixture_reads_as_its_golden_file(case: GoldenCase) -> None:
 
 @pytest.mark.golden
 @pytest.mark.parametrize("topic", sorted(DAMAGED))
-def test_damage_is_an_error_with_its_place_or_is_counted(topic: str) -> None:
+def test_damage_is_an_error_with_its_place_or_is_counted(topic):
     (case,) = (case for case in golden_cases() if case.topic == topic and case.isolation == READ_UNCOMMITTED)
     partition = kafkafs.open(case.log_dir)[case.topic][case.partition]
     for read in (partition.scan().to_arrow, partition.scan(key=b"k").count, lambda: list(partition.messages())):
@@ -126,11 +119,11 @@ def test_damage_is_an_error_with_its_place_or_is_counted(topic: str) -> None:
     assert f"position {place.position}" in place.why
 
 
-def log_of(path: Path) -> BuiltLogDir:
+def log_of(path):
     """Segments, gaps, late messages, messages without a timestamp, keys, tombstones, transactions."""
     late = [Record(b"k%d" % (n % 3), b"%d" % n, (), START_MS + (40 - n) * STEP_MS) for n in range(12)]
     odd = [Record(None, None, (), -1), Record(b"k1", None), Record(b"", b"", ((b"h", None),)), Record(b"k2", b"\xff")]
-    items: list[Item] = [
+    items = [
         Batch(many(10, keys=3)), ROLL, Batch(late, codec=Codec.LZ4), Batch(odd), ROLL, Batch(many(5), base_offset=40),
         Batch(many(3, keys=2), producer_id=7, transactional=True), abort(7), Batch(many(4, keys=2), codec=Codec.ZSTD),
     ]  # fmt: skip
@@ -139,18 +132,18 @@ def log_of(path: Path) -> BuiltLogDir:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
+def built(tmp_path_factory):
     return log_of(tmp_path_factory.mktemp("log"))
 
 
-def seen(built: BuiltLogDir, isolation: str) -> dict[int, list[BuiltRecord]]:
+def seen(built, isolation):
     return {
         number: log.records if isolation == "read_uncommitted" else log.read_committed
         for (_, number), log in built.partitions.items()
     }
 
 
-def ordered(pair: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+def ordered(pair):
     """Not reversed, which is an error."""
     first, end = pair
     return (end, first) if first is not None and end is not None and end < first else pair
@@ -168,9 +161,7 @@ KEYS = st.sampled_from([b"k1", b"k2", b"key-00001", b"", b"none"])
     times=st.none() | st.tuples(MOMENT, MOMENT).map(ordered),
     key=st.none() | KEYS,
 )
-def test_a_scan_has_what_a_plain_list_has(
-    built: BuiltLogDir, isolation: str, partitions: set[int] | None, span: Any, times: Any, key: bytes | None
-) -> None:
+def test_a_scan_has_what_a_plain_list_has(built, isolation, partitions, span, times, key):
     wanted = {
         number: [
             record.offset
@@ -198,7 +189,7 @@ def test_a_scan_has_what_a_plain_list_has(
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_the_last_message_of_each_key(built: BuiltLogDir, isolation: str) -> None:
+def test_the_last_message_of_each_key(built, isolation):
     topic = kafkafs.open(built.path, isolation=isolation)["t"]
     wanted = {}
     for number, log in seen(built, isolation).items():
@@ -211,7 +202,7 @@ def test_the_last_message_of_each_key(built: BuiltLogDir, isolation: str) -> Non
         topic.scan(latest=True, offsets=(0, 5))
 
 
-def test_ranges_as_texts_and_moments(built: BuiltLogDir) -> None:
+def test_ranges_as_texts_and_moments(built):
     log = kafkafs.open(built.path)["t"][0]
     assert offsets(log.scan(offsets="5-7")) == {0: [5, 6, 7]}
     assert offsets(log.scan(offsets="last-2")) == {0: [51, 52]}
@@ -230,13 +221,13 @@ def test_ranges_as_texts_and_moments(built: BuiltLogDir) -> None:
         log.scan(offsets="99-")
 
 
-def test_schemas_that_are_no_directory(built: BuiltLogDir) -> None:
+def test_schemas_that_are_no_directory(built):
     os.mkfifo(built.path / "_schemas-0")
     with pytest.raises(StorageError, match=r"the schemas cannot be read: .*_schemas-0"):
         kafkafs.open(built.path)["t"].scan(decode=True)
 
 
-def test_topics_and_partitions(built: BuiltLogDir, tmp_path: Path) -> None:
+def test_topics_and_partitions(built, tmp_path):
     log = kafkafs.open(built.path)
     assert list(log) == list(log.topics) == ["t"]
     assert "t" in log
@@ -252,7 +243,7 @@ def test_topics_and_partitions(built: BuiltLogDir, tmp_path: Path) -> None:
         kafkafs.open(tmp_path)
 
 
-def test_messages(built: BuiltLogDir) -> None:
+def test_messages(built):
     topic = kafkafs.open(built.path)["t"]
     first, *_ = topic[0].messages()
     assert (first.topic, first.partition, first.offset, first.key) == ("t", 0, 0, b"key-00000")
@@ -264,7 +255,7 @@ def test_messages(built: BuiltLogDir) -> None:
     assert [message.offset for message in topic[0].messages(key="k1", offsets=(0, 20))] == [11, 14, 17]
 
 
-def test_columns_and_types(built: BuiltLogDir) -> None:
+def test_columns_and_types(built):
     topic = kafkafs.open(built.path)["t"]
     scan = topic.scan()
     assert tuple(scan.schema.names) == COLUMNS
@@ -281,7 +272,7 @@ def test_columns_and_types(built: BuiltLogDir) -> None:
     assert topic.scan(partitions=1).to_arrow().num_rows == 0
 
 
-def test_text(tmp_path: Path) -> None:
+def test_text(tmp_path):
     texts = [Record("ключ".encode(), b"one"), Record(None, None), Record(b"", "é".encode())]
     split = [Record(b"k", "é".encode()[:1]), Record(b"k", "é".encode()[1:])]
     log = kafkafs.open(build_log_dir(tmp_path, {"t": [[Batch(texts), Batch(split)]]}).path)["t"]
@@ -294,7 +285,7 @@ def test_text(tmp_path: Path) -> None:
     assert log.scan(text=True, columns="key").to_arrow().num_rows == 5
 
 
-def test_messages_that_are_gone_are_an_error_or_counted(tmp_path: Path) -> None:
+def test_messages_that_are_gone_are_an_error_or_counted(tmp_path):
     items = [Batch(many(10)), ROLL, Batch(many(10)), ROLL, Batch(many(10))]
     built = build_log_dir(tmp_path, {"t": [items]}, broker=False)
     topic = kafkafs.open(built.path)["t"]
@@ -317,7 +308,7 @@ def test_messages_that_are_gone_are_an_error_or_counted(tmp_path: Path) -> None:
         scan.to_arrow()
 
 
-def test_a_topic_that_was_made_again_is_another(tmp_path: Path) -> None:
+def test_a_topic_that_was_made_again_is_another(tmp_path):
     path = build_log_dir(tmp_path / "log", {"t": [[Batch(many(10))]]}).path
     scan = kafkafs.open(path)["t"].scan()
     other = build_log_dir(tmp_path / "other", {"t": [[Batch(many(10))]]}).path
@@ -329,7 +320,7 @@ def test_a_topic_that_was_made_again_is_another(tmp_path: Path) -> None:
             read()
 
 
-def test_several_directories_and_partitions_that_none_has(tmp_path: Path) -> None:
+def test_several_directories_and_partitions_that_none_has(tmp_path):
     whole = build_log_dir(tmp_path / "whole", {"t": [[Batch(many(n))] for n in (5, 7, 9)]}).path
     parts = []
     for name, numbers in (("a", (0, 2)), ("b", (0, 1))):
@@ -347,7 +338,7 @@ def test_several_directories_and_partitions_that_none_has(tmp_path: Path) -> Non
     assert [place.partition for place in scan.skipped] == [TopicPartition("t", 1)]
 
 
-def is_tiered(partition: kafkafs.Partition) -> bool:
+def is_tiered(partition):
     """Whether some of its messages are in tiered storage alone."""
     try:
         partition.scan()
@@ -356,7 +347,7 @@ def is_tiered(partition: kafkafs.Partition) -> bool:
     return False
 
 
-def test_messages_in_tiered_storage() -> None:
+def test_messages_in_tiered_storage():
     log = kafkafs.open(FIXTURES / "tiered" / "log")
     snapshots = [(topic, part) for topic in log for part in log[topic] if is_tiered(part)]
     assert snapshots
@@ -369,7 +360,7 @@ def test_messages_in_tiered_storage() -> None:
         assert part.scan(offsets=(part.offsets[0], None)).to_arrow().num_rows == scan.count()
 
 
-def test_threads_share_a_scan(built: BuiltLogDir) -> None:
+def test_threads_share_a_scan(built):
     scan = kafkafs.open(built.path)["t"].scan()
     wanted = scan.to_arrow()
     with ThreadPoolExecutor(4) as pool:
@@ -381,7 +372,7 @@ def test_threads_share_a_scan(built: BuiltLogDir) -> None:
 
 @pytest.mark.golden
 @pytest.mark.parametrize("name", partitions())
-def test_decoded_texts_and_messages(name: str) -> None:
+def test_decoded_texts_and_messages(name):
     topic, _, number = name.rpartition("-")
     partition = kafkafs.open(FIXTURES / "schemas" / "log")[topic][int(number)]
     rows = partition.scan(decode=True).to_arrow().to_pylist()
@@ -395,7 +386,7 @@ def test_decoded_texts_and_messages(name: str) -> None:
                 _ = message.decoded
 
 
-def test_typed_values(tmp_path: Path) -> None:
+def test_typed_values(tmp_path):
     """As columns where the newest schema is an Avro record, whichever version wrote them."""
     records = [
         Record(b"k", encoded(1, V1, {"id": 7, "old": "x"})),
@@ -432,7 +423,7 @@ def test_typed_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.golden
-def test_kafkas_own_topics_need_no_schemas() -> None:
+def test_kafkas_own_topics_need_no_schemas():
     topic = kafkafs.open(FIXTURES / "groups" / "log")["__consumer_offsets"]
     texts = topic.scan(decode=True, columns=("key_json", "value_json")).to_arrow().to_pylist()
     shown = [json.loads(row["key_json"])["name"] for row in texts]
@@ -440,7 +431,7 @@ def test_kafkas_own_topics_need_no_schemas() -> None:
     assert [message.decoded_key["name"] for message in topic.messages()] == shown
 
 
-def test_frames(built: BuiltLogDir) -> None:
+def test_frames(built):
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     scan = kafkafs.open(built.path)["t"].scan()
     frame = scan.to_pandas()
@@ -453,7 +444,7 @@ def test_frames(built: BuiltLogDir) -> None:
     assert polars.DataFrame(scan).equals(table), "the C stream interface"
 
 
-def test_what_is_not_used_is_not_imported(built: BuiltLogDir) -> None:
+def test_what_is_not_used_is_not_imported(built):
     """pyarrow only for batches; numpy not even for `import kafkafs`."""
     code = f"""
 import sys
@@ -470,7 +461,7 @@ print(there())
     assert done.stdout.splitlines() == ["[]", "['numpy']", "['numpy', 'pyarrow']"]
 
 
-def test_without_pyarrow(built: BuiltLogDir) -> None:
+def test_without_pyarrow(built):
     """Messages and their number can be had; for batches the error names the extra."""
     code = f"""
 import importlib.util, sys
@@ -490,7 +481,7 @@ for read in (lambda: topic.scan().schema, lambda: topic.scan().to_dataset()):
     assert done.stdout.splitlines() == ["True", why, why]
 
 
-def test_the_end_of_a_scan_is_fixed_when_it_is_made(tmp_path: Path) -> None:
+def test_the_end_of_a_scan_is_fixed_when_it_is_made(tmp_path):
     live = LiveLog(tmp_path / "log")
     live.write(30)
     log = kafkafs.open(tmp_path / "log")

@@ -5,10 +5,7 @@ All orders are tried in which one thread is interrupted once (`tests.support.int
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +21,7 @@ MODULES = ("kafkafs.arrow.log_dirs", "kafkafs.arrow.opened_log", "storage.log.lo
 SCANS = (*MODULES, "kafkafs.arrow.scan", "kafkafs.arrow.split_reader")
 
 # What a thread does with the topic that the threads share.
-USES: dict[str, Callable[[kafkafs.Log, kafkafs.Topic], Any]] = {
+USES = {
     "the topics": lambda log, _: sorted(log.topics),
     "the partitions": lambda _, topic: list(topic.partitions),
     "the offsets of a topic": lambda _, topic: topic.offsets,
@@ -41,7 +38,7 @@ READ = ("messages",)  # after the scan was made: messages may be gone meanwhile
 class Shared:
     """Two log directories, and what the threads share of them. Another thread finds that a partition was moved."""
 
-    def __init__(self, path: Path, partitions: int, source: str, target: str) -> None:
+    def __init__(self, path, partitions, source, target):
         made = build_log_dir(path / "a", {"t": [[Batch(many(n + 3))] for n in range(2)], "u": [[b"x"]]}, broker=False)
         if partitions == 1:
             (made.path / "t-0").rename(path / "t-0")
@@ -50,22 +47,22 @@ class Shared:
         self.log = self._opened()
         self.topic = self.log["t"]
 
-    def _opened(self) -> kafkafs.Log:
+    def _opened(self):
         return kafkafs.open([self._path / "a", self._path / "b"])
 
-    def restore(self) -> None:
+    def restore(self):
         """As it was, and opened anew."""
         if self._target.exists():
             self._target.rename(self._source)
         self.log = self._opened()
         self.topic = self.log["t"]
 
-    def change(self) -> None:
+    def change(self):
         if self._source.exists():
             self._source.rename(self._target)
         assert "u" in self.log.topics
 
-    def outcome(self, use: Callable[[kafkafs.Log, kafkafs.Topic], Any]) -> Any:
+    def outcome(self, use):
         try:
             return use(self.log, self.topic)
         except KeyError:
@@ -82,7 +79,7 @@ CHANGES = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def imported(tmp_path_factory: pytest.TempPathFactory) -> None:
+def imported(tmp_path_factory):
     """All modules that a use imports: only the locks of those that are there can be simulated."""
     path = build_log_dir(tmp_path_factory.mktemp("log"), {"t": [[Batch(many(2))]] * 2}, broker=False).path
     log = kafkafs.open(path)
@@ -92,13 +89,13 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(params=CHANGES)
-def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shared]:
+def shared(request, tmp_path):
     with simulated_locks():
         yield Shared(tmp_path, *CHANGES[request.param])
 
 
 @pytest.mark.parametrize("name", USES)
-def test_what_a_thread_sees_while_another_finds_a_change(shared: Shared, name: str) -> None:
+def test_what_a_thread_sees_while_another_finds_a_change(shared, name):
     look = partial(shared.outcome, USES[name])
     allowed = [look()]
     shared.change()
@@ -113,7 +110,7 @@ def test_what_a_thread_sees_while_another_finds_a_change(shared: Shared, name: s
 
 
 @pytest.mark.parametrize("name", USES)
-def test_what_a_thread_sees_of_a_change_that_another_is_finding(shared: Shared, name: str) -> None:
+def test_what_a_thread_sees_of_a_change_that_another_is_finding(shared, name):
     look = partial(shared.outcome, USES[name])
     allowed = [look()]
     shared.change()
@@ -121,16 +118,16 @@ def test_what_a_thread_sees_of_a_change_that_another_is_finding(shared: Shared, 
     shared.restore()
     for point in points(shared.change, MODULES):
         shared.restore()
-        seen: list[Any] = []
+        seen = []
         interrupted(shared.change, MODULES, point, partial(note, seen, look))
         assert not seen or seen[0] in allowed, point
 
 
-def note(seen: list[Any], look: Callable[[], Any]) -> None:
+def note(seen, look):
     seen.append(look())
 
 
-def test_passes_over_one_scan(tmp_path: Path) -> None:
+def test_passes_over_one_scan(tmp_path):
     """Each has all the messages, and what they read is added up."""
     path = build_log_dir(tmp_path, {"t": [[Batch(many(5))], [Batch(many(7))]]}, broker=False).path
     with simulated_locks():
@@ -138,7 +135,7 @@ def test_passes_over_one_scan(tmp_path: Path) -> None:
         alone, once = shared.to_arrow(), shared.bytes_read
         for point in points(shared.to_arrow, SCANS):
             shared = kafkafs.open(path)["t"].scan(columns="offset")
-            tables: list[Any] = []
+            tables = []
             tables.append(interrupted(shared.to_arrow, SCANS, point, partial(note, tables, shared.to_arrow)))
             assert all(table.equals(alone) for table in tables), point
             assert len(tables) == 1 or shared.bytes_read == 2 * once, point

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 
@@ -13,23 +12,23 @@ from kafkafs.reading.index import ViewIndex
 from kafkafs.reading.store import Store
 from kafkafs.reading.workers import Workers
 from storage.format.block import Record
-from tests.support.builders import ROLL, START_MS, Batch, BuiltLogDir, Item, build_log_dir
+from tests.support.builders import ROLL, START_MS, Batch, build_log_dir
 from tests.support.damaged_bytes import flip_middle
 
 SECOND = 1000
 
 
 @pytest.fixture(autouse=True)
-def _empty_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_index(tmp_path, monkeypatch):
     index = ViewIndex(Workers(0), Store(tmp_path / "cache", 1 << 20))
     monkeypatch.setattr(time_stretches, "_index", lambda: index)
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
+def built(tmp_path_factory):
     """Five segments of 1.6 MB, a message a second, out of order by up to a minute; one is an hour late."""
     seeded = random.Random(7)
-    items: list[Item] = []
+    items = []
     for number in range(80):
         seconds = [number * 50 + at + seeded.randrange(60) for at in range(50)]
         if number == 70:
@@ -40,7 +39,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
 
 
 @pytest.mark.parametrize(("first", "last"), [(380, 420), (1500, 1600), (None, 30), (9000, 9001)])
-def test_all_of_a_time_is_found_and_little_else_is_read(built: BuiltLogDir, first: int | None, last: int) -> None:
+def test_all_of_a_time_is_found_and_little_else_is_read(built, first, last):
     records = built["t", 0].records
     start, end = None if first is None else START_MS + first * SECOND, START_MS + last * SECOND
     wanted = [r.offset for r in records if (start is None or start <= r.timestamp) and r.timestamp < end]
@@ -59,7 +58,7 @@ def test_all_of_a_time_is_found_and_little_else_is_read(built: BuiltLogDir, firs
         assert stretch.start <= wanted[0]
 
 
-def test_what_is_not_known_is_read(built: BuiltLogDir) -> None:
+def test_what_is_not_known_is_read(built):
     """Damage may hide anything; without an end there is nothing to look up."""
     log = built["t", 0].log(1)
     flip_middle(log)

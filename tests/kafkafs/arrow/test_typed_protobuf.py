@@ -6,8 +6,6 @@ import json
 import random
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,7 +31,7 @@ from tests.support.schema_logs import framed, schema_record
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def held(message: Any) -> Any:
+def held(message):
     """What the columns should hold of a message, by the library's attributes alone."""
     kind = kind_of(message.DESCRIPTOR)
     if kind is Kind.TIMESTAMP:
@@ -59,7 +57,7 @@ def held(message: Any) -> Any:
     return found
 
 
-def one(field: Any, value: Any) -> Any:
+def one(field, value):
     if field.message_type is not None:
         return held(value)
     if field.enum_type is not None:
@@ -70,7 +68,7 @@ def one(field: Any, value: Any) -> Any:
     return Decimal(value) if field.type in (4, 6) else value
 
 
-def shown(value: Any, kind: Any, message_type: Any) -> Any:
+def shown(value, kind, message_type):
     """The columns' value in the form of `held`."""
     if value is None or not pa.types.is_struct(kind):
         return json.loads(value) if pa.types.is_string(kind) and is_json(message_type) and value is not None else value
@@ -79,7 +77,7 @@ def shown(value: Any, kind: Any, message_type: Any) -> Any:
     }
 
 
-def of_field(value: Any, kind: Any, field: Any) -> Any:
+def of_field(value, kind, field):
     below = field.message_type
     if pa.types.is_map(kind):
         of = below.fields_by_name["value"]
@@ -91,11 +89,11 @@ def of_field(value: Any, kind: Any, field: Any) -> Any:
     return value if below is None else shown(value, kind, below)
 
 
-def is_json(message_type: Any) -> bool:
+def is_json(message_type):
     return kind_of(message_type) not in (Kind.TIMESTAMP, Kind.WRAPPER)
 
 
-def test_random_schemas_and_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_schemas_and_messages(monkeypatch):
     read = 0
     for seed in range(150):
         dice = random.Random(seed)
@@ -125,7 +123,7 @@ def test_random_schemas_and_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read > 500
 
 
-def canonical(value: Any) -> Any:
+def canonical(value):
     """Equal for equal values: maps in any order, NaN as itself."""
     if isinstance(value, dict):
         return sorted((repr(key), canonical(item)) for key, item in value.items())
@@ -148,7 +146,7 @@ message Order {
 MOVED = """syntax = "proto3"; package shop; message First { int64 id = 1; } message Order { int64 id = 1; }"""
 
 
-def test_all_versions_are_read_as_the_newest(tmp_path: Path) -> None:
+def test_all_versions_are_read_as_the_newest(tmp_path):
     schemas = [
         schema_record("t-value", 1, 1, V1, schemaType="PROTOBUF"),
         schema_record("t-value", 2, 3, MOVED, schemaType="PROTOBUF"),

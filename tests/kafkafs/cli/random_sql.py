@@ -18,7 +18,7 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -62,27 +62,27 @@ class Type:
     returns: bool = True
 
 
-def quoted(text: str, quote: str = "'") -> str:
+def quoted(text, quote="'"):
     return quote + text.replace(quote, 2 * quote) + quote
 
 
-def cast(text: str, name: str) -> str:
+def cast(text, name):
     return f"CAST({quoted(text)} AS {name})"
 
 
 # Scalar types.
 
 
-def integers(name: str, least: int, most: int) -> Type:
-    def value(rng: random.Random) -> Value:
+def integers(name, least, most):
+    def value(rng):
         number = rng.choice([least, most, 0, rng.randint(least, most), max(least, min(most, rng.randint(-9, 9)))])
         return Value(cast(str(number), name), number)
 
     return Type(name, value)
 
 
-def decimals(width: int, scale: int) -> Type:
-    def value(rng: random.Random) -> Value:
+def decimals(width, scale):
+    def value(rng):
         digits = rng.choice([0, 1, 10**width - 1, rng.randrange(10**width)]) * rng.choice([1, -1])
         sign, number = "-" if digits < 0 else "", f"{abs(digits):0{scale + 1}}"
         text = sign + (f"{number[:-scale]}.{number[-scale:]}" if scale else number)
@@ -91,12 +91,12 @@ def decimals(width: int, scale: int) -> Type:
     return Type(f"DECIMAL({width},{scale})", value)
 
 
-def floats(name: str, form: str) -> Type:
-    def value(rng: random.Random) -> Value:
+def floats(name, form):
+    def value(rng):
         raw = rng.randbytes(struct.calcsize(form))
         number = rng.choice([0.0, -0.0, 0.1, 1e30, 1.5, math.nan, math.inf, -math.inf, struct.unpack(form, raw)[0]])
         number = struct.unpack(form, struct.pack(form, number))[0]
-        shown: Json = number
+        shown = number
         if not math.isfinite(number):
             shown = "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
         return Value(cast(repr(number), name), Single(number) if form == "f" and shown is number else shown)
@@ -107,7 +107,7 @@ def floats(name: str, form: str) -> Type:
 class Single(float):
     """A FLOAT: equal to every number that is rounded to it."""
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, other):
         return isinstance(other, int | float | Decimal) and struct.pack("f", float(other)) == struct.pack("f", self)
 
     __hash__ = float.__hash__
@@ -116,17 +116,17 @@ class Single(float):
 LETTERS = "aZ09 \t\n\r\"'\\,;{}[]:%/é😀\u2028\x01\x1b\x7f\N{REPLACEMENT CHARACTER}"
 
 
-def word(rng: random.Random) -> str:
+def word(rng):
     fixed = ["", "NULL", "null", "NaN", "infinity", "a,b", '"', "1", "true", '{"a":1}', "plain"]
     return rng.choice([*fixed, *("".join(rng.choices(LETTERS, k=rng.randrange(9))) for _ in fixed)])
 
 
-def varchar(rng: random.Random) -> Value:
+def varchar(rng):
     text = word(rng)
     return Value(cast(text, "VARCHAR"), text)
 
 
-def blob(rng: random.Random) -> Value:
+def blob(rng):
     data = rng.choice([b"", b"text", "é".encode(), b"\xff", rng.randbytes(rng.randrange(9))])
     sql = "CAST('" + "".join(f"\\x{byte:02X}" for byte in data) + "' AS BLOB)"
     try:
@@ -135,12 +135,12 @@ def blob(rng: random.Random) -> Value:
         return Value(sql, {"base64": base64.b64encode(data).decode()})
 
 
-def bit(rng: random.Random) -> Value:
+def bit(rng):
     text = "".join(rng.choices("01", k=rng.randint(1, 20)))
     return Value(cast(text, "BIT"), text)
 
 
-def uuid(rng: random.Random) -> Value:
+def uuid(rng):
     digits = f"{rng.getrandbits(128):032x}"
     text = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
     return Value(cast(text, "UUID"), text)
@@ -150,38 +150,38 @@ SYMBOLS = ("a", "b c", "NULL", "é'", "")
 ENUM = f"ENUM({', '.join(map(quoted, SYMBOLS))})"
 
 
-def enum(rng: random.Random) -> Value:
+def enum(rng):
     symbol = rng.choice(SYMBOLS)
     return Value(cast(symbol, ENUM), symbol)
 
 
-def json_text(rng: random.Random) -> Value:
+def json_text(rng):
     text = rng.choice(["1", "null", '{"a":[1,"x"]}', '{"a":NaN}', "[ ]", '"é"', "1e400"])
     return Value(cast(text, "JSON"), text)
 
 
-def interval(rng: random.Random) -> Value:
+def interval(rng):
     months, days, micros = rng.randint(-30, 30), rng.randint(-40, 40), rng.randint(-(10**11), 10**11)
     sql = f"(to_months({months}) + to_days({days}) + to_microseconds({micros}))"
     return Value(sql, by_duckdb(sql))
 
 
-def by_duckdb(sql: str) -> str:
+def by_duckdb(sql):
     """DuckDB's text of a value."""
     ((text,),) = duckdb.execute(f"SELECT CAST({sql} AS VARCHAR)").fetchall()
     return str(text)
 
 
-def fraction(rng: random.Random, digits: int) -> str:
+def fraction(rng, digits):
     return "".join(rng.choices("0123456789", k=rng.choice([0, digits, rng.randint(0, digits)])))
 
 
-def clock(rng: random.Random) -> str:
+def clock(rng):
     return f"{rng.randrange(24):02}:{rng.randrange(60):02}:{rng.randrange(60):02}"
 
 
-def times(name: str, digits: int, zone: bool = False) -> Type:
-    def value(rng: random.Random) -> Value:
+def times(name, digits, zone=False):
+    def value(rng):
         part = fraction(rng, digits).rstrip("0")
         offset = rng.choice(["+00", "+02", "-07:30", "+15:59"]) if zone else ""
         text = clock(rng) + ("." + part if part else "") + offset
@@ -190,7 +190,7 @@ def times(name: str, digits: int, zone: bool = False) -> Type:
     return Type(name, value)
 
 
-def day(rng: random.Random, least: int, most: int) -> tuple[str, str]:
+def day(rng, least, most):
     """A date, and (BC) if it is before the year 1."""
     year = rng.choice([least, most, 0, 1, 1969, 2026, 9999, 10000, rng.randint(least, most)])
     year = min(max(year, least), most)
@@ -198,15 +198,15 @@ def day(rng: random.Random, least: int, most: int) -> tuple[str, str]:
     return (f"{year:04}{month_and_day}", "") if year > 0 else (f"{1 - year:04}{month_and_day}", " (BC)")
 
 
-def date(rng: random.Random) -> Value:
+def date(rng):
     text = rng.choice(["infinity", "-infinity", *["".join(day(rng, -5_000_000, 5_000_000))] * 8])
     return Value(cast(text, "DATE"), text)
 
 
-def timestamps(name: str, digits: int, years: tuple[int, int], zone: bool = False) -> Type:
+def timestamps(name, digits, years, zone=False):
     """ISO 8601 with 3, 6 or 9 decimals, as many as it takes; DuckDB's text for infinity and before the year 1."""
 
-    def value(rng: random.Random) -> Value:
+    def value(rng):
         text = rng.choice(["infinity", "-infinity", *[""] * 8])
         if text:
             return Value(cast(text, name), text)
@@ -244,21 +244,21 @@ KEYS = tuple(kind for kind in SCALARS if kind.is_key and kind.name not in (
 # Nested types.
 
 
-def null_or(kind: Type, rng: random.Random) -> Value:
+def null_or(kind, rng):
     return Value(f"CAST(NULL AS {kind.name})", None) if rng.random() < 0.15 else kind.value(rng)
 
 
-def random_type(rng: random.Random, depth: int = 0) -> Type:
+def random_type(rng, depth=0):
     if depth > 3 or rng.random() < 0.55:
         return rng.choice(SCALARS)
     make = rng.choice([list_of, array_of, struct_of, map_of, map_of_anything, union_of])
     return make(rng, depth + 1)
 
 
-def list_of(rng: random.Random, depth: int) -> Type:
+def list_of(rng, depth):
     item = random_type(rng, depth)
 
-    def value(rng: random.Random) -> Value:
+    def value(rng):
         items = [null_or(item, rng) for _ in range(rng.randrange(4))]
         sql = f"CAST([{', '.join(item.sql for item in items)}] AS {item.name}[])"
         return Value(sql, [item.json for item in items])
@@ -266,10 +266,10 @@ def list_of(rng: random.Random, depth: int) -> Type:
     return Type(f"{item.name}[]", value, is_nested=True, returns=item.returns)
 
 
-def array_of(rng: random.Random, depth: int) -> Type:
+def array_of(rng, depth):
     item, size = random_type(rng, depth), rng.randint(1, 3)
 
-    def value(rng: random.Random) -> Value:
+    def value(rng):
         items = [null_or(item, rng) for _ in range(size)]
         sql = f"CAST([{', '.join(item.sql for item in items)}] AS {item.name}[{size}])"
         return Value(sql, [item.json for item in items])
@@ -277,11 +277,11 @@ def array_of(rng: random.Random, depth: int) -> Type:
     return Type(f"{item.name}[{size}]", value, is_nested=True, returns=item.returns)
 
 
-def struct_of(rng: random.Random, depth: int) -> Type:
+def struct_of(rng, depth):
     names = rng.sample(["a", "B c", 'd"', "é", "offset", "e'", "%s", "key"], rng.randint(1, 3))
     fields = {name: random_type(rng, depth) for name in names}
 
-    def value(rng: random.Random) -> Value:
+    def value(rng):
         values = {name: null_or(kind, rng) for name, kind in fields.items()}
         sql = ", ".join(f"{quoted(name)}: {value.sql}" for name, value in values.items())
         return Value(f"{{{sql}}}", {name: value.json for name, value in values.items()})
@@ -290,15 +290,15 @@ def struct_of(rng: random.Random, depth: int) -> Type:
     return Type(f"STRUCT({name})", value, is_nested=True, returns=all(kind.returns for kind in fields.values()))
 
 
-def as_key(shown: Json) -> str:
+def as_key(shown):
     return shown if isinstance(shown, str) else json.dumps(shown) if not isinstance(shown, Decimal) else f"{shown:f}"
 
 
-def map_of(rng: random.Random, depth: int) -> Type:
+def map_of(rng, depth):
     """An object."""
     key, item = rng.choice(KEYS), random_type(rng, depth)
 
-    def value(rng: random.Random) -> Value:
+    def value(rng):
         entries = {as_key((one := key.value(rng)).json): (one, null_or(item, rng)) for _ in range(rng.randrange(4))}
         keys, values = ([pair[place].sql for pair in entries.values()] for place in (0, 1))
         sql = f"MAP(CAST([{', '.join(keys)}] AS {key.name}[]), CAST([{', '.join(values)}] AS {item.name}[]))"
@@ -307,11 +307,11 @@ def map_of(rng: random.Random, depth: int) -> Type:
     return Type(f"MAP({key.name}, {item.name})", value, is_nested=True, returns=item.returns)
 
 
-def map_of_anything(rng: random.Random, depth: int) -> Type:
+def map_of_anything(rng, depth):
     """A list of keys and values, where the keys are nested."""
     key, item = list_of(rng, depth), random_type(rng, depth)
 
-    def value(rng: random.Random) -> Value:
+    def value(rng):
         one, other = key.value(rng), null_or(item, rng)
         sql = f"MAP(CAST([{one.sql}] AS {key.name}[]), CAST([{other.sql}] AS {item.name}[]))"
         return Value(sql, [{"key": one.json, "value": other.json}])
@@ -319,12 +319,12 @@ def map_of_anything(rng: random.Random, depth: int) -> Type:
     return Type(f"MAP({key.name}, {item.name})", value, is_nested=True, returns=key.returns and item.returns)
 
 
-def union_of(rng: random.Random, depth: int) -> Type:
+def union_of(rng, depth):
     """The value alone."""
     members = {name: random_type(rng, depth) for name in rng.sample(["num", "s t", "é"], rng.randint(1, 3))}
     name = f"UNION({', '.join(f'{quoted(member, chr(34))} {kind.name}' for member, kind in members.items())})"
 
-    def value(rng: random.Random) -> Value:
+    def value(rng):
         member = rng.choice(list(members))
         inner = null_or(members[member], rng)
         return Value(f"CAST(union_value({quoted(member, chr(34))} := {inner.sql}) AS {name})", inner.json)
@@ -347,7 +347,7 @@ class Case:
     rows: list[list[Value]]
 
 
-def random_case(rng: random.Random) -> Case:
+def random_case(rng):
     types = [random_type(rng) for _ in range(rng.randint(1, 4))]
     names = [rng.choice(NAMES) for _ in types]
     rows = [[null_or(kind, rng) for kind in types] for _ in range(rng.choice([0, 1, 1, 2, 5]))]
@@ -366,9 +366,9 @@ def random_case(rng: random.Random) -> Case:
     return Case(sql, names, types, rows)
 
 
-def numbered(names: Sequence[str]) -> list[str]:
+def numbered(names):
     """`a`, `a` → `a`, `a_1`."""
-    distinct: list[str] = []
+    distinct = []
     for name in names:
         candidates = iter([name, *(f"{name}_{number}" for number in range(1, 99))])
         unique = next(candidates)
@@ -382,23 +382,23 @@ class Difference(Exception):
     """A form of a result is not what it should be."""
 
 
-def same(what: str, found: object, expected: object) -> None:
+def same(what, found, expected):
     if found != expected:
         raise Difference(f"{what}: {found!r} instead of {expected!r}")
 
 
-def strict_json(text: str) -> Json:
-    def refuse(constant: str) -> Json:
+def strict_json(text):
+    def refuse(constant):
         raise Difference(f"{constant} is not JSON")
 
-    def once(pairs: list[tuple[str, Json]]) -> Json:
+    def once(pairs):
         same("names of an object", len(dict(pairs)), len(pairs))
         return dict(pairs)
 
     return json.loads(text, parse_float=Decimal, parse_constant=refuse, object_pairs_hook=once)
 
 
-def is_equal(found: Json, expected: Json) -> bool:
+def is_equal(found, expected):
     """Whether JSON that was read is what is expected; True is no 1."""
     if isinstance(expected, dict):
         return (
@@ -418,7 +418,7 @@ def is_equal(found: Json, expected: Json) -> bool:
     return type(found) in kinds and bool(found == expected)
 
 
-def is_equal_text(found: str, expected: Json) -> bool:
+def is_equal_text(found, expected):
     """Whether a cell of a table or of CSV is what is expected: text as it is, other values as JSON."""
     if expected is None:
         return found == ""
@@ -430,7 +430,7 @@ def is_equal_text(found: str, expected: Json) -> bool:
 # Reading what was written.
 
 
-def check_jsonl(path: Path, case: Case) -> None:
+def check_jsonl(path, case):
     lines = path.read_bytes().decode().split("\n")
     same("the end of jsonl", lines.pop(), "")
     same("lines of jsonl", len(lines), len(case.rows))
@@ -440,7 +440,7 @@ def check_jsonl(path: Path, case: Case) -> None:
             raise Difference(f"jsonl: {line} instead of {expected}")
 
 
-def check_csv(path: Path, case: Case) -> None:
+def check_csv(path, case):
     with path.open(newline="", encoding="utf-8") as file:
         header, *lines = list(csv.reader(file, strict=True))
     same("header of csv", header, numbered(case.names))
@@ -451,7 +451,7 @@ def check_csv(path: Path, case: Case) -> None:
                 raise Difference(f"csv: {cell!r} instead of {value.json!r} of {kind.name}")
 
 
-def check_table(path: Path, case: Case) -> None:
+def check_table(path, case):
     """Each line has its cells, in order."""
     header, *lines, end = path.read_text(encoding="utf-8").split("\n")
     same("end of the table", end, "")
@@ -469,7 +469,7 @@ def check_table(path: Path, case: Case) -> None:
         same(f"{name!r} in the table's header", printable(name).strip() in header, True)
 
 
-def check_parquet(path: Path, case: Case) -> None:
+def check_parquet(path, case):
     """Read by pyarrow, polars, and by DuckDB, which makes the original type of it again."""
     same("columns of pyarrow", pq.read_table(path).column_names, numbered(case.names))
     frame = polars.read_parquet(path)
@@ -496,7 +496,7 @@ def check_parquet(path: Path, case: Case) -> None:
 CHECKS = {"table": check_table, "csv": check_csv, "jsonl": check_jsonl, "parquet": check_parquet}
 
 
-def write(database: Database, sql: str, form: str, path: Path) -> None:
+def write(database, sql, form, path):
     """What the command does, without its start."""
     with path.open("wb") as file:
         for statement in database.statements(sql):
@@ -506,7 +506,7 @@ def write(database: Database, sql: str, form: str, path: Path) -> None:
                 list(database.run(statement.text))
 
 
-def write_by_command(logdir: Path, sql: str, form: str, path: Path) -> None:
+def write_by_command(logdir, sql, form, path):
     done = run("sql", logdir, sql, "--format", form, "-o", path)
     if done.exit_code:
         raise Difference(f"{form}: exit code {done.exit_code}: {done.output}")
@@ -525,17 +525,17 @@ class Topics:
     plain: duckdb.DuckDBPyConnection
 
 
-def make_topics(folder: Path, rng: random.Random) -> Topics:
+def make_topics(folder, rng):
     plain = duckdb.connect()
     plain.execute("SET TimeZone = 'UTC'")
-    topics: dict[str, list[list[Batch]]] = {}
+    topics = {}
     values = [b"plain", None, b"", b'{"item":"tea"}', b'{"item":"oil"}', b"[1,2]", b"17", b"\xff", "größe".encode()]
     for topic in ("orders", "my-topic.x", "Kunden"):
         columns = 'key VARCHAR, value VARCHAR, topic VARCHAR, partition INT, "offset" BIGINT, timestamp TIMESTAMPTZ'
         plain.execute(f"CREATE TABLE {quoted(topic, chr(34))} ({columns}, value_json JSON)")
         partitions = []
         for partition in range(rng.randint(1, 3)):
-            batches: list[Batch] = []
+            batches = []
             for offset in range(rng.randint(0, 40)):
                 key = rng.choice([None, b"k1", b"k2", b"\xfe", rng.randbytes(3).hex().encode()])
                 value, odd = rng.choice(values), rng.random()
@@ -553,7 +553,7 @@ def make_topics(folder: Path, rng: random.Random) -> Topics:
     return Topics(folder / "topics", plain)
 
 
-def condition(rng: random.Random, depth: int = 0) -> str:
+def condition(rng, depth=0):
     if depth < 2 and rng.random() < 0.4:
         joined = f"{condition(rng, depth + 1)} {rng.choice(['AND', 'OR'])} {condition(rng, depth + 1)}"
         return rng.choice([f"({joined})", f"NOT ({joined})"])
@@ -573,7 +573,7 @@ def condition(rng: random.Random, depth: int = 0) -> str:
     ])  # fmt: skip
 
 
-def topic_statement(rng: random.Random) -> tuple[str, str]:
+def topic_statement(rng):
     """What comes before the query, and the query; its rows are in order."""
     first, second = (quoted(topic, chr(34)) for topic in rng.choices(("orders", "my-topic.x", "Kunden"), k=2))
     where = f"WHERE {condition(rng)}" if rng.random() < 0.8 else ""
@@ -599,7 +599,7 @@ def topic_statement(rng: random.Random) -> tuple[str, str]:
     ])  # fmt: skip
 
 
-def moment_text(text: str) -> str:
+def moment_text(text):
     """DuckDB's text of a time as the forms have it."""
     if text.endswith("infinity"):
         return text
@@ -608,14 +608,14 @@ def moment_text(text: str) -> str:
     return f"{on}T{seconds}.{part.ljust(3, '0')}Z"
 
 
-def plain_value(cell: str | None, kind: str) -> Value:
+def plain_value(cell, kind):
     """A cell of the plain DuckDB."""
     if cell is None or kind in ("VARCHAR", "JSON"):
         return Value("", cell)
     return Value("", moment_text(cell) if kind.startswith("TIMESTAMP") else int(cell))
 
 
-def topic_case(topics: Topics, rng: random.Random) -> Case:
+def topic_case(topics, rng):
     """A statement over topics, and what the plain DuckDB answers."""
     before, query = topic_statement(rng)
     if before:
@@ -630,7 +630,7 @@ def topic_case(topics: Topics, rng: random.Random) -> Case:
     return Case(before + query, relation.columns, types, rows)
 
 
-def check_random(statements: int, seed: int) -> Iterator[str]:
+def check_random(statements, seed):
     """Checks as many statements in every form; yields what is wrong, with the statement."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -651,7 +651,7 @@ def check_random(statements: int, seed: int) -> Iterator[str]:
                     yield f"statement {number} of seed {seed}, {form}: {type(error).__name__}: {error}\n{case.sql}\n"
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--statements", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)

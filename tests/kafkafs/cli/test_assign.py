@@ -11,7 +11,7 @@ from tests.support.commands import output_of, run
 TWO_RACKS = ("--brokers", "1,2,3,4", "--racks", "1=a,2=a,3=b,4=b")
 
 
-def test_the_table() -> None:
+def test_the_table():
     args = ("--partitions", 4, "--replication-factor", 2, "--start", 0)
     lines = output_of("assign", *TWO_RACKS, *args).decode().splitlines()
     assert [line.split() for line in lines[:5]] == [
@@ -30,7 +30,7 @@ def test_the_table() -> None:
     ]
 
 
-def test_the_json() -> None:
+def test_the_json():
     args = ("--brokers", "3,1,2", "--partitions", 2, "--replication-factor", 2, "--start", 0, "--json")
     assert json.loads(output_of("assign", *args, "--topic", "orders", "--first-partition", 3)) == {
         "version": 1,
@@ -54,7 +54,7 @@ def test_the_json() -> None:
         ("--brokers", str(2**31)),
     ],
 )
-def test_wrong_uses(args: tuple[str, ...]) -> None:
+def test_wrong_uses(args):
     rest = [part for name in ("--partitions", "--replication-factor") if name not in args for part in (name, "1")]
     result = run("assign", *args, *rest)
     assert result.exit_code == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -25,13 +24,13 @@ SAMPLE = ROOT / "examples" / "sample-log"
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path):
     """Two segments, and another partition."""
     items = [Batch(many(5)), Batch(many(5)), ROLL, Batch(many(5))]
     return build_log_dir(tmp_path / "source", {"t": [items, Partition([Batch(many(3))])]}).path
 
 
-def copy_of(source: Path, tmp_path: Path, *options: object) -> tuple[Path, Path]:
+def copy_of(source, tmp_path, *options):
     copy, manifest = tmp_path / "copy", tmp_path / "m.json"
     output_of("mirror", source, copy, "--manifest", manifest, *options)
     moved = tmp_path / "moved"  # damaged by tests; what was written through the engine stays sound
@@ -39,7 +38,7 @@ def copy_of(source: Path, tmp_path: Path, *options: object) -> tuple[Path, Path]
     return moved, manifest
 
 
-def test_a_backup_is_verified(source: Path, tmp_path: Path) -> None:
+def test_a_backup_is_verified(source, tmp_path):
     copy, manifest = copy_of(source, tmp_path)
     assert output_of("verify", copy, "--manifest", manifest) == b"nothing wrong\n"
     log = copy / "t-0" / f"{0:020d}.log"  # by its own configuration the copy has one segment
@@ -53,7 +52,7 @@ def test_a_backup_is_verified(source: Path, tmp_path: Path) -> None:
     assert output_of("verify", copy, "t/1", "--manifest", manifest) == b"nothing wrong\n"
 
 
-def test_a_lost_partition_is_found_by_its_name(source: Path, tmp_path: Path) -> None:
+def test_a_lost_partition_is_found_by_its_name(source, tmp_path):
     copy, manifest = copy_of(source, tmp_path)
     shutil.rmtree(copy / "t-1")
     for tp in ("t", "t/1"):
@@ -64,7 +63,7 @@ def test_a_lost_partition_is_found_by_its_name(source: Path, tmp_path: Path) -> 
     assert run("verify", copy, "t/7").exit_code == 4
 
 
-def test_until_says_where_it_cut(source: Path, tmp_path: Path) -> None:
+def test_until_says_where_it_cut(source, tmp_path):
     until = START_MS + 6000  # the second message of the second batch
     result = run("mirror", source, tmp_path / "copy", "--until", until, "--json")
     assert result.exit_code == 0
@@ -77,7 +76,7 @@ def test_until_says_where_it_cut(source: Path, tmp_path: Path) -> None:
     assert "after the cut" in again.stderr
 
 
-def test_a_run_that_was_interrupted_is_continued_and_says_so(source: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_interrupted_is_continued_and_says_so(source, tmp_path):
     output_of("mirror", source, tmp_path / "copy")
     (tmp_path / "copy" / names.CLEAN_SHUTDOWN).unlink()
     manifest = tmp_path / "m.json"
@@ -92,7 +91,7 @@ def test_a_run_that_was_interrupted_is_continued_and_says_so(source: Path, tmp_p
     assert run("mirror", source, tmp_path / "copy", "--manifest", manifest).stderr == ""
 
 
-def test_a_killed_mirror_leaves_no_manifest(tmp_path: Path) -> None:
+def test_a_killed_mirror_leaves_no_manifest(tmp_path):
     source, copy, manifest = opened(tmp_path / "source"), tmp_path / "copy", tmp_path / "m.json"
     source.create_topic("t", 1)
     tp = TopicPartition("t", 0)
@@ -113,13 +112,11 @@ def test_a_killed_mirror_leaves_no_manifest(tmp_path: Path) -> None:
     source.close()
 
 
-def test_no_manifest_of_what_may_not_be_on_the_disk(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_manifest_of_what_may_not_be_on_the_disk(source, tmp_path, monkeypatch):
     """The last sync of a partition fails, after everything was copied."""
     close = PartitionLog.close
 
-    def failing(log: PartitionLog) -> None:
+    def failing(log):
         close(log)
         if log.tp.partition == 1:
             raise OSError(errno.EIO, "the disk failed")
@@ -132,7 +129,7 @@ def test_no_manifest_of_what_may_not_be_on_the_disk(
     assert not (tmp_path / "m.json").exists()
 
 
-def test_manifest_where_none_can_be(source: Path, tmp_path: Path) -> None:
+def test_manifest_where_none_can_be(source, tmp_path):
     (tmp_path / "text").write_text("a text")
     for file, code in ((source / "m.json", 2), (tmp_path / "none" / "m.json", 2), (tmp_path / "text", 4)):
         assert run("mirror", source, tmp_path / "copy", "--manifest", file).exit_code == code
@@ -142,7 +139,7 @@ def test_manifest_where_none_can_be(source: Path, tmp_path: Path) -> None:
     assert (tmp_path / "text").read_text() == "a text"
 
 
-def test_rename(source: Path, tmp_path: Path) -> None:
+def test_rename(source, tmp_path):
     copy, manifest = copy_of(source, tmp_path, "--rename", "t=restored")
     assert sorted(path.name for path in copy.glob("*-*") if path.is_dir()) == ["restored-0", "restored-1"]
     assert output_of("verify", copy, "--manifest", manifest) == b"nothing wrong\n"
@@ -152,7 +149,7 @@ def test_rename(source: Path, tmp_path: Path) -> None:
     assert run("mirror", source, tmp_path / "other", "--follow", "--until", "2026").exit_code == 2
 
 
-def test_groups_are_in_the_manifest(tmp_path: Path) -> None:
+def test_groups_are_in_the_manifest(tmp_path):
     output_of("mirror", SAMPLE, tmp_path / "copy", "orders", "--manifest", tmp_path / "m.json")
     groups = json.loads((tmp_path / "m.json").read_bytes())["groups"]
     assert [(g["group"], g["topic"], g["partition"], g["offset"]) for g in groups] == [
@@ -164,7 +161,7 @@ def test_groups_are_in_the_manifest(tmp_path: Path) -> None:
         assert json.loads((tmp_path / f"{until}.json").read_bytes())["groups"] == expected
 
 
-def test_digest(source: Path, tmp_path: Path) -> None:
+def test_digest(source, tmp_path):
     lines = output_of("digest", source, "t").decode().splitlines()
     assert [line.split()[:4] for line in lines] == [
         ["PARTITION", "FROM", "END", "MESSAGES"], ["t/0", "0", "15", "15"], ["t/1", "0", "3", "3"]
@@ -183,7 +180,7 @@ def test_digest(source: Path, tmp_path: Path) -> None:
     assert output_of("digest", copy, "t") == output_of("digest", source, "t")
 
 
-def test_diff(source: Path, tmp_path: Path) -> None:
+def test_diff(source, tmp_path):
     copy, _ = copy_of(source, tmp_path)
     assert output_of("diff", source, copy, "t") == b"t/0: equal\nt/1: equal\n"
     items = [Batch(many(5)), Batch([*many(4), many(1, 70, keys=1)[0]]), ROLL, Batch(many(6))]
@@ -221,7 +218,7 @@ def test_diff(source: Path, tmp_path: Path) -> None:
     assert run("diff", source, copy, "nothing").exit_code == 4
 
 
-def test_what_compaction_removes_is_told_from_what_is_lost(tmp_path: Path) -> None:
+def test_what_compaction_removes_is_told_from_what_is_lost(tmp_path):
     values = many(6, keys=3)  # the first three have later messages
     whole = build_log_dir(tmp_path / "whole", {"t": [[Batch(values)]]}).path
     compacted = build_log_dir(tmp_path / "compacted", {"t": [[Batch(values[3:], base_offset=3)]]}).path
@@ -234,7 +231,7 @@ def test_what_compaction_removes_is_told_from_what_is_lost(tmp_path: Path) -> No
     assert f"  only in {compacted}: 1\n" in run("diff", compacted, lost, "t").stdout
 
 
-def test_what_cannot_be_read_is_not_equal(source: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_not_equal(source, tmp_path):
     copy, _ = copy_of(source, tmp_path)
     log = copy / "t-0" / f"{0:020d}.log"
     flip(log, 70)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,7 +34,7 @@ TEN = [b"line %d" % i for i in range(10)]
 
 
 @pytest.fixture
-def logdir(tmp_path: Path) -> Path:
+def logdir(tmp_path):
     """orders with partitions 0, 1 and 10 (renamed from 2), and payments/0."""
     build_log_dir(
         tmp_path / "logs",
@@ -59,18 +58,18 @@ def logdir(tmp_path: Path) -> Path:
         ("order[s]/?", "a0 a1 a2 b0"),
     ],
 )
-def test_partitions(logdir: Path, pattern: str, values: str) -> None:
+def test_partitions(logdir, pattern, values):
     assert output_of("cat", logdir, pattern).decode().split() == values.split()
 
 
-def test_the_range_applies_to_each(logdir: Path) -> None:
+def test_the_range_applies_to_each(logdir):
     assert output_of("cat", logdir, "orders", "--offsets", "last-1") == b"a2\nb0\nc1\n"
     assert output_of("cat", logdir, "orders", "--offsets", "0+1", "--format", r"%t/%p\n") == (
         b"orders/0\norders/1\norders/10\n"
     )
 
 
-def test_a_range_outside_one_partition_leaves_the_others(logdir: Path) -> None:
+def test_a_range_outside_one_partition_leaves_the_others(logdir):
     result = run("cat", logdir, "orders", "--offsets", "2-")
     assert result.exit_code == 4
     assert result.stdout == "a2\n"
@@ -93,20 +92,20 @@ def test_a_range_outside_one_partition_leaves_the_others(logdir: Path) -> None:
         ["--wrong"],
     ],
 )
-def test_usage(logdir: Path, options: list[str]) -> None:
+def test_usage(logdir, options):
     result = run("cat", logdir, "payments", *options)
     assert result.exit_code == 2
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
 
 
-def test_log_takes_one_partition(logdir: Path) -> None:
+def test_log_takes_one_partition(logdir):
     result = run("cat", logdir, "orders", "--format", "log")
     assert result.exit_code == 2
     assert "one partition" in result.stderr
 
 
-def test_both_ranges_are_both(logdir: Path) -> None:
+def test_both_ranges_are_both(logdir):
     low, high = START_MS + 3 * STEP_MS, START_MS + 8 * STEP_MS
     times = f"{low}--{high}"
     assert (
@@ -116,7 +115,7 @@ def test_both_ranges_are_both(logdir: Path) -> None:
     assert output_of("cat", logdir, "payments", "--time", times, "--offsets", "2+3") == b"line 3\nline 4\n"
 
 
-def test_damage_after_what_precedes(tmp_path: Path) -> None:
+def test_damage_after_what_precedes(tmp_path):
     built = build_log_dir(tmp_path, {"t": [[b"a", b"b", ROLL, b"c"], [b"d"]]})
     log = built["t", 0].log(0)
     flip(log, -2)  # in b, which is not the torn tail of the active segment
@@ -127,7 +126,7 @@ def test_damage_after_what_precedes(tmp_path: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_what_log_prints_is_a_segment(tmp_path: Path) -> None:
+def test_what_log_prints_is_a_segment(tmp_path):
     batches = [Batch(many(5, keys=3), producer_id=3) for _ in range(6)]
     build_log_dir(tmp_path / "a", {"t": [Partition([*batches[:3], ROLL, *batches[3:]])]})
     (tmp_path / "b" / "t-0").mkdir(parents=True)
@@ -140,7 +139,7 @@ def test_what_log_prints_is_a_segment(tmp_path: Path) -> None:
         segment.unlink()
 
 
-def test_log_by_time_is_the_batches_that_hold_it(tmp_path: Path) -> None:
+def test_log_by_time_is_the_batches_that_hold_it(tmp_path):
     stamps = [5, 100, 7, 3, 90, 2]
     records = [Record(None, b"%d" % stamp, (), stamp) for stamp in stamps]
     batches = [Batch(records[0:2]), Batch(records[2:4]), Batch(records[4:6])]
@@ -153,16 +152,16 @@ def test_log_by_time_is_the_batches_that_hold_it(tmp_path: Path) -> None:
 class Follower:
     """`cat --follow` as a process, read line by line."""
 
-    def __init__(self, *args: object) -> None:
+    def __init__(self, *args):
         self.process = process("cat", *args, "--follow")
         self.patience = threading.Timer(120, self.process.kill)  # a line that does not come
         self.patience.start()
 
-    def line(self) -> bytes:
+    def line(self):
         assert self.process.stdout is not None
         return self.process.stdout.readline()
 
-    def end(self, number: signal.Signals) -> tuple[int, bytes]:
+    def end(self, number):
         """Sends a signal; returns the exit code and stderr."""
         self.process.send_signal(number)
         _, errors = self.process.communicate(timeout=120)
@@ -170,10 +169,10 @@ class Follower:
 
 
 @pytest.fixture
-def growing(tmp_path: Path) -> Iterator[tuple[Path, list[Follower]]]:
+def growing(tmp_path):
     """A log directory with t/0 of `one`, `two`, and a list of followers to be ended."""
     build_log_dir(tmp_path, {"t": [[b"one", b"two"]]})
-    followers: list[Follower] = []
+    followers = []
     yield tmp_path, followers
     for follower in followers:
         follower.patience.cancel()
@@ -182,12 +181,12 @@ def growing(tmp_path: Path) -> Iterator[tuple[Path, list[Follower]]]:
         follower.process.communicate()
 
 
-def append(logdir: Path, value: bytes, offset: int, segment: int = 0) -> None:
+def append(logdir, value, offset, segment=0):
     with (logdir / "t-0" / f"{segment:020d}.log").open("ab") as log:
         log.write(encode_batch([Record(None, value, (), 1000 + offset)], base_offset=offset))
 
 
-def test_follow(growing: tuple[Path, list[Follower]]) -> None:
+def test_follow(growing):
     """Appends, a new segment, and retention of what was printed; ^C ends it as it ends cat."""
     logdir, followers = growing
     follower = Follower(logdir, "t", "--offsets", "last-1")
@@ -203,7 +202,7 @@ def test_follow(growing: tuple[Path, list[Follower]]) -> None:
     assert follower.end(signal.SIGINT) == (-signal.SIGINT, b"")
 
 
-def test_follow_ends_with_its_range(growing: tuple[Path, list[Follower]]) -> None:
+def test_follow_ends_with_its_range(growing):
     logdir, followers = growing
     for offsets, lines in (("1-2", [b"two\n", b"three\n"]), ("0+3", [b"one\n", b"two\n", b"three\n"])):
         followers.append(Follower(logdir, "t", "--offsets", offsets))
@@ -227,7 +226,7 @@ def test_follow_ends_with_its_range(growing: tuple[Path, list[Follower]]) -> Non
         (["--offsets", "2-5", "--time", "0000000001005--"], b"five\n"),
     ],
 )
-def test_follow_waits_for_its_range(growing: tuple[Path, list[Follower]], wanted: list[str], printed: bytes) -> None:
+def test_follow_waits_for_its_range(growing, wanted, printed):
     """It begins above the log end, which is out of range without --follow."""
     logdir, followers = growing
     if wanted[1].startswith("4"):
@@ -243,7 +242,7 @@ def test_follow_waits_for_its_range(growing: tuple[Path, list[Follower]], wanted
     assert (rest, errors, follower.process.returncode) == (printed, b"", 0)
 
 
-def test_follow_tells_of_a_truncation(growing: tuple[Path, list[Follower]]) -> None:
+def test_follow_tells_of_a_truncation(growing):
     logdir, followers = growing
     follower = Follower(logdir, "t")
     followers.append(follower)
@@ -258,7 +257,7 @@ def test_follow_tells_of_a_truncation(growing: tuple[Path, list[Follower]]) -> N
     assert follower.end(signal.SIGTERM) == (-signal.SIGTERM, b"")
 
 
-def test_a_closed_pipe_ends_it_as_it_ends_cat(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_it_as_it_ends_cat(tmp_path):
     build_log_dir(tmp_path, {"t": [[Batch(many(20_000, 100)), Batch(many(20_000, 100))]]})
     cat = process("cat", tmp_path, "t")
     assert cat.stdout is not None
@@ -270,7 +269,7 @@ def test_a_closed_pipe_ends_it_as_it_ends_cat(tmp_path: Path) -> None:
     cat.stderr.close()
 
 
-def test_a_pipe_that_does_not_block(tmp_path: Path) -> None:
+def test_a_pipe_that_does_not_block(tmp_path):
     """Another process that shares our stdout may have set O_NONBLOCK on it."""
     build_log_dir(tmp_path, {"t": [[Batch(many(20_000, 100)), Batch(many(20_000, 100))]]})
     reading, writing = os.pipe()
@@ -287,9 +286,7 @@ def test_a_pipe_that_does_not_block(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--key", "k"), ("--offsets", "last-1")], ids=["all", "key", "last"])
-def test_follow_goes_on_with_partitions_that_are_added(
-    growing: tuple[Path, list[Follower]], options: tuple[str, ...]
-) -> None:
+def test_follow_goes_on_with_partitions_that_are_added(growing, options):
     logdir, followers = growing
     key_of = lambda _offset: b"k"  # noqa: E731
     LiveLog(logdir / "more", key_of=key_of).append(b"first")
@@ -308,11 +305,11 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> LiveLog:
+def live(tmp_path):
     return LiveLog(tmp_path / "log", Codec.ZSTD)
 
 
-def test_the_head_takes_the_memory_of_the_value_once(live: LiveLog) -> None:
+def test_the_head_takes_the_memory_of_the_value_once(live):
     live.append(b"\1" * (96 * MIB))
     command = [sys.executable, "-m", "kafkafs", "cat", str(live.path.parent), "t", "--format", "jsonl"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
@@ -327,7 +324,7 @@ def test_the_head_takes_the_memory_of_the_value_once(live: LiveLog) -> None:
     assert resident < 260 * 1024  # the process itself takes 70 MiB; rendered, the value takes 576
 
 
-def test_values_are_exact(live: LiveLog) -> None:
+def test_values_are_exact(live):
     large = b'\1 "plain" ' * (5 * MIB // 10)
     live.append(b"before", large, b"between", large, b"\xff" + large, b"after")
     expected = [b"before", large, b"between", large, b"\xff" + large, b"after"]

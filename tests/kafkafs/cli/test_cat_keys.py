@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -20,17 +19,17 @@ from tests.support.reference_views import content, tree_of
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "kafkafs" / "views"
 
 
-def key_of(offset: int) -> bytes:
+def key_of(offset):
     return b"k%d" % (offset * 7919 % 500)
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> LiveLog:
+def live(tmp_path):
     log = LiveLog(tmp_path / "log", key_of=key_of)
     for _ in range(2):
         log.write(1500, size=1000, batch=50)
@@ -39,7 +38,7 @@ def live(tmp_path: Path) -> LiveLog:
     return log
 
 
-def test_the_index_is_made_kept_and_used(live: LiveLog, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_is_made_kept_and_used(live, cache, monkeypatch):
     log_dir, tree = live.path.parent, tree_of(live.path.parent)
     for key in ("k1", "k499"):
         assert output_of("cat", log_dir, "t", "--key", key) == content(tree, path_of(key.encode()))
@@ -47,9 +46,9 @@ def test_the_index_is_made_kept_and_used(live: LiveLog, cache: Path, monkeypatch
     read = []
     real = unmounted.read_blocks
 
-    def counted(*arguments: object, **options: object) -> object:
-        read.append(arguments[3] - arguments[2])  # type: ignore[operator]
-        return real(*arguments, **options)  # type: ignore[arg-type]
+    def counted(*arguments, **options):
+        read.append(arguments[3] - arguments[2])
+        return real(*arguments, **options)
 
     monkeypatch.setattr(unmounted, "read_blocks", counted)
     # A filter lets one of a hundred other keys pass, and its block is a third of a segment: not so for three of them.
@@ -64,7 +63,7 @@ def test_the_index_is_made_kept_and_used(live: LiveLog, cache: Path, monkeypatch
     assert mounted.status()["key_index"]["scanned_bytes"] < live.log(live.segments[-1]).stat().st_size + 1
 
 
-def test_with_ranges(live: LiveLog) -> None:
+def test_with_ranges(live):
     for option, text in (("--offsets", "100-2400"), ("--offsets", "last-500"), ("--offsets", "700+900"),
                          ("--offsets", "2990-"), ("--time", "2023-11-14T22:20--2023-11-14T22:40")):  # fmt: skip
         printed_all = output_of("cat", live.path.parent, "t", option, text, "--format", "jsonl")
@@ -75,7 +74,7 @@ def test_with_ranges(live: LiveLog) -> None:
             assert [json.loads(line) for line in found] == [line for line in whole if line["key"] == key]
 
 
-def test_following_continues_after_the_index(live: LiveLog, cache: Path) -> None:
+def test_following_continues_after_the_index(live, cache):
     log = LogDir.open_read_only(live.path.parent).log(TopicPartition("t", 0))
     with unmounted.key_index() as keys:
         reader = PartitionReader(log, Question(key=b"k1"), 0, Decoder(), follow=True, keys=keys)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ TP = TopicPartition("t", 0)
 
 
 @pytest.fixture
-def logdir(tmp_path: Path) -> Path:
+def logdir(tmp_path):
     """The compacted topic t, five messages for each of twenty keys, one of them deleted; and another topic."""
     path = tmp_path / "logs"
     owned = opened(path)
@@ -38,7 +37,7 @@ def logdir(tmp_path: Path) -> Path:
     return path
 
 
-def messages(path: Path) -> dict[bytes | None, bytes | None]:
+def messages(path):
     """The only value of each key."""
     found = {}
     snapshot = LogDir.open_read_only(path).log(TP).snapshot()
@@ -53,7 +52,7 @@ def messages(path: Path) -> dict[bytes | None, bytes | None]:
 LATEST = {b"key %d" % (n % 20): b"value %d" % n for n in range(80, 100)}
 
 
-def test_dry_run_then_the_real_one(logdir: Path) -> None:
+def test_dry_run_then_the_real_one(logdir):
     before = tree_of(logdir)
     told = json.loads(output_of("compact", logdir, "t", "--dry-run", "--json"))
     assert tree_of(logdir) == before
@@ -70,7 +69,7 @@ def test_dry_run_then_the_real_one(logdir: Path) -> None:
     assert not verify_log_dir(logdir)
 
 
-def test_what_it_says(logdir: Path) -> None:
+def test_what_it_says(logdir):
     text = output_of("compact", logdir, "t/0", "--dry-run").decode()
     assert text.startswith("t/0: 80 of 100 records, ")
     assert "would be removed\n" in text
@@ -80,7 +79,7 @@ def test_what_it_says(logdir: Path) -> None:
     assert output_of("compact", logdir, "t/0") == b"t/0: nothing to compact below offset 100\n"
 
 
-def test_topics_that_are_not_compacted_are_left_alone(logdir: Path) -> None:
+def test_topics_that_are_not_compacted_are_left_alone(logdir):
     before = tree_of(logdir)
     for more in ((), ("--dry-run",)):
         result = run("compact", logdir, "other", *more)
@@ -93,7 +92,7 @@ def test_topics_that_are_not_compacted_are_left_alone(logdir: Path) -> None:
 
 
 @pytest.mark.leaves_damage("batch-crc")
-def test_damage_is_told_and_nothing_lost(logdir: Path) -> None:
+def test_damage_is_told_and_nothing_lost(logdir):
     log = min((logdir / "t-0").glob("*.log"))
     flip(log, 70)  # of the record of the first batch
     before = {path.name: path.read_bytes() for path in (logdir / "t-0").glob("*.log")}

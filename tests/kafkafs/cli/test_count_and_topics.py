@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +11,7 @@ from tests.support.commands import output_of, run
 
 
 @pytest.fixture
-def logdir(tmp_path: Path) -> Path:
+def logdir(tmp_path):
     items = [Batch(many(5)), Batch(many(3), producer_id=1, transactional=True), abort(1), ROLL, Batch(many(4))]
     build_log_dir(
         tmp_path,
@@ -23,7 +21,7 @@ def logdir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_count(logdir: Path) -> None:
+def test_count(logdir):
     assert output_of("count", logdir, "orders/0") == b"10\n"
     assert output_of("count", logdir, "orders/0", "--isolation", "read_committed") == b"7\n"
     assert output_of("count", logdir, "empty") == b"0\n"
@@ -44,7 +42,7 @@ def test_count(logdir: Path) -> None:
     }
 
 
-def test_count_with_damage(logdir: Path) -> None:
+def test_count_with_damage(logdir):
     log = logdir / "orders-0" / f"{0:020d}.log"
     data = bytearray(log.read_bytes())
     data[16] = 9  # magic of the first batch
@@ -60,7 +58,7 @@ def test_count_with_damage(logdir: Path) -> None:
     assert run("count", logdir, "orders/0").stdout == ""
 
 
-def test_topics_list(logdir: Path) -> None:
+def test_topics_list(logdir):
     lines = output_of("topics", "list", logdir).decode().splitlines()
     assert lines[0].split() == ["TOPIC", "PARTITIONS", "BYTES"]
     assert lines[1].split() == ["empty", "1", "0"]
@@ -75,7 +73,7 @@ def test_topics_list(logdir: Path) -> None:
     assert [entry["directory"] for entry in found["hidden"]] == [f"gone-0.{'a' * 32}-stray", "lost+found"]
 
 
-def test_topics_describe(logdir: Path) -> None:
+def test_topics_describe(logdir):
     (logdir / "orders-0" / "topic.properties").write_text("retention.ms=1000\n")
     text = output_of("topics", "describe", logdir, "orders").decode().splitlines()
     assert text[0] == f"orders: 2 partitions, 1 replica(s), id {topic_id('orders')}"
@@ -92,7 +90,7 @@ def test_topics_describe(logdir: Path) -> None:
     assert topic["problems"] == []
 
 
-def test_describe_tells_the_age_and_the_gaps(tmp_path: Path) -> None:
+def test_describe_tells_the_age_and_the_gaps(tmp_path):
     items = [item for n in range(4) for item in (Batch(many(5), base_offset=n * 5), ROLL)][:-1]
     built = build_log_dir(tmp_path, {"t": [Partition(items)], "c": [Partition(items)]})
     (tmp_path / "c-0" / "topic.properties").write_text("cleanup.policy=compact\n")
@@ -105,13 +103,13 @@ def test_describe_tells_the_age_and_the_gaps(tmp_path: Path) -> None:
     assert partition["oldest_timestamp"] == START_MS + 4 * STEP_MS
 
 
-def _described(path: Path, topic: str) -> Any:
+def _described(path, topic):
     (found,) = json.loads(output_of("topics", "describe", path, topic, "--json"))["topics"]
     (partition,) = found["partitions"]
     return partition
 
 
-def test_describe_nothing_and_problems(logdir: Path) -> None:
+def test_describe_nothing_and_problems(logdir):
     result = run("topics", "describe", logdir, "none")
     assert (result.exit_code, result.stdout) == (4, "")
     assert "'none'" in result.stderr

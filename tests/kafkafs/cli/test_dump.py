@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +18,13 @@ from tests.support.fixtures import FIXTURES, requires_fixtures
 Lines = list[dict[str, Any]]
 
 
-def lines_of(output: bytes | str, kind: str | None = None) -> Lines:
+def lines_of(output, kind=None):
     lines = [json.loads(line) for line in output.splitlines()]
     return [line for line in lines if kind in (None, line["kind"])]
 
 
 @requires_fixtures
-def test_every_file_of_the_fixtures() -> None:
+def test_every_file_of_the_fixtures():
     """Every file that real brokers wrote can be dumped; damage is reported."""
     kinds = set()
     for directory in [*sorted(FIXTURES.glob("*/log")), FIXTURES / "recovery" / "before"]:
@@ -44,7 +43,7 @@ def test_every_file_of_the_fixtures() -> None:
 
 
 @pytest.fixture
-def partition(tmp_path: Path) -> Path:
+def partition(tmp_path):
     items = [
         Batch(many(3, headers=[(b"h", b"\xff")]), codec=Codec.LZ4),
         Batch(many(2), producer_id=7, producer_epoch=1, transactional=True),
@@ -59,7 +58,7 @@ def partition(tmp_path: Path) -> Path:
     return build_log_dir(tmp_path, {"t": [spec]})["t", 0].path
 
 
-def test_batches(partition: Path) -> None:
+def test_batches(partition):
     lines = lines_of(output_of("dump", partition / f"{0:020d}.log"))
     batches = [line for line in lines if line["kind"] == "batch"]
     assert batches[0] == {
@@ -102,7 +101,7 @@ def test_batches(partition: Path) -> None:
     assert order[:6] == ["batch", "record", "record", "record", "batch", "record"]
 
 
-def test_indexes(partition: Path) -> None:
+def test_indexes(partition):
     lines = lines_of(output_of("dump", partition / f"{0:020d}.index"))
     assert lines[0]["kind"] == "offsetIndexEntry"
     assert lines[0]["offset"] == 4
@@ -120,7 +119,7 @@ def test_indexes(partition: Path) -> None:
     assert [(line["producerId"], line["firstOffset"], line["lastOffset"]) for line in aborted] == [(7, 3, 5)]
 
 
-def test_a_damaged_batch(partition: Path) -> None:
+def test_a_damaged_batch(partition):
     """It is reported, and what follows it is printed."""
     log = partition / f"{0:020d}.log"
     second = lines_of(output_of("dump", "--no-records", log))[1]["position"]
@@ -136,13 +135,13 @@ def test_a_damaged_batch(partition: Path) -> None:
     assert [line["offset"] for line in lines if line["kind"] == "record"] == [0, 1, 2, 6, 8, 9, 10, 11]
 
 
-def test_a_hole_is_not_read(partition: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hole_is_not_read(partition, monkeypatch):
     """A file may claim more bytes than any disk has."""
     log = partition / f"{0:020d}.log"
     end, giant = log.stat().st_size, 1 << 40
     read = LogFile.read
 
-    def near(file: LogFile, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
+    def near(file, position, size, into=None):
         assert position < 1 << 30
         return read(file, position, size, into)
 
@@ -152,7 +151,7 @@ def test_a_hole_is_not_read(partition: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert lines[-1] == {"file": str(log), "kind": "preallocated", "position": end, "bytes": giant - end}
 
 
-def test_a_torn_and_a_preallocated_tail(partition: Path) -> None:
+def test_a_torn_and_a_preallocated_tail(partition):
     log = partition / f"{0:020d}.log"
     content = log.read_bytes()
     log.write_bytes(content + bytes(3_000_000))
@@ -168,7 +167,7 @@ def test_a_torn_and_a_preallocated_tail(partition: Path) -> None:
     assert last["position"] + last["bytes"] == len(content) - 1
 
 
-def test_files_that_do_not_parse(tmp_path: Path) -> None:
+def test_files_that_do_not_parse(tmp_path):
     partition = tmp_path / "t-0"
     partition.mkdir()
     (partition / "leader-epoch-checkpoint").write_text("0\nnonsense\n")
@@ -182,7 +181,7 @@ def test_files_that_do_not_parse(tmp_path: Path) -> None:
     assert lines[0]["kind"] == "offsetIndexEntry"
 
 
-def test_missing_and_unknown_files(tmp_path: Path) -> None:
+def test_missing_and_unknown_files(tmp_path):
     result = run("dump", tmp_path / f"{0:020d}.log", tmp_path / f"{0:020d}.index")
     assert result.exit_code == 4
     assert [line["error"] for line in lines_of(result.stdout)] == ["No such file or directory"] * 2

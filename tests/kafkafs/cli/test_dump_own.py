@@ -6,7 +6,6 @@ import json
 import random
 import shutil
 import struct
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,11 +25,11 @@ SNAPSHOTS = [
 ]
 
 
-def dumped(*args: object) -> Lines:
+def dumped(*args):
     return [line for line in map(json.loads, output_of("dump", *args).splitlines()) if "ecord" in line["kind"]]
 
 
-def as_golden(shown: Lines) -> Lines:
+def as_golden(shown):
     """Lines of the dump in the form of the golden files."""
     found = []
     for line in shown:
@@ -45,7 +44,7 @@ def as_golden(shown: Lines) -> Lines:
 
 @requires_fixtures
 @pytest.mark.parametrize(("fixture", "partition"), PARTITIONS)
-def test_logs(fixture: str, partition: str, tmp_path: Path) -> None:
+def test_logs(fixture, partition, tmp_path):
     logs = sorted((FIXTURES / fixture / "log" / partition).glob("*.log"))
     wanted = golden(fixture, partition)
     shown = dumped(*logs)
@@ -61,23 +60,23 @@ def test_logs(fixture: str, partition: str, tmp_path: Path) -> None:
 
 @requires_fixtures
 @pytest.mark.parametrize(("fixture", "name"), SNAPSHOTS)
-def test_snapshots_of_the_metadata_log(fixture: str, name: str) -> None:
+def test_snapshots_of_the_metadata_log(fixture, name):
     partition, _, file = name.partition(".")
     shown = dumped(FIXTURES / fixture / "log" / partition / file)
     assert as_golden(shown) == list(lines(FIXTURES / fixture / "golden" / f"{name}.jsonl.gz"))
 
 
 @requires_fixtures
-def test_the_bootstrap_checkpoint() -> None:
+def test_the_bootstrap_checkpoint():
     shown = dumped(FIXTURES / "internal" / "log" / "bootstrap.checkpoint")
     assert {line["value"]["type"] for line in shown if line["kind"] == "record"} == {"FEATURE_LEVEL_RECORD"}
 
 
-def text(value: str) -> bytes:
+def text(value):
     return struct.pack(">h", len(value)) + value.encode()
 
 
-def test_records_of_mirror_maker(tmp_path: Path) -> None:
+def test_records_of_mirror_maker(tmp_path):
     checkpoint = Record(
         text("group") + text("a.orders") + b"\0\0\0\2", b"\0\0" + struct.pack(">qq", 7, 5) + text("m"), (), 5
     )
@@ -100,7 +99,7 @@ def test_records_of_mirror_maker(tmp_path: Path) -> None:
     }
 
 
-def test_what_others_call_so_is_shown_as_it_is(tmp_path: Path) -> None:
+def test_what_others_call_so_is_shown_as_it_is(tmp_path):
     built = build_log_dir(tmp_path, {"heartbeats": [[Batch([Record(b"k", b"up", (), 5)])]]})
     (line,) = dumped(built["heartbeats", 0].path / f"{0:020d}.log")
     assert (line["key"], line["value"]) == ("k", "up")
@@ -108,9 +107,7 @@ def test_what_others_call_so_is_shown_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [b"v", b"\0\0", b"{}", None, b"\1\2\0"])
-def test_records_of_clients_outside_of_any_directory_are_not_taken_for_kafkas(
-    tmp_path: Path, value: bytes | None
-) -> None:
+def test_records_of_clients_outside_of_any_directory_are_not_taken_for_kafkas(tmp_path, value):
     built = build_log_dir(tmp_path / "log", {"t": [[Batch([Record(b"\0\0\0\1", value, (), 5)])]]})
     lone = tmp_path / f"{0:020d}.log"
     shutil.copy(built["t", 0].path / lone.name, lone)
@@ -121,7 +118,7 @@ def test_records_of_clients_outside_of_any_directory_are_not_taken_for_kafkas(
 # Kafka's own topics with records of every type in no sensible order, some of them damaged, against the commands that
 
 
-def _damaged(dice: random.Random, data: bytes | None) -> bytes | None:
+def _damaged(dice, data):
     if data is None or dice.random() < 0.7:
         return data
     changed = bytearray(data)
@@ -130,7 +127,7 @@ def _damaged(dice: random.Random, data: bytes | None) -> bytes | None:
     return bytes(changed[: dice.choice((len(changed), dice.randrange(len(changed) + 1)))])
 
 
-def _batches(dice: random.Random, known: list[tuple[bytes | None, bytes | None]]) -> list[Batch]:
+def _batches(dice, known):
     made = []
     for _ in range(dice.choice((1, 10, 30))):
         records = []
@@ -145,7 +142,7 @@ def _batches(dice: random.Random, known: list[tuple[bytes | None, bytes | None]]
 @requires_fixtures
 @pytest.mark.leaves_damage
 @pytest.mark.parametrize("seed", [4, 5, 7, 11])
-def test_records_in_any_order_and_damaged_ones(seed: int, tmp_path: Path) -> None:
+def test_records_in_any_order_and_damaged_ones(seed, tmp_path):
     dice = random.Random(seed)
     vectors = [
         (line["topic"], raw(line)) for name in INTERNAL for line in lines(FIXTURES / name / "golden/vectors.jsonl.gz")
@@ -155,7 +152,7 @@ def test_records_in_any_order_and_damaged_ones(seed: int, tmp_path: Path) -> Non
         {topic: [_batches(dice, [one for of, one in vectors if of == topic])] for topic in sorted(GROUPS)},
     )
     log_dir = tmp_path / "log"
-    commands: list[tuple[object, ...]] = [
+    commands = [
         ("metadata", log_dir), ("metadata", log_dir, "--json", "--secrets"),
         ("metadata", log_dir, "--diff", "2020-01-01"),
         ("groups", log_dir), ("groups", log_dir, "--json"), ("transactions", log_dir, "--json"),
@@ -172,7 +169,7 @@ def test_records_in_any_order_and_damaged_ones(seed: int, tmp_path: Path) -> Non
                 json.loads(line)
 
 
-def test_a_producer_id_that_nothing_can_follow_is_carried_over(tmp_path: Path) -> None:
+def test_a_producer_id_that_nothing_can_follow_is_carried_over(tmp_path):
     batch = Batch(many(1), producer_id=2**63 - 1)
     log_dir = build_log_dir(tmp_path / "log", {"t": [Partition([batch])]}).path
     output_of("revive", log_dir, "--to", tmp_path / "new")

@@ -3,8 +3,6 @@ leaves them out without an error."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import kafkafs
@@ -26,7 +24,7 @@ SHAPES = {
 
 
 @pytest.fixture(params=SHAPES.values(), ids=SHAPES)
-def log_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def log_dir(request, tmp_path):
     directory = tmp_path / "t-0"
     directory.mkdir()
     data = b"".join(batch([record(value=b"v")], offset, max_timestamp=1000) for offset in request.param)
@@ -34,7 +32,7 @@ def log_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_readers_fail(log_dir: Path) -> None:
+def test_readers_fail(log_dir):
     for command in ("cat", "count", "digest"):
         result = run(command, log_dir, "t/0")
         assert (command, result.exit_code) == (command, 4)
@@ -48,7 +46,7 @@ def test_readers_fail(log_dir: Path) -> None:
     assert errors
 
 
-def test_a_mirror_fails(log_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_mirror_fails(log_dir, tmp_path_factory):
     result = run("mirror", log_dir, tmp_path_factory.mktemp("copy"))
     assert result.exit_code == 4
     assert "offsets do not ascend" in result.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,7 @@ VALUES = [b"1", b"2", b"3", b"4"]
 TIMES = [1_763_683_200_000 + 86_400_000 * day for day in range(4)]
 
 
-def batches(magic: int) -> list[bytes]:
+def batches(magic):
     if magic < 2:
         return [
             message(offset, value, magic=magic, timestamp=time)
@@ -34,7 +33,7 @@ def batches(magic: int) -> list[bytes]:
 
 
 @pytest.fixture(params=["active", "sealed", "v1", "indexes of an old broker"])
-def log_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def log_dir(request, tmp_path):
     """A log directory with these messages in t/0, in one segment."""
     directory = tmp_path / "log" / "t-0"
     directory.mkdir(parents=True)
@@ -52,7 +51,7 @@ def log_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def test_commands_have_all_messages(log_dir: Path, tmp_path: Path) -> None:
+def test_commands_have_all_messages(log_dir, tmp_path):
     assert output_of("cat", log_dir, "t/0").split() == VALUES
     assert output_of("count", log_dir, "t/0") == b"4\n"
     assert output_of("cat", log_dir, "t/0", "--offsets", f"{FAR}-").split() == VALUES[2:]
@@ -65,27 +64,27 @@ def test_commands_have_all_messages(log_dir: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("mirror",), ("salvage", "t"), ("revive",)], ids=" ".join)
-def test_copies_have_all_messages(log_dir: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_copies_have_all_messages(log_dir, tmp_path, command):
     name, *topics = command
     copy = tmp_path / "copy"
     output_of(name, log_dir, *topics, *([copy] if name == "mirror" else ["--to", copy]))
     assert output_of("cat", copy, "t/0").split() == VALUES
 
 
-def test_views_have_all_messages(log_dir: Path) -> None:
+def test_views_have_all_messages(log_dir):
     tree = tree_of(log_dir)
     assert content(tree, "/t/0/messages.txt").split() == VALUES
     assert content(tree, "/t/0/offsets/last-2.txt").split() == VALUES[2:]
     assert content(tree, f"/t/0/offsets/{FAR}.txt").split() == VALUES[2:3]
 
 
-def test_scans_and_sql_have_all_messages(log_dir: Path) -> None:
+def test_scans_and_sql_have_all_messages(log_dir):
     scan = kafkafs.open(log_dir)["t"].scan()
     assert scan.to_arrow().column("offset").to_pylist() == OFFSETS
     assert b"4" in output_of("sql", log_dir, f"SELECT value FROM t WHERE offset > {FAR}", "--format", "csv").split()
 
 
-def test_no_check_takes_them_for_damage(log_dir: Path) -> None:
+def test_no_check_takes_them_for_damage(log_dir):
     result = run("verify", log_dir)
     assert "segment-span" in result.stdout
     assert "damage" not in run("doctor", log_dir).stdout

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ TP = TopicPartition("t", 0)
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="takes other users")
 
 
-def succeeds_as(uid: int, attempt: Callable[[], object]) -> bool:
+def succeeds_as(uid, attempt):
     """Whether an attempt of another user, in a process of its own, raises nothing."""
     pid = os.fork()
     if not pid:
@@ -43,7 +42,7 @@ def succeeds_as(uid: int, attempt: Callable[[], object]) -> bool:
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
+def log_dir(tmp_path):
     """A crashed directory of OWNER's alone, without indexes and checkpoints."""
     for above in (tmp_path, *tmp_path.parents[:-1]):
         if not above.stat().st_mode & 0o001:
@@ -76,7 +75,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]).replace(" {}", ""))
-def test_the_owner_goes_on(log_dir: Path, command: list[str]) -> None:
+def test_the_owner_goes_on(log_dir, command):
     build_log_dir(log_dir.parent / "source", {"copied": [[b"a", b"b"]]}, broker=False)
     with process(*(word.format(log_dir) for word in command), stdin=subprocess.PIPE) as running:
         _, told = running.communicate(b"more\n", timeout=120)
@@ -86,7 +85,7 @@ def test_the_owner_goes_on(log_dir: Path, command: list[str]) -> None:
     assert [path for path in made if path.stat().st_mode & 0o077] == []
     (log_dir / names.CLEAN_SHUTDOWN).unlink(missing_ok=True)
 
-    def go_on(path: Path) -> None:
+    def go_on(path):
         output_of("recover", path)
         owned = opened(path)
         append(owned.log(TP), [b"again"])
@@ -107,7 +106,7 @@ DESTINATIONS = [
 
 
 @pytest.mark.parametrize("command", DESTINATIONS, ids=lambda command: command[0])
-def test_a_destination_belongs_to_whom_it_is_below(tmp_path: Path, command: list[str]) -> None:
+def test_a_destination_belongs_to_whom_it_is_below(tmp_path, command):
     log_dir, homes = sample_log_dir(tmp_path / "logs", clean=True), tmp_path / "homes"
     homes.mkdir(mode=0o700)
     os.chown(homes, OWNER, OWNER)
@@ -120,7 +119,7 @@ def test_a_destination_belongs_to_whom_it_is_below(tmp_path: Path, command: list
 
 
 @requires_fuse
-def test_a_writable_mount_of_root(log_dir: Path, tmp_path: Path) -> None:
+def test_a_writable_mount_of_root(log_dir, tmp_path):
     with mounted(log_dir, tmp_path / "mnt", write=True) as tree:
         (tree.path / "t" / "0" / "@append").write_bytes(b"more\n")
         (tree.path / "made").mkdir()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,7 +26,7 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def logdir(tmp_path: Path) -> Path:
+def logdir(tmp_path):
     """A directory of kafkafs's own: `orders` with ten and no messages, an hour apart."""
     path = tmp_path / "logs"
     owned = opened(path)
@@ -44,7 +42,7 @@ def logdir(tmp_path: Path) -> Path:
     return path
 
 
-def committed(logdir: Path) -> dict[str, dict[str, dict[int, int]]]:
+def committed(logdir):
     assert not verify_log_dir(logdir)
     assert (logdir / names.CLEAN_SHUTDOWN).exists()
     groups = plain(GroupOffsets(LogDir.open_read_only(logdir)).groups())
@@ -52,12 +50,12 @@ def committed(logdir: Path) -> dict[str, dict[str, dict[int, int]]]:
     return groups
 
 
-def as_json(*args: object) -> Any:
+def as_json(*args):
     return json.loads(output_of(*args, "--json"))
 
 
 @requires_fixtures
-def test_the_fixtures_groups() -> None:
+def test_the_fixtures_groups():
     logdir = FIXTURES / "groups" / "log"
     lines = output_of("groups", logdir).decode().splitlines()
     assert lines[0].split() == ["GROUP", "TYPE", "STATE", "MEMBERS", "TOPICS", "PARTITIONS", "LAG", "LAST", "COMMIT"]
@@ -79,7 +77,7 @@ def test_the_fixtures_groups() -> None:
     assert output_of("groups", logdir, "billing").decode().splitlines()[2].split()[:3] == ["orders", "1", "50"]
 
 
-def test_lag(logdir: Path) -> None:
+def test_lag(logdir):
     output_of("groups", logdir, "g", "--reset-to", 7, "--topic", "orders/0")
     group = as_json("groups", logdir, "g")
     (row,) = group["offsets"]
@@ -89,7 +87,7 @@ def test_lag(logdir: Path) -> None:
 
 
 @pytest.mark.parametrize(("offset", "lag"), [(0, 1), (7, 1), (9, 1), (10, 0), (12, 0)])
-def test_messages_that_are_gone_are_no_lag(logdir: Path, offset: int, lag: int) -> None:
+def test_messages_that_are_gone_are_no_lag(logdir, offset, lag):
     tp = TopicPartition("orders", 0)
     owned = opened(logdir)
     owned.log(tp).increment_log_start_offset(9)
@@ -124,7 +122,7 @@ def test_messages_that_are_gone_are_no_lag(logdir: Path, offset: int, lag: int) 
         ("last-1s", 10),
     ],
 )
-def test_reset(logdir: Path, target: str, offset: int | None) -> None:
+def test_reset(logdir, target, offset):
     result = run("groups", logdir, "g", "--reset-to", target, "--topic", "orders/0")
     if offset is None:
         assert result.exit_code == 2
@@ -134,7 +132,7 @@ def test_reset(logdir: Path, target: str, offset: int | None) -> None:
     assert committed(logdir) == {"g": {"orders": {0: offset}}}
 
 
-def test_reset_of_several_partitions(logdir: Path) -> None:
+def test_reset_of_several_partitions(logdir):
     first = as_json("groups", logdir, "g", "--reset-to", "latest", "--topic", "orders")
     assert first["offsets"] == [
         {"topic": "orders", "partition": 0, "before": None, "offset": 10},
@@ -145,7 +143,7 @@ def test_reset_of_several_partitions(logdir: Path) -> None:
     assert committed(logdir) == {"g": {"orders": {0: 4, 1: 0}}}
 
 
-def test_the_first_reset_makes_the_topic(logdir: Path) -> None:
+def test_the_first_reset_makes_the_topic(logdir):
     for directory in logdir.glob("__consumer_offsets-*"):
         shutil.rmtree(directory)
     output_of("groups", logdir, "other", "--reset-to", 7, "--topic", "orders/0")
@@ -155,7 +153,7 @@ def test_the_first_reset_makes_the_topic(logdir: Path) -> None:
     assert not verify_log_dir(logdir)
 
 
-def test_wrong_uses(logdir: Path, tmp_path: Path) -> None:
+def test_wrong_uses(logdir, tmp_path):
     for args in (
         ("--reset-to", "latest"),
         ("g", "--reset-to", "latest"),
@@ -183,7 +181,7 @@ def test_wrong_uses(logdir: Path, tmp_path: Path) -> None:
 
 
 @requires_fixtures
-def test_records_that_do_not_parse_are_told(tmp_path: Path) -> None:
+def test_records_that_do_not_parse_are_told(tmp_path):
     copy_log_dir(FIXTURES / "groups" / "log", tmp_path / "log")
     for path in (tmp_path / "log").glob("__consumer_offsets-0/*.log"):
         flip_middle(path)

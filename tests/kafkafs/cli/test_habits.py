@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -21,24 +20,24 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Path:
+def logs(tmp_path):
     topics = {"orders": [[Record(b"k", b"one"), b"two"], [b"three"]], "order-items": [[b"x"]], "t": [[b"y"]]}
     return build_log_dir(tmp_path / "logs", topics, broker=False).path
 
 
-def reset_to(logs: Path, where: str) -> list[int]:
+def reset_to(logs, where):
     told = json.loads(output_of("groups", logs, "g", "--reset-to", where, "--topic", "orders/", "--json"))
     return [row["offset"] for row in told["offsets"]]
 
 
-def fetched(logs: Path, offset: object) -> bytes:
+def fetched(logs, offset):
     with process("fetch", logs, "orders/0", "--offset", offset, "--max-bytes", 1000) as fetching:
         assert fetching.stdout is not None
         return bytes(fetching.stdout.read())
 
 
 @pytest.mark.parametrize("word", ["earliest", "beginning"])
-def test_from_the_beginning(logs: Path, word: str) -> None:
+def test_from_the_beginning(logs, word):
     assert output_of("cat", logs, "orders", "--offsets", word) == b"one\ntwo\nthree\n"
     assert output_of("digest", logs, "orders", "--offsets", word) == output_of("digest", logs, "orders")
     assert output_of("diff", logs, logs, "orders", "--offsets", word) == b"orders/0: equal\norders/1: equal\n"
@@ -47,7 +46,7 @@ def test_from_the_beginning(logs: Path, word: str) -> None:
 
 
 @pytest.mark.parametrize("word", ["latest", "end"])
-def test_from_the_end(logs: Path, word: str) -> None:
+def test_from_the_end(logs, word):
     assert output_of("cat", logs, "orders", "--offsets", word) == b""
     assert reset_to(logs, word) == [2, 1]
     assert fetched(logs, word) == fetched(logs, 2)
@@ -56,14 +55,14 @@ def test_from_the_end(logs: Path, word: str) -> None:
     assert (followed.start_offset, followed.end_offset) == (2, None)
 
 
-def test_days(tmp_path: Path) -> None:
+def test_days(tmp_path):
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     midnight = int(today.timestamp()) * 1000
     times = {"old": -8 * DAY_MS, "week": -6 * DAY_MS, "yesterday": -1, "today": 0}
     records = [Record(None, name.encode(), (), midnight + delta) for name, delta in times.items()]
     build_log_dir(tmp_path, {"t": [records]}, broker=False)
 
-    def at(text: str) -> list[str]:
+    def at(text):
         return output_of("cat", tmp_path, "t", "--time", text).decode().split()
 
     assert at("today") == ["today"]
@@ -83,13 +82,12 @@ def test_days(tmp_path: Path) -> None:
     assert dated("yesterday--today", today.date()).startswith((today.date() - timedelta(days=1)).isoformat())
 
 
-def reset_time(logs: Path, where: str) -> int:
+def reset_time(logs, where):
     told = json.loads(output_of("groups", logs, "g", "--reset-to", where, "--topic", "t", "--json"))
-    offset: int = told["offsets"][0]["offset"]
-    return offset
+    return told["offsets"][0]["offset"]
 
 
-def test_a_slash_at_the_end(logs: Path) -> None:
+def test_a_slash_at_the_end(logs):
     """The shell completes names of directories so."""
     assert output_of("cat", logs, "orders/") == output_of("cat", logs, "orders")
     assert output_of("cat", logs, "orders/1/") == b"three\n"
@@ -99,8 +97,8 @@ def test_a_slash_at_the_end(logs: Path) -> None:
     assert output_of("topics", "delete", logs, "new/") == b""
 
 
-def test_topics_by_globs(logs: Path) -> None:
-    def described(*patterns: str) -> list[str]:
+def test_topics_by_globs(logs):
+    def described(*patterns):
         told = json.loads(output_of("topics", "describe", logs, *patterns, "--json"))
         return [one["topic"] for one in told["topics"]]
 
@@ -137,14 +135,14 @@ def test_topics_by_globs(logs: Path) -> None:
         ("spark verify --help", 2, "Use `kafkafs verify LOGDIR [TP]`"),
     ],
 )
-def test_what_is_meant(logs: Path, words: str, code: int, said: str) -> None:
+def test_what_is_meant(logs, words, code, said):
     result = run(*(logs if word == "LOGS" else word for word in words.split()))
     assert (result.exit_code, result.stdout) == (code, "")
     assert said in result.stderr
 
 
 @requires_fuse
-def test_a_directory_in_place_of_a_command(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_in_place_of_a_command(logs, monkeypatch):
     """`kafkafs LOGDIR MNT` is a mount, also of a name without a slash; but a command's name is the command."""
     monkeypatch.chdir(logs.parent)
     for words in (["logs", "missing"], ["./logs", "missing"], ["logs", "missing", "-o", "ro"]):
@@ -157,7 +155,7 @@ def test_a_directory_in_place_of_a_command(logs: Path, monkeypatch: pytest.Monke
     assert "No such command 'nothing'" in run("nothing", "missing").stderr
 
 
-def test_an_unknown_key(logs: Path) -> None:
+def test_an_unknown_key(logs):
     """In the tree there is no such file: ENOENT, which commands answer as they do an unknown topic."""
     result = run("cat", logs, "orders", "--key", "none")
     assert (result.exit_code, result.stdout) == (4, "")
@@ -168,7 +166,7 @@ def test_an_unknown_key(logs: Path) -> None:
 
 
 @requires_fuse
-def test_a_mount_that_holds_the_lock_is_named(logs: Path, tmp_path: Path) -> None:
+def test_a_mount_that_holds_the_lock_is_named(logs, tmp_path):
     with mounted(logs, tmp_path / "mnt", write=True), mounted(logs, tmp_path / "reading"):
         mnt = tmp_path / "mnt"
         for words in (["topics", "delete", logs, "t"], ["recover", logs], ["recover", logs, "--dry-run"]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,13 +14,13 @@ from tests.support.commands import output_of, run
 START = 1_700_000_040_000
 
 
-def at(timestamp: int, count: int) -> Batch:
+def at(timestamp, count):
     """Messages with one timestamp."""
     return Batch([Record(None, b"message", (), timestamp)] * count)
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Path:
+def logs(tmp_path):
     """One message per minute, but twenty in the third."""
     path = tmp_path / "logs"
     sizes = [1, 1, 20, 1]
@@ -30,7 +29,7 @@ def logs(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_chart(logs: Path) -> None:
+def test_the_chart(logs):
     lines = output_of("histogram", logs, "t", "--buckets", "4").decode().splitlines()
     assert [line.split()[:2] for line in lines[:4]] == [
         ["2023-11-14T22:14", "1"],
@@ -47,7 +46,7 @@ def test_the_chart(logs: Path) -> None:
     assert output_of("histogram", logs, "empty") == b"no messages\n"
 
 
-def test_for_programs(logs: Path) -> None:
+def test_for_programs(logs):
     told = json.loads(output_of("histogram", logs, "t/0", "--buckets", "4", "--json"))
     assert told["width_ms"] == 60_000
     assert [(one["start_ms"], one["messages"]) for one in told["buckets"]] == [
@@ -58,7 +57,7 @@ def test_for_programs(logs: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [START * 1_000_000, START * 1_000, 2**63 - 1, 253_402_300_799_999])
 @pytest.mark.parametrize("place", ["first", "middle", "last", "small"])
-def test_times_of_no_calendar(tmp_path: Path, wrong: int, place: str) -> None:
+def test_times_of_no_calendar(tmp_path, wrong, place):
     """One batch with nanoseconds does not spoil the chart: the others are at their times."""
     count = 5 if place == "small" else 2000  # with and without entries in the indexes
     items = [at(START + n * 60_000, 3) for n in range(count)]
@@ -74,7 +73,7 @@ def test_times_of_no_calendar(tmp_path: Path, wrong: int, place: str) -> None:
     assert output_of("histogram", tmp_path / "logs", "t").decode().splitlines()[-1].startswith(f"{3 * count + 8:,}")
 
 
-def test_pictures(logs: Path, tmp_path: Path) -> None:
+def test_pictures(logs, tmp_path):
     pytest.importorskip("matplotlib")
     assert output_of("histogram", logs, "t", "--png", tmp_path / "t.png", "--svg", tmp_path / "t.svg") == b""
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
@@ -83,7 +82,7 @@ def test_pictures(logs: Path, tmp_path: Path) -> None:
     assert (tmp_path / "empty.png").exists()
 
 
-def test_without_the_library_it_says_so(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_it_says_so(logs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for name in [name for name in sys.modules if name == "kafkafs.cli.histogram_plot"]:
         monkeypatch.delitem(sys.modules, name)

@@ -34,17 +34,17 @@ _READING = [
 ]
 
 
-def _commands(log_dir: Path) -> list[list[object]]:
+def _commands(log_dir):
     return [[*words[: 1 + (words[0] == "topics")], log_dir, *words[1 + (words[0] == "topics") :]] for words in _READING]
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
+def log_dir(tmp_path):
     items = [Batch(many(5)), ROLL, Batch(many(4))]
     return build_log_dir(tmp_path / "log", {"orders": [Partition(items)]}, broker=False).path
 
 
-def test_no_code_of_the_directory_is_run(tmp_path: Path) -> None:
+def test_no_code_of_the_directory_is_run(tmp_path):
     pytest.importorskip("grpc_tools", reason="Protobuf schemas need kafkafs[schemas]")
     log_dir, ran = tmp_path / "log", tmp_path / "ran"
     text = 'syntax = "proto3"; message M { int32 a = 1; }'
@@ -66,7 +66,7 @@ def test_no_code_of_the_directory_is_run(tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_sparks_workers_run_no_code_of_the_directory(tmp_path: Path) -> None:
+def test_sparks_workers_run_no_code_of_the_directory(tmp_path):
     session = pytest.importorskip("tests.spark.session", exc_type=ImportError)
     if not session.HAVE_JAVA and not session.REQUIRED:
         pytest.skip("no Java: Spark does not run")
@@ -80,7 +80,7 @@ def test_sparks_workers_run_no_code_of_the_directory(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
-def test_an_argument_is_printed_without_its_control_characters(tmp_path: Path) -> None:
+def test_an_argument_is_printed_without_its_control_characters(tmp_path):
     """A shell may have taken it from the names in a directory."""
     log_dir = build_log_dir(tmp_path / "log", {"t": [[b"a"]]}).path
     for words in (["append", log_dir, "\x1b[2Jx/0"], ["cat", log_dir, "t/0", "--offsets", "\x1b[2J"], ["\x1b[2J"]):
@@ -94,7 +94,7 @@ def test_an_argument_is_printed_without_its_control_characters(tmp_path: Path) -
 _EVIL = "\x1b]0;evil\x07\x1b[2J\x9b\u202e"
 
 
-def _evil_log_dir(path: Path) -> None:
+def _evil_log_dir(path):
     """A log directory that has an escape sequence wherever it can have a text."""
     state = TransactionMetadata(6, 6, 60_000, TransactionState.ONGOING, (TopicPartition("t", 0),), START_MS, START_MS)
     open_one = Batch(many(2), producer_id=6, producer_epoch=6, transactional=True)
@@ -119,7 +119,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
 
 
 @pytest.mark.leaves_damage("dir-unparsable", "file-misnamed")
-def test_texts_of_the_directory_are_printed_without_control_characters(tmp_path: Path) -> None:
+def test_texts_of_the_directory_are_printed_without_control_characters(tmp_path):
     log_dir, out = tmp_path / "log", tmp_path / "out"
     _evil_log_dir(log_dir)
     commands = [
@@ -142,7 +142,7 @@ def test_texts_of_the_directory_are_printed_without_control_characters(tmp_path:
 
 
 @pytest.mark.parametrize("name", ["import.jsonl", "ids/1.avsc"])
-def test_a_directory_of_schemas_is_opened_as_a_log_directory_is(tmp_path: Path, name: str) -> None:
+def test_a_directory_of_schemas_is_opened_as_a_log_directory_is(tmp_path, name):
     log_dir, place = tmp_path / "log", tmp_path / "log" / name
     place.parent.mkdir(parents=True)
     (log_dir / "2.avsc").write_text('"string"')
@@ -161,7 +161,7 @@ SIZE = 1 << 40
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
+def directory(tmp_path):
     path = tmp_path / "log"
     shutil.copytree(Path(__file__).parents[3] / "examples/sample-log", path)
     (path / ".kafka_cleanshutdown").unlink(missing_ok=True)
@@ -183,7 +183,7 @@ def directory(tmp_path: Path) -> Path:
         ("orders-0/00000000000000000480.snapshot", 1, 1),
     ],
 )
-def test_verify_names_a_file_that_is_too_large(directory: Path, name: str, code: int, doctor_code: int) -> None:
+def test_verify_names_a_file_that_is_too_large(directory, name, code, doctor_code):
     (directory / name).touch()
     os.truncate(directory / name, SIZE)
     result = run("verify", directory)
@@ -194,14 +194,14 @@ def test_verify_names_a_file_that_is_too_large(directory: Path, name: str, code:
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
-def test_an_index_of_any_size_is_rebuilt(directory: Path, kind: str) -> None:
+def test_an_index_of_any_size_is_rebuilt(directory, kind):
     os.truncate(directory / f"orders-0/00000000000000000480.{kind}", SIZE // 12 * 12 * 2)
     result = run("recover", directory, "--dry-run")
     assert result.exit_code == 0, result.output
     assert "orders/0: 0 to 500" in result.output
 
 
-def test_the_end_of_a_log_of_any_size_is_found(directory: Path) -> None:
+def test_the_end_of_a_log_of_any_size_is_found(directory):
     log = directory / "orders-0/00000000000000000480.log"
     size = log.stat().st_size
     os.truncate(log, SIZE)
@@ -211,7 +211,7 @@ def test_the_end_of_a_log_of_any_size_is_found(directory: Path) -> None:
     assert run("verify", directory).exit_code == 1
 
 
-def test_a_manifest(tmp_path: Path) -> None:
+def test_a_manifest(tmp_path):
     path = tmp_path / "manifest"
     path.touch()
     os.truncate(path, SIZE)

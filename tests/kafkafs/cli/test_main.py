@@ -6,7 +6,6 @@ import os
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 import pytest
@@ -20,8 +19,8 @@ from tests.support.commands import output_of, run
 from tests.support.fixtures import ROOT
 
 
-def all_commands() -> list[tuple[str, ...]]:
-    found: list[tuple[str, ...]] = []
+def all_commands():
+    found = []
     for name in sorted(main.commands):
         command = main.commands[name]
         inner = sorted(command.commands) if isinstance(command, click.Group) else []
@@ -30,7 +29,7 @@ def all_commands() -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("command", all_commands(), ids=" ".join)
-def test_help(command: tuple[str, ...]) -> None:
+def test_help(command):
     text = output_of(*command, "--help").decode()
     assert text.startswith(f"Usage: main {' '.join(command)}")
     assert output_of(*command, "-h").decode() == text
@@ -38,7 +37,7 @@ def test_help(command: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("command", [("-m", "kafkafs"), ("__main__.py",)], ids=" ".join)
-def test_run_from_within_the_package(command: tuple[str, ...]) -> None:
+def test_run_from_within_the_package(command):
     """As spark-submit runs a script: its folder comes first, so that a module there with the name of one of Python's
     own would be imported in its place."""
     package = ROOT / "kafkafs"
@@ -50,14 +49,14 @@ def test_run_from_within_the_package(command: tuple[str, ...]) -> None:
     assert "--replication-factor" in done.stdout
 
 
-def test_the_list_of_commands() -> None:
+def test_the_list_of_commands():
     text = output_of("--help").decode()
     listed = [line.split()[0] for line in text.partition("Commands:\n")[2].splitlines()]
     assert listed == sorted(main.commands)
     assert {"cat", "completion", "count", "dump", "mount", "topics", "umount"} <= set(listed)
 
 
-def test_versions() -> None:
+def test_versions():
     lines = output_of("--version").decode().splitlines()
     assert lines[0].startswith("kafkafs 0.")
     assert lines[1] == "kernels: compiled"
@@ -66,7 +65,7 @@ def test_versions() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(shell: str) -> None:
+def test_completion_scripts(shell):
     assert b"_KAFKAFS_COMPLETE" in output_of("completion", shell)
 
 
@@ -84,7 +83,7 @@ def test_completion_scripts(shell: str) -> None:
         ("kafkafs topics LOGDIR o", ""),
     ],
 )
-def test_completing(tmp_path: Path, words: str, expected: str) -> None:
+def test_completing(tmp_path, words, expected):
     build_log_dir(tmp_path, {"orders": [[b"a"], [b"b"]], "payments": [[b"c"]]})
     line = words.replace("LOGDIR", shlex.quote(str(tmp_path)))
     environment = {
@@ -99,7 +98,7 @@ def test_completing(tmp_path: Path, words: str, expected: str) -> None:
     assert found.split() == [f"plain,{word}" for word in expected.split()]
 
 
-def test_a_path_first_means_mount(tmp_path: Path) -> None:
+def test_a_path_first_means_mount(tmp_path):
     """As mount(8) calls its helpers. The directory is missing, so that nothing is mounted."""
     result = run(f"{tmp_path}/none", f"{tmp_path}/mnt", "-o", "ro")
     assert result.exit_code == 4
@@ -109,15 +108,15 @@ def test_a_path_first_means_mount(tmp_path: Path) -> None:
     assert "mount" in usage.stderr
 
 
-def test_usage_errors() -> None:
+def test_usage_errors():
     for arguments in (["nonsense"], ["cat"], ["--wrong"], ["topics", "nonsense"], ["dump"]):
         result = run(*arguments)
         assert result.exit_code == 2, arguments
         assert "Traceback" not in result.stderr
 
 
-def test_a_held_lock_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
-    def held() -> None:
+def test_a_held_lock_is_exit_code_3(monkeypatch):
+    def held():
         raise LogLocked("held by process 7", path="/var/kafka")
 
     monkeypatch.setitem(main.commands, "held", click.Command("held", callback=held))
@@ -126,10 +125,10 @@ def test_a_held_lock_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.stderr == "kafkafs: /var/kafka: held by process 7\n"
 
 
-def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted(tmp_path, monkeypatch):
     """The exit code says nothing about what was examined."""
 
-    def interrupt(*_given: object) -> None:
+    def interrupt(*_given):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("kafkafs.cli.count.expand", interrupt)
@@ -160,7 +159,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_an_interrupt_while_python_forks() -> None:
+def test_an_interrupt_while_python_forks():
     done = subprocess.run(
         [sys.executable, "-c", _INTERRUPTED_IN_A_FORK], capture_output=True, text=True, check=False, timeout=120
     )
@@ -187,10 +186,10 @@ def test_an_interrupt_while_python_forks() -> None:
         ("٣", None),
     ],
 )
-def test_whole_number(text: str, number: int | None) -> None:
+def test_whole_number(text, number):
     assert whole_number(text, 2**31 - 1) == number
 
 
-def test_the_help_of_doctor_names_every_reaction() -> None:
+def test_the_help_of_doctor_names_every_reaction():
     told = run("doctor", "--help").stdout
     assert [name for name in (one.name_in_reports for one in Reaction) if f"`{name}`" not in told] == []

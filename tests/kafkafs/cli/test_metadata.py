@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,15 +19,15 @@ LOGS = FIXTURES / "internal" / "log"
 QUORUM = "__cluster_metadata-0"
 
 
-def state(*args: object) -> Any:
+def state(*args):
     return json.loads(output_of("metadata", *args, "--json"))
 
 
-def changes(*args: object) -> list[dict[str, Any]]:
+def changes(*args):
     return [json.loads(line) for line in output_of("metadata", *args, "--json").splitlines()]
 
 
-def offset_of(kind: str, **data: object) -> int:
+def offset_of(kind, **data):
     """Of the first golden record of this type and with these fields."""
     return next(
         line["offset"]
@@ -40,7 +38,7 @@ def offset_of(kind: str, **data: object) -> int:
     )
 
 
-def test_the_state_at_the_end() -> None:
+def test_the_state_at_the_end():
     found = state(LOGS)
     assert found["end_offset"] == 275
     assert [one["broker_id"] for one in found["brokers"]] == [1]
@@ -57,7 +55,7 @@ def test_the_state_at_the_end() -> None:
         assert part in text
 
 
-def test_what_is_secret_needs_an_option(tmp_path: Path) -> None:
+def test_what_is_secret_needs_an_option(tmp_path):
     secrets = [
         line["value"]["data"][name]
         for line in golden("internal", QUORUM)
@@ -72,7 +70,7 @@ def test_what_is_secret_needs_an_option(tmp_path: Path) -> None:
     assert [secret in shown for secret in secrets] == [True] * 3 + [False] * 3  # alice was removed
 
 
-def test_a_snapshot_may_have_more_records_than_the_log_had(tmp_path: Path) -> None:
+def test_a_snapshot_may_have_more_records_than_the_log_had(tmp_path):
     """Offsets in a snapshot's file are its own: they are not compared with an offset of the log."""
     directory = copy_log_dir(LOGS, tmp_path / "copy") / QUORUM
     newest = max(directory.glob("*.checkpoint"))
@@ -88,7 +86,7 @@ def test_a_snapshot_may_have_more_records_than_the_log_had(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("fixture", INTERNAL)
-def test_the_log_and_each_snapshot_describe_the_same(fixture: str, tmp_path: Path) -> None:
+def test_the_log_and_each_snapshot_describe_the_same(fixture, tmp_path):
     """A snapshot has what the records below its offset say: with it and without it the state is the same."""
     logs = FIXTURES / fixture / "log"
     ends = [int(path.name[:20]) for path in (logs / QUORUM).glob("*.checkpoint") if int(path.name[:20])]
@@ -113,7 +111,7 @@ def test_the_log_and_each_snapshot_describe_the_same(fixture: str, tmp_path: Pat
         assert found[0] == found[1]
 
 
-def test_what_was_there_at_an_offset() -> None:
+def test_what_was_there_at_an_offset():
     made = offset_of("REGISTER_BROKER_RECORD", brokerId="99")
     gone = offset_of("UNREGISTER_BROKER_RECORD", brokerId="99")
     for offset, there in ((made, False), (made + 1, True), (gone, True), (gone + 1, False)):
@@ -121,7 +119,7 @@ def test_what_was_there_at_an_offset() -> None:
         assert (99 in [one["broker_id"] for one in found["brokers"]], found["end_offset"]) == (there, offset)
 
 
-def test_what_has_changed_and_when() -> None:
+def test_what_has_changed_and_when():
     lines = changes(LOGS, "--diff", "2026-11-23T00:00")
     assert [line["offset"] for line in lines] == sorted(line["offset"] for line in lines)
     broker = [line for line in lines if (line["kind"], line["name"]) == ("broker", "99")]
@@ -138,7 +136,7 @@ def test_what_has_changed_and_when() -> None:
     assert "broker 99 removed" in text
 
 
-def test_what_no_longer_can_be_shown(tmp_path: Path) -> None:
+def test_what_no_longer_can_be_shown(tmp_path):
     """The log begins within, and the snapshots before are gone."""
     logs = copy_log_dir(LOGS, tmp_path / "log")
     newest = max((logs / QUORUM).glob("*.checkpoint"))
@@ -153,7 +151,7 @@ def test_what_no_longer_can_be_shown(tmp_path: Path) -> None:
     assert f"metadata log has a gap; expected offset 0, found a segment from {end} on" in result.stderr
 
 
-def test_wrong_uses(tmp_path: Path) -> None:
+def test_wrong_uses(tmp_path):
     for args in (["--offset", 1, "--time", "2026"], ["--diff", "2026", "2027", "--offset", 3], ["2026-01-01"]):
         assert run("metadata", LOGS, *args).exit_code == 2, args
     build_log_dir(tmp_path / "log", {"t": [[b"v"]]})
@@ -161,7 +159,7 @@ def test_wrong_uses(tmp_path: Path) -> None:
     assert (result.exit_code, "no metadata log" in result.stderr) == (4, True)
 
 
-def test_damage_ends_what_is_shown(tmp_path: Path) -> None:
+def test_damage_ends_what_is_shown(tmp_path):
     logs = copy_log_dir(LOGS, tmp_path / "log")
     (log,) = (logs / QUORUM).glob("*.log")
     flip(log, -5)

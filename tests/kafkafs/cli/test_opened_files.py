@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -17,14 +16,14 @@ from tests.support.system_calls import Call, Naming, calls, objection, objection
 
 # A broker follows links, so these commands look whether an entry of the log directory leads to a directory, which only
 # stat(2) tells. Nothing of it is opened.
-_LOOKING: Final = ("doctor", "verify")
-_AT_AN_ENTRY: Final = re.compile(r'newfstatat\(AT_FDCWD<[^>]*>, "[^"]*/log/[^/"]+", .*, 0\)')
+_LOOKING = ("doctor", "verify")
+_AT_AN_ENTRY = re.compile(r'newfstatat\(AT_FDCWD<[^>]*>, "[^"]*/log/[^/"]+", .*, 0\)')
 
 # These do something else after a crash. Opening for writing recovers, whatever the command.
-_AFTER_A_CRASH: Final = ("append", "doctor", "recover", "verify")
+_AFTER_A_CRASH = ("append", "doctor", "recover", "verify")
 
 
-def _forbidden(words: list[str], tmp_path: Path, *, clean: bool) -> tuple[dict[str, str], str]:
+def _forbidden(words, tmp_path, *, clean):
     """What a run calls that is forbidden, and what it says on stderr."""
     place = tmp_path / f"{'clean' if clean else 'crashed'}-{len(list(tmp_path.iterdir()))}"
     place.mkdir()
@@ -42,14 +41,14 @@ def _forbidden(words: list[str], tmp_path: Path, *, clean: bool) -> tuple[dict[s
     return found, done.stderr.decode()
 
 
-def test_each_command_is_tried() -> None:
+def test_each_command_is_tried():
     """A new one needs arguments in `every_command`."""
     assert known_commands() == sorted(EVERY_COMMAND)
 
 
 @requires_strace
 @pytest.mark.parametrize("command", [name for name, tried in EVERY_COMMAND.items() if tried and " " not in name])
-def test_no_command_opens_anything_through_a_link(command: str, tmp_path: Path) -> None:
+def test_no_command_opens_anything_through_a_link(command, tmp_path):
     for words in (words for words in runs() if words[0] == command):
         for clean in (True, False) if command in _AFTER_A_CRASH else (True,):
             found, said = _forbidden(words, tmp_path, clean=clean)
@@ -59,22 +58,22 @@ def test_no_command_opens_anything_through_a_link(command: str, tmp_path: Path) 
 
 @requires_strace
 @pytest.mark.parametrize("words", [words for words in runs() if words[0] == "topics"], ids=" ".join)
-def test_no_command_on_topics_opens_anything_through_a_link(words: list[str], tmp_path: Path) -> None:
+def test_no_command_on_topics_opens_anything_through_a_link(words, tmp_path):
     assert not _forbidden(words, tmp_path, clean=True)[0]
 
 
 @requires_strace
 @new_spark
 @pytest.mark.parametrize("words", runs(spark=True), ids=" ".join)
-def test_no_job_opens_anything_through_a_link(words: list[str], tmp_path: Path) -> None:
+def test_no_job_opens_anything_through_a_link(words, tmp_path):
     assert not _forbidden(words, tmp_path, clean=True)[0]
 
 
-def test_what_is_forbidden() -> None:
+def test_what_is_forbidden():
     """The referee itself."""
     log_dir = Path("/log")
 
-    def judged(name: str, arguments: str, path: str, *, relative: bool) -> str | None:
+    def judged(name, arguments, path, *, relative):
         return objection(Call(name, arguments, (Naming(path, relative),)), log_dir)
 
     flags = "O_RDONLY|O_NONBLOCK|O_NOFOLLOW"
@@ -93,7 +92,7 @@ def test_what_is_forbidden() -> None:
 
 
 @requires_strace
-def test_the_referee_sees_what_a_program_does(tmp_path: Path) -> None:
+def test_the_referee_sees_what_a_program_does(tmp_path):
     log_dir, file = tmp_path / "log", tmp_path / "log" / 'a "file" \n\xe9 <3>'
     log_dir.mkdir()
     file.write_bytes(b"")

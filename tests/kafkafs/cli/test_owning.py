@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +24,7 @@ TP = TopicPartition("t", 0)
 
 
 @pytest.fixture
-def logdir(tmp_path: Path) -> Path:
+def logdir(tmp_path):
     """A directory with the topic t and ten messages."""
     path = tmp_path / "logs"
     owned = opened(path)
@@ -36,7 +35,7 @@ def logdir(tmp_path: Path) -> Path:
     return path
 
 
-def unclean(logdir: Path, tail: bytes = b"torn") -> None:
+def unclean(logdir, tail=b"torn"):
     """As after a crash."""
     (logdir / names.CLEAN_SHUTDOWN).unlink()
     (logdir / names.RECOVERY_POINT_CHECKPOINT).unlink()
@@ -44,7 +43,7 @@ def unclean(logdir: Path, tail: bytes = b"torn") -> None:
         file.write(tail)
 
 
-def test_a_topics_life(tmp_path: Path) -> None:
+def test_a_topics_life(tmp_path):
     path = tmp_path / "new" / "logs"
     assert output_of("topics", "create", path, "orders", "--partitions", 2, "--config", "segment.bytes=5000") == b""
     assert LogDir.open_read_only(path).topic_info("orders").overrides == {"retention.ms": "-1", "segment.bytes": "5000"}
@@ -77,7 +76,7 @@ def test_a_topics_life(tmp_path: Path) -> None:
         (("delete", "{}/nowhere", "u"), 4, "No such"),
     ],
 )
-def test_what_topics_refuses(logdir: Path, arguments: tuple[str, ...], code: int, says: str) -> None:
+def test_what_topics_refuses(logdir, arguments, code, says):
     before = tree_of(logdir)
     result = run("topics", *(argument.format(logdir) for argument in arguments))
     assert result.exit_code == code, result.output
@@ -85,7 +84,7 @@ def test_what_topics_refuses(logdir: Path, arguments: tuple[str, ...], code: int
     assert tree_of(logdir) == before
 
 
-def test_a_held_directory(logdir: Path, tmp_path: Path) -> None:
+def test_a_held_directory(logdir, tmp_path):
     other = build_log_dir(tmp_path / "other", {"t": [[b"one"]]}).path
     owned = opened(logdir)
     for command in (
@@ -102,7 +101,7 @@ def test_a_held_directory(logdir: Path, tmp_path: Path) -> None:
     owned.close()
 
 
-def test_the_partitions_of_kafkas_own_topics_stay(logdir: Path) -> None:
+def test_the_partitions_of_kafkas_own_topics_stay(logdir):
     """Their number says where a group's offsets are."""
     output_of("groups", logdir, "g", "--reset-to", "latest", "--topic", "t")
     before = tree_of(logdir)
@@ -127,7 +126,7 @@ WAITING = {
 
 
 @pytest.mark.parametrize("name", WAITING)
-def test_waiting_for_the_lock(logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_waiting_for_the_lock(logdir, tmp_path, monkeypatch, name):
     """Each command that takes the lock waits for it as long as it is told to, and no longer."""
     places = {"LOGDIR": logdir, "OTHER": tmp_path / "other"}
     build_log_dir(places["OTHER"], {"t": [[b"one"]]})
@@ -141,14 +140,14 @@ def test_waiting_for_the_lock(logdir: Path, tmp_path: Path, monkeypatch: pytest.
     assert "in use" not in result.output
 
 
-def test_topics_leaves_an_unclean_directory_unclean(logdir: Path) -> None:
+def test_topics_leaves_an_unclean_directory_unclean(logdir):
     unclean(logdir)
     output_of("topics", "alter", logdir, "t", "--config", "retention.ms=7")
     assert not (logdir / names.CLEAN_SHUTDOWN).exists()
     assert (logdir / "t-0" / f"{0:020d}.log").read_bytes().endswith(b"torn")
 
 
-def test_a_brokers_topics_are_the_brokers(tmp_path: Path) -> None:
+def test_a_brokers_topics_are_the_brokers(tmp_path):
     build_log_dir(tmp_path, {"t": [Partition([Batch(many(3))])]})
     for command in (("create", tmp_path, "u"), ("delete", tmp_path, "t"), ("alter", tmp_path, "t", "--partitions", 3)):
         result = run("topics", *command)
@@ -158,7 +157,7 @@ def test_a_brokers_topics_are_the_brokers(tmp_path: Path) -> None:
     assert LogDir.open_read_only(tmp_path).topic_info("t").config.retention_ms == 7
 
 
-def test_recover(logdir: Path) -> None:
+def test_recover(logdir):
     unclean(logdir)
     before = tree_of(logdir)
     told = json.loads(output_of("recover", logdir, "--dry-run", "--json"))
@@ -174,7 +173,7 @@ def test_recover(logdir: Path) -> None:
     assert "t/0: 0 to 10, 1 segment(s) checked, nothing to repair" in text
 
 
-def test_recover_tells_a_person_what_it_did(logdir: Path) -> None:
+def test_recover_tells_a_person_what_it_did(logdir):
     unclean(logdir, b"x" * 100)
     text = output_of("recover", logdir, "--dry-run").decode()
     assert "cuts 00000000000000000000.log" in text
@@ -185,11 +184,11 @@ def test_recover_tells_a_person_what_it_did(logdir: Path) -> None:
 @pytest.mark.parametrize(
     "command", ["recover LOGDIR", "reindex LOGDIR t", "topics alter LOGDIR t --config retention.ms=7"]
 )
-def test_a_full_disk(logdir: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_a_full_disk(logdir, monkeypatch, command):
     """It says which file, and what to do."""
     unclean(logdir)
 
-    def full(*_args: object) -> int:
+    def full(*_args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "pwrite", full)
@@ -200,7 +199,7 @@ def test_a_full_disk(logdir: Path, monkeypatch: pytest.MonkeyPatch, command: str
     assert "Free some space" in result.stderr
 
 
-def test_recovering_a_part_does_not_mark_the_directory(logdir: Path) -> None:
+def test_recovering_a_part_does_not_mark_the_directory(logdir):
     told = json.loads(output_of("recover", logdir, "t/1", "--json"))
     assert told["clean_shutdown"] is False
     assert [part["partition"] for part in told["partitions"]] == [1]
@@ -210,7 +209,7 @@ def test_recovering_a_part_does_not_mark_the_directory(logdir: Path) -> None:
 
 
 @pytest.mark.leaves_damage("writes-corrupt")
-def test_recover_gives_up_writes_that_cannot_be_finished(logdir: Path) -> None:
+def test_recover_gives_up_writes_that_cannot_be_finished(logdir):
     """The staged file of one write is missing; the other write is in the log."""
     stuck, done = (
         PendingCommit(
@@ -246,7 +245,7 @@ def test_recover_gives_up_writes_that_cannot_be_finished(logdir: Path) -> None:
         assert "kafkafs-commits: does not parse" in result.stderr
 
 
-def _crc(logdir: Path, offset: int) -> int:
+def _crc(logdir, offset):
     found = find_batch(LogDir.open_read_only(logdir).log(TP).snapshot(), offset)
     assert found is not None
     batch = found.segment.batch_at(found.position, found.segment.size)
@@ -254,7 +253,7 @@ def _crc(logdir: Path, offset: int) -> int:
     return int(batch.crc[0])
 
 
-def test_reindex(logdir: Path) -> None:
+def test_reindex(logdir):
     expected = tree_of(logdir)
     for index in (logdir / "t-0").glob("*index"):
         index.write_bytes(b"\1" * 48)
@@ -263,12 +262,12 @@ def test_reindex(logdir: Path) -> None:
     assert tree_of(logdir) == expected
 
 
-def test_what_mirror_refuses(logdir: Path, tmp_path: Path) -> None:
+def test_what_mirror_refuses(logdir, tmp_path):
     assert run("mirror", logdir, logdir).exit_code == 2
     assert run("mirror", logdir, tmp_path / "copy", "nothing").exit_code == 4
 
 
-def test_mirror_follows_until_it_is_told_to_stop(logdir: Path, tmp_path: Path) -> None:
+def test_mirror_follows_until_it_is_told_to_stop(logdir, tmp_path):
     target = tmp_path / "copy"
     source = opened(logdir)
     with process("mirror", logdir, target, "--follow", "--json") as follower:
@@ -288,7 +287,7 @@ def test_mirror_follows_until_it_is_told_to_stop(logdir: Path, tmp_path: Path) -
     assert copy.close().clean
 
 
-def _wait_for(target: Path, end: int, tp: TopicPartition = TP) -> None:
+def _wait_for(target, end, tp=TP):
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         if (target / tp.dir_name).is_dir():

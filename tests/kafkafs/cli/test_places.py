@@ -60,7 +60,7 @@ MAKING = (
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> dict[str, Path]:
+def places(tmp_path):
     """A log directory, another, and what is none."""
     places = {name: tmp_path / name.lower() for name in ("GOOD", "OTHER", "MNT", "NEW", "SCHEMAS", "EMPTY", "ETC")}
     build_log_dir(places["GOOD"], {"t": [[b"one"]]})
@@ -77,7 +77,7 @@ def places(tmp_path: Path) -> dict[str, Path]:
     ("command", "wrong"),
     [*((command, "ETC") for command in READING), *(("count LOGDIR", one) for one in ("EMPTY", "PARTITION", "FILE"))],
 )
-def test_no_log_directory(places: dict[str, Path], tmp_path: Path, command: str, wrong: str) -> None:
+def test_no_log_directory(places, tmp_path, command, wrong):
     partition = places["OTHER"] / "t-0"
     places |= {"PARTITION": partition, "FILE": next(partition.glob("*.log"))}
     before = tree_of(tmp_path)
@@ -98,7 +98,7 @@ def test_no_log_directory(places: dict[str, Path], tmp_path: Path, command: str,
         *(("mirror GOOD DEST", one) for one in ("OTHER/x.png", "GOOD/x.png", "link/x.png", "new/../other/x.png")),
     ],
 )
-def test_a_destination_inside(places: dict[str, Path], tmp_path: Path, command: str, inside: str) -> None:
+def test_a_destination_inside(places, tmp_path, command, inside):
     (tmp_path / "link").symlink_to(places["OTHER"])
     (tmp_path / "new").mkdir()
     dest = tmp_path.joinpath(*(part.lower() for part in Path(inside).parts))
@@ -113,13 +113,13 @@ def test_a_destination_inside(places: dict[str, Path], tmp_path: Path, command: 
     assert tree_of(tmp_path) == before
 
 
-def test_a_manifest_inside_of_the_copy(places: dict[str, Path], tmp_path: Path) -> None:
+def test_a_manifest_inside_of_the_copy(places, tmp_path):
     """The copy is not a log directory yet, but becomes one."""
     assert run("mirror", places["GOOD"], places["EMPTY"], "--manifest", places["EMPTY"] / "m.json").exit_code == 2
     assert list(places["EMPTY"].iterdir()) == []
 
 
-def test_one_new_disk_among_those_of_a_broker(places: dict[str, Path]) -> None:
+def test_one_new_disk_among_those_of_a_broker(places):
     result = run("doctor", places["GOOD"], places["EMPTY"], "--json")
     assert result.exit_code == 1
     assert "meta-properties-missing" in {one["name"] for one in json.loads(result.stdout)["findings"]}
@@ -127,7 +127,7 @@ def test_one_new_disk_among_those_of_a_broker(places: dict[str, Path]) -> None:
 
 
 @requires_fuse
-def test_in_a_mount(places: dict[str, Path], tmp_path: Path) -> None:
+def test_in_a_mount(places, tmp_path):
     """A directory that is made in a tree is a topic."""
     good = places["GOOD"]
     with mounted(places["OTHER"], places["MNT"], write=True) as mount:
@@ -141,7 +141,7 @@ def test_in_a_mount(places: dict[str, Path], tmp_path: Path) -> None:
         assert sorted(path.name for path in mount.path.iterdir() if path.name[0] != "@") == ["t"]
 
 
-def test_the_program_itself(places: dict[str, Path]) -> None:
+def test_the_program_itself(places):
     with process("mirror", places["ETC"], places["NEW"]) as copying:
         out, err = copying.communicate(timeout=60)
     assert (copying.returncode, out) == (4, b"")

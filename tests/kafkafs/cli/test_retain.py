@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,16 +10,16 @@ from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
 from tests.storage.staged_writes.test_pending_writes import FIRST, SECOND, SHARE, World
-from tests.support.builders import ROLL, Item, Partition, build_log_dir
+from tests.support.builders import ROLL, Partition, build_log_dir
 from tests.support.commands import output_of, run
 from tests.support.owned_dirs import append, opened, tree_of, values_of
 
 TP = TopicPartition("t", 0)
-VALUES: list[bytes | None] = [b"message %04d" % n for n in range(80)]
+VALUES = [b"message %04d" % n for n in range(80)]
 
 
 @pytest.fixture
-def logdir(tmp_path: Path) -> Path:
+def logdir(tmp_path):
     """The topic t in small segments, none above the limit, and the topic other, which keeps everything."""
     path = tmp_path / "logs"
     owned = opened(path)
@@ -33,11 +32,11 @@ def logdir(tmp_path: Path) -> Path:
     return path
 
 
-def _values(logdir: Path, topic: str = "t") -> list[bytes | None]:
+def _values(logdir, topic="t"):
     return values_of(LogDir.open_read_only(logdir).log(TopicPartition(topic, 0)).snapshot())
 
 
-def test_dry_run_then_the_real_one(logdir: Path) -> None:
+def test_dry_run_then_the_real_one(logdir):
     output_of("topics", "alter", logdir, "t", "--config", "retention.bytes=1000")
     before = tree_of(logdir)
     told = json.loads(output_of("retain", logdir, "--dry-run", "--json"))
@@ -60,7 +59,7 @@ def test_dry_run_then_the_real_one(logdir: Path) -> None:
     assert not list(logdir.glob("*/*.deleted"))
 
 
-def test_what_it_says(logdir: Path) -> None:
+def test_what_it_says(logdir):
     assert output_of("retain", logdir, "t") == b"t/0: 0 to 80, nothing to remove\n"
     text = output_of("retain", logdir, "t/0", "--before", "end", "--dry-run").decode()
     assert text.startswith("t/0: 80 to 80, ")
@@ -68,7 +67,7 @@ def test_what_it_says(logdir: Path) -> None:
     assert "below the log start offset" in text
 
 
-def test_before_an_offset(logdir: Path) -> None:
+def test_before_an_offset(logdir):
     output_of("retain", logdir, "t/0", "--before", 41)
     assert _values(logdir) == VALUES[41:]
     assert verify_log_dir(logdir) == []
@@ -79,16 +78,16 @@ def test_before_an_offset(logdir: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--before", "5"), ("t", "--before", "x"), ("t", "--before", "-3")])
-def test_usage(logdir: Path, arguments: tuple[str, ...]) -> None:
+def test_usage(logdir, arguments):
     assert run("retain", logdir, *arguments).exit_code == 2
 
 
-def test_nothing_called_so(logdir: Path) -> None:
+def test_nothing_called_so(logdir):
     assert run("retain", logdir, "nowhere").exit_code == 4
 
 
 @pytest.mark.leaves_damage("partition-empty", "checkpoint-beyond-log", "index-without-log")
-def test_a_partition_without_a_segment(logdir: Path) -> None:
+def test_a_partition_without_a_segment(logdir):
     output_of("topics", "alter", logdir, "t", "--config", "retention.ms=1000")
     for path in (logdir / "t-0").glob("*.log"):
         path.unlink()
@@ -97,9 +96,9 @@ def test_a_partition_without_a_segment(logdir: Path) -> None:
     assert (t["segments"], t["kept"]) == ([], [])
 
 
-def test_in_a_brokers_directory_only_what_a_person_named(tmp_path: Path) -> None:
+def test_in_a_brokers_directory_only_what_a_person_named(tmp_path):
     """Messages from years ago, under Kafka's default of seven days: nothing says that they should be removed."""
-    items: list[Item] = [b"old", ROLL, b"old", ROLL, b"old"]
+    items = [b"old", ROLL, b"old", ROLL, b"old"]
     build_log_dir(tmp_path, {"t": [Partition(items)], "__consumer_offsets": [Partition(items)]})
     assert output_of("retain", tmp_path) == b""
     told = json.loads(output_of("retain", tmp_path, "t", "--dry-run", "--json"))["partitions"][0]
@@ -119,7 +118,7 @@ def test_in_a_brokers_directory_only_what_a_person_named(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("command", ["retain", "compact"])
-def test_a_write_that_was_stopped_is_finished_first(tmp_path: Path, command: str) -> None:
+def test_a_write_that_was_stopped_is_finished_first(tmp_path, command):
     """Then its messages are like others, and none is there twice."""
     world = World(tmp_path / "dir", retention_ms="1000", cleanup_policy="compact,delete")
     world.stop_between_shares()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,17 +16,16 @@ from tests.support.damaged_bytes import flip
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Path:
+def old(tmp_path):
     items = [Batch(many(10)), ROLL, Batch(many(10))]
     return build_log_dir(tmp_path / "old", {"t": [Partition(items), [b"one"]], "u": [[b"x"]]}).path
 
 
-def revived(tmp_path: Path, *words: object) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(output_of("revive", *words, "--to", tmp_path / "new", "--json"))
-    return found
+def revived(tmp_path, *words):
+    return json.loads(output_of("revive", *words, "--to", tmp_path / "new", "--json"))
 
 
-def test_sources_and_patterns(old: Path, tmp_path: Path) -> None:
+def test_sources_and_patterns(old, tmp_path):
     dry = revived(tmp_path, old, "t/1", "u", "--dry-run")
     assert not (tmp_path / "new").exists()
     told = revived(tmp_path, old, "t/1", "u", "--listener", "example.org:1234")
@@ -43,14 +40,14 @@ def test_sources_and_patterns(old: Path, tmp_path: Path) -> None:
     assert "not empty" in again.stderr
 
 
-def test_single_directories(old: Path, tmp_path: Path) -> None:
+def test_single_directories(old, tmp_path):
     (tmp_path / "new").mkdir()  # empty: it is replaced
     told = revived(tmp_path, old / "t-1", old / "u-0")
     assert [one["source"] for one in told["partitions"]] == [str(old / "t-1"), str(old / "u-0")]
     assert told["cluster_id"] == "a2Fma2Fmcy10ZXN0cy0wMQ"  # of the directory that they lie in
 
 
-def test_text(old: Path, tmp_path: Path) -> None:
+def test_text(old, tmp_path):
     (tmp_path / "new.reviving").mkdir()
     (tmp_path / "new.reviving" / "meta.properties").write_text("left by a killed run")
     said = output_of("revive", old, "--to", tmp_path / "new", "--config", "t:retention.ms=60000").decode()
@@ -63,7 +60,7 @@ def test_text(old: Path, tmp_path: Path) -> None:
     assert output_of("cat", tmp_path / "new", "t/1") == b"one\n"
 
 
-def test_cuts(old: Path, tmp_path: Path) -> None:
+def test_cuts(old, tmp_path):
     told = revived(tmp_path, old, "t", "--until", str(START_MS + 12_000))
     assert [(one["log_end_offset"], one["cut"]) for one in told["partitions"]] == [(20, False), (1, False)]
     shutil.rmtree(tmp_path / "new")
@@ -91,14 +88,14 @@ def test_cuts(old: Path, tmp_path: Path) -> None:
         ("--offsets", "OFFSETS"),
     ],
 )
-def test_wrong_usage(old: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_wrong_usage(old, tmp_path, words):
     (tmp_path / "offsets").write_text("t zero 10\n")
     given = [str(tmp_path / "offsets") if word == "OFFSETS" else word for word in words]
     assert run("revive", old, "--to", tmp_path / "new", *given).exit_code == 2
     assert not (tmp_path / "new").exists()
 
 
-def test_errors(old: Path, tmp_path: Path) -> None:
+def test_errors(old, tmp_path):
     target = tmp_path / "new"
     assert run("revive", tmp_path / "missing", "--to", target).exit_code == 2
     assert run("revive", old, tmp_path / "missing", "--to", target).exit_code == 2
@@ -111,13 +108,13 @@ def test_errors(old: Path, tmp_path: Path) -> None:
     assert not target.exists()
 
 
-def test_a_revived_directory_is_well(old: Path, tmp_path: Path) -> None:
+def test_a_revived_directory_is_well(old, tmp_path):
     revived(tmp_path, old)
     result = run("doctor", tmp_path / "new", "--server-properties", tmp_path / "new" / "server.properties")
     assert (result.exit_code, result.stdout) == (0, "the broker starts, and loses nothing\n")
 
 
-def test_doctor(old: Path, tmp_path: Path) -> None:
+def test_doctor(old, tmp_path):
     revived(tmp_path, old)
     new = tmp_path / "new"
     (new / "lost+found").mkdir()
@@ -140,7 +137,7 @@ def test_doctor(old: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--link",)])
-def test_a_dry_run_refuses_what_the_run_would_refuse(old: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_a_dry_run_refuses_what_the_run_would_refuse(old, tmp_path, options):
     log = sorted((old / "t-0").glob("*.log"))[-1]
     flip(log, -1)
     words = ("revive", old, "--to", tmp_path / "new", *options)
@@ -151,7 +148,7 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(old: Path, tmp_path: Path, 
     assert not (tmp_path / "new").exists()
 
 
-def test_a_quick_doctor_says_what_it_did_not_look_at(old: Path, tmp_path: Path) -> None:
+def test_a_quick_doctor_says_what_it_did_not_look_at(old, tmp_path):
     revived(tmp_path, old)
     result = run("doctor", tmp_path / "new", "--quick")
     assert result.exit_code == 0
@@ -168,9 +165,7 @@ SUMMARIES = {
 
 
 @pytest.mark.parametrize("first", Reaction, ids=lambda one: one.name)
-def test_the_summary_of_the_doctor_agrees_with_each_pair_of_findings(
-    old: Path, monkeypatch: pytest.MonkeyPatch, first: Reaction
-) -> None:
+def test_the_summary_of_the_doctor_agrees_with_each_pair_of_findings(old, monkeypatch, first):
     for second in Reaction:
         pair = [Prediction("name", one, old, "what", "what it does") for one in (first, second)]
         for stays in (True, False):

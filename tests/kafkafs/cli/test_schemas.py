@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,7 @@ LOG = FIXTURES / "schemas" / "log"
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Path:
+def logs(tmp_path):
     """A directory with two schemas and a topic whose messages have one of them, one that is unknown, and none."""
     path = tmp_path / "logs"
     records = [
@@ -33,11 +31,11 @@ def logs(tmp_path: Path) -> Path:
     return path
 
 
-def decoded(*args: object) -> list[dict[str, Any]]:
+def decoded(*args):
     return [json.loads(line) for line in output_of("cat", *args, "--format", "decoded").splitlines()]
 
 
-def test_the_list(logs: Path) -> None:
+def test_the_list(logs):
     assert output_of("schemas", logs).decode().splitlines() == [
         "SUBJECT  VERSION  ID  TYPE  STATE         REGISTERED",
         "gone           1   8  AVRO  soft-deleted  2023-11-14T22:13:20.000Z",
@@ -57,14 +55,14 @@ def test_the_list(logs: Path) -> None:
     }
 
 
-def test_no_schemas(tmp_path: Path) -> None:
+def test_no_schemas(tmp_path):
     result = run("schemas", tmp_path)
     assert result.exit_code == 4
     assert "no schemas here; expected a log directory with _schemas-0" in result.stderr
 
 
 @requires_fixtures
-def test_written_out_and_read_again(tmp_path: Path) -> None:
+def test_written_out_and_read_again(tmp_path):
     target = tmp_path / "out"
     said = output_of("schemas", LOG, "--to", target).decode()
     assert said == f"{target}: subjects 22, versions 43, ids 39\n"
@@ -86,7 +84,7 @@ def test_written_out_and_read_again(tmp_path: Path) -> None:
     assert found == {"directory": str(tmp_path / "second"), "ids": 39, "subjects": 22, "versions": 43}
 
 
-def test_nothing_is_overwritten(logs: Path, tmp_path: Path) -> None:
+def test_nothing_is_overwritten(logs, tmp_path):
     empty, full, link = tmp_path / "empty", tmp_path / "full", tmp_path / "link"
     empty.mkdir()
     full.mkdir()
@@ -104,12 +102,12 @@ def test_nothing_is_overwritten(logs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failing", range(1, 12))
-def test_a_failure_leaves_nothing(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+def test_a_failure_leaves_nothing(logs, tmp_path, monkeypatch, failing):
     """A disk that fails at each of the syncs, and at the rename: either all of it is there, or nothing."""
     target, calls = tmp_path / "out", 0
     sync, rename = os.fsync, os.rename
 
-    def count() -> None:
+    def count():
         nonlocal calls
         calls += 1
         if calls == failing:
@@ -123,7 +121,7 @@ def test_a_failure_leaves_nothing(logs: Path, tmp_path: Path, monkeypatch: pytes
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
 
 
-def test_cat(logs: Path) -> None:
+def test_cat(logs):
     first, second, third = decoded(logs, "t")
     assert list(first) == [
         "topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers", "keySchema",
@@ -138,7 +136,7 @@ def test_cat(logs: Path) -> None:
     assert [line["offset"] for line in decoded(logs, "t", "--offsets", "last-1", "--key", "k")] == [2]
 
 
-def test_schemas_of_another_place(logs: Path, tmp_path: Path) -> None:
+def test_schemas_of_another_place(logs, tmp_path):
     files = tmp_path / "files"
     files.mkdir()
     (files / "9.avsc").write_text('{"type":"fixed","name":"F","size":1}')
@@ -157,7 +155,7 @@ def test_schemas_of_another_place(logs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["link", "directory", "gone", "FIFO"])
-def test_schemas_that_cannot_be_read_are_no_wrong_usage(logs: Path, broken: str) -> None:
+def test_schemas_that_cannot_be_read_are_no_wrong_usage(logs, broken):
     (log,) = (logs / "_schemas-0").glob("*.log")
     if broken in ("gone", "FIFO"):
         log.parent.rename(log.parent.with_name("other-0"))
@@ -176,7 +174,7 @@ def test_schemas_that_cannot_be_read_are_no_wrong_usage(logs: Path, broken: str)
     assert ("there are no schemas in" if broken == "gone" else "the schemas cannot be read: ") in result.stderr
 
 
-def test_the_links_of_a_config_map_are_followed(logs: Path, tmp_path: Path) -> None:
+def test_the_links_of_a_config_map_are_followed(logs, tmp_path):
     """Kubernetes replaces `..data`. No link out of the directory is followed."""
     place = tmp_path / "schemas"
     (place / "..2026_11_24").mkdir(parents=True)

@@ -38,19 +38,19 @@ SAMPLE = ROOT / "examples" / "sample-log"
 AVRO = ROOT / "examples" / "avro-log"
 
 
-def text_of(*args: object) -> str:
+def text_of(*args):
     return output_of(*args).decode()
 
 
-def made(place: Path, *values: bytes | None, topic: str = "t") -> None:
+def made(place, *values, topic="t"):
     build_log_dir(place, {topic: [[Batch([Record(None, value)]) for value in values]]}, broker=False)
 
 
-def rows(logdir: Path, query: str, *options: str) -> list[dict[str, object]]:
+def rows(logdir, query, *options):
     return [json.loads(line) for line in text_of("sql", logdir, query, "--format", "jsonl", *options).splitlines()]
 
 
-def test_a_topic_is_a_table() -> None:
+def test_a_topic_is_a_table():
     printed = [json.loads(line) for line in text_of("cat", SAMPLE, "orders", "--format", "jsonl").splitlines()]
     found = rows(SAMPLE, 'SELECT * FROM orders ORDER BY partition, "offset"')
     assert [(row["partition"], row["offset"], row["key"], row["value"]) for row in found] == [
@@ -61,7 +61,7 @@ def test_a_topic_is_a_table() -> None:
                               "value_json"]  # fmt: skip
 
 
-def test_the_topics_are_listed(tmp_path: Path) -> None:
+def test_the_topics_are_listed(tmp_path):
     topics = sorted(path.name.removesuffix("-0") for path in SAMPLE.glob("*-0"))
     assert [row["name"] for row in rows(SAMPLE, "show tables")] == topics
     assert text_of("sql", SAMPLE, "CREATE TABLE zebra (a INT); SHOW TABLES", "--format", "csv").split()[-1] == "zebra"
@@ -71,7 +71,7 @@ def test_the_topics_are_listed(tmp_path: Path) -> None:
     assert "offset         BIGINT" in text_of("sql", SAMPLE, ".schema orders")
 
 
-def test_filters_are_pushed_down(tmp_path: Path) -> None:
+def test_filters_are_pushed_down(tmp_path):
     made(tmp_path, *[b"x" * 1000] * 3000)
     with Database(open_log(tmp_path)) as database:
         assert next(database.run('SELECT count(value) FROM t WHERE "offset" BETWEEN 2000 AND 2010'))[0][0].as_py() == 11
@@ -80,13 +80,13 @@ def test_filters_are_pushed_down(tmp_path: Path) -> None:
         assert 0 < some < database.bytes_read / 10
 
 
-def test_offset_is_a_column_and_a_word() -> None:
+def test_offset_is_a_column_and_a_word():
     query = "SELECT offset, 'offset' AS x FROM clicks WHERE offset >= 3 ORDER BY offset LIMIT 2 OFFSET 1"
     assert rows(SAMPLE, query) == [{"offset": 4, "x": "offset"}, {"offset": 5, "x": "offset"}]
     assert text_of("cat", SAMPLE, "clicks", "--where", "offset = 7", "--format", "%o\\n") == "7\n"
 
 
-def test_formats(tmp_path: Path) -> None:
+def test_formats(tmp_path):
     query = 'SELECT key, value, "offset", headers, timestamp FROM clicks WHERE "offset" < 5'
     text = text_of("sql", SAMPLE, query, "--format", "csv")
     found = list(csv.DictReader(io.StringIO(text)))
@@ -103,14 +103,14 @@ def test_formats(tmp_path: Path) -> None:
     assert text_of("sql", SAMPLE, long, "--format", "csv").splitlines()[1] == "x" * 200_000
 
 
-def test_statements_from_a_pipe() -> None:
+def test_statements_from_a_pipe():
     with process("sql", SAMPLE, "--format", "csv", stdin=subprocess.PIPE) as child:
         said, _ = child.communicate(b"CREATE TABLE n AS SELECT 1 AS x; SELECT x + 1 AS y\nFROM n", timeout=120)
     assert child.returncode == 0
     assert said.splitlines()[-2:] == [b"y", b"2"]
 
 
-def test_binary_values(tmp_path: Path) -> None:
+def test_binary_values(tmp_path):
     made(tmp_path, b"\xff\x00", "größe".encode(), None)
     assert [row["value"] for row in rows(tmp_path, "SELECT value FROM t")] == ["\ufffd\0", "größe", None]
     assert [row["value"] for row in rows(tmp_path, "SELECT value FROM t", "--binary")] == [
@@ -141,7 +141,7 @@ def test_binary_values(tmp_path: Path) -> None:
         "CREATE PERSISTENT SECRET s (TYPE s3)",
     ],
 )
-def test_nothing_else_can_be_reached(statement: str, tmp_path: Path) -> None:
+def test_nothing_else_can_be_reached(statement, tmp_path):
     done = run("sql", SAMPLE, statement.replace("{there}", str(tmp_path)))
     assert done.exit_code == 2, done.output
     assert not list(tmp_path.iterdir())
@@ -156,13 +156,13 @@ def test_nothing_else_can_be_reached(statement: str, tmp_path: Path) -> None:
         ('SELECT * FROM "\udcff"', "surrogates not allowed"),
     ],
 )
-def test_what_is_wrong_is_told(query: str, said: str) -> None:
+def test_what_is_wrong_is_told(query, said):
     done = run("sql", SAMPLE, query)
     assert done.exit_code == 2
     assert said in done.output
 
 
-def test_damage_is_told_with_its_place(tmp_path: Path) -> None:
+def test_damage_is_told_with_its_place(tmp_path):
     made(tmp_path, b"one", b"two")
     path = tmp_path / "t-0" / "00000000000000000000.log"
     flip(path, path.stat().st_size // 2 + 70)
@@ -171,7 +171,7 @@ def test_damage_is_told_with_its_place(tmp_path: Path) -> None:
     assert "00000000000000000000.log" in done.output
 
 
-def test_topics_whose_names_differ_in_case(tmp_path: Path) -> None:
+def test_topics_whose_names_differ_in_case(tmp_path):
     topics = {name: [[Batch([Record(None, value)])]] for name, value in (("orders", b"small"), ("Orders", b"large"))}
     build_log_dir(tmp_path, topics, broker=False)
     assert [row["value"] for row in rows(tmp_path, "SELECT value FROM Orders")] == ["large"]
@@ -179,7 +179,7 @@ def test_topics_whose_names_differ_in_case(tmp_path: Path) -> None:
     assert run("sql", tmp_path, "SELECT * FROM ORDERS").exit_code == 2
 
 
-def test_the_prompt(tmp_path: Path) -> None:
+def test_the_prompt(tmp_path):
     ours, theirs = pty.openpty()
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TERM": "dumb"}
     with subprocess.Popen(
@@ -198,7 +198,7 @@ def test_the_prompt(tmp_path: Path) -> None:
     assert (tmp_path / "kafkafs" / "sql_history").stat().st_mode & 0o777 == 0o600
 
 
-def test_where(tmp_path: Path) -> None:
+def test_where(tmp_path):
     expression = "value_json->>'item' = 'sugar' AND partition = 0"
     lines = text_of("cat", SAMPLE, "orders", "--where", expression).splitlines()
     everything = text_of("cat", SAMPLE, "orders/0").splitlines()
@@ -213,14 +213,14 @@ def test_where(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("expression", ["nope = 1", "1 = (", "CAST(value AS INT) = 1"])
-def test_where_that_is_no_expression(expression: str) -> None:
+def test_where_that_is_no_expression(expression):
     done = run("cat", SAMPLE, "orders", "--where", expression)
     assert done.exit_code == 2
     assert "--where: " in done.output
     assert run("cat", SAMPLE, "orders/0", "--format", "log", "--where", "true").exit_code == 2
 
 
-def test_a_filter_of_records() -> None:
+def test_a_filter_of_records():
     where = Where("key = 'c-11'", None)
     log = open_log(SAMPLE)
     for tp, block in log["accounts"].scan().blocks():
@@ -230,7 +230,7 @@ def test_a_filter_of_records() -> None:
         Where("read_text('/etc/passwd') IS NULL", None)
 
 
-def test_a_table_has_at_most_a_thousand_rows(tmp_path: Path) -> None:
+def test_a_table_has_at_most_a_thousand_rows(tmp_path):
     made(tmp_path, b"x")
     for count, shown in ((999, 999), (1001, 1000)):
         result = run("sql", tmp_path, f"SELECT range AS number FROM range({count})")
@@ -241,7 +241,7 @@ def test_a_table_has_at_most_a_thousand_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["table", "csv", "jsonl", "parquet"])
 @pytest.mark.parametrize("query", ["SELECT nope FROM clicks", "SELEC", "SELECT value::INT FROM clicks"])
-def test_a_failed_query_leaves_the_file(query: str, form: str, tmp_path: Path) -> None:
+def test_a_failed_query_leaves_the_file(query, form, tmp_path):
     file = tmp_path / "report"
     file.write_text("yesterday's")
     file.chmod(0o640)
@@ -253,7 +253,7 @@ def test_a_failed_query_leaves_the_file(query: str, form: str, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_damage_leaves_the_file(tmp_path: Path) -> None:
+def test_damage_leaves_the_file(tmp_path):
     logs, file = tmp_path / "logs", tmp_path / "report.csv"
     made(logs, *[b"x" * 1000] * 3000)
     path = logs / "t-0" / "00000000000000000000.log"
@@ -264,7 +264,7 @@ def test_damage_leaves_the_file(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [logs, file]
 
 
-def test_files_that_are_not_regular(tmp_path: Path) -> None:
+def test_files_that_are_not_regular(tmp_path):
     link, target, fifo = tmp_path / "link", tmp_path / "target", tmp_path / "fifo"
     target.write_text("precious")
     link.symlink_to(target)
@@ -297,7 +297,7 @@ def test_files_that_are_not_regular(tmp_path: Path) -> None:
         "",
     ],
 )
-def test_a_file_takes_one_result(text: str, tmp_path: Path) -> None:
+def test_a_file_takes_one_result(text, tmp_path):
     for file in (tmp_path / "x.parquet", tmp_path / "x.csv", tmp_path / "x"):
         done = run("sql", SAMPLE, text, "-o", file)
         assert done.exit_code == 2
@@ -306,7 +306,7 @@ def test_a_file_takes_one_result(text: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_statements_before_the_result(tmp_path: Path) -> None:
+def test_statements_before_the_result(tmp_path):
     text = "CREATE TABLE x AS SELECT * FROM clicks; INSERT INTO x SELECT * FROM clicks; SELECT count(*) AS n FROM x"
     text_of("sql", SAMPLE, text, "-o", tmp_path / "x.parquet")
     assert pq.read_table(tmp_path / "x.parquet").to_pylist() == [{"n": 1200}]
@@ -317,7 +317,7 @@ def test_statements_before_the_result(tmp_path: Path) -> None:
     assert (tmp_path / "x.jsonl").read_text() == '{"x":1}\n'
 
 
-def test_the_name_of_the_file_chooses_the_form(tmp_path: Path) -> None:
+def test_the_name_of_the_file_chooses_the_form(tmp_path):
     query = "SELECT 1 AS a"
     for name, text in (("x.csv", "a\n1\n"), ("x.jsonl", '{"a":1}\n'), ("x.txt", "a\n1\n"), ("x.json", "a\n1\n")):
         text_of("sql", SAMPLE, query, "-o", tmp_path / name)
@@ -326,7 +326,7 @@ def test_the_name_of_the_file_chooses_the_form(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "x.csv").to_pylist() == [{"a": 1}]
 
 
-def test_results_without_rows(tmp_path: Path) -> None:
+def test_results_without_rows(tmp_path):
     query = "SELECT key, value AS v FROM clicks WHERE false"
     assert text_of("sql", SAMPLE, query, "--format", "csv") == "key,v\n"
     assert text_of("sql", SAMPLE, query) == "key  v\n"
@@ -336,7 +336,7 @@ def test_results_without_rows(tmp_path: Path) -> None:
     assert (table.column_names, table.num_rows) == (["key", "v"], 0)
 
 
-def test_columns_of_the_same_name(tmp_path: Path) -> None:
+def test_columns_of_the_same_name(tmp_path):
     query = "SELECT 1 AS a, 2 AS a, 3 AS a_1, 4 AS a"
     assert text_of("sql", SAMPLE, query, "--format", "jsonl") == '{"a":1,"a_2":2,"a_1":3,"a_3":4}\n'
     assert text_of("sql", SAMPLE, query, "--format", "csv") == "a,a_2,a_1,a_3\n1,2,3,4\n"
@@ -346,7 +346,7 @@ def test_columns_of_the_same_name(tmp_path: Path) -> None:
     assert {"value", "value_1", "offset", "offset_1"} <= row.keys()
 
 
-def test_null_and_empty_text_in_csv() -> None:
+def test_null_and_empty_text_in_csv():
     query = "SELECT * FROM (VALUES (1, NULL, 'x'), (2, '', 'a\"b,c'), (3, 'NULL', '')) AS t(n, a, b)"
     assert text_of("sql", SAMPLE, query, "--format", "csv") == 'n,a,b\n1,,x\n2,"","a""b,c"\n3,NULL,""\n'
     query = "SELECT unnest(['x', NULL, '']) AS a"
@@ -397,7 +397,7 @@ TYPES = [
 ]  # fmt: skip
 
 
-def test_every_type_in_every_form(tmp_path: Path) -> None:
+def test_every_type_in_every_form(tmp_path):
     columns = [f"{value} AS c{number}" for number, (value, *_) in enumerate(TYPES)]
     query = f"SELECT {', '.join(columns)}"
     header, cells = csv.reader(io.StringIO(text_of("sql", SAMPLE, query, "--format", "csv")))
@@ -413,7 +413,7 @@ def test_every_type_in_every_form(tmp_path: Path) -> None:
         assert text in text_of("sql", SAMPLE, query)
 
 
-def test_names_of_columns_in_a_terminal() -> None:
+def test_names_of_columns_in_a_terminal():
     assert "\x1b" not in text_of("sql", SAMPLE, 'SELECT 1 AS "\x1b[31m"')
 
 
@@ -421,12 +421,12 @@ TIMES = [1_763_683_200_000, 1_763_683_200_000_000, 1_763_683_200_000_000_000, -1
 
 
 @pytest.fixture
-def odd_times(tmp_path: Path) -> Path:
+def odd_times(tmp_path):
     batches = [Batch([Record(None, b"x", timestamp=timestamp)]) for timestamp in TIMES]
     return build_log_dir(tmp_path, {"t": [batches]}, broker=False).path
 
 
-def test_timestamps_that_duckdb_cannot_express(odd_times: Path) -> None:
+def test_timestamps_that_duckdb_cannot_express(odd_times):
     texts = ["2025-11-21T00:00:00.000Z", "57858-11-24T00:00:00.000Z", "infinity", "1969-12-31T23:59:59.999Z"]
     assert [row["timestamp"] for row in rows(odd_times, "SELECT * FROM t")] == texts
     for condition, offsets in (
@@ -442,7 +442,7 @@ def test_timestamps_that_duckdb_cannot_express(odd_times: Path) -> None:
         assert lines == [str(offset) for offset in offsets]
 
 
-def test_value_json_is_always_there(tmp_path: Path) -> None:
+def test_value_json_is_always_there(tmp_path):
     build_log_dir(tmp_path / "empty", {"t": [[]]}, broker=False)
     assert rows(tmp_path / "empty", "SELECT value_json FROM t") == []
     made(tmp_path / "logs", b'{"a":1}', None, b"\xff", b"oops")
@@ -466,11 +466,11 @@ def test_value_json_is_always_there(tmp_path: Path) -> None:
         "SELECT count(*) AS n FROM main.clicks",
     ],
 )
-def test_tables_that_the_statement_does_not_name(text: str) -> None:
+def test_tables_that_the_statement_does_not_name(text):
     assert text_of("sql", SAMPLE, text, "--format", "jsonl") == '{"n":600}\n'
 
 
-def test_a_view_shows_what_each_statement_begins_with(tmp_path: Path) -> None:
+def test_a_view_shows_what_each_statement_begins_with(tmp_path):
     made(tmp_path, b"one", b"two")
     with Database(open_log(tmp_path)) as database:
         list(database.run("CREATE VIEW v AS SELECT count(*) AS n FROM t"))
@@ -481,8 +481,8 @@ def test_a_view_shows_what_each_statement_begins_with(tmp_path: Path) -> None:
         assert batch.to_pylist() == [{"n": 3, "m": 3}], output
 
 
-def test_only_the_topics_that_are_used_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: set[str] = set()
+def test_only_the_topics_that_are_used_are_opened(monkeypatch):
+    opened = set()
     log = LogDir.log
     monkeypatch.setattr(LogDir, "log", lambda self, tp: opened.add(tp.topic) or log(self, tp))
     assert rows(SAMPLE, "SELECT count(*) AS n FROM clicks") == [{"n": 600}]
@@ -491,7 +491,7 @@ def test_only_the_topics_that_are_used_are_opened(monkeypatch: pytest.MonkeyPatc
     assert opened - {"_schemas"} == {"clicks"}
 
 
-def test_topics_of_one_name_in_views(tmp_path: Path) -> None:
+def test_topics_of_one_name_in_views(tmp_path):
     topics = {name: [[Batch([Record(None, value)])]] for name, value in (("orders", b"small"), ("Orders", b"large"))}
     build_log_dir(tmp_path, topics, broker=False)
     view = "CREATE VIEW v AS SELECT value FROM Orders; "
@@ -510,14 +510,14 @@ def test_topics_of_one_name_in_views(tmp_path: Path) -> None:
         ("SELECT valeu FROM clicks", '"value"'),
     ],
 )
-def test_the_name_that_is_meant(query: str, meant: str) -> None:
+def test_the_name_that_is_meant(query, meant):
     done = run("sql", SAMPLE, query)
     assert done.exit_code == 2
     assert meant in done.output
     assert "pg_" not in done.output.replace("pg_clas ", "")
 
 
-def test_a_plan_has_lines() -> None:
+def test_a_plan_has_lines():
     plan = text_of("sql", SAMPLE, "EXPLAIN SELECT count(*) FROM clicks WHERE offset > 5")
     assert len(plan.splitlines()) > 5
     assert "\\n" not in plan
@@ -526,7 +526,7 @@ def test_a_plan_has_lines() -> None:
 ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range + b.range = -1"
 
 
-def test_an_interrupt_ends_a_statement(tmp_path: Path) -> None:
+def test_an_interrupt_ends_a_statement(tmp_path):
     file = tmp_path / "report.csv"
     file.write_text("yesterday's")
     temporary = tmp_path / "temporary"
@@ -542,12 +542,12 @@ def test_an_interrupt_ends_a_statement(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [file, temporary]
 
 
-def test_an_interrupt_while_a_topic_is_read(tmp_path: Path) -> None:
+def test_an_interrupt_while_a_topic_is_read(tmp_path):
     made(tmp_path, *[b"x" * 100] * 20_000)
     with Database(open_log(tmp_path)) as database:
         main_thread = threading.get_ident()
 
-        def interrupt() -> None:
+        def interrupt():
             wait_for("a statement that reads", lambda: database.bytes_read > 0)
             signal.pthread_kill(main_thread, signal.SIGINT)
 
@@ -560,10 +560,10 @@ def test_an_interrupt_while_a_topic_is_read(tmp_path: Path) -> None:
         assert next(database.run("SELECT count(*) FROM t"))[0][0].as_py() == 20_000
 
 
-def test_interrupts_of_calls() -> None:
+def test_interrupts_of_calls():
     ended = threading.Event()
 
-    def interrupted() -> bool:
+    def interrupted():
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         return ended.wait(60)
 
@@ -584,7 +584,7 @@ def test_interrupts_of_calls() -> None:
     stubborn.close()
 
 
-def at_the_prompt(typed: bytes, *options: object, home: Path) -> tuple[int, str]:
+def at_the_prompt(typed, *options, home):
     """Types into a prompt; its exit code, and what it prints."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "XDG_STATE_HOME": str(home), "TERM": "dumb"}
@@ -600,12 +600,12 @@ def at_the_prompt(typed: bytes, *options: object, home: Path) -> tuple[int, str]
 
 
 @pytest.mark.parametrize("word", ["quit", "exit", "quit;", ".quit", ".exit"])
-def test_the_prompt_ends(word: str, tmp_path: Path) -> None:
+def test_the_prompt_ends(word, tmp_path):
     code, said = at_the_prompt(f"{word}\n".encode(), home=tmp_path)
     assert (code, "Error" in said) == (0, False)
 
 
-def test_the_prompt_writes_the_file(tmp_path: Path) -> None:
+def test_the_prompt_writes_the_file(tmp_path):
     file = tmp_path / "x.csv"
     typed = b"CREATE TABLE n AS SELECT 7 AS a;\nSELECT nope;\nSELECT a FROM n;\nSELECT 8 AS a;\nquit\n"
     code, said = at_the_prompt(typed, "-o", file, home=tmp_path)
@@ -614,7 +614,7 @@ def test_the_prompt_writes_the_file(tmp_path: Path) -> None:
     assert "has the result of a statement already" in said
 
 
-def test_interrupts_at_the_prompt(tmp_path: Path) -> None:
+def test_interrupts_at_the_prompt(tmp_path):
     """The first ends what was typed, the second the program."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TERM": "dumb", "PYTHONUNBUFFERED": "1"}

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -60,23 +59,21 @@ SILENT = {"append", "mount", "umount"}
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Path:
+def logs(tmp_path):
     (tmp_path / "schemas").mkdir()
     (tmp_path / "schemas" / "1.avsc").write_text('"string"')
     build_log_dir(tmp_path / "broker", {"__cluster_metadata": [metadata_records("t", 1, [1])]})
     return build_log_dir(tmp_path / "logs", {"t": [[Record(b"key", b"one"), Record(None, b"two")]]}, broker=False).path
 
 
-def shell(
-    command: str, redirections: str, logs: Path, stdout: int = subprocess.PIPE
-) -> subprocess.CompletedProcess[bytes]:
+def shell(command, redirections, logs, stdout=subprocess.PIPE):
     places = re.compile("LOGS|NEW|SCHEMAS|BROKER")
     command = places.sub(lambda name: shlex.quote(str(logs.parent / name[0].lower())), command)
     line = f"{sys.executable} -m kafkafs {command} {redirections}"
     return subprocess.run(["bash", "-c", line], stdout=stdout, stderr=subprocess.PIPE, timeout=120, check=False)
 
 
-def test_all_commands_are_here() -> None:
+def test_all_commands_are_here():
     assert {name for name, *_ in all_commands()} == SILENT | {line.split()[0] for line in PRINTING if line[0] != "-"}
 
 
@@ -87,7 +84,7 @@ def test_all_commands_are_here() -> None:
         *((command, ">&-", b"Bad file descriptor") for command in ("--help", "cat LOGS t", "count LOGS")),
     ],
 )
-def test_stdout(logs: Path, command: str, redirection: str, reason: bytes) -> None:
+def test_stdout(logs, command, redirection, reason):
     result = shell(command, redirection, logs)
     assert result.returncode == 4, result.stderr
     lines = result.stderr.splitlines()
@@ -96,7 +93,7 @@ def test_stdout(logs: Path, command: str, redirection: str, reason: bytes) -> No
 
 
 @pytest.mark.parametrize("command", PRINTING)
-def test_a_pipe_that_nobody_reads(logs: Path, command: str) -> None:
+def test_a_pipe_that_nobody_reads(logs, command):
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:
@@ -119,13 +116,13 @@ def test_a_pipe_that_nobody_reads(logs: Path, command: str) -> None:
         ("none", 2),
     ],
 )
-def test_stderr(logs: Path, command: str, code: int, redirection: str) -> None:
+def test_stderr(logs, command, code, redirection):
     result = shell(command, redirection, logs)
     assert result.returncode == code
     assert bool(result.stdout) == (code == 0)
 
 
-def test_no_stream_at_all(logs: Path) -> None:
+def test_no_stream_at_all(logs):
     assert shell("count LOGS", "<&- >&- 2>&-", logs).returncode == 4
     assert shell("topics create LOGS u", "<&- >&- 2>&-", logs).returncode == 0
     assert shell("topics list LOGS", "", logs).stdout.startswith(b"TOPIC")
@@ -139,7 +136,7 @@ def test_no_stream_at_all(logs: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["verify", "count", "digest", "mirror"])
-def test_only_a_terminal_shows_progress(tmp_path: Path, command: str) -> None:
+def test_only_a_terminal_shows_progress(tmp_path, command):
     log_dir = build_log_dir(tmp_path / "logs", {"t": [[b"one"], [b"two"]]}).path
     words = {
         "verify": ["verify", log_dir],

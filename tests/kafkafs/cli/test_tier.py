@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,7 @@ from tests.support.tiers import ISOLATIONS, LAYOUTS, TIERS, copied, golden_of, p
 pytestmark = requires_fixtures
 
 
-def verified(log: Path, *options: str | Path) -> list[tuple[str, str, str]]:
+def verified(log, *options):
     """What `verify` reports of the tier: severity, name and what is wrong."""
     report = json.loads(run("verify", log, "--json", *options).stdout)
     both = [*report["findings"], *report["notes"]]
@@ -29,11 +28,11 @@ def verified(log: Path, *options: str | Path) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_whole_tier_has_no_faults(layout: str) -> None:
+def test_a_whole_tier_has_no_faults(layout):
     assert verified(TIERS / "log", *tier_options(layout)) == []
 
 
-def test_gaps_and_missing_parts() -> None:
+def test_gaps_and_missing_parts():
     place = TIERS / "lost"
     # This tier has unfinished uploads and segments whose removal has begun, too: a broker removes them.
     assert verified(place / "log", "--tier", place / "tier-local") == [
@@ -43,7 +42,7 @@ def test_gaps_and_missing_parts() -> None:
     ]
 
 
-def test_a_tier_that_was_not_restored(tmp_path: Path) -> None:
+def test_a_tier_that_was_not_restored(tmp_path):
     (tmp_path / "tier").mkdir()
     faults = verified(TIERS / "log", "--tier", tmp_path / "tier")
     lacking = [what for _, name, what in faults if name == "remote-parts"]
@@ -52,7 +51,7 @@ def test_a_tier_that_was_not_restored(tmp_path: Path) -> None:
     assert {name for _, name, _ in faults} == {"remote-parts", "remote-segment"}
 
 
-def test_more_segments_than_are_listed_lack_objects(tmp_path: Path) -> None:
+def test_more_segments_than_are_listed_lack_objects(tmp_path):
     log = build_log_dir(tmp_path / "log", {"t": [[b"x"]]}).path
     directory = tmp_path / "tier" / f"t-0-{topic_id('t')}"
     directory.mkdir(parents=True)
@@ -69,7 +68,7 @@ def test_more_segments_than_are_listed_lack_objects(tmp_path: Path) -> None:
     assert any(what.endswith("; and 10 more like this") for what in told)
 
 
-def test_orphans_and_other_brokers_partitions(tmp_path: Path) -> None:
+def test_orphans_and_other_brokers_partitions(tmp_path):
     tier = copied(TIERS / "tier-local", tmp_path / "tier")
     (directory,) = tier.glob("two-0-*")
     deleted = tier / f"deleted-0-{'B' * 21}w"
@@ -88,7 +87,7 @@ def test_orphans_and_other_brokers_partitions(tmp_path: Path) -> None:
     assert b"nothing wrong; 3 notes: 2 remote-orphans, " in output_of("verify", log, "--tier", tier)
 
 
-def predicted(log: Path, *options: str | Path) -> list[tuple[str, str, str]]:
+def predicted(log, *options):
     """What `doctor` says of the tier: name, reaction and what it has found."""
     told = json.loads(run("doctor", log, "--quick", "--json", *options).stdout)
     names = ("remote-segment", "remote-parts", "remote-orphans")
@@ -96,7 +95,7 @@ def predicted(log: Path, *options: str | Path) -> list[tuple[str, str, str]]:
     return [(one["name"], one["reaction"], one["what"]) for one in both if one["name"] in names]
 
 
-def test_doctor_says_what_a_broker_will_miss(tmp_path: Path) -> None:
+def test_doctor_says_what_a_broker_will_miss(tmp_path):
     place = TIERS / "lost"
     tier = ("--tier", place / "tier-local")
     assert predicted(TIERS / "log", *tier_options("tier-aiven")) == []
@@ -112,7 +111,7 @@ def test_doctor_says_what_a_broker_will_miss(tmp_path: Path) -> None:
     assert run("doctor", TIERS / "log", "--quick", "--tier", tmp_path / "none").exit_code == 1
 
 
-def test_doctor_names_orphans_as_notes(tmp_path: Path) -> None:
+def test_doctor_names_orphans_as_notes(tmp_path):
     tier = copied(TIERS / "tier-local", tmp_path / "tier")
     (directory,) = tier.glob("two-0-*")
     (directory / f"{'0' * 20}-{'A' * 21}Q.log").write_bytes(bytes(100))
@@ -129,7 +128,7 @@ def test_doctor_names_orphans_as_notes(tmp_path: Path) -> None:
     ]
 
 
-def test_a_tier_that_cannot_be_reached(tmp_path: Path) -> None:
+def test_a_tier_that_cannot_be_reached(tmp_path):
     """Also where nothing tells that a topic is tiered, so that no message is missing."""
     log = build_log_dir(tmp_path / "log", {"t": [[b"x"]]}).path
     assert verified(log, "--tier", tmp_path / "none") == [
@@ -139,7 +138,7 @@ def test_a_tier_that_cannot_be_reached(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("command", ["mirror", "revive"])
-def test_brought_back_as_a_plain_directory(command: str, layout: str, tmp_path: Path) -> None:
+def test_brought_back_as_a_plain_directory(command, layout, tmp_path):
     # The broker's metadata make no difference here.
     source = TIERS / "log" if layout != "tier-aiven" else copied(TIERS / "log", tmp_path / "log", metadata=False)
     target = tmp_path / "target"
@@ -155,7 +154,7 @@ def test_brought_back_as_a_plain_directory(command: str, layout: str, tmp_path: 
     assert b"nothing wrong" in output_of("verify", target)
 
 
-def test_what_the_tier_has_lost_is_told(tmp_path: Path) -> None:
+def test_what_the_tier_has_lost_is_told(tmp_path):
     place = TIERS / "lost"
     tier = ("--tier", place / "tier-local")
     result = run("revive", place / "log", "--to", tmp_path / "revived", *tier)
@@ -171,7 +170,7 @@ def test_what_the_tier_has_lost_is_told(tmp_path: Path) -> None:
             assert read_all(back.log(tp).snapshot()) == golden_of(tp), tp
 
 
-def test_salvage_copies_what_the_tier_gives(tmp_path: Path) -> None:
+def test_salvage_copies_what_the_tier_gives(tmp_path):
     place = TIERS / "lost"
     damaged = copied(TIERS / "tier-local", tmp_path / "tier")
     log = next(damaged.glob("cut-*/*0491-*.log"))
@@ -201,7 +200,7 @@ def test_salvage_copies_what_the_tier_gives(tmp_path: Path) -> None:
 LOG = TIERS / "log"
 
 
-def test_ranges_keys_and_the_latest() -> None:
+def test_ranges_keys_and_the_latest():
     options = tier_options("tier-aiven-enc")
     golden = golden_of(next(iter(partitions())))
     lines = output_of("cat", LOG, "cut/0", "--format", "jsonl", "--offsets", "600-899", *options)
@@ -216,7 +215,7 @@ def test_ranges_keys_and_the_latest() -> None:
     assert result.exit_code == 4
 
 
-def test_a_gap_names_its_offsets_and_the_rest_is_shown() -> None:
+def test_a_gap_names_its_offsets_and_the_rest_is_shown():
     result = run("cat", TIERS / "lost" / "log", "lz/0", "--format", "jsonl", "--tier", TIERS / "lost" / "tier-local")
     assert result.exit_code == 4
     golden = golden_of(next(tp for tp in partitions() if tp.topic == "lz"))
@@ -224,7 +223,7 @@ def test_a_gap_names_its_offsets_and_the_rest_is_shown() -> None:
     assert "messages 781 to 1538 are in tiered storage and cannot be read" in result.stderr
 
 
-def test_describe_says_what_is_where() -> None:
+def test_describe_says_what_is_where():
     found = json.loads(output_of("topics", "describe", LOG, "cut", "--json", *tier_options("tier-local")))
     part = found["topics"][0]["partitions"][0]
     assert (part["log_start_offset"], part["local_log_start_offset"], part["messages"]) == (517, 724, 735)
@@ -233,7 +232,7 @@ def test_describe_says_what_is_where() -> None:
     assert part["remote_places"] == [str(path) for path in (TIERS / "tier-local").glob("cut-*")]
 
 
-def test_a_wrong_key_and_none(tmp_path: Path) -> None:
+def test_a_wrong_key_and_none(tmp_path):
     for key in ((), ("--tier-key", f"key1={TIERS / 'keys' / 'pub.pem'}"), ("--tier-key", f"key1={tmp_path / 'none'}")):
         result = run("cat", LOG, "cut/0", "--tier", TIERS / "tier-aiven-enc", *key)
         assert result.exit_code == 4
@@ -242,7 +241,7 @@ def test_a_wrong_key_and_none(tmp_path: Path) -> None:
     assert run("cat", LOG, "cut/0", "--tier", TIERS / "tier-aiven-enc", "--tier-key", "key1").exit_code == 2
 
 
-def test_verify_finds_damage_in_the_tier(tmp_path: Path) -> None:
+def test_verify_finds_damage_in_the_tier(tmp_path):
     assert "nothing wrong" in output_of("verify", LOG, "cut", *tier_options("tier-local")).decode()
     tier = copied(TIERS / "tier-local", tmp_path / "tier")
     log = next(tier.glob("cut-*/*0491-*.log"))
@@ -252,7 +251,7 @@ def test_verify_finds_damage_in_the_tier(tmp_path: Path) -> None:
     assert [one["name"] for one in json.loads(result.stdout)["findings"]] == ["remote-segment"]
 
 
-def test_retain_says_what_the_broker_would_remove() -> None:
+def test_retain_says_what_the_broker_would_remove():
     found = json.loads(output_of("retain", LOG, "--dry-run", "--json", *tier_options("tier-local")))
     brokers = {f"{one['topic']}/{one['partition']}": one.get("broker") for one in found["partitions"]}
     assert brokers["plain/0"] is None

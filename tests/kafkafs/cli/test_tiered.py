@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,11 +16,11 @@ LOG = FIXTURES / "tiered" / "log"
 NOTE = "cut/0: messages 517 to 723 are in tiered storage"
 
 
-def object_of(*words: object) -> Any:
+def object_of(*words):
     return json.loads(output_of(*words, "--json"))
 
 
-def test_describe() -> None:
+def test_describe():
     (topic,) = object_of("topics", "describe", LOG, "cut")["topics"]
     (facts,) = topic["partitions"]
     assert (facts["log_start_offset"], facts["local_log_start_offset"], facts["log_end_offset"]) == (517, 724, 1252)
@@ -32,7 +30,7 @@ def test_describe() -> None:
     assert "gone/0: messages 0 to 1259 are in tiered storage" in said.stderr
 
 
-def test_count() -> None:
+def test_count():
     found = {(one["topic"], one["partition"]): one for one in object_of("count", LOG)["partitions"]}
     assert found["gone", 0] == {"topic": "gone", "partition": 0, "count": 0, "remote_offsets": [0, 1259]}
     assert found["cut", 0]["remote_offsets"] == [517, 723]
@@ -42,7 +40,7 @@ def test_count() -> None:
     assert NOTE in said.stderr
 
 
-def test_cat() -> None:
+def test_cat():
     said = run("cat", LOG, "cut/0", "--format", "%o\n")
     assert said.stdout.split()[0] == "724"
     assert NOTE in said.stderr
@@ -54,7 +52,7 @@ def test_cat() -> None:
     assert NOTE in run("cat", LOG, "cut/0", "--offsets", "last-529").stderr
 
 
-def test_verify_and_doctor() -> None:
+def test_verify_and_doctor():
     notes = [one for one in object_of("verify", LOG)["notes"] if one["name"] == "remote-segments"]
     assert len(notes) == 3
     said = run("verify", LOG, "cut", "--notes")
@@ -68,7 +66,7 @@ def test_verify_and_doctor() -> None:
 
 
 @pytest.mark.parametrize("configured", [True, False])
-def test_doctor_with_a_configuration(tmp_path: Path, configured: bool) -> None:
+def test_doctor_with_a_configuration(tmp_path, configured):
     """A broker without tiered storage drops the lines of such partitions from log-start-offset-checkpoint."""
     properties = tmp_path / "server.properties"
     properties.write_text(f"log.dirs={LOG}\nremote.log.storage.system.enable={str(configured).lower()}\n")
@@ -78,7 +76,7 @@ def test_doctor_with_a_configuration(tmp_path: Path, configured: bool) -> None:
     assert {one["reaction"] for one in named["findings"] + named["notes"]} == {"fetches" if configured else "forgets"}
 
 
-def test_copies_say_what_they_lack(tmp_path: Path) -> None:
+def test_copies_say_what_they_lack(tmp_path):
     for words in ("--dry-run",), ():
         told = object_of("revive", LOG, "cut", "--to", tmp_path / "new", *words)
         assert any(NOTE in note for note in told["notes"])
@@ -91,7 +89,7 @@ def test_copies_say_what_they_lack(tmp_path: Path) -> None:
         assert not any(key.startswith(("remote.", "local.")) for key in topic["config"])
 
 
-def test_a_group_may_begin_in_tiered_storage(tmp_path: Path) -> None:
+def test_a_group_may_begin_in_tiered_storage(tmp_path):
     copy = tmp_path / "log"
     shutil.copytree(LOG, copy)
     for path in (copy, *copy.rglob("*")):

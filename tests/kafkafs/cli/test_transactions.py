@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,12 +15,12 @@ from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import tree_of
 
 
-def as_json(*arguments: object) -> Any:
+def as_json(*arguments):
     return json.loads(output_of("transactions", *arguments, "--json"))
 
 
 @pytest.fixture
-def logdir(tmp_path: Path) -> Path:
+def logdir(tmp_path):
     """Three open transactions, of which the coordinator will end one."""
     items = [Batch(many(2), producer_id=n, producer_epoch=n, transactional=True) for n in (5, 6, 7)]
     state = TransactionMetadata(
@@ -34,7 +32,7 @@ def logdir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_json(logdir: Path) -> None:
+def test_json(logdir):
     before = tree_of(logdir)
     told = as_json(logdir)
     assert tree_of(logdir) == before
@@ -54,7 +52,7 @@ def test_json(logdir: Path) -> None:
     assert found[5]["transaction"]["age_ms"] > 10**10
 
 
-def test_text(logdir: Path) -> None:
+def test_text(logdir):
     lines = output_of("transactions", logdir, "t").decode().splitlines()
     assert lines[0].split("  ")[0] == "PARTITION"
     assert lines[1].startswith("t/0 ")
@@ -67,18 +65,18 @@ def test_text(logdir: Path) -> None:
     assert [line.split()[0] for line in lines[7:]] == ["idle", "payments"]
 
 
-def test_only_open_ones_and_one_partition(logdir: Path) -> None:
+def test_only_open_ones_and_one_partition(logdir):
     told = as_json(logdir, "t/1", "--open")
     assert told["partitions"][0]["producers"] == []
     assert [one["transactional_id"] for one in as_json(logdir, "t/0", "--open")["transactional_ids"]] == ["payments"]
 
 
-def test_a_transaction_that_is_not_silent_for_long_is_not_hanging(logdir: Path) -> None:
+def test_a_transaction_that_is_not_silent_for_long_is_not_hanging(logdir):
     for row in as_json(logdir, "t/0", "--timeout", 60 * 24 * 36_500)["partitions"][0]["producers"]:
         assert row["transaction"]["hanging"] is False
 
 
-def test_without_the_coordinators_topic_it_is_not_certain(tmp_path: Path) -> None:
+def test_without_the_coordinators_topic_it_is_not_certain(tmp_path):
     build_log_dir(tmp_path, {"t": [Partition([Batch(many(1), producer_id=1, transactional=True)])]})
     told = as_json(tmp_path)
     assert told["partitions"][0]["producers"][0]["transaction"]["hanging"] is None
@@ -86,7 +84,7 @@ def test_without_the_coordinators_topic_it_is_not_certain(tmp_path: Path) -> Non
 
 
 @requires_fixtures
-def test_the_open_transaction_of_a_broker() -> None:
+def test_the_open_transaction_of_a_broker():
     told = as_json(FIXTURES / "transactions" / "log", "tx-open", "--open")
     (producer,) = told["partitions"][0]["producers"]
     assert producer["transaction"]["holds_last_stable_offset"] is True

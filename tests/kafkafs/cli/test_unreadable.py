@@ -7,8 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -23,19 +21,19 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def run(*words: object) -> subprocess.CompletedProcess[str]:
+def run(*words):
     command = [*_UNPRIVILEGED, sys.executable, "-m", "kafkafs", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture
-def logdir(tmp_path: Path) -> Path:
+def logdir(tmp_path):
     items = [Batch(many(5)), ROLL, Batch(many(4))]
     return build_log_dir(tmp_path / "log", {"orders": [Partition(items), [b"a"]]}).path
 
 
 @pytest.fixture(params=["directory", "first segment", "last segment"])
-def unreadable(request: pytest.FixtureRequest, logdir: Path) -> Iterator[Path]:
+def unreadable(request, logdir):
     logs = sorted((logdir / "orders-0").glob("*.log"))
     place = {"directory": logdir / "orders-0", "first segment": logs[0], "last segment": logs[-1]}[request.param]
     mode = place.stat().st_mode
@@ -44,13 +42,13 @@ def unreadable(request: pytest.FixtureRequest, logdir: Path) -> Iterator[Path]:
     place.chmod(mode)
 
 
-def _of(log_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def _of(log_dir, *words):
     command, rest = (words[:2], words[2:]) if words[0] == "topics" else (words[:1], words[1:])
     return run(*command, log_dir, *rest)
 
 
 @pytest.mark.parametrize("words", ["count --json", "topics describe", "verify", "doctor", "cat orders"])
-def test_what_may_not_be_read_is_an_error(unreadable: Path, words: str) -> None:
+def test_what_may_not_be_read_is_an_error(unreadable, words):
     said = _of(unreadable, *words.split())
     assert said.returncode == 4, said.stdout + said.stderr
     assert "Permission denied" in said.stderr
@@ -59,7 +57,7 @@ def test_what_may_not_be_read_is_an_error(unreadable: Path, words: str) -> None:
     assert "recover" not in said.stderr + said.stdout
 
 
-def test_copies(unreadable: Path, tmp_path: Path) -> None:
+def test_copies(unreadable, tmp_path):
     for words in (["mirror", unreadable, tmp_path / "copy"], ["revive", unreadable, "--to", tmp_path / "new"]):
         said = run(*words)
         assert said.returncode == 4
@@ -67,7 +65,7 @@ def test_copies(unreadable: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_the_list_of_topics(logdir: Path) -> None:
+def test_the_list_of_topics(logdir):
     place = logdir / "orders-0"
     mode = place.stat().st_mode
     (logdir / "lost+found").mkdir()

@@ -44,20 +44,20 @@ COMMANDS = {
 class Logs:
     """A log directory, and what was done to its files."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
         self.paths = [path, *sorted(path.rglob("*"))]
         for one in self.paths:
             os.utime(one, ns=(LONG_AGO_NS, LONG_AGO_NS))
 
-    def touched(self) -> list[str]:
+    def touched(self):
         """Files and directories that were read or written."""
         times = {one: (one.stat().st_atime_ns, one.stat().st_mtime_ns) for one in self.paths}
         return [str(one.relative_to(self.path)) for one in self.paths if times[one] != (LONG_AGO_NS, LONG_AGO_NS)]
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Logs:
+def logs(tmp_path):
     """Two segments, with a transaction, and a torn tail after the recovery point."""
     transaction = [Batch(many(5), producer_id=7, transactional=True), abort(7)]
     items = [Batch(many(30)), *transaction, ROLL, Batch(many(30))]
@@ -71,8 +71,8 @@ def logs(tmp_path: Path) -> Logs:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_look_changes_nothing(logs: Logs, tmp_path: Path, command: str) -> None:
-    words: list[str] = []
+def test_a_look_changes_nothing(logs, tmp_path, command):
+    words = []
     for word in COMMANDS[command]:
         if word == "FILES":
             words += [str(path) for path in logs.paths if path.suffix or "checkpoint" in path.name if path.is_file()]
@@ -86,7 +86,7 @@ def test_a_look_changes_nothing(logs: Logs, tmp_path: Path, command: str) -> Non
 
 
 @requires_fuse
-def test_a_read_only_mount_changes_nothing(logs: Logs, tmp_path: Path) -> None:
+def test_a_read_only_mount_changes_nothing(logs, tmp_path):
     with watched(logs.path, tmp_path / "mnt") as mount:
         for folder, _, files in os.walk(mount.path):
             for name in files:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 from storage.files import names
 from storage.files.dir_lock import DirLock
@@ -16,7 +15,7 @@ from tests.support.damaged_bytes import flip_middle
 from tests.support.owned_dirs import tree_of
 
 
-def _damaged(path: Path) -> Path:
+def _damaged(path):
     """t/0 with a flipped byte in the second of three batches, t/1 sound."""
     build_log_dir(path, {"t": [Partition([Batch(many(3))] * 3), Partition([b"x"])]})
     log = path / "t-0" / "00000000000000000000.log"
@@ -24,7 +23,7 @@ def _damaged(path: Path) -> Path:
     return log
 
 
-def test_a_finding_for_people_and_for_programs(tmp_path: Path) -> None:
+def test_a_finding_for_people_and_for_programs(tmp_path):
     log = _damaged(tmp_path)
     before = tree_of(tmp_path)
     result = run("verify", tmp_path)
@@ -44,7 +43,7 @@ def test_a_finding_for_people_and_for_programs(tmp_path: Path) -> None:
     assert tree_of(tmp_path) == before
 
 
-def test_notes_are_counted_and_listed_when_asked_for(tmp_path: Path) -> None:
+def test_notes_are_counted_and_listed_when_asked_for(tmp_path):
     build_log_dir(tmp_path, {"t": [Partition([Batch(many(5))], tail=b"\0" * 7)]}, clean=False)
     counted = "3 notes: 1 index-not-trimmed, 1 log-cut-off, 1 time-index-not-trimmed"
     assert output_of("verify", tmp_path).decode() == f"nothing wrong; {counted}\n"
@@ -53,7 +52,7 @@ def test_notes_are_counted_and_listed_when_asked_for(tmp_path: Path) -> None:
     assert sum(": note " in line for line in listed) == 3
 
 
-def test_a_directory_that_is_held_is_looked_at_all_the_same(tmp_path: Path) -> None:
+def test_a_directory_that_is_held_is_looked_at_all_the_same(tmp_path):
     build_log_dir(tmp_path, {"t": [Partition([Batch(many(5))], tail=b"\0" * 7)]})
     assert run("verify", tmp_path).exit_code == 1
     (tmp_path / names.LOCK).touch()
@@ -64,7 +63,7 @@ def test_a_directory_that_is_held_is_looked_at_all_the_same(tmp_path: Path) -> N
         lock.release()
 
 
-def test_start_is_lean(tmp_path: Path) -> None:
+def test_start_is_lean(tmp_path):
     """Modules for consumers and for writing are not imported: that would take as long as importing numpy."""
     build_log_dir(tmp_path, {"t": [[b"a"]]})
     script = (
@@ -81,14 +80,14 @@ def test_start_is_lean(tmp_path: Path) -> None:
 # `kafkafs salvage`
 
 
-def _damaged_and_cut_off(path: Path) -> Path:
+def _damaged_and_cut_off(path):
     """Also with garbage behind its last batch."""
     log = _damaged(path)
     log.write_bytes(log.read_bytes() + b"garbage")
     return log
 
 
-def test_what_is_left_is_a_sound_log(tmp_path: Path) -> None:
+def test_what_is_left_is_a_sound_log(tmp_path):
     log = _damaged_and_cut_off(tmp_path / "logs")
     before = tree_of(tmp_path / "logs")
     size = (len(log.read_bytes()) - 7) // 3
@@ -108,7 +107,7 @@ def test_what_is_left_is_a_sound_log(tmp_path: Path) -> None:
     assert offsets == [b"0", b"1", b"2", b"6", b"7", b"8"]
 
 
-def test_for_programs(tmp_path: Path) -> None:
+def test_for_programs(tmp_path):
     log = _damaged_and_cut_off(tmp_path / "logs")
     told = json.loads(output_of("salvage", tmp_path / "logs", "t/0", "--to", tmp_path / "rescued", "--json"))
     (one,) = told["partitions"]
@@ -118,7 +117,7 @@ def test_for_programs(tmp_path: Path) -> None:
     assert {damage["file"] for lost in one["lost"] for damage in lost["damages"]} == {str(log)}
 
 
-def test_twice_into_the_same_directory_is_refused(tmp_path: Path) -> None:
+def test_twice_into_the_same_directory_is_refused(tmp_path):
     _damaged_and_cut_off(tmp_path / "logs")
     output_of("salvage", tmp_path / "logs", "t/1", "--to", tmp_path / "rescued")
     before = tree_of(tmp_path / "rescued")

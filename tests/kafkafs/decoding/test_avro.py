@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,18 +28,18 @@ NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["
 
 
 @pytest.fixture(params=["built", "plain"])
-def _any_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _any_kernel(request, monkeypatch):
     """The kernel as it is installed, and its source run as Python."""
     if request.param == "plain":
         monkeypatch.setattr(columns, "avro_kernel", uncompiled("kafkafs.decoding.avro_kernel"))
 
 
-def shown(schema: Any, data: bytes) -> str:
+def shown(schema, data):
     """The text of one datum that can be decoded."""
     return decoded_text(TextDecoder(one_schema(json.dumps(schema)), "t-value"), framed(data))
 
 
-def fault(schema: Any, data: bytes) -> str:
+def fault(schema, data):
     """Why a datum cannot be decoded. It is then shown as jsonl shows it."""
     (text,), errors = decoded_texts(TextDecoder(one_schema(json.dumps(schema)), "t-value"), [framed(data)])
     assert list(errors) == [0]
@@ -48,7 +47,7 @@ def fault(schema: Any, data: bytes) -> str:
     return errors[0]
 
 
-def samples_agree(seed: int) -> None:
+def samples_agree(seed):
     made = Samples(seed)
     schemas = one_schema(made.text)
     decoder = TextDecoder(schemas, "t-value")
@@ -65,7 +64,7 @@ def samples_agree(seed: int) -> None:
             assert json.loads(decoded_text(decoder, again)) == expected, made.text
 
 
-def list_of_names(value: Any) -> list[str]:
+def list_of_names(value):
     """The names of all objects in their order."""
     if isinstance(value, list):
         return [name for item in value for name in list_of_names(item)]
@@ -74,19 +73,19 @@ def list_of_names(value: Any) -> list[str]:
     return []
 
 
-def beyond_precision(schema: Any) -> bool:
+def beyond_precision(schema):
     """Whether there are decimals: those of the samples have more digits than their schema allows, which is shown but
     not written."""
     return "decimal" in json.dumps(schema)
 
 
 @given(seed=SEEDS)
-def test_random_schemas_and_data(seed: int) -> None:
+def test_random_schemas_and_data(seed):
     samples_agree(seed)
 
 
 @given(seed=SEEDS)
-def test_damaged_data_in_both_forms(seed: int) -> None:
+def test_damaged_data_in_both_forms(seed):
     """Any damage gives a text or an error, the same in both forms; every text is JSON."""
     dice = random.Random(seed)
     made = Samples(seed)
@@ -106,14 +105,14 @@ def test_damaged_data_in_both_forms(seed: int) -> None:
         json.loads(text)
 
 
-def float_texts(bits: np.ndarray, double: bool, kernel: Any = avro_kernel) -> list[str]:
+def float_texts(bits, double, kernel=avro_kernel):
     out, ends = np.empty(32 * len(bits) + 64, np.uint8), np.empty(len(bits), np.int64)
     assert kernel.shortest(np.ascontiguousarray(bits), double, POWERS, out, ends) == len(bits)
     data, begins = out.tobytes(), [0, *ends.tolist()]
     return [data[begins[i] : begins[i + 1]].decode() for i in range(len(bits))]
 
 
-def edges(fraction_bits: int, exponents: int) -> np.ndarray:
+def edges(fraction_bits, exponents):
     """Around each power of two, and the smallest numbers."""
     powers = np.arange(exponents, dtype=np.uint64) << np.uint64(fraction_bits)
     return np.concatenate(
@@ -121,11 +120,11 @@ def edges(fraction_bits: int, exponents: int) -> np.ndarray:
     )
 
 
-def python_text(number: float) -> str:
+def python_text(number):
     return repr(number) if np.isfinite(number) else json.dumps(json.dumps(number))
 
 
-def test_doubles_are_as_python_writes_them() -> None:
+def test_doubles_are_as_python_writes_them():
     dice = np.random.default_rng(1)
     tens = np.array([float(f"{digits}e{e}") for e in range(-323, 308) for digits in ("1", "9.5", "9007199254740993")])
     groups = [
@@ -141,7 +140,7 @@ def test_doubles_are_as_python_writes_them() -> None:
         assert float_texts(bits, True) == [python_text(number) for number in bits.view(np.float64).tolist()]
 
 
-def test_floats_are_the_shortest_that_read_back() -> None:
+def test_floats_are_the_shortest_that_read_back():
     dice = np.random.default_rng(1)
     for bits in (dice.integers(0, 2**32, 100_000, np.uint64), edges(23, 256)):
         numbers = bits.astype(np.uint32).view(np.float32)
@@ -152,7 +151,7 @@ def test_floats_are_the_shortest_that_read_back() -> None:
                 assert text == python_text(float(number))
 
 
-def test_floats_in_both_forms() -> None:
+def test_floats_in_both_forms():
     plain = uncompiled("kafkafs.decoding.avro_kernel")
     dice = np.random.default_rng(2)
     for double, bits in (
@@ -166,7 +165,7 @@ def test_floats_in_both_forms() -> None:
 @pytest.mark.usefixtures("_any_kernel")
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 33, 1000])
 @pytest.mark.parametrize("scale", [0, 1, 3, 9, 400])
-def test_decimals_of_any_size(size: int, scale: int) -> None:
+def test_decimals_of_any_size(size, scale):
     dice = random.Random(size * 1000 + scale)
     schema = {"type": "bytes", "logicalType": "decimal", "precision": 4000, "scale": scale}
     numbers = [bytes(size), b"\xff" * size, b"\x80" + bytes(size - 1) if size else b"", dice.randbytes(size)]
@@ -175,7 +174,7 @@ def test_decimals_of_any_size(size: int, scale: int) -> None:
         assert json.loads(shown(schema, encode_varint(len(number)) + number)) == expected
 
 
-def test_a_decimal_that_is_too_large() -> None:
+def test_a_decimal_that_is_too_large():
     schema = {"type": "bytes", "logicalType": "decimal", "precision": 30000, "scale": 2}
     most = b"\x7f" * 8192
     text = json.loads(shown(schema, encode_varint(8192) + most))
@@ -185,7 +184,7 @@ def test_a_decimal_that_is_too_large() -> None:
 
 @pytest.mark.usefixtures("_any_kernel")
 @pytest.mark.parametrize("logical", ["date", "time-millis", "timestamp-millis"])
-def test_every_kind_of_day(logical: str) -> None:
+def test_every_kind_of_day(logical):
     dice = random.Random(logical)
     day = 1 if logical == "date" else 86_400_000
     days = [0, 1, -1, 58, 59, 60, 789, 790, 11015, 11016, -719162, -719163, 2932896, 2932897, -135140, -25567]
@@ -199,7 +198,7 @@ def test_every_kind_of_day(logical: str) -> None:
         assert json.loads(shown({"type": base, "logicalType": logical}, data)) == shown_time(number, logical)
 
 
-def test_the_limits_of_longs() -> None:
+def test_the_limits_of_longs():
     for number in (2**63 - 1, -(2**63), 10**18, -(10**18), 9999, 10000, -1):
         assert shown("long", encode_varint(number)) == str(number)
         assert shown({"type": "long", "logicalType": "timestamp-micros"}, encode_varint(number)) == json.dumps(
@@ -244,19 +243,19 @@ def test_the_limits_of_longs() -> None:
         (NODE, b"\x02" * 501 + b"\0", "nested too deeply"),
     ],
 )
-def test_data_that_do_not_fit(schema: Any, data: bytes, why: str) -> None:
+def test_data_that_do_not_fit(schema, data, why):
     assert why in fault(schema, data)
     assert "schema 7 does not fit the data: " in fault(schema, data)
 
 
-def test_an_error_names_the_field() -> None:
+def test_an_error_names_the_field():
     inner = {"type": "record", "name": "In", "fields": [{"name": "a", "type": "int"}, {"name": "b", "type": "string"}]}
     outer = {"type": "record", "name": "Out", "fields": [{"name": "x", "type": "long"}, {"name": "in", "type": inner}]}
     assert fault(outer, b"\x02\x02\x04a\xff").endswith("a string is not UTF-8 in field in.b, at byte 7")
 
 
 @pytest.mark.usefixtures("_any_kernel")
-def test_blocks_with_sizes() -> None:
+def test_blocks_with_sizes():
     """A negative count is followed by the block's size in bytes."""
     assert shown({"type": "array", "items": "int"}, b"\x03\x04\x02\x04\x02\x06\x00") == "[1,2,3]"
     assert shown({"type": "map", "values": "int"}, b"\x01\x06\x02k\x02\x02\x02l\x04\x00") == '{"k":1,"l":2}'
@@ -264,7 +263,7 @@ def test_blocks_with_sizes() -> None:
     assert shown({"type": "array", "items": "null"}, encode_varint(65536) + b"\0") == f"[{','.join(['null'] * 65536)}]"
 
 
-def test_a_text_that_would_be_too_long() -> None:
+def test_a_text_that_would_be_too_long():
     """Nothing of the data is needed for names of fields: 65,536 records of 20 nulls with long names."""
     fields = [{"name": "n" * 100 + str(i), "type": "null"} for i in range(20)]
     items = {"type": "record", "name": "R", "fields": fields}
@@ -279,11 +278,11 @@ def test_a_text_that_would_be_too_long() -> None:
         ("string", encode_varint(25_000_000) + b"\1" * 25_000_000),
     ],
 )
-def test_a_text_that_is_too_long_though_its_data_are_large(schema: object, data: bytes) -> None:
+def test_a_text_that_is_too_long_though_its_data_are_large(schema, data):
     assert "or 128 MiB" in fault(schema, data)
 
 
-def test_a_name_of_megabytes_is_no_text_of_few_bytes() -> None:
+def test_a_name_of_megabytes_is_no_text_of_few_bytes():
     schema = {"type": "record", "name": "R", "fields": [{"name": "a" * (1 << 20), "type": "null"}]}
     assert "longer than 1 MiB" in fault(schema, b"")
     schema["fields"] = [{"name": "a" * (1 << 20), "type": "bytes"}]
@@ -291,7 +290,7 @@ def test_a_name_of_megabytes_is_no_text_of_few_bytes() -> None:
 
 
 @pytest.mark.parametrize("size", [3000, 600_000, 9_000_000])
-def test_long_strings(size: int) -> None:
+def test_long_strings(size):
     for unit in ("x", "\0", "é", '"'):
         text = unit * (size // len(unit.encode()))
         data = text.encode()
@@ -302,7 +301,7 @@ def test_long_strings(size: int) -> None:
 
 
 @pytest.mark.parametrize("position", range(12))
-def test_a_byte_to_escape_anywhere(position: int) -> None:
+def test_a_byte_to_escape_anywhere(position):
     for byte in (b"\x00", b'"', b"\\", b"\x1f", "é".encode(), b"\x7f"):
         for size in (position + 1, position + 8, position + 40):
             data = (b"a" * position + byte).ljust(size, b"b")
@@ -317,13 +316,13 @@ def test_a_byte_to_escape_anywhere(position: int) -> None:
 # Texts of Avro schemas: names, references, and everything that is refused with a reason
 
 
-def refused(text: str) -> str:
+def refused(text):
     """The error of a line whose schema has this text."""
     (_,), errors = decoded_texts(TextDecoder(one_schema(text), "t-value"), [framed(b"\2")])
     return errors[0]
 
 
-def record(name: str, *fields: Any, **more: Any) -> dict[str, Any]:
+def record(name, *fields, **more):
     return {
         "type": "record",
         "name": name,
@@ -363,17 +362,17 @@ def record(name: str, *fields: Any, **more: Any) -> dict[str, Any]:
         (f'"{"x" * MAX_TEXT}"', "longer than 4 MiB"),
     ],
 )
-def test_texts_that_are_refused(text: str, why: str) -> None:
+def test_texts_that_are_refused(text, why):
     assert "schema 7 cannot be used: " in refused(text)
     assert why in refused(text)
 
 
-def test_a_type_that_is_unknown() -> None:
+def test_a_type_that_is_unknown():
     (_,), errors = decoded_texts(TextDecoder(one_schema("{}", "THRIFT"), "t-value"), [framed(b"")])
     assert errors == {0: "schema 7 is of the unknown type THRIFT"}
 
 
-def test_namespaces() -> None:
+def test_namespaces():
     """A name without a dot is in the namespace around it, a record's own namespace is that of its fields."""
     inner = record("Inner", "int", namespace="b.c")
     schema = record("a.Outer", inner, "b.c.Inner", record("Mine", "Outer"), ["null", "Mine"])
@@ -387,7 +386,7 @@ def test_namespaces() -> None:
     assert fields["f3"].branches[1] is fields["f2"]
 
 
-def test_logical_types_that_are_not_valid_are_ignored() -> None:
+def test_logical_types_that_are_not_valid_are_ignored():
     cases = (
         ({"type": "bytes", "logicalType": "decimal"}, b"\x05", '"BQ=="'),
         ({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3}, b"\x05", '"BQ=="'),
@@ -403,7 +402,7 @@ def test_logical_types_that_are_not_valid_are_ignored() -> None:
         assert decoded_text(TextDecoder(one_schema(json.dumps(schema)), "t-value"), framed(data)) == text
 
 
-def test_references_to_what_refers_to_more() -> None:
+def test_references_to_what_refers_to_more():
     """The same schema reached twice counts once."""
     low = Schema(1, AVRO, json.dumps(record("x.Low", "int")))
     middle = Schema(2, AVRO, json.dumps(record("x.Middle", "Low")), (Reference("x.Low", "low", 1),))
@@ -423,14 +422,14 @@ def test_references_to_what_refers_to_more() -> None:
         (Schema(1, AVRO, '"int"'), '"x.Low" is not defined'),
     ],
 )
-def test_references_that_cannot_be_used(referred: Schema | None, why: str) -> None:
+def test_references_that_cannot_be_used(referred, why):
     top = Schema(7, AVRO, '"x.Low"', (Reference("x.Low", "low", 1),))
     table = SchemaTable(top, versions={} if referred is None else {("low", 1): referred})
     (_,), errors = decoded_texts(TextDecoder(table, "t-value"), [framed(b"")])
     assert why in errors[0]
 
 
-def test_references_in_a_circle() -> None:
+def test_references_in_a_circle():
     one = Schema(7, AVRO, json.dumps(record("One", ["null", "Two"])), (Reference("Two", "two", 1),))
     two = Schema(8, AVRO, json.dumps(record("Two", "int")), (Reference("One", "one", 1),))
     table = SchemaTable(one, versions={("two", 1): two, ("one", 1): one})
@@ -438,9 +437,9 @@ def test_references_in_a_circle() -> None:
     assert "cannot be used" in errors[0]
 
 
-def test_many_references() -> None:
+def test_many_references():
     class Endless(SchemaTable):
-        def referenced(self, reference: Reference) -> Schema:
+        def referenced(self, reference):
             following = Reference(f"R{reference.version + 1}", "s", reference.version + 1)
             return Schema(1, AVRO, json.dumps(record(f"R{reference.version}")), (following,))
 
@@ -451,7 +450,7 @@ def test_many_references() -> None:
 
 @pytest.mark.parametrize("name", ["f" * 1_000_000, "f"])
 @pytest.mark.parametrize("kind", ["int", "t" * 1_000_000, {"type": "fixed", "name": "F" * 1_000_000, "size": -1}])
-def test_an_error_does_not_repeat_a_long_name(name: str, kind: Any) -> None:
+def test_an_error_does_not_repeat_a_long_name(name, kind):
     text = json.dumps({"type": "record", "name": "R", "fields": [{"name": name, "type": kind}]})
     _, errors = decoded_texts(TextDecoder(one_schema(text), "t-value"), [framed(b"")] * 2)
     assert errors[0] == errors[1]
@@ -460,7 +459,7 @@ def test_an_error_does_not_repeat_a_long_name(name: str, kind: Any) -> None:
     assert ("…" in errors[0]) == (len(text) > 1000)
 
 
-def test_programs_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_are_bounded_together(monkeypatch):
     monkeypatch.setattr(avro_program, "MOST_TOGETHER", 10)
     schemas = SchemaTable(*(Schema(i, AVRO, '"int"') for i in (1, 2)))
     values = [framed(b"\2", 1), framed(b"\2", 2), framed(b"\4", 1)]
@@ -470,9 +469,9 @@ def test_programs_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "too large together" in errors[1]
 
 
-def test_a_program_stays_as_small_as_its_schema() -> None:
+def test_a_program_stays_as_small_as_its_schema():
     """Each record has the one before it twice: written out it would have 2**60 fields."""
-    schema: Any = record("R0", "null")
+    schema = record("R0", "null")
     for i in range(1, 60):
         schema = record(f"R{i}", schema, f"R{i - 1}")
     _, errors = decoded_texts(TextDecoder(one_schema(json.dumps(schema)), "t-value"), [framed(b"")])

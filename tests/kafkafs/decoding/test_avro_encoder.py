@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
 
 import pytest
 
@@ -32,7 +31,7 @@ DAY = {"type": "int", "logicalType": "date"}
 TIME = {"type": "int", "logicalType": "time-millis"}
 
 
-def encoded(schema: Any, value: Any) -> bytes:
+def encoded(schema, value):
     table = one_schema(json.dumps(schema))
     found = table.by_id(7)
     assert found is not None
@@ -41,7 +40,7 @@ def encoded(schema: Any, value: Any) -> bytes:
     return data[5:]
 
 
-def again(schema: Any, value: Any) -> Any:
+def again(schema, value):
     """What is shown of what was written."""
     decoder = TextDecoder(one_schema(json.dumps(schema)), "t-value")
     return json.loads(decoded_text(decoder, framed(encoded(schema, value))))
@@ -92,7 +91,7 @@ def again(schema: Any, value: Any) -> Any:
         (OUTER, [], "expected an object for the record Out, found an array"),
     ],
 )
-def test_values_that_do_not_fit(schema: Any, value: Any, message: str) -> None:
+def test_values_that_do_not_fit(schema, value, message):
     with pytest.raises(DoesNotFit) as caught:
         encoded(schema, value)
     assert message in str(caught.value)
@@ -104,7 +103,7 @@ DECIMAL_FIXED = {"type": "fixed", "name": "D", "size": 6, "logicalType": "decima
 RECORD = {"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", BYTES4, "string"]}]}
 ENUM = {"type": "enum", "name": "E", "symbols": ["AAAA", "NaN", "B"]}
 # Values of each type as they are shown, among them those that are others' too.
-BRANCHES: list[tuple[Any, list[Any]]] = [
+BRANCHES = [
     ("null", [None]),
     ("boolean", [True, False]),
     ("int", [0, 5, -(2**31)]),
@@ -131,7 +130,7 @@ BRANCHES: list[tuple[Any, list[Any]]] = [
 
 
 @pytest.mark.parametrize("first", range(len(BRANCHES)), ids=lambda i: str(BRANCHES[i][0])[:50])
-def test_all_pairs_of_branches(first: int) -> None:
+def test_all_pairs_of_branches(first):
     """What a union shows is written so that it is shown again, whichever branch it was."""
     for second in range(len(BRANCHES)):
         if first == second:
@@ -178,7 +177,7 @@ def test_all_pairs_of_branches(first: int) -> None:
         (["double", "int"], float("inf"), None),
     ],
 )
-def test_which_branch(branches: Any, value: Any, branch: int | None) -> None:
+def test_which_branch(branches, value, branch):
     if branch is None:
         with pytest.raises(DoesNotFit, match="expected one of"):
             encoded(branches, value)
@@ -186,18 +185,18 @@ def test_which_branch(branches: Any, value: Any, branch: int | None) -> None:
         assert encoded(branches, value)[0] == 2 * branch
 
 
-def test_fewer_decimals_than_the_schema_has() -> None:
+def test_fewer_decimals_than_the_schema_has():
     assert again(BYTES4, "1.5") == "1.50"
     assert again(BYTES4, 7) == "7.00"
     assert again(STAMP, "2025-01-01T00:00:00Z") == "2025-01-01T00:00:00.000Z"
 
 
-def test_unions_within_unions_are_tried_once() -> None:
+def test_unions_within_unions_are_tried_once():
     """Two records, each with the same two: without memory the 60 levels would take 2**60 attempts."""
     both = ["null", "A", "B"]
     a = {"type": "record", "name": "A", "fields": [{"name": "n", "type": ["null", "A", {"type": "record", "name": "B",
          "fields": [{"name": "n", "type": both}]}]}]}  # fmt: skip
-    value: Any = {"n": "no"}
+    value = {"n": "no"}
     for _ in range(60):
         value = {"n": value}
     with pytest.raises(DoesNotFit):
@@ -205,12 +204,12 @@ def test_unions_within_unions_are_tried_once() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 200, 499, 5000])
-def test_values_within_each_other(depth: int) -> None:
+def test_values_within_each_other(depth):
     """What is shown can be written, and no depth is a RecursionError."""
-    unions: tuple[list[str], ...] = (["null", "N"], ["null", "N", "int"])
+    unions = (["null", "N"], ["null", "N", "int"])
     kinds = [{"type": "record", "name": "N", "fields": [{"name": "n", "type": union}]} for union in unions]
     for node in kinds:
-        value: Any = {"n": None}
+        value = {"n": None}
         for _ in range(depth):
             value = {"n": value}
         data = encoded(node, value)
@@ -225,7 +224,7 @@ def test_values_within_each_other(depth: int) -> None:
         encoded(kinds[1], value)
 
 
-def test_json_and_schemas_that_cannot_be_used() -> None:
+def test_json_and_schemas_that_cannot_be_used():
     any_json = Schema(9, JSON, "{}")
     assert encode_json(any_json, SchemaTable(), {"a": [1, "é"]}) == framed('{"a":[1,"é"]}'.encode(), 9)
     for value in (float("nan"), {1, 2}):

@@ -22,11 +22,11 @@ LONG = Schema(8, AVRO, '"long"')
 ANY_JSON = Schema(9, JSON, "{}")
 
 
-def avro_string(text: str) -> bytes:
+def avro_string(text):
     return framed(encode_varint(len(text.encode())) + text.encode(), 7)
 
 
-def table() -> SchemaTable:
+def table():
     return SchemaTable(STRING, LONG, ANY_JSON)
 
 
@@ -61,7 +61,7 @@ EXPECTED = [
 ]
 
 
-def expected_lines() -> list[bytes]:
+def expected_lines():
     """Those of jsonl, with keys and values replaced and the rest put before the end."""
     made = []
     jsonl = by_name("jsonl", TP)
@@ -74,7 +74,7 @@ def expected_lines() -> list[bytes]:
     return made
 
 
-def test_the_lines() -> None:
+def test_the_lines():
     found = lines(DecodedJsonl(TP, table()), ROWS)
     # "0" and "9" are the id 12345 as text: the bytes are shown as jsonl shows them.
     assert found == expected_lines()
@@ -82,7 +82,7 @@ def test_the_lines() -> None:
         json.loads(line)
 
 
-def test_every_size_of_the_output() -> None:
+def test_every_size_of_the_output():
     form, block = DecodedJsonl(TP, table()), block_of(ROWS)
     whole = b"".join(expected_lines())
     ends = np.cumsum([len(line) for line in expected_lines()]).tolist()
@@ -98,7 +98,7 @@ def test_every_size_of_the_output() -> None:
         assert rest == whole[end:]
 
 
-def test_texts_that_do_not_fit_into_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_that_do_not_fit_into_the_room(monkeypatch):
     """The lines are the same however small the room is at first, and however few rows a window has."""
     dice = random.Random(1)
     rows = []
@@ -121,7 +121,7 @@ def test_texts_that_do_not_fit_into_the_room(monkeypatch: pytest.MonkeyPatch) ->
     assert lines(DecodedJsonl(TP, table()), rows) == expected
 
 
-def test_columns_outside_the_buffer() -> None:
+def test_columns_outside_the_buffer():
     form = DecodedJsonl(TP, table())
     for column, wrong in (
         (RecordColumn.KEY_LENGTH, 10**6),
@@ -141,7 +141,7 @@ def test_columns_outside_the_buffer() -> None:
         form.render_rows(block, memoryview(bytearray(10)), 11)
 
 
-def test_texts_in_columns() -> None:
+def test_texts_in_columns():
     """The same texts, and nothing for null."""
     values = [row.value for row in ROWS]
     texts, errors = decoded_texts(TextDecoder(table(), f"{TP.topic}-value"), values)
@@ -169,7 +169,7 @@ def test_texts_in_columns() -> None:
         '{"a":{"b":[[],[]]}}',
     ],
 )
-def test_json_as_it_is(text: str) -> None:
+def test_json_as_it_is(text):
     pretty = json.dumps(json.loads(text), indent=2)
     texts, errors = decoded_texts(
         TextDecoder(table(), "t-value"), [framed(text.encode(), 9), framed(pretty.encode(), 9)]
@@ -233,7 +233,7 @@ def test_json_as_it_is(text: str) -> None:
         *('["a" "b"]', '{"a" 1}', '{"a":1 "b":2}', "[1 2]", '{"a",1}', ":", ",", "[:]"),
     ],
 )
-def test_what_is_not_json(text: str) -> None:
+def test_what_is_not_json(text):
     _, errors = decoded_texts(TextDecoder(table(), "t-value"), [framed(text.encode(), 9)])
     assert ("nested too deeply" if text.startswith("[[") else "not valid JSON") in errors[0]
     _, errors = decoded_texts(TextDecoder(table(), "t-value"), [framed(b'"\xff"', 9)])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -47,22 +45,22 @@ PREFIX = "type.googleapis.com/"
 WELL = "google.protobuf."
 
 
-def field(number: int, data: bytes) -> bytes:
+def field(number, data):
     size, out = len(data), b""
     while size > 127:
         out, size = out + bytes([size & 127 | 128]), size >> 7
     return bytes([number << 3 | 2]) + out + bytes([size]) + data
 
 
-def any_of(name: str, data: bytes = b"", prefix: str = PREFIX) -> bytes:
+def any_of(name, data=b"", prefix=PREFIX):
     return field(1, f"{prefix}{name}".encode()) + (field(2, data) if data else b"")
 
 
-def version(subject: str, number: int, schema_id: int, text: str = OTHER, state: State = State.LIVE) -> SubjectVersion:
+def version(subject, number, schema_id, text=OTHER, state=State.LIVE):
     return SubjectVersion(subject, number, Schema(schema_id, PROTOBUF, text), state)
 
 
-def registry(*versions: SubjectVersion) -> Registry:
+def registry(*versions):
     return Registry([version("t-value", 1, 7, ENVELOPE), *versions])
 
 
@@ -73,28 +71,28 @@ UNKNOWN = any_of("no.Such", BOB)
 OTHERS = {"@type": f"{PREFIX}x.Other", "name": "bob"}
 
 
-def shown(data: bytes, schemas: Any = ONE) -> Any:
+def shown(data, schemas=ONE):
     return json.loads(decoded_text(TextDecoder(schemas, "t-value"), framed(b"\0" + data)))
 
 
-def fault(data: bytes, schemas: Any = ONE) -> str:
+def fault(data, schemas=ONE):
     _, errors = decoded_texts(TextDecoder(schemas, "t-value"), [framed(b"\0" + data)])
     return errors[0]
 
 
-def named(name: str, **fields: Any) -> dict[str, Any]:
+def named(name, **fields):
     """An Any of a type that is known."""
     return {"@type": f"{PREFIX}{name}", **fields}
 
 
-def plain(name: str, value: str) -> dict[str, Any]:
+def plain(name, value):
     """An Any that is shown as it is."""
     return {"type_url": f"{PREFIX}{name}", "value": value}
 
 
 ANY = "google.protobuf.Any"
 ENTRIES = ((b"b", UNKNOWN), (b"a", any_of("x.Other", BOB)))
-CASES: list[tuple[str, bytes, Any]] = [
+CASES = [
     ("of another schema", field(2, any_of("x.Other", BOB)), {"payload": OTHERS}),
     ("nested in a type", field(2, any_of("x.Other.Deep", b"\x08\x05")), {"payload": named("x.Other.Deep", d=5)}),
     ("another prefix", field(2, any_of("x.Other", BOB, "a/b/")), {"payload": {"@type": "a/b/x.Other", "name": "bob"}}),
@@ -151,7 +149,7 @@ CASES: list[tuple[str, bytes, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "data", "expected"), CASES, ids=[case[0] for case in CASES])
-def test_what_is_shown_and_encoded(name: str, data: bytes, expected: Any) -> None:
+def test_what_is_shown_and_encoded(name, data, expected):
     """Beside the other fields; and the same value comes from what is encoded."""
     data = field(1, b"e1") + data
     expected = {"id": "e1", **expected}
@@ -165,7 +163,7 @@ def test_what_is_shown_and_encoded(name: str, data: bytes, expected: Any) -> Non
     assert len(encoded) == len(framed(b"\0" + data))
 
 
-def test_maps_within_are_in_order() -> None:
+def test_maps_within_are_in_order():
     counts = b"".join(field(3, field(1, key) + b"\x10\x01") for key in (b"c", b"a", b"b"))
     text = decoded_text(
         TextDecoder(ONE, "t-value"), framed(b"\0" + field(2, any_of("y.Env.Own", field(2, UNKNOWN) + counts)))
@@ -173,7 +171,7 @@ def test_maps_within_are_in_order() -> None:
     assert text.index('"counts":{"a":1,"b":1,"c":1}') < text.index('"within":{"type_url"')
 
 
-def test_rows_with_and_without_an_any() -> None:
+def test_rows_with_and_without_an_any():
     """The compiled kernel leaves those that have one to the library, and only those."""
     rows = [Row(value=framed(b"\0" + field(1, b"e%d" % n) + (field(2, UNKNOWN) if n % 2 else b""))) for n in range(50)]
     block = block_of(rows)
@@ -191,7 +189,7 @@ def test_rows_with_and_without_an_any() -> None:
 NONE = 'syntax = "proto3"; message Z {}'
 
 
-def text_with(name: str) -> str:
+def text_with(name):
     return f'syntax = "proto3"; package x; message Other {{ string {name} = 1; }}'
 
 
@@ -212,7 +210,7 @@ def text_with(name: str) -> str:
         ([(":.dr:b", 1, 11, "b"), (":.zz:a", 1, 10, "a")], "b"),
     ],
 )
-def test_which_of_several(versions: list[tuple[Any, ...]], name: str) -> None:
+def test_which_of_several(versions, name):
     """In each subject the newest version that has it and is not deleted; of these the greatest id; the default context
     first."""
     entries = [
@@ -228,7 +226,7 @@ def test_which_of_several(versions: list[tuple[Any, ...]], name: str) -> None:
         }
 
 
-def test_a_schema_that_cannot_be_used_leaves_the_type_unknown() -> None:
+def test_a_schema_that_cannot_be_used_leaves_the_type_unknown():
     broken = registry(version("other-value", 1, 8, 'syntax = "proto3"; package x; message Other { Nowhere n = 1; }'))
     expected = {"payload": plain("x.Other", "CgNib2I="), "id": "i"}
     assert shown(field(1, b"i") + field(2, any_of("x.Other", BOB)), broken) == expected
@@ -236,7 +234,7 @@ def test_a_schema_that_cannot_be_used_leaves_the_type_unknown() -> None:
     assert shown(field(1, b"i") + field(2, any_of("x.Other", BOB)), avro) == expected
 
 
-def test_a_type_that_becomes_known_stays_unknown_in_what_is_open(tmp_path: Path) -> None:
+def test_a_type_that_becomes_known_stays_unknown_in_what_is_open(tmp_path):
     (tmp_path / "7.proto").write_text(ENVELOPE)
     source = schemas_at(tmp_path)
     steady, data = SteadySchemas(source), field(2, any_of("x.Other", BOB))
@@ -252,15 +250,15 @@ def test_a_type_that_becomes_known_stays_unknown_in_what_is_open(tmp_path: Path)
 # Bounds.
 
 
-def nested(levels: int) -> bytes:
+def nested(levels):
     data = UNKNOWN
     for _ in range(levels):
         data = any_of("google.protobuf.Any", data)
     return field(2, data)
 
 
-def test_any_within_each_other_are_bounded() -> None:
-    def depth(value: Any) -> int:
+def test_any_within_each_other_are_bounded():
+    def depth(value):
         return 1 + depth(value["value"]) if "@type" in value else 0
 
     assert depth(shown(nested(90))["payload"]) == 90
@@ -272,7 +270,7 @@ def test_any_within_each_other_are_bounded() -> None:
     assert "more than 1 MiB and 16 times the data" in fault(big)
 
 
-def test_long_names_of_another_schema_are_counted() -> None:
+def test_long_names_of_another_schema_are_counted():
     """A field of two bytes becomes as long as its name."""
     types = f"message Other {{ repeated In i = 1; }} message In {{ int32 {'n' * 20_000} = 1; }}"
     schemas = registry(version("other", 1, 8, f'syntax = "proto3"; package x; {types}'))
@@ -280,7 +278,7 @@ def test_long_names_of_another_schema_are_counted() -> None:
     assert "longer than 1 MiB and 16 times the data" in fault(data, schemas)
 
 
-def test_descriptors_of_other_schemas_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptors_of_other_schemas_are_counted(monkeypatch):
     """Where there is no room for them the type is unknown."""
     mine = proto_files.compiled_files(Schema(7, PROTOBUF, ENVELOPE + "// alone"), ONE)
     monkeypatch.setattr(proto_files, "MOST_DESCRIPTORS", mine.descriptors + 5)
@@ -291,7 +289,7 @@ def test_descriptors_of_other_schemas_are_counted(monkeypatch: pytest.MonkeyPatc
     assert shown(field(1, b"i") + field(2, any_of("x.Other", BOB)), large)["payload"]["type_url"] == f"{PREFIX}x.Other"
 
 
-def test_names_of_types_in_a_text() -> None:
+def test_names_of_types_in_a_text():
     text = r"""
     syntax = "proto3"; // message A {
     /* message B { } */ package a . b;
@@ -317,7 +315,7 @@ def test_names_of_types_in_a_text() -> None:
 # The ways in which a person sees it.
 
 
-def records() -> dict[str, Any]:
+def records():
     schemas = [
         schema_record("t-value", 1, 7, ENVELOPE.replace("Env inner = 7;", ""), schemaType="PROTOBUF"),
         schema_record("other-value", 1, 8, OTHER, schemaType="PROTOBUF"),
@@ -326,7 +324,7 @@ def records() -> dict[str, Any]:
     return {"_schemas": [schemas], "t": [[Batch([Record(b"k", framed(b"\0" + value)) for value in values])]]}
 
 
-def test_commands_and_columns(tmp_path: Path) -> None:
+def test_commands_and_columns(tmp_path):
     pytest.importorskip("pyarrow")
     path = build_log_dir(tmp_path, records()).path
     expected = [{"id": "e0", "payload": OTHERS}, {"id": "e1", "payload": PLAIN}]

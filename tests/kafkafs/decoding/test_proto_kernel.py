@@ -21,7 +21,7 @@ from tests.support import random_protobuf
 pytestmark = pytest.mark.skipif(not is_compiled(proto_kernel), reason="the kernel is not compiled: the library decodes")
 
 
-def by_kernel(decoder: ProtobufDecoder, data: list[bytes], room: int = 1 << 20) -> list[bytes | None]:
+def by_kernel(decoder, data, room=1 << 20):
     """The text of each datum; None where the kernel leaves it to the library."""
     buffer = b"".join(data)
     lengths = np.array([len(one) for one in data], np.int64)
@@ -33,14 +33,14 @@ def by_kernel(decoder: ProtobufDecoder, data: list[bytes], room: int = 1 << 20) 
     return [None if length < 0 else out[at : at + length].tobytes() for at, length in texts.T.tolist()]
 
 
-def by_library(decoder: ProtobufDecoder, data: bytes) -> bytes | None:
+def by_library(decoder, data):
     try:
         return decoder.decode(data)
     except CannotDecode:
         return None
 
 
-def compare(decoder: ProtobufDecoder, data: list[bytes]) -> int:
+def compare(decoder, data):
     """How many the kernel decodes; each as the library does."""
     count = 0
     for one, text in zip(data, by_kernel(decoder, data, 1 << 24), strict=True):
@@ -51,7 +51,7 @@ def compare(decoder: ProtobufDecoder, data: list[bytes]) -> int:
 
 
 @pytest.mark.parametrize("first", range(0, 300, 50))
-def test_random_schemas_and_messages(first: int) -> None:
+def test_random_schemas_and_messages(first):
     """All message types of a schema with one decoder, in any order; ordinary messages and odd ones."""
     decoded = of = 0
     for seed in range(first, first + 50):
@@ -69,7 +69,7 @@ def test_random_schemas_and_messages(first: int) -> None:
     assert decoded > of / 2
 
 
-def test_an_alias_in_a_type_that_another_contains() -> None:
+def test_an_alias_in_a_type_that_another_contains():
     """The library lists a number once for each of its names; what was added of a type counts only if all of it was."""
     file = descriptor_pb2.FileDescriptorProto(name="alias.proto", syntax="proto3")
     enum = file.enum_type.add(name="E")
@@ -88,7 +88,7 @@ def test_an_alias_in_a_type_that_another_contains() -> None:
 
 
 @pytest.mark.parametrize(("fields", "by_whom"), [(10, "kernel"), (1000, "library")])
-def test_fields_in_no_order(fields: int, by_whom: str) -> None:
+def test_fields_in_no_order(fields, by_whom):
     """They are put in order one by one: 100,000 of them the wrong way round would take minutes."""
     file = descriptor_pb2.FileDescriptorProto(name="lists.proto", syntax="proto3")
     made = file.message_type.add(name="M")
@@ -105,7 +105,7 @@ def test_fields_in_no_order(fields: int, by_whom: str) -> None:
     assert compare(decoder, [data]) == (by_whom == "kernel")
 
 
-def test_members_of_a_oneof_and_more_things_than_there_is_memory_for() -> None:
+def test_members_of_a_oneof_and_more_things_than_there_is_memory_for():
     file = descriptor_pb2.FileDescriptorProto(name="oneof.proto", syntax="proto3")
     made = file.message_type.add(name="M")
     made.oneof_decl.add(name="o")

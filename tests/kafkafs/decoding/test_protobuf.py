@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-from typing import Any
 
 import pytest
 
@@ -50,16 +49,16 @@ message R { required string name = 1; optional int32 n = 2 [default = -7]; repea
 """
 
 
-def shown(data: bytes, text: str = PROTO) -> Any:
+def shown(data, text=PROTO):
     return json.loads(decoded_text(TextDecoder(one_schema(text, PROTOBUF), "t-value"), framed(data)))
 
 
-def fault(data: bytes, text: str = PROTO, **versions: Any) -> str:
+def fault(data, text=PROTO, **versions):
     _, errors = decoded_texts(TextDecoder(one_schema(text, PROTOBUF), "t-value"), [framed(data)])
     return errors[0]
 
 
-def test_fields() -> None:
+def test_fields():
     assert shown(b"\0") == {}
     assert shown(b"\0\x08\x05\x12\x01x") == {"n": 5, "s": "x"}
     second = b"\x02\x02"  # message [1]
@@ -78,7 +77,7 @@ def test_fields() -> None:
     assert shown(second + b"\xfa\x07\x01x") == {}, "an unknown field"
 
 
-def test_proto2() -> None:
+def test_proto2():
     assert shown(b"\0\x10\x05", PROTO2) == {"n": 5}, "a required field that is missing"
     assert shown(b"\0\x0a\x01x\x1a\x02\x01\x02\x18\x03", PROTO2) == {"name": "x", "xs": [1, 2, 3]}
     assert shown(b"\0\x23\x08\x01\x24", PROTO2) == {"g": {"i": 1}}
@@ -101,18 +100,18 @@ def test_proto2() -> None:
         (b"\x02\x02\x5a\x09\x0a\x04/p.B\x12\x01\x42", ""),  # Any of a type of the schema, but not its data
     ],
 )
-def test_data_that_do_not_fit(data: bytes, why: str) -> None:
+def test_data_that_do_not_fit(data, why):
     error = fault(data)
     assert error.startswith("schema 7 does not fit the data: ")
     if why != "wire":
         assert why in error
 
 
-def test_data_that_are_too_long() -> None:
+def test_data_that_are_too_long():
     assert "up to 4 MiB" in fault(b"\0" + b"\x08\x05" * (8 << 20) + b"\0")
 
 
-def test_indexes_with_and_without_the_types_of_maps() -> None:
+def test_indexes_with_and_without_the_types_of_maps():
     """Java's clients leave the entry types out, Python's count them. protoc puts them where the field is."""
     assert shown(b"\x04\x02\x00\x08\x01") == {"y": True}
     assert shown(b"\x04\x02\x02\x08\x01") == {"y": True}
@@ -124,7 +123,7 @@ def test_indexes_with_and_without_the_types_of_maps() -> None:
         read_indexes(b"\xca\x01" + b"\0" * 200)
 
 
-def test_schemas_that_do_not_compile() -> None:
+def test_schemas_that_do_not_compile():
     assert "schema 7 cannot be used: it does not compile: " in fault(b"\0", "message {")
     assert ": the schema:1:" in fault(b"\0", "message {")
     assert "does not compile" in fault(b"\0", 'import "missing.proto"; message A {}')
@@ -136,7 +135,7 @@ def test_schemas_that_do_not_compile() -> None:
     ("limit", "less"),
     [("RLIMIT_AS, 671088640", "RLIMIT_AS, 268435456"), ("RLIMIT_FSIZE, 16777216", "RLIMIT_FSIZE, 99")],
 )
-def test_the_compiler_has_limits(limit: str, less: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiler_has_limits(limit, less, monkeypatch):
     """Messages whose descriptors take half a gigabyte."""
     assert limit in proto_files._COMPILER
     monkeypatch.setattr(proto_files, "_COMPILER", proto_files._COMPILER.replace(limit, less))
@@ -145,13 +144,13 @@ def test_the_compiler_has_limits(limit: str, less: str, monkeypatch: pytest.Monk
         proto_files._descriptor_set((("schema.kafkafs.proto", 'syntax="proto3";' + fields),))
 
 
-def test_the_compiler_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiler_is_not_waited_for_without_end(monkeypatch):
     monkeypatch.setattr(proto_files, "COMPILER_SECONDS", 0)
     with pytest.raises(BadSchema, match="takes more than 0 s"):
         proto_files._descriptor_set((("schema.kafkafs.proto", 'syntax="proto3"; message M {}'),))
 
 
-def test_names_do_not_make_few_bytes_a_text_of_gigabytes() -> None:
+def test_names_do_not_make_few_bytes_a_text_of_gigabytes():
     text = f'syntax="proto3"; message M {{ repeated N n=1; }} message N {{ int32 {"n" * 900}=1; }}'
     data = b"\x0a\x02\x08\x01"
     assert shown(b"\0" + data * 10, text)["n"] == [{"n" * 900: 1}] * 10
@@ -161,7 +160,7 @@ def test_names_do_not_make_few_bytes_a_text_of_gigabytes() -> None:
 @pytest.mark.parametrize(
     "name", ["../x.proto", "/x.proto", "a//b.proto", "a/../../x", "", ".", "a\0b", "a\nb", "a\\b", "x" * 300]
 )
-def test_names_that_are_no_file_names(name: str) -> None:
+def test_names_that_are_no_file_names(name):
     """A reference's name becomes a file: it must not be one elsewhere."""
     main = Schema(7, PROTOBUF, "message A {}", (Reference(name, "s", 1),))
     table = SchemaTable(main, versions={("s", 1): Schema(8, PROTOBUF, "message X {}")})
@@ -169,7 +168,7 @@ def test_names_that_are_no_file_names(name: str) -> None:
     assert "is no file name" in errors[0]
 
 
-def test_references() -> None:
+def test_references():
     low = Schema(1, PROTOBUF, 'syntax = "proto3"; package low; message L { int32 i = 1; }')
     middle = Schema(
         2,
@@ -204,7 +203,7 @@ WELL_KNOWN = {
 }  # fmt: skip
 
 
-def test_every_file_that_registries_know() -> None:
+def test_every_file_that_registries_know():
     pytest.importorskip("google.type", reason="googleapis-common-protos is not installed")
     names = {f"google/type/{file}.proto": f"google.type.{name}" for file, name in TYPES.items()}
     names |= {f"google/protobuf/{file}.proto": f"google.protobuf.{name}" for file, name in WELL_KNOWN.items()}
@@ -254,7 +253,7 @@ A_DECIMAL = b"\0\x0a\x08\x0a\x02\x00\xff\x10\x04\x18\x02"
 @pytest.mark.parametrize(
     "text", [CONFLUENT, CONFLUENT.replace('import "confluent/meta.proto";\n', "")], ids=["imported", "not imported"]
 )
-def test_confluents_options_and_decimals(text: str) -> None:
+def test_confluents_options_and_decimals(text):
     """ksqlDB writes the options without the import."""
     value = {"d": {"value": "AP8=", "precision": 4, "scale": 2}}
     assert shown(A_DECIMAL, text) == value
@@ -265,7 +264,7 @@ def test_confluents_options_and_decimals(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["confluent/type/decimal.proto", "google/type/money.proto"])
-def test_a_reference_has_preference(name: str) -> None:
+def test_a_reference_has_preference(name):
     """A registry may have another file of a name that needs no reference."""
     other = Schema(1, PROTOBUF, 'syntax = "proto3"; package other; message O { string s = 5; }')
     main = Schema(
@@ -275,12 +274,12 @@ def test_a_reference_has_preference(name: str) -> None:
     assert decoded_text(TextDecoder(table, "t-value"), framed(b"\0\x0a\x03\x2a\x01x")) == '{"o":{"s":"x"}}'
 
 
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra(monkeypatch):
     monkeypatch.setattr(proto_files, "find_spec", lambda name: None)
     assert fault(b"\0").endswith("Protobuf needs the packages of an extra: pip install 'kafkafs[schemas]'")
 
 
-def test_writing() -> None:
+def test_writing():
     table = one_schema(PROTO, PROTOBUF)
     schema = table.by_id(7)
     assert schema is not None
@@ -305,12 +304,12 @@ def test_writing() -> None:
         encode_json(schema, table, {"small": 3.5e38})
 
 
-def test_messages_within_each_other() -> None:
+def test_messages_within_each_other():
     """As deep as the library decodes; the error names the limit."""
     table = one_schema(PROTO, PROTOBUF)
     schema = table.by_id(7)
     assert schema is not None
-    value: dict[str, Any] = {"text": ""}
+    value = {"text": ""}
     for _ in range(100):
         value = {"inner": value}
     data = encode_json(schema, table, value)
@@ -321,7 +320,7 @@ def test_messages_within_each_other() -> None:
             encode_json(schema, table, value)
 
 
-def test_descriptors_are_bounded_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptors_are_bounded_in_the_process(monkeypatch):
     """The library takes about 1 KiB for each: 24 schemas of 4 MiB took 4 GB in one view, 12 topics of one 1 GB."""
     monkeypatch.setattr(proto_files, "_KEPT", proto_files._Kept())
     monkeypatch.setattr(proto_files, "MOST_IN_PROCESS", 6)
@@ -338,7 +337,7 @@ def test_descriptors_are_bounded_in_the_process(monkeypatch: pytest.MonkeyPatch)
     assert decoded_text(TextDecoder(schemas, "t-value"), framed(b"\0\x08\x05", 3)) == '{"a":5}'
 
 
-def test_long_names_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_names_count(monkeypatch):
     """300 KiB of text, in which each of 20,000 full names has 10,000 characters, took 400 MB."""
     monkeypatch.setattr(proto_files, "MOST_DESCRIPTORS", 50)
     inner = "".join(f"message A{number} {{}} " for number in range(5))
@@ -347,7 +346,7 @@ def test_long_names_count(monkeypatch: pytest.MonkeyPatch) -> None:
         protobuf.decoder(Schema(7, PROTOBUF, f'syntax="proto3"; message {"n" * 10_000} {{ {inner} }}'), SchemaTable())
 
 
-def test_a_number_that_could_not_be_shown() -> None:
+def test_a_number_that_could_not_be_shown():
     table = one_schema(PROTO, PROTOBUF)
     schema = table.by_id(7)
     assert schema is not None
@@ -356,7 +355,7 @@ def test_a_number_that_could_not_be_shown() -> None:
             encode_json(schema, table, value)
 
 
-def test_one_compilation_for_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_compilation_for_all_partitions(monkeypatch):
     text = PROTO + "// of this test alone\n"
     assert shown(b"\0", text) == {}
     monkeypatch.setattr(proto_files, "_descriptor_set", lambda texts: pytest.fail("compiled again"))
@@ -382,7 +381,7 @@ message Outer {
 """
 
 
-def test_maps_are_in_order() -> None:
+def test_maps_are_in_order():
     decoder = protobuf.decoder(Schema(1, PROTOBUF, TEXT), Registry())
     names = {f"k{number}": "v" for number in range(9)}
     value = {
@@ -396,7 +395,7 @@ def test_maps_are_in_order() -> None:
     shown = decoder.decode(decoder.encode(value))
     assert json.loads(shown) == value
 
-    def order(found: object, path: str = "") -> None:
+    def order(found, path=""):
         if isinstance(found, dict):
             if path.rsplit("/", 1)[-1] in ("names", "inner", "numbers", "z") or path.endswith("/any"):
                 assert list(found) == sorted(found), path

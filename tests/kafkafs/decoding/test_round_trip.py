@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from kafkafs.schemas.registry import JSON, PROTOBUF
 from kafkafs.writing.line_parsers import jsonl_with
 from tests.support.avro_samples import Samples
 from tests.support.blocks import TP, Row
-from tests.support.decoded_columns import SchemaTable, decoded_text, framed, lines, one_schema
+from tests.support.decoded_columns import decoded_text, framed, lines, one_schema
 from tests.support.decoded_golden import GoldenSchemas, golden_lines, partitions, same
 from tests.support.fixtures import requires_fixtures
 
@@ -25,7 +24,7 @@ from tests.support.fixtures import requires_fixtures
 @requires_fixtures
 @pytest.mark.golden
 @pytest.mark.parametrize("partition", partitions())
-def test_golden_values_encoded_and_decoded(partition: str) -> None:
+def test_golden_values_encoded_and_decoded(partition):
     schemas = GoldenSchemas()
     topic = partition.rpartition("-")[0]
     for line in golden_lines(partition):
@@ -41,7 +40,7 @@ def test_golden_values_encoded_and_decoded(partition: str) -> None:
             assert same(json.loads(text), value), line
 
 
-def appended(schemas: SchemaTable, shown: list[bytes]) -> list[tuple[bytes | None, bytes | None]]:
+def appended(schemas, shown):
     """Keys and values of the messages that these lines become."""
     lengths = np.array([len(line) - 1 for line in shown], np.int64)
     starts = (lengths + 1).cumsum() - lengths - 1
@@ -60,7 +59,7 @@ NAMES = st.one_of(STRINGS, st.sampled_from(['"a"', '"a"', r'"\u0061"', '"value"'
 SPACES = st.text(" \t", max_size=2)
 
 
-def nested(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+def nested(inner):
     items = st.builds("{0}{1}{0}".format, SPACES, inner)
     members = st.builds("{0}{1}{0}:{2}".format, SPACES, NAMES, items)
     return st.one_of(
@@ -75,7 +74,7 @@ JSON_TEXTS = st.recursive(
 
 
 @given(texts=st.lists(st.tuples(JSON_TEXTS, JSON_TEXTS), min_size=1, max_size=4))
-def test_json_is_appended_as_it_was(texts: list[tuple[str, str]]) -> None:
+def test_json_is_appended_as_it_was(texts):
     """Numbers that no float holds, names that stand twice, escapes and spaces."""
     rows = [Row(1, 5, framed(key.encode()), framed(value.encode())) for key, value in texts]
     schemas = one_schema("{}", JSON)
@@ -83,7 +82,7 @@ def test_json_is_appended_as_it_was(texts: list[tuple[str, str]]) -> None:
 
 
 @given(seed=st.integers(0, 2**64))
-def test_random_avro_lines_are_shown_again(seed: int) -> None:
+def test_random_avro_lines_are_shown_again(seed):
     """(Decimals of the samples have more digits than their schema allows, which is shown but not written.)"""
     made = Samples(seed)
     if "decimal" in made.text:
@@ -107,7 +106,7 @@ NATURALS = st.integers(0, 2**64 - 1)
 # The library does not read the largest float's shortest form; a double of that value beside it is refused.
 DOUBLES = st.one_of(st.floats(allow_nan=False).filter(lambda n: abs(n) != 3.4028235e38), st.just(float("nan")))
 FLOATS = st.floats(width=32, allow_nan=False)
-MESSAGES: st.SearchStrategy[dict[str, Any]] = st.recursive(
+MESSAGES = st.recursive(
     st.fixed_dictionaries({}, optional={
         "a": st.integers(1, 2**31 - 1), "b": LONGS.filter(bool), "c": NATURALS.filter(bool), "d": LONGS.filter(bool),
         "e": NATURALS.filter(bool), "f": DOUBLES.filter(bool), "g": FLOATS.filter(bool), "h": st.just(True),
@@ -120,7 +119,7 @@ MESSAGES: st.SearchStrategy[dict[str, Any]] = st.recursive(
 
 
 @given(messages=st.lists(MESSAGES, min_size=1, max_size=4))
-def test_random_protobuf_is_the_same_bytes_again(messages: list[dict[str, Any]]) -> None:
+def test_random_protobuf_is_the_same_bytes_again(messages):
     """Without maps, whose order is open, and unknown fields the library writes one form, with one NaN."""
     message_factory = pytest.importorskip("google.protobuf.message_factory")
     schemas = one_schema(SCALARS, PROTOBUF)
@@ -134,7 +133,7 @@ def test_random_protobuf_is_the_same_bytes_again(messages: list[dict[str, Any]])
     assert again == [(row.key, row.value) for row in rows]
 
 
-def test_what_is_shown_of_any_depth_is_appended() -> None:
+def test_what_is_shown_of_any_depth_is_appended():
     node = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}
     for schemas, deepest in (
         (one_schema(json.dumps(node)), b"\2" * 499 + b"\0"),

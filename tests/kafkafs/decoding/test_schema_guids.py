@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -23,15 +22,15 @@ SCHEMAS = [Schema(70, AVRO, '"long"'), Schema(71, JSON, "{}"), Schema(72, PROTOB
 class WithGuids(SchemaTable):
     """SCHEMAS by the first GUIDS."""
 
-    def by_guid(self, guid: bytes) -> Schema | None:
+    def by_guid(self, guid):
         return dict(zip(GUIDS, SCHEMAS, strict=False)).get(guid)
 
 
-def header(which: int, side: str = "value", indexes: bytes = b"") -> tuple[bytes, bytes]:
+def header(which, side="value", indexes=b""):
     return f"__{side}_schema_id".encode(), b"\1" + GUIDS[which] + indexes
 
 
-def shown(rows: list[Row]) -> list[dict[str, Any]]:
+def shown(rows):
     form, block = DecodedJsonl(TP, WithGuids(*SCHEMAS)), block_of(rows)
     sizes = np.empty(len(rows), np.int64)
     form.measure(block, sizes)
@@ -40,7 +39,7 @@ def shown(rows: list[Row]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.tobytes().splitlines()]
 
 
-def test_every_kind_of_schema() -> None:
+def test_every_kind_of_schema():
     rows = [
         Row(value=b"\x08", headers=(header(0),)),
         Row(value=b'{"a": 1}', headers=((b"other", b"x"), header(1), (b"more", None))),
@@ -67,7 +66,7 @@ def test_every_kind_of_schema() -> None:
     assert "error" in shown(rows)[-1]
 
 
-def test_what_cannot_be_decoded() -> None:
+def test_what_cannot_be_decoded():
     unknown, damaged, null = shown(
         [
             Row(value=b"\x08", headers=(header(3),)),
@@ -94,14 +93,14 @@ def test_what_cannot_be_decoded() -> None:
         (b"__key_schema_id", b"\1" + GUIDS[0]),
     ],
 )
-def test_headers_that_are_none_of_these(other: tuple[bytes, bytes | None]) -> None:
+def test_headers_that_are_none_of_these(other):
     (line,) = shown([Row(value=b"\x08", headers=(other,))])
     assert (line["value"], line["valueSchema"]) == ("\x08", None)
     assert "error" not in line
 
 
 @pytest.mark.parametrize("count", [5, 50, 2**40, 2**63 - 1])
-def test_headers_that_do_not_parse(count: int) -> None:
+def test_headers_that_do_not_parse(count):
     block = block_of([Row(value=b"\x08", headers=(header(0),))])
     block.columns[RecordColumn.HEADERS_COUNT, 0] = count
     with pytest.raises(ValueError, match="outside its buffer"):

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl
 from kafkafs.formats import by_name, program
 from kafkafs.formats.long_record import LongRecord
-from kafkafs.formats.program import Format
 from kafkafs.formats.text import BadTemplate
 from kafkafs.schemas.registry import Registry
 from storage.format.block import RecordColumn
@@ -39,14 +38,14 @@ Line = Callable[[Row], bytes]
 
 
 @pytest.fixture(params=["built", "plain"])
-def any_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def any_kernel(request, monkeypatch):
     """The kernel as it is installed, and its source run as Python."""
     if request.param == "plain":
         monkeypatch.setattr(program, "render_kernel", uncompiled("kafkafs.formats.render_kernel"))
     return str(request.param)
 
 
-def check(form: Format, line: Line, chosen: list[Row]) -> None:
+def check(form, line, chosen):
     block = block_of(chosen)
     lines = [line(row) for row in chosen]
     expected = b"".join(lines)
@@ -74,20 +73,20 @@ def check(form: Format, line: Line, chosen: list[Row]) -> None:
 @example(chosen=[Row(value=b"\x1f" * 50 + b"\xff")])  # longer escaped than in base64
 @example(chosen=[Row(key=b"", value=None, headers=((b"", None), (b"\xff", b"")), type=1)])
 @example(chosen=[Row(-(2**63), 2**63 - 1, b'"' * 33, b"\\" * 31)])
-def test_lines(name: str, line: Line, chosen: list[Row]) -> None:
+def test_lines(name, line, chosen):
     check(by_name(name, TP), line, chosen)
 
 
 @pytest.mark.parametrize(("name", "line"), FORMATS)
 @given(chosen=st.lists(rows, max_size=2))
-def test_lines_uncompiled(name: str, line: Line, chosen: list[Row]) -> None:
+def test_lines_uncompiled(name, line, chosen):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(program, "render_kernel", uncompiled("kafkafs.formats.render_kernel"))
         check(by_name(name, TP), line, chosen)
 
 
 @pytest.mark.parametrize(("name", "line"), FORMATS)
-def test_every_size_of_the_output(any_kernel: str, name: str, line: Line) -> None:
+def test_every_size_of_the_output(any_kernel, name, line):
     """Whole records, as many as fit, and never a byte beyond."""
     chosen = [
         Row(5, 1763683200000, b"k", b"plain " * 9, ((b"h", b"x"),)),
@@ -123,12 +122,12 @@ b"\x80", b"\xbf", b"\xc0\x80", b"\xc1\xbf", b"\xc2", b"\xc2\x41", b"\xe0\x80\x80
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("around", [b"", b"abcdefg", b"0123456789012345678901234567890123456789"])
-def test_utf8_at_its_edges(any_kernel: str, data: bytes, around: bytes) -> None:
+def test_utf8_at_its_edges(any_kernel, data, around):
     for value in (data, around + data, data + around, around + data + around):
         check(by_name("jsonl", TP), json_line, [Row(value=value)])
 
 
-def test_every_short_byte_string_in_json(any_kernel: str) -> None:
+def test_every_short_byte_string_in_json(any_kernel):
     check(by_name("jsonl", TP), json_line, [Row(value=bytes([byte])) for byte in range(256)])
     if any_kernel == "built":
         pairs = [Row(value=bytes([first, second])) for first in range(256) for second in range(256)]
@@ -150,7 +149,7 @@ def test_every_short_byte_string_in_json(any_kernel: str) -> None:
         (RecordColumn.BATCH, -1),
     ],
 )
-def test_columns_outside_of_their_buffer(any_kernel: str, column: RecordColumn, value: int) -> None:
+def test_columns_outside_of_their_buffer(any_kernel, column, value):
     """Never read: an error instead, whatever comes first."""
     block = block_of([Row(1, 2, b"key", b"value", ((b"h", b"x"),)), Row(1, 2, b"key", b"value", ((b"h", b"x"),))])
     block.columns[column, 1] = value
@@ -165,7 +164,7 @@ def test_columns_outside_of_their_buffer(any_kernel: str, column: RecordColumn, 
 
 
 @pytest.mark.parametrize("tail", [b"\x80", b"\x80\x80\x80\x80\x80\x01", b"\xfe\xff\xff\xff\x0f", b"\x02", b"\x04a"])
-def test_headers_that_do_not_parse(any_kernel: str, tail: bytes) -> None:
+def test_headers_that_do_not_parse(any_kernel, tail):
     block = block_of([Row(value=tail)])
     block.columns[RecordColumn.HEADERS_START] = 0
     block.columns[RecordColumn.HEADERS_COUNT] = 1
@@ -174,7 +173,7 @@ def test_headers_that_do_not_parse(any_kernel: str, tail: bytes) -> None:
             by_name(name, TP).measure(block, np.zeros(1, np.int64))
 
 
-def test_a_selection_of_rows() -> None:
+def test_a_selection_of_rows():
     """Columns that are views of larger ones have gaps between them."""
     chosen = [Row(i, i, b"k%d" % i, b"value %d" % i, ((b"h", b"%d" % i),)) for i in range(10)]
     block = block_of(chosen)
@@ -186,7 +185,7 @@ def test_a_selection_of_rows() -> None:
     assert bytes(out[:end]) == b"".join(json_line(chosen[i]) for i in (1, 5, 6))
 
 
-def test_bad_arguments() -> None:
+def test_bad_arguments():
     block = block_of([Row()])
     form = by_name("jsonl", TP)
     with pytest.raises(ValueError, match="sizes"):
@@ -211,7 +210,7 @@ def test_bad_arguments() -> None:
         ("\\%%", b"\\%"),
     ],
 )
-def test_templates(text: str, expected: bytes) -> None:
+def test_templates(text, expected):
     out = memoryview(bytearray(100))
     form = by_name(text, TP)
     end = form.render(block_of([Row(value=b"v")]), out)
@@ -220,7 +219,7 @@ def test_templates(text: str, expected: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", ["%", "%x", "%s%", "% s", "text", "json", "", "TXT", "%\n"])
-def test_bad_templates(text: str) -> None:
+def test_bad_templates(text):
     with pytest.raises(BadTemplate):
         by_name(text, TP)
 
@@ -230,7 +229,7 @@ def test_bad_templates(text: str) -> None:
 
 CHUNK = 48 << 10
 RANDOM = random.Random(19)
-VALUES: dict[str, bytes | None] = {
+VALUES = {
     "null": None,
     "empty": b"",
     "plain": b"a" * (3 * CHUNK + 1),
@@ -244,7 +243,7 @@ VALUES: dict[str, bytes | None] = {
     "binary, thirds": RANDOM.randbytes(3 * CHUNK),
 }
 # Many small ones, nulls among them, large ones next to each other, and one that fills a chunk with what precedes it.
-HEADERS: list[tuple[bytes, bytes | None]] = [
+HEADERS = [
     *[(b"h%d" % i, (b"\1\xff", None, b"", b'"')[i % 4]) for i in range(CHUNK // 4)],
     (b"\xff" * 2 * CHUNK, None),
     (b"name", VALUES["cut off"]),
@@ -255,7 +254,7 @@ HEADERS: list[tuple[bytes, bytes | None]] = [
 
 @pytest.mark.parametrize("form", ["jsonl", "txt", r"%o %T %k %K %s %S %R %h\n", "decoded"])
 @pytest.mark.parametrize("name", VALUES)
-def test_parts_equal_the_whole(name: str, form: str) -> None:
+def test_parts_equal_the_whole(name, form):
     headers = ((b"one", b"1"), (b"none", None), (b"large", VALUES["escapes"]), *HEADERS)
     block = block_of([Row(7, 1_763_700_000_000, VALUES["at a cut"], VALUES[name], headers)])
     tp = TopicPartition("t", 3)
@@ -277,7 +276,7 @@ def test_parts_equal_the_whole(name: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["jsonl", "%h"])
-def test_no_part_is_much_larger_than_a_chunk(form: str) -> None:
+def test_no_part_is_much_larger_than_a_chunk(form):
     headers = ((b"large", b"\1" * 9 * CHUNK), *[(b"", None) for _ in range(3 * CHUNK)])
     block = block_of([Row(7, 1_763_700_000_000, None, None, headers)])
     record = LongRecord(by_name(form, TopicPartition("t", 3)), block)

@@ -6,12 +6,11 @@ import errno
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from kafkafs.mounting import operations
-from kafkafs.reading.handle import BytesHandle, Handle
-from kafkafs.tree.node import Attributes, Directory, Entry, File, NodeKind, View
+from kafkafs.reading.handle import BytesHandle
+from kafkafs.tree.node import Attributes, Directory, Entry, File, NodeKind
 from kafkafs.tree.paths import MAX_NAME_BYTES, NameTooLong, NoSuchPath
 from storage import errors
 
@@ -22,7 +21,7 @@ CONTENT = bytes(range(256)) * 2048  # half a MiB
 class MemoryHandle(BytesHandle):
     """With the page cache or without."""
 
-    def __init__(self, content: bytes, *, direct_io: bool, keep_cache: bool) -> None:
+    def __init__(self, content, *, direct_io, keep_cache):
         super().__init__(content)
         self.direct_io = direct_io
         self.keep_cache = keep_cache
@@ -31,46 +30,46 @@ class MemoryHandle(BytesHandle):
 class MemoryFile(File):
     """A file with a fixed content."""
 
-    def __init__(self, content: bytes = CONTENT, *, direct_io: bool = True, keep_cache: bool = False) -> None:
+    def __init__(self, content=CONTENT, *, direct_io=True, keep_cache=False):
         self.content = content
         self._direct_io = direct_io
         self._keep_cache = keep_cache
 
-    def attributes(self) -> Attributes:
+    def attributes(self):
         return Attributes(NodeKind.FILE, len(self.content), MTIME_NS, 0o444)
 
-    def open(self) -> Handle:
+    def open(self):
         return MemoryHandle(self.content, direct_io=self._direct_io, keep_cache=self._keep_cache)
 
 
 class Failing(MemoryFile):
     """Opens, but cannot be read."""
 
-    def __init__(self, make: Callable[[], BaseException]) -> None:
+    def __init__(self, make):
         super().__init__(b"x" * 100)
         self._make = make
 
-    def open(self) -> Handle:
+    def open(self):
         return self
 
     size = 100
     direct_io = True
     keep_cache = False
 
-    def read(self, offset: int, size: int) -> bytes:
+    def read(self, offset, size):
         raise self._make()
 
-    def read_into(self, address: int, offset: int, size: int) -> int:
+    def read_into(self, address, offset, size):
         raise self._make()
 
-    def close(self) -> None:
+    def close(self):
         pass
 
 
 class Disconnecting(MemoryFile):
     """Once opened, whoever reads from /dev/fuse reads from /dev/null."""
 
-    def open(self) -> Handle:
+    def open(self):
         with Path(os.devnull).open("rb") as nothing:
             for fd in Path("/proc/self/fd").iterdir():
                 if fd.is_symlink() and str(fd.readlink()) == "/dev/fuse":
@@ -81,17 +80,17 @@ class Disconnecting(MemoryFile):
 class MemoryDirectory(Directory):
     """A directory of views."""
 
-    def __init__(self, views: Mapping[str, View]) -> None:
+    def __init__(self, views):
         self.views = views
 
-    def attributes(self) -> Attributes:
+    def attributes(self):
         return Attributes(NodeKind.DIRECTORY, 0, MTIME_NS, 0o555, 2)
 
-    def list(self) -> Iterable[Entry]:
+    def list(self):
         return [Entry(name, view.attributes().kind) for name, view in self.views.items()]
 
 
-FAILURES: dict[str, tuple[Callable[[], BaseException], int]] = {
+FAILURES = {
     "out-of-range": (lambda: errors.OffsetOutOfRange("no such offset", offset=7), errno.ERANGE),
     "gone": (lambda: errors.SegmentGone("segment is gone"), errno.ERANGE),
     "corrupt": (
@@ -112,7 +111,7 @@ FAILURES: dict[str, tuple[Callable[[], BaseException], int]] = {
 class FakeTree:
     """The whole tree."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.root = MemoryDirectory(
             {
                 "direct": MemoryFile(),
@@ -129,8 +128,8 @@ class FakeTree:
         )
         self.stopped = threading.Event()
 
-    def lookup(self, path: str) -> View:
-        view: View = self.root
+    def lookup(self, path):
+        view = self.root
         for name in filter(None, path.split("/")):
             if not isinstance(view, MemoryDirectory):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -144,7 +143,7 @@ class FakeTree:
         return view
 
 
-def main(mountpoint: str) -> None:
+def main(mountpoint):
     """Serves until unmounted; ends with exit code 1 if libfuse's is not 0."""
     tree = FakeTree()
     serving = operations.Serving(Path(mountpoint), Path("/"), os.getuid(), os.getgid(), {"ro": True, "fsname": "fake"})

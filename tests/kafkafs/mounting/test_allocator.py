@@ -44,7 +44,7 @@ print(resident() - before)
 """
 
 
-def is_glibc() -> bool:
+def is_glibc():
     try:
         return bool(ctypes.CDLL(None).gnu_get_libc_version)
     except AttributeError:
@@ -53,13 +53,13 @@ def is_glibc() -> bool:
 
 @pytest.mark.skipif(not is_glibc(), reason="the C library is not glibc")
 @pytest.mark.parametrize(("settings", "kept"), [("set", False), ("default", True)])
-def test_large_blocks_that_are_freed_go_back(settings: str, kept: bool) -> None:
+def test_large_blocks_that_are_freed_go_back(settings, kept):
     result = subprocess.run([sys.executable, "-c", BLOCKS, settings], capture_output=True, text=True, check=True)
     assert (int(result.stdout) > 32 * MIB) is kept
 
 
 @requires_fuse
-def test_a_mount_with_many_readers_stays_small(tmp_path: Path) -> None:
+def test_a_mount_with_many_readers_stays_small(tmp_path):
     live = LiveLog(tmp_path / "log")
     for _ in range(4):
         live.write(150_000, size=100, batch=500)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +17,12 @@ from tests.support.waiting import wait_for
 pytestmark = [requires_fuse, pytest.mark.timeout(120)]
 
 
-def test_positions_stay_and_each_message_is_printed_once(tmp_path: Path) -> None:
+def test_positions_stay_and_each_message_is_printed_once(tmp_path):
     owned = opened(tmp_path / "log")
     log = owned.log(TP)
-    sent: list[bytes] = []
+    sent = []
 
-    def append(count: int) -> None:
+    def append(count):
         for _ in range(count):
             sent.append(b"%05d " % len(sent) + b"x" * 60)
             put(log, updates([(b"k%d" % (len(sent) % 7), sent[-1])]))

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -40,7 +39,7 @@ except MountError as error:
 """
 
 
-def run(work: str) -> subprocess.CompletedProcess[str]:
+def run(work):
     """`work` as the body of the function that the child runs; exit code and output of the parent."""
     program = PROGRAM.format(work=textwrap.indent(textwrap.dedent(work), "    "))
     return subprocess.run(
@@ -48,7 +47,7 @@ def run(work: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_child_goes_on_by_itself(tmp_path: Path) -> None:
+def test_the_child_goes_on_by_itself(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     result = run(
@@ -63,7 +62,7 @@ def test_the_child_goes_on_by_itself(tmp_path: Path) -> None:
     assert pipe.read_text().split() == ["True", "/", "/dev/null", "/dev/null", "/dev/null"]
 
 
-def test_descriptors_are_not_inherited() -> None:
+def test_descriptors_are_not_inherited():
     result = run(
         """
         left = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2
@@ -75,12 +74,12 @@ def test_descriptors_are_not_inherited() -> None:
 
 
 @pytest.mark.parametrize("code", [2, 3, 4])
-def test_its_error_is_the_parents(code: int) -> None:
+def test_its_error_is_the_parents(code):
     result = run(f"raise MountError('größer\\nzwei', {code})")
     assert (result.stdout, result.returncode) == ("größer\nzwei\n", code)
 
 
-def test_a_bug_is_told_with_its_traceback() -> None:
+def test_a_bug_is_told_with_its_traceback():
     result = run("1 / 0")
     assert result.returncode == 4
     assert result.stdout.startswith("Traceback")
@@ -88,13 +87,13 @@ def test_a_bug_is_told_with_its_traceback() -> None:
 
 
 @pytest.mark.parametrize("end", ["sys.exit(0)", "raise KeyboardInterrupt"])
-def test_nothing_of_the_parents_runs_in_the_child(end: str) -> None:
+def test_nothing_of_the_parents_runs_in_the_child(end):
     result = run(end)
     assert result.returncode == 4
     assert "ready" not in result.stdout.splitlines()
 
 
-def test_a_child_that_dies() -> None:
+def test_a_child_that_dies():
     result = run("os.kill(os.getpid(), signal.SIGKILL)")
     assert (result.stdout, result.returncode) == (
         "the process that should serve ended by signal 9 before it was ready\n",
@@ -104,7 +103,7 @@ def test_a_child_that_dies() -> None:
     assert "exit code 7" in result.stdout
 
 
-def test_what_it_says_and_how_far_it_is_is_shown() -> None:
+def test_what_it_says_and_how_far_it_is_is_shown():
     result = run(
         """
         listener.progress.begin("recovery", 70)
@@ -135,7 +134,7 @@ with mountpoint.left_behind():
 """
 
 
-def heard_after(order: bytes | None) -> str | None:
+def heard_after(order):
     """The last word of a process that ends well (b""), with an error (its text), or is killed (None)."""
     with subprocess.Popen(
         [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -150,16 +149,16 @@ def heard_after(order: bytes | None) -> str | None:
 
 
 @pytest.mark.parametrize(("order", "word"), [(b"", ""), ("kaputt: ü".encode(), "kaputt: ü"), (None, None)])
-def test_how_it_ended(order: bytes | None, word: str | None) -> None:
+def test_how_it_ended(order, word):
     assert heard_after(order) == word
 
 
-def test_a_long_message_is_cut() -> None:
+def test_a_long_message_is_cut():
     word = heard_after(b"x" * 100_000)
     assert word == "x" * (64 << 10)
 
 
-def test_a_process_that_leaves_no_word_behind() -> None:
+def test_a_process_that_leaves_no_word_behind():
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other, listening(other.pid) as said:
         other.communicate()
         assert said() == ""

@@ -6,13 +6,11 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from storage.format.block import Record
-from tests.support.builders import ROLL, START_MS, Batch, BuiltBatch, BuiltLogDir, build_log_dir
+from tests.support.builders import ROLL, START_MS, Batch, build_log_dir
 from tests.support.damaged_bytes import flip, overwrite
 from tests.support.mounted_logs import jsonl, txt
 from tests.support.mounts import mounted, requires_fuse
@@ -28,28 +26,28 @@ HOUR_MS = 3_600_000
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def _batch(number: int) -> Batch:
+def _batch(number):
     """A batch an hour."""
     start = START_MS + number * HOUR_MS
     return Batch([Record(b"k", b"%d %d " % (number, row) + b"v" * 50, (), start + row) for row in range(PER_BATCH)])
 
 
-def _build(path: Path) -> BuiltLogDir:
+def _build(path):
     items = [*(_batch(number) for number in range(BATCHES)), ROLL, _batch(BATCHES)]
     return build_log_dir(path, {"t": [items]})
 
 
-def _flip(built: BuiltLogDir, batch: BuiltBatch) -> None:
+def _flip(built, batch):
     flip(built["t", 0].log(0), batch.position + 200)
 
 
-def _zero(built: BuiltLogDir, batch: BuiltBatch) -> None:
+def _zero(built, batch):
     """As a lost block of a disk: no batch begins there, the next index entry tells where it goes on."""
     overwrite(built["t", 0].log(0), batch.position, bytes(batch.size))
 
 
 @pytest.fixture(params=["known", "met"])
-def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, BuiltLogDir]]:
+def damaged(request, tmp_path):
     """A mounted partition with a damaged batch: `known` when a file is opened first, or only `met` when it is read."""
     built = _build(tmp_path / "logs")
     if request.param == "known":
@@ -94,7 +92,7 @@ TOOLS = {
 _COPIES = ("cat", "dd", "dd bs=1M", "grep", "head", "python read", "python lines")
 
 
-def _run(tool: str, path: Path, to: Path) -> tuple[int, bytes]:
+def _run(tool, path, to):
     """Exit code of a tool, and what it made of the file."""
     command = [*TOOLS[tool], f"if={path}" if tool.startswith("dd") else str(path)]
     if tool == "cp":
@@ -105,7 +103,7 @@ def _run(tool: str, path: Path, to: Path) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_tool_fails(damaged: tuple[Path, BuiltLogDir], tmp_path: Path, name: str) -> None:
+def test_every_tool_fails(damaged, tmp_path, name):
     """A range of sealed segments goes through the page cache, where less than was asked for means the end of the file:
     every tool would print half of it and say that all is well."""
     partition, built = damaged
@@ -131,7 +129,7 @@ def test_every_tool_fails(damaged: tuple[Path, BuiltLogDir], tmp_path: Path, nam
         assert os.fstat(file.fileno()).st_size == len(content)
 
 
-def test_known_damage_costs_no_byte_beside_it(tmp_path: Path) -> None:
+def test_known_damage_costs_no_byte_beside_it(tmp_path):
     """Without the page cache reads end just before the damage, and begin just behind it."""
     built = _build(tmp_path / "logs")
     _flip(built, built["t", 0].batches[BAD])
@@ -145,7 +143,7 @@ def test_known_damage_costs_no_byte_beside_it(tmp_path: Path) -> None:
             assert file.read() == txt(records[(BAD + 1) * PER_BATCH : SEALED])
 
 
-def test_a_log_that_was_cut_short(tmp_path: Path) -> None:
+def test_a_log_that_was_cut_short(tmp_path):
     """`.log` ranges and the real files are bytes, served through the page cache: a file that another process cuts must
     not seem to end there with all of it read."""
     built = _build(tmp_path / "logs")
@@ -161,7 +159,7 @@ def test_a_log_that_was_cut_short(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["messages.txt", f"offsets/0-{SEALED - 1}.txt", f"time/{START_MS}--.txt"])
 @pytest.mark.parametrize("harm", [_zero, _flip])
-def test_what_was_repaired_is_read_although_another_handle_is_open(tmp_path: Path, name: str, harm: object) -> None:
+def test_what_was_repaired_is_read_although_another_handle_is_open(tmp_path, name, harm):
     """A forgotten reader; or the handle of a reader whose close(2) has returned, which the kernel tells us of later."""
     assert callable(harm)
     built = _build(tmp_path / "logs")
@@ -185,7 +183,7 @@ def test_what_was_repaired_is_read_although_another_handle_is_open(tmp_path: Pat
             assert held.read(100) == expected[100:200]
 
 
-def test_a_repaired_log_view_is_not_what_the_page_cache_has(tmp_path: Path) -> None:
+def test_a_repaired_log_view_is_not_what_the_page_cache_has(tmp_path):
     built = _build(tmp_path / "logs")
     log = built["t", 0].log(0)
     intact, status = log.read_bytes(), log.stat()
@@ -211,7 +209,7 @@ def test_a_repaired_log_view_is_not_what_the_page_cache_has(tmp_path: Path) -> N
         ("partition.metadata", "t/@config"),
     ],
 )
-def test_a_fifo_stops_nothing_else(tmp_path: Path, name: str, needing: str) -> None:
+def test_a_fifo_stops_nothing_else(tmp_path, name, needing):
     """Who opens one waits for a writer. The file that needs it fails with EINVAL."""
     built = build_log_dir(tmp_path / "log", {"t": [[b"one"]], "u": [[b"two"]]})
     place = built["t", 0].path / name

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.support.builders import build_log_dir
 from tests.support.commands import output_of
 from tests.support.fixtures import FIXTURES, requires_fixtures
-from tests.support.mounts import Mounted, mounted, requires_fuse, run_kafkafs
+from tests.support.mounts import mounted, requires_fuse, run_kafkafs
 from tests.support.schema_logs import avro_string, framed, schema_record
 
 pytestmark = requires_fuse
@@ -21,13 +19,13 @@ LOG = FIXTURES / "schemas" / "log"
 
 
 @pytest.fixture(scope="module")
-def fixture_mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+def fixture_mount(tmp_path_factory):
     with mounted(LOG, tmp_path_factory.mktemp("decoded") / "mnt") as mount:
         yield mount
 
 
 @requires_fixtures
-def test_schemas(fixture_mount: Mounted) -> None:
+def test_schemas(fixture_mount):
     schemas = fixture_mount.path / "@schemas"
     assert (fixture_mount.path / "plain" / "0" / "messages.decoded.jsonl").exists()
     (path,) = (schemas / "ids").glob("4.*")
@@ -42,7 +40,7 @@ def test_schemas(fixture_mount: Mounted) -> None:
     assert output_of("schemas", schemas).splitlines()[1].split()[:2] == [b"1", b"AVRO"]
 
 
-def test_schemas_of_another_place(tmp_path: Path) -> None:
+def test_schemas_of_another_place(tmp_path):
     log, other = tmp_path / "log", tmp_path / "other"
     build_log_dir(log, {"t": [[framed(1, avro_string("a"))]]})
     build_log_dir(other, {"_schemas": [[schema_record("t-value", 1, 1)]]})

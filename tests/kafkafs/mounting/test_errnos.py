@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable
 
 import pytest
 
@@ -14,7 +13,7 @@ from storage import errors
 
 
 @pytest.fixture(autouse=True)
-def nothing_reported_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_reported_yet(monkeypatch):
     monkeypatch.setattr(errnos, "data_errors", errnos.DataErrors())
 
 
@@ -48,12 +47,12 @@ CASES = {
 
 
 @pytest.mark.parametrize(("error", "number"), CASES.values(), ids=CASES)
-def test_errno_of(error: Exception, number: int) -> None:
+def test_errno_of(error, number):
     assert errnos.errno_of(error) == number
     assert errnos.answer(_raising(error)) == -number
 
 
-def test_every_storage_error_has_an_errno() -> None:
+def test_every_storage_error_has_an_errno():
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.StorageError)]
     assert len(kinds) > 10
     assert [kind for kind in kinds if kind is not errors.StorageError and errnos.errno_of(kind("x")) is None] == []
@@ -61,17 +60,17 @@ def test_every_storage_error_has_an_errno() -> None:
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), SystemExit(1), KeyboardInterrupt(), OSError("no number"),
                                    OSError(-5, "negative"), MemoryError(), RecursionError()], ids=repr)  # fmt: skip
-def test_bugs_are_logged_with_their_traceback(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+def test_bugs_are_logged_with_their_traceback(error, caplog):
     assert errnos.answer(_raising(error)) == -errno.EIO
     assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [error]
 
 
-def test_results_pass() -> None:
+def test_results_pass():
     assert errnos.answer(lambda: None) == 0
     assert errnos.answer(lambda a, b: a + b, 3, 4) == 7
 
 
-def test_damage_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_is_one_line(caplog):
     error = errors.CorruptBatch("bad\nCRC", path="/d/t-0/0.log", position=4096, offset=77, expected="0x1", found="0x2")
     errnos.answer(_raising(error))
     assert [record.getMessage() for record in caplog.records] == [
@@ -79,13 +78,13 @@ def test_damage_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_plain_noes_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_plain_noes_are_not_logged(caplog):
     for error in (NoSuchPath("/x"), errors.OffsetOutOfRange("x"), errors.ReadOnlyLogDir("x")):
         errnos.answer(_raising(error))
     assert not caplog.records
 
 
-def test_many_errors_are_counted_but_not_all_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_many_errors_are_counted_but_not_all_logged(caplog):
     seconds = [0.0]
     reported = errnos.DataErrors(now=lambda: seconds[0])
     for number in range(1000):
@@ -98,8 +97,8 @@ def test_many_errors_are_counted_but_not_all_logged(caplog: pytest.LogCaptureFix
     assert all(record.levelno == logging.ERROR for record in caplog.records)
 
 
-def _raising(error: BaseException) -> Callable[[], None]:
-    def read() -> None:
+def _raising(error):
+    def read():
         raise error
 
     return read

@@ -6,22 +6,20 @@ import errno
 import json
 import os
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.builders import ROLL, Batch, BuiltLogDir, Partition, build_log_dir, many
+from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
 from tests.support.damaged_bytes import flip
 from tests.support.mounted_logs import txt
-from tests.support.mounts import Mounted, mounted, requires_fuse, status_when
+from tests.support.mounts import mounted, requires_fuse, status_when
 from tests.support.serving_processes import fails_with, killed_after, watched
 
 pytestmark = requires_fuse
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
+def built(tmp_path_factory):
     """`t`: offsets 100 to 399, the log start is 150. `crc`, `magic`: three segments, the first has a damaged batch."""
     three = [Batch(many(20)), Batch(many(20)), Batch(many(20)), ROLL, Batch(many(20)), ROLL, Batch(many(20))]
     built = build_log_dir(
@@ -38,13 +36,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
 
 
 @pytest.fixture(scope="module")
-def mount(built: BuiltLogDir) -> Iterator[Mounted]:
+def mount(built):
     with watched(built.path, built.path.with_name("mnt")) as mounted:
         yield mounted
 
 
 @pytest.fixture
-def mnt(mount: Mounted) -> Path:
+def mnt(mount):
     return mount.path
 
 
@@ -54,13 +52,13 @@ def mnt(mount: Mounted) -> Path:
      "offsets/0-99.log", "offsets/0-149.jsonl", "offsets/401.txt", "offsets/401-.txt", "offsets/401-500.txt",
      "offsets/500+1.txt", "offsets/9223372036854775807.txt"],
 )  # fmt: skip
-def test_out_of_range(mnt: Path, name: str) -> None:
+def test_out_of_range(mnt, name):
     with fails_with(errno.ERANGE):
         (mnt / "t/0" / name).read_bytes()
 
 
 @pytest.mark.parametrize(("topic", "number"), [("crc", errno.EIO), ("magic", errno.EPROTO)])
-def test_damage(mnt: Path, mount: Mounted, built: BuiltLogDir, topic: str, number: int) -> None:
+def test_damage(mnt, mount, built, topic, number):
     """The damaged batch fails where it would stand; all before and behind it is read; the log names it."""
     records = built[topic, 0].records
     partition = mnt / topic / "0"
@@ -87,7 +85,7 @@ def test_damage(mnt: Path, mount: Mounted, built: BuiltLogDir, topic: str, numbe
     assert status["errors"]["bugs"] == 0
 
 
-def test_a_partition_that_vanishes(tmp_path: Path) -> None:
+def test_a_partition_that_vanishes(tmp_path):
     built = build_log_dir(tmp_path / "logs", {"t": [[b"one"]], "u": [[b"two"]]})
     with watched(built.path, tmp_path / "mnt") as mount, (mount.path / "t/0/messages.txt").open("rb") as file:
         (built.path / "t-0").rename(tmp_path / "gone")
@@ -99,7 +97,7 @@ def test_a_partition_that_vanishes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [False, True])
-def test_a_log_directory_that_is_gone(tmp_path: Path, write: bool) -> None:
+def test_a_log_directory_that_is_gone(tmp_path, write):
     """The disk has failed or was unmounted: what tells that goes on, and nothing else does."""
     built = build_log_dir(tmp_path / "logs", {"t": [[b"one"]]})
     with mounted(built.path, tmp_path / "mnt", write=write) as mount, killed_after(mount.process):

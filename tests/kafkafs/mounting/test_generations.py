@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from storage.files import names, partition_metadata
 from storage.format.block import Record
 from tests.support.builders import AUTOMATIC, ROLL, Batch, BuiltPartition, Partition, build_log_dir
 from tests.support.mounted_logs import txt
-from tests.support.mounts import Mounted, mounted, requires_fuse
+from tests.support.mounts import mounted, requires_fuse
 from tests.support.serving_processes import fails_with, watched
 from tests.support.waiting import wait_for
 
@@ -29,31 +29,31 @@ CHUNK = 4096
 class Generations:
     """Topic `t`, made again and again with other messages of the same sizes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
         self.log_dir = path / "logs"
         self.partition = self.build(0)
         shutil.copytree(self.partition.path.parent, self.log_dir)
 
-    def build(self, number: int, messages: int = 3 * SEGMENT) -> BuiltPartition:
+    def build(self, number, messages=3 * SEGMENT):
         """Another generation, beside the log directory."""
-        items: list[Batch | object] = []
+        items = []
         for start in range(0, messages, 500):
             if start and start % SEGMENT == 0:
                 items.append(ROLL)
             values = [b"generation %d message %06d %s" % (number, n, b"x" * 900) for n in range(start, start + 500)]
             items.append(Batch([Record(None, value, (), AUTOMATIC) for value in values]))
         metadata = partition_metadata.encode(partition_metadata.random_id())
-        spec = Partition(items, extra={names.PARTITION_METADATA: metadata})  # type: ignore[arg-type]
+        spec = Partition(items, extra={names.PARTITION_METADATA: metadata})
         return build_log_dir(self.path / f"generation-{number}", {"t": [spec]})["t", 0]
 
-    def make_again(self, made: BuiltPartition) -> None:
+    def make_again(self, made):
         """Deletes the topic and makes it again with these messages."""
         shutil.rmtree(self.log_dir / "t-0")
         shutil.copytree(made.path, self.log_dir / "t-0", copy_function=shutil.copyfile)
         self.partition = made
 
-    def make_again_with_the_same_inodes(self, made: BuiltPartition) -> None:
+    def make_again_with_the_same_inodes(self, made):
         """As `make_again` on a file system that gives out the same inode numbers, and tells no time of birth."""
         target = self.log_dir / "t-0"
         wanted = {path.name for path in made.path.iterdir()}
@@ -72,7 +72,7 @@ class Generations:
         (self.log_dir / "x.tmp").unlink()
         self.partition = made
 
-    def expected(self, view: str) -> bytes:
+    def expected(self, view):
         records = self.partition.records
         if view.endswith(".log"):
             return self.partition.log(0).read_bytes()
@@ -89,18 +89,18 @@ Way = Callable[[Generations, BuiltPartition], None]
 
 
 @pytest.fixture
-def generations(tmp_path: Path) -> Generations:
+def generations(tmp_path):
     return Generations(tmp_path)
 
 
 @pytest.fixture
-def mount(generations: Generations) -> Iterator[Mounted]:
+def mount(generations):
     with watched(generations.log_dir, generations.path / "mnt") as mounted_:
         yield mounted_
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_topic_made_again_while_nobody_looks(mount: Mounted, generations: Generations, way: Way) -> None:
+def test_a_topic_made_again_while_nobody_looks(mount, generations, way):
     partition = mount.path / "t/0"
     for number in range(1, 5):
         for _ in range(2):  # so that the page cache may keep what it has
@@ -116,7 +116,7 @@ def test_a_topic_made_again_while_nobody_looks(mount: Mounted, generations: Gene
         way(generations, generations.build(number, SEGMENT * (3 + number % 2)))
 
 
-def read_on(fd: int, known: bytes) -> tuple[bytes, int | None]:
+def read_on(fd, known):
     """The rest of an open file, and the error that it ended with."""
     data = known
     while True:
@@ -132,9 +132,7 @@ def read_on(fd: int, known: bytes) -> tuple[bytes, int | None]:
 @pytest.mark.parametrize("messages", [SEGMENT, 4 * SEGMENT])
 @pytest.mark.parametrize("view", ["messages.txt", "offsets/0-1999.txt", "offsets/0-1999.log"])
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_reader_is_given_its_own_generation_or_an_error(
-    mount: Mounted, generations: Generations, way: Way, view: str, messages: int
-) -> None:
+def test_a_reader_is_given_its_own_generation_or_an_error(mount, generations, way, view, messages):
     path = mount.path / "t/0" / view
     own = path.read_bytes()
     fd = os.open(path, os.O_RDONLY)
@@ -161,9 +159,7 @@ def test_a_reader_is_given_its_own_generation_or_an_error(
 
 @pytest.mark.parametrize("view", ["offsets/0-1999.txt", "offsets/0-1999.log", f"segments/{0:020d}.log"])
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_no_smaller_size_is_shown_than_a_reader_through_the_page_cache_was_promised(
-    mount: Mounted, generations: Generations, way: Way, view: str
-) -> None:
+def test_no_smaller_size_is_shown_than_a_reader_through_the_page_cache_was_promised(mount, generations, way, view):
     """The kernel would end its reading there, as if all was well."""
     path = mount.path / "t/0" / view
     own = path.read_bytes()
@@ -187,7 +183,7 @@ def test_no_smaller_size_is_shown_than_a_reader_through_the_page_cache_was_promi
     assert path.stat().st_size == len(fresh)
 
 
-def _is_shown(path: Path) -> bool:
+def _is_shown(path):
     """False while the path may not be looked at."""
     try:
         path.stat()
@@ -198,7 +194,7 @@ def _is_shown(path: Path) -> bool:
     return True
 
 
-def test_a_topic_of_ours_removed_and_made_again(tmp_path: Path) -> None:
+def test_a_topic_of_ours_removed_and_made_again(tmp_path):
     with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", write=True) as mount:
         topic = mount.path / "t"
         view = topic / "0/messages.txt"

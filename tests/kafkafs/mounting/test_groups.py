@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import subprocess
-from pathlib import Path
 
 from storage.coordinators.groups import GroupOffsets
 from storage.log.log_dir import LogDir
@@ -19,14 +18,14 @@ from tests.support.serving_processes import fails_with, killed_after, watched
 pytestmark = requires_fuse
 
 
-def shell(command: str, where: Path) -> tuple[str, str]:
+def shell(command, where):
     """What a command of bash printed; its status must be 0 when nothing is on stderr."""
     done = subprocess.run(["bash", "-c", command], cwd=where, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode == 0) == (done.stderr == ""), done.stderr
     return done.stdout, done.stderr
 
 
-def test_a_directory_of_ours(tmp_path: Path) -> None:
+def test_a_directory_of_ours(tmp_path):
     logs = tmp_path / "logs"
     run_kafkafs("topics", "create", logs, "t", "--partitions", "8")
     run_kafkafs("groups", logs, "g", "--reset-to", "0", "--topic", "t")
@@ -52,7 +51,7 @@ def test_a_directory_of_ours(tmp_path: Path) -> None:
 
 
 @requires_fixtures
-def test_a_brokers_directory(tmp_path: Path) -> None:
+def test_a_brokers_directory(tmp_path):
     logs = tmp_path / "logs"
     copy_log_dir(FIXTURES / "groups" / "log", logs)
     with watched(logs, tmp_path / "ro") as mount:

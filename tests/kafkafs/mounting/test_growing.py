@@ -9,16 +9,14 @@ import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
-from tests.support.builders import ROLL, Batch, BuiltLogDir, Partition, build_log_dir, many
+from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
 from tests.support.mounted_logs import Appender, txt
-from tests.support.mounts import Mounted, requires_fuse
+from tests.support.mounts import requires_fuse
 from tests.support.serving_processes import watched
 from tests.support.waiting import wait_for
 
@@ -26,20 +24,20 @@ pytestmark = requires_fuse
 
 
 @pytest.fixture
-def built(tmp_path: Path) -> BuiltLogDir:
+def built(tmp_path):
     """Three segments of 200 messages each; the active one as a running broker has it."""
     items = [Batch(many(100)), Batch(many(100)), ROLL] * 2 + [Batch(many(100)), Batch(many(100))]
     return build_log_dir(tmp_path / "logs", {"t": [Partition(items, preallocated=True)]}, clean=False)
 
 
 @pytest.fixture
-def mount(built: BuiltLogDir) -> Iterator[Mounted]:
+def mount(built):
     with watched(built.path, built.path.with_name("mnt")) as mounted:
         yield mounted
 
 
 @pytest.fixture
-def appender(built: BuiltLogDir) -> Appender:
+def appender(built):
     partition = built["t", 0]
     return Appender(partition.log(-1), partition.log_end_offset)
 
@@ -47,22 +45,22 @@ def appender(built: BuiltLogDir) -> Appender:
 class Tail:
     """What a `tail -f` has printed: `lines` while it runs, `complaints` after it has ended."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process):
         self.process = process
-        self.lines: list[bytes] = []
+        self.lines = []
         self.complaints = b""
 
-    def read(self) -> None:
+    def read(self):
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line)
 
-    def wait_for(self, line: bytes) -> None:
+    def wait_for(self, line):
         wait_for(f"{line!r} after {self.lines[-3:]}", lambda: line + b"\n" in self.lines[-1000:])
 
 
 @contextmanager
-def tail(*arguments: str | Path) -> Iterator[Tail]:
+def tail(*arguments):
     """`tail` in the background, looking twenty times a second."""
     command = ["tail", "-s", "0.05", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -78,10 +76,10 @@ def tail(*arguments: str | Path) -> Iterator[Tail]:
             thread.join()
 
 
-def wait_until_at(process: subprocess.Popen[bytes], view: Path, position: int) -> None:
+def wait_until_at(process, view, position):
     """Until a process has the view open and has gone to this position: `tail -n 0` to its end."""
 
-    def is_there() -> bool:
+    def is_there():
         for number in os.listdir(f"/proc/{process.pid}/fd"):  # noqa: PTH208 - names, of what may go meanwhile
             try:
                 if os.readlink(f"/proc/{process.pid}/fd/{number}") == str(view):  # noqa: PTH115
@@ -93,12 +91,12 @@ def wait_until_at(process: subprocess.Popen[bytes], view: Path, position: int) -
     wait_for(f"it reads from {position} on", is_there)
 
 
-def handles(mount: Mounted) -> int:
+def handles(mount):
     """How many views are open."""
     return int(json.loads((mount.path / "@status.json").read_bytes())["views"]["handles"])
 
 
-def numbered(first: int, count: int) -> list[bytes]:
+def numbered(first, count):
     return [b"new-%d" % number for number in range(first, first + count)]
 
 
@@ -111,7 +109,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("flag", ["-f", "-F"])
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
-def test_tail_f_prints_each_new_message_once(mount: Mounted, appender: Appender, view: str, flag: str) -> None:
+def test_tail_f_prints_each_new_message_once(mount, appender, view, flag):
     with tail(flag, "-n", "2", mount.path / "t/0" / view) as running:
         running.wait_for(many(100)[-1].value or b"")
         for number in range(3):
@@ -121,14 +119,14 @@ def test_tail_f_prints_each_new_message_once(mount: Mounted, appender: Appender,
     assert running.complaints == b""
 
 
-def test_readers_see_an_exact_prefix_while_it_grows(mount: Mounted, built: BuiltLogDir, appender: Appender) -> None:
+def test_readers_see_an_exact_prefix_while_it_grows(mount, built, appender):
     view = mount.path / "t/0/messages.txt"
     content = txt(built["t", 0].records)
     done = threading.Event()
-    sizes: list[int] = []
-    reads: list[tuple[int, bytes]] = []
+    sizes = []
+    reads = []
 
-    def append() -> None:
+    def append():
         nonlocal content
         try:
             while len(sizes) < 300 or (len(reads) <= 10 and threading.main_thread().is_alive()):
@@ -157,7 +155,7 @@ def test_readers_see_an_exact_prefix_while_it_grows(mount: Mounted, built: Built
     assert view.read_bytes() == content
 
 
-def test_retention_under_a_reader(mount: Mounted, built: BuiltLogDir, appender: Appender) -> None:
+def test_retention_under_a_reader(mount, built, appender):
     """Positions stay while the file is open; what is gone is ERANGE, its space is free; then they begin anew."""
     view = mount.path / "t/0/messages.txt"
     partition = built["t", 0]
@@ -177,9 +175,7 @@ def test_retention_under_a_reader(mount: Mounted, built: BuiltLogDir, appender: 
     assert view.read_bytes() == content[third:] + b"new\n"
 
 
-def test_one_forgotten_tail_f_keeps_nobody_from_what_retention_has_left(
-    mount: Mounted, built: BuiltLogDir, appender: Appender, tmp_path: Path
-) -> None:
+def test_one_forgotten_tail_f_keeps_nobody_from_what_retention_has_left(mount, built, appender, tmp_path):
     """The file begins anew for who opens it, whatever he uses; tail goes on where it was."""
     view = mount.path / "t/0/messages.txt"
     partition = built["t", 0]
@@ -203,7 +199,7 @@ def test_one_forgotten_tail_f_keeps_nobody_from_what_retention_has_left(
     assert running.complaints == b""
 
 
-def _reads_of(view: Path, content: bytes, scratch: Path) -> dict[str, bytes]:
+def _reads_of(view, content, scratch):
     """Commands in which a process reads the file that it, or its parent, has opened; and what they must print."""
     lines = content.splitlines(keepends=True)
     size = b"%d\n" % len(content)
@@ -225,7 +221,7 @@ def _reads_of(view: Path, content: bytes, scratch: Path) -> dict[str, bytes]:
     }
 
 
-def test_tail_f_over_retention(mount: Mounted, built: BuiltLogDir, appender: Appender) -> None:
+def test_tail_f_over_retention(mount, built, appender):
     view = mount.path / "t/0/messages.txt"
     with tail("-f", "-n", "0", view) as running:
         wait_until_at(running.process, view, len(txt(built["t", 0].records)))
@@ -241,7 +237,7 @@ def test_tail_f_over_retention(mount: Mounted, built: BuiltLogDir, appender: App
     assert running.complaints == b""
 
 
-def _fails(file: BinaryIO, number: int) -> bool:
+def _fails(file, number):
     try:
         os.pread(file.fileno(), 100, 0)
     except OSError as error:
@@ -249,7 +245,7 @@ def _fails(file: BinaryIO, number: int) -> bool:
     return False
 
 
-def _remove(log: Path) -> None:
+def _remove(log):
     """As Kafka's retention: rename to .deleted, then unlink."""
     for path in sorted(log.parent.glob(f"{log.stem}.*")):
         path.rename(path.with_name(path.name + ".deleted"))

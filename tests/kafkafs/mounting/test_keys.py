@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +17,12 @@ KEYS = (b"", b"a/b", b"%", b".x", b"\xff", "größe".encode(), b"plain")
 NAMES = ("%", "a%2Fb", "%25", "%2Ex", "%FF", "größe", "plain")
 
 
-def expected(logs: list[LiveLog], key: bytes) -> bytes:
+def expected(logs, key):
     return b"".join(v + b"\n" for log in logs for o, _, v in log.messages if log.key_of(o) == key)
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> list[LiveLog]:
+def logs(tmp_path):
     made = [
         LiveLog(tmp_path / "log", key_of=lambda offset: KEYS[offset % len(KEYS)], partition=number)
         for number in range(2)
@@ -35,15 +34,15 @@ def logs(tmp_path: Path) -> list[LiveLog]:
     return made
 
 
-def cat(path: Path) -> bytes:
+def cat(path):
     return subprocess.run(["cat", path], capture_output=True, timeout=120, check=True).stdout
 
 
-def listed(directory: Path) -> list[str]:
+def listed(directory):
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_files(logs: list[LiveLog], tmp_path: Path) -> None:
+def test_files(logs, tmp_path):
     with mounted(tmp_path / "log", tmp_path / "mnt") as mount:
         topic = mount.path / "t"
         assert listed(topic / "keys") == listed(topic / "0" / "keys") == sorted(f"{name}.txt" for name in NAMES)

@@ -6,7 +6,6 @@ import errno
 import os
 import shlex
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +17,11 @@ from tests.support.serving_processes import fails_with
 pytestmark = [requires_fuse, pytest.mark.timeout(120)]
 
 
-def shell(command: str, directory: Path) -> bytes:
+def shell(command, directory):
     return subprocess.run(command, shell=True, cwd=directory, check=True, capture_output=True).stdout
 
 
-def test_tools_and_sizes(tmp_path: Path) -> None:
+def test_tools_and_sizes(tmp_path):
     partitions = [Partition([Batch(many(5_000, size=200, keys=keys))]) for keys in (3_000, 700)]
     build_log_dir(tmp_path / "log", {"t": partitions})
     with mounted(tmp_path / "log", tmp_path / "mnt") as mount:
@@ -51,7 +50,7 @@ def test_tools_and_sizes(tmp_path: Path) -> None:
             (topic / "latest.log").stat()
 
 
-def test_more_keys_than_the_memory_holds(tmp_path: Path) -> None:
+def test_more_keys_than_the_memory_holds(tmp_path):
     build_log_dir(tmp_path / "log", {"t": [Partition([Batch(many(10_000, keys=10_000)) for _ in range(6)])]})
     log = tmp_path / "messages"
     build_log_dir(tmp_path / "few", {"t": [Partition([Batch(many(60_000, keys=60_000))])]})

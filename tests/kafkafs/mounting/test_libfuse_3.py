@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 from ctypes.util import find_library
-from pathlib import Path
 
 import pytest
 
@@ -41,7 +40,7 @@ MODULES = (
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif("FUSE_LIBRARY_NAME" in os.environ, reason="FUSE_LIBRARY_NAME is set")
 @pytest.mark.parametrize("module", MODULES)
-def test_over_libfuse_3(module: str, tmp_path: Path) -> None:
+def test_over_libfuse_3(module, tmp_path):
     # Without --basetemp it would take the search permission, which other users need, from all temporary directories.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'base'}"]
     command += [f"tests/kafkafs/mounting/{module}.py"]
@@ -58,9 +57,7 @@ def test_over_libfuse_3(module: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("chosen", "package", "major"), [("fuse", "fusepy", "2"), ("fuse3", "mfusepy", "3")])
-def test_a_mount_says_which(
-    chosen: str, package: str, major: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mount_says_which(chosen, package, major, tmp_path, monkeypatch):
     if not find_library(chosen):
         pytest.skip(f"there is no lib{chosen}")
     monkeypatch.setenv("FUSE_LIBRARY_NAME", chosen)
@@ -72,7 +69,7 @@ def test_a_mount_says_which(
     assert {"fusepy", "mfusepy"} & set(versions) == {package}
 
 
-def test_cached_files_are_read_without_asking_for_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_files_are_read_without_asking_for_their_size(tmp_path, monkeypatch):
     """libfuse 3 has the kernel do so by default (AUTO_INVAL_DATA): a request for each read(2)."""
     monkeypatch.setenv("FUSE_LIBRARY_NAME", "fuse3")
     built = build_log_dir(tmp_path / "log", {"t": [[b"x" * 1000] * 1000 + [ROLL, b"end"]]})
@@ -96,7 +93,7 @@ def test_cached_files_are_read_without_asking_for_their_size(tmp_path: Path, mon
     assert requests < 100
 
 
-def test_doctor_tells_what_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_tells_what_is_installed(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     report = json.loads(run("doctor", "--self", "--json").stdout)
     assert report["problems"] == []

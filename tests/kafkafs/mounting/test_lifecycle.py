@@ -10,7 +10,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -27,12 +26,12 @@ pytestmark = requires_fuse
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
+def log_dir(tmp_path):
     return build_log_dir(tmp_path / "logs", {"t": [[b"one", b"two"]]}).path
 
 
 @pytest.fixture
-def mnt(tmp_path: Path) -> Iterator[Path]:
+def mnt(tmp_path):
     """An empty directory; whatever is mounted there at the end goes, and its processes are ended."""
     path = tmp_path / "mnt"
     path.mkdir()
@@ -46,7 +45,7 @@ def mnt(tmp_path: Path) -> Iterator[Path]:
             process.kill()
 
 
-def mount(log_dir: Path, mnt: Path, *options: str, exit_code: int = 0) -> bytes:
+def mount(log_dir, mnt, *options, exit_code=0):
     """`kafkafs mount --read-only` in the background; what it said on stderr."""
     result = run_kafkafs("mount", log_dir, mnt, "--read-only", *options, check=False, timeout=120)
     assert result.returncode == exit_code, result.stderr.decode()
@@ -54,23 +53,22 @@ def mount(log_dir: Path, mnt: Path, *options: str, exit_code: int = 0) -> bytes:
     return result.stderr
 
 
-def status(mnt: Path) -> dict[str, object]:
-    found: dict[str, object] = json.loads((mnt / "@status.json").read_bytes())
-    return found
+def status(mnt):
+    return json.loads((mnt / "@status.json").read_bytes())
 
 
-def server(mnt: Path) -> psutil.Process:
+def server(mnt):
     """The process behind a mount."""
     process = status(mnt)["process"]
     assert isinstance(process, dict)
     return psutil.Process(process["pid"])
 
 
-def has_ended(process: psutil.Process) -> bool:
+def has_ended(process):
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def test_background(log_dir: Path, mnt: Path) -> None:
+def test_background(log_dir, mnt):
     """When the command has returned the tree is there; the server has left the terminal and its directory."""
     assert mount(log_dir, mnt) == b""
     assert (mnt / "t" / "0" / "messages.txt").read_bytes() == b"one\ntwo\n"
@@ -87,7 +85,7 @@ def test_background(log_dir: Path, mnt: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["-o", "rw"], ["-o", "rw,noatime,nofail"]])
-def test_a_mount_is_read_only_unless_told_otherwise(log_dir: Path, mnt: Path, options: list[str]) -> None:
+def test_a_mount_is_read_only_unless_told_otherwise(log_dir, mnt, options):
     """A crashed broker's directory: no lock, no recovery, no retention, and no write through the tree."""
     (log_dir / ".kafka_cleanshutdown").unlink()
     before = {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()}
@@ -106,7 +104,7 @@ def test_a_mount_is_read_only_unless_told_otherwise(log_dir: Path, mnt: Path, op
     assert {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()} == before
 
 
-def test_the_first_line_says_that_it_is_read_only(log_dir: Path, mnt: Path, tmp_path: Path) -> None:
+def test_the_first_line_says_that_it_is_read_only(log_dir, mnt, tmp_path):
     """Whatever else is to be said, in the background and in the foreground."""
     config = tmp_path / "server.properties"
     config.write_text("log.dirs=/elsewhere\n")
@@ -122,7 +120,7 @@ def test_the_first_line_says_that_it_is_read_only(log_dir: Path, mnt: Path, tmp_
 
 
 @pytest.mark.parametrize("options", [["--write"], ["-o", "write"], ["-o", "rw,write"], ["--create"]])
-def test_a_mount_that_writes(log_dir: Path, mnt: Path, tmp_path: Path, options: list[str]) -> None:
+def test_a_mount_that_writes(log_dir, mnt, tmp_path, options):
     log = tmp_path / "mount.log"
     assert run_kafkafs("mount", log_dir, mnt, *options, "-o", f"log={log}").stderr == b""
     assert status(mnt)["mode"] == "read-write"
@@ -133,7 +131,7 @@ def test_a_mount_that_writes(log_dir: Path, mnt: Path, tmp_path: Path, options: 
 
 @pytest.mark.parametrize("write", [["--write"], ["-o", "write"], ["--create"]])
 @pytest.mark.parametrize("read", [["--read-only"], ["-o", "ro"]])
-def test_what_contradicts_itself_is_wrong_usage(log_dir: Path, mnt: Path, write: list[str], read: list[str]) -> None:
+def test_what_contradicts_itself_is_wrong_usage(log_dir, mnt, write, read):
     for options in ([*write, *read], [*read, *write]):
         refused = run_kafkafs("mount", log_dir, mnt, *options, check=False)
         assert refused.returncode == 2
@@ -141,7 +139,7 @@ def test_what_contradicts_itself_is_wrong_usage(log_dir: Path, mnt: Path, write:
     assert mnt not in kafkafs_mounts()
 
 
-def test_nothing_of_it_holds_the_callers_pipe(log_dir: Path, mnt: Path, tmp_path: Path) -> None:
+def test_nothing_of_it_holds_the_callers_pipe(log_dir, mnt, tmp_path):
     """`output=$(kafkafs mount …)` returns; neither server nor fusermount keeps stdout or stderr open."""
     command = [*KAFKAFS, "mount", "--write", str(log_dir), str(mnt), "-o", f"log={tmp_path}/mount.log"]
     result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, check=True)
@@ -149,7 +147,7 @@ def test_nothing_of_it_holds_the_callers_pipe(log_dir: Path, mnt: Path, tmp_path
     run_kafkafs("umount", mnt)
 
 
-def test_a_writable_mount_says_where_its_log_goes(log_dir: Path, mnt: Path) -> None:
+def test_a_writable_mount_says_where_its_log_goes(log_dir, mnt):
     """It is where a person finds out why a line was refused, and there may be no syslog."""
     said = run_kafkafs("mount", "--write", log_dir, mnt).stderr.decode()
     place = str(status(mnt)["log"])
@@ -162,7 +160,7 @@ def test_a_writable_mount_says_where_its_log_goes(log_dir: Path, mnt: Path) -> N
     run_kafkafs("umount", mnt)
 
 
-def test_what_is_mounted_is_named(log_dir: Path, mnt: Path) -> None:
+def test_what_is_mounted_is_named(log_dir, mnt):
     mount(log_dir, mnt)
     listed = subprocess.check_output(["findmnt", "--json", "-o", "SOURCE,FSTYPE,OPTIONS", mnt])
     (found,) = json.loads(listed)["filesystems"]
@@ -172,7 +170,7 @@ def test_what_is_mounted_is_named(log_dir: Path, mnt: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "a,b", "a\\b", "größe", "a'b\"c"])
-def test_odd_names(tmp_path: Path, name: str) -> None:
+def test_odd_names(tmp_path, name):
     log_dir = build_log_dir(tmp_path / f"logs {name}", {"t": [[b"one"]]}).path
     mnt = tmp_path / f"mnt {name}"
     mnt.mkdir()
@@ -188,7 +186,7 @@ def test_odd_names(tmp_path: Path, name: str) -> None:
             detach(mnt)
 
 
-def test_without_the_word_mount(log_dir: Path, mnt: Path) -> None:
+def test_without_the_word_mount(log_dir, mnt):
     """The form of mount(8), also with names that are relative and have no slash."""
     for options in ([], ["-o", "ro"]):
         subprocess.run([*KAFKAFS, log_dir.name, mnt.name, *options], cwd=mnt.parent, check=True, timeout=120)
@@ -198,9 +196,7 @@ def test_without_the_word_mount(log_dir: Path, mnt: Path) -> None:
 
 @pytest.mark.parametrize("foreground", [[], ["-f"]])
 @pytest.mark.parametrize("place", ["log", "tier", "cache", "through a link"])
-def test_nothing_that_a_mount_uses_is_within_it(
-    log_dir: Path, mnt: Path, monkeypatch: pytest.MonkeyPatch, place: str, foreground: list[str]
-) -> None:
+def test_nothing_that_a_mount_uses_is_within_it(log_dir, mnt, monkeypatch, place, foreground):
     """The process would wait for itself."""
     options = {"log": ["-o", f"log={mnt}/log"], "tier": ["--tier", str(mnt)], "cache": []}.get(place)
     if place == "cache":
@@ -215,7 +211,7 @@ def test_nothing_that_a_mount_uses_is_within_it(
     assert mnt not in kafkafs_mounts()
 
 
-def test_relative_paths(log_dir: Path, mnt: Path) -> None:
+def test_relative_paths(log_dir, mnt):
     command = [*KAFKAFS, "mount", "logs", "mnt", "-o", "ro,log=here.log"]
     subprocess.run(command, cwd=mnt.parent, check=True, timeout=120)
     assert (mnt / "t/0/messages.txt").read_bytes() == b"one\ntwo\n"
@@ -225,7 +221,7 @@ def test_relative_paths(log_dir: Path, mnt: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("foreground", [False, True], ids=["background", "foreground"])
-def test_signals_end_it_cleanly(log_dir: Path, mnt: Path, number: signal.Signals, foreground: bool) -> None:
+def test_signals_end_it_cleanly(log_dir, mnt, number, foreground):
     if not foreground:
         mount(log_dir, mnt)
         process = server(mnt)
@@ -243,7 +239,7 @@ def test_signals_end_it_cleanly(log_dir: Path, mnt: Path, number: signal.Signals
     run_kafkafs("umount", mnt)
 
 
-def test_a_signal_while_files_are_open(log_dir: Path, mnt: Path) -> None:
+def test_a_signal_while_files_are_open(log_dir, mnt):
     mount(log_dir, mnt)
     process = server(mnt)
     with (mnt / "t/0/messages.txt").open("rb", buffering=0) as file:
@@ -254,7 +250,7 @@ def test_a_signal_while_files_are_open(log_dir: Path, mnt: Path) -> None:
             file.read(10)
 
 
-def test_umount_of_a_busy_mount_says_who(log_dir: Path, mnt: Path) -> None:
+def test_umount_of_a_busy_mount_says_who(log_dir, mnt):
     mount(log_dir, mnt)
     process = server(mnt)
     with (mnt / "t/0/messages.txt").open("rb"):
@@ -268,11 +264,11 @@ def test_umount_of_a_busy_mount_says_who(log_dir: Path, mnt: Path) -> None:
 
 
 @pytest.fixture
-def bind(mnt: Path, tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+def bind(mnt, tmp_path):
     """Binds a directory of the tree elsewhere, and unmounts that at the end. For root alone."""
-    places: list[Path] = []
+    places = []
 
-    def bound(name: str) -> Path:
+    def bound(name):
         place = tmp_path / f"bound-{len(places)}"
         place.mkdir()
         if subprocess.run(["mount", "--bind", mnt / name, place], check=False, capture_output=True).returncode:
@@ -285,7 +281,7 @@ def bind(mnt: Path, tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         subprocess.run(["umount", "-l", place], check=False, capture_output=True)
 
 
-def test_umount_of_a_bind_mount(log_dir: Path, mnt: Path, bind: Callable[[str], Path]) -> None:
+def test_umount_of_a_bind_mount(log_dir, mnt, bind):
     """It goes alone, at once, and the command says where the tree stays."""
     mount(log_dir, mnt)
     process = server(mnt)
@@ -300,7 +296,7 @@ def test_umount_of_a_bind_mount(log_dir: Path, mnt: Path, bind: Callable[[str], 
     assert has_ended(process)
 
 
-def test_umount_of_what_is_bound_elsewhere(log_dir: Path, mnt: Path, bind: Callable[[str], Path]) -> None:
+def test_umount_of_what_is_bound_elsewhere(log_dir, mnt, bind):
     mount(log_dir, mnt)
     process = server(mnt)
     whole, part = bind("."), bind("t")
@@ -317,7 +313,7 @@ def test_umount_of_what_is_bound_elsewhere(log_dir: Path, mnt: Path, bind: Calla
     assert has_ended(process)
 
 
-def test_umount_of_what_another_namespace_has(log_dir: Path, mnt: Path) -> None:
+def test_umount_of_what_another_namespace_has(log_dir, mnt):
     if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
         pytest.skip("no mount namespaces here")
     mount(log_dir, mnt)
@@ -335,7 +331,7 @@ def test_umount_of_what_another_namespace_has(log_dir: Path, mnt: Path) -> None:
     wait_for("the server ends", lambda: has_ended(process))
 
 
-def test_the_bind_mounts_that_hold_the_lock_are_named(log_dir: Path, mnt: Path, bind: Callable[[str], Path]) -> None:
+def test_the_bind_mounts_that_hold_the_lock_are_named(log_dir, mnt, bind):
     mount_command = [*KAFKAFS, "mount", "--write", str(log_dir), str(mnt)]
     subprocess.run(mount_command, check=True, capture_output=True, timeout=120)
     bound = bind(".")
@@ -347,7 +343,7 @@ def test_the_bind_mounts_that_hold_the_lock_are_named(log_dir: Path, mnt: Path, 
     run_kafkafs("umount", mnt)
 
 
-def test_what_fusermount_says_is_told(log_dir: Path, mnt: Path, tmp_path: Path) -> None:
+def test_what_fusermount_says_is_told(log_dir, mnt, tmp_path):
     mount(log_dir, mnt)
     for name in ("fusermount", "fusermount3"):
         (tmp_path / name).write_text("#!/bin/sh\necho no /etc/mtab >&2; exit 1\n")
@@ -358,17 +354,17 @@ def test_what_fusermount_says_is_told(log_dir: Path, mnt: Path, tmp_path: Path) 
     run_kafkafs("umount", mnt)
 
 
-def test_umount_by_others(log_dir: Path, mnt: Path) -> None:
+def test_umount_by_others(log_dir, mnt):
     for command in (["fusermount", "-u"], ["umount"]):
         if command == ["umount"] and os.geteuid() != 0:
             continue
         mount(log_dir, mnt)
         process = server(mnt)
         subprocess.run([*command, str(mnt)], check=True, timeout=120)
-        wait_for("the server ends", lambda process=process: has_ended(process))  # type: ignore[misc]
+        wait_for("the server ends", lambda process=process: has_ended(process))
 
 
-def test_a_killed_server_leaves_nothing(log_dir: Path, mnt: Path) -> None:
+def test_a_killed_server_leaves_nothing(log_dir, mnt):
     """auto_unmount: fusermount watches. It looks once, and goes without unmounting where the kernel is still about it
     (ECONNABORTED, not ENOTCONN), which a busy machine makes likelier: the next mount cleans up behind it."""
     for _ in range(10):
@@ -388,7 +384,7 @@ def test_a_killed_server_leaves_nothing(log_dir: Path, mnt: Path) -> None:
     run_kafkafs("umount", mnt)
 
 
-def test_a_stale_mountpoint_is_explained_and_cleaned(log_dir: Path, mnt: Path) -> None:
+def test_a_stale_mountpoint_is_explained_and_cleaned(log_dir, mnt):
     mount(log_dir, mnt, "-o", "noauto_unmount")
     process = server(mnt)
     process.kill()
@@ -405,7 +401,7 @@ def test_a_stale_mountpoint_is_explained_and_cleaned(log_dir: Path, mnt: Path) -
     assert mnt not in kafkafs_mounts()
 
 
-def test_a_second_mount_is_refused(log_dir: Path, mnt: Path) -> None:
+def test_a_second_mount_is_refused(log_dir, mnt):
     mount(log_dir, mnt)
     said = mount(log_dir, mnt, exit_code=4)
     assert f"{log_dir} is mounted there".encode() in said
@@ -413,7 +409,7 @@ def test_a_second_mount_is_refused(log_dir: Path, mnt: Path) -> None:
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_what_cannot_be_mounted_is_explained(log_dir: Path, mnt: Path, background: bool) -> None:
+def test_what_cannot_be_mounted_is_explained(log_dir, mnt, background):
     (mnt.parent / "file").touch()
     (mnt.parent / "full" / "of").mkdir(parents=True)
     for source, target, exit_code, words in (
@@ -432,7 +428,7 @@ def test_what_cannot_be_mounted_is_explained(log_dir: Path, mnt: Path, backgroun
         assert b"Traceback" not in said
 
 
-def test_errors_of_the_child_reach_the_parent(log_dir: Path, mnt: Path) -> None:
+def test_errors_of_the_child_reach_the_parent(log_dir, mnt):
     said = mount(log_dir, mnt, "-o", f"log={mnt.parent}/no/such/dir/log", exit_code=4)
     assert said == f"kafkafs: the log file {mnt.parent}/no/such/dir/log: No such file or directory\n".encode()
     bad = mnt.parent / "server.properties"
@@ -442,7 +438,7 @@ def test_errors_of_the_child_reach_the_parent(log_dir: Path, mnt: Path) -> None:
     assert mnt not in kafkafs_mounts()
 
 
-def test_without_libfuse(log_dir: Path, mnt: Path) -> None:
+def test_without_libfuse(log_dir, mnt):
     environment = {**os.environ, "FUSE_LIBRARY_PATH": "/nowhere/libfuse.so.2"}
     result = subprocess.run(
         [*KAFKAFS, "mount", str(log_dir), str(mnt), "--read-only"],
@@ -452,7 +448,7 @@ def test_without_libfuse(log_dir: Path, mnt: Path) -> None:
     assert b"neither libfuse 2 nor libfuse 3 is installed" in result.stderr
 
 
-def test_the_log_goes_to_a_file(mnt: Path, tmp_path: Path) -> None:
+def test_the_log_goes_to_a_file(mnt, tmp_path):
     log = tmp_path / "kafkafs.log"
     built = build_log_dir(tmp_path / "damaged", {"t": [[b"one", ROLL, b"two"]]})
     data = built["t", 0].log(0)
@@ -479,7 +475,7 @@ class TestMountCommand:
     """
 
     @pytest.fixture
-    def run(self, log_dir: Path, mnt: Path, tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    def run(self, log_dir, mnt, tmp_path):
         """Runs a shell script in that namespace, with $LOGDIR and $MNT."""
         if os.geteuid() != 0 or shutil.which("unshare") is None:
             pytest.skip("only root may mount by mount(8)")
@@ -491,7 +487,7 @@ class TestMountCommand:
         if subprocess.run(["unshare", "-m", "bash", "-c", bind], capture_output=True, check=False).returncode != 0:
             pytest.skip("no mount namespaces here")
 
-        def run(script: str) -> subprocess.CompletedProcess[str]:
+        def run(script):
             return subprocess.run(
                 ["unshare", "-m", "bash", "-c", f"set -e; {bind}; {script}"],
                 env={**os.environ, "LOGDIR": str(log_dir), "MNT": str(mnt)},
@@ -500,7 +496,7 @@ class TestMountCommand:
 
         return run
 
-    def test_mount(self, run: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
+    def test_mount(self, run):
         result = run(
             """
             mount -t fuse.kafkafs "$LOGDIR" "$MNT" -o ro,noexec,isolation=read_committed
@@ -512,7 +508,7 @@ class TestMountCommand:
         )
         assert (result.returncode, result.stdout, result.stderr) == (0, "one\ntwo\n1\n1\n", "")
 
-    def test_fstab(self, run: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
+    def test_fstab(self, run):
         result = run(
             r"""
             options=ro,noauto,nofail,user,_netdev,x-systemd.automount
@@ -524,9 +520,7 @@ class TestMountCommand:
         )
         assert (result.returncode, result.stdout, result.stderr) == (0, "one\ntwo\n", "")
 
-    def test_it_is_read_only_unless_fstab_says_write(
-        self, run: Callable[[str], subprocess.CompletedProcess[str]], tmp_path: Path
-    ) -> None:
+    def test_it_is_read_only_unless_fstab_says_write(self, run, tmp_path):
         """mount(8) passes `rw` where fstab names neither."""
         result = run(
             f"""
@@ -545,7 +539,7 @@ class TestMountCommand:
         words = "kafkafs: read-only; --write to append\none\ntwo\nthree\ncontradict\n"
         assert (result.stdout, result.stderr) == (words, "")
 
-    def test_errors(self, run: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
+    def test_errors(self, run):
         result = run('mount -t fuse.kafkafs "$LOGDIR" "$MNT" -o ro,nonsense=1')
         assert result.returncode != 0
         assert "unknown mount option nonsense" in result.stderr
@@ -557,14 +551,14 @@ class TestMountCommand:
 # What options do
 
 
-def test_owner_and_group(log_dir: Path, mnt: Path) -> None:
+def test_owner_and_group(log_dir, mnt):
     mount(log_dir, mnt, "-o", "uid=1234,gid=2345")
     for path in (mnt, mnt / "t", mnt / "t/0", mnt / "t/0/messages.txt", mnt / "@status.json"):
         assert (path.stat().st_uid, path.stat().st_gid) == (1234, 2345), path
     run_kafkafs("umount", mnt)
 
 
-def test_the_size_of_the_cache(log_dir: Path, mnt: Path) -> None:
+def test_the_size_of_the_cache(log_dir, mnt):
     for options, size_bytes in (((), DEFAULT_CACHE_BYTES), (("-o", "cache_size=16M"), 16 << 20)):
         mount(log_dir, mnt, *options)
         cache = json.loads((mnt / "@status.json").read_bytes())["block_cache"]
@@ -573,7 +567,7 @@ def test_the_size_of_the_cache(log_dir: Path, mnt: Path) -> None:
 
 
 @pytest.mark.parametrize(("option", "allowed"), [("allow_other", True), ("allow_root", False)])
-def test_whom_a_mount_lets_in(log_dir: Path, mnt: Path, option: str, allowed: bool) -> None:
+def test_whom_a_mount_lets_in(log_dir, mnt, option, allowed):
     """With allow_root the kernel lets in all users, and libfuse only root and the one who mounted."""
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +20,7 @@ OWNER, MEMBER, STRANGER = 4001, 4002, 4003  # the second is in the owner's group
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="takes other users")
 
 
-def tried(uid: int, gid: int, attempt: Callable[[], object]) -> int:
+def tried(uid, gid, attempt):
     """The errno with which an attempt fails as another user; 0 if it does not."""
     pid = os.fork()
     if not pid:
@@ -40,7 +38,7 @@ def tried(uid: int, gid: int, attempt: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def owned_log_dir(tmp_path: Path) -> Path:
+def owned_log_dir(tmp_path):
     """A directory of OWNER, of which its group may read all but the partition t/1, and others nothing."""
     tmp_path.chmod(0o755)
     for above in tmp_path.parents[:-1]:
@@ -60,7 +58,7 @@ def owned_log_dir(tmp_path: Path) -> Path:
 
 @requires_fuse
 @as_root
-def test_others_may_do_what_they_may_below(tmp_path: Path) -> None:
+def test_others_may_do_what_they_may_below(tmp_path):
     log_dir, mnt = owned_log_dir(tmp_path), tmp_path / "mnt"
     with mounted(log_dir, mnt, "-o", "allow_other,modes=below"):
         owner, member, stranger = (OWNER, OWNER), (MEMBER, OWNER), (STRANGER, STRANGER)
@@ -82,10 +80,10 @@ def test_others_may_do_what_they_may_below(tmp_path: Path) -> None:
 
 @requires_fuse
 @as_root
-def test_writing_takes_the_right_to_write_below(tmp_path: Path) -> None:
+def test_writing_takes_the_right_to_write_below(tmp_path):
     log_dir, mnt = owned_log_dir(tmp_path), tmp_path / "mnt"
 
-    def append() -> None:
+    def append():
         with (mnt / "u" / "0" / "@append").open("wb") as file:
             file.write(b"more\n")
 
@@ -103,7 +101,7 @@ def test_writing_takes_the_right_to_write_below(tmp_path: Path) -> None:
 
 
 @as_root
-def test_owners_that_differ_permit_nothing(tmp_path: Path) -> None:
+def test_owners_that_differ_permit_nothing(tmp_path):
     log_dir = owned_log_dir(tmp_path)
     modes = ModesBelow(LogDir.open_read_only(log_dir))
     assert modes.of("/t/0/messages.txt", NodeKind.FILE).mode == 0o640

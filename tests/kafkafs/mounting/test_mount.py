@@ -7,7 +7,6 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,20 +19,20 @@ from storage.types import Isolation
 
 
 @pytest.fixture
-def request_(tmp_path: Path) -> mount.MountRequest:
+def request_(tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "meta.properties").touch()
     (tmp_path / "mnt").mkdir()
     return mount.MountRequest(tmp_path / "logs", tmp_path / "mnt", MountOptions(write=False))
 
 
-def refused(request: mount.MountRequest) -> MountError:
+def refused(request):
     with pytest.raises(MountError) as caught:
         mount.mount(request, foreground=False, say=lambda _line: None, progress=NoProgress())
     return caught.value
 
 
-def test_no_fuse_device(request_: mount.MountRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_fuse_device(request_, monkeypatch):
     monkeypatch.setattr(mount, "FUSE_DEVICE", "/dev/no-such-fuse")
     error = refused(request_)
     assert "modprobe fuse" in str(error)
@@ -41,23 +40,21 @@ def test_no_fuse_device(request_: mount.MountRequest, monkeypatch: pytest.Monkey
     assert error.exit_code == FAILED
 
 
-def test_a_device_that_the_user_may_not_open(
-    request_: mount.MountRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_device_that_the_user_may_not_open(request_, monkeypatch, tmp_path):
     device = tmp_path / "fuse"
     device.mkdir()  # nobody can open a directory for writing, not even root
     monkeypatch.setattr(mount, "FUSE_DEVICE", str(device))
     assert f"you may not open {device} (Is a directory)" in str(refused(request_))
 
 
-def test_no_fusermount(request_: mount.MountRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_fusermount(request_, monkeypatch):
     monkeypatch.setattr(mount, "FUSE_DEVICE", "/dev/null")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     assert "apt install fuse3" in str(refused(request_))
 
 
-def test_a_bad_configuration(request_: mount.MountRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_bad_configuration(request_, monkeypatch, tmp_path):
     monkeypatch.setattr(mount, "FUSE_DEVICE", "/dev/null")
     config = tmp_path / "server.properties"
     config.write_text("log.segment.bytes=much\n")
@@ -69,10 +66,10 @@ def test_a_bad_configuration(request_: mount.MountRequest, monkeypatch: pytest.M
     assert refused(request).exit_code == FAILED
 
 
-def test_what_is_odd_about_a_configuration_is_said(tmp_path: Path) -> None:
+def test_what_is_odd_about_a_configuration_is_said(tmp_path):
     config = tmp_path / "server.properties"
     config.write_text("log.dirs=/elsewhere\nlog.segment.bites=1\nzookeeper.connect=x\n")
-    lines: list[str] = []
+    lines = []
     request = mount.MountRequest(tmp_path, tmp_path, MountOptions(config=config))
     mount._read_config(request, lines.append)
     assert any("log.segment.bytes" in line for line in lines)
@@ -112,7 +109,7 @@ def test_what_is_odd_about_a_configuration_is_said(tmp_path: Path) -> None:
         (["cache_size=8388608"], MountOptions(cache_bytes=8388608)),
     ],
 )  # fmt: skip
-def test_known(texts: list[str], expected: MountOptions) -> None:
+def test_known(texts, expected):
     assert parse_options(texts) == expected
 
 
@@ -140,12 +137,12 @@ def test_known(texts: list[str], expected: MountOptions) -> None:
         ("noauto_unmount=yes", "takes no value"),
     ],
 )
-def test_refused(text: str, says: str) -> None:
+def test_refused(text, says):
     with pytest.raises(BadOption, match=says):
         parse_options([text])
 
 
-def test_escaped() -> None:
+def test_escaped():
     name = "a,b\\c d"
     assert parse_options([f"log={escaped(name)}"]) == MountOptions(log=Path(name))
 
@@ -153,12 +150,12 @@ def test_escaped() -> None:
 # Mountpoints, without mounting: what is refused, and how /proc is read
 
 
-def mode_of(path: Path) -> int:
+def mode_of(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o1777, 0o750, 0o555])
-def test_a_mountpoint_is_unwritable_while_something_is_mounted_there(tmp_path: Path, mode: int) -> None:
+def test_a_mountpoint_is_unwritable_while_something_is_mounted_there(tmp_path, mode):
     tmp_path.chmod(mode)
     with mountpoint.write_protected(tmp_path) as protect:
         assert mode_of(tmp_path) == mode | (0o200 if os.geteuid() else 0)  # fusermount asks for it
@@ -168,9 +165,7 @@ def test_a_mountpoint_is_unwritable_while_something_is_mounted_there(tmp_path: P
     tmp_path.chmod(0o755)
 
 
-def test_a_mountpoint_that_a_killed_mount_left_is_its_owners_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mountpoint_that_a_killed_mount_left_is_its_owners_again(tmp_path, monkeypatch):
     """fusermount mounts for a user only where that user may write. Root needs no permission, and changes none."""
     tmp_path.chmod(0o555)
     owner = tmp_path.stat().st_uid or 65534
@@ -186,11 +181,11 @@ def test_a_mountpoint_that_a_killed_mount_left_is_its_owners_again(
 
 @pytest.mark.parametrize("mode", [0o755, 0o775, 0o1777, 0o555])
 @pytest.mark.parametrize("written", [False, True])
-def test_the_mode_that_a_killed_mount_has_changed_is_restored(tmp_path: Path, mode: int, written: bool) -> None:
+def test_the_mode_that_a_killed_mount_has_changed_is_restored(tmp_path, mode, written):
     """By the next mount that ends, writable or not; one that did not mount anything changes nothing."""
     tmp_path.chmod(mode)
 
-    def kill_a_mount() -> None:
+    def kill_a_mount():
         with mountpoint.write_protected(tmp_path) as protect:
             protect()
             os._exit(0)
@@ -210,10 +205,10 @@ def test_the_mode_that_a_killed_mount_has_changed_is_restored(tmp_path: Path, mo
     tmp_path.chmod(0o755)
 
 
-def test_the_mode_is_restored_when_a_mount_ends_with_an_error(tmp_path: Path) -> None:
+def test_the_mode_is_restored_when_a_mount_ends_with_an_error(tmp_path):
     tmp_path.chmod(0o775)
 
-    def fail(protect: Callable[[], None]) -> None:
+    def fail(protect):
         protect()
         assert mode_of(tmp_path) == 0o555
         raise MountError("not everything could be written to disk")
@@ -223,10 +218,10 @@ def test_the_mode_is_restored_when_a_mount_ends_with_an_error(tmp_path: Path) ->
     assert mode_of(tmp_path) == 0o775
 
 
-def test_a_mountpoint_whose_mode_cannot_be_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mountpoint_whose_mode_cannot_be_changed(tmp_path, monkeypatch):
     """It is another user's, or immutable, or its disk is read-only."""
 
-    def refuse(_directory: int, _mode: int) -> None:
+    def refuse(_directory, _mode):
         raise PermissionError
 
     monkeypatch.setattr(os, "fchmod", refuse)
@@ -238,7 +233,7 @@ def test_a_mountpoint_whose_mode_cannot_be_changed(tmp_path: Path, monkeypatch: 
     assert mode_of(tmp_path) == before
 
 
-def test_nesting(tmp_path: Path) -> None:
+def test_nesting(tmp_path):
     log_dir, inside, beside = tmp_path / "logs", tmp_path / "logs" / "mnt", tmp_path / "logs2"
     inside.mkdir(parents=True)
     beside.mkdir()
@@ -249,28 +244,28 @@ def test_nesting(tmp_path: Path) -> None:
         assert caught.value.exit_code == USAGE
 
 
-def test_nesting_through_a_link(tmp_path: Path) -> None:
+def test_nesting_through_a_link(tmp_path):
     (tmp_path / "logs" / "mnt").mkdir(parents=True)
     (tmp_path / "link").symlink_to("logs")
     with pytest.raises(MountError, match="within"):
         mountpoint.check_nesting(tmp_path / "link", tmp_path / "logs" / "mnt")
 
 
-def test_what_is_mounted() -> None:
+def test_what_is_mounted():
     at = {mount.path: mount for mount in mountpoint.mounts()}
     assert at[Path("/proc")].fs_type == "proc"
     assert mountpoint.mount_at(Path("/proc")) == at[Path("/proc")]
     assert mountpoint.mount_at(Path("/proc/1")) is None
 
 
-def test_umount_of_what_is_not_ours(tmp_path: Path) -> None:
+def test_umount_of_what_is_not_ours(tmp_path):
     with pytest.raises(MountError, match="nothing is mounted"):
         mountpoint.unmount(tmp_path)
     with pytest.raises(MountError, match="not of kafkafs"):
         mountpoint.unmount(Path("/proc"))
 
 
-def test_holders(tmp_path: Path) -> None:
+def test_holders(tmp_path):
     directory = tmp_path / "mnt" / "below"
     directory.mkdir(parents=True)
     (directory / "file").touch()
@@ -291,7 +286,7 @@ def test_holders(tmp_path: Path) -> None:
         child.communicate()
 
 
-def test_absolute_of_links(tmp_path: Path) -> None:
+def test_absolute_of_links(tmp_path):
     (tmp_path / "dir").mkdir()
     (tmp_path / "link").symlink_to("dir")
     assert mountpoint.absolute(tmp_path / "link" / ".." / "link") == (tmp_path / "dir").resolve()

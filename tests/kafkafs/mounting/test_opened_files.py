@@ -27,7 +27,7 @@ log.flush.start.offset.checkpoint.interval.ms=50
 """
 
 
-def _look_at_everything(mnt: Path) -> int:
+def _look_at_everything(mnt):
     """Reads every file in the tree, and their extended attributes; returns how many there were."""
     count = 0
     for folder, _, files in os.walk(mnt):
@@ -46,7 +46,7 @@ def _look_at_everything(mnt: Path) -> int:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_mount_that_only_reads(tmp_path: Path, clean: bool) -> None:
+def test_a_mount_that_only_reads(tmp_path, clean):
     log_dir = sample_log_dir(tmp_path / "log", clean=clean, broker=True)
     output = tmp_path / "calls"
     with mounted(log_dir, tmp_path / "mnt", runner=traced([], output)) as mount, killed_after(mount.process):
@@ -57,7 +57,7 @@ def test_a_mount_that_only_reads(tmp_path: Path, clean: bool) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_mount_that_writes(tmp_path: Path, clean: bool) -> None:
+def test_a_mount_that_writes(tmp_path, clean):
     """Messages, topics, configurations; compaction, retention, deletion; recovery."""
     log_dir = sample_log_dir(tmp_path / "log", clean=clean)
     config, output = tmp_path / "config", tmp_path / "calls"

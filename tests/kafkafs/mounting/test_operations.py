@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,31 +19,31 @@ from tests.kafkafs.mounting.fake_tree import CONTENT, FAILURES
 from tests.support.faults import FaultyDisk
 from tests.support.mounts import requires_fuse
 from tests.support.owned_dirs import opened
-from tests.support.serving_processes import Served, fails_with, served_fake
+from tests.support.serving_processes import fails_with, served_fake
 
 pytestmark = requires_fuse
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory):
     with served_fake(tmp_path_factory.mktemp("fake") / "mnt") as served:
         yield served
 
 
 @pytest.fixture
-def mnt(served: Served) -> Path:
+def mnt(served):
     return served.path
 
 
 @pytest.mark.parametrize("name", ["direct", "cached", "buffered"])
-def test_reads_are_exact(mnt: Path, name: str) -> None:
+def test_reads_are_exact(mnt, name):
     assert (mnt / name).read_bytes() == CONTENT
     with (mnt / name).open("rb", buffering=0) as file:
         for position, size in ((0, 1), (1, 131072), (len(CONTENT) - 5, 100), (len(CONTENT), 10), (10**12, 1), (7, 0)):
             assert os.pread(file.fileno(), size, position) == CONTENT[position : position + size]
 
 
-def test_listing_tells_types_and_inodes(mnt: Path) -> None:
+def test_listing_tells_types_and_inodes(mnt):
     with os.scandir(mnt) as entries:
         found = {entry.name: (entry.is_dir(follow_symlinks=False), entry.inode()) for entry in entries}
     assert found["deep"] == (True, inode("/deep"))
@@ -55,13 +53,13 @@ def test_listing_tells_types_and_inodes(mnt: Path) -> None:
     assert [path.name for path in (mnt / "deep" / "er").iterdir()] == ["file"]
 
 
-def test_a_large_directory_is_listed_without_a_stat_each(mnt: Path) -> None:
+def test_a_large_directory_is_listed_without_a_stat_each(mnt):
     listed = subprocess.run(["find", mnt / "many", "-type", "f"], capture_output=True, timeout=120, check=True)
     assert len(listed.stdout.splitlines()) == 20_000
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_failures_reach_the_reader_and_the_mount_goes_on(mnt: Path, name: str) -> None:
+def test_failures_reach_the_reader_and_the_mount_goes_on(mnt, name):
     fd = os.open(mnt / f"fails-{name}", os.O_RDONLY)
     try:
         with fails_with(FAILURES[name][1]):
@@ -71,12 +69,12 @@ def test_failures_reach_the_reader_and_the_mount_goes_on(mnt: Path, name: str) -
     assert (mnt / "deep" / "er" / "file").read_text() == "deep\n"
 
 
-def test_a_bug_in_lookup(mnt: Path) -> None:
+def test_a_bug_in_lookup(mnt):
     with fails_with(errno.EIO):
         (mnt / "lookup-bug").stat()
 
 
-def test_more_readers_than_threads_are_kept(served: Served) -> None:
+def test_more_readers_than_threads_are_kept(served):
     """More threads than keep their Python state, and then fewer again."""
     with ThreadPoolExecutor(100) as pool:
         for _ in range(3):
@@ -85,7 +83,7 @@ def test_more_readers_than_threads_are_kept(served: Served) -> None:
     assert (served.path / "direct").read_bytes() == CONTENT
 
 
-def test_an_error_of_libfuse_is_no_clean_end(tmp_path: Path) -> None:
+def test_an_error_of_libfuse_is_no_clean_end(tmp_path):
     with served_fake(tmp_path / "mnt", fails=True) as served:
         with fails_with(errno.ECONNABORTED):
             (served.path / "disconnecting").open("rb")
@@ -93,7 +91,7 @@ def test_an_error_of_libfuse_is_no_clean_end(tmp_path: Path) -> None:
     assert "short read" in served.messages.read_text()
 
 
-def test_a_line_that_cannot_be_appended_at_the_unmount_is_a_failure(tmp_path: Path) -> None:
+def test_a_line_that_cannot_be_appended_at_the_unmount_is_a_failure(tmp_path):
     """The kernel may not have told of a close(2) before, and close(2) has returned long ago."""
     opened(tmp_path / "logs").close()
     disk = FaultyDisk(tmp_path / "logs")

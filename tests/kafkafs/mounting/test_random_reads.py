@@ -8,15 +8,13 @@ import json
 import mmap
 import os
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from storage.format.compression import Codec
 from tests.support.live_log import START_MS, LiveLog
-from tests.support.mounts import Mounted, requires_fuse
+from tests.support.mounts import requires_fuse
 from tests.support.serving_processes import watched
 
 pytestmark = requires_fuse
@@ -34,7 +32,7 @@ class View:
     grows: bool = False
 
 
-def jsonl(messages: list[tuple[int, int, bytes]]) -> bytes:
+def jsonl(messages):
     lines = []
     for offset, stamp, value in messages:
         fields = {
@@ -45,22 +43,22 @@ def jsonl(messages: list[tuple[int, int, bytes]]) -> bytes:
     return b"".join(lines)
 
 
-def txt(messages: list[tuple[int, int, bytes]]) -> bytes:
+def txt(messages):
     return b"".join(value + b"\n" for _, _, value in messages)
 
 
 class World:
     """A log that a test changes, its mount, and files that stay open across the changes."""
 
-    def __init__(self, log: LiveLog, mount: Mounted, seed: int) -> None:
+    def __init__(self, log, mount, seed):
         self.log = log
         self.root = mount.path / "t" / "0"
         self.dice = random.Random(seed)
-        self.held: list[Held] = []
+        self.held = []
 
     # What happens to the log
 
-    def change(self) -> str:
+    def change(self):
         dice, log = self.dice, self.log
         what = dice.choice(("write", "write", "write", "roll", "retain", "compact", "truncate"))
         sealed = len(log.segments) - 1
@@ -84,7 +82,7 @@ class World:
 
     # What is there
 
-    def views(self) -> Iterator[View]:
+    def views(self):
         dice, log = self.dice, self.log
         messages, start, end = log.messages, log.segments[0], log.next_offset
         for ext, content in (("txt", txt), ("jsonl", jsonl)):
@@ -111,7 +109,7 @@ class World:
             yield View(f"segments/{log.log(base).name}", data)
         yield View("messages.log", b"".join(files.values()), grows=True)
 
-    def look(self) -> None:
+    def look(self):
         """Opens every kind of view anew; keeps some of them open."""
         for view in self.views():
             fd = self.open(view)
@@ -130,7 +128,7 @@ class World:
         while len(self.held) > 12:
             self.held.pop(self.dice.randrange(len(self.held))).close()
 
-    def open(self, view: View) -> int:
+    def open(self, view):
         """Opens a view. While a file of the same path is open with more bytes, which the kernel may have in its page
         cache, the open may fail; it must not once such files are closed."""
         path = self.root / view.path
@@ -147,7 +145,7 @@ class World:
             held.close()
         return os.open(path, os.O_RDONLY)
 
-    def read_at_random(self, fd: int, whole: bytes, what: str) -> None:
+    def read_at_random(self, fd, whole, what):
         """pread, readv, lseek and, where there is something to map, a private mapping."""
         dice = self.dice
         assert os.lseek(fd, 0, os.SEEK_END) == len(whole), what
@@ -167,7 +165,7 @@ class World:
                     at = dice.randrange(len(whole))
                     assert mapped[at : at + 5000] == whole[at : at + 5000], what
 
-    def look_at_held(self) -> None:
+    def look_at_held(self):
         """Files that were opened before: what was there is there, or the read is an error; what is new follows it."""
         for held in list(self.held):
             if not held.look(self.dice, self.log):
@@ -178,24 +176,24 @@ class World:
 class Held:
     """An open file, and what is known of its content: bytes at positions that do not move."""
 
-    def __init__(self, fd: int, view: View, whole: bytes) -> None:
+    def __init__(self, fd, view, whole):
         self.fd = fd
         self.view = view
         self.known = whole
         self.opened_size = len(whole)
         self.was_cut = False
 
-    def close(self) -> None:
+    def close(self):
         os.close(self.fd)
 
-    def is_longer_than(self, view: View) -> bool:
+    def is_longer_than(self, view):
         """Whether it was opened on the same path, when that had more bytes."""
         return self.view.path == view.path and view.content is not None and self.opened_size > len(view.content)
 
-    def offset_of(self, line: bytes) -> int:
+    def offset_of(self, line):
         return int(json.loads(line)["offset"]) if self.view.path.endswith("jsonl") else int(line.split(b" ")[0])
 
-    def cut(self, end: int, there: set[int]) -> None:
+    def cut(self, end, there):
         """The log was truncated: from this offset on other messages may be there. What was made from a segment that was
         cut is made again, so what compaction had removed from it before has no place any more."""
         kept = [line for line in self.known.splitlines(keepends=True) if self.offset_of(line) < end]
@@ -204,7 +202,7 @@ class Held:
         self.was_cut = self.was_cut or len(b"".join(kept)) < len(self.known)
         self.known = b"".join(kept)
 
-    def look(self, dice: random.Random, log: LiveLog) -> bool:
+    def look(self, dice, log):
         """False when the file can be read no more."""
         for _ in range(5):
             at, count = dice.randrange(len(self.known) + 1), dice.choice((1, 300, 50_000))
@@ -236,7 +234,7 @@ class Held:
         return True
 
 
-def sequential(fd: int, start: int = 0) -> bytes:
+def sequential(fd, start=0):
     parts = []
     while part := os.pread(fd, 100_000, start):
         parts.append(part)
@@ -245,12 +243,12 @@ def sequential(fd: int, start: int = 0) -> bytes:
 
 
 @pytest.mark.parametrize(("seed", "codec"), [(1, Codec.NONE), (2, Codec.ZSTD)])
-def test_as_a_sequential_read(tmp_path: Path, seed: int, codec: Codec) -> None:
+def test_as_a_sequential_read(tmp_path, seed, codec):
     log = LiveLog(tmp_path / "logs", codec)
     log.write(200)
     with watched(tmp_path / "logs", tmp_path / "mnt") as mount:
         world = World(log, mount, seed)
-        done: list[str] = []
+        done = []
         try:
             for _ in range(STEPS):
                 done.append(world.change())

@@ -6,8 +6,6 @@ import errno
 import os
 import re
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,18 +13,18 @@ from storage.files import names
 from storage.verify.verify import verify_log_dir
 from tests.kafkafs.mounting.test_writing import messages
 from tests.support.builders import build_log_dir
-from tests.support.mounts import Mounted, mounted, requires_fuse, run_kafkafs
+from tests.support.mounts import mounted, requires_fuse, run_kafkafs
 from tests.support.serving_processes import fails_with, killed_after
 
 pytestmark = requires_fuse
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
+def log_dir(tmp_path):
     return build_log_dir(tmp_path / "logs", {"t": [[b"one", b"two"]], "__consumer_offsets": [[b"x"]]}).path
 
 
-def test_a_stopped_brokers_directory(log_dir: Path, tmp_path: Path) -> None:
+def test_a_stopped_brokers_directory(log_dir, tmp_path):
     before = (log_dir / names.CLEAN_SHUTDOWN).read_bytes()
     with mounted(log_dir, tmp_path / "mnt", write=True) as mount:
         assert not (log_dir / names.CLEAN_SHUTDOWN).exists()
@@ -44,7 +42,7 @@ def test_a_stopped_brokers_directory(log_dir: Path, tmp_path: Path) -> None:
     assert verify_log_dir(log_dir) == []
 
 
-def test_what_cannot_be_mounted_to_write(log_dir: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_mounted_to_write(log_dir, tmp_path):
     (tmp_path / "mnt").mkdir()
     result = run_kafkafs("mount", "--write", tmp_path / "nix", tmp_path / "mnt", check=False)
     assert (result.returncode, b"no such log directory" in result.stderr) == (4, True)
@@ -66,25 +64,25 @@ OVERLONG = b"x" * 2 * MIB
 
 
 @pytest.fixture(scope="module")
-def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+def mount(tmp_path_factory):
     path = tmp_path_factory.mktemp("refused")
     with mounted(path / "logs", path / "mnt", "--create", write=True) as mount, killed_after(mount.process):
         yield mount
 
 
 @pytest.fixture
-def topic(mount: Mounted, request: pytest.FixtureRequest) -> Path:
-    path: Path = mount.path / re.sub(r"[^a-z0-9]+", "-", request.node.name)
+def topic(mount, request):
+    path = mount.path / re.sub(r"[^a-z0-9]+", "-", request.node.name)
     path.mkdir()
     return path
 
 
-def jsonl_line(size: int) -> bytes:
+def jsonl_line(size):
     return b'{"value":"%s"}' % (b"v" * (size - 12))
 
 
 # A file of lines, and how many of them precede the one that is refused.
-CASES: dict[str, tuple[str, bytes, int]] = {
+CASES = {
     "2 MiB": ("@append", b"g1\n" + OVERLONG + b"\ng2\n", 1),
     "just too long": ("@append", b"g1\n" + b"x" * (MIB + 3) + b"\ng2\n", 1),
     "first": ("@append", OVERLONG + b"\ng2\n", 0),
@@ -116,7 +114,7 @@ TOLD = {"@append": "Message too long", "@append.jsonl": "Invalid argument"}
 @pytest.mark.parametrize(
     ("case", "tool"), [*((case, "cat") for case in CASES), *(("2 MiB", tool) for tool in TOOLS if tool != "cat")]
 )
-def test_tools_fail_at_the_line_that_is_refused(topic: Path, tmp_path: Path, case: str, tool: str) -> None:
+def test_tools_fail_at_the_line_that_is_refused(topic, tmp_path, case, tool):
     name, data, good = CASES[case]
     (tmp_path / "lines").write_bytes(data)
     result = subprocess.run(
@@ -128,7 +126,7 @@ def test_tools_fail_at_the_line_that_is_refused(topic: Path, tmp_path: Path, cas
 
 
 @pytest.mark.parametrize("sync", [False, True], ids=["write", "fsync"])
-def test_an_error_that_the_kernel_dropped_comes_with_the_next_call(topic: Path, sync: bool) -> None:
+def test_an_error_that_the_kernel_dropped_comes_with_the_next_call(topic, sync):
     fd = os.open(topic / "@append", os.O_WRONLY)
     try:
         assert 0 < os.write(fd, b"g1\n" + OVERLONG + b"\ng2\n") < 2 * MIB  # the caller does not write the rest

@@ -7,7 +7,6 @@ import random
 import shutil
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,7 @@ _SAW_NOTHING, _SAW_A_SECRET = 10, 11
 pytestmark = [requires_fuse, pytest.mark.skipif(os.geteuid() != 0, reason="takes other users")]
 
 
-def _shown(mnt: Path) -> tuple[int, bool]:
+def _shown(mnt):
     """How many files of a tree could be read, and whether one of them or a name or attribute tells the secret."""
     count, told = 0, False
     for folder, folders, names in os.walk(mnt):
@@ -36,7 +35,7 @@ def _shown(mnt: Path) -> tuple[int, bool]:
     return count, told
 
 
-def _walker(mnt: Path, enough: Path) -> int:
+def _walker(mnt, enough):
     """A process of the stranger that walks until there is a file `enough`."""
     pid = os.fork()
     if pid:
@@ -58,7 +57,7 @@ def _walker(mnt: Path, enough: Path) -> int:
         os._exit(code)
 
 
-def _replace(dice: random.Random, place: Path, outside: Path, kept: Path) -> None:
+def _replace(dice, place, outside, kept):
     """Puts a link in place of a file or a partition's directory, at once. The original is kept."""
     link = kept / "link" / place.name
     replace_by(link, "link to a directory" if place.is_dir() else "link to a file", outside)
@@ -80,7 +79,7 @@ def _replace(dice: random.Random, place: Path, outside: Path, kept: Path) -> Non
     link.replace(place)
 
 
-def _put_back(place: Path, kept: Path) -> None:
+def _put_back(place, kept):
     original = kept / place.name
     if original.is_dir():
         place.unlink()
@@ -88,7 +87,7 @@ def _put_back(place: Path, kept: Path) -> None:
 
 
 @pytest.mark.parametrize("options", ["allow_other", "allow_other,modes=below"])
-def test_a_stranger_sees_nothing_of_root(tmp_path: Path, options: str) -> None:
+def test_a_stranger_sees_nothing_of_root(tmp_path, options):
     tmp_path.chmod(0o755)
     for above in tmp_path.parents[:-1]:
         if above.stat().st_mode & 0o077 == 0:

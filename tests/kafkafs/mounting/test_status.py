@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,10 +19,10 @@ _LABELS = re.compile(r'\{(?:[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"(?:,(
 KINDS = ("counter", "gauge")
 
 
-def samples_of(text: bytes) -> dict[str, float]:
+def samples_of(text):
     """Checks the whole text; the value of each name with its labels."""
     assert text.endswith(b"\n")
-    samples: dict[str, float] = {}
+    samples = {}
     family = kind = None
     families = set()
     lines = iter(text.decode().splitlines())
@@ -52,7 +50,7 @@ def samples_of(text: bytes) -> dict[str, float]:
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path) -> LogDir:
+def log_dir(tmp_path):
     for name in ("t-0", "t-1", "a.b_c-0", "t-2.3f0e61fc71d24e8ab5d0d2ab2d5f3b9c-delete", "odd name"):
         (tmp_path / name).mkdir()
     (tmp_path / ".kafka_cleanshutdown").touch()
@@ -65,12 +63,12 @@ class Clock:
     now = 100.0
     step = 0.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         self.now += self.step
         return self.now
 
 
-def report_on(log_dir: LogDir, clock: Clock | None = None, **fixed: Any) -> Report:
+def report_on(log_dir, clock=None, **fixed):
     sources = Sources(
         log_dir,
         tree=lambda: {"cache": {"used_bytes": 5}},
@@ -82,7 +80,7 @@ def report_on(log_dir: LogDir, clock: Clock | None = None, **fixed: Any) -> Repo
     return Report(sources, clock or Clock())
 
 
-def test_status_json(log_dir: LogDir) -> None:
+def test_status_json(log_dir):
     log_dir.log(TopicPartition("t", 1)).snapshot()
     clock = Clock()
     report = report_on(log_dir, clock)
@@ -117,7 +115,7 @@ def test_status_json(log_dir: LogDir) -> None:
     assert {"kafkafs", "python", "libfuse", "numpy", "linux"} <= set(status["versions"])
 
 
-def test_a_partition_that_fails_is_told(log_dir: LogDir) -> None:
+def test_a_partition_that_fails_is_told(log_dir):
     gone = log_dir.log(TopicPartition("t", 1))
     (log_dir.path / "t-1").rmdir()
     status = report_on(log_dir).facts()
@@ -127,7 +125,7 @@ def test_a_partition_that_fails_is_told(log_dir: LogDir) -> None:
     assert samples_of(report_on(log_dir).metrics())['kafkafs_partition_online{topic="t",partition="1"}'] == 0
 
 
-def test_gathering_takes_half_of_the_time_at_most(log_dir: LogDir) -> None:
+def test_gathering_takes_half_of_the_time_at_most(log_dir):
     clock = Clock()
     report = report_on(log_dir, clock)
     first = report.facts()
@@ -141,7 +139,7 @@ def test_gathering_takes_half_of_the_time_at_most(log_dir: LogDir) -> None:
     assert report.facts() is not slow
 
 
-def test_metrics(log_dir: LogDir) -> None:
+def test_metrics(log_dir):
     log_dir.log(TopicPartition("a.b_c", 0))
     samples = samples_of(report_on(log_dir).metrics())
     assert samples["kafkafs_reads_total"] == 2
@@ -154,19 +152,19 @@ def test_metrics(log_dir: LogDir) -> None:
     assert 'kafkafs_kernel_compiled{module="storage.format.decode_kernel"}' in samples
 
 
-def test_labels_are_escaped(log_dir: LogDir) -> None:
+def test_labels_are_escaped(log_dir):
     samples = samples_of(report_on(log_dir, mode='a "b" \\ c\nd').metrics())
     assert any(r'mode="a \"b\" \\ c\nd"' in name for name in samples)
 
 
 @pytest.mark.parametrize("writable", [False, True])
-def test_help_is_one_screen(writable: bool) -> None:
+def test_help_is_one_screen(writable):
     lines = help_text(writable=writable).decode().splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
 
 
-def test_help_is_true() -> None:
+def test_help_is_true():
     """Every path in it is one of the tree's."""
     assert "topics delete" in help_text(writable=True).decode()
     assert "topics delete" not in help_text().decode()

@@ -13,7 +13,7 @@ import mmap
 import os
 import socket
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ import pytest
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, build_log_dir
-from tests.support.mounts import Mounted, mounted, requires_fuse
+from tests.support.mounts import mounted, requires_fuse
 from tests.support.owned_dirs import HastyDisk, append
 from tests.support.serving_processes import killed_after
 
@@ -44,14 +44,14 @@ class Case(NamedTuple):
     call: Call
     answer: int | tuple[int, int, int]
 
-    def in_mode(self, mode: str) -> int:
+    def in_mode(self, mode):
         return self.answer if isinstance(self.answer, int) else self.answer[MODES.index(mode)]
 
 
-def opening(path: str, flags: int, then: Callable[[int], object] = lambda _: None) -> Call:
+def opening(path, flags, then=lambda _: None):
     """open(2), and what is done with the descriptor."""
 
-    def call(root: Path) -> object:
+    def call(root):
         fd = os.open(root / path, flags, 0o644)
         try:
             return then(fd)
@@ -61,22 +61,22 @@ def opening(path: str, flags: int, then: Callable[[int], object] = lambda _: Non
     return call
 
 
-def on(path: str, what: Callable[..., object], *arguments: object) -> Call:
+def on(path, what, *arguments):
     """A call with a path."""
     return lambda root: what(f"{root}/{path}", *arguments)
 
 
-def between(what: Callable[[str, str], object], source: str, target: str) -> Call:
+def between(what, source, target):
     """A call with two paths of the tree."""
     return lambda root: what(f"{root}/{source}", f"{root}/{target}")
 
 
-def outside(what: Callable[[str, str], object], source: str) -> Call:
+def outside(what, source):
     """A call from the tree to the directory that holds the mountpoint."""
     return lambda root: what(f"{root}/{source}", f"{root.parent}/elsewhere")
 
 
-def bind_socket(path: str) -> None:
+def bind_socket(path):
     """Through a descriptor of its directory: an address has room for 107 bytes, and temporary paths are longer."""
     directory = os.open(Path(path).parent, os.O_PATH)
     try:
@@ -86,26 +86,26 @@ def bind_socket(path: str) -> None:
         os.close(directory)
 
 
-def allocate(fd: int) -> None:
+def allocate(fd):
     """fallocate(2). posix_fallocate(3) writes zeros where that is refused, and zeros are a line here."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.fallocate(fd, 0, ctypes.c_long(0), ctypes.c_long(100)) < 0:
         raise OSError(ctypes.get_errno(), "fallocate")
 
 
-def shared_map(fd: int) -> None:
+def shared_map(fd):
     mmap.mmap(fd, 1, mmap.MAP_SHARED, mmap.PROT_READ).close()
 
 
-def private_map(fd: int) -> None:
+def private_map(fd):
     with mmap.mmap(fd, 7, mmap.MAP_PRIVATE, mmap.PROT_READ) as mapped:
         assert mapped[:] == b"one\ntwo"
 
 
-def looped(path: str) -> Call:
+def looped(path):
     """Through two symbolic links outside of the tree, which lead to each other."""
 
-    def call(root: Path) -> None:
+    def call(root):
         links = [root.parent / "loop-a", root.parent / "loop-b"]
         try:
             links[0].symlink_to(links[1])
@@ -118,7 +118,7 @@ def looped(path: str) -> Call:
     return call
 
 
-def linked(root: Path) -> None:
+def linked(root):
     """A symbolic link outside of the tree leads into it."""
     link = root.parent / "link"
     link.symlink_to(root / VIEW)
@@ -264,7 +264,7 @@ CASES = [
 ]  # fmt: skip
 
 
-def own(path: Path) -> Path:
+def own(path):
     owned = OwnedDir.open(path, Opening(create=True), disk=HastyDisk())
     for topic in ("t", "empty", "with_dot"):
         owned.create_topic(topic, 1)
@@ -276,12 +276,12 @@ def own(path: Path) -> Path:
     return path
 
 
-def brokers(path: Path) -> Path:
+def brokers(path):
     return build_log_dir(path, {"t": [[b"one", ROLL, b"two"]], "empty": [[]], "with_dot": [[]]}).path
 
 
 @pytest.fixture(scope="module")
-def mounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Mounted]]:
+def mounts(tmp_path_factory):
     """By mode. The read-only one is of a directory of our own."""
     paths = {mode: tmp_path_factory.mktemp(mode) for mode in MODES}
     made = {mode: (brokers if mode == "guest" else own)(path / "logs") for mode, path in paths.items()}
@@ -298,7 +298,7 @@ def mounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Mount
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_errno(mounts: dict[str, Mounted], case: Case, mode: str) -> None:
+def test_errno(mounts, case, mode):
     root = mounts[mode].path
     try:
         case.call(root)
@@ -313,7 +313,7 @@ def test_errno(mounts: dict[str, Mounted], case: Case, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_modes(mounts: dict[str, Mounted], mode: str) -> None:
+def test_modes(mounts, mode):
     writable = mode != "read-only"
     modes = {
         "": 0o755 if writable else 0o555,

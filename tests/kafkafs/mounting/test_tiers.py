@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ pytestmark = [requires_fuse, requires_fixtures]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_record(layout: str, tmp_path: Path) -> None:
+def test_every_record(layout, tmp_path):
     options = f"tier={TIERS / layout},tier_key=key1={KEYS['key1']},isolation=read_committed"
     with mounted(TIERS / "log", tmp_path / "mnt", "-o", options) as mount:
         for tp in partitions():
@@ -38,7 +37,7 @@ def test_every_record(layout: str, tmp_path: Path) -> None:
         assert sizes <= shown
 
 
-def test_what_is_lost_is_an_error_for_its_part(tmp_path: Path) -> None:
+def test_what_is_lost_is_an_error_for_its_part(tmp_path):
     lz = TopicPartition("lz", 0)
     golden = golden_of(lz)
     with mounted(TIERS / "lost/log", tmp_path / "mnt", "-o", f"tier={TIERS / 'lost/tier-local'}") as mount:
@@ -58,7 +57,7 @@ def test_what_is_lost_is_an_error_for_its_part(tmp_path: Path) -> None:
     assert "messages 781 to 1538" in mount.path.with_name("mnt.messages").read_text()
 
 
-def test_a_segment_that_the_broker_removes_here_is_read_in_the_tier(tmp_path: Path) -> None:
+def test_a_segment_that_the_broker_removes_here_is_read_in_the_tier(tmp_path):
     log = copied(TIERS / "log", tmp_path / "log")
     whole = txt(golden_of(TopicPartition("keep", 0)))
     with mounted(log, tmp_path / "mnt", "-o", f"tier={TIERS / 'tier-local'}") as mount:
@@ -78,7 +77,7 @@ def test_a_segment_that_the_broker_removes_here_is_read_in_the_tier(tmp_path: Pa
             os.close(fd)
 
 
-def test_a_scan_goes_on_in_the_tier(tmp_path: Path) -> None:
+def test_a_scan_goes_on_in_the_tier(tmp_path):
     log = copied(TIERS / "log", tmp_path / "log")
     messages = kafkafs.open(log, tier=TIERS / "tier-local")["keep"][0].messages()
     offsets = [next(messages).offset]
@@ -89,7 +88,7 @@ def test_a_scan_goes_on_in_the_tier(tmp_path: Path) -> None:
     assert offsets == [record.offset for record in golden_of(TopicPartition("keep", 0))]
 
 
-def _more(fd: int) -> bytes:
+def _more(fd):
     try:
         return os.read(fd, 1 << 17)
     except OSError:

@@ -7,12 +7,9 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.builders import BuiltLogDir, BuiltRecord
 from tests.support.mounted_logs import BATCHES, COUNT, jsonl, sample, txt
 from tests.support.mounts import requires_fuse
 from tests.support.serving_processes import watched
@@ -23,23 +20,23 @@ SEALED = BATCHES * COUNT * 2  # messages of the first two segments
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltLogDir:
+def built(tmp_path_factory):
     return sample(tmp_path_factory.mktemp("tools") / "logs")
 
 
 @pytest.fixture(scope="module")
-def mnt(built: BuiltLogDir) -> Iterator[Path]:
+def mnt(built):
     with watched(built.path, built.path.with_name("mnt")) as mount:
         yield mount.path
 
 
 @pytest.fixture(scope="module")
-def records(built: BuiltLogDir) -> list[BuiltRecord]:
+def records(built):
     return built["t", 0].records
 
 
 @pytest.fixture(scope="module")
-def files(built: BuiltLogDir, mnt: Path, records: list[BuiltRecord]) -> dict[str, tuple[Path, Path]]:
+def files(built, mnt, records):
     """By kind: the view, and a plain file that holds what must be in it."""
     partition = mnt / "t" / "0"
     raw = built["t", 0].log(0).read_bytes()
@@ -95,7 +92,7 @@ ONLY_TEXT = {"sort", "less"}
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_same_as_of_a_plain_file(files: dict[str, tuple[Path, Path]], name: str, kind: str, tmp_path: Path) -> None:
+def test_the_same_as_of_a_plain_file(files, name, kind, tmp_path):
     if kind not in TEXT and name in ONLY_TEXT:
         pytest.skip("a tool for text")
     if name.startswith("rsync") and shutil.which("rsync") is None:
@@ -108,7 +105,7 @@ def test_the_same_as_of_a_plain_file(files: dict[str, tuple[Path, Path]], name: 
     assert expected
 
 
-def run(command: str, directory: Path) -> bytes:
+def run(command, directory):
     result = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"], cwd=directory, capture_output=True, timeout=120, check=False
     )
@@ -118,13 +115,13 @@ def run(command: str, directory: Path) -> bytes:
     return result.stdout
 
 
-def test_grep_r_sees_each_message_once_in_each_directory(mnt: Path, records: list[BuiltRecord]) -> None:
+def test_grep_r_sees_each_message_once_in_each_directory(mnt, records):
     wanted = sum(b"error" in (record.value or b"") for record in records)
     for directory in ("offsets", "time"):
         assert run(f"grep -rh error t/0/{directory} | wc -l", mnt) == b"%d\n" % wanted
 
 
-def test_a_whole_tree_by_tar_cp_and_rsync(mnt: Path, built: BuiltLogDir, tmp_path: Path) -> None:
+def test_a_whole_tree_by_tar_cp_and_rsync(mnt, built, tmp_path):
     """Everything that is listed, copied in three ways, is the same; sizes in the archive are exact."""
     ours = {str(path.relative_to(mnt)) for path in mnt.rglob("*") if not path.name.startswith("@")}
     root = shlex.quote(str(mnt))
@@ -148,7 +145,7 @@ def test_a_whole_tree_by_tar_cp_and_rsync(mnt: Path, built: BuiltLogDir, tmp_pat
         run(f"chmod -R u+w {name}", tmp_path)  # so that pytest may remove it
 
 
-def test_tar_of_all(mnt: Path, tmp_path: Path) -> None:
+def test_tar_of_all(mnt, tmp_path):
     """But for the files about the mount itself, which change with every request."""
     left_out = [f"--exclude=./{name}" for name in ("@status.json", "@metrics", "@help")]
     for _ in range(2):
@@ -160,7 +157,7 @@ def test_tar_of_all(mnt: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "t/0/@info.json").read_bytes())["topic"] == "t"
 
 
-def test_tools_find_no_extended_attributes(mnt: Path, tmp_path: Path) -> None:
+def test_tools_find_no_extended_attributes(mnt, tmp_path):
     assert [os.listxattr(mnt / path) for path in ("", "t", "t/0/messages.txt", "t/0/@info.json", "@status.json")] == [
         []
     ] * 5
@@ -177,7 +174,7 @@ def test_tools_find_no_extended_attributes(mnt: Path, tmp_path: Path) -> None:
     run("chmod -R u+w .", tmp_path)
 
 
-def test_find_by_message_time(mnt: Path, built: BuiltLogDir) -> None:
+def test_find_by_message_time(mnt, built):
     """mtime is the newest message's timestamp in the range."""
     records = built["t", 0].records
     newest = records[-1].timestamp
@@ -191,7 +188,7 @@ def test_find_by_message_time(mnt: Path, built: BuiltLogDir) -> None:
     assert sealed.stat().st_mtime_ns == records[SEALED - 1].timestamp * 1_000_000
 
 
-def test_less_on_a_terminal(mnt: Path, records: list[BuiltRecord]) -> None:
+def test_less_on_a_terminal(mnt, records):
     """`less +G` jumps to the end, and shows it."""
     if shutil.which("script") is None or shutil.which("less") is None:
         pytest.skip("no script or no less here")

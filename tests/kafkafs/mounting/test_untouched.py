@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builders import BuiltLogDir
 from tests.support.mounted_logs import sample, state_of, txt
 from tests.support.mounts import requires_fuse
 from tests.support.serving_processes import watched
@@ -18,11 +17,11 @@ pytestmark = requires_fuse
 
 
 @pytest.fixture
-def built(tmp_path: Path) -> BuiltLogDir:
+def built(tmp_path):
     return sample(tmp_path / "logs")
 
 
-def walk(mnt: Path) -> None:
+def walk(mnt):
     """Looks at everything: names, attributes, extended attributes, contents in every format."""
     subprocess.run(f"tar cf - {shlex.quote(str(mnt))} | cat >/dev/null", shell=True, check=True, timeout=240)
     subprocess.run(["find", str(mnt), "-type", "f", "-exec", "md5sum", "{}", "+"], check=True, capture_output=True)
@@ -36,7 +35,7 @@ def walk(mnt: Path) -> None:
             (partition / "offsets" / f"last-7.{kind}").read_bytes()
 
 
-def try_to_write(mnt: Path) -> None:
+def try_to_write(mnt):
     for attempt in (
         lambda: (mnt / "t/0/messages.txt").write_bytes(b"x"),
         lambda: (mnt / "t/0/segments/new").write_bytes(b"x"),
@@ -50,7 +49,7 @@ def try_to_write(mnt: Path) -> None:
             attempt()
 
 
-def test_nothing_changes(built: BuiltLogDir, tmp_path: Path) -> None:
+def test_nothing_changes(built, tmp_path):
     before = state_of(built.path)
     with watched(built.path, tmp_path / "mnt") as mount:
         walk(mount.path)
@@ -60,7 +59,7 @@ def test_nothing_changes(built: BuiltLogDir, tmp_path: Path) -> None:
     assert state_of(built.path) == before
 
 
-def test_on_a_read_only_filesystem(built: BuiltLogDir, tmp_path: Path) -> None:
+def test_on_a_read_only_filesystem(built, tmp_path):
     read_only = tmp_path / "read-only"
     read_only.mkdir()
     bind = subprocess.run(["mount", "--bind", built.path, read_only], capture_output=True, check=False)
@@ -77,7 +76,7 @@ def test_on_a_read_only_filesystem(built: BuiltLogDir, tmp_path: Path) -> None:
         subprocess.run(["umount", read_only], check=True)
 
 
-def test_in_directories_that_nobody_may_write(built: BuiltLogDir, tmp_path: Path) -> None:
+def test_in_directories_that_nobody_may_write(built, tmp_path):
     """Modes alone; they say little to root."""
     paths = [built.path, *built.path.rglob("*")]
     for path in paths:

@@ -9,16 +9,14 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from storage.files import names
 from storage.verify.verify import verify_log_dir
 from tests.support.builders import build_log_dir
-from tests.support.mounts import Mounted, mounted, requires_fuse, run_kafkafs
+from tests.support.mounts import mounted, requires_fuse, run_kafkafs
 from tests.support.serving_processes import fails_with, killed_after
 from tests.support.waiting import wait_for
 
@@ -26,7 +24,7 @@ pytestmark = requires_fuse
 
 
 @pytest.fixture(scope="module")
-def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+def mount(tmp_path_factory):
     """One mount for all tests of this module: each makes a topic of its own."""
     path = tmp_path_factory.mktemp("writing")
     with mounted(path / "logs", path / "mnt", "--create", write=True) as mount, killed_after(mount.process):
@@ -36,30 +34,30 @@ def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
 
 
 @pytest.fixture
-def topic(mount: Mounted, request: pytest.FixtureRequest) -> Path:
+def topic(mount, request):
     """A new topic of one partition."""
-    path: Path = mount.path / re.sub(r"[^a-z]+", "-", request.node.name)
+    path = mount.path / re.sub(r"[^a-z]+", "-", request.node.name)
     path.mkdir()
     return path
 
 
-def shell(command: str, cwd: Path, code: int = 0) -> str:
+def shell(command, cwd, code=0):
     """What bash says on stderr."""
     result = subprocess.run(["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == code, result.stderr
     return result.stderr
 
 
-def messages(topic: Path) -> list[bytes]:
+def messages(topic):
     return (topic / "0" / "messages.txt").read_bytes().splitlines()
 
 
-def eventually(topic: Path, expected: list[bytes]) -> None:
+def eventually(topic, expected):
     """The kernel tells of a close a moment after it: what a last line without newline waits for."""
     wait_for(f"{expected}", lambda: messages(topic) == expected)
 
 
-TOOLS: dict[str, tuple[str, list[bytes]]] = {
+TOOLS = {
     "echo": ("echo one >> @append; echo two >> 0/@append", [b"one", b"two"]),
     "truncating echo": ("echo one > @append; echo two > 0/@append", [b"one", b"two"]),
     "cat": ("seq 1000 | cat > @append", [b"%d" % n for n in range(1, 1001)]),
@@ -75,7 +73,7 @@ TOOLS: dict[str, tuple[str, list[bytes]]] = {
 }
 
 
-def sparse(path: Path, *parts: tuple[int, bytes], size: int = 0) -> bytes:
+def sparse(path, *parts, size=0):
     """A file with these bytes at these positions and holes elsewhere; its content. It has `size` bytes at least."""
     with path.open("wb") as file:
         for position, data in parts:
@@ -87,7 +85,7 @@ def sparse(path: Path, *parts: tuple[int, bytes], size: int = 0) -> bytes:
     return content
 
 
-HOLES: dict[str, tuple[list[tuple[int, bytes]], int]] = {
+HOLES = {
     "in the middle": ([(0, b"first\n"), (200_000, b"\nlast\n")], 0),
     "at the beginning": ([(300_000, b"\nlast\n")], 0),
     "at the end": ([(0, b"first\nsecond\n")], 300_000),
@@ -105,7 +103,7 @@ COPYING = {
 
 @pytest.mark.parametrize("tool", COPYING)
 @pytest.mark.parametrize("holes", HOLES)
-def test_holes_are_zeros(topic: Path, tmp_path: Path, tool: str, holes: str) -> None:
+def test_holes_are_zeros(topic, tmp_path, tool, holes):
     """Tools move on over the holes of a sparse file, and write nothing there."""
     parts, size = HOLES[holes]
     content = sparse(tmp_path / "sparse", *parts, size=size)
@@ -113,7 +111,7 @@ def test_holes_are_zeros(topic: Path, tmp_path: Path, tool: str, holes: str) -> 
     eventually(topic, content.splitlines() if content.endswith(b"\n") else content.split(b"\n"))
 
 
-def test_a_hole_that_is_too_long_for_a_message_is_refused(topic: Path, tmp_path: Path) -> None:
+def test_a_hole_that_is_too_long_for_a_message_is_refused(topic, tmp_path):
     for name, parts, size in (("middle", [(0, b"a\n"), (1 << 33, b"\nb\n")], 0), ("end", [(0, b"a\n")], 1 << 33)):
         with (tmp_path / name).open("wb") as file:
             for position, data in parts:
@@ -124,7 +122,7 @@ def test_a_hole_that_is_too_long_for_a_message_is_refused(topic: Path, tmp_path:
     assert messages(topic) == [b"a", b"a"]
 
 
-def test_positions_mean_nothing_but_holes(topic: Path) -> None:
+def test_positions_mean_nothing_but_holes(topic):
     """Who writes at a position again, or before, appends; who appends has no position."""
     path = topic / "@append"
     with path.open("wb", buffering=0) as file:
@@ -146,21 +144,21 @@ def test_positions_mean_nothing_but_holes(topic: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_tools(topic: Path, tool: str) -> None:
+def test_tools(topic, tool):
     command, expected = TOOLS[tool]
     assert shell(command, topic) == ""
     eventually(topic, expected)
     assert (topic / "@append").read_bytes() == (topic / "0" / "@append.jsonl").read_bytes() == b""
 
 
-def test_a_message_can_be_read_when_its_write_returns(topic: Path) -> None:
+def test_a_message_can_be_read_when_its_write_returns(topic):
     with (topic / "@append").open("wb", buffering=0) as file:
         for number in range(50):
             file.write(b"%d\n" % number)
             assert messages(topic)[-1] == b"%d" % number
 
 
-def test_fsync_ends_the_line_and_flushes(topic: Path) -> None:
+def test_fsync_ends_the_line_and_flushes(topic):
     with (topic / "0" / "@append").open("wb", buffering=0) as file:
         file.write(b"one\nhalf")
         assert messages(topic) == [b"one"]
@@ -168,12 +166,12 @@ def test_fsync_ends_the_line_and_flushes(topic: Path) -> None:
         assert messages(topic) == [b"one", b"half"]
 
 
-def recovery_point(topic: Path) -> int:
+def recovery_point(topic):
     """Up to which offset everything is on disk."""
     return int(json.loads((topic / "0" / "@info.json").read_bytes())["recovery_point"])
 
 
-def test_the_sync_command_makes_what_was_appended_durable(topic: Path) -> None:
+def test_the_sync_command_makes_what_was_appended_durable(topic):
     """sync(1) opens its files for reading."""
     for name in ("0/@append", "@append", "@append.jsonl"):
         before = recovery_point(topic)
@@ -185,9 +183,7 @@ def test_the_sync_command_makes_what_was_appended_durable(topic: Path) -> None:
 
 @pytest.mark.parametrize("flag", [os.O_SYNC, os.O_DSYNC], ids=["O_SYNC", "O_DSYNC"])
 @pytest.mark.parametrize("name", ["0/@append", "@append", "@append.jsonl"])
-def test_a_write_to_a_file_opened_with_o_sync_is_durable_when_it_returns(
-    mount: Mounted, request: pytest.FixtureRequest, name: str, flag: int
-) -> None:
+def test_a_write_to_a_file_opened_with_o_sync_is_durable_when_it_returns(mount, request, name, flag):
     topic = mount.path / re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name)
     topic.mkdir()
     line = b'{"value":"a"}\n'
@@ -204,7 +200,7 @@ def test_a_write_to_a_file_opened_with_o_sync_is_durable_when_it_returns(
 
 
 @pytest.mark.parametrize("flag", [os.RWF_SYNC, os.RWF_DSYNC], ids=["RWF_SYNC", "RWF_DSYNC"])
-def test_a_single_write_can_be_durable(mount: Mounted, request: pytest.FixtureRequest, flag: int) -> None:
+def test_a_single_write_can_be_durable(mount, request, flag):
     topic = mount.path / re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name)
     topic.mkdir()
     descriptor = os.open(topic / "@append", os.O_WRONLY | os.O_APPEND)
@@ -219,14 +215,14 @@ def test_a_single_write_can_be_durable(mount: Mounted, request: pytest.FixtureRe
         os.close(descriptor)
 
 
-def test_the_mount_option_sync_makes_every_write_durable(tmp_path: Path) -> None:
+def test_the_mount_option_sync_makes_every_write_durable(tmp_path):
     with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", "-o", "sync", write=True) as synced:
         (synced.path / "t").mkdir()
         shell("echo one >> t/@append", synced.path)
         assert recovery_point(synced.path / "t") == 1
 
 
-def test_why_a_line_was_refused_is_in_the_status_and_the_log(tmp_path: Path) -> None:
+def test_why_a_line_was_refused_is_in_the_status_and_the_log(tmp_path):
     """EINVAL tells neither the line nor what is wrong with it."""
     log = tmp_path / "log"
     with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", "-o", f"log={log}", write=True) as mount:
@@ -261,8 +257,8 @@ def test_why_a_line_was_refused_is_in_the_status_and_the_log(tmp_path: Path) -> 
     assert "\x1b" not in logged
 
 
-def test_parallel_writers_never_mix_lines(topic: Path) -> None:
-    def write(writer: int) -> None:
+def test_parallel_writers_never_mix_lines(topic):
+    def write(writer):
         with (topic / "0" / "@append").open("wb", buffering=0) as file:
             data = b"".join(b"%d:%d %s\n" % (writer, n, b"%d" % writer * (n % 50)) for n in range(2000))
             for position in range(0, len(data), 777):
@@ -277,7 +273,7 @@ def test_parallel_writers_never_mix_lines(topic: Path) -> None:
         assert [line for line in found if line.startswith(b"%d:" % writer)] == expected
 
 
-def test_settings(topic: Path) -> None:
+def test_settings(topic):
     shell("echo retention.ms=5000 >> @config; printf 'segment.bytes=1048576\\n\\n# x\\nflush.ms=' > @config", topic)
     lines = (topic / "@config").read_bytes().splitlines()
     assert lines[:2] == [b"retention.ms=5000", b"segment.bytes=1048576"]
@@ -288,7 +284,7 @@ def test_settings(topic: Path) -> None:
     assert (topic / "@config").read_bytes().splitlines()[0] == b"retention.ms=5000"
 
 
-def test_internal_topics(tmp_path: Path) -> None:
+def test_internal_topics(tmp_path):
     logs = build_log_dir(tmp_path / "logs", {"read": [[b"x"]]}, broker=False).path
     with mounted(logs, tmp_path / "mnt", write=True) as mount, fails_with(errno.EPERM):
         (mount.path / "__consumer_offsets").mkdir()

@@ -10,9 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -56,20 +54,20 @@ while True:
 """
 
 
-def values(log_dir: Path, topic: str = "t") -> list[bytes | None]:
+def values(log_dir, topic="t"):
     """Of partition 0, without a mount, of a directory in which nothing is wrong."""
     assert verify_log_dir(log_dir) == []
     snapshot = LogDir.open_read_only(log_dir).log(TopicPartition(topic, 0)).snapshot()
     return [block.value(row) for block in read_range(snapshot, 0) for row in range(len(block))]
 
 
-def make(log_dir: Path) -> None:
+def make(log_dir):
     owned = OwnedDir.open(log_dir, Opening(create=True))
     owned.create_topic("t", 1)
     owned.close()
 
 
-def test_a_last_line_is_a_message_after_umount(tmp_path: Path) -> None:
+def test_a_last_line_is_a_message_after_umount(tmp_path):
     with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", write=True) as mount:
         (mount.path / "t").mkdir()
         (mount.path / "t" / "@append").write_bytes(b"one\ntwo")
@@ -79,7 +77,7 @@ def test_a_last_line_is_a_message_after_umount(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_signals_end_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
+def test_signals_end_it_in_order(tmp_path, number):
     with writable(tmp_path) as process:
         fd = os.open(tmp_path / "mnt" / "t" / "@append", os.O_WRONLY)
         try:
@@ -94,14 +92,14 @@ def test_signals_end_it_in_order(tmp_path: Path, number: signal.Signals) -> None
 
 
 @pytest.mark.timeout(60 + 30 * KILLS)
-def test_kill_9_under_writers_loses_no_complete_line(tmp_path: Path) -> None:
+def test_kill_9_under_writers_loses_no_complete_line(tmp_path):
     make(tmp_path / "logs")
-    written: dict[str, int] = {}
+    written = {}
     for number in range(KILLS):
         with writable(tmp_path) as process:
             writing = [f"{number}.{writer}" for writer in range(8)]
             writers = [start_writer(tmp_path, name) for name in writing]
-            wait_for("the writers", lambda w=writing: all((tmp_path / name).stat().st_size for name in w))  # type: ignore[misc]
+            wait_for("the writers", lambda w=writing: all((tmp_path / name).stat().st_size for name in w))
             process.kill()
             process.wait()
             detach(tmp_path / "mnt")
@@ -120,7 +118,7 @@ def test_kill_9_under_writers_loses_no_complete_line(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def tmpfs(tmp_path: Path) -> Iterator[Path]:
+def tmpfs(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], check=False).returncode:
@@ -131,7 +129,7 @@ def tmpfs(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", disk], check=True)
 
 
-def test_a_full_disk(tmpfs: Path, tmp_path: Path) -> None:
+def test_a_full_disk(tmpfs, tmp_path):
     make(tmpfs / "logs")
     line = b"x" * 999 + b"\n"
     with mounted(tmpfs / "logs", tmp_path / "mnt", write=True) as mount, killed_after(mount.process):
@@ -152,7 +150,7 @@ def test_a_full_disk(tmpfs: Path, tmp_path: Path) -> None:
     assert len(values(tmpfs / "logs")) == before.count(b"\n") + 1
 
 
-def test_a_disk_that_is_full_when_a_partition_is_first_opened(tmpfs: Path, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_when_a_partition_is_first_opened(tmpfs, tmp_path):
     """It is told as that, to readers and writers, and the first use that finds room works."""
     make(tmpfs / "logs")
     before = values(tmpfs / "logs")
@@ -184,7 +182,7 @@ def test_a_disk_that_is_full_when_a_partition_is_first_opened(tmpfs: Path, tmp_p
     assert (tmpfs / "logs" / names.CLEAN_SHUTDOWN).exists()
 
 
-def test_a_disk_that_starts_to_fail(tmp_path: Path) -> None:
+def test_a_disk_that_starts_to_fail(tmp_path):
     """It refuses to let a file grow, with an error that nobody expects: that partition is offline, the others go on."""
     make(tmp_path / "logs")
     with writable(tmp_path) as process:
@@ -216,13 +214,13 @@ def test_a_disk_that_starts_to_fail(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user, and only root can become one")
-def test_after_a_kill_nobody_writes_into_the_directory_below(tmp_path: Path) -> None:
+def test_after_a_kill_nobody_writes_into_the_directory_below(tmp_path):
     """Except root, whom no mode stops. The next mount gives the permission back when it ends."""
     mnt = tmp_path / "mnt"
     mnt.mkdir()
     mnt.chmod(0o777)
 
-    def other_user_makes_a_directory() -> int:
+    def other_user_makes_a_directory():
         command = ["setpriv", "--reuid=65534", "--clear-groups", "mkdir", "x"]
         return subprocess.run(command, cwd=mnt, check=False).returncode
 
@@ -240,7 +238,7 @@ def test_after_a_kill_nobody_writes_into_the_directory_below(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_umount_fails_where_not_everything_could_be_written(tmp_path: Path, background: bool) -> None:
+def test_umount_fails_where_not_everything_could_be_written(tmp_path, background):
     """The disk fails after the last write and before the final flush, so that nobody else is told."""
     make(tmp_path / "logs")
     log_file, mnt = tmp_path / "log", tmp_path / "mnt"
@@ -271,7 +269,7 @@ def test_umount_fails_where_not_everything_could_be_written(tmp_path: Path, back
             process.wait()
 
 
-def test_a_directory_that_may_not_be_written(tmpfs: Path, tmp_path: Path) -> None:
+def test_a_directory_that_may_not_be_written(tmpfs, tmp_path):
     make(tmpfs / "logs")
     before = {path: path.read_bytes() for path in (tmpfs / "logs").rglob("*") if path.is_file()}
     subprocess.run(["mount", "-o", "remount,ro", tmpfs], check=True)
@@ -288,7 +286,7 @@ def test_a_directory_that_may_not_be_written(tmpfs: Path, tmp_path: Path) -> Non
     assert {path: path.read_bytes() for path in (tmpfs / "logs").rglob("*") if path.is_file()} == before
 
 
-def test_what_recovery_finds_is_told_where_the_mount_starts(tmp_path: Path) -> None:
+def test_what_recovery_finds_is_told_where_the_mount_starts(tmp_path):
     """Torn tails are cut and told; damage before intact messages takes its partition offline, with what may help."""
     owned = OwnedDir.open(tmp_path / "logs", Opening(create=True))
     owned.create_topic("torn", 1)
@@ -325,14 +323,14 @@ def test_what_recovery_finds_is_told_where_the_mount_starts(tmp_path: Path) -> N
     assert verify_log_dir(tmp_path / "logs") == []
 
 
-def start_writer(tmp_path: Path, name: str) -> subprocess.Popen[bytes]:
+def start_writer(tmp_path, name):
     command = [sys.executable, "-c", WRITER, str(tmp_path / "mnt" / "t" / "0" / "@append"), name]
     with (tmp_path / name).open("wb") as output:
         return subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
 
 
 @contextmanager
-def writable(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def writable(tmp_path):
     """A mount of `logs` at `mnt` that a test may end as it likes."""
     logs, mnt = tmp_path / "logs", tmp_path / "mnt"
     mnt.mkdir(exist_ok=True)

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from kafkafs.reading.block_cache import Block, BlockCache, Buffer, DamagedPlace
+from kafkafs.reading.block_cache import BlockCache, DamagedPlace
 from kafkafs.reading.workers import Workers
 from storage.errors import CorruptBatch
 from tests.support.waiting import wait_for
@@ -17,19 +17,19 @@ KIB = 1024
 SIZE = 256 * KIB
 
 
-def filled(byte: int) -> object:
-    def fill(buffer: Buffer) -> list[DamagedPlace]:
+def filled(byte):
+    def fill(buffer):
         buffer.array[:SIZE] = byte
         return []
 
     return fill
 
 
-def get(cache: BlockCache, key: int) -> Block:
-    return cache.get(key, SIZE, filled(key % 251))  # type: ignore[arg-type]
+def get(cache, key):
+    return cache.get(key, SIZE, filled(key % 251))
 
 
-def test_a_block_is_rendered_once() -> None:
+def test_a_block_is_rendered_once():
     cache = BlockCache()
     first = get(cache, 1)
     cache.release(first)
@@ -38,12 +38,12 @@ def test_a_block_is_rendered_once() -> None:
     assert (cache.status().hits, cache.status().misses) == (1, 1)
 
 
-def test_threads_that_want_the_same_block_wait_for_one_rendering() -> None:
+def test_threads_that_want_the_same_block_wait_for_one_rendering():
     cache = BlockCache()
     begun, go = threading.Event(), threading.Event()
     rendered = []
 
-    def fill(buffer: Buffer) -> list[DamagedPlace]:
+    def fill(buffer):
         rendered.append(1)
         begun.set()
         assert go.wait(120)
@@ -62,10 +62,10 @@ def test_threads_that_want_the_same_block_wait_for_one_rendering() -> None:
     assert first.result().pins == 5
 
 
-def test_a_failed_rendering_is_told_to_all_and_forgotten() -> None:
+def test_a_failed_rendering_is_told_to_all_and_forgotten():
     cache = BlockCache()
 
-    def fail(_: Buffer) -> list[DamagedPlace]:
+    def fail(_):
         raise CorruptBatch("bad")
 
     for _ in range(2):
@@ -76,7 +76,7 @@ def test_a_failed_rendering_is_told_to_all_and_forgotten() -> None:
     assert cache.status().used_bytes == SIZE
 
 
-def test_the_bound_holds_and_the_least_recently_used_goes_first() -> None:
+def test_the_bound_holds_and_the_least_recently_used_goes_first():
     cache = BlockCache(4 * SIZE)
     for key in range(4):
         cache.release(get(cache, key))
@@ -89,7 +89,7 @@ def test_the_bound_holds_and_the_least_recently_used_goes_first() -> None:
         assert cache.status().used_bytes <= 4 * SIZE
 
 
-def test_pinned_buffers_are_never_recycled() -> None:
+def test_pinned_buffers_are_never_recycled():
     cache = BlockCache(2 * SIZE)
     held = [get(cache, key) for key in range(5)]
     assert cache.status().used_bytes == 5 * SIZE
@@ -103,7 +103,7 @@ def test_pinned_buffers_are_never_recycled() -> None:
     assert cache.status().used_bytes <= 2 * SIZE
 
 
-def test_dropped_blocks_stay_readable_for_those_who_hold_them() -> None:
+def test_dropped_blocks_stay_readable_for_those_who_hold_them():
     cache = BlockCache(2 * SIZE)
     held = get(cache, 7)
     cache.release(get(cache, 7), outdated=True)
@@ -114,7 +114,7 @@ def test_dropped_blocks_stay_readable_for_those_who_hold_them() -> None:
     assert cache.status().used_bytes <= 2 * SIZE
 
 
-def test_what_a_sequential_reader_has_read_goes_soon() -> None:
+def test_what_a_sequential_reader_has_read_goes_soon():
     cache = BlockCache()
     for key in range(200):
         cache.release(get(cache, key), finished=True)
@@ -127,7 +127,7 @@ def test_what_a_sequential_reader_has_read_goes_soon() -> None:
     assert cache.holds(180)
 
 
-def test_damage_bounds_what_is_readable() -> None:
+def test_damage_bounds_what_is_readable():
     error = CorruptBatch("bad")
     cache = BlockCache()
     block = cache.get(1, 100, lambda _: [DamagedPlace(10, 20, error), DamagedPlace(50, 51, error)])
@@ -137,7 +137,7 @@ def test_damage_bounds_what_is_readable() -> None:
             block.readable_until(start)
 
 
-def test_no_thread_before_start_and_none_after_stop() -> None:
+def test_no_thread_before_start_and_none_after_stop():
     before = threading.active_count()
     workers = Workers(2)
     assert not workers.submit(lambda: None)
@@ -147,7 +147,7 @@ def test_no_thread_before_start_and_none_after_stop() -> None:
     assert threading.active_count() == before + 2
     done = threading.Event()
 
-    def fail() -> None:
+    def fail():
         raise ValueError("a job of no luck")
 
     assert workers.submit(fail)
@@ -158,22 +158,22 @@ def test_no_thread_before_start_and_none_after_stop() -> None:
     assert not workers.submit(lambda: None)
 
 
-def test_the_threads_end_although_a_helper_takes_the_last_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_threads_end_although_a_helper_takes_the_last_job(monkeypatch):
     """A reader that helps may take a job between any two steps of `stop`."""
     busy, helped, go = threading.Event(), threading.Event(), threading.Event()
 
     class Contended(SimpleQueue[object]):
-        def empty(self) -> bool:
+        def empty(self):
             answer = super().empty()
             workers.help()
             return answer
 
-        def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
+        def put(self, item, block=True, timeout=None):
             if item is None:  # the queue was emptied
                 go.set()
             super().put(item, block, timeout)
 
-    def first() -> None:
+    def first():
         busy.set()
         go.wait(120)
 

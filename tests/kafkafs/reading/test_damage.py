@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.tree import Tree
-from storage.errors import CorruptBatch, StorageError, UnsupportedFormat
+from storage.errors import CorruptBatch, UnsupportedFormat
 from storage.format.compression import Codec
 from tests.support.damaged_bytes import overwrite, with_right_checksums
 from tests.support.live_log import START_MS, LiveLog
@@ -21,7 +18,7 @@ PER_BATCH = 10
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> LiveLog:
+def live(tmp_path):
     """Three segments of ten batches of ten messages."""
     log = LiveLog(tmp_path / "log")
     for _ in range(2):
@@ -31,17 +28,17 @@ def live(tmp_path: Path) -> LiveLog:
     return log
 
 
-def batches(path: Path) -> list[tuple[int, int]]:
+def batches(path):
     """Start and end of each batch."""
     table = table_of(path.read_bytes())
     return list(zip(table.position.tolist(), table.end.tolist(), strict=True))
 
 
-def part(live: LiveLog, first: int, last: int) -> bytes:
+def part(live, first, last):
     return live.text(lambda offset, _: first <= offset < last)
 
 
-def check(tree: Tree, path: str, stretches: list[bytes], kind: type[StorageError]) -> StorageError:
+def check(tree, path, stretches, kind):
     for step in (1, 37, 4096, 1 << 20):
         found, errors = readable(tree.lookup(path), step)
         assert found == stretches, step
@@ -50,7 +47,7 @@ def check(tree: Tree, path: str, stretches: list[bytes], kind: type[StorageError
     return errors[0]
 
 
-def test_a_wrong_crc_takes_the_place_of_its_messages(live: LiveLog) -> None:
+def test_a_wrong_crc_takes_the_place_of_its_messages(live):
     start, end = batches(live.log(100))[4]
     overwrite(live.log(100), end - 3, b"\0")
     tree = tree_of(live.path.parent)
@@ -66,7 +63,7 @@ def test_a_wrong_crc_takes_the_place_of_its_messages(live: LiveLog) -> None:
     assert content(tree, "/t/0/messages.log") == raw
 
 
-def test_a_range_that_cuts_the_damaged_batch(live: LiveLog) -> None:
+def test_a_range_that_cuts_the_damaged_batch(live):
     _, end = batches(live.log(0))[4]
     overwrite(live.log(0), end - 3, b"\0")
     tree = tree_of(live.path.parent)
@@ -77,7 +74,7 @@ def test_a_range_that_cuts_the_damaged_batch(live: LiveLog) -> None:
         check(tree, "/t/0/offsets/30-44.txt", [part(live, 30, 40), b""], CorruptBatch)
 
 
-def test_records_that_do_not_parse_take_one_byte(live: LiveLog) -> None:
+def test_records_that_do_not_parse_take_one_byte(live):
     start, _ = batches(live.log(0))[7]
     data = bytearray(live.log(0).read_bytes())
     data[start + 61] = 0xFF  # the first record's length
@@ -87,7 +84,7 @@ def test_records_that_do_not_parse_take_one_byte(live: LiveLog) -> None:
     assert tree.lookup("/t/0/messages.txt").attributes().size == len(live.text()) - len(part(live, 70, 80)) + 1
 
 
-def test_an_unknown_codec_is_an_unsupported_format(live: LiveLog) -> None:
+def test_an_unknown_codec_is_an_unsupported_format(live):
     start, _ = batches(live.log(0))[2]
     data = bytearray(live.log(0).read_bytes())
     data[start + 22] |= 7
@@ -101,7 +98,7 @@ def test_an_unknown_codec_is_an_unsupported_format(live: LiveLog) -> None:
 
 
 @pytest.mark.parametrize("length", [0, -1, 13, 2**31 - 1])
-def test_a_header_of_impossible_length_costs_the_rest_of_the_segment(live: LiveLog, length: int) -> None:
+def test_a_header_of_impossible_length_costs_the_rest_of_the_segment(live, length):
     start, _ = batches(live.log(100))[5]
     overwrite(live.log(100), start + 8, struct.pack(">i", length))
     tree = tree_of(live.path.parent)
@@ -111,7 +108,7 @@ def test_a_header_of_impossible_length_costs_the_rest_of_the_segment(live: LiveL
     assert content(tree, "/t/0/offsets/200-.txt") == part(live, 200, 300)
 
 
-def test_an_unknown_magic_is_an_unsupported_format(live: LiveLog) -> None:
+def test_an_unknown_magic_is_an_unsupported_format(live):
     start, _ = batches(live.log(100))[5]
     overwrite(live.log(100), start + 16, b"\x09")
     stretches, errors = readable(tree_of(live.path.parent).lookup("/t/0/messages.txt"))
@@ -120,7 +117,7 @@ def test_an_unknown_magic_is_an_unsupported_format(live: LiveLog) -> None:
     assert isinstance(errors[0], UnsupportedFormat)
 
 
-def test_a_torn_older_segment(live: LiveLog) -> None:
+def test_a_torn_older_segment(live):
     start, end = batches(live.log(0))[9]
     data = live.log(0).read_bytes()
     live.log(0).write_bytes(data[: end - 10])
@@ -128,14 +125,14 @@ def test_a_torn_older_segment(live: LiveLog) -> None:
     assert start < end
 
 
-def test_a_torn_tail_is_not_shown(live: LiveLog) -> None:
+def test_a_torn_tail_is_not_shown(live):
     data = live.log(200).read_bytes()
     live.log(200).write_bytes(data[:-10])
     assert content(tree_of(live.path.parent), "/t/0/messages.txt") == part(live, 0, 290)
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_damage_under_a_right_crc(tmp_path: Path, codec: Codec) -> None:
+def test_damage_under_a_right_crc(tmp_path, codec):
     live = LiveLog(tmp_path / "log", codec)
     live.write(100, size=200, batch=PER_BATCH)
     live.roll()
@@ -146,7 +143,7 @@ def test_damage_under_a_right_crc(tmp_path: Path, codec: Codec) -> None:
     check(tree_of(live.path.parent), "/t/0/messages.txt", [part(live, 0, 30), part(live, 40, 100)], CorruptBatch)
 
 
-def test_damage_in_what_is_read_ahead_does_not_stop_the_workers(live: LiveLog) -> None:
+def test_damage_in_what_is_read_ahead_does_not_stop_the_workers(live):
     _, end = batches(live.log(0))[4]
     overwrite(live.log(0), end - 3, b"\0")
     tree = tree_of(live.path.parent)
@@ -159,23 +156,23 @@ def test_damage_in_what_is_read_ahead_does_not_stop_the_workers(live: LiveLog) -
         tree.stop()
 
 
-def _raise_last_offset(path: Path, start: int) -> None:
+def _raise_last_offset(path, start):
     overwrite(path, start + 23, struct.pack(">i", 1000))
 
 
-def _spoil_checksum(path: Path, start: int) -> None:
+def _spoil_checksum(path, start):
     overwrite(path, start + 17, b"bad!")
 
 
-def _spoil_length(path: Path, start: int) -> None:
+def _spoil_length(path, start):
     overwrite(path, start + 8, struct.pack(">i", 0))
 
 
-def _spoil_first_time(path: Path, start: int) -> None:
+def _spoil_first_time(path, start):
     overwrite(path, start + 27, b"\x40")
 
 
-def _spoil_greatest_time(path: Path, start: int) -> None:
+def _spoil_greatest_time(path, start):
     overwrite(path, start + 35, b"\x40")
 
 
@@ -183,13 +180,11 @@ def _spoil_greatest_time(path: Path, start: int) -> None:
     "spoil", [_raise_last_offset, _spoil_checksum, _spoil_length, _spoil_first_time, _spoil_greatest_time]
 )
 @pytest.mark.parametrize("seed", range(12))
-def test_a_damaged_batch_shows_in_time_ranges_of_its_messages(
-    tmp_path: Path, spoil: Callable[[Path, int], None], seed: int
-) -> None:
+def test_a_damaged_batch_shows_in_time_ranges_of_its_messages(tmp_path, spoil, seed):
     """Segments of one to three batches, the times of batches in any order; one or two batches are damaged."""
     dice = random.Random(seed)
     live = LiveLog(tmp_path / "log")
-    times: dict[tuple[Path, int], tuple[int, int]] = {}  # of a batch, by where it begins
+    times = {}  # of a batch, by where it begins
     for _ in range(dice.randint(1, 4)):
         for _ in range(dice.randint(1, 3)):
             first = START_MS + 1000 * dice.randrange(8)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,31 +30,31 @@ LEAST_KEPT_BYTES = 1 << 20  # of a segment
 class Cluster:
     """A topic and a registry that a test lets grow."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
         self.schemas = GrowingLog(path, "_schemas-0")
         self.topic = GrowingLog(path, "t-0")
         self.schemas.append([schema_record("other", 1, 99)])
 
-    def register(self, schema_id: int, subject: str = "t-value", text: str = STRING) -> None:
+    def register(self, schema_id, subject="t-value", text=STRING):
         self.schemas.append([schema_record(subject, schema_id, schema_id, text)])
 
-    def send(self, schema_id: int, *texts: str) -> None:
+    def send(self, schema_id, *texts):
         self.topic.append([Record(None, framed(schema_id, avro_string(text)), (), START_MS) for text in texts])
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Cluster:
+def cluster(tmp_path):
     return Cluster(tmp_path / "log")
 
 
-def values(data: bytes) -> list[Any]:
+def values(data):
     """The decoded values; True for a line with an error."""
     found = [json.loads(line) for line in data.splitlines()]
     return [True if "error" in line else line["value"] for line in found]
 
 
-def test_a_schema_that_appears_later(cluster: Cluster) -> None:
+def test_a_schema_that_appears_later(cluster):
     cluster.send(1, "a", "b")
     tree = tree_of(cluster.path)
     view = tree.lookup(PATH)
@@ -81,7 +79,7 @@ def test_a_schema_that_appears_later(cluster: Cluster) -> None:
     assert values(content(tree, PATH)) == ["a", "b", "c"]
 
 
-def test_the_latest(cluster: Cluster) -> None:
+def test_the_latest(cluster):
     """`latest.decoded.jsonl` keeps what it shows while it is open, and is decoded anew at the next open."""
     cluster.register(1)
     pairs = [(b"a", 1, "old"), (b"b", 2, "later"), (b"a", 1, "new")]
@@ -98,7 +96,7 @@ def test_the_latest(cluster: Cluster) -> None:
         assert values(content(tree, path)) == ["later", "new"]
 
 
-def test_a_key(cluster: Cluster) -> None:
+def test_a_key(cluster):
     cluster.register(1)
     pairs = [(b"a", 1, "one"), (b"b", 2, "unknown"), (b"a", 1, "two")]
     cluster.topic.append([Record(key, framed(number, avro_string(text)), (), START_MS) for key, number, text in pairs])
@@ -111,16 +109,15 @@ def test_a_key(cluster: Cluster) -> None:
         assert values(content(tree, path)) == ["unknown"]
 
 
-def kept_tree(cluster: Cluster, index_dir: Path) -> Tree:
+def kept_tree(cluster, index_dir):
     return Tree(LogDir.open_read_only(cluster.path), TreeOptions(index_dir=index_dir))
 
 
-def scanned_by(tree: Tree) -> int:
-    scanned: int = tree.status()["view_index"]["scanned_bytes"]
-    return scanned
+def scanned_by(tree):
+    return tree.status()["view_index"]["scanned_bytes"]
 
 
-def test_what_is_kept_on_disk(cluster: Cluster, tmp_path: Path) -> None:
+def test_what_is_kept_on_disk(cluster, tmp_path):
     """A later mount uses it if the schemas are the same, and nothing is kept while an id is unknown."""
     index_dir = tmp_path / "index"
     cluster.register(1)
@@ -149,7 +146,7 @@ def test_what_is_kept_on_disk(cluster: Cluster, tmp_path: Path) -> None:
     assert scanned_by(known) > LEAST_KEPT_BYTES
 
 
-def test_other_schemas_are_another_index(cluster: Cluster, tmp_path: Path) -> None:
+def test_other_schemas_are_another_index(cluster, tmp_path):
     """The same log with other schemas (`schemas=PATH`) does not take what was kept for these."""
     index_dir, files = tmp_path / "index", tmp_path / "files"
     files.mkdir()
@@ -167,7 +164,7 @@ def test_other_schemas_are_another_index(cluster: Cluster, tmp_path: Path) -> No
     assert values(content(other, PATH))[0] is True
 
 
-def test_answers_stay(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_stay(cluster, monkeypatch):
     source = LogSchemas(LogDir.open_read_only(cluster.path))
     steady = SteadySchemas(source)
     assert steady.fingerprint() == source.registry().fingerprint

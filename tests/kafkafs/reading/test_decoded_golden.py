@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Any
 
 import pytest
 
-from kafkafs.tree.tree import Tree
 from tests.support.decoded_golden import agrees, golden_lines, partitions
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.reference_views import content, parsed, tree_of
@@ -17,32 +15,32 @@ pytestmark = requires_fixtures
 
 
 @cache
-def tree() -> Tree:
+def tree():
     return tree_of(FIXTURES / "schemas" / "log")
 
 
-def base(partition: str) -> str:
+def base(partition):
     topic, _, number = partition.rpartition("-")
     return f"/{topic}/{number}"
 
 
 @pytest.mark.parametrize("partition", partitions())
-def test_whole_partition(partition: str) -> None:
-    decoded: list[Any] = parsed(content(tree(), f"{base(partition)}/messages.decoded.jsonl", step=1000))
-    plain: list[Any] = parsed(content(tree(), f"{base(partition)}/messages.jsonl"))
+def test_whole_partition(partition):
+    decoded = parsed(content(tree(), f"{base(partition)}/messages.decoded.jsonl", step=1000))
+    plain = parsed(content(tree(), f"{base(partition)}/messages.jsonl"))
     for line, golden, jsonl in zip(decoded, golden_lines(partition), plain, strict=True):
         assert line["offset"] == golden["offset"]
         assert not agrees(line, golden, jsonl), (golden.get("kind"), line)
 
 
 @pytest.mark.parametrize("partition", partitions())
-def test_ranges(partition: str) -> None:
+def test_ranges(partition):
     whole = content(tree(), f"{base(partition)}/messages.decoded.jsonl").splitlines(keepends=True)
     offsets = [json.loads(line)["offset"] for line in whole]
     middle = len(whole) // 2
     first, last = offsets[middle // 2], offsets[middle]
 
-    def lines(name: str) -> list[bytes]:
+    def lines(name):
         return content(tree(), f"{base(partition)}/{name}.decoded.jsonl").splitlines(keepends=True)
 
     assert lines(f"offsets/{first}-{last}") == whole[middle // 2 : middle + 1]

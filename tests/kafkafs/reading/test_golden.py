@@ -7,15 +7,13 @@ import zlib
 from bisect import bisect_right
 from datetime import UTC, datetime
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from kafkafs.reading.pieces import Piece
-from kafkafs.tree.tree import Tree
 from storage.errors import OffsetOutOfRange, StorageError
 from storage.types import TopicPartition
-from tests.support.fixtures import Golden, GoldenCase, case_params, golden_cases
+from tests.support.fixtures import case_params, golden_cases
 from tests.support.reference_views import (
     check_log_view,
     content,
@@ -34,29 +32,29 @@ SOME = [case for number, case in enumerate(golden_cases()) if number % 3 == 0 or
 
 
 @cache
-def _tree(log_dir: Path, isolation: str) -> Tree:
+def _tree(log_dir, isolation):
     return tree_of(log_dir, isolation)
 
 
-def tree(case: GoldenCase) -> Tree:
+def tree(case):
     """One for all tests of a log directory: what one has measured, others find."""
     return _tree(case.log_dir, case.isolation)
 
 
-def is_damaged(case: GoldenCase) -> bool:
+def is_damaged(case):
     return case.topic.startswith(DAMAGED)
 
 
-def base(case: GoldenCase) -> str:
+def base(case):
     return f"/{case.topic}/{case.partition}"
 
 
-def seed(case: GoldenCase) -> int:
+def seed(case):
     return zlib.crc32(str(case).encode())
 
 
 @pytest.mark.parametrize("case", case_params())
-def test_whole_partition(case: GoldenCase) -> None:
+def test_whole_partition(case):
     records = case.records()
     if is_damaged(case):
         for ext in ("txt", "jsonl"):
@@ -73,7 +71,7 @@ def test_whole_partition(case: GoldenCase) -> None:
 
 
 @pytest.mark.parametrize("case", case_params(golden_cases()[::6]))
-def test_reads_anywhere_in_any_order(case: GoldenCase) -> None:
+def test_reads_anywhere_in_any_order(case):
     if is_damaged(case):
         return
     expected = txt(case.records())
@@ -88,7 +86,7 @@ def test_reads_anywhere_in_any_order(case: GoldenCase) -> None:
 
 
 @pytest.mark.parametrize("case", case_params(SOME))
-def test_offset_ranges(case: GoldenCase) -> None:
+def test_offset_ranges(case):
     """Through a tree that knows nothing, and through one whose view index is complete."""
     records = case.records()
     if is_damaged(case) or not records:
@@ -97,7 +95,7 @@ def test_offset_ranges(case: GoldenCase) -> None:
     content(indexed, f"{base(case)}/messages.txt")
     snapshot = indexed.log_dir.log(_tp(case)).snapshot()
     rng = random.Random(seed(case))
-    names: dict[str, list[Golden]] = {}
+    names = {}
     for _ in range(12):
         first, last = sorted(rng.randint(snapshot.log_start_offset, snapshot.log_end_offset + 3) for _ in range(2))
         first = min(first, snapshot.log_end_offset)
@@ -116,7 +114,7 @@ def test_offset_ranges(case: GoldenCase) -> None:
 
 
 @pytest.mark.parametrize("case", case_params(SOME))
-def test_time_ranges(case: GoldenCase) -> None:
+def test_time_ranges(case):
     records = case.records()
     if is_damaged(case) or not records:
         return
@@ -136,7 +134,7 @@ def test_time_ranges(case: GoldenCase) -> None:
 
 
 @pytest.mark.parametrize("case", case_params(SOME))
-def test_raw_views_are_spans_of_the_files(case: GoldenCase) -> None:
+def test_raw_views_are_spans_of_the_files(case):
     chosen = tree(case)
     log = chosen.log_dir.log(_tp(case)).snapshot()
     files = b"".join(segment.log.read(0, log.end_position(segment)) for segment in log.segments)
@@ -145,7 +143,7 @@ def test_raw_views_are_spans_of_the_files(case: GoldenCase) -> None:
 
 
 @pytest.mark.parametrize("case", case_params(SOME))
-def test_listed_ranges_hold_each_message_once(case: GoldenCase) -> None:
+def test_listed_ranges_hold_each_message_once(case):
     if is_damaged(case):
         return
     chosen = tree(case)
@@ -153,8 +151,8 @@ def test_listed_ranges_hold_each_message_once(case: GoldenCase) -> None:
     whole = b"".join(content(chosen, f"{base(case)}/offsets/{name}") for name in listed)
     assert whole == txt(case.records())
     bases = [segment.base_offset for segment in chosen.log_dir.log(_tp(case)).snapshot().segments]
-    by_day: dict[str, list[Golden]] = {}
-    firsts: dict[int, int] = {}
+    by_day = {}
+    firsts = {}
     needed = set()
     for record in case.records():
         if record.timestamp != -1:
@@ -170,7 +168,7 @@ def test_listed_ranges_hold_each_message_once(case: GoldenCase) -> None:
 
 
 @pytest.mark.parametrize("case", case_params(SOME))
-def test_edges_of_ranges(case: GoldenCase) -> None:
+def test_edges_of_ranges(case):
     chosen = tree(case)
     log = chosen.log_dir.log(_tp(case)).snapshot()
     above = f"{base(case)}/offsets/{log.log_end_offset + 1}"
@@ -194,11 +192,11 @@ def test_edges_of_ranges(case: GoldenCase) -> None:
             clamped.lookup(f"{below}.txt").open()
 
 
-def _tp(case: GoldenCase) -> TopicPartition:
+def _tp(case):
     return TopicPartition(case.topic, case.partition)
 
 
-def test_piece_fields_have_the_kernel_s_order() -> None:
+def test_piece_fields_have_the_kernel_s_order():
     from kafkafs.reading.pieces import BASE_OFFSET, CRC, END, GREATEST, LEAST, RECORDS, SKIP
 
     assert (END, SKIP, BASE_OFFSET, CRC, LEAST, GREATEST, RECORDS) == (0, 4, 5, 6, 7, 8, 9)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kafkafs.reading import extent
-from kafkafs.reading.handle import Handle
-from kafkafs.tree.tree import Tree
 from storage.errors import SegmentGone
 from storage.format.compression import Codec
 from tests.support.live_log import START_MS, LiveLog
@@ -21,32 +17,32 @@ PATH = "/t/0/messages.txt"
 
 
 @pytest.fixture(params=[Codec.NONE, Codec.LZ4])
-def live(tmp_path: Path, request: pytest.FixtureRequest) -> LiveLog:
+def live(tmp_path, request):
     return LiveLog(tmp_path / "log", request.param)
 
 
 @pytest.fixture
-def tree(live: LiveLog) -> Tree:
+def tree(live):
     return tree_of(live.path.parent)
 
 
-def opened(tree: Tree, path: str = PATH) -> Handle:
+def opened(tree, path=PATH):
     return tree.lookup(path).open()
 
 
-def size_of(tree: Tree, path: str = PATH) -> int:
+def size_of(tree, path=PATH):
     return tree.lookup(path).attributes().size
 
 
 class Tail:
     """`tail -f`: stats, and reads on where it stopped when the size has changed."""
 
-    def __init__(self, tree: Tree, path: str = PATH) -> None:
+    def __init__(self, tree, path=PATH):
         self._tree, self._path = tree, path
         self.handle = opened(tree, path)
         self.data = read_all(self.handle)
 
-    def poll(self) -> bytes:
+    def poll(self):
         size = size_of(self._tree, self._path)
         fresh = b""
         while len(self.data) + len(fresh) < size:
@@ -55,7 +51,7 @@ class Tail:
         return fresh
 
 
-def test_a_batch_that_is_being_written_does_not_show(live: LiveLog, tree: Tree) -> None:
+def test_a_batch_that_is_being_written_does_not_show(live, tree):
     live.write(20)
     tail = Tail(tree)
     path = live.log(0)
@@ -68,7 +64,7 @@ def test_a_batch_that_is_being_written_does_not_show(live: LiveLog, tree: Tree) 
     assert tail.poll() == live.text(lambda offset, _: offset >= 20)
 
 
-def test_growing_views_are_read_past_the_page_cache(live: LiveLog, tree: Tree) -> None:
+def test_growing_views_are_read_past_the_page_cache(live, tree):
     live.write(20)
     live.roll()
     live.write(20)
@@ -83,7 +79,7 @@ def test_growing_views_are_read_past_the_page_cache(live: LiveLog, tree: Tree) -
     assert opened(tree, f"/t/0/time/{START_MS}--{START_MS + 9_500}.txt").direct_io
 
 
-def test_retention_keeps_positions_while_a_handle_is_open(live: LiveLog, tree: Tree) -> None:
+def test_retention_keeps_positions_while_a_handle_is_open(live, tree):
     live.write(50)
     live.roll()
     live.write(50)
@@ -111,7 +107,7 @@ def test_retention_keeps_positions_while_a_handle_is_open(live: LiveLog, tree: T
     assert content(tree, PATH) == live.text()
 
 
-def test_tail_over_a_compaction_prints_each_message_once(live: LiveLog, tree: Tree) -> None:
+def test_tail_over_a_compaction_prints_each_message_once(live, tree):
     live.write(50)
     live.roll()
     live.write(13)
@@ -129,7 +125,7 @@ def test_tail_over_a_compaction_prints_each_message_once(live: LiveLog, tree: Tr
     assert content(tree, PATH) == live.text()
 
 
-def test_a_sealed_range_is_what_it_was_when_it_was_opened_or_an_error(live: LiveLog, tree: Tree) -> None:
+def test_a_sealed_range_is_what_it_was_when_it_was_opened_or_an_error(live, tree):
     live.write(40)
     live.roll()
     live.write(40)
@@ -172,9 +168,7 @@ Wanted = Callable[[int, int], bool]
     ],
 )
 @pytest.mark.parametrize("indexed", [False, True])
-def test_ranges_grow_until_they_are_complete(
-    live: LiveLog, tree: Tree, name: str, wanted: Wanted, indexed: bool
-) -> None:
+def test_ranges_grow_until_they_are_complete(live, tree, name, wanted, indexed):
     live.write(30)
     if name == "offsets/55":
         live.write(25)
@@ -195,9 +189,7 @@ def test_ranges_grow_until_they_are_complete(
     assert content(tree, f"/t/0/{name}.txt") == live.text(wanted)
 
 
-def test_what_lies_outside_of_a_passed_time_range_is_measured_once_for_all(
-    live: LiveLog, tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_lies_outside_of_a_passed_time_range_is_measured_once_for_all(live, tree, monkeypatch):
     live.write(600, size=2_000)  # several pieces
     live.append(b"from the future", timestamps=[START_MS + 10**9])
     paths = [f"/t/0/time/{START_MS + second}--{START_MS + second + 900}.txt" for second in range(0, 20_000, 1000)]
@@ -207,7 +199,7 @@ def test_what_lies_outside_of_a_passed_time_range_is_measured_once_for_all(
     real = extent.measure
     measured = []
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments):
         measured.append(arguments[1].filter)
         return real(*arguments)
 

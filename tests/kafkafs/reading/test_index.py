@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -39,7 +38,6 @@ from kafkafs.tree.tree import Tree, TreeOptions
 from storage.format.checksum import crc32c
 from storage.format.compression import Codec
 from storage.log.log_dir import LogDir
-from storage.log.segment import Segment
 from storage.tier.blocks import BlockCache
 from storage.tier.object_places import Directory
 from storage.tier.tier import Tier
@@ -56,7 +54,7 @@ TXT = Rendition(by_name("txt", TP), Isolation.READ_UNCOMMITTED)
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> LiveLog:
+def live(tmp_path):
     """Two segments above the size from which their index is kept, and an active one."""
     log = LiveLog(tmp_path / "log")
     for _ in range(2):
@@ -67,25 +65,25 @@ def live(tmp_path: Path) -> LiveLog:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
+def cache(tmp_path):
     return tmp_path / "cache"
 
 
-def tree(live: LiveLog, cache: Path, **options: object) -> Tree:
+def tree(live, cache, **options):
     return tree_of(live.path.parent, index_dir=cache, **{"index_bytes": 1 << 20, **options})
 
 
-def scanned(tree: Tree) -> int:
+def scanned(tree):
     count = tree.status()["view_index"]["scanned_bytes"]
     assert isinstance(count, int)
     return count
 
 
-def files(cache: Path) -> list[Path]:
+def files(cache):
     return sorted(cache.glob("*.view"))
 
 
-def test_sealed_segments_are_measured_once_in_their_life(live: LiveLog, cache: Path) -> None:
+def test_sealed_segments_are_measured_once_in_their_life(live, cache):
     first = tree(live, cache)
     expected = live.text()
     assert content(first, PATH) == expected
@@ -101,7 +99,7 @@ def test_sealed_segments_are_measured_once_in_their_life(live: LiveLog, cache: P
     assert len(files(cache)) == 4
 
 
-def test_the_last_segment_is_kept_when_the_mount_ends(live: LiveLog, cache: Path) -> None:
+def test_the_last_segment_is_kept_when_the_mount_ends(live, cache):
     live.write(1500, size=1000, batch=100)
     first = tree(live, cache)
     content(first, PATH)
@@ -118,7 +116,7 @@ def test_the_last_segment_is_kept_when_the_mount_ends(live: LiveLog, cache: Path
 
 
 @pytest.mark.parametrize("change", ["touch", "replace", "grow", "other bytes"])
-def test_a_changed_file_is_measured_again(live: LiveLog, cache: Path, change: str) -> None:
+def test_a_changed_file_is_measured_again(live, cache, change):
     content(tree(live, cache), PATH)
     path = live.log(0)
     data = path.read_bytes()
@@ -141,7 +139,7 @@ def test_a_changed_file_is_measured_again(live: LiveLog, cache: Path, change: st
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "garbage", "version", "directory"])
-def test_damaged_cache_files_are_as_if_they_were_not_there(live: LiveLog, cache: Path, damage: str) -> None:
+def test_damaged_cache_files_are_as_if_they_were_not_there(live, cache, damage):
     content(tree(live, cache), PATH)
     for path in files(cache):
         data = path.read_bytes()
@@ -163,10 +161,10 @@ def test_damaged_cache_files_are_as_if_they_were_not_there(live: LiveLog, cache:
     assert scanned(again) > 2 * 1500 * 1000
 
 
-def _with(column: int, value: int, row: int | None = 1) -> Callable[[Pieces], Pieces]:
+def _with(column, value, row=1):
     """The pieces with another number in a row of a column, or in all rows."""
 
-    def change(pieces: Pieces) -> Pieces:
+    def change(pieces):
         columns = pieces.columns.copy()
         columns[column, slice(None) if row is None else row] = value
         return Pieces(columns, pieces.start, pieces.file_end)
@@ -174,10 +172,10 @@ def _with(column: int, value: int, row: int | None = 1) -> Callable[[Pieces], Pi
     return change
 
 
-def _all_of_size(size: int) -> Callable[[Pieces], Pieces]:
+def _all_of_size(size):
     """The pieces with this size, and the ends that follow from it."""
 
-    def change(pieces: Pieces) -> Pieces:
+    def change(pieces):
         columns = pieces.columns.copy()
         columns[SIZE] = size
         columns[END] = np.arange(1, len(pieces) + 1) * size
@@ -186,7 +184,7 @@ def _all_of_size(size: int) -> Callable[[Pieces], Pieces]:
     return change
 
 
-_IMPOSSIBLE: dict[str, Callable[[Pieces], Pieces]] = {
+_IMPOSSIBLE = {
     "all sizes 2^55": _with(SIZE, 2**55, None),
     "sizes and ends": _all_of_size(2**55),
     "small sizes with their ends": _all_of_size(5 << 20),
@@ -208,7 +206,7 @@ _IMPOSSIBLE: dict[str, Callable[[Pieces], Pieces]] = {
 
 
 @pytest.mark.parametrize("how", [*_IMPOSSIBLE, "odd length", "count"])
-def test_numbers_that_cannot_be_are_not_believed(live: LiveLog, cache: Path, how: str) -> None:
+def test_numbers_that_cannot_be_are_not_believed(live, cache, how):
     """As somebody may have written them, with a right checksum: nothing takes memory or fails, and the file is made
     again."""
     first = tree(live, cache)
@@ -235,7 +233,7 @@ def test_numbers_that_cannot_be_are_not_believed(live: LiveLog, cache: Path, how
 
 
 @pytest.mark.parametrize("name", ["messages.txt", "messages.jsonl"])
-def test_parts_of_a_huge_batch_are_kept(live: LiveLog, cache: Path, name: str) -> None:
+def test_parts_of_a_huge_batch_are_kept(live, cache, name):
     live.append(b"a", b"x" * (2 * SPLIT_BYTES), b"y" * SPLIT_BYTES, b"z")
     live.write(10)
     live.append(b"x" * (2 * SPLIT_BYTES))
@@ -249,7 +247,7 @@ def test_parts_of_a_huge_batch_are_kept(live: LiveLog, cache: Path, name: str) -
     assert scanned(again) == live.log(live.segments[-1]).stat().st_size
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(live: LiveLog, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_no_error(live, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_bytes(b"no directory")
     one = tree(live, blocked / "cache")
@@ -257,7 +255,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(live: LiveLog, tmp_path: Pat
     one.stop()
 
 
-def test_the_cache_is_bounded_and_the_longest_unused_goes(live: LiveLog, cache: Path) -> None:
+def test_the_cache_is_bounded_and_the_longest_unused_goes(live, cache):
     content(tree(live, cache), PATH)
     one = files(cache)[0].stat().st_size
     for path in files(cache):
@@ -272,7 +270,7 @@ def test_the_cache_is_bounded_and_the_longest_unused_goes(live: LiveLog, cache: 
     assert sum(path.stat().st_size for path in files(cache)) <= 3 * one
 
 
-def test_the_cache_lies_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_lies_where_xdg_says(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_directory() == tmp_path / "kafkafs" / "views"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # the specification: ignore it
@@ -280,7 +278,7 @@ def test_the_cache_lies_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert default_directory() == tmp_path / "home" / ".cache" / "kafkafs" / "views"
 
 
-def test_pieces_of_other_messages_are_neither_kept_nor_believed(tmp_path: Path, live: LiveLog) -> None:
+def test_pieces_of_other_messages_are_neither_kept_nor_believed(tmp_path, live):
     """Segments of a topic that was made again may have the same names, sizes and inode numbers."""
     snapshot = LogDir.open_read_only(live.path.parent).log(TP).snapshot()
     segment = snapshot.segments[0]
@@ -291,7 +289,7 @@ def test_pieces_of_other_messages_are_neither_kept_nor_believed(tmp_path: Path, 
     assert kept.save(segment, TXT.name, extent.pieces)
     (file,) = files(tmp_path / "kept")
 
-    def again(first_byte: int, times: os.stat_result) -> Segment:
+    def again(first_byte, times):
         """Another CRC in the header of the batch that begins there."""
         with path.open("r+b") as log:
             log.write(own)
@@ -313,7 +311,7 @@ def test_pieces_of_other_messages_are_neither_kept_nor_believed(tmp_path: Path, 
         assert files(tmp_path / "kept") == []
 
 
-def test_cache_files_are_private(live: LiveLog, cache: Path) -> None:
+def test_cache_files_are_private(live, cache):
     content(tree(live, cache), PATH)
     assert {path.stat().st_mode & 0o777 for path in files(cache)} == {0o600}
     assert cache.stat().st_mode & 0o777 == 0o700
@@ -323,7 +321,7 @@ _OTHER_UID = 4001
 
 
 @pytest.mark.parametrize("how", ["group", "everybody", "above", "link", "owner"])
-def test_a_cache_that_others_can_write_is_not_used(live: LiveLog, cache: Path, how: str) -> None:
+def test_a_cache_that_others_can_write_is_not_used(live, cache, how):
     """A right checksum says nothing about who has written a file."""
     if how == "owner" and os.geteuid() != 0:
         pytest.skip("takes another user")
@@ -352,7 +350,7 @@ def test_a_cache_that_others_can_write_is_not_used(live: LiveLog, cache: Path, h
     assert {path: path.stat().st_mtime_ns for path in files(cache / "views")} == before
 
 
-def test_lookups_leave_a_bounded_number_of_entries(live: LiveLog, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookups_leave_a_bounded_number_of_entries(live, cache, monkeypatch):
     monkeypatch.setattr(services, "KEPT_STATES", 20)
     monkeypatch.setattr(index, "KEPT_STRETCHES", 10)
     top = tree(live, cache)
@@ -368,7 +366,7 @@ def test_lookups_leave_a_bounded_number_of_entries(live: LiveLog, cache: Path, m
     assert len(top._services.index._stretches) == 10
 
 
-def test_a_large_segment_is_measured_in_parts_that_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_segment_is_measured_in_parts_that_meet(tmp_path, monkeypatch):
     """Parts begin where the offset index says; entries that lie cost time and nothing else."""
     monkeypatch.setattr(parts, "_PART_BYTES", 20_000)
     live = LiveLog(tmp_path / "log", Codec.NONE)
@@ -389,7 +387,7 @@ def test_a_large_segment_is_measured_in_parts_that_meet(tmp_path: Path, monkeypa
             live.log(0).with_suffix(".index").write_bytes(entries)
             fresh = LogDir.open_read_only(live.path.parent).log(TP).snapshot()
             extent = Extent(fresh.segments[0], TXT, None, 0)
-            done: list[int] = []
+            done = []
             extent.extend(fresh, segment.size, workers, done.append)
             assert extent.pieces.size == plain.pieces.size == len(live.text())
             assert extent.pieces.file_end == segment.size
@@ -400,8 +398,8 @@ def test_a_large_segment_is_measured_in_parts_that_meet(tmp_path: Path, monkeypa
         workers.stop()
 
 
-def test_pieces_grow_behind_their_end_only() -> None:
-    def piece(position: int, size: int) -> Piece:
+def test_pieces_grow_behind_their_end_only():
+    def piece(position, size):
         return Piece(0, size, position, position + 100, -1, position, 1, 5, 6, 3)
 
     builder = PieceBuilder(Pieces.none(0))
@@ -423,18 +421,16 @@ def test_pieces_grow_behind_their_end_only() -> None:
 
 
 @requires_fixtures
-def test_in_a_far_tier_a_later_mount_reads_only_where_the_log_begins(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_in_a_far_tier_a_later_mount_reads_only_where_the_log_begins(cache, monkeypatch, tmp_path):
     """And an object that is another one than before: by its time here, by its ETag in a bucket."""
-    asked: list[str] = []
+    asked = []
     make, read = Directory.__init__, Directory.read
 
-    def far(place: Directory, name: str) -> None:
+    def far(place, name):
         make(place, name)
-        place.is_local = False  # type: ignore[misc]
+        place.is_local = False
 
-    def noted(place: Directory, key: str, position: int, size: int) -> bytes:
+    def noted(place, key, position, size):
         if key.endswith(".log"):
             asked.append(key)
         return read(place, key, position, size)
@@ -444,7 +440,7 @@ def test_in_a_far_tier_a_later_mount_reads_only_where_the_log_begins(
     monkeypatch.setattr(Directory, "read", noted)
     place = copied(TIERS / "tier-aiven-enc", tmp_path / "tier")
 
-    def size(blocks: str) -> int:
+    def size(blocks):
         tier = Tier([str(place)], KEYS, BlockCache(directory=tmp_path / blocks))
         options = TreeOptions(index_bytes=1 << 20, index_dir=cache)
         tree = Tree(LogDir.open_read_only(TIERS / "log", tier=tier), options)
@@ -456,7 +452,7 @@ def test_in_a_far_tier_a_later_mount_reads_only_where_the_log_begins(
         finally:
             tree.stop()
 
-    def bases() -> list[int]:
+    def bases():
         found = sorted({int(Path(key).name[:20]) for key in asked})
         asked.clear()
         return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from kafkafs.reading.key_blocks import KeyBlocks
 from kafkafs.reading.key_index import KeyIndex
 from kafkafs.reading.store import KeyStore, file_key
 from kafkafs.reading.workers import Workers
-from kafkafs.tree.tree import Tree
 from storage.format.block import Record
 from storage.format.record_batch import encode_batch
 from storage.log.log_dir import LogDir
@@ -31,12 +29,12 @@ KEYS = 500
 SAMPLE = [b"k%d" % number for number in (0, 3, 77, 499)]
 
 
-def key_of(offset: int) -> bytes:
+def key_of(offset):
     return b"k%d" % (offset * 7919 % KEYS)
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> LiveLog:
+def live(tmp_path):
     """A sealed segment and an active one, both above the size from which their index is kept."""
     log = LiveLog(tmp_path / "log", key_of=key_of)
     log.write(1500, size=1000, batch=50)
@@ -48,23 +46,23 @@ def live(tmp_path: Path) -> LiveLog:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
+def cache(tmp_path):
     return tmp_path / "cache"
 
 
-def tree(live: LiveLog, cache: Path) -> Tree:
+def tree(live, cache):
     return tree_of(live.path.parent, index_dir=cache, index_bytes=1 << 20)
 
 
-def files(cache: Path) -> list[Path]:
+def files(cache):
     return sorted(cache.glob("*.keys"))
 
 
-def scanned(tree: Tree) -> int:
+def scanned(tree):
     return int(tree.status()["key_index"]["scanned_bytes"])
 
 
-def look_up(live: LiveLog, cache: Path, keys: list[bytes] = SAMPLE) -> int:
+def look_up(live, cache, keys=SAMPLE):
     """Looks keys up in a new tree; how many bytes it has scanned for its index."""
     looked = tree(live, cache)
     for key in keys:
@@ -77,7 +75,7 @@ def look_up(live: LiveLog, cache: Path, keys: list[bytes] = SAMPLE) -> int:
     return scanned(looked)
 
 
-def test_it_is_kept_and_found_again(live: LiveLog, cache: Path) -> None:
+def test_it_is_kept_and_found_again(live, cache):
     sizes = [live.log(base).stat().st_size for base in live.segments]
     assert look_up(live, cache) >= sum(sizes) - key_blocks.BLOCK_BYTES
     assert len(files(cache)) == 2
@@ -85,7 +83,7 @@ def test_it_is_kept_and_found_again(live: LiveLog, cache: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in files(cache)} == {0o600}
 
 
-def test_a_segment_that_has_grown_keeps_its_blocks(live: LiveLog, cache: Path) -> None:
+def test_a_segment_that_has_grown_keeps_its_blocks(live, cache):
     look_up(live, cache)
     live.write(1500, size=1000, batch=50)
     grown = look_up(live, cache)
@@ -96,7 +94,7 @@ def test_a_segment_that_has_grown_keeps_its_blocks(live: LiveLog, cache: Path) -
     assert look_up(live, cache) == 0
 
 
-def test_a_segment_that_was_cut_and_written_again(live: LiveLog, cache: Path) -> None:
+def test_a_segment_that_was_cut_and_written_again(live, cache):
     """Its size may be any: the same, less, or more than what the index describes."""
     look_up(live, cache)
     kept = {path: path.read_bytes() for path in files(cache)}
@@ -105,14 +103,14 @@ def test_a_segment_that_was_cut_and_written_again(live: LiveLog, cache: Path) ->
         live.truncate(2000)
         live.key_of = lambda offset: b"k%d" % (offset * 31 % KEYS)
         before = {offset: key_of(offset) for offset in range(2000)}
-        live.key_of = lambda offset, before=before: before.get(offset) or b"k%d" % (offset * 31 % KEYS)  # type: ignore[misc]
+        live.key_of = lambda offset, before=before: before.get(offset) or b"k%d" % (offset * 31 % KEYS)
         live.write(count, size=1000, batch=50)
         for path, data in kept.items():
             path.write_bytes(data)
         look_up(live, cache)
 
 
-def test_the_same_size_and_times_with_other_messages(live: LiveLog, cache: Path) -> None:
+def test_the_same_size_and_times_with_other_messages(live, cache):
     """A topic that was made again, with files of the same size, times and inode."""
     look_up(live, cache)
     for base in live.segments:
@@ -127,7 +125,7 @@ def test_the_same_size_and_times_with_other_messages(live: LiveLog, cache: Path)
     handle.close()
 
 
-def test_another_log_of_the_same_inode(live: LiveLog, cache: Path) -> None:
+def test_another_log_of_the_same_inode(live, cache):
     look_up(live, cache)
     live.key_of = lambda offset: b"k%d" % (offset % 10)
     for base, count in zip(live.segments, (1500, 1500), strict=True):
@@ -149,7 +147,7 @@ def test_another_log_of_the_same_inode(live: LiveLog, cache: Path) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_damaged_files_hide_nothing(live: LiveLog, cache: Path, tmp_path: Path, data: st.DataObject) -> None:
+def test_damaged_files_hide_nothing(live, cache, tmp_path, data):
     """Bits flipped, bytes missing or added, files exchanged."""
     good = tmp_path / "good"
     if not good.exists():
@@ -176,7 +174,7 @@ def test_damaged_files_hide_nothing(live: LiveLog, cache: Path, tmp_path: Path, 
     assert (look_up(live, cache, SAMPLE[:1]) > 0) == is_changed
 
 
-def test_blocks_that_are_wrong_with_a_right_checksum(live: LiveLog, cache: Path) -> None:
+def test_blocks_that_are_wrong_with_a_right_checksum(live, cache):
     """As a faulty version would write them: what does not fit together is not used."""
     look_up(live, cache)
     log = LogDir.open_read_only(live.path.parent).log(TopicPartition("t", 0))
@@ -201,9 +199,7 @@ def test_blocks_that_are_wrong_with_a_right_checksum(live: LiveLog, cache: Path)
     assert look_up(live, cache) == 0
 
 
-def test_all_blocks_are_compared_with_a_file_that_has_changed(
-    live: LiveLog, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_blocks_are_compared_with_a_file_that_has_changed(live, cache, monkeypatch):
     """Also if its size and mtime are those of then; one whose ctime is, too, has not changed."""
     monkeypatch.setattr(key_store, "_COMPARED", 1)
     monkeypatch.setattr(key_store, "_SETTLED_NS", 0)
@@ -225,7 +221,7 @@ def test_all_blocks_are_compared_with_a_file_that_has_changed(
     assert store.load(segment) is None
 
 
-def test_memory_is_limited(live: LiveLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_limited(live, monkeypatch):
     log = LogDir.open_read_only(live.path.parent).log(TopicPartition("t", 0))
     index = KeyIndex(Workers(), None, kept_bytes=1)
     snapshot = log.snapshot()
@@ -243,7 +239,7 @@ def test_memory_is_limited(live: LiveLog, monkeypatch: pytest.MonkeyPatch) -> No
     assert index.status()["segments"] == len(snapshot.segments) > 1
 
 
-def test_bytes_of_a_key(live: LiveLog) -> None:
+def test_bytes_of_a_key(live):
     """About ten bits for each distinct key of a block."""
     log = LogDir.open_read_only(live.path.parent).log(TopicPartition("t", 0))
     index, snapshot = KeyIndex(Workers(), None), log.snapshot()
@@ -257,12 +253,12 @@ def test_bytes_of_a_key(live: LiveLog) -> None:
     assert 10 * blocks.keys <= 64 * len(blocks.words) <= 10 * blocks.keys + 64 * len(blocks)
 
 
-def ranges_of(blocks: KeyBlocks, segment: object) -> list[tuple[int, int]]:
+def ranges_of(blocks, segment):
     first = blocks.columns[key_blocks.BASE_OFFSET].tolist()
     return list(zip(first, [*first[1:], 1500], strict=True))
 
 
-def test_a_lookup_reads_little(live: LiveLog, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookup_reads_little(live, cache, monkeypatch):
     """With the index only blocks that may hold the key are measured."""
     for module in (key_blocks, key_index):
         monkeypatch.setattr(module, "BLOCK_BYTES", 20_000)

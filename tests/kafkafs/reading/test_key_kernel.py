@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,7 +21,7 @@ uint64s = st.integers(0, 2**64 - 1) | st.integers(0, 5)
 keys_of = st.lists(st.none() | st.binary(max_size=30) | st.sampled_from([b"a", b"ab", b"abcdefgh"]), max_size=40)
 
 
-def columns_of(keys: list[bytes | None]) -> tuple[bytes, np.ndarray, np.ndarray]:
+def columns_of(keys):
     """A buffer in which each key lies somewhere else, and where it starts and how long it is."""
     data, starts = b"x", []
     for number, key in enumerate(keys):
@@ -33,7 +31,7 @@ def columns_of(keys: list[bytes | None]) -> tuple[bytes, np.ndarray, np.ndarray]
     return data, np.array(starts, np.int64), np.array(lengths, np.int64)
 
 
-def hashes_of(form: ModuleType, keys: list[bytes | None], secret: tuple[int, int] = (7, 2**63 + 12345)) -> np.ndarray:
+def hashes_of(form, keys, secret=(7, 2**63 + 12345)):
     hashes = np.empty(len(keys), np.uint64)
     form.hash_keys(*columns_of(keys), *secret, hashes)
     return hashes
@@ -42,7 +40,7 @@ def hashes_of(form: ModuleType, keys: list[bytes | None], secret: tuple[int, int
 class Made:
     """A collector's arrays, with room for so many records and batches."""
 
-    def __init__(self, form: ModuleType, records: int, batches: int) -> None:
+    def __init__(self, form, records, batches):
         self.form = form
         self.state = np.zeros(form.STATE_CELLS, np.int64)
         self.pending = np.empty(records, np.uint64)
@@ -50,31 +48,31 @@ class Made:
         self.table = np.empty((batches, FIELDS), np.int64)
         self.filters = np.empty(records * form.BITS_PER_KEY // 64 + batches, np.uint64)
 
-    def add(self, table: np.ndarray, batch: list[int], hashes: np.ndarray, size: int, records: int) -> None:
+    def add(self, table, batch, hashes, size, records):
         self.form.collect(
             table, 0, table.shape[1], np.array(batch, np.int64), hashes, size, records, self.state, self.pending,
             self.sketch, self.table, self.filters,
         )  # fmt: skip
 
-    def close(self) -> None:
+    def close(self):
         self.form.close(self.state, self.pending, self.sketch, self.table, self.filters)
 
     @property
-    def blocks(self) -> np.ndarray:
+    def blocks(self):
         return self.table[: self.state[self.form.BLOCKS]]
 
     @property
-    def words(self) -> np.ndarray:
+    def words(self):
         return self.filters[: self.state[self.form.WORDS]]
 
-    def may_hold(self, hash_: int) -> list[int]:
+    def may_hold(self, hash_):
         marks = np.full(len(self.blocks), 9, np.uint8)
         columns = np.ascontiguousarray(self.blocks.T)
         self.form.probe(self.words, columns[FIRST], columns[WORDS], hash_, marks)
         return marks.tolist()
 
 
-def table_of(sizes: list[int], position: int = 0) -> np.ndarray:
+def table_of(sizes, position=0):
     """The headers of batches of these sizes, one after the other."""
     table = np.zeros((14, len(sizes)), np.int64)
     table[0] = position + np.cumsum([0, *sizes])[:-1]
@@ -83,7 +81,7 @@ def table_of(sizes: list[int], position: int = 0) -> np.ndarray:
 
 
 @given(keys_of, st.tuples(uint64s, uint64s))
-def test_hashes(keys: list[bytes | None], secret: tuple[int, int]) -> None:
+def test_hashes(keys, secret):
     """Both forms have the same; a key has the same everywhere, and none has 0, which stands for null."""
     plain, built = (hashes_of(form, keys, secret).tolist() for form in BOTH)
     assert plain == built
@@ -92,7 +90,7 @@ def test_hashes(keys: list[bytes | None], secret: tuple[int, int]) -> None:
     assert [value == 0 for value in built] == [key is None for key in keys]
 
 
-def test_similar_keys_have_different_hashes() -> None:
+def test_similar_keys_have_different_hashes():
     keys = [b"%07d" % n for n in range(20_000)] + [b"user-%09d" % n for n in range(20_000)]
     keys += [bytes(n) for n in range(40)] + [b"a" * 16 + bytes([n]) for n in range(256)]
     hashes = hashes_of(key_kernel, [*keys])
@@ -102,7 +100,7 @@ def test_similar_keys_have_different_hashes() -> None:
 
 
 @given(keys_of, st.integers(0, 8), st.booleans())
-def test_names(keys: list[bytes | None], longest: int, alike: bool) -> None:
+def test_names(keys, longest, alike):
     """A key is one name, whatever hashes say: also if all have the same."""
     expected = list(dict.fromkeys(key for key in keys if key is not None and len(key) <= longest))
     for form in BOTH:
@@ -123,10 +121,10 @@ def test_names(keys: list[bytes | None], longest: int, alike: bool) -> None:
     st.lists(st.tuples(st.integers(50, 400), st.lists(st.integers(0, 30), max_size=8)), max_size=20),
     st.integers(0, 20),
 )
-def test_blocks(batches: list[tuple[int, list[int]]], cut: int) -> None:
+def test_blocks(batches, cut):
     """Whole batches until they have 1,000 bytes or 20 records, and filters that deny none of their keys."""
-    expected: list[list[int]] = []  # position, end, base offset, CRC
-    inside: list[set[int]] = []
+    expected = []  # position, end, base offset, CRC
+    inside = []
     position = records = 0
     for number, (size, keys) in enumerate(batches):
         # base offsets and CRCs count from 100 and 200 in each of the two tables
@@ -164,7 +162,7 @@ def test_blocks(batches: list[tuple[int, list[int]]], cut: int) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_block_with_damage_has_no_filter(form: ModuleType) -> None:
+def test_a_block_with_damage_has_no_filter(form):
     made = Made(form, 10, 3)
     made.add(table_of([100]), [0, 0], hashes_of(form, [b"a", b"b"]), 1000, 20)
     made.state[form.IS_UNKNOWN] = 1
@@ -177,7 +175,7 @@ def test_a_block_with_damage_has_no_filter(form: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("distinct", [1, 1000, 2900, 3700, 4000])
-def test_blocks_after_one_of_different_keys(distinct: int) -> None:
+def test_blocks_after_one_of_different_keys(distinct):
     """Then a filter is made as if all keys were different, and again if they are not."""
     made = []
     for form in BOTH:
@@ -196,7 +194,7 @@ def test_blocks_after_one_of_different_keys(distinct: int) -> None:
     assert made[0] == made[1]
 
 
-def test_how_many_other_keys_pass() -> None:
+def test_how_many_other_keys_pass():
     """Of keys as people have them: numbered."""
     count = 5000
     made = Made(key_kernel, count, 1)
@@ -207,7 +205,7 @@ def test_how_many_other_keys_pass() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_filters_that_are_not_there(form: ModuleType) -> None:
+def test_filters_that_are_not_there(form):
     """No words: no keys. A size that is negative or beyond the words: any key."""
     firsts = np.array([0, 0, 0, 5, -1], np.int64)
     sizes = np.array([0, -1, 5, 1, 1], np.int64)
@@ -217,7 +215,7 @@ def test_filters_that_are_not_there(form: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_too_little_room_is_refused(form: ModuleType) -> None:
+def test_too_little_room_is_refused(form):
     data, starts, lengths = columns_of([b"one", b"two", b"three"])
     hashes = hashes_of(form, [b"one", b"two", b"three"])
     with pytest.raises(IndexError, match="hashes"):
@@ -257,7 +255,7 @@ def test_too_little_room_is_refused(form: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_rows_with_a_key(form: ModuleType) -> None:
+def test_rows_with_a_key(form):
     data = b"abcabcab"
     starts, lengths = np.array([0, 3, 0, 1, 6, 8], np.int64), np.array([3, 3, -1, 3, 2, 0], np.int64)
     rows = np.empty(6, np.int64)

@@ -5,35 +5,32 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from kafkafs.reading import key_blocks, key_index
 from kafkafs.tree.paths import NameTooLong, NoSuchPath, key_name
-from kafkafs.tree.tree import Tree
 from storage.append.partitioner import in_order_for_key
 from storage.errors import UnknownTopicOrPartition
 from storage.format.compression import Codec
 from tests.kafkafs.reading.test_golden import is_damaged
 from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, commit, many
-from tests.support.fixtures import Golden, GoldenCase, case_params, golden_cases
+from tests.support.fixtures import case_params, golden_cases
 from tests.support.live_log import LiveLog
 from tests.support.reference_views import content, jsonl_objects, parsed, readable, tree_of, txt
 
 KEYS = 7
 
 
-def path_of(key: bytes, ext: str = "txt", place: str = "t/0") -> str:
+def path_of(key, ext="txt", place="t/0"):
     return f"/{place}/keys/{key_name(key)}.{ext}"
 
 
-def listed(tree: Tree, place: str = "t/0") -> list[str]:
+def listed(tree, place="t/0"):
     return [entry.name for entry in tree.lookup(f"/{place}/keys").list()]
 
 
-def absent(tree: Tree, path: str) -> bool:
+def absent(tree, path):
     """Whether neither a stat nor an open finds the file."""
     for look in (lambda: tree.lookup(path).attributes(), lambda: tree.lookup(path).open()):
         with pytest.raises(NoSuchPath):
@@ -42,7 +39,7 @@ def absent(tree: Tree, path: str) -> bool:
 
 
 @pytest.fixture(params=[None, 600], ids=["blocks", "small-blocks"])
-def block_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def block_bytes(request, monkeypatch):
     """Blocks as they are, and so small that the short logs of tests have many of them."""
     if request.param is not None:
         monkeypatch.setattr(key_blocks, "BLOCK_BYTES", request.param)
@@ -50,20 +47,20 @@ def block_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     return
 
 
-def key_of(offset: int) -> bytes | None:
+def key_of(offset):
     return None if offset % 11 == 0 else b"key-%d" % (offset * offset % KEYS)
 
 
 @pytest.fixture(params=[Codec.NONE, Codec.LZ4], ids=["none", "lz4"])
-def live(tmp_path: Path, request: pytest.FixtureRequest, block_bytes: None) -> LiveLog:
+def live(tmp_path, request, block_bytes):
     return LiveLog(tmp_path / "log", request.param, key_of)
 
 
-def expected(live: LiveLog, key: bytes) -> bytes:
+def expected(live, key):
     return b"".join(value + b"\n" for offset, _, value in live.messages if live.key_of(offset) == key)
 
 
-def check_all(tree: Tree, live: LiveLog) -> None:
+def check_all(tree, live):
     keys = {key for offset, _, _ in live.messages if (key := live.key_of(offset)) is not None}
     for key in keys:
         assert content(tree, path_of(key)) == expected(live, key), key
@@ -72,12 +69,12 @@ def check_all(tree: Tree, live: LiveLog) -> None:
 
 
 @pytest.mark.parametrize("case", case_params(golden_cases()[::9]))
-def test_keys_of_the_fixtures(case: GoldenCase, block_bytes: None) -> None:
+def test_keys_of_the_fixtures(case, block_bytes):
     """Looked up in an index of its own, and in one that the view of all messages has left."""
     if is_damaged(case):
         return
     records = case.records()
-    by_key: dict[bytes, list[Golden]] = defaultdict(list)
+    by_key = defaultdict(list)
     for record in records:
         if record.key is not None:
             by_key[record.key].append(record)
@@ -94,7 +91,7 @@ def test_keys_of_the_fixtures(case: GoldenCase, block_bytes: None) -> None:
         assert listed(tree, place) == (names if len(by_key) <= key_blocks.MOST_NAMES else [])
 
 
-def test_off(live: LiveLog) -> None:
+def test_off(live):
     """Without an index everything is read, and no key is listed."""
     live.write(100)
     live.roll()
@@ -109,7 +106,7 @@ def test_off(live: LiveLog) -> None:
     assert tree.status()["key_index"] is None
 
 
-def test_a_log_that_lives(tmp_path: Path, block_bytes: None) -> None:
+def test_a_log_that_lives(tmp_path, block_bytes):
     """Appended to, rolled, compacted, retained and truncated at random, with one tree all the time."""
     rng = random.Random(17)
     live = LiveLog(tmp_path / "log", Codec.LZ4, key_of)
@@ -127,7 +124,7 @@ def test_a_log_that_lives(tmp_path: Path, block_bytes: None) -> None:
                 live.retain()
             case 4 if len(live.segments) > 2:
                 keep = {offset for offset, _, _ in live.messages if rng.random() < 0.7}
-                live.compact(lambda offset, keep=keep: offset in keep)  # type: ignore[misc]
+                live.compact(lambda offset, keep=keep: offset in keep)
             case 5 if live.next_offset > live.segments[0] + 20:
                 live.truncate(rng.randint(live.segments[0] + 10, live.next_offset))
                 live.write(5)
@@ -136,7 +133,7 @@ def test_a_log_that_lives(tmp_path: Path, block_bytes: None) -> None:
     check_all(tree, live)
 
 
-def test_keys_of_any_bytes(tmp_path: Path, block_bytes: None) -> None:
+def test_keys_of_any_bytes(tmp_path, block_bytes):
     keys = [b"", b"a/b", b"100%", b".hidden", b"a.txt", b"\xff\xfe", "é".encode(), b"\n", b" ", b"x" * 251, b"y" * 300]
     records = [record._replace(key=keys[i % len(keys)], value=b"%d" % i) for i, record in enumerate(many(500))]
     built = build_log_dir(tmp_path / "log", {"t": [[Batch(records[:400]), ROLL, Batch(records[400:])]]})
@@ -154,7 +151,7 @@ def test_keys_of_any_bytes(tmp_path: Path, block_bytes: None) -> None:
             tree.lookup(f"/t/0/keys/{name}").attributes() if name else tree.lookup("/t/0/keys/.jsonl")
 
 
-def test_many_keys_are_not_listed(tmp_path: Path) -> None:
+def test_many_keys_are_not_listed(tmp_path):
     few, more = many(key_blocks.MOST_NAMES, keys=key_blocks.MOST_NAMES), many(1100, keys=1100)
     built = build_log_dir(tmp_path / "log", {"few": [[Batch(few), ROLL, Batch(few[:3])]], "more": [[Batch(more)]]})
     tree = tree_of(built.path)
@@ -163,10 +160,10 @@ def test_many_keys_are_not_listed(tmp_path: Path) -> None:
     assert content(tree, "/more/0/keys/key-01099.txt")
 
 
-def test_what_is_not_shown_has_no_file(tmp_path: Path, block_bytes: None) -> None:
+def test_what_is_not_shown_has_no_file(tmp_path, block_bytes):
     """Keys below the log start, of aborted and of open transactions, and of control records."""
 
-    def keyed(name: bytes, producer: int = -1) -> Batch:
+    def keyed(name, producer=-1):
         records = [record._replace(key=name) for record in many(20)]
         return Batch(records, producer_id=producer, transactional=producer >= 0)
 
@@ -194,7 +191,7 @@ def test_what_is_not_shown_has_no_file(tmp_path: Path, block_bytes: None) -> Non
                     assert absent(tree, path_of(name))
 
 
-def test_damage_may_hide_any_key(tmp_path: Path, block_bytes: None) -> None:
+def test_damage_may_hide_any_key(tmp_path, block_bytes):
     """Nothing is missing without an error: each key's file has the damage."""
     live = LiveLog(tmp_path / "log", key_of=key_of)
     live.write(200)
@@ -215,7 +212,7 @@ def test_damage_may_hide_any_key(tmp_path: Path, block_bytes: None) -> None:
         assert shown == [line for line in lines if line["key"] == key.decode()]
 
 
-def partitioned(tmp_path: Path) -> list[LiveLog]:
+def partitioned(tmp_path):
     logs = [LiveLog(tmp_path / "log", key_of=key_of, partition=number) for number in range(3)]
     for number, log in enumerate(logs):
         log.write(30 + number)
@@ -224,7 +221,7 @@ def partitioned(tmp_path: Path) -> list[LiveLog]:
     return logs
 
 
-def test_a_topic_has_the_keys_of_its_partitions(tmp_path: Path, block_bytes: None) -> None:
+def test_a_topic_has_the_keys_of_its_partitions(tmp_path, block_bytes):
     logs = partitioned(tmp_path)
     tree = tree_of(tmp_path / "log")
     orders = set()
@@ -241,7 +238,7 @@ def test_a_topic_has_the_keys_of_its_partitions(tmp_path: Path, block_bytes: Non
     assert absent(tree, path_of(b"no such key", place="t"))
 
 
-def test_a_partition_that_is_added_is_in_an_open_file_of_the_topic(tmp_path: Path) -> None:
+def test_a_partition_that_is_added_is_in_an_open_file_of_the_topic(tmp_path):
     first = LiveLog(tmp_path, key_of=lambda _offset: b"k")
     first.append(b"one", b"two")
     tree = tree_of(tmp_path)
@@ -255,7 +252,7 @@ def test_a_partition_that_is_added_is_in_an_open_file_of_the_topic(tmp_path: Pat
     handle.close()
 
 
-def test_no_view_stays_open_where_a_topic_has_no_such_key(tmp_path: Path) -> None:
+def test_no_view_stays_open_where_a_topic_has_no_such_key(tmp_path):
     """A partition that is added meanwhile is looked into, too."""
     LiveLog(tmp_path, key_of=lambda _offset: b"k").append(b"one")
     tree = tree_of(tmp_path)
@@ -266,7 +263,7 @@ def test_no_view_stays_open_where_a_topic_has_no_such_key(tmp_path: Path) -> Non
     assert tree.status()["views"]["handles"] == 0
 
 
-def test_no_view_stays_open_where_one_cannot_be_opened(tmp_path: Path) -> None:
+def test_no_view_stays_open_where_one_cannot_be_opened(tmp_path):
     LiveLog(tmp_path, key_of=lambda _offset: b"k").append(b"one")
     second = LiveLog(tmp_path, key_of=lambda _offset: b"k", partition=1)
     second.append(b"two")

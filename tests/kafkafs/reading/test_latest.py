@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -24,13 +22,13 @@ from tests.support.commands import output_of, run
 from tests.support.compacted_logs import TP, opened, put, updates
 from tests.support.control_batches import marker_batch
 from tests.support.damaged_bytes import flip
-from tests.support.fixtures import Golden, GoldenCase, case_params, golden_cases
+from tests.support.fixtures import case_params, golden_cases
 from tests.support.live_log import LiveLog
 from tests.support.owned_dirs import NOW_MS
 from tests.support.reference_views import PLAIN, content, jsonl_objects, parsed, read_all, read_anyhow, tree_of, txt
 
 
-def latest(records: Iterable[Golden]) -> list[Golden]:
+def latest(records):
     """By the plainest rule there is."""
     last = {record.key: record for record in records if record.key is not None}
     return sorted((record for record in last.values() if record.value is not None), key=lambda record: record.offset)
@@ -41,7 +39,7 @@ SOUND = [case for case in golden_cases() if not case.topic.startswith(("rec-c4-"
 
 @pytest.mark.golden
 @pytest.mark.parametrize("case", case_params(SOUND))
-def test_fixtures(case: GoldenCase) -> None:
+def test_fixtures(case):
     tree, path = tree_of(case.log_dir, case.isolation), f"/{case.topic}/{case.partition}/latest"
     expected = latest(case.records())
     assert content(tree, f"{path}.txt") == txt(expected)
@@ -51,7 +49,7 @@ def test_fixtures(case: GoldenCase) -> None:
         assert output_of("cat", *arguments, "--format", ext) == content(tree, f"{path}.{ext}")
 
 
-def test_a_topic_has_its_partitions_one_after_the_other(tmp_path: Path) -> None:
+def test_a_topic_has_its_partitions_one_after_the_other(tmp_path):
     partitions = [Partition([Batch([Record(b"a", b"%d" % n), Record(b"b%d" % n, b"x")])]) for n in range(3)]
     build_log_dir(tmp_path, {"t": [*partitions, Partition([])]})
     tree = tree_of(tmp_path)
@@ -64,7 +62,7 @@ def test_a_topic_has_its_partitions_one_after_the_other(tmp_path: Path) -> None:
         assert output_of("cat", tmp_path, "t", "--latest", "--format", ext) == content(tree, f"/t/latest.{ext}")
 
 
-def test_the_size_before_the_first_open_is_an_estimate(tmp_path: Path) -> None:
+def test_the_size_before_the_first_open_is_an_estimate(tmp_path):
     build_log_dir(tmp_path, {"t": [Partition([Batch(many(30, keys=3))]), Partition([])]})
     tree = tree_of(tmp_path)
     assert tree.lookup("/t/0/latest.txt").attributes().size > 0
@@ -77,13 +75,13 @@ def test_the_size_before_the_first_open_is_an_estimate(tmp_path: Path) -> None:
 class Compacted:
     """A compacted topic that is written while files of it are open; `tree` serves it from the owner's directory."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.owned = opened(path)
         self.tree = Tree(self.owned.log_dir, TreeOptions(index_bytes=0), owned=self.owned)
-        self.last: dict[bytes, bytes] = {}
+        self.last = {}
         self.number = 0
 
-    def write(self, *keys: bytes) -> None:
+    def write(self, *keys):
         pairs = []
         for key in keys:
             self.number += 1
@@ -92,19 +90,19 @@ class Compacted:
             self.last[key] = pairs[-1][1]
         put(self.owned.log(TP), updates(pairs))
 
-    def text(self) -> bytes:
+    def text(self):
         return b"".join(value + b"\n" for value in self.last.values())
 
-    def open(self, path: str = "/t/0/latest.txt") -> object:
+    def open(self, path="/t/0/latest.txt"):
         return self.tree.lookup(path).open()
 
 
-def keys(dice: random.Random, count: int = 40) -> list[bytes]:
+def keys(dice, count=40):
     return [b"key-%d" % dice.randrange(50) for _ in range(count)]
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_an_open_file_does_not_change_while_the_log_grows_and_is_compacted(tmp_path: Path, seed: int) -> None:
+def test_an_open_file_does_not_change_while_the_log_grows_and_is_compacted(tmp_path, seed):
     dice, log = random.Random(seed), Compacted(tmp_path / "log")
     log.write(*keys(dice))
     held = []
@@ -120,11 +118,11 @@ def test_an_open_file_does_not_change_while_the_log_grows_and_is_compacted(tmp_p
             held.append((log.open(), log.text()))
         assert content_of_new(log) == log.text()
     for handle, text in held:
-        assert handle.size == len(text)  # type: ignore[attr-defined]
+        assert handle.size == len(text)
     log.owned.close()
 
 
-def test_a_tombstone_that_was_aborted_hides_its_key_until_compaction_removes_it(tmp_path: Path) -> None:
+def test_a_tombstone_that_was_aborted_hides_its_key_until_compaction_removes_it(tmp_path):
     """Readers of uncommitted messages see the tombstone; nothing of a file that is open changes when it goes."""
     log, producer = Compacted(tmp_path / "log"), 7
     partition = log.owned.log(TP)
@@ -142,25 +140,25 @@ def test_a_tombstone_that_was_aborted_hides_its_key_until_compaction_removes_it(
     compact_quietly(log)
     assert content_of_new(log) == b"1\n2\n"
     assert read_all(held) == b"2\n"
-    held.close()  # type: ignore[attr-defined]
+    held.close()
     log.owned.close()
 
 
-def content_of_new(log: Compacted) -> bytes:
+def content_of_new(log):
     with closing(log.tree.lookup("/t/0/latest.txt").open()) as handle:
         data = read_all(handle)
         assert len(data) == handle.size
         return data
 
 
-def compact_quietly(log: Compacted) -> None:
+def compact_quietly(log):
     """A pass whose replaced files stay for a while, as `file.delete.delay.ms` has them stay."""
     from storage.compaction.cleaner import compact_partition
 
     compact_partition(log.owned, TP)
 
 
-def keyed(live: LiveLog, *pairs: tuple[bytes, bytes]) -> None:
+def keyed(live, *pairs):
     """Appends one batch to a log that another process writes."""
     data = encode_batch([Record(key, value) for key, value in pairs], base_offset=live.next_offset)
     with live.log(live.segments[-1]).open("ab") as file:
@@ -169,7 +167,7 @@ def keyed(live: LiveLog, *pairs: tuple[bytes, bytes]) -> None:
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> LiveLog:
+def live(tmp_path):
     log = LiveLog(tmp_path / "log")
     for number in range(3):
         keyed(log, (b"a", b"a%d" % number), (b"b%d" % number, b"b"))
@@ -177,24 +175,24 @@ def live(tmp_path: Path) -> LiveLog:
     return log
 
 
-def test_many_opens_at_once_scan_one_after_the_other(live: LiveLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_opens_at_once_scan_one_after_the_other(live, monkeypatch):
     """There is one map of keys at a time, and who opens the same file shares what was found."""
     scans, most, running = [], 0, 0
 
-    def counted(*arguments: object) -> object:
+    def counted(*arguments):
         nonlocal most, running
         running += 1
         most = max(most, running)
         scans.append(arguments)
         try:
-            return latest_offsets(*arguments)  # type: ignore[arg-type]
+            return latest_offsets(*arguments)
         finally:
             running -= 1
 
     monkeypatch.setattr(latest_file, "latest_offsets", counted)
     tree, together = tree_of(live.path.parent), threading.Barrier(50)
 
-    def open_one(number: int) -> bytes:
+    def open_one(number):
         together.wait(60)
         with closing(tree.lookup(f"/t/0/latest.{'txt' if number % 2 else 'jsonl'}").open()) as handle:
             return read_all(handle)
@@ -206,7 +204,7 @@ def test_many_opens_at_once_scan_one_after_the_other(live: LiveLog, monkeypatch:
     assert len(scans) == 2
 
 
-def test_retention_takes_only_what_is_not_read_yet(live: LiveLog) -> None:
+def test_retention_takes_only_what_is_not_read_yet(live):
     tree = tree_of(live.path.parent)
     handle = tree.lookup("/t/0/latest.txt").open()
     live.retain()
@@ -218,7 +216,7 @@ def test_retention_takes_only_what_is_not_read_yet(live: LiveLog) -> None:
     assert content(tree, "/t/0/latest.txt") == b"b\na2\nb\n"
 
 
-def test_a_truncation_ends_an_open_file(live: LiveLog) -> None:
+def test_a_truncation_ends_an_open_file(live):
     """What was superseded by messages that are gone is the latest now, and is not in the file."""
     tree = tree_of(live.path.parent)
     handle = tree.lookup("/t/0/latest.txt").open()
@@ -230,14 +228,14 @@ def test_a_truncation_ends_an_open_file(live: LiveLog) -> None:
     assert content(tree, "/t/0/latest.txt") == b"a0\nb\n"
 
 
-def test_damage_is_an_error_of_the_open(live: LiveLog) -> None:
+def test_damage_is_an_error_of_the_open(live):
     flip(live.log(2), -3)
     with pytest.raises(CorruptBatch):
         tree_of(live.path.parent).lookup("/t/latest.txt").open()
     assert run("cat", live.path.parent, "t", "--latest").exit_code == 4
 
 
-def test_too_many_keys(tmp_path: Path) -> None:
+def test_too_many_keys(tmp_path):
     records = [Record(b"key-%d" % number, b"v") for number in range(5_000)]
     build_log_dir(tmp_path, {"t": [Partition([Batch(records)])]})
     tree = tree_of(tmp_path, latest_bytes=64 << 10)
@@ -246,7 +244,7 @@ def test_too_many_keys(tmp_path: Path) -> None:
     assert content(tree_of(tmp_path), "/t/0/latest.txt") == b"v\n" * 5_000
 
 
-def test_cat_filters_the_latest(tmp_path: Path) -> None:
+def test_cat_filters_the_latest(tmp_path):
     records = [Record(b"a", b"1"), Record(b"b", b"2"), Record(b"a", b"3"), Record(b"c", b"4"), Record(b"c", None)]
     build_log_dir(tmp_path, {"t": [Partition([Batch(records)])]})
     assert output_of("cat", tmp_path, "t", "--latest", "--format", "%o %k %s\n") == b"1 b 2\n2 a 3\n"

@@ -6,12 +6,10 @@ from __future__ import annotations
 import random
 import re
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from kafkafs.reading import handle as open_view
-from kafkafs.reading.handle import Handle
 from kafkafs.reading.selection import Question
 from kafkafs.reading.unmounted import PartitionReader
 from kafkafs.tree.paths import NoSuchPath
@@ -31,13 +29,13 @@ FILES = ("0/messages.txt", "0/messages.jsonl", "0/messages.log", "0/keys/k.txt",
 
 
 @pytest.fixture(autouse=True)
-def _each_read_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def _each_read_looks(monkeypatch):
     monkeypatch.setattr(open_view, "LOOK_S", -1.0)
 
 
 @pytest.mark.parametrize("checkpoint", [True, False])
 @pytest.mark.parametrize("name", FILES)
-def test_others_that_end_alike_are_no_continuation(tmp_path: Path, name: str, checkpoint: bool) -> None:
+def test_others_that_end_alike_are_no_continuation(tmp_path, name, checkpoint):
     replica = Replica(tmp_path, checkpoint=checkpoint)
     replica.append(8)
     tree = tree_of(tmp_path)
@@ -63,13 +61,13 @@ def test_others_that_end_alike_are_no_continuation(tmp_path: Path, name: str, ch
 class _History:
     """Which leader wrote each offset of the log as it is now, and which of them may be missing."""
 
-    def __init__(self, replica: Replica, dice: random.Random) -> None:
+    def __init__(self, replica, dice):
         self.replica = replica
         self.dice = dice
-        self.leaders: dict[int, int] = {}
-        self.removed: set[int] = set()
+        self.leaders = {}
+        self.removed = set()
 
-    def step(self) -> None:
+    def step(self):
         replica, dice = self.replica, self.dice
         match dice.choice("aaaccclrkde"):
             case "c":
@@ -96,12 +94,12 @@ class _History:
             case _:
                 self._append()
 
-    def _append(self) -> None:
+    def _append(self):
         first = self.replica.next_offset
         self.replica.append(self.dice.randint(1, 5))
         self.leaders |= dict.fromkeys(range(first, self.replica.next_offset), self.replica.epoch)
 
-    def check(self, given: list[tuple[int, int]], first: int) -> None:
+    def check(self, given, first):
         """These messages, in this order, are the log's from the offset `first` on."""
         for offset, leader in given:
             assert self.leaders.get(offset) == leader, (offset, leader)
@@ -113,19 +111,19 @@ class _History:
 class _Reader:
     """Reads a file on, and opens it again after an error."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path, name):
         self._tree = tree_of(path)
         self._name = name
         self.errors = 0
         self._open()
 
-    def _open(self) -> None:
+    def _open(self):
         self._given = b""
-        self._handle: Handle | None = None
+        self._handle = None
         with suppress(NoSuchPath):  # a key without messages
             self._handle = self._tree.lookup(f"/t/{self._name}").open()
 
-    def step(self, history: _History, size: int) -> None:
+    def step(self, history, size):
         if self._handle is None:
             self._open()
             return
@@ -148,15 +146,15 @@ class _Reader:
             if self._name.endswith(".log"):
                 _check_batches(self._given)
 
-    def _messages(self) -> list[tuple[int, int]]:
+    def _messages(self):
         return [(int(offset), int(leader)) for offset, leader in _MESSAGE.findall(self._given)]
 
-    def _is_within_a_message(self, history: _History) -> bool:
+    def _is_within_a_message(self, history):
         """Whether it may have been given the head of a message that is gone, up to its number."""
         return not self._given.endswith((b"</>\n", b"}\n")) or self._name.endswith(".log")
 
 
-def _check_batches(data: bytes) -> None:
+def _check_batches(data):
     position = 0
     while position + 12 <= len(data):
         end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
@@ -168,20 +166,20 @@ def _check_batches(data: bytes) -> None:
 class _Follower:
     """`cat --follow`: what it has printed, without what it has taken back by a note."""
 
-    def __init__(self, path: Path) -> None:
-        self.notes: list[str] = []
-        self.given: list[tuple[int, int]] = []
+    def __init__(self, path):
+        self.notes = []
+        self.given = []
         log = LogDir.open_read_only(path).log(TopicPartition("t", 0))
         self._reader = PartitionReader(log, Question(), START_MS, Decoder(), follow=True, note=self._note)
 
-    def step(self) -> None:
+    def step(self):
         for block in self._reader.blocks():
             for record in records_of(block):
                 found = _MESSAGE.match(record.value or b"")
                 assert found
                 self.given.append((int(found[1]), int(found[2])))
 
-    def _note(self, text: str) -> None:
+    def _note(self, text):
         self.notes.append(text)
         if found := re.search(r"truncated to (\d+)", text):
             self.given = [message for message in self.given if message[0] < int(found[1])]
@@ -189,7 +187,7 @@ class _Follower:
 
 @pytest.mark.parametrize("checkpoint", [True, False])
 @pytest.mark.parametrize("seed", range(12))
-def test_any_history(tmp_path: Path, seed: int, checkpoint: bool) -> None:
+def test_any_history(tmp_path, seed, checkpoint):
     """Without a checkpoint every step is looked at: what two steps leave cannot always be told from a cleaning."""
     dice = random.Random(seed)
     replica = Replica(tmp_path, checkpoint=checkpoint)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,11 +17,11 @@ FORMS = [
 ]
 
 
-def totals_of(rows: int) -> np.ndarray:
+def totals_of(rows):
     return np.full((4, rows), 77, dtype=np.int64)
 
 
-def make_table(rows: int) -> np.ndarray:
+def make_table(rows):
     table = np.zeros((14, rows), dtype=np.int64)
     table[0] = np.arange(rows) * 100
     table[1] = 100
@@ -33,7 +31,7 @@ def make_table(rows: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_records_are_added_to_their_batches(form: ModuleType) -> None:
+def test_records_are_added_to_their_batches(form):
     totals = totals_of(3)
     form.clear_totals(totals, 3)
     batch = np.array([0, 0, 2], dtype=np.int64)
@@ -47,7 +45,7 @@ def test_records_are_added_to_their_batches(form: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_nothing_outside_of_the_columns_is_touched(form: ModuleType) -> None:
+def test_nothing_outside_of_the_columns_is_touched(form):
     one, none = np.array([0], dtype=np.int64), np.empty(0, dtype=np.uint8)
     for bad in (-1, 2, 2**62):
         with pytest.raises(IndexError):
@@ -69,7 +67,7 @@ def test_nothing_outside_of_the_columns_is_touched(form: ModuleType) -> None:
     sizes=st.lists(st.integers(0, 400), min_size=1, max_size=40),
     piece_bytes=st.integers(1, 1000),
 )
-def test_pieces_hold_every_batch_once(sizes: list[int], piece_bytes: int) -> None:
+def test_pieces_hold_every_batch_once(sizes, piece_bytes):
     rows = len(sizes)
     table = make_table(rows)
     totals = totals_of(rows)

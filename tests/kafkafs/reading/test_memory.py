@@ -6,7 +6,6 @@ import base64
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -42,7 +41,7 @@ print(position, resident() - before, resident())
 """
 
 
-def read_apart(log_dir: Path, path: str) -> tuple[int, int, int]:
+def read_apart(log_dir, path):
     """Bytes read, growth of the process's greatest resident size while reading, and that size; the latter in MiB."""
     result = subprocess.run(
         [sys.executable, "-c", READER, str(log_dir), path], capture_output=True, text=True, check=False
@@ -52,7 +51,7 @@ def read_apart(log_dir: Path, path: str) -> tuple[int, int, int]:
     return size, growth // 1024, resident // 1024
 
 
-def test_a_batch_that_renders_to_much_is_served_in_parts(tmp_path: Path) -> None:
+def test_a_batch_that_renders_to_much_is_served_in_parts(tmp_path):
     live = LiveLog(tmp_path / "log", Codec.ZSTD)
     live.write(20)
     live.append(*(b"%07d" % number * 16 for number in range(200_000)))  # 22 MiB in one batch
@@ -70,7 +69,7 @@ def test_a_batch_that_renders_to_much_is_served_in_parts(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["messages.txt", "messages.jsonl"])
-def test_a_large_partition_takes_little_memory(tmp_path: Path, name: str) -> None:
+def test_a_large_partition_takes_little_memory(tmp_path, name):
     live = LiveLog(tmp_path / "log")
     for _ in range(3):
         live.write(500, size=100_000, batch=5)
@@ -81,7 +80,7 @@ def test_a_large_partition_takes_little_memory(tmp_path: Path, name: str) -> Non
     assert resident < 300
 
 
-def test_a_large_value_is_never_rendered_as_a_whole(tmp_path: Path) -> None:
+def test_a_large_value_is_never_rendered_as_a_whole(tmp_path):
     """48 MiB of control characters, which JSON writes with six bytes each, in a batch of a few KiB."""
     live = LiveLog(tmp_path / "log", Codec.ZSTD)
     live.append(b"before", b"\1" * (48 * MIB), b"after")
@@ -90,7 +89,7 @@ def test_a_large_value_is_never_rendered_as_a_whole(tmp_path: Path) -> None:
     assert growth < 220  # the value, at most twice, and the cache of blocks
 
 
-def test_a_large_value_is_served_exactly(tmp_path: Path) -> None:
+def test_a_large_value_is_served_exactly(tmp_path):
     live = LiveLog(tmp_path / "log", Codec.ZSTD)
     large = b"\1\x02 plain" * (SPLIT_BYTES // 4)
     live.append(b"before", large, b"\xff" + large, b"after")

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator
-from pathlib import Path
 
 import pytest
 
-from kafkafs.reading.handle import Handle
 from kafkafs.reading.state import Processes
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.errors import SegmentGone
 from storage.log.log_dir import LogDir
-from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 from tests.support.live_log import LiveLog
 from tests.support.reference_views import content, read_all, tree_of
@@ -25,22 +21,22 @@ PATH = "/t/0/messages.txt"
 class Asking:
     """Who asks is whom the test says: a thread, and its parents."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.who = 1
-        self.parents: dict[int, int] = {}
+        self.parents = {}
 
-    def thread(self) -> int:
+    def thread(self):
         return self.who
 
-    def kin(self) -> Iterator[Collection[int]]:
-        who: int | None = self.who
+    def kin(self):
+        who = self.who
         while who is not None:
             yield (who,)
             who = self.parents.get(who)
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> LiveLog:
+def live(tmp_path):
     live = LiveLog(tmp_path / "log")
     live.write(50)
     live.roll()
@@ -50,25 +46,25 @@ def live(tmp_path: Path) -> LiveLog:
 
 
 @pytest.fixture
-def asking() -> Asking:
+def asking():
     return Asking()
 
 
 @pytest.fixture
-def tree(live: LiveLog, asking: Asking) -> Tree:
+def tree(live, asking):
     return Tree(LogDir.open_read_only(live.path.parent), TreeOptions(index_bytes=0), callers=asking)
 
 
-def opened(tree: Tree, path: str = PATH) -> Handle:
+def opened(tree, path=PATH):
     return tree.lookup(path).open()
 
 
-def size_of(tree: Tree, path: str = PATH) -> int:
+def size_of(tree, path=PATH):
     return tree.lookup(path).attributes().size
 
 
 @pytest.mark.parametrize("ext", ["txt", "jsonl", "log"])
-def test_each_is_told_the_size_of_what_he_has_open(live: LiveLog, tree: Tree, asking: Asking, ext: str) -> None:
+def test_each_is_told_the_size_of_what_he_has_open(live, tree, asking, ext):
     path = f"/t/0/messages.{ext}"
     asking.who = 10
     follower = opened(tree, path)
@@ -95,7 +91,7 @@ def test_each_is_told_the_size_of_what_he_has_open(live: LiveLog, tree: Tree, as
     assert size_of(tree, path) == len(fresh)
 
 
-def test_one_who_got_an_open_file_from_a_parent(live: LiveLog, tree: Tree, asking: Asking) -> None:
+def test_one_who_got_an_open_file_from_a_parent(live, tree, asking):
     asking.parents = {12: 11, 11: 10, 22: 21}
     asking.who = 10
     follower = opened(tree)
@@ -116,9 +112,7 @@ def test_one_who_got_an_open_file_from_a_parent(live: LiveLog, tree: Tree, askin
 @pytest.mark.parametrize(
     ("name", "first", "last"), [("100+3", 104, 106), ("100-105", 104, 105), ("100-", 104, 109), ("", 104, 109)]
 )
-def test_what_was_deleted_before_a_reader_saw_it_is_not_shown(
-    live: LiveLog, tree: Tree, name: str, first: int, last: int
-) -> None:
+def test_what_was_deleted_before_a_reader_saw_it_is_not_shown(live, tree, name, first, last):
     """Opened at the log end; then messages come in one batch, and some of these are deleted: their bytes stay."""
     (live.path.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 100\n")
     handle = opened(tree, f"/t/0/offsets/{name}.txt" if name else PATH)
@@ -128,7 +122,7 @@ def test_what_was_deleted_before_a_reader_saw_it_is_not_shown(
     assert read_all(handle) == live.text(lambda offset, _: first <= offset <= last)
 
 
-def test_the_page_cache_is_for_one_content_at_a_time(live: LiveLog, asking: Asking) -> None:
+def test_the_page_cache_is_for_one_content_at_a_time(live, asking):
     options = TreeOptions(index_bytes=0, clamp=True)
     tree = Tree(LogDir.open_read_only(live.path.parent), options, callers=asking)
     path = "/t/0/offsets/40-60.txt"
@@ -147,12 +141,12 @@ def test_the_page_cache_is_for_one_content_at_a_time(live: LiveLog, asking: Aski
     assert (fourth.direct_io, fourth.keep_cache) == (False, True)
 
 
-def between(tree: Tree, monkeypatch: pytest.MonkeyPatch, what: Callable[[], object]) -> list[LogSnapshot]:
+def between(tree, monkeypatch, what):
     """Makes `what` happen behind the next look at the log, before what was seen is made use of; the look."""
     log = tree.log_dir.log(TopicPartition("t", 0))
     real, left, taken = log.snapshot, [what], []
 
-    def snapshot() -> LogSnapshot:
+    def snapshot():
         seen = real()
         if left:
             taken.append(seen)
@@ -164,16 +158,14 @@ def between(tree: Tree, monkeypatch: pytest.MonkeyPatch, what: Callable[[], obje
 
 
 @pytest.mark.parametrize("ext", ["txt", "log"])
-def test_a_count_goes_on_where_it_stood_when_another_reader_was_faster(
-    live: LiveLog, tree: Tree, monkeypatch: pytest.MonkeyPatch, ext: str
-) -> None:
+def test_a_count_goes_on_where_it_stood_when_another_reader_was_faster(live, tree, monkeypatch, ext):
     """They share what is measured. One finds it further than the log he saw, and looks again."""
     path = f"/t/0/offsets/100+200.{ext}"
     counting, other = opened(tree, path), opened(tree, f"/t/0/messages.{ext}")
     for _ in range(12):
         live.write(20)
 
-        def others_read() -> None:
+        def others_read():
             live.write(5)
             assert other.size > 0
             assert other.read(other.size - 10, 100)
@@ -188,12 +180,12 @@ def test_a_count_goes_on_where_it_stood_when_another_reader_was_faster(
         assert read_all(counting) == content(tree_of(live.path.parent), path)
 
 
-def test_a_look_that_fails_changes_nothing(live: LiveLog, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_fails_changes_nothing(live, tree, monkeypatch):
     paths = [PATH, "/t/0/offsets/90+60.txt", "/t/0/offsets/95-.txt", "/t/0/time/2020--.txt"]
     handles = [opened(tree, path) for path in paths]
     before = [handle.size for handle in handles]
 
-    def fail(*_arguments: object) -> None:
+    def fail(*_arguments):
         raise OSError("the disk failed")
 
     for step in range(3):
@@ -214,11 +206,11 @@ def test_a_look_that_fails_changes_nothing(live: LiveLog, tree: Tree, monkeypatc
         assert read_all(handle) == content(tree_of(live.path.parent), path)
 
 
-def test_whom_a_thread_belongs_to() -> None:
-    found: list[list[Collection[int]]] = []
+def test_whom_a_thread_belongs_to():
+    found = []
     main = threading.get_native_id()
 
-    def ask() -> None:
+    def ask():
         found.append(list(Processes(threading.get_native_id).kin()))
 
     thread = threading.Thread(target=ask)
@@ -231,6 +223,6 @@ def test_whom_a_thread_belongs_to() -> None:
     assert os.getppid() in parents
 
 
-def test_a_thread_that_cannot_be_known_has_no_kin() -> None:
+def test_a_thread_that_cannot_be_known_has_no_kin():
     assert list(Processes(lambda: 0).kin()) == [(0,)]
     assert list(Processes(lambda: 2**30).kin()) == [(2**30,)]

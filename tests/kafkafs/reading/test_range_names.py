@@ -27,8 +27,8 @@ from kafkafs.reading.range_names import (
 from storage.types import MAX_OFFSET
 
 
-def ms(*when: int) -> int:
-    return int(datetime(*when, tzinfo=UTC).timestamp()) * 1000  # type: ignore[misc,arg-type]
+def ms(*when):
+    return int(datetime(*when, tzinfo=UTC).timestamp()) * 1000
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def ms(*when: int) -> int:
         (f"1+{MAX_OFFSET}", OffsetsCount(1, MAX_OFFSET)),
     ],
 )
-def test_offset_ranges(text: str, spec: object) -> None:
+def test_offset_ranges(text, spec):
     assert parse_offset_spec(text) == spec
 
 
@@ -58,7 +58,7 @@ MALFORMED_OFFSETS = """
 
 
 @pytest.mark.parametrize("text", [*MALFORMED_OFFSETS.split(), "", " 5", "5 ", "5\n", "9" * 5000])
-def test_malformed_offset_ranges(text: str) -> None:
+def test_malformed_offset_ranges(text):
     with pytest.raises(MalformedRange):
         parse_offset_spec(text)
 
@@ -103,7 +103,7 @@ def test_malformed_offset_ranges(text: str) -> None:
         ("1969--1971", ms(1969, 1, 1), ms(1971, 1, 1)),
     ],
 )
-def test_time_ranges(text: str, start: int | None, end: int | None) -> None:
+def test_time_ranges(text, start, end):
     assert parse_time_spec(text) == TimeBetween(start, end)
 
 
@@ -111,7 +111,7 @@ def test_time_ranges(text: str, start: int | None, end: int | None) -> None:
     ("text", "duration_ms"),
     [("last-90s", 90_000), ("last-15m", 900_000), ("last-2h", 7_200_000), ("last-7d", 604_800_000), ("last-01s", 1000)],
 )
-def test_last_durations(text: str, duration_ms: int) -> None:
+def test_last_durations(text, duration_ms):
     assert parse_time_spec(text) == LastDuration(duration_ms)
 
 
@@ -127,7 +127,7 @@ MALFORMED_TIMES = """
 
 
 @pytest.mark.parametrize("text", [*MALFORMED_TIMES.split(), "", "2026 ", " 2026", "2026\n"])
-def test_malformed_time_ranges(text: str) -> None:
+def test_malformed_time_ranges(text):
     with pytest.raises(MalformedRange):
         parse_time_spec(text)
 
@@ -137,7 +137,7 @@ moments = st.datetimes(datetime(1, 1, 3), datetime(9999, 12, 29))
 
 
 @st.composite
-def written_instants(draw: st.DrawFn) -> tuple[str, datetime]:
+def written_instants(draw):
     """A moment to the second, in one of its spellings."""
     moment = draw(moments).replace(microsecond=0)
     zone_minutes = draw(zones)
@@ -156,12 +156,12 @@ def written_instants(draw: st.DrawFn) -> tuple[str, datetime]:
     return text, moment.replace(tzinfo=timezone(timedelta(minutes=zone_minutes)))
 
 
-def exact_ms(moment: datetime) -> int:
+def exact_ms(moment):
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 @given(written_instants())
-def test_every_spelling_of_a_second(written: tuple[str, datetime]) -> None:
+def test_every_spelling_of_a_second(written):
     text, moment = written
     start = exact_ms(moment)
     assert parse_time_spec(text) == TimeBetween(start, start + 1000)
@@ -170,14 +170,14 @@ def test_every_spelling_of_a_second(written: tuple[str, datetime]) -> None:
 
 
 @given(st.text(alphabet="0123456789-+T:.Zlastuni", max_size=40) | st.text(max_size=30))
-def test_any_text_parses_or_is_malformed(text: str) -> None:
+def test_any_text_parses_or_is_malformed(text):
     for parse in (parse_offset_spec, parse_time_spec):
         with suppress(MalformedRange):
             assert parse(text) is not None
 
 
 @given(st.integers(0, MAX_OFFSET), st.none() | st.integers(0, MAX_OFFSET))
-def test_offsets_name_is_parsed_back(first: int, length: int | None) -> None:
+def test_offsets_name_is_parsed_back(first, length):
     if length is None:
         assert parse_offset_spec(offsets_name(first)) == OffsetsFrom(first)
     else:
@@ -186,7 +186,7 @@ def test_offsets_name_is_parsed_back(first: int, length: int | None) -> None:
 
 
 @given(st.integers(exact_ms(datetime(1, 1, 1, tzinfo=UTC)), 253402300800000 - 1))
-def test_day_name_holds_its_timestamp(timestamp_ms: int) -> None:
+def test_day_name_holds_its_timestamp(timestamp_ms):
     day = parse_time_spec(day_name(timestamp_ms))
     assert isinstance(day, TimeBetween)
     assert day.start_ms is not None
@@ -194,11 +194,11 @@ def test_day_name_holds_its_timestamp(timestamp_ms: int) -> None:
     assert day.start_ms <= timestamp_ms < day.end_ms
 
 
-def test_day_name_outside_the_calendar() -> None:
+def test_day_name_outside_the_calendar():
     with pytest.raises(MalformedRange):
         day_name(253402300800000)
 
 
-def test_timestamp_text() -> None:
+def test_timestamp_text():
     assert timestamp_text(1763683200123) == "2025-11-21T00:00:00.123Z"
     assert timestamp_text(2**62) == str(2**62)

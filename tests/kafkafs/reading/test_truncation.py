@@ -6,12 +6,9 @@ Shown is what a reader of the log as it is now would see, nothing of what was cu
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 
-from kafkafs.reading.handle import Handle
-from kafkafs.tree.tree import Tree
 from storage.errors import SegmentGone
 from storage.types import TopicPartition
 from tests.support.live_log import START_MS, LiveLog
@@ -21,25 +18,25 @@ PATH = "/t/0/messages.txt"
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> LiveLog:
+def live(tmp_path):
     return LiveLog(tmp_path / "log")
 
 
 @pytest.fixture
-def tree(live: LiveLog) -> Tree:
+def tree(live):
     return tree_of(live.path.parent)
 
 
 @pytest.fixture
-def committed(live: LiveLog) -> Tree:
+def committed(live):
     return committed_again(live)
 
 
-def opened(tree: Tree, path: str = PATH) -> Handle:
+def opened(tree, path=PATH):
     return tree.lookup(path).open()
 
 
-def shows(handle: Handle, expected: bytes) -> bool:
+def shows(handle, expected):
     """Whether a handle gives this now. One through the page cache may fail instead: it has what it was opened with."""
     try:
         return read_all(handle) == expected
@@ -47,12 +44,12 @@ def shows(handle: Handle, expected: bytes) -> bool:
         return not handle.direct_io
 
 
-def look(tree: Tree) -> None:
+def look(tree):
     """A look at the log that no view takes part in."""
     tree.log_dir.log(TopicPartition("t", 0)).snapshot()
 
 
-def test_positions_before_the_cut_stay_when_the_log_start_has_moved(live: LiveLog, tree: Tree) -> None:
+def test_positions_before_the_cut_stay_when_the_log_start_has_moved(live, tree):
     live.write(30)
     live.roll()
     live.write(40)
@@ -69,16 +66,14 @@ def test_positions_before_the_cut_stay_when_the_log_start_has_moved(live: LiveLo
     assert content(tree, PATH) == live.text(lambda offset, _: offset >= 45)
 
 
-def committed_again(live: LiveLog) -> Tree:
+def committed_again(live):
     return tree_of(live.path.parent, "read_committed")
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["seen", "unseen"])
 @pytest.mark.parametrize("was", [True, False], ids=["committed", "aborted"])
 @pytest.mark.parametrize("rolled", [True, False], ids=["rolled", "one-segment"])
-def test_a_transaction_that_ends_otherwise_after_a_truncation(
-    live: LiveLog, committed: Tree, was: bool, rolled: bool, seen: bool
-) -> None:
+def test_a_transaction_that_ends_otherwise_after_a_truncation(live, committed, was, rolled, seen):
     """Its messages lie before the cut, perhaps in a segment that was not touched: they were measured already."""
     live.write(10)
     live.begin(7, *[b"%d of the transaction" % number for number in range(40)])
@@ -112,9 +107,7 @@ def test_a_transaction_that_ends_otherwise_after_a_truncation(
 
 
 @pytest.mark.parametrize("was", [True, False], ids=["committed", "aborted"])
-def test_what_another_view_has_measured_is_not_decided_by_a_marker_that_was_cut(
-    live: LiveLog, committed: Tree, was: bool
-) -> None:
+def test_what_another_view_has_measured_is_not_decided_by_a_marker_that_was_cut(live, committed, was):
     """One view shows the messages before a transaction, and the other one those in it, of the same segment."""
     path = "/t/0/offsets/0-.txt"
     live.write(10)
@@ -137,7 +130,7 @@ def test_what_another_view_has_measured_is_not_decided_by_a_marker_that_was_cut(
     handle.close()
 
 
-def test_an_index_kept_on_disk_does_not_outlive_the_marker(live: LiveLog, tmp_path: Path) -> None:
+def test_an_index_kept_on_disk_does_not_outlive_the_marker(live, tmp_path):
     """The segment's own file says nothing of a marker behind it."""
     options = {"index_dir": tmp_path / "cache", "index_bytes": 1 << 20}
     live.write(10)
@@ -163,7 +156,7 @@ def test_an_index_kept_on_disk_does_not_outlive_the_marker(live: LiveLog, tmp_pa
     assert b"of the transaction\n" not in content(tree, PATH)
 
 
-def test_committed_messages_are_read_when_retention_took_where_the_log_began(live: LiveLog, committed: Tree) -> None:
+def test_committed_messages_are_read_when_retention_took_where_the_log_began(live, committed):
     """How far a reader may see was settled when a piece was measured, and is not looked for again to read it."""
     live.write(10)
     live.roll()
@@ -183,13 +176,13 @@ def test_committed_messages_are_read_when_retention_took_where_the_log_began(liv
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_history(tmp_path: Path, seed: int) -> None:
+def test_any_history(tmp_path, seed):
     """Appends, transactions, rolls and truncations at random; what is held open shows what a tree made anew shows."""
     rng = random.Random(seed)
     live = LiveLog(tmp_path / "log")
     live.write(20)
     trees = {isolation: tree_of(live.path.parent, isolation) for isolation in ("read_uncommitted", "read_committed")}
-    handles: dict[tuple[str, str], Handle] = {}
+    handles = {}
     first = {"messages": 0}
     for _ in range(60):
         match rng.choice("wwwtteerco"):
@@ -219,7 +212,7 @@ def test_any_history(tmp_path: Path, seed: int) -> None:
                 assert shows(handle, fresh), (isolation, name)
 
 
-def cut_with_transactions(live: LiveLog, offset: int) -> None:
+def cut_with_transactions(live, offset):
     """A truncation, after which any producer may have a transaction open."""
     live.truncate(offset)
     live.open_messages = {producer: [] for producer in (5, 6)}
@@ -228,7 +221,7 @@ def cut_with_transactions(live: LiveLog, offset: int) -> None:
 # read_committed views: they end at the last stable offset, go on with it, and leave out what was aborted.
 
 
-def test_an_open_transaction_holds_back_all_that_comes_behind(live: LiveLog) -> None:
+def test_an_open_transaction_holds_back_all_that_comes_behind(live):
     tree = committed_again(live)
     live.write(20)
     handle = tree.lookup(PATH).open()
@@ -247,7 +240,7 @@ def test_an_open_transaction_holds_back_all_that_comes_behind(live: LiveLog) -> 
     assert b"never\n" in everything
 
 
-def test_transactions_that_reach_over_segments(live: LiveLog) -> None:
+def test_transactions_that_reach_over_segments(live):
     tree = committed_again(live)
     live.write(5)
     live.begin(7, b"first")
@@ -274,7 +267,7 @@ def test_transactions_that_reach_over_segments(live: LiveLog) -> None:
         assert content(tree, f"/t/0/offsets/{first}-.txt") == wanted
 
 
-def test_the_view_index_of_committed_messages_is_another(live: LiveLog, tmp_path: Path) -> None:
+def test_the_view_index_of_committed_messages_is_another(live, tmp_path):
     cache = tmp_path / "cache"
     live.write(1500, size=1000, batch=100)
     live.begin(7, b"aborted")

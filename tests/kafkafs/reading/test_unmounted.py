@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from kafkafs.reading.range_names import parse_offset_spec
@@ -13,18 +11,18 @@ from storage.errors import OffsetOutOfRange, SegmentGone
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
-from tests.support.builders import ROLL, START_MS, Batch, BuiltPartition, Partition, build_log_dir, many
+from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir, many
 from tests.support.live_log import LiveLog
 
 
 @pytest.fixture
-def built(tmp_path: Path) -> BuiltPartition:
+def built(tmp_path):
     """Four segments of five messages."""
     items = [item for _ in range(4) for item in (Batch(many(5)), ROLL)][:-1]
     return build_log_dir(tmp_path, {"t": [Partition(items)]})["t", 0]
 
 
-def reader(built: BuiltPartition, notes: list[str] | None = None, **wanted: object) -> PartitionReader:
+def reader(built, notes=None, **wanted):
     log = LogDir.open_read_only(built.path.parent).log(TopicPartition("t", 0))
     note = None if notes is None else notes.append
     return PartitionReader(
@@ -33,15 +31,15 @@ def reader(built: BuiltPartition, notes: list[str] | None = None, **wanted: obje
         START_MS,
         Decoder(),
         follow=notes is not None,
-        note=note,  # type: ignore[arg-type]
+        note=note,
     )
 
 
-def offsets(reading: PartitionReader) -> list[int]:
+def offsets(reading):
     return [offset for block in reading.blocks() for offset in block.offset.tolist()]
 
 
-def test_retention_under_a_reader(built: BuiltPartition) -> None:
+def test_retention_under_a_reader(built):
     reading = reader(built)
     blocks = reading.blocks()
     assert next(blocks).offset.tolist() == [0, 1, 2, 3, 4]
@@ -51,8 +49,8 @@ def test_retention_under_a_reader(built: BuiltPartition) -> None:
         next(blocks)
 
 
-def test_retention_under_a_follower_is_told(built: BuiltPartition) -> None:
-    notes: list[str] = []
+def test_retention_under_a_follower_is_told(built):
+    notes = []
     reading = reader(built, notes)
     blocks = reading.blocks()
     assert next(blocks).offset.tolist() == [0, 1, 2, 3, 4]
@@ -63,7 +61,7 @@ def test_retention_under_a_follower_is_told(built: BuiltPartition) -> None:
     assert not reading.done
 
 
-def test_compaction_under_a_reader(built: BuiltPartition) -> None:
+def test_compaction_under_a_reader(built):
     """A segment is replaced by another file of its name: what comes next is read from that."""
     reading = reader(built)
     blocks = reading.blocks()
@@ -75,7 +73,7 @@ def test_compaction_under_a_reader(built: BuiltPartition) -> None:
     assert [block.offset.tolist() for block in blocks] == [[5, 6, 7, 8, 9], [10, 11, 12, 13, 14], [15, 16, 17, 18, 19]]
 
 
-def test_raw_bytes_are_never_given_twice(built: BuiltPartition) -> None:
+def test_raw_bytes_are_never_given_twice(built):
     reading = reader(built)
     parts = reading.raw()
     assert bytes(next(parts)) == built.log(0).read_bytes()
@@ -84,11 +82,11 @@ def test_raw_bytes_are_never_given_twice(built: BuiltPartition) -> None:
         next(parts)
 
 
-def test_a_truncation_below_where_a_follower_began(tmp_path: Path) -> None:
+def test_a_truncation_below_where_a_follower_began(tmp_path):
     """What is written in place of the cut messages is not in the range until the log has come to it again."""
     live = LiveLog(tmp_path)
     live.write(60)
-    notes: list[str] = []
+    notes = []
     log = LogDir.open_read_only(tmp_path).log(TopicPartition("t", 0))
     wanted = Question(offsets=parse_offset_spec("45-"))
     reading = PartitionReader(log, wanted, START_MS, Decoder(), follow=True, note=notes.append)

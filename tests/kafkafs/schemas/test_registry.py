@@ -10,12 +10,10 @@ import os
 import random
 import uuid
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kafkafs.schemas.registry import Reference, Registry, State, context_of, name_in_context, qualified
+from kafkafs.schemas.registry import Reference, State, context_of, name_in_context, qualified
 from kafkafs.schemas.sources import FileSchemas, Limits, LogSchemas, RegistryReplay, import_line, schemas_at
 from storage.errors import CorruptData
 from storage.format.block import Record
@@ -29,23 +27,23 @@ GOLDEN = FIXTURES / "schemas" / "golden"
 
 
 @cache
-def fixture_registry() -> Registry:
+def fixture_registry():
     return LogSchemas(LogDir.open_read_only(FIXTURES / "schemas" / "log")).registry()
 
 
-def replayed(*records: Record, limits: Limits | None = None) -> Registry:
+def replayed(*records, limits=None):
     replay = RegistryReplay() if limits is None else RegistryReplay(limits)
     for offset, record in enumerate(records):
         replay.apply(record.key, record.value, offset, record.timestamp)
     return replay.registry()
 
 
-def states(registry: Registry) -> dict[tuple[str, int], State]:
+def states(registry):
     return {place: entry.state for place, entry in registry.versions.items()}
 
 
 @requires_fixtures
-def test_answers_of_the_real_registry() -> None:
+def test_answers_of_the_real_registry():
     """Subjects, versions, texts and levels as Karapace answered before the hand-made records were written."""
     registry = fixture_registry()
     for when, answers in json.loads((GOLDEN / "registry.json").read_text()).items():
@@ -73,7 +71,7 @@ def test_answers_of_the_real_registry() -> None:
     }
 
 
-def test_deletions() -> None:
+def test_deletions():
     three = [schema_record("a", number, number) for number in (1, 2, 3)]
     soft = other_record("DELETE_SUBJECT", "a", {"subject": "a", "version": 2})
     assert states(replayed(*three, soft)) == {
@@ -95,7 +93,7 @@ def test_deletions() -> None:
     assert states(again)["a", 2] is State.LIVE
 
 
-def test_redpandas_records() -> None:
+def test_redpandas_records():
     """Its keys also name a sequence number and a node, and it leaves out the version of a deleted subject."""
     key = {"keytype": "SCHEMA", "subject": "a", "version": 1, "magic": 1, "seq": 3, "node": 0}
     value = {"subject": "a", "version": 1, "id": 7, "schema": LONG, "deleted": False}
@@ -112,7 +110,7 @@ def test_redpandas_records() -> None:
     assert schema.text == LONG
 
 
-def test_a_version_with_another_id() -> None:
+def test_a_version_with_another_id():
     """After a hard deletion a version may come back with another id; messages may have either."""
     first, again = schema_record("a", 1, 1, STRING), schema_record("a", 1, 2, LONG)
     registry = replayed(first, Record(first.key, None), again)
@@ -120,7 +118,7 @@ def test_a_version_with_another_id() -> None:
     assert registry.versions["a", 1].schema.schema_id == 2
 
 
-def test_contexts() -> None:
+def test_contexts():
     records = [
         schema_record("t-value", 1, 1, STRING),
         schema_record("other", 1, 2, STRING),
@@ -133,7 +131,7 @@ def test_contexts() -> None:
     ]
     registry = replayed(*records)
 
-    def text(schema_id: int, subject: str | None = None) -> str | None:
+    def text(schema_id, subject=None):
         schema = registry.by_id(schema_id, subject)
         return None if schema is None else schema.text
 
@@ -153,7 +151,7 @@ def test_contexts() -> None:
     assert (qualified("s", ".dr"), qualified(":.x:s", ".dr"), qualified(":.:s", ".dr")) == (":.dr:s", ":.x:s", "s")
 
 
-def test_references_to_the_newest_and_to_the_default_context() -> None:
+def test_references_to_the_newest_and_to_the_default_context():
     registry = replayed(
         schema_record("a", 1, 1, STRING), schema_record("a", 2, 2, LONG), schema_record("a", 3, 3, deleted=True)
     )
@@ -162,7 +160,7 @@ def test_references_to_the_newest_and_to_the_default_context() -> None:
     assert registry.referenced(Reference("a", "a", 4)) is None
 
 
-def test_guids() -> None:
+def test_guids():
     """As Confluent's SchemaValueTest pins them, and as records name them."""
     text = '{"type":"record","name":"myrecord","fields":[{"type":"string","default":null,"name":"f"}]}'
     pinned = bytes(
@@ -180,7 +178,7 @@ def test_guids() -> None:
     assert registry.by_guid(hashlib.md5(STRING.encode()).digest()) is None  # rules are part of it, and not known here
 
 
-BROKEN: list[tuple[bytes | None, bytes | None]] = [
+BROKEN = [
     (None, b"{}"),
     (b"", b"{}"),
     (b"{", b"{}"),
@@ -208,14 +206,14 @@ BROKEN: list[tuple[bytes | None, bytes | None]] = [
 
 
 @pytest.mark.parametrize(("key", "value"), BROKEN)
-def test_broken_records(key: bytes | None, value: bytes | None) -> None:
+def test_broken_records(key, value):
     replay = RegistryReplay()
     with pytest.raises(CorruptData):
         replay.apply(key, value, 0, -1)
     assert not replay.registry()
 
 
-def test_broken_records_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_broken_records_are_skipped(tmp_path, caplog):
     broken = [Record(key, value) for key, value in BROKEN]
     build_log_dir(tmp_path, {"_schemas": [[schema_record("a", 1, 1), *broken, schema_record("a", 2, 2)]]})
     with caplog.at_level(logging.WARNING):
@@ -224,11 +222,11 @@ def test_broken_records_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "at offset 1" in caplog.text
 
 
-def test_limits() -> None:
+def test_limits():
     small = Limits(text_bytes=10, versions=2, all_bytes=100)
     replay = RegistryReplay(small)
 
-    def apply(record: Record) -> None:
+    def apply(record):
         replay.apply(record.key, record.value, 0, 0)
 
     with pytest.raises(CorruptData, match="too large; expected up to 10 characters, found 11"):
@@ -249,7 +247,7 @@ def test_limits() -> None:
         apply(Record(b'{"keytype":"CONFIG","subject":"c"}', b'{"compatibilityLevel":"FULL"}'))
 
 
-def test_what_a_version_holds_besides_its_text_counts() -> None:
+def test_what_a_version_holds_besides_its_text_counts():
     replay = RegistryReplay(Limits(all_bytes=2000))
     plain = schema_record("a", 1, 1)
     assert plain.value is not None
@@ -261,7 +259,7 @@ def test_what_a_version_holds_besides_its_text_counts() -> None:
         replay.apply(plain.key, b" " * (1 << 24) + plain.value, 0, 0)
 
 
-def test_follows_the_log(tmp_path: Path) -> None:
+def test_follows_the_log(tmp_path):
     GrowingLog(tmp_path, "t-0")
     log_dir = LogDir.open_read_only(tmp_path)
     source = LogSchemas(log_dir)
@@ -279,7 +277,7 @@ def test_follows_the_log(tmp_path: Path) -> None:
     assert list(first.ids()) == [1]
 
 
-def test_an_unreadable_log_leaves_what_was_known(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_log_leaves_what_was_known(tmp_path, caplog):
     log = GrowingLog(tmp_path, "_schemas-0")
     log.append([schema_record("a", 1, 1)])
     source = LogSchemas(LogDir.open_read_only(tmp_path))
@@ -290,7 +288,7 @@ def test_an_unreadable_log_leaves_what_was_known(tmp_path: Path, caplog: pytest.
         assert list(source.registry().ids()) == [1]
 
 
-def test_an_id_that_compaction_removed_stays_known(tmp_path: Path) -> None:
+def test_an_id_that_compaction_removed_stays_known(tmp_path):
     """To the process that has used it; not to a later one, nor after the topic was made again."""
     log = GrowingLog(tmp_path, "_schemas-0")
     records = [schema_record("a", 1, 1), schema_record("b", 1, 2)]
@@ -298,7 +296,7 @@ def test_an_id_that_compaction_removed_stays_known(tmp_path: Path) -> None:
     source = LogSchemas(LogDir.open_read_only(tmp_path))
     assert list(source.registry().ids()) == [1, 2]
 
-    def replace_log(name: str, *left: Record) -> None:
+    def replace_log(name, *left):
         """As compaction does: another file in the place of the segment's."""
         other = GrowingLog(tmp_path / name, "_schemas-0")
         other.next_offset = log.next_offset
@@ -312,7 +310,7 @@ def test_an_id_that_compaction_removed_stays_known(tmp_path: Path) -> None:
     assert list(LogSchemas(LogDir.open_read_only(tmp_path)).registry().ids()) == [2, 3]
 
 
-def test_files(tmp_path: Path) -> None:
+def test_files(tmp_path):
     (tmp_path / "7.avsc").write_text(LONG)
     (tmp_path / "8.proto").write_text('syntax = "proto3";')
     (tmp_path / "ids").mkdir()
@@ -333,7 +331,7 @@ def test_files(tmp_path: Path) -> None:
 
 
 @requires_fixtures
-def test_import_file_goes_there_and_back(tmp_path: Path) -> None:
+def test_import_file_goes_there_and_back(tmp_path):
     registry = fixture_registry()
     lines = [import_line(entry) for entry in sorted(registry.versions.values(), key=lambda entry: entry.offset)]
     (tmp_path / "import.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -346,16 +344,16 @@ def test_import_file_goes_there_and_back(tmp_path: Path) -> None:
         assert read.by_id(schema_id) == registry.by_id(schema_id)
 
 
-def test_broken_import_lines_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_broken_import_lines_are_skipped(tmp_path, caplog):
     good = {"subject": "a", "body": {"version": 1, "id": 1, "schema": STRING}}
-    lines: list[Any] = [1, {}, {"subject": "a", "body": 3}, {"subject": 1, "body": {"version": 1}}, good]
+    lines = [1, {}, {"subject": "a", "body": 3}, {"subject": 1, "body": {"version": 1}}, good]
     (tmp_path / "import.jsonl").write_text("{\n" + "".join(json.dumps(line) + "\n" for line in lines))
     with caplog.at_level(logging.WARNING):
         assert list(FileSchemas(tmp_path).registry().ids()) == [1]
     assert "line 1 is not a schema" in caplog.text
 
 
-def test_fingerprints() -> None:
+def test_fingerprints():
     base = [schema_record("a", 1, 1), schema_record("b", 1, 2, LONG)]
     one = replayed(*base).fingerprint
     assert replayed(*base).fingerprint == one
@@ -371,7 +369,7 @@ def test_fingerprints() -> None:
     assert len({one, *(other.fingerprint for other in others)}) == 8
 
 
-def test_any_bytes_are_read_or_refused() -> None:
+def test_any_bytes_are_read_or_refused():
     """Records with random changes: CorruptData or a registry, nothing else."""
     choose = random.Random(16)
     samples = [schema_record("a", 1, 1), other_record("CONFIG", "a", {"compatibilityLevel": "X"})]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from kafkafs.schemas.registry import Registry
 from kafkafs.tree.append_files import AppendFile
 from kafkafs.tree.paths import Append
 from kafkafs.tree.tree import Tree
-from storage.directory.owned_dir import OwnedDir
 from storage.types import TopicPartition
 from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import close_clean, killed, opened
@@ -18,14 +15,14 @@ from tests.support.owned_dirs import close_clean, killed, opened
 TP = TopicPartition("t", 0)
 
 
-def synced(owned: OwnedDir) -> bool:
+def synced(owned):
     log = owned.log(TP)
     return log.recovery_point == log.log_end_offset
 
 
 @pytest.mark.parametrize("place", ["t", TP], ids=["topic", "partition"])
 @pytest.mark.parametrize("writes_itself", [False, True])
-def test_fsync_is_for_the_whole_file(tmp_path: Path, place: str | TopicPartition, writes_itself: bool) -> None:
+def test_fsync_is_for_the_whole_file(tmp_path, place, writes_itself):
     """Whoever wrote to it: another program, or the same one before it opened the file again."""
     owned = opened(tmp_path)
     owned.create_topic("t", 2)
@@ -44,7 +41,7 @@ def test_fsync_is_for_the_whole_file(tmp_path: Path, place: str | TopicPartition
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_line_of_config_survives_a_power_loss_at_once(tmp_path: Path, seed: int) -> None:
+def test_a_line_of_config_survives_a_power_loss_at_once(tmp_path, seed):
     """@config is always durable: no fsync, and the file is still open."""
     opened(tmp_path / "log").close()
     disk = FaultyDisk(tmp_path / "log", seed=seed)

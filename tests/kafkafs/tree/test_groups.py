@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +13,6 @@ from kafkafs.tree.tree import Tree, TreeOptions
 from storage.append.appender import Appender
 from storage.coordinators.group_commits import GroupCommitter
 from storage.coordinators.groups import CommittedOffset, GroupOffsets, OffsetKey, encode_commit, encode_offset_key
-from storage.directory.owned_dir import OwnedDir
 from storage.errors import NotPermitted, ReadOnlyLogDir
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
@@ -28,16 +25,16 @@ OFFSETS = "__consumer_offsets"
 NO_CACHE = TreeOptions(index_bytes=0)
 
 
-def names(tree: Tree, path: str) -> list[str]:
+def names(tree, path):
     return [entry.name for entry in tree.lookup(path).list()]
 
 
-def read(tree: Tree, path: str) -> bytes:
+def read(tree, path):
     handle = tree.lookup(path).open()
     return handle.read(0, 100)
 
 
-def test_a_directory_that_others_write(tmp_path: Path) -> None:
+def test_a_directory_that_others_write(tmp_path):
     commits = {
         OffsetKey("billing", "orders", 10): CommittedOffset(7, 3, "mé", START_MS + 5),
         OffsetKey("billing", "orders", 9): CommittedOffset(8, commit_timestamp=START_MS),
@@ -76,7 +73,7 @@ def test_a_directory_that_others_write(tmp_path: Path) -> None:
     assert caught.value.errno == errno.EROFS
 
 
-def test_what_cannot_be_read_is_in_the_status(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_in_the_status(tmp_path):
     key = encode_offset_key(OffsetKey("g", "t", 0))
     build_log_dir(tmp_path, {OFFSETS: [[Batch([Record(key, b"\0\3broken")])]]})
     tree = Tree(LogDir.open_read_only(tmp_path), NO_CACHE)
@@ -86,7 +83,7 @@ def test_what_cannot_be_read_is_in_the_status(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def owned(tmp_path: Path) -> Iterator[OwnedDir]:
+def owned(tmp_path):
     directory = opened(tmp_path / "logs")
     directory.create_topic(OFFSETS, 2, {"cleanup.policy": "compact"})
     directory.create_topic("t", 2)
@@ -95,7 +92,7 @@ def owned(tmp_path: Path) -> Iterator[OwnedDir]:
     close_clean(directory)
 
 
-def test_an_owner_does_not_write_in_it_either(owned: OwnedDir) -> None:
+def test_an_owner_does_not_write_in_it_either(owned):
     tree = Tree(owned.log_dir, NO_CACHE, owned=owned)
     path = "/@groups/g/t/0"
     assert [tree.lookup(where).attributes().mode for where in ("/@groups", "/@groups/g", path)] == [0o555, 0o555, 0o444]
@@ -124,7 +121,7 @@ def test_an_owner_does_not_write_in_it_either(owned: OwnedDir) -> None:
     assert read(tree, path) == b"5\n"
 
 
-def test_a_commit_is_seen(owned: OwnedDir) -> None:
+def test_a_commit_is_seen(owned):
     tree = Tree(owned.log_dir, NO_CACHE, owned=owned)
     assert read(tree, "/@groups/g/t/0") == b"5\n"
     GroupCommitter(owned, GroupOffsets(owned.log_dir)).commit("g", {TopicPartition("t", 1): 7})
@@ -134,7 +131,7 @@ def test_a_commit_is_seen(owned: OwnedDir) -> None:
     assert tree.lookup("/@groups/g/@state.json").attributes().size == len(content(tree, "/@groups/g/@state.json"))
 
 
-def test_a_share_group_is_listed(owned: OwnedDir) -> None:
+def test_a_share_group_is_listed(owned):
     tree = Tree(owned.log_dir, NO_CACHE, owned=owned)
     place = GroupOffsets(owned.log_dir).place("shared")
     log = owned.appendable(TopicPartition(OFFSETS, place or 0), as_group_coordinator=True)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.node import Attributes, NodeKind
-from kafkafs.tree.tree import Tree
+from kafkafs.tree.node import NodeKind
 from storage.log.read_only_log import ReadOnlyLog
 from tests.support.live_log import START_MS, LiveLog
 from tests.support.reference_views import content, tree_of
@@ -20,7 +17,7 @@ OTHER_ID = "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg"
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> LiveLog:
+def live(tmp_path):
     log = LiveLog(tmp_path / "log")
     log.write(30)
     log.roll()
@@ -34,18 +31,18 @@ def live(tmp_path: Path) -> LiveLog:
     return log
 
 
-def checkpoint(live: LiveLog, name: str, offset: int) -> None:
+def checkpoint(live, name, offset):
     (live.path.parent / name).write_text(f"0\n1\nt 0 {offset}\n")
 
 
-def settle(log_dir: Path) -> None:
+def settle(log_dir):
     """All that is there was last changed a while ago: only then its times tell that nothing has happened since."""
     then = time.time_ns() - 10_000_000_000
     for path in (*log_dir.rglob("*"), log_dir):
         os.utime(path, ns=(then, then))
 
 
-def walk(tree: Tree, path: str = "/") -> Iterator[tuple[str, Attributes]]:
+def walk(tree, path="/"):
     """All that is listed, as `find` meets it, but the files of the root: their time is now."""
     view = tree.lookup(path)
     attributes = view.attributes()
@@ -57,15 +54,15 @@ def walk(tree: Tree, path: str = "/") -> Iterator[tuple[str, Attributes]]:
             yield from walk(tree, f"{path.rstrip('/')}/{entry.name}")
 
 
-def test_stats_of_what_has_not_changed_open_nothing(live: LiveLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stats_of_what_has_not_changed_open_nothing(live, monkeypatch):
     settle(live.path.parent)
     tree = tree_of(live.path.parent)
     seen = dict(walk(tree))
     assert {"/t", "/t/@config", "/t/0/@info.json", "/t/0/messages.log", "/t/0/segments/topic.properties"} <= set(seen)
-    opened: list[object] = []
+    opened = []
     before = os.open
 
-    def noting(path: str, *arguments: int, **more: int) -> int:
+    def noting(path, *arguments, **more):
         opened.append(path)
         return before(path, *arguments, **more)
 
@@ -75,7 +72,7 @@ def test_stats_of_what_has_not_changed_open_nothing(live: LiveLog, monkeypatch: 
     assert opened == []
 
 
-def test_real_files_are_shown_without_a_look_at_the_log(live: LiveLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_files_are_shown_without_a_look_at_the_log(live, monkeypatch):
     tree = tree_of(live.path.parent)
     names = [entry.name for entry in tree.lookup("/t/0/segments").list()]
     monkeypatch.setattr(ReadOnlyLog, "snapshot", lambda _: pytest.fail("the log was looked at"))
@@ -83,12 +80,12 @@ def test_real_files_are_shown_without_a_look_at_the_log(live: LiveLog, monkeypat
     assert sizes == {path.name: path.stat().st_size for path in live.path.iterdir()}
 
 
-def rolled(live: LiveLog) -> None:
+def rolled(live):
     live.roll()
     live.write(1)
 
 
-def replaced(live: LiveLog) -> None:
+def replaced(live):
     """A sealed segment gives way to another file, as compaction has it."""
     log = live.log(30)
     data = log.read_bytes()
@@ -97,19 +94,19 @@ def replaced(live: LiveLog) -> None:
     swap.replace(log)
 
 
-def truncated(live: LiveLog) -> None:
+def truncated(live):
     log = live.log(60)
     log.write_bytes(b"")
     live.next_offset = 60
     live.append(b"another", timestamps=[START_MS + 999_000_000])
 
 
-def torn(live: LiveLog) -> None:
+def torn(live):
     with live.log(60).open("ab") as file:
         file.write(bytes(7))
 
 
-CHANGES: dict[str, Callable[[LiveLog], object]] = {
+CHANGES = {
     "nothing": lambda live: None,
     "append": lambda live: live.write(1),
     "append of a later day": lambda live: live.append(b"x", timestamps=[START_MS + 86_400_000]),
@@ -130,7 +127,7 @@ CHANGES: dict[str, Callable[[LiveLog], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_is_remembered_is_never_stale(live: LiveLog, change: str) -> None:
+def test_what_is_remembered_is_never_stale(live, change):
     """What a walk finds behind a change is what somebody finds who has seen nothing before."""
     settle(live.path.parent)
     tree = tree_of(live.path.parent)
@@ -143,7 +140,7 @@ def test_what_is_remembered_is_never_stale(live: LiveLog, change: str) -> None:
         assert content(tree, path) == content(fresh, path)
 
 
-def test_the_size_of_a_partition_s_facts_is_exact_once_they_were_opened(tmp_path: Path) -> None:
+def test_the_size_of_a_partition_s_facts_is_exact_once_they_were_opened(tmp_path):
     """Before, it is what it would be without an open transaction: to know, all would have to be read."""
     live = LiveLog(tmp_path / "log")
     live.write(95)

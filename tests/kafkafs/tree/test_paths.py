@@ -69,7 +69,7 @@ AT = "/my.topic-1/12"
         (f"{AT}/segments/00000000000000000000.log", paths.SegmentPath(TP, "00000000000000000000.log")),
     ],
 )
-def test_paths(path: str, node: paths.Node) -> None:
+def test_paths(path, node):
     assert parse(path) == node
 
 
@@ -83,17 +83,17 @@ NO_PATHS = """
 
 
 @pytest.mark.parametrize("path", [*NO_PATHS.split(), "/a b", "/" + "x" * 250])
-def test_no_such_path(path: str) -> None:
+def test_no_such_path(path):
     with pytest.raises(NoSuchPath):
         parse(path)
 
 
-def test_spellings_of_one_range_are_one_node() -> None:
+def test_spellings_of_one_range_are_one_node():
     assert len({parse(f"{AT}/time/{name}.txt") for name in ("2026-11-20", "20261120", "2026-11-20--2026-11-21")}) == 1
 
 
 @given(st.binary(max_size=30))
-def test_names_of_keys_go_there_and_back(key: bytes) -> None:
+def test_names_of_keys_go_there_and_back(key):
     name = key_name(key)
     assert name
     assert "/" not in name
@@ -106,7 +106,7 @@ def test_names_of_keys_go_there_and_back(key: bytes) -> None:
 
 
 @given(st.binary(min_size=1, max_size=30))
-def test_any_byte_of_a_key_may_be_encoded(key: bytes) -> None:
+def test_any_byte_of_a_key_may_be_encoded(key):
     assert key_from_name("".join(f"%{byte:02X}" for byte in key)) == key
     assert key_from_name("".join(f"%{byte:02x}" for byte in key)) == key
 
@@ -117,7 +117,7 @@ def test_any_byte_of_a_key_may_be_encoded(key: bytes) -> None:
         max_size=5,
     )
 )
-def test_any_path_is_a_node_or_none(names: list[str]) -> None:
+def test_any_path_is_a_node_or_none(names):
     try:
         node = parse("/" + "/".join(names))
     except NoSuchPath:
@@ -129,7 +129,7 @@ def test_any_path_is_a_node_or_none(names: list[str]) -> None:
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8")))
-def test_names_go_there_and_back(text: str) -> None:
+def test_names_go_there_and_back(text):
     name = encoded_name(text)
     assert name
     assert "/" not in name
@@ -138,12 +138,12 @@ def test_names_go_there_and_back(text: str) -> None:
     assert decoded_name(name) == text
 
 
-def test_what_a_terminal_obeys_is_encoded() -> None:
+def test_what_a_terminal_obeys_is_encoded():
     assert encoded_name("a\x1b[2J\u202e\x7fü b") == "a%1B[2J%E2%80%AE%7Fü b"
 
 
 @given(st.text(alphabet="%/2Ff.x@\x1b1Bb", max_size=8))
-def test_a_name_has_one_encoded_form(name: str) -> None:
+def test_a_name_has_one_encoded_form(name):
     try:
         text = decoded_name(name)
     except ValueError:

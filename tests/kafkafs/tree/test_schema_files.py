@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from kafkafs.tree.node import NodeKind
 from kafkafs.tree.paths import NoSuchPath
-from kafkafs.tree.tree import Tree
 from tests.support.builders import build_log_dir
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.reference_views import content, tree_of
@@ -19,11 +16,11 @@ from tests.support.schema_logs import LONG, START_MS, STRING, GrowingLog, other_
 GOLDEN = FIXTURES / "schemas" / "golden"
 
 
-def names(tree: Tree, path: str) -> list[str]:
+def names(tree, path):
     return [entry.name for entry in tree.lookup(path).list()]
 
 
-def walk(tree: Tree, path: str) -> Iterator[str]:
+def walk(tree, path):
     for entry in tree.lookup(path).list():
         below = f"{path.rstrip('/')}/{entry.name}"
         if entry.kind is NodeKind.DIRECTORY:
@@ -33,7 +30,7 @@ def walk(tree: Tree, path: str) -> Iterator[str]:
 
 
 @requires_fixtures
-def test_the_fixtures_schemas() -> None:
+def test_the_fixtures_schemas():
     tree = tree_of(FIXTURES / "schemas" / "log")
     golden = json.loads((GOLDEN / "schemas.json").read_text())["ids"]
     suffixes = {"AVRO": "avsc", "PROTOBUF": "proto", "JSON": "json"}
@@ -53,7 +50,7 @@ def test_the_fixtures_schemas() -> None:
     assert len(list(walk(tree, "/@schemas"))) == len(set(walk(tree, "/@schemas")))
 
 
-def test_attributes(tmp_path: Path) -> None:
+def test_attributes(tmp_path):
     records = [
         schema_record("a/b", 1, 7, STRING, timestamp=START_MS),
         schema_record("a/b", 2, 8, LONG, timestamp=START_MS + 5000, references=[
@@ -82,7 +79,7 @@ def test_attributes(tmp_path: Path) -> None:
             tree.lookup(f"/@schemas/{path}")
 
 
-def test_nothing_where_there_are_no_schemas(tmp_path: Path) -> None:
+def test_nothing_where_there_are_no_schemas(tmp_path):
     build_log_dir(tmp_path, {"t": [[b"v"]], "_schemas": [[other_record("NOOP", None, None)]]})
     tree = tree_of(tmp_path)
     assert "@schemas" not in names(tree, "/")
@@ -95,7 +92,7 @@ def test_nothing_where_there_are_no_schemas(tmp_path: Path) -> None:
             tree.lookup(path)
 
 
-def test_they_appear_with_the_first_schema(tmp_path: Path) -> None:
+def test_they_appear_with_the_first_schema(tmp_path):
     log = GrowingLog(tmp_path, "_schemas-0")
     build_log_dir(tmp_path, {"t": [[b"v"]]}, broker=False)
     tree = tree_of(tmp_path)

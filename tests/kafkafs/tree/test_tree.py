@@ -6,16 +6,14 @@ import ctypes
 import errno
 import json
 from datetime import date, timedelta
-from pathlib import Path
 
 import pytest
 
 from kafkafs.tree.node import NodeKind
 from kafkafs.tree.paths import NoSuchPath
-from kafkafs.tree.tree import Tree
 from storage.errors import OffsetOutOfRange, StorageError, UnknownTopicOrPartition
 from storage.format.block import Record
-from tests.support.builders import ROLL, Batch, Item, Partition, build_log_dir
+from tests.support.builders import ROLL, Batch, Partition, build_log_dir
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.live_log import START_MS, LiveLog
 from tests.support.reference_views import content, read_all, tree_of
@@ -24,7 +22,7 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> LiveLog:
+def live(tmp_path):
     """Offsets 0-29, 30-59, 60-64 in three segments; the second one reaches into the next day."""
     log = LiveLog(tmp_path / "log")
     log.write(30)
@@ -37,15 +35,15 @@ def live(tmp_path: Path) -> LiveLog:
 
 
 @pytest.fixture
-def tree(live: LiveLog) -> Tree:
+def tree(live):
     return tree_of(live.path.parent)
 
 
-def names(tree: Tree, path: str) -> list[str]:
+def names(tree, path):
     return [entry.name for entry in tree.lookup(path).list()]
 
 
-def test_the_root_lists_our_files_and_all_topics(tree: Tree) -> None:
+def test_the_root_lists_our_files_and_all_topics(tree):
     assert names(tree, "/") == ["@help", "@status.json", "@metrics", "@groups", "t"]
     root = tree.lookup("/").attributes()
     assert (root.kind, root.mode, root.nlink) == (NodeKind.DIRECTORY, 0o555, 4)
@@ -53,7 +51,7 @@ def test_the_root_lists_our_files_and_all_topics(tree: Tree) -> None:
     assert tree.lookup("/@groups").attributes().kind is NodeKind.DIRECTORY
 
 
-def test_what_is_answered_without_the_log_directory(tree: Tree, live: LiveLog) -> None:
+def test_what_is_answered_without_the_log_directory(tree, live):
     """From memory, so that a person sees what is wrong; messages are not."""
     shown = names(tree, "/")
     live.path.parent.rename(live.path.parent.with_name("gone"))
@@ -68,7 +66,7 @@ def test_what_is_answered_without_the_log_directory(tree: Tree, live: LiveLog) -
             tree.lookup(path)
 
 
-def test_offset_ranges_are_listed_in_order(live: LiveLog, tree: Tree) -> None:
+def test_offset_ranges_are_listed_in_order(live, tree):
     """Sorted by their names, as a shell sorts them; without leading zeros they are the same files."""
     for _ in range(4):
         live.write(40)
@@ -84,7 +82,7 @@ def test_offset_ranges_are_listed_in_order(live: LiveLog, tree: Tree) -> None:
         handle.close()
 
 
-def test_a_timestamp_far_off_does_not_make_a_listing_of_centuries(live: LiveLog, tree: Tree) -> None:
+def test_a_timestamp_far_off_does_not_make_a_listing_of_centuries(live, tree):
     live.append(b"far", b"farther", timestamps=[START_MS * 100, 2**62])
     listed = names(tree, "/t/0/time")
     assert len(listed) < 10
@@ -94,11 +92,11 @@ def test_a_timestamp_far_off_does_not_make_a_listing_of_centuries(live: LiveLog,
 @pytest.mark.parametrize("sealed", [False, True], ids=["active", "sealed"])
 @pytest.mark.parametrize("stray", [START_MS * 1000, START_MS * 1_000_000, START_MS // 1000], ids=["us", "ns", "s"])
 @pytest.mark.parametrize("place", [0, 5, 11])
-def test_a_stray_timestamp_hides_no_day(tmp_path: Path, place: int, stray: int, sealed: bool) -> None:
+def test_a_stray_timestamp_hides_no_day(tmp_path, place, stray, sealed):
     """A producer has sent micro- or nanoseconds, or seconds, once: the time index may have no later entry."""
     times = [START_MS + day * 86_400_000 for day in range(12)]
     times[place] = stray
-    batches: list[Item] = [Batch([Record(None, b"v", (), time)]) for time in times]
+    batches = [Batch([Record(None, b"v", (), time)]) for time in times]
     built = build_log_dir(tmp_path, {"t": [[*batches, *([ROLL] if sealed else [])]]})
     first = date(2023, 11, 14)
     days = {f"{first + timedelta(day)}.txt" for day in range(12) if day != place}
@@ -108,15 +106,15 @@ def test_a_stray_timestamp_hides_no_day(tmp_path: Path, place: int, stray: int, 
     assert listed == sorted(listed)
 
 
-def test_days_begin_at_the_log_start(tmp_path: Path) -> None:
+def test_days_begin_at_the_log_start(tmp_path):
     times = [START_MS + day * 86_400_000 for day in range(12)]
-    items: list[Item] = [Batch([Record(None, b"v", (), time)]) for time in times]
+    items = [Batch([Record(None, b"v", (), time)]) for time in times]
     partition = Partition([*items[:6], ROLL, *items[6:]], log_start_offset=4)
     listed = names(tree_of(build_log_dir(tmp_path, {"t": [partition]}).path), "/t/0/time")
     assert listed == [f"{date(2023, 11, 14) + timedelta(day)}.txt" for day in range(4, 12)]
 
 
-def test_listings_begin_at_the_log_start(live: LiveLog, tree: Tree) -> None:
+def test_listings_begin_at_the_log_start(live, tree):
     (live.path.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 40\n")
     assert names(tree, "/t/0/offsets") == ["40-59.txt", "60-.txt"]
     assert content(tree, "/t/0/messages.txt") == live.text(lambda offset, _: offset >= 40)
@@ -125,7 +123,7 @@ def test_listings_begin_at_the_log_start(live: LiveLog, tree: Tree) -> None:
     assert content(tree, "/t/0/messages.txt") == b""
 
 
-def test_segments_are_the_real_files(live: LiveLog, tree: Tree) -> None:
+def test_segments_are_the_real_files(live, tree):
     (live.path / "partition.metadata").write_bytes(b"version: 0\n")
     (live.path / "subdirectory").mkdir()
     listed = names(tree, "/t/0/segments")
@@ -176,13 +174,13 @@ def test_segments_are_the_real_files(live: LiveLog, tree: Tree) -> None:
         "/@groups/g",
     ],
 )
-def test_what_is_not_there(live: LiveLog, tree: Tree, path: str) -> None:
+def test_what_is_not_there(live, tree, path):
     (live.path / "subdirectory").mkdir()
     with pytest.raises((NoSuchPath, UnknownTopicOrPartition)):
         tree.lookup(path).attributes()
 
 
-def test_files_are_no_directories_and_the_reverse(tree: Tree) -> None:
+def test_files_are_no_directories_and_the_reverse(tree):
     for path in ("/t/0/messages.txt", "/t/0/@info.json", "/t/0/segments/00000000000000000000.log"):
         with pytest.raises(NotADirectoryError) as listed:
             list(tree.lookup(path).list())
@@ -193,7 +191,7 @@ def test_files_are_no_directories_and_the_reverse(tree: Tree) -> None:
         assert opened.value.errno == errno.EISDIR
 
 
-def test_sizes_before_the_first_open_are_estimates(live: LiveLog, tree: Tree) -> None:
+def test_sizes_before_the_first_open_are_estimates(live, tree):
     for name in ("messages.txt", "offsets/0-29.txt", "offsets/7.jsonl", "offsets/3+4.txt", "offsets/last-2.txt"):
         assert tree.lookup(f"/t/0/{name}").attributes().size >= 1
     for name in ("time/2023-11-14.txt", "time/1999.txt", "time/last-1h.txt"):
@@ -205,7 +203,7 @@ def test_sizes_before_the_first_open_are_estimates(live: LiveLog, tree: Tree) ->
     assert tree.lookup("/t/0/offsets/0-29.log").attributes().size == live.log(0).stat().st_size
 
 
-def test_modification_times_are_message_times(live: LiveLog, tree: Tree) -> None:
+def test_modification_times_are_message_times(live, tree):
     second, third = (START_MS + DAY_MS) * 1_000_000, (START_MS + 64_000) * 1_000_000
     for _ in range(2):
         assert tree.lookup("/t/0/offsets/0-29.txt").attributes().mtime_ns == (START_MS + 29_000) * 1_000_000
@@ -220,7 +218,7 @@ def test_modification_times_are_message_times(live: LiveLog, tree: Tree) -> None
     assert tree.lookup("/t/0/messages.txt").attributes().mtime_ns == second
 
 
-def test_messages_without_timestamps_show_the_file_s_time(tmp_path: Path) -> None:
+def test_messages_without_timestamps_show_the_file_s_time(tmp_path):
     live = LiveLog(tmp_path / "log")
     live.append(b"a", b"b", timestamps=[-1, -1])
     tree = tree_of(live.path.parent)
@@ -230,7 +228,7 @@ def test_messages_without_timestamps_show_the_file_s_time(tmp_path: Path) -> Non
     assert content(tree, "/t/0/time/1970--.txt") == b""
 
 
-def test_info_json(live: LiveLog, tree: Tree) -> None:
+def test_info_json(live, tree):
     (live.path.parent / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 60\n")
     facts = json.loads(content(tree, "/t/0/@info.json"))
     assert (
@@ -253,7 +251,7 @@ def test_info_json(live: LiveLog, tree: Tree) -> None:
     assert facts["bytes"] == sum(live.log(base).stat().st_size for base in live.segments)
 
 
-def test_info_begins_at_the_log_start(live: LiveLog, tree: Tree) -> None:
+def test_info_begins_at_the_log_start(live, tree):
     """The first message is the first that can be read, wherever its segment and its batch begin."""
     path = live.path.parent / "log-start-offset-checkpoint"
     for start in (0, 29, 30, 44, 61):
@@ -268,7 +266,7 @@ def test_info_begins_at_the_log_start(live: LiveLog, tree: Tree) -> None:
     assert names(tree, "/t/0/time") == []
 
 
-def test_config_lines(live: LiveLog, tree: Tree) -> None:
+def test_config_lines(live, tree):
     (live.path / "topic.properties").write_text("retention.ms=1234\ncleanup.policy=compact\n")
     lines = content(tree, "/t/@config").decode().splitlines()
     own = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
@@ -277,7 +275,7 @@ def test_config_lines(live: LiveLog, tree: Tree) -> None:
     assert in_force["segment.bytes"] == "1073741824"
 
 
-def test_small_files_are_frozen_when_they_are_opened(live: LiveLog, tree: Tree) -> None:
+def test_small_files_are_frozen_when_they_are_opened(live, tree):
     handle = tree.lookup("/t/0/@info.json").open()
     before = read_all(handle, 7)
     live.write(5)
@@ -290,7 +288,7 @@ def test_small_files_are_frozen_when_they_are_opened(live: LiveLog, tree: Tree) 
     assert json.loads(content(tree, "/t/0/@info.json"))["log_end_offset"] == 70
 
 
-def test_start_and_stop(live: LiveLog, tree: Tree) -> None:
+def test_start_and_stop(live, tree):
     tree.start()
     assert content(tree, "/t/0/messages.txt") == live.text()
     tree.stop()
@@ -303,7 +301,7 @@ def test_start_and_stop(live: LiveLog, tree: Tree) -> None:
     tree.stop()
 
 
-def test_empty_topics_and_directories(tmp_path: Path) -> None:
+def test_empty_topics_and_directories(tmp_path):
     (tmp_path / "log" / "empty-0").mkdir(parents=True)
     (tmp_path / "log" / ".kafka_cleanshutdown").touch()
     tree = tree_of(tmp_path / "log")
@@ -319,7 +317,7 @@ def test_empty_topics_and_directories(tmp_path: Path) -> None:
 
 
 @requires_fixtures
-def test_every_name_in_every_fixture_answers() -> None:
+def test_every_name_in_every_fixture_answers():
     """Nothing but what the contract names comes out of any node."""
     for fixture in ("codecs", "times", "transactions", "v0", "compaction-after"):
         tree = tree_of(FIXTURES / fixture / "log")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from kafkafs.reading.pieces import PIECE_SPAN_BYTES
 from kafkafs.tree import info
-from kafkafs.tree.tree import Tree
 from storage.files.log_file import LogFile
 from storage.format.block import Record
-from tests.support.builders import ROLL, START_MS, Batch, Item, Partition, build_log_dir
+from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir
 from tests.support.live_log import LiveLog
 from tests.support.reference_views import content, tree_of
 
@@ -23,9 +20,9 @@ BATCH_BYTES = 100_000
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
+def log_dir(tmp_path):
     """A partition of three segments of 1.5 MB, in batches of 100 kB, with their indexes."""
-    items: list[Item] = []
+    items = []
     for start in range(0, SEGMENTS * 1500, 100):
         if start and start % 1500 == 0:
             items.append(ROLL)
@@ -35,7 +32,7 @@ def log_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tree(log_dir: Path) -> Tree:
+def tree(log_dir):
     """With the log open: that reads what follows the last entry of its index."""
     tree = tree_of(log_dir, keys=False)
     tree.lookup("/t/0").attributes()
@@ -43,18 +40,18 @@ def tree(log_dir: Path) -> Tree:
 
 
 @pytest.fixture
-def read_bytes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], int]:
+def read_bytes(monkeypatch):
     """How many bytes of segments something reads."""
     count = 0
     read = LogFile.read
 
-    def counting(file: LogFile, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
+    def counting(file, position, size, into=None):
         nonlocal count
         data = read(file, position, size, into)
         count += len(data)
         return data
 
-    def during(act: Callable[[], object]) -> int:
+    def during(act):
         nonlocal count
         count = 0
         act()
@@ -64,13 +61,13 @@ def read_bytes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object
     return during
 
 
-def scanned_bytes(tree: Tree) -> int:
+def scanned_bytes(tree):
     return int(tree.status()["view_index"]["scanned_bytes"])
 
 
 @pytest.mark.parametrize("path", ["/", "/t", "/t/0", "/t/0/offsets", "/t/0/time", "/t/0/segments"])
-def test_a_listing_reads_no_messages(tree: Tree, path: str, read_bytes: Callable[[Callable[[], object]], int]) -> None:
-    def look() -> None:
+def test_a_listing_reads_no_messages(tree, path, read_bytes):
+    def look():
         for entry in tree.lookup(path).list():
             tree.lookup(f"{path.rstrip('/')}/{entry.name}").attributes()
 
@@ -79,22 +76,20 @@ def test_a_listing_reads_no_messages(tree: Tree, path: str, read_bytes: Callable
     assert sum(1 for _ in tree.lookup(path).list()) > 0
 
 
-def test_a_first_open_of_the_raw_log_reads_nothing(
-    tree: Tree, read_bytes: Callable[[Callable[[], object]], int]
-) -> None:
+def test_a_first_open_of_the_raw_log_reads_nothing(tree, read_bytes):
     assert read_bytes(lambda: tree.lookup("/t/0/messages.log").open()) < BATCH_BYTES * 5  # around the log's end
     assert scanned_bytes(tree) == 0
 
 
 @pytest.mark.parametrize("name", ["last-50", "1000+50", "1000-1049"])
-def test_a_first_open_of_a_range_reads_its_span(tree: Tree, name: str) -> None:
+def test_a_first_open_of_a_range_reads_its_span(tree, name):
     path = f"/t/0/offsets/{name}.txt"
     tree.lookup(path).open()
     assert BATCH_BYTES <= scanned_bytes(tree) < 2 * BATCH_BYTES
     assert content(tree, path).count(b"\n") == 50
 
 
-def test_a_first_open_of_a_whole_partition_scans_it_once(tree: Tree) -> None:
+def test_a_first_open_of_a_whole_partition_scans_it_once(tree):
     content(tree, "/t/0/messages.txt")
     once = scanned_bytes(tree)
     assert once >= SEGMENTS * SEGMENT_BYTES
@@ -104,7 +99,7 @@ def test_a_first_open_of_a_whole_partition_scans_it_once(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("too_large", [False, True])
-def test_messages_are_counted_up_to_a_size(tmp_path: Path, too_large: bool) -> None:
+def test_messages_are_counted_up_to_a_size(tmp_path, too_large):
     """A batch without its last records, as compaction leaves it: only reading tells how many there are."""
     live = LiveLog(tmp_path / "log", key_of=lambda offset: b"%d" % offset)
     count = 110 if too_large else 70

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from storage.directory.owned_dir import OwnedDir
 from storage.verify.verify import verify_log_dir
 from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import opened
 
 
 @pytest.fixture
-def full(tmp_path: Path) -> Iterator[tuple[OwnedDir, FaultyDisk]]:
+def full(tmp_path):
     """A topic of three partitions on a disk that can be full."""
     path = tmp_path / "full"
     directory = opened(path)

@@ -9,10 +9,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkafs.writing.destinations import Target, TopicTarget, open_target
+from kafkafs.writing.destinations import TopicTarget, open_target
 from kafkafs.writing.line_parsers import parse_txt
 from kafkafs.writing.line_writer import LineWriter
-from storage.append.appender import AppendedLines
 from storage.append.partitioner import Partitioner
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
@@ -50,19 +49,19 @@ WRITES = st.lists(
 class CountingWriter(LineWriter):
     """A writer that takes the quick way, or not, and counts how often it did."""
 
-    def __init__(self, target: Target, *, quick: bool) -> None:
+    def __init__(self, target, *, quick):
         super().__init__(target, parse_txt)
         self.quick = 0
         self._quickly = target.append_lines
         self._append_lines = self._count if quick else None
 
-    def _count(self, begun: bytearray, data: bytes | memoryview) -> AppendedLines | None:
+    def _count(self, begun, data):
         done = self._quickly(begun, data)
         self.quick += done is not None
         return done
 
 
-def owned_dir(path: Path, config: dict[str, str], partitions: int) -> tuple[OwnedDir, StandingClock]:
+def owned_dir(path, config, partitions):
     clock = StandingClock()
     owned = OwnedDir.open(
         path, Opening(create=True), config=BrokerConfig.from_values({}), disk=HastyDisk(), clock=clock
@@ -71,19 +70,12 @@ def owned_dir(path: Path, config: dict[str, str], partitions: int) -> tuple[Owne
     return owned, clock
 
 
-def files_of(path: Path) -> dict[str, bytes]:
+def files_of(path):
     """A topic's id is chance."""
     return {name: content for name, content in tree_of(path, ("partition.metadata",)).items() if name.startswith("t-")}
 
 
-def written(
-    path: Path,
-    config: dict[str, str],
-    partitions: int,
-    writes: list[tuple[bytes, int]],
-    *,
-    quick: bool,
-) -> tuple[dict[str, bytes], list[int | str], int]:
+def written(path, config, partitions, writes, *, quick):
     """The files that these writes leave, what each answered, and how many took the quick way.
 
     One partition is written to by itself, several by way of their topic.
@@ -93,7 +85,7 @@ def written(
     if isinstance(target, TopicTarget):
         target._partitioner = Partitioner(partitions + 1, sticky_bytes=300, chance=random.Random(7))  # one is not here
     writer = CountingWriter(target, quick=quick)
-    answers: list[int | str] = []
+    answers = []
     for data, passing_ms in writes:
         try:
             answers.append(writer.write(data))
@@ -105,7 +97,7 @@ def written(
     return files_of(path), answers, writer.quick
 
 
-def follow(path: Path, config: dict[str, str], leader: dict[str, bytes]) -> dict[str, bytes]:
+def follow(path, config, leader):
     """The files of a follower that gets the leader's batches one by one."""
     owned, _ = owned_dir(path, config, 1)
     log = owned.log(TopicPartition("t", 0))
@@ -121,9 +113,7 @@ def follow(path: Path, config: dict[str, str], leader: dict[str, bytes]) -> dict
 
 
 @given(config=CONFIGS, partitions=st.sampled_from([1, 1, 3]), writes=WRITES)
-def test_all_ways_leave_the_same_files(
-    config: dict[str, str], partitions: int, writes: list[tuple[bytes, int]]
-) -> None:
+def test_all_ways_leave_the_same_files(config, partitions, writes):
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         files, answers, quick = written(root / "quick", config, partitions, writes, quick=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import errno
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,7 +14,6 @@ from kafkafs.writing import line_writer
 from kafkafs.writing.destinations import open_target
 from kafkafs.writing.line_parsers import JsonLines, keyed_txt, parse_line, parse_txt
 from kafkafs.writing.line_writer import LineWriter
-from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, PartitionOffline, RecordTooLarge
 from storage.format.block import Record
 from storage.log.reader import read_range
@@ -29,16 +26,16 @@ from tests.support.written_lines import NINE, Kept, failing, jsonl, values
 
 
 @pytest.fixture
-def kept() -> Kept:
+def kept():
     return Kept()
 
 
 @pytest.fixture
-def writer(kept: Kept) -> LineWriter:
+def writer(kept):
     return LineWriter(kept, parse_txt)
 
 
-def test_one_write_is_one_append(kept: Kept, writer: LineWriter) -> None:
+def test_one_write_is_one_append(kept, writer):
     assert writer.write(b"a\n\nccc\nrest") == 11
     assert (kept.values, kept.calls) == ([b"a", b"", b"ccc"], 1)
     assert writer.write(b" of it") == 6
@@ -49,7 +46,7 @@ def test_one_write_is_one_append(kept: Kept, writer: LineWriter) -> None:
     assert writer.write(b"") == 0
 
 
-def test_a_durable_write_syncs_the_lines_that_it_completes(kept: Kept, writer: LineWriter) -> None:
+def test_a_durable_write_syncs_the_lines_that_it_completes(kept, writer):
     """O_SYNC does not end a line: a large write(2) arrives in several requests, cut anywhere."""
     assert writer.write(b"one\ntw", durable=True) == 6
     assert (kept.values, kept.synced) == ([b"one"], 1)
@@ -61,16 +58,14 @@ def test_a_durable_write_syncs_the_lines_that_it_completes(kept: Kept, writer: L
     assert (kept.values, kept.synced) == ([b"one", b"two", b"three", b"four"], 3)
 
 
-def test_a_line_that_a_durable_write_left_open_is_durable_once_the_file_is_closed(
-    kept: Kept, writer: LineWriter
-) -> None:
+def test_a_line_that_a_durable_write_left_open_is_durable_once_the_file_is_closed(kept, writer):
     writer.write(b"one", durable=True)
     synced = kept.synced
     writer.close()
     assert (kept.values, kept.synced) == ([b"one"], synced + 1)
 
 
-def test_a_durable_write_fails_where_the_disk_fails(tmp_path: Path) -> None:
+def test_a_durable_write_fails_where_the_disk_fails(tmp_path):
     """Its lines are in the log, but a write that returned their number would say that they are on disk."""
     opened(tmp_path).close()
     disk = FaultyDisk(tmp_path)
@@ -90,12 +85,10 @@ def test_a_durable_write_fails_where_the_disk_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("following", [b"two\nth", b"four\nfi"])
-def test_a_durable_write_whose_sync_failed_is_refused_as_a_whole(
-    kept: Kept, writer: LineWriter, monkeypatch: pytest.MonkeyPatch, following: bytes
-) -> None:
+def test_a_durable_write_whose_sync_failed_is_refused_as_a_whole(kept, writer, monkeypatch, following):
     """What its caller writes next does not continue its last line; lines that come again are not there twice."""
 
-    def fail() -> None:
+    def fail():
         raise OSError(errno.EMFILE, "too many open files")
 
     writer.write(b"one ", durable=True)
@@ -113,11 +106,11 @@ def test_a_durable_write_whose_sync_failed_is_refused_as_a_whole(
 @pytest.mark.parametrize("fails_again", [False, True])
 @pytest.mark.parametrize("cut", [2, 4, 6])
 def test_lines_of_a_failed_durable_write_that_come_again_in_smaller_requests_are_not_there_twice(
-    kept: Kept, writer: LineWriter, monkeypatch: pytest.MonkeyPatch, cut: int, fails_again: bool
-) -> None:
+    kept, writer, monkeypatch, cut, fails_again
+):
     """A program may write them again from another address, where the kernel cuts at another place."""
 
-    def fail() -> None:
+    def fail():
         raise OSError(errno.EMFILE, "too many open files")
 
     data = b"one\ntwo\nthr"
@@ -133,7 +126,7 @@ def test_lines_of_a_failed_durable_write_that_come_again_in_smaller_requests_are
     assert kept.values == [b"one", b"two", b"three", b"four"]
 
 
-def test_the_last_line_ends_with_sync_or_close(kept: Kept, writer: LineWriter) -> None:
+def test_the_last_line_ends_with_sync_or_close(kept, writer):
     writer.write(b"one")
     writer.sync()
     assert (kept.values, kept.synced) == ([b"one"], 1)
@@ -143,7 +136,7 @@ def test_the_last_line_ends_with_sync_or_close(kept: Kept, writer: LineWriter) -
     assert kept.values == [b"one", b"two"]
 
 
-def test_a_sync_ends_the_line_within_which_a_refused_write_ended(kept: Kept, writer: LineWriter) -> None:
+def test_a_sync_ends_the_line_within_which_a_refused_write_ended(kept, writer):
     with pytest.raises(InvalidRecord):
         writer.write(b"BAD\nthi")
     writer.sync()  # `thi` is over: what comes next is not its rest
@@ -152,9 +145,7 @@ def test_a_sync_ends_the_line_within_which_a_refused_write_ended(kept: Kept, wri
     assert kept.values == [b"fourth"]
 
 
-def test_the_end_of_a_full_request_is_not_the_end_of_a_write(
-    kept: Kept, writer: LineWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_full_request_is_not_the_end_of_a_write(kept, writer, monkeypatch):
     """However few of its bytes were refused: the next line is not the rest of the one that it ends within."""
     monkeypatch.setattr(line_writer, "_CUT_BYTES", 16)
     assert writer.write(b"good line\nBAD\nx\nthi") == 10
@@ -165,7 +156,7 @@ def test_the_end_of_a_full_request_is_not_the_end_of_a_write(
 
 
 @given(st.lists(st.binary(max_size=40).map(lambda line: line.replace(b"\n", b" "))), st.data())
-def test_however_it_is_cut(lines: list[bytes], data: st.DataObject) -> None:
+def test_however_it_is_cut(lines, data):
     kept = Kept()
     writer = LineWriter(kept, parse_txt)
     text = b"".join(line.replace(b"BAD", b"bad") + b"\n" for line in lines)
@@ -180,7 +171,7 @@ def test_however_it_is_cut(lines: list[bytes], data: st.DataObject) -> None:
 # jsonl
 
 
-def test_jsonl_lines() -> None:
+def test_jsonl_lines():
     line = {"topic": "t", "partition": 3, "offset": 5, "timestamp": 7, "timestampType": "CreateTime", "key": "ä"}
     line |= {"value": {"base64": base64.b64encode(b"\xff\0").decode()}, "headers": [["h", "x"], ["n", None]]}
     found = parse_line(json.dumps(line).encode())
@@ -188,7 +179,7 @@ def test_jsonl_lines() -> None:
     assert parse_line(b'{"value":null}') == (Record(None, None, [], -1), None)
 
 
-BAD_LINES: dict[str, bytes] = {
+BAD_LINES = {
     "empty": b"",
     "no json": b"{",
     "no object": b"[1]",
@@ -211,13 +202,13 @@ BAD_LINES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("line", BAD_LINES.values(), ids=BAD_LINES)
-def test_bad_jsonl_lines(line: bytes) -> None:
+def test_bad_jsonl_lines(line):
     with pytest.raises(InvalidRecord):
         parse_line(line)
 
 
 @given(st.binary(max_size=60))
-def test_any_line_parses_or_is_refused(line: bytes) -> None:
+def test_any_line_parses_or_is_refused(line):
     try:
         parse_line(line)
     except InvalidRecord:
@@ -229,7 +220,7 @@ def test_any_line_parses_or_is_refused(line: bytes) -> None:
 
 
 @pytest.fixture
-def owned(tmp_path: Path) -> Iterator[OwnedDir]:
+def owned(tmp_path):
     directory = opened(tmp_path / "logs")
     directory.create_topic("t", 3)
     directory.create_topic("compacted", 3, {"cleanup.policy": "compact"})
@@ -239,7 +230,7 @@ def owned(tmp_path: Path) -> Iterator[OwnedDir]:
     assert verify_log_dir(tmp_path / "logs") == []
 
 
-def test_to_a_partition(owned: OwnedDir) -> None:
+def test_to_a_partition(owned):
     writer = LineWriter(open_target(owned, TopicPartition("t", 1)), JsonLines())
     writer.write(jsonl({"value": "a", "partition": 2}, {"value": "b", "key": "k"}))
     writer.sync()
@@ -249,13 +240,13 @@ def test_to_a_partition(owned: OwnedDir) -> None:
     assert log.snapshot().segments[0].size > 0
 
 
-def test_keys_choose_as_kafkas_producer_does(owned: OwnedDir) -> None:
+def test_keys_choose_as_kafkas_producer_does(owned):
     keys = [b"key-%d" % number for number in range(50)]
     LineWriter(open_target(owned, "t"), keyed_txt(b"\t")).write(b"".join(key + b"\t" + key + b"\n" for key in keys))
     assert values(owned, "t") == [[key for key in keys if partition_for_key(key, 3) == p] for p in range(3)]
 
 
-def test_partitions_that_lines_ask_for(owned: OwnedDir) -> None:
+def test_partitions_that_lines_ask_for(owned):
     writer = LineWriter(open_target(owned, "t"), JsonLines())
     lines = [{"value": f"{number}", "partition": number % 3} for number in range(9)]
     data = jsonl(*lines, {"value": "no such partition", "partition": 3}, {"value": "after", "partition": 0})
@@ -269,9 +260,7 @@ IN_ORDER = [[b"%d" % n for n in range(p, 9, 3)] for p in range(3)]
 
 
 @pytest.mark.parametrize("failed", [(1,), (2,), (1, 2)], ids=str)
-def test_what_comes_again_after_a_full_disk_is_not_there_twice(
-    full: tuple[OwnedDir, FaultyDisk], failed: tuple[int, ...]
-) -> None:
+def test_what_comes_again_after_a_full_disk_is_not_there_twice(full, failed):
     """One partition's batch is written, another's is not: the lines before the first that is missing count."""
     owned, disk = full
     writer = LineWriter(open_target(owned, "t"), JsonLines())
@@ -290,7 +279,7 @@ def test_what_comes_again_after_a_full_disk_is_not_there_twice(
     assert values(owned, "t") == [[*IN_ORDER[0], b"more"], *IN_ORDER[1:]]
 
 
-def test_other_lines_after_a_full_disk_are_taken_as_they_are(full: tuple[OwnedDir, FaultyDisk]) -> None:
+def test_other_lines_after_a_full_disk_are_taken_as_they_are(full):
     owned, disk = full
     writer = LineWriter(open_target(owned, "t"), JsonLines())
     failing(disk, 1)
@@ -303,7 +292,7 @@ def test_other_lines_after_a_full_disk_are_taken_as_they_are(full: tuple[OwnedDi
     assert values(owned, "t")[0] == [*IN_ORDER[0], *(b"other %d" % number for number in range(9))]
 
 
-def test_nothing_behind_a_line_for_an_offline_partition(full: tuple[OwnedDir, FaultyDisk]) -> None:
+def test_nothing_behind_a_line_for_an_offline_partition(full):
     owned, disk = full
     LineWriter(open_target(owned, TopicPartition("t", 1)), parse_txt).write(b"first\n")
     disk.fail = lambda what, path: errno.EIO if path.parent.name == "t-1" else None
@@ -318,7 +307,7 @@ def test_nothing_behind_a_line_for_an_offline_partition(full: tuple[OwnedDir, Fa
     owned._logs.forget([TopicPartition("t", 1)])
 
 
-def test_an_overlong_line_is_refused_before_its_end(owned: OwnedDir) -> None:
+def test_an_overlong_line_is_refused_before_its_end(owned):
     writer = LineWriter(open_target(owned, TopicPartition("small", 0)), parse_txt)
     for _ in range(3):
         assert writer.write(b"x" * 100) == 100
@@ -328,7 +317,7 @@ def test_an_overlong_line_is_refused_before_its_end(owned: OwnedDir) -> None:
     assert values(owned, "small") == [[b"good"], []]
 
 
-def test_timestamps(owned: OwnedDir) -> None:
+def test_timestamps(owned):
     writer = LineWriter(open_target(owned, TopicPartition("t", 0)), JsonLines())
     writer.write(jsonl({"value": "a", "timestamp": 5}, {"value": "b"}))
     [block] = read_range(owned.log(TopicPartition("t", 0)).snapshot(), 0)

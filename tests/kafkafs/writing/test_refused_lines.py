@@ -18,16 +18,16 @@ class Clock:
 
     now = NOW_MS
 
-    def now_ms(self) -> int:
+    def now_ms(self):
         return self.now
 
 
 @pytest.fixture
-def refused() -> RefusedLines:
+def refused():
     return RefusedLines(Clock())
 
 
-def test_the_last_twenty_are_kept(refused: RefusedLines) -> None:
+def test_the_last_twenty_are_kept(refused):
     for number in range(25):
         refused.add("t/@append", number, InvalidRecord(f"reason {number}"))
     found = refused.status()
@@ -35,7 +35,7 @@ def test_the_last_twenty_are_kept(refused: RefusedLines) -> None:
     assert found[-1] == {"time": found[0]["time"], "path": "t/@append", "line": 24, "reason": "reason 24"}
 
 
-def test_contents_are_printable_and_short(refused: RefusedLines, caplog: pytest.LogCaptureFixture) -> None:
+def test_contents_are_printable_and_short(refused, caplog):
     with caplog.at_level(logging.WARNING):
         refused.add("a\x1b[2J\n", 1, InvalidRecord("bad", found="\x07\r\n\u202eé\ud800 " + "x" * 10_000))
     (entry,) = refused.status()
@@ -47,7 +47,7 @@ def test_contents_are_printable_and_short(refused: RefusedLines, caplog: pytest.
     assert record.getMessage() == f"refused: {entry['path']}: line 1 of the write: {entry['reason']}"
 
 
-def test_noting(refused: RefusedLines) -> None:
+def test_noting(refused):
     with pytest.raises(NotPermitted), refused.noting("x"):
         raise NotPermitted("no")
     with pytest.raises(OSError, match="full"), refused.noting("x"):
@@ -55,11 +55,11 @@ def test_noting(refused: RefusedLines) -> None:
     assert [(entry["line"], entry["reason"]) for entry in refused.status()] == [(None, "no")]
 
 
-def numbers_of(refused: RefusedLines) -> list[int]:
+def numbers_of(refused):
     return [entry["line"] for entry in refused.status()]
 
 
-def test_a_bad_line_is_told_once_with_its_number(refused: RefusedLines) -> None:
+def test_a_bad_line_is_told_once_with_its_number(refused):
     writer = LineWriter(Kept(), parse_txt, refused.at("t/@append"))
     assert writer.write(b"one\ntwo\nBAD\nfour\n") == 8
     with pytest.raises(InvalidRecord):
@@ -71,7 +71,7 @@ def test_a_bad_line_is_told_once_with_its_number(refused: RefusedLines) -> None:
     assert numbers_of(refused) == [3, 1]
 
 
-def test_lines_are_counted_over_the_requests_of_a_write(refused: RefusedLines) -> None:
+def test_lines_are_counted_over_the_requests_of_a_write(refused):
     writer = LineWriter(Kept(), JsonLines(), refused.at("t/@append.jsonl"))
     request = b'{"value":"v"}\n' * 9999  # as large as one that is cut
     writer.write(request)
@@ -86,7 +86,7 @@ def test_lines_are_counted_over_the_requests_of_a_write(refused: RefusedLines) -
 
 
 @pytest.mark.parametrize("ends_by_sync", [True, False])
-def test_a_bad_last_line(refused: RefusedLines, ends_by_sync: bool) -> None:
+def test_a_bad_last_line(refused, ends_by_sync):
     writer = LineWriter(Kept(), JsonLines(), refused.at("t/@append.jsonl"))
     writer.write(b'{"value":')
     with pytest.raises(InvalidRecord):
@@ -95,7 +95,7 @@ def test_a_bad_last_line(refused: RefusedLines, ends_by_sync: bool) -> None:
 
 
 @pytest.mark.parametrize("side", ["key", "value"])
-def test_an_object_where_a_string_must_be(side: str, refused: RefusedLines) -> None:
+def test_an_object_where_a_string_must_be(side, refused):
     writer = LineWriter(Kept(), JsonLines(), refused.at("t/@append.jsonl"))
     with pytest.raises(InvalidRecord, match=f"`{side}` must be a string.*jq -c '.{side} .= tojson'"):
         writer.write(b'{"value":"v","%s":{"a":1}}\n' % side.encode())

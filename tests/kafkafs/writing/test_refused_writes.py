@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import example, given
@@ -15,9 +14,7 @@ from kafkafs.writing import line_writer
 from kafkafs.writing.destinations import open_target
 from kafkafs.writing.line_parsers import JsonLines, parse_txt
 from kafkafs.writing.line_writer import LineWriter
-from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
-from tests.support.faults import FaultyDisk
 from tests.support.written_lines import NINE, Kept, failing, jsonl, values
 
 REQUEST_BYTES = 12
@@ -26,7 +23,7 @@ LIMIT = 20
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _small_requests() -> Iterator[None]:
+def _small_requests():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(line_writer, "_CUT_BYTES", CUT_BYTES)
         yield
@@ -35,11 +32,11 @@ def _small_requests() -> Iterator[None]:
 class Kernel:
     """What write(2) makes of a writer: requests, the first of which may be smaller by where the buffer begins."""
 
-    def __init__(self, writer: LineWriter, first: Callable[[], int] = lambda: REQUEST_BYTES) -> None:
+    def __init__(self, writer, first=lambda: REQUEST_BYTES):
         self._writer = writer
         self._first = first
 
-    def write(self, data: bytes) -> int:
+    def write(self, data):
         done, size = 0, self._first()
         while done < len(data):
             part = data[done : done + size]
@@ -56,7 +53,7 @@ class Kernel:
         return done
 
 
-def write_all(kernel: Kernel, data: bytes) -> bytes:
+def write_all(kernel, data):
     """As cat and dd do: the rest of a short count is written again. What was left when an error came; b"" if none."""
     while data:
         try:
@@ -66,15 +63,15 @@ def write_all(kernel: Kernel, data: bytes) -> bytes:
     return data
 
 
-def is_bad(line: bytes) -> bool:
+def is_bad(line):
     return line.startswith(b"BAD") or len(line) > LIMIT
 
 
-def lines_of_all_kinds() -> st.SearchStrategy[list[bytes]]:
+def lines_of_all_kinds():
     """Each line is another one."""
     kinds = st.lists(st.tuples(st.sampled_from(["good", "good", "good", "bad", "overlong"]), st.integers(0, 60)))
 
-    def named(drawn: list[tuple[str, int]]) -> list[bytes]:
+    def named(drawn):
         lines = []
         for number, (kind, size) in enumerate(drawn):
             name = b"%d:" % number
@@ -89,7 +86,7 @@ def lines_of_all_kinds() -> st.SearchStrategy[list[bytes]]:
     return kinds.map(named)
 
 
-def kernel_of(kept: Kept, data: st.DataObject) -> Kernel:
+def kernel_of(kept, data):
     writer = LineWriter(kept, parse_txt)
     return Kernel(writer, lambda: data.draw(st.integers(CUT_BYTES, REQUEST_BYTES)))
 
@@ -97,7 +94,7 @@ def kernel_of(kept: Kept, data: st.DataObject) -> Kernel:
 @pytest.mark.parametrize("before", [0, 1, 8, 20, 101], ids="at {}".format)
 @pytest.mark.parametrize("bad", [b"BAD", b"BAD" + b"b" * 10, b"x" * 21, b"x" * 30, b"x" * 200], ids=len)
 @pytest.mark.parametrize("cut", [*range(CUT_BYTES, REQUEST_BYTES + 1)], ids="cut {}".format)
-def test_a_bad_line_at_every_place_of_a_large_write(before: int, bad: bytes, cut: int) -> None:
+def test_a_bad_line_at_every_place_of_a_large_write(before, bad, cut):
     """Exactly what precedes it is appended, the caller sees the error, and nothing more comes when the file closes."""
     first = [b"a" * (before % 3), *[b"%02d" % number for number in range(before // 3)]]
     kept = Kept(LIMIT)
@@ -114,7 +111,7 @@ def test_a_bad_line_at_every_place_of_a_large_write(before: int, bad: bytes, cut
 
 
 @given(lines_of_all_kinds(), st.data())
-def test_callers_that_stop_at_an_error(lines: list[bytes], data: st.DataObject) -> None:
+def test_callers_that_stop_at_an_error(lines, data):
     kept = Kept(LIMIT)
     left = write_all(kernel_of(kept, data), b"".join(line + b"\n" for line in lines))
     expected = list(itertools.takewhile(lambda line: not is_bad(line), lines))
@@ -123,7 +120,7 @@ def test_callers_that_stop_at_an_error(lines: list[bytes], data: st.DataObject) 
 
 
 @given(lines_of_all_kinds(), st.data())
-def test_callers_that_write_line_by_line(lines: list[bytes], data: st.DataObject) -> None:
+def test_callers_that_write_line_by_line(lines, data):
     """What succeeded is appended, and nothing more. Bad lines fail; a good one only after another that failed, and
     only where writes are large enough to be cut, so that an error may have been dropped."""
     kept = Kept(LIMIT)
@@ -139,7 +136,7 @@ def test_callers_that_write_line_by_line(lines: list[bytes], data: st.DataObject
 
 @given(lines_of_all_kinds().filter(bool), st.data())
 @example([b"BAD", b"next", b"third"], None)
-def test_callers_that_leave_out_what_is_bad(lines: list[bytes], data: st.DataObject | None) -> None:
+def test_callers_that_leave_out_what_is_bad(lines, data):
     """After an error they go on behind the next newline of what was left."""
     kept = Kept(LIMIT)
     kernel = Kernel(LineWriter(kept, parse_txt)) if data is None else kernel_of(kept, data)
@@ -158,7 +155,7 @@ def test_callers_that_leave_out_what_is_bad(lines: list[bytes], data: st.DataObj
 
 
 @given(lines_of_all_kinds(), st.integers(1, CUT_BYTES - 1))
-def test_callers_that_go_on_whatever_happens(lines: list[bytes], size: int) -> None:
+def test_callers_that_go_on_whatever_happens(lines, size):
     """Pieces cut anywhere, each a write of its own: no part of a line becomes a message."""
     kept = Kept(LIMIT)
     kernel = Kernel(LineWriter(kept, parse_txt))
@@ -177,7 +174,7 @@ def test_callers_that_go_on_whatever_happens(lines: list[bytes], size: int) -> N
 
 
 @given(st.lists(st.integers(0, 30), max_size=20), st.lists(st.booleans()), st.data())
-def test_a_disk_that_is_full_at_times(sizes: list[int], full: list[bool], data: st.DataObject) -> None:
+def test_a_disk_that_is_full_at_times(sizes, full, data):
     """A caller that tries again until there is room: each line once. fsync succeeds only when all is well."""
     kept = Kept(100)
     writer = LineWriter(kept, parse_txt)
@@ -198,7 +195,7 @@ def test_a_disk_that_is_full_at_times(sizes: list[int], full: list[bool], data: 
     assert (left, kept.values) == (b"", lines)
 
 
-def test_a_short_count_tells_nobody_why() -> None:
+def test_a_short_count_tells_nobody_why():
     kept = Kept()
     writer = LineWriter(kept, parse_txt)
     assert writer.write(b"a\nBAD\n") == 2
@@ -217,7 +214,7 @@ def test_a_short_count_tells_nobody_why() -> None:
     assert kept.values == [b"a", b"c", b"d", b"e", b"f"]
 
 
-def test_fsync_after_a_full_disk_says_so_and_forgets_nothing() -> None:
+def test_fsync_after_a_full_disk_says_so_and_forgets_nothing():
     kept = Kept()
     writer = LineWriter(kept, parse_txt)
     writer.write(b"thr")
@@ -234,7 +231,7 @@ def test_fsync_after_a_full_disk_says_so_and_forgets_nothing() -> None:
     assert kept.values == [b"three", b"four"]
 
 
-def test_lines_that_only_look_like_refused_ones_are_appended(full: tuple[OwnedDir, FaultyDisk]) -> None:
+def test_lines_that_only_look_like_refused_ones_are_appended(full):
     """What other partitions got of a refused write is not taken for lines of a later one."""
     owned, disk = full
     writer = LineWriter(open_target(owned, "t"), JsonLines())

@@ -5,14 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from typing import Any
 
 import numpy as np
 import pytest
 
-from kafkafs.schemas.registry import Registry
 from kafkafs.schemas.sources import RegistryReplay
-from kafkafs.writing.line_parsers import Parsed, jsonl_with, parse_line
+from kafkafs.writing.line_parsers import jsonl_with, parse_line
 from storage.errors import InvalidRecord
 from storage.format.block import Record
 from tests.support.schema_logs import LONG, avro_string, framed, schema_record
@@ -29,7 +27,7 @@ RECORD = json.dumps(
 )
 
 
-def registry() -> Registry:
+def registry():
     replay = RegistryReplay()
     records = [
         schema_record("t-value", 1, 1),
@@ -46,24 +44,24 @@ def registry() -> Registry:
     return replay.registry()
 
 
-def parse(*lines: dict[str, Any], topic: str = "t") -> Parsed:
+def parse(*lines, topic="t"):
     texts = [json.dumps(line).encode() for line in lines]
     lengths = np.array([len(text) for text in texts], np.int64)
     return jsonl_with(registry(), topic)(b"".join(texts), lengths.cumsum() - lengths, lengths)
 
 
-def parse_text(line: str) -> Parsed:
+def parse_text(line):
     data = line.encode()
     return jsonl_with(registry(), "t")(data, np.zeros(1, np.int64), np.full(1, len(data), np.int64))
 
 
-def record(line: dict[str, Any], topic: str = "t") -> Record:
+def record(line, topic="t"):
     parsed = parse(line, topic=topic)
     assert parsed.error is None, parsed.error
     return Record(parsed.columns.key(0), parsed.columns.value(0))
 
 
-def test_encoding() -> None:
+def test_encoding():
     found = record({"key": 5, "value": "v", "keySchema": 2, "valueSchema": 1})
     assert (found.key, found.value) == (framed(2, b"\n"), framed(1, avro_string("v")))
     found = record({"key": "k", "value": "v", "keySchema": None, "valueSchema": None})
@@ -74,7 +72,7 @@ def test_encoding() -> None:
     assert found.value == framed(1, b"\x0e")  # the topic's subject is in another context
 
 
-def test_what_could_not_be_decoded_is_taken_as_it_is() -> None:
+def test_what_could_not_be_decoded_is_taken_as_it_is():
     raw = framed(77, b"\xff\xfe")
     line = {"value": {"base64": "AAAAAE3//g=="}, "valueSchema": 77, "error": "value: there is no schema 77"}
     assert record(line).value == raw
@@ -89,7 +87,7 @@ def test_what_could_not_be_decoded_is_taken_as_it_is() -> None:
     assert "no schema has the id 77" in str(parse(line).error)
 
 
-def test_schemas_that_are_named_by_a_guid() -> None:
+def test_schemas_that_are_named_by_a_guid():
     """The newer wire format: a header has the schema, the value is data alone."""
     guid = base64.b64encode(b"\1" + hashlib.md5(b'"string"').digest()).decode()
     other = base64.b64encode(b"\1" + hashlib.md5(LONG.encode()).digest()).decode()
@@ -105,7 +103,7 @@ def test_schemas_that_are_named_by_a_guid() -> None:
     assert record(no_guid).value == framed(1, avro_string("v"))
 
 
-def test_protobuf_that_is_named_by_a_guid() -> None:
+def test_protobuf_that_is_named_by_a_guid():
     text = 'syntax = "proto3"; message A { int32 n = 1; } message B { string s = 1; }'
     replay = RegistryReplay()
     one = schema_record("t-value", 1, 1, text, schemaType="PROTOBUF")
@@ -113,7 +111,7 @@ def test_protobuf_that_is_named_by_a_guid() -> None:
     parse_lines = jsonl_with(replay.registry(), "t")
     guid = b"\1" + hashlib.md5(text.encode()).digest()
 
-    def appended(value: object, header: bytes) -> Parsed:
+    def appended(value, header):
         headers = [["__value_schema_id", {"base64": base64.b64encode(header).decode()}]]
         line = json.dumps({"value": value, "valueSchema": 1, "headers": headers}).encode()
         return parse_lines(line, np.zeros(1, np.int64), np.full(1, len(line), np.int64))
@@ -144,7 +142,7 @@ def test_protobuf_that_is_named_by_a_guid() -> None:
         ({"value": "x", "valueSchema": 2**32}, "valueSchema must be a whole number"),
     ],
 )
-def test_refusals(line: dict[str, Any], message: str) -> None:
+def test_refusals(line, message):
     parsed = parse({"value": "first"}, line, {"value": "never"})
     assert len(parsed.columns) == 1
     assert message in str(parsed.error)
@@ -164,21 +162,21 @@ def test_refusals(line: dict[str, Any], message: str) -> None:
         (f'{{"value":{"[" * 500}{"]" * 500},"valueSchema":10}}', "[" * 500 + "]" * 500),
     ],
 )
-def test_json_is_taken_from_the_line(line: str, value: str) -> None:
+def test_json_is_taken_from_the_line(line, value):
     parsed = parse_text(line)
     assert parsed.error is None, parsed.error
     assert parsed.columns.value(0) == framed(10, value.encode())
 
 
 @pytest.mark.parametrize("name", ["NaN", "Infinity", "-Infinity"])
-def test_what_is_no_json(name: str) -> None:
+def test_what_is_no_json(name):
     assert f'{name} is no JSON; such a number is a string, "{name}"' in str(
         parse_text(f'{{"value":[{name}],"valueSchema":10}}').error
     )
 
 
 @pytest.mark.parametrize("depth", [501, *range(800, 1001, 5), 200_000])
-def test_lines_that_are_nested_too_deeply(depth: int) -> None:
+def test_lines_that_are_nested_too_deeply(depth):
     for opening, closing in (("[", "]"), ('{"a":', "}")):
         value = f"{opening * depth}0{closing * depth}"
         for line in (f'{{"value":{value},"valueSchema":10}}', f'{{"value":{value}}}'):
@@ -186,12 +184,12 @@ def test_lines_that_are_nested_too_deeply(depth: int) -> None:
             assert "line is nested too deeply; expected at most 500 arrays and objects within each other" in error
 
 
-def test_brackets_in_texts_are_no_depth() -> None:
+def test_brackets_in_texts_are_no_depth():
     text = "[{" * 1000
     assert record({"value": text}).value == text.encode()
     assert record({"value": text, "valueSchema": 10}).value == framed(10, json.dumps(text).encode())
 
 
-def test_without_schemas() -> None:
+def test_without_schemas():
     with pytest.raises(InvalidRecord, match="valueSchema names a schema, and none are known here; found 1"):
         parse_line(b'{"value":"x","valueSchema":1}')

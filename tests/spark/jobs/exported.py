@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from pyarrow import parquet
 
 from storage.files.disk import RealDisk, RealFile
-from storage.files.disk_protocol import DiskFile
 from storage.types import TopicPartition
 
 
@@ -29,9 +26,9 @@ class Row(NamedTuple):
     day: str
 
 
-def read_table(directory: Path) -> dict[TopicPartition, list[Row]]:
+def read_table(directory):
     """All visible messages, by partition and offset; AssertionError if an offset appears twice."""
-    rows: dict[TopicPartition, dict[int, Row]] = {}
+    rows = {}
     for path in sorted(directory.glob("topic=*/day=*/*.parquet")):
         topic = unquote(path.parent.parent.name.removeprefix("topic="))
         day = path.parent.name.removeprefix("day=")
@@ -59,29 +56,28 @@ def read_table(directory: Path) -> dict[TopicPartition, list[Row]]:
     return {tp: [found[offset] for offset in sorted(found)] for tp, found in rows.items()}
 
 
-def read_quarantine(directory: Path) -> list[dict[str, Any]]:
+def read_quarantine(directory):
     """The rows of the quarantine table, by position."""
     files = sorted((directory / "_quarantine").glob("topic=*/*.parquet"))
     return sorted((row for path in files for row in _records(path)), key=lambda row: row["position"])
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
+def _records(path):
     # File by file: for a directory pyarrow would add columns from the names.
     table = parquet.ParquetFile(path).read()
     if "timestamp" in table.column_names:
         at = table.column_names.index("timestamp")
         table = table.set_column(at, "timestamp", table.column("timestamp").cast("int64"))
-    records: list[dict[str, Any]] = table.to_pylist()
-    return records
+    return table.to_pylist()
 
 
 class CallingDisk(RealDisk):
     """Calls something before each write to a staged file. For one process."""
 
-    def __init__(self, call: Callable[[Path], object]) -> None:
+    def __init__(self, call):
         self.call = call
 
-    def open(self, path: Path, *, create: bool = False) -> RealFile:
+    def open(self, path, *, create=False):
         file = super().open(path, create=create)
         return _CallingFile(self.call, file) if path.suffix == ".parquet" else file
 
@@ -89,11 +85,11 @@ class CallingDisk(RealDisk):
 class _CallingFile(RealFile):
     __slots__ = ("_call",)
 
-    def __init__(self, call: Callable[[Path], object], file: DiskFile) -> None:
+    def __init__(self, call, file):
         super().__init__(file.path, file.fileno())
         self._call = call
 
-    def write_at(self, position: int, *buffers: bytes | bytearray | memoryview) -> int:
+    def write_at(self, position, *buffers):
         self._call(self.path)
         return super().write_at(position, *buffers)
 
@@ -101,13 +97,13 @@ class _CallingFile(RealFile):
 class LethalDisk(CallingDisk):
     """Kills the first process that comes to its `at`-th write to a staged file. `marks`: where it leaves a file."""
 
-    def __init__(self, marks: Path, at: int) -> None:
+    def __init__(self, marks, at):
         super().__init__(self.written)
         self.marks = marks
         self.at = at
         self.writes = 0
 
-    def written(self, _path: Path) -> None:
+    def written(self, _path):
         self.writes += 1
         if self.writes == self.at:
             with contextlib.suppress(FileExistsError):

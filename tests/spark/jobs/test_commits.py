@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 
 from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportFile, ExportSet, Position, committed_sets
 from storage.errors import CorruptCheckpoint
 from storage.files.disk import RealDisk, opened
-from storage.files.disk_protocol import Disk
 from storage.types import OffsetRange, TopicPartition
 from tests.support.faults import Crash, FaultyDisk
 
@@ -18,18 +16,18 @@ TP = TopicPartition("orders", 0)
 SETS = 3  # each with two files, in two directories
 
 
-def set_files(number: int) -> list[ExportFile]:
+def set_files(number):
     return [
         ExportFile(f"staged-{number}-{slot}", f"topic=orders/day={slot}/part-{number}", 10, len(content(number, slot)))
         for slot in range(2)
     ]
 
 
-def content(number: int, slot: int) -> bytes:
+def content(number, slot):
     return f"messages of set {number}, day {slot}".encode() * 20
 
 
-def write_sets(directory: Path, disk: Disk, sets: int = SETS) -> None:
+def write_sets(directory, disk, sets=SETS):
     """Commits sets, after those in the list, until there are `sets`."""
     commits = CommitList(directory, disk)
     try:
@@ -46,7 +44,7 @@ def write_sets(directory: Path, disk: Disk, sets: int = SETS) -> None:
         commits.close()
 
 
-def visible(directory: Path) -> dict[str, bytes]:
+def visible(directory):
     """What a reader sees that lists the directory instead of reading the commit list."""
     return {
         str(path.relative_to(directory)): path.read_bytes()
@@ -55,11 +53,11 @@ def visible(directory: Path) -> dict[str, bytes]:
     }
 
 
-def expected(sets: int) -> dict[str, bytes]:
+def expected(sets):
     return {file.path: content(number, slot) for number in range(sets) for slot, file in enumerate(set_files(number))}
 
 
-def operations(path: Path) -> int:
+def operations(path):
     path.mkdir()
     disk = FaultyDisk(path)
     write_sets(path, disk)
@@ -67,7 +65,7 @@ def operations(path: Path) -> int:
 
 
 @pytest.mark.parametrize("loss", ["kill", "power loss"])
-def test_a_crash_at_every_operation(tmp_path: Path, loss: str) -> None:
+def test_a_crash_at_every_operation(tmp_path, loss):
     halves = 0
     for stop_at in range(operations(tmp_path / "count")):
         directory = tmp_path / f"{stop_at}"
@@ -96,7 +94,7 @@ def test_a_crash_at_every_operation(tmp_path: Path, loss: str) -> None:
     assert halves  # the case that the list is there for was among them
 
 
-def test_a_crash_while_a_crash_is_repaired(tmp_path: Path) -> None:
+def test_a_crash_while_a_crash_is_repaired(tmp_path):
     rng = random.Random(5)
     total = operations(tmp_path / "count")
     for round_number in range(40):
@@ -114,7 +112,7 @@ def test_a_crash_while_a_crash_is_repaired(tmp_path: Path) -> None:
         assert visible(directory) == expected(SETS)
 
 
-def test_positions_go_on_in_the_last_set(tmp_path: Path) -> None:
+def test_positions_go_on_in_the_last_set(tmp_path):
     write_sets(tmp_path, RealDisk(), 2)
     other = TopicPartition("orders", 1)
     commits = CommitList(tmp_path)
@@ -130,7 +128,7 @@ def test_positions_go_on_in_the_last_set(tmp_path: Path) -> None:
     assert ExportSet.load(tmp_path / "_export/sets/000000000003.json").ranges[0].lost == lost
 
 
-def test_a_pending_set_that_lost_a_file_is_dropped(tmp_path: Path) -> None:
+def test_a_pending_set_that_lost_a_file_is_dropped(tmp_path):
     for stop_at in range(operations(tmp_path / "count")):
         directory = tmp_path / f"{stop_at}"
         directory.mkdir()
@@ -150,7 +148,7 @@ def test_a_pending_set_that_lost_a_file_is_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"format":2}', b"\xff"])
-def test_a_set_that_does_not_parse(tmp_path: Path, text: bytes) -> None:
+def test_a_set_that_does_not_parse(tmp_path, text):
     write_sets(tmp_path, RealDisk())
     (tmp_path / "_export/sets/000000000003.json").write_bytes(text)
     with pytest.raises(CorruptCheckpoint):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,18 +15,17 @@ from kafkafs.spark.jobs.commits import CommitList, committed_sets
 from kafkafs.spark.jobs.export import ExportOptions, ExportTask, export, export_splits
 from storage.append.appender import Appender
 from storage.errors import CorruptBatch, NotPermitted, OffsetOutOfRange, StorageError
-from storage.files.disk import RealDisk
 from storage.format.block import Record
 from storage.types import Isolation, TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.spark.jobs.exported import CallingDisk, LethalDisk, Row, read_quarantine, read_table
-from tests.support.builders import ROLL, Batch, BuiltLogDir, BuiltPartition, Partition, build_log_dir, many
+from tests.spark.jobs.exported import CallingDisk, LethalDisk, read_quarantine, read_table
+from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
 from tests.support.commands import run
-from tests.support.fixtures import GoldenCase, golden_cases, requires_fixtures
+from tests.support.fixtures import golden_cases, requires_fixtures
 from tests.support.owned_dirs import opened
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 # Every codec, transactions, the oldest format. All the others: tests/kafkafs/arrow, which reads with the same code.
 SOME = ("codecs", "transactions", "v0")
@@ -36,23 +33,23 @@ TYPES = {"CreateTime": 0, "LogAppendTime": 1, "NoTimestampType": -1}
 TP = TopicPartition("t", 0)
 
 
-def values(rows: Iterable[Row]) -> list[tuple[int, bytes | None, bytes | None]]:
+def values(rows):
     return [(row.offset, row.key, row.value) for row in rows]
 
 
-def built_values(built: BuiltPartition) -> list[tuple[int, bytes | None, bytes | None]]:
+def built_values(built):
     return [(record.offset, record.key, record.value) for record in built.records]
 
 
-def a_log(path: Path, segments: int = 4) -> BuiltLogDir:
+def a_log(path, segments=4):
     """A partition of a few segments, each of a few batches, with small indexes between them."""
-    items: list[object] = []
+    items = []
     for _ in range(segments):
         items += [Batch(many(50, keys=7)) for _ in range(4)] + [ROLL]
-    return build_log_dir(path, {"t": [Partition(items[:-1], index_interval_bytes=512)]})  # type: ignore[arg-type]
+    return build_log_dir(path, {"t": [Partition(items[:-1], index_interval_bytes=512)]})
 
 
-def test_exports_of_another_form_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_exports_of_another_form_are_refused(spark, tmp_path):
     """In a mixture, readers see the column or not by chance; the refused export writes nothing."""
     built = a_log(tmp_path / "log", 1)
     out = tmp_path / "out"
@@ -80,8 +77,8 @@ def test_exports_of_another_form_are_refused(spark: SparkSession, tmp_path: Path
 
 @requires_fixtures
 @pytest.mark.parametrize("isolation", list(Isolation))
-def test_fixtures_equal_golden(spark: SparkSession, tmp_path: Path, isolation: Isolation) -> None:
-    by_dir: dict[Path, list[GoldenCase]] = {}
+def test_fixtures_equal_golden(spark, tmp_path, isolation):
+    by_dir = {}
     for case in golden_cases():
         if case.fixture in SOME and isolation.value == case.isolation:
             by_dir.setdefault(case.log_dir, []).append(case)
@@ -107,7 +104,7 @@ def test_fixtures_equal_golden(spark: SparkSession, tmp_path: Path, isolation: I
         assert done.messages == sum(len(rows) for rows in table.values())
 
 
-def test_read_back_with_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_read_back_with_spark(spark, tmp_path):
     day = 86_400_000
     records = [Record(b"k", b"%d" % n, (), stamp) for n, stamp in enumerate([day, -1, 2 * day, day + 1])]
     build_log_dir(tmp_path / "log", {"a": [[Batch(records)]], "b": [[Batch(records)], [Batch(records)]]})
@@ -132,16 +129,16 @@ def test_read_back_with_spark(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(tuple(row) for row in rows.collect()) == sorted(expected, key=lambda row: row[:3])
 
 
-def test_incremental(spark: SparkSession, tmp_path: Path) -> None:
+def test_incremental(spark, tmp_path):
     """Each run exports the new messages, and none twice."""
     log, out = tmp_path / "log", tmp_path / "out"
     tps = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)]
     owned = opened(log)
     owned.create_topic("t", 2)
     owned.create_topic("u", 1)
-    expected: dict[TopicPartition, list[bytes]] = {tp: [] for tp in tps}
+    expected = {tp: [] for tp in tps}
 
-    def append(tp: TopicPartition, count: int) -> None:
+    def append(tp, count):
         added = [b"%d" % (len(expected[tp]) + n) for n in range(count)]
         result = Appender(owned.appendable(tp), clock=owned.clock).append([Record(None, value) for value in added])
         assert result.error is None
@@ -163,7 +160,7 @@ def test_incremental(spark: SparkSession, tmp_path: Path) -> None:
     assert verify_log_dir(log) == []
 
 
-def damage(path: Path, position: int) -> None:
+def damage(path, position):
     with path.open("r+b") as log:
         log.seek(position)
         byte = log.read(1)[0]
@@ -171,7 +168,7 @@ def damage(path: Path, position: int) -> None:
         log.write(bytes([byte ^ 0xFF]))
 
 
-def test_damage_fails_or_is_quarantined(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_fails_or_is_quarantined(spark, tmp_path):
     built = a_log(tmp_path / "log")
     partition = built["t", 0]
     bad = partition.batches[5]
@@ -198,7 +195,7 @@ def test_damage_fails_or_is_quarantined(spark: SparkSession, tmp_path: Path) -> 
     assert spark.read.parquet(str(tmp_path / "out")).count() == len(intact)
 
 
-def test_garbage_between_batches_is_quarantined(spark: SparkSession, tmp_path: Path) -> None:
+def test_garbage_between_batches_is_quarantined(spark, tmp_path):
     """Bytes that are not a batch, found by the tasks on both sides of a split: one row with all bytes."""
     built = a_log(tmp_path / "log", 1)
     partition = built["t", 0]
@@ -217,12 +214,12 @@ def test_garbage_between_batches_is_quarantined(spark: SparkSession, tmp_path: P
     assert len(done.quarantined) == 1
 
 
-def task_of(built: BuiltLogDir, staging: Path, disk: RealDisk, options: ExportOptions) -> ExportTask:
+def task_of(built, staging, disk, options):
     end = built["t", 0].log_end_offset
     return ExportTask(built.path, staging, (Split(TP, 0, end, 0),), options, disk)
 
 
-def test_retention_while_a_task_reads(tmp_path: Path) -> None:
+def test_retention_while_a_task_reads(tmp_path):
     """Segments are removed between two writes of a task: what was read is exported, the loss is reported or fails."""
     built = a_log(tmp_path / "log")
     shutil.copytree(built.path, tmp_path / "copy")
@@ -230,7 +227,7 @@ def test_retention_while_a_task_reads(tmp_path: Path) -> None:
     staging = tmp_path / "staging"
     staging.mkdir()
 
-    def retain(_path: Path) -> None:
+    def retain(_path):
         for base in partition.segments[1:3]:
             for file in partition.path.glob(f"{base:020}.*"):
                 file.rename(file.with_name(file.name + ".deleted"))
@@ -253,7 +250,7 @@ def test_retention_while_a_task_reads(tmp_path: Path) -> None:
     assert sum(file.rows for file in outcome.files) == len(partition.records) - 400
 
 
-def test_retention_between_runs(spark: SparkSession, tmp_path: Path) -> None:
+def test_retention_between_runs(spark, tmp_path):
     built = a_log(tmp_path / "log")
     partition = built["t", 0]
     whole = built_values(partition)
@@ -277,7 +274,7 @@ def test_retention_between_runs(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 3, 8])
-def test_a_worker_dies(spark: SparkSession, tmp_path: Path, at: int) -> None:
+def test_a_worker_dies(spark, tmp_path, at):
     """Killed at a write: Spark repeats the task, and files staged by the first attempt never become visible."""
     built = a_log(tmp_path / "log")
     (tmp_path / "marks").mkdir()
@@ -288,7 +285,7 @@ def test_a_worker_dies(spark: SparkSession, tmp_path: Path, at: int) -> None:
     assert not list((tmp_path / "out/_export/staging").iterdir())
 
 
-def test_refusals(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals(spark, tmp_path, monkeypatch):
     log, out = tmp_path / "log", tmp_path / "out"
     build_log_dir(log, {"t": [[Batch(many(5))]], "__internal": [[Batch(many(5))]]})
     with pytest.raises(NotPermitted, match="inside the log directory"):
@@ -309,7 +306,7 @@ def test_refusals(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.Monke
         ExportOptions(compression="lzo")
 
 
-def test_timestamps_beyond_all_dates(spark: SparkSession, tmp_path: Path) -> None:
+def test_timestamps_beyond_all_dates(spark, tmp_path):
     """Microseconds cannot express them: null, and reported; the other messages are unchanged, in order."""
     stamps = [2**62, 1_700_000_000_000, -1, 2**63 - 1, 10**15, (2**63 - 1) // 1000]
     batches = [Batch([Record(None, b"%d" % n, (), stamp)]) for n, stamp in enumerate(stamps)]
@@ -333,7 +330,7 @@ def test_timestamps_beyond_all_dates(spark: SparkSession, tmp_path: Path) -> Non
     assert "t/0: 2 messages have a timestamp outside the range of dates" in result.stderr
 
 
-def test_topics_that_are_numbers(spark: SparkSession, tmp_path: Path) -> None:
+def test_topics_that_are_numbers(spark, tmp_path):
     """Read with a schema, as the example does, they keep their names."""
     build_log_dir(tmp_path / "log", {"007": [[b"x"]], "12": [[b"y"]]})
     export(spark, tmp_path / "log", tmp_path / "out")
@@ -344,7 +341,7 @@ def test_topics_that_are_numbers(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(found["topic"].to_pylist()) == ["007", "12"]
 
 
-def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_command(spark, tmp_path):
     """Runs in the existing session; exit codes, and messages about damage."""
     built = a_log(tmp_path / "log", 2)
     bad = built["t", 0].batches[5]

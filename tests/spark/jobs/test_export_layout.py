@@ -29,18 +29,18 @@ TP = TopicPartition("_orders", 7)
         (-(2**63), "__HIVE_DEFAULT_PARTITION__"),
     ],
 )
-def test_days(timestamp: int, name: str) -> None:
+def test_days(timestamp, name):
     (day,) = days_of(np.array([timestamp], np.int64)).tolist()
     assert day_name(day) == name
 
 
-def test_days_equal_the_calendar() -> None:
+def test_days_equal_the_calendar():
     moments = [datetime(2026, 11, 20, hour, tzinfo=UTC) for hour in range(24)]
     days = days_of(np.array([int(moment.timestamp()) * 1000 for moment in moments], np.int64))
     assert {day_name(day) for day in days.tolist()} == {date(2026, 11, 20).isoformat()}
 
 
-def test_files() -> None:
+def test_files():
     assert data_file(TP, 0, 5, 12) == (
         "topic=_orders/day=1970-01-01/part-00007-00000000000000000005-00000000000000000012.parquet"
     )

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
 
 import pytest
 
 from kafkafs.spark.jobs import parquet_files
-from kafkafs.spark.jobs.commits import ExportFile
 from kafkafs.spark.jobs.parquet_files import DayFiles
 from storage.files.disk import RealDisk
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
-from tests.spark.jobs.exported import CallingDisk, Row, read_table
+from tests.spark.jobs.exported import CallingDisk, read_table
 from tests.support.builders import Batch, build_log_dir
 
 TP = TopicPartition("t", 0)
@@ -24,7 +22,7 @@ DAY_MS = 86_400_000
 COLUMNS = ("key", "value", "partition", "offset", "timestamp", "timestampType")
 
 
-def write_files(tmp_path: Path, records: list[Record], disk: RealDisk | None = None) -> list[ExportFile]:
+def write_files(tmp_path, records, disk=None):
     """Writes the records to a log, one batch for each hundred, and from there to files in tmp_path/staged."""
     if not (tmp_path / "log").exists():
         build_log_dir(tmp_path / "log", {"t": [[Batch(records[at : at + 100]) for at in range(0, len(records), 100)]]})
@@ -39,7 +37,7 @@ def write_files(tmp_path: Path, records: list[Record], disk: RealDisk | None = N
         raise
 
 
-def table_of(tmp_path: Path, files: list[ExportFile]) -> list[Row]:
+def table_of(tmp_path, files):
     for file in files:
         target = tmp_path / "out" / file.path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -49,11 +47,11 @@ def table_of(tmp_path: Path, files: list[ExportFile]) -> list[Row]:
     return read_table(tmp_path / "out").get(TP, [])
 
 
-def rows_of(records: list[Record]) -> list[tuple[int, int, bytes | None]]:
+def rows_of(records):
     return [(offset, record.timestamp, record.value) for offset, record in enumerate(records)]
 
 
-def test_disordered_days(tmp_path: Path) -> None:
+def test_disordered_days(tmp_path):
     stamps = [3 * DAY_MS, 2 * DAY_MS + 5, 3 * DAY_MS + 1, -1, 2 * DAY_MS, 4 * DAY_MS, -1]
     records = [Record(None, b"%d" % n, (), stamp) for n, stamp in enumerate(stamps)]
     files = write_files(tmp_path, records)
@@ -66,7 +64,7 @@ def test_disordered_days(tmp_path: Path) -> None:
     assert len(files) == len(set(days))
 
 
-def test_more_days_than_files_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_days_than_files_may_be_open(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_files, "OPEN_FILES", 3)
     records = [Record(None, b"%d" % n, (), (n * 7 % 10) * DAY_MS) for n in range(400)]
     files = write_files(tmp_path, records)
@@ -74,7 +72,7 @@ def test_more_days_than_files_may_be_open(tmp_path: Path, monkeypatch: pytest.Mo
     assert [(row.offset, row.timestamp, row.value) for row in table_of(tmp_path, files)] == rows_of(records)
 
 
-def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded(tmp_path, monkeypatch):
     """Row groups are written when a file, or all files together, hold too much."""
     monkeypatch.setattr(parquet_files, "ROW_GROUP_BYTES", 40_000)
     monkeypatch.setattr(parquet_files, "HELD_BYTES", 60_000)
@@ -93,18 +91,18 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert [(row.offset, row.timestamp, row.value) for row in table_of(tmp_path, done)] == rows_of(records)
 
 
-def test_a_full_disk_at_any_write(tmp_path: Path) -> None:
+def test_a_full_disk_at_any_write(tmp_path):
     """The error is raised unchanged, and no file is left open."""
     records = [Record(None, b"%d" % n, (), (n % 3) * DAY_MS) for n in range(300)]
-    writes: list[Path] = []
+    writes = []
     whole = write_files(tmp_path, records, CallingDisk(writes.append))
     assert len(whole) == 3
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     for strike in range(len(writes)):
         left = iter(range(strike))
 
-        def fail(path: Path, left: object = left) -> None:
-            if next(left, None) is None:  # type: ignore[call-overload]
+        def fail(path, left=left):
+            if next(left, None) is None:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
         with pytest.raises(OSError, match="No space left") as raised:
@@ -113,6 +111,6 @@ def test_a_full_disk_at_any_write(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
-def test_nothing(tmp_path: Path) -> None:
+def test_nothing(tmp_path):
     assert DayFiles(RealDisk(), tmp_path, TP, COLUMNS).close() == []
     assert list(tmp_path.iterdir()) == []

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from kafkafs.spark.jobs.stats import HOUR_MS, HourStats, K, distinct, least_hashes, quantile, size_counts, stats
+from kafkafs.spark.jobs.stats import HOUR_MS, K, distinct, least_hashes, quantile, size_counts, stats
 from storage.errors import CorruptBatch
 from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.types import TopicPartition
-from tests.support.builders import Batch, BuiltLogDir, BuiltRecord, Partition, abort, build_log_dir, commit, many
+from tests.support.builders import Batch, Partition, abort, build_log_dir, commit, many
 from tests.support.commands import run
 from tests.support.damaged_bytes import flip
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 
-def a_log(path: Path) -> BuiltLogDir:
+def a_log(path):
     """Two topics, one of two partitions with common keys; several hours in a batch; null keys, values and times."""
     mixed = [
         Record(None if n % 5 == 0 else b"k%d" % (n % 11), None if n % 7 == 0 else bytes(n * 3), (), n * 600_000)
@@ -40,8 +39,8 @@ def a_log(path: Path) -> BuiltLogDir:
     )
 
 
-def by_hour(built: BuiltLogDir) -> dict[tuple[str, int | None], list[BuiltRecord]]:
-    hours: dict[tuple[str, int | None], list[BuiltRecord]] = defaultdict(list)
+def by_hour(built):
+    hours = defaultdict(list)
     for (topic, _), partition in built.partitions.items():
         for record in partition.records:
             hour = None if record.timestamp == -1 else record.timestamp // HOUR_MS * HOUR_MS
@@ -49,7 +48,7 @@ def by_hour(built: BuiltLogDir) -> dict[tuple[str, int | None], list[BuiltRecord
     return hours
 
 
-def check(hour: HourStats, records: list[BuiltRecord]) -> None:
+def check(hour, records):
     sizes = sorted(len(record.key or b"") + len(record.value or b"") for record in records)
     assert hour.messages == len(records)
     assert hour.key_bytes == sum(len(record.key or b"") for record in records)
@@ -63,7 +62,7 @@ def check(hour: HourStats, records: list[BuiltRecord]) -> None:
     assert hour.tombstones == sum(record.value is None for record in records)
 
 
-def test_stats_equal_plain_counting(spark: SparkSession, tmp_path: Path) -> None:
+def test_stats_equal_plain_counting(spark, tmp_path):
     built = a_log(tmp_path)
     tps = [TopicPartition(topic, partition) for topic, partition in built.partitions]
     found = stats(spark, tmp_path, tps)
@@ -85,7 +84,7 @@ def test_stats_equal_plain_counting(spark: SparkSession, tmp_path: Path) -> None
     assert raw / packed < ratios["packed"] < 1.3 * raw / packed
 
 
-def test_damage(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage(spark, tmp_path):
     built = a_log(tmp_path)
     bad = built["mixed", 0].batches[1]
     path = built["mixed", 0].log()
@@ -97,7 +96,7 @@ def test_damage(spark: SparkSession, tmp_path: Path) -> None:
     assert (sum(hour.messages for hour in found.hours), found.damaged) == (30, 1)
 
 
-def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_command(spark, tmp_path):
     """Runs in the existing session; a table, JSON, a plot."""
     pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     a_log(tmp_path / "log")
@@ -114,12 +113,12 @@ def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
 # Sketches against exact counts
 
 
-def hashes(rng: np.random.Generator, keys: int) -> np.ndarray:
+def hashes(rng, keys):
     """The hashes of this many different keys."""
     return rng.integers(0, 2**32, keys, dtype=np.uint32)
 
 
-def test_few_keys_are_counted_exactly() -> None:
+def test_few_keys_are_counted_exactly():
     some = np.array([5, 5, 7, 0, 2**32 - 1, 7], np.uint32)
     assert distinct(least_hashes(some)) == 4
     assert distinct(least_hashes(some, some, np.empty(0, np.uint32))) == 4
@@ -127,7 +126,7 @@ def test_few_keys_are_counted_exactly() -> None:
 
 
 @pytest.mark.parametrize("keys", [K - 1, K, K + 1, 10_000, 1_000_000])
-def test_many_keys_are_estimated(keys: int) -> None:
+def test_many_keys_are_estimated(keys):
     """Within four standard errors, and independent of how the keys are distributed among tasks."""
     rng = np.random.default_rng(keys)
     seen = hashes(rng, keys)
@@ -137,7 +136,7 @@ def test_many_keys_are_estimated(keys: int) -> None:
     assert abs(distinct(whole) - keys) <= max(1, (4 / (K - 2) ** 0.5 if keys > K else 0) * keys)
 
 
-def test_hashes_that_many_keys_share() -> None:
+def test_hashes_that_many_keys_share():
     """A billion keys have a ninth fewer hashes than keys; the estimate corrects this."""
     keys = 1_000_000_000
     different = 2**32 * (1 - np.exp(-keys / 2**32))
@@ -145,7 +144,7 @@ def test_hashes_that_many_keys_share() -> None:
     assert abs(distinct(spaced) - keys) < 0.01 * keys
 
 
-def test_quantiles() -> None:
+def test_quantiles():
     rng = np.random.default_rng(3)
     sizes = np.concatenate([np.zeros(50, np.int64), (rng.pareto(1.2, 20_000) * 100).astype(np.int64)])
     counts = size_counts(sizes)

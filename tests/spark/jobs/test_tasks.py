@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,14 +13,14 @@ from tests.support.builders import build_log_dir
 from tests.support.commands import run
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 
-def failing(number: int) -> int:
+def failing(number):
     raise {1: RuntimeError("the reason"), 2: ModuleNotFoundError("No module named 'kafkafs'")}[number]
 
 
-def test_why_spark_gave_up(spark: SparkSession) -> None:
+def test_why_spark_gave_up(spark):
     """The last line of the worker's traceback, not the first line of Spark's message around it."""
     with pytest.raises(StorageError, match="Spark gave up: test; found RuntimeError: the reason"):
         run_tasks(spark, failing, [1], "test")
@@ -29,7 +28,7 @@ def test_why_spark_gave_up(spark: SparkSession) -> None:
         run_tasks(spark, failing, [2], "test")
 
 
-def test_uncompiled_kernels_are_refused(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncompiled_kernels_are_refused(spark, tmp_path, monkeypatch):
     log_dir, table = build_log_dir(tmp_path / "log", {"t": [[b"x"]]}).path, tmp_path / "table"
     monkeypatch.setattr("storage.format.decode_kernel.__file__", "decode_kernel.py")
     with pytest.raises(UncompiledKernels, match=r"storage\.format\.decode_kernel"):

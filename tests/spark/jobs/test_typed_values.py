@@ -6,8 +6,7 @@ import datetime
 import decimal
 import io
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -32,13 +31,13 @@ from tests.support.schema_logs import LONG, START_MS, GrowingLog, framed, schema
 fastavro = pytest.importorskip("fastavro")
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 TP = TopicPartition("t", 0)
 UTC = datetime.UTC
 
 
-def record_schema(*fields: tuple[str, Any], **defaults: Any) -> dict[str, Any]:
+def record_schema(*fields, **defaults):
     return {
         "type": "record",
         "name": "R",
@@ -54,17 +53,17 @@ V2 = record_schema(("id", "long"), ("more", ["null", "string"]), more=None)
 V3 = record_schema(("id", "long"), ("more", ["null", "string"]), ("late", "double"), more=None, late=1.5)
 
 
-def encoded(schema_id: int, schema: dict[str, Any], value: dict[str, Any]) -> bytes:
+def encoded(schema_id, schema, value):
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
     return framed(schema_id, out.getvalue())
 
 
-def register(*schemas: dict[str, Any]) -> list[Record]:
+def register(*schemas):
     return [schema_record("t-value", number, number, json.dumps(schema)) for number, schema in enumerate(schemas, 1)]
 
 
-def a_log(path: Path, values: list[bytes | None], *schemas: dict[str, Any]) -> Path:
+def a_log(path, values, *schemas):
     build_log_dir(
         path,
         {"_schemas": [register(*schemas)], "t": [[Record(b"k", value, (), START_MS) for value in values]]},
@@ -73,14 +72,13 @@ def a_log(path: Path, values: list[bytes | None], *schemas: dict[str, Any]) -> P
     return path
 
 
-def typed(path: Path, values: list[bytes | None]) -> list[dict[str, Any]]:
+def typed(path, values):
     columns = [pa.array(values, pa.binary()), pa.nulls(len(values), HEADERS)]
     batch = pa.RecordBatch.from_arrays(columns, names=["value", "headers"])
-    found: list[dict[str, Any]] = TypedValues(typed_form((path,), None, [TP], None))(batch).to_pylist()
-    return found
+    return TypedValues(typed_form((path,), None, [TP], None))(batch).to_pylist()
 
 
-def test_versions_are_read_as_the_newest(tmp_path: Path) -> None:
+def test_versions_are_read_as_the_newest(tmp_path):
     values = [
         encoded(1, V1, {"id": 7, "old": "x"}),
         encoded(2, V2, {"id": 2**40, "more": "m"}),
@@ -100,8 +98,8 @@ def test_versions_are_read_as_the_newest(tmp_path: Path) -> None:
     assert all(errors[4:])
 
 
-def test_every_type(tmp_path: Path) -> None:
-    kinds: list[tuple[str, Any, Any, Any]] = [
+def test_every_type(tmp_path):
+    kinds = [
         ("nothing", "null", None, None),
         ("flag", "boolean", True, True),
         ("int", "int", -5, -5),
@@ -145,13 +143,13 @@ def test_every_type(tmp_path: Path) -> None:
         ),
     ]
     schema = record_schema(*((name, kind) for name, kind, _, _ in kinds))
-    values: list[bytes | None] = [encoded(1, schema, {name: value for name, _, value, _ in kinds})]
+    values = [encoded(1, schema, {name: value for name, _, value, _ in kinds})]
     (row,) = typed(a_log(tmp_path, values, schema), values)
     assert row["decode_error"] is None
     assert row["value"] == {name: expected for name, _, _, expected in kinds}
 
 
-def test_what_a_column_cannot_express(tmp_path: Path) -> None:
+def test_what_a_column_cannot_express(tmp_path):
     """A year beyond Python's, a decimal of more digits than its type: the value stays as bytes, the others are read."""
     schema = record_schema(("when", {"type": "long", "logicalType": "timestamp-millis"}))
     good, bad = encoded(1, schema, {"when": 5}), framed(1, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01")
@@ -163,11 +161,11 @@ def test_what_a_column_cannot_express(tmp_path: Path) -> None:
     )
 
 
-def test_schemas_that_would_be_too_large(tmp_path: Path) -> None:
+def test_schemas_that_would_be_too_large(tmp_path):
     """Few lines of schema that mean a thousand million columns, or a default as long."""
-    kinds: Any = "int"
+    kinds = "int"
     for level in range(30):
-        default: Any = {} if level else 0
+        default = {} if level else 0
         other = f"L{level - 1}" if level else "int"
         kinds = record_schema(("a", kinds), ("b", other), a=default, b=default) | {"name": f"L{level}"}
     path = a_log(tmp_path / "columns", [None], record_schema(("x", kinds)))
@@ -179,8 +177,8 @@ def test_schemas_that_would_be_too_large(tmp_path: Path) -> None:
     assert "field x: the default is of no type of the union" in row["decode_error"]
 
 
-def test_a_schema_that_is_no_columns(tmp_path: Path) -> None:
-    def parsed(text: str) -> ValueColumn:
+def test_a_schema_that_is_no_columns(tmp_path):
+    def parsed(text):
         return ValueColumn.of(parse_avro(Schema(1, AVRO, text), Registry()))
 
     node = '{"type":"record","name":"Node","fields":[{"name":"next","type":["null","Node"]}]}'
@@ -199,14 +197,14 @@ def test_a_schema_that_is_no_columns(tmp_path: Path) -> None:
         typed_form((tmp_path / "0",), None, [TP], 5)
 
 
-def test_export(spark: SparkSession, tmp_path: Path) -> None:
+def test_export(spark, tmp_path):
     """The first run chooses the version; a later one keeps it, whatever has been registered since."""
     log, out = tmp_path / "log", tmp_path / "out"
     schemas, topic = GrowingLog(log, "_schemas-0"), GrowingLog(log, "t-0")
     first, second, third = register(V1, V2, V3)
     schemas.append([first, second])
 
-    def send(*values: bytes | None) -> None:
+    def send(*values):
         topic.append([Record(b"k", value, (), START_MS) for value in values])
 
     send(encoded(1, V1, {"id": 1, "old": "x"}), encoded(2, V2, {"id": 2, "more": "y"}), None, b"plain")
@@ -237,7 +235,7 @@ def test_export(spark: SparkSession, tmp_path: Path) -> None:
         export(spark, log, plain, [TP], options)
 
 
-def test_options_that_do_not_go_together(tmp_path: Path) -> None:
+def test_options_that_do_not_go_together(tmp_path):
     assert "spark" in main.commands
     build_log_dir(tmp_path / "log", {"t": [[b"v"]]})
     result = run("spark", "export", tmp_path / "log", tmp_path / "out", "t", "--schemas", tmp_path)
@@ -248,7 +246,7 @@ def test_options_that_do_not_go_together(tmp_path: Path) -> None:
     assert "--strict is for --decode" in result.output
 
 
-def test_values_that_are_not_decoded_are_counted(tmp_path: Path) -> None:
+def test_values_that_are_not_decoded_are_counted(tmp_path):
     log = a_log(tmp_path / "log", [encoded(1, V1, {"id": 1, "old": ""}), b"plain", None, framed(9, b"x")], V1)
     result = run("spark", "export", log, tmp_path / "text", "t", "--decode")
     assert result.exit_code == 0

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from storage.append import batch_encoder
 from storage.append.active_segment import IndexState
 from storage.append.appender import Appended, Appender
 from storage.append.rolling_rules import RollLimits, SegmentFill, batch_fits, rows_that_fit
-from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, RecordTooLarge
 from storage.format.batches import BatchTable, Column
 from storage.format.block import Record, RecordColumns
@@ -34,7 +31,7 @@ CODECS = ["uncompressed", "gzip", "snappy", "lz4", "zstd"]
 
 
 @pytest.fixture
-def owned(tmp_path: Path) -> Iterator[OwnedDir]:
+def owned(tmp_path):
     """A directory with the topic t."""
     directory = opened(tmp_path)
     directory.create_topic("t", 1)
@@ -42,20 +39,20 @@ def owned(tmp_path: Path) -> Iterator[OwnedDir]:
     assert directory.close().clean
 
 
-def appended(owned: OwnedDir, records: list[Record] | RecordColumns, **config: str) -> Appended:
+def appended(owned, records, **config):
     """Appends under a configuration, names with `_` for `.`."""
     if config:
         owned.alter_config("t", {key.replace("_", "."): value for key, value in config.items()})
     return Appender(owned.log(TP), clock=StandingClock()).append(records)
 
 
-def headers_of(owned: OwnedDir) -> BatchTable:
+def headers_of(owned):
     """The batch headers of the last segment."""
     data = owned.log(TP).snapshot().segments[-1].log.path.read_bytes()
     return table_of(data)
 
 
-def lines(count: int) -> RecordColumns:
+def lines(count):
     """Lines of one buffer, as @append has them: one timestamp for all."""
     return RecordColumns(
         b"".join(b"%0100d\n" % n for n in range(count)),
@@ -65,7 +62,7 @@ def lines(count: int) -> RecordColumns:
     )
 
 
-def test_one_call_is_one_batch(owned: OwnedDir) -> None:
+def test_one_call_is_one_batch(owned):
     assert appended(owned, lines(1000)) == Appended(1000, 0, 999, None)
     assert appended(owned, lines(5)) == Appended(5, 1000, 1004, None)
     table = headers_of(owned)
@@ -77,9 +74,7 @@ def test_one_call_is_one_batch(owned: OwnedDir) -> None:
 @pytest.mark.parametrize(
     ("codec", "version"), [*((codec, "3.0") for codec in CODECS), *((codec, "0.10.0") for codec in CODECS[1:4])]
 )
-def test_no_batch_has_more_records_than_are_read(
-    owned: OwnedDir, codec: str, version: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_batch_has_more_records_than_are_read(owned, codec, version, monkeypatch):
     for module in (batch_encoder, batch_encoder):
         monkeypatch.setattr(module, "MOST_RECORDS", 400)
     monkeypatch.setattr(batch_encoder, "_ALWAYS_READ", 2800)
@@ -89,7 +84,7 @@ def test_no_batch_has_more_records_than_are_read(
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_no_batch_has_more_headers_than_are_read(owned: OwnedDir, codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_batch_has_more_headers_than_are_read(owned, codec, monkeypatch):
     monkeypatch.setattr(batch_encoder, "MOST_HEADERS", 10)
     monkeypatch.setattr(batch_encoder, "_ALWAYS_READ", 20)
     records = [Record(None, b"v", ((b"", None),) * number) for number in (3, 3, 4, 1, 0, 10, 2, 11)]
@@ -100,7 +95,7 @@ def test_no_batch_has_more_headers_than_are_read(owned: OwnedDir, codec: str, mo
     assert headers_of(owned).count.tolist() == [3, 2, 1, 1]
 
 
-def test_plain_lines_are_bounded_too(owned: OwnedDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_lines_are_bounded_too(owned, monkeypatch):
     assert Appender(owned.log(TP), clock=StandingClock()).append_lines(b"", b"\n" * 50) == (50, 50)
     monkeypatch.setattr(batch_encoder, "_ALWAYS_READ", 100)
     owned.alter_config("t", {"flush.messages": "100"})  # another configuration
@@ -108,7 +103,7 @@ def test_plain_lines_are_bounded_too(owned: OwnedDir, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_more_than_a_batch_takes_several(owned: OwnedDir, codec: str) -> None:
+def test_more_than_a_batch_takes_several(owned, codec):
     """Whatever fits max.message.bytes as stored, with incompressible values too."""
     records = [Record(None, os.urandom(100)) for _ in range(300)]
     outcome = appended(owned, records, compression_type=codec, max_message_bytes="5000")
@@ -120,7 +115,7 @@ def test_more_than_a_batch_takes_several(owned: OwnedDir, codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_message_that_is_too_large_ends_it(owned: OwnedDir, codec: str) -> None:
+def test_a_message_that_is_too_large_ends_it(owned, codec):
     records = [Record(None, b"fits"), Record(None, os.urandom(6000)), Record(None, b"never")]
     outcome = appended(owned, records, compression_type=codec, max_message_bytes="5000")
     assert outcome.taken == 1
@@ -129,21 +124,21 @@ def test_a_message_that_is_too_large_ends_it(owned: OwnedDir, codec: str) -> Non
     assert values_of(owned.log(TP).snapshot()) == [b"fits"]
 
 
-def test_the_stored_size_counts(owned: OwnedDir) -> None:
+def test_the_stored_size_counts(owned):
     """A large message that compresses well is taken (UnifiedLog.analyzeAndValidateRecords)."""
     outcome = appended(owned, [Record(None, b"x" * 100_000)], compression_type="zstd", max_message_bytes="5000")
     assert outcome.error is None
     assert int(headers_of(owned).size[0]) < 5000
 
 
-def test_the_limit_is_exact(owned: OwnedDir) -> None:
+def test_the_limit_is_exact(owned):
     assert appended(owned, [Record(None, b"x" * 50)]).error is None
     size = int(headers_of(owned).size[0])
     assert appended(owned, [Record(None, b"x" * 50)], max_message_bytes=str(size)).error is None
     assert isinstance(appended(owned, [Record(None, b"x" * 50)], max_message_bytes=str(size - 1)).error, RecordTooLarge)
 
 
-def test_segment_bytes_limits_too(owned: OwnedDir) -> None:
+def test_segment_bytes_limits_too(owned):
     outcome = appended(owned, lines(100), segment_bytes="1000")
     assert outcome.error is None
     assert len(owned.log(TP).snapshot().segments) > 10
@@ -151,7 +146,7 @@ def test_segment_bytes_limits_too(owned: OwnedDir) -> None:
     assert "segment.bytes = 1000" in str(too_large.error)
 
 
-def test_a_compacted_topic_takes_keys_only(owned: OwnedDir) -> None:
+def test_a_compacted_topic_takes_keys_only(owned):
     records = [Record(b"a", b"1"), Record(b"", b"2"), Record(None, b"3"), Record(b"b", b"4")]
     outcome = appended(owned, records, cleanup_policy="compact")
     assert outcome.taken == 2
@@ -173,7 +168,7 @@ def test_a_compacted_topic_takes_keys_only(owned: OwnedDir) -> None:
         (0, False),
     ],
 )
-def test_timestamps_have_bounds(owned: OwnedDir, timestamp: int, taken: bool) -> None:
+def test_timestamps_have_bounds(owned, timestamp, taken):
     outcome = appended(
         owned,
         [Record(None, b"x"), Record(None, b"y", (), timestamp)],
@@ -187,7 +182,7 @@ def test_timestamps_have_bounds(owned: OwnedDir, timestamp: int, taken: bool) ->
 @pytest.mark.parametrize(("version", "magic"), [("0.9.0", 0), ("0.10.2", 1), ("0.11.0", 2)])
 @pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4"])
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
-def test_old_formats(owned: OwnedDir, version: str, magic: int, codec: str, kind: str) -> None:
+def test_old_formats(owned, version, magic, codec, kind):
     records = [Record(b"k%d" % n, b"value %d" % n, (), 1000 + n) for n in range(40)]
     config = {"message_format_version": version, "compression_type": codec, "message_timestamp_type": kind}
     for _ in range(2):  # offsets within a wrapper begin at 0 only once
@@ -204,7 +199,7 @@ def test_old_formats(owned: OwnedDir, version: str, magic: int, codec: str, kind
         assert [r.timestamp for r in found[:40]] == list(range(1000, 1040))
 
 
-def test_old_formats_have_no_headers(owned: OwnedDir) -> None:
+def test_old_formats_have_no_headers(owned):
     records = [Record(b"k", b"v"), Record(b"k", b"w", ((b"h", b"x"),))]
     outcome = appended(owned, records, message_format_version="0.10.0")
     assert outcome.taken == 1
@@ -212,7 +207,7 @@ def test_old_formats_have_no_headers(owned: OwnedDir) -> None:
 
 
 @pytest.mark.parametrize("codec", ["uncompressed", "gzip"])
-def test_old_formats_have_limits_too(owned: OwnedDir, codec: str) -> None:
+def test_old_formats_have_limits_too(owned, codec):
     records = [Record(None, os.urandom(500)) for _ in range(30)] + [Record(None, os.urandom(3000))]
     config = {"message_format_version": "0.10.0", "compression_type": codec, "max_message_bytes": "2000"}
     outcome = appended(owned, records, **config)
@@ -222,7 +217,7 @@ def test_old_formats_have_limits_too(owned: OwnedDir, codec: str) -> None:
     assert values_of(owned.log(TP).snapshot()) == [record.value for record in records[:30]]
 
 
-def test_a_full_disk_tells_what_was_taken(tmp_path: Path) -> None:
+def test_a_full_disk_tells_what_was_taken(tmp_path):
     path = tmp_path / "dir"
     first = opened(path)
     first.create_topic("t", 1, {"max.message.bytes": "1000"})
@@ -231,7 +226,7 @@ def test_a_full_disk_tells_what_was_taken(tmp_path: Path) -> None:
     owned = opened(path, disk=disk)
     written = 0
 
-    def fail(what: str, _path: Path) -> int | None:
+    def fail(what, _path):
         nonlocal written
         written += what.startswith("write ") and what.endswith(".log")
         return errno.ENOSPC if what.startswith("write ") and written > 2 else None
@@ -274,9 +269,7 @@ EDGES = st.sampled_from([-1, 0, 1, 99, 100, 101, 2**31 - 1, 2**31, 2**31 + 100])
     ),
     now_ms=EDGES,
 )
-def test_a_batch_by_itself_is_judged_as_among_others(
-    size: int, last_offset: int, max_timestamp: int, fill: SegmentFill, limits: RollLimits, now_ms: int
-) -> None:
+def test_a_batch_by_itself_is_judged_as_among_others(size, last_offset, max_timestamp, fill, limits, now_ms):
     table = BatchTable.empty(2)
     table.rows = 1
     for column, value in (
@@ -292,7 +285,7 @@ def test_a_batch_by_itself_is_judged_as_among_others(
 # The index arithmetic against a plain transcription of Kafka's, and against the indexes that brokers wrote.
 
 
-def _table(batches: list[tuple[int, int]]) -> BatchTable:
+def _table(batches):
     """Batches of (size, max timestamp), one offset each."""
     table = BatchTable.empty(len(batches))
     table.rows = len(batches)
@@ -309,7 +302,7 @@ def _table(batches: list[tuple[int, int]]) -> BatchTable:
     return table
 
 
-def _expected(batches: list[tuple[int, int]], interval: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def _expected(batches, interval):
     """LogSegment.append, line by line."""
     offsets, times = [], []
     largest, position, since, last_entry = (-1, 0), 0, 0, -1
@@ -332,7 +325,7 @@ def _expected(batches: list[tuple[int, int]], interval: int) -> tuple[list[tuple
     interval=st.integers(0, 400),
     cut=st.integers(0, 60),
 )
-def test_entries_do_not_depend_on_how_batches_arrive(batches: list[tuple[int, int]], interval: int, cut: int) -> None:
+def test_entries_do_not_depend_on_how_batches_arrive(batches, interval, cut):
     state = IndexState(interval, 0)
     table = _table(batches)
     cut = min(cut, len(batches))
@@ -346,7 +339,7 @@ def test_entries_do_not_depend_on_how_batches_arrive(batches: list[tuple[int, in
     batches=st.lists(st.tuples(st.integers(61, 300), st.integers(-1, 50)), max_size=60),
     interval=st.integers(0, 400),
 )
-def test_batch_by_batch_the_entries_are_the_same(batches: list[tuple[int, int]], interval: int) -> None:
+def test_batch_by_batch_the_entries_are_the_same(batches, interval):
     state = IndexState(interval, 0)
     offsets, times, position = [], [], 0
     for offset, (size, timestamp) in enumerate(batches):
@@ -357,7 +350,7 @@ def test_batch_by_batch_the_entries_are_the_same(batches: list[tuple[int, int]],
     assert (offsets, times) == _expected(batches, interval)
 
 
-def test_reopening_keeps_the_largest_timestamp_and_counts_bytes_anew() -> None:
+def test_reopening_keeps_the_largest_timestamp_and_counts_bytes_anew():
     state = IndexState(0, 100, TimestampOffset(50, 120))
     assert state.final_time_entry() is None
     entries = state.advance(_table([(100, 40), (100, 60)]))
@@ -367,7 +360,7 @@ def test_reopening_keeps_the_largest_timestamp_and_counts_bytes_anew() -> None:
 
 
 @requires_fixtures
-def test_indexes_of_a_broker_come_out_again() -> None:
+def test_indexes_of_a_broker_come_out_again():
     logs = sorted((FIXTURES / "codecs" / "log").glob("c-*/*.log"))
     assert len(logs) >= 10
     for log in logs:
@@ -388,7 +381,7 @@ def test_indexes_of_a_broker_come_out_again() -> None:
 
 
 @pytest.mark.parametrize(("codec", "fastest", "smallest"), [("gzip", 1, 9), ("lz4", 1, 17), ("zstd", -7, 19)])
-def test_a_batch_is_compressed_at_the_topic_s_level(owned: OwnedDir, codec: str, fastest: int, smallest: int) -> None:
+def test_a_batch_is_compressed_at_the_topic_s_level(owned, codec, fastest, smallest):
     dice = random.Random(1)
     words = [dice.randbytes(dice.randint(2, 9)).hex().encode() for _ in range(300)]
     records = [Record(None, b" ".join(dice.choices(words, k=400))) for _ in range(20)]

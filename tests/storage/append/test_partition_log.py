@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from storage.append.appender import Appender
-from storage.append.partition_log import PartitionLog
 from storage.append.swap import CleanedSegment, remove_cleaned
 from storage.config import BrokerConfig, LogConfig
 from storage.directory.owned_dir import Opening, OwnedDir
@@ -21,10 +18,9 @@ from storage.files.names import FileKind, FileState, parse_segment_file, segment
 from storage.format.block import Record
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.log.log_dir import LogDir
-from storage.log.segment import Segment
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.support.crash_points import Sessions, every_crash
+from tests.support.crash_points import every_crash
 from tests.support.faults import FaultyDisk, full_disk
 from tests.support.fixtures import FIXTURES, topics_of
 from tests.support.owned_dirs import (
@@ -47,7 +43,7 @@ from tests.support.replayed_logs import BESIDE, replayed
 TP = TopicPartition("t", 0)
 
 
-def batches_of(directory: Path) -> Iterator[memoryview]:
+def batches_of(directory):
     """The batches of a log, in order."""
     for path in sorted(directory.glob("*.log")):
         data = memoryview(path.read_bytes())
@@ -58,7 +54,7 @@ def batches_of(directory: Path) -> Iterator[memoryview]:
 
 @pytest.mark.parametrize(("fixture", "name"), replayed())
 @pytest.mark.parametrize("at_once", [True, False], ids=["whole files", "batch by batch"])
-def test_equals_what_kafka_wrote(tmp_path: Path, fixture: str, name: str, at_once: bool) -> None:
+def test_equals_what_kafka_wrote(tmp_path, fixture, name, at_once):
     topic, _, partition = name.rpartition("-")
     described = topics_of(fixture)[topic]
     tp = TopicPartition(topic, int(partition))
@@ -80,7 +76,7 @@ def test_equals_what_kafka_wrote(tmp_path: Path, fixture: str, name: str, at_onc
 
 
 @pytest.fixture
-def owned(tmp_path: Path) -> Iterator[OwnedDir]:
+def owned(tmp_path):
     """A directory with the topic t."""
     directory = opened(tmp_path / "dir")
     directory.create_topic("t", 1)
@@ -88,12 +84,12 @@ def owned(tmp_path: Path) -> Iterator[OwnedDir]:
     directory.close()
 
 
-def _batch(base_offset: int, values: list[bytes], *, epoch: int = 0) -> bytes:
+def _batch(base_offset, values, *, epoch=0):
     records = [Record(None, value, (), 1_763_700_000_000) for value in values]
     return encode_batch(records, base_offset=base_offset, fields=BatchFields(leader_epoch=epoch))
 
 
-def test_follower_takes_gaps_and_refuses_what_goes_back(owned: OwnedDir) -> None:
+def test_follower_takes_gaps_and_refuses_what_goes_back(owned):
     log = owned.log(TP)
     log.append_batches(memoryview(_batch(5, [b"a", b"b"]) + _batch(20, [b"c"])))
     assert log.log_end_offset == 21
@@ -104,7 +100,7 @@ def test_follower_takes_gaps_and_refuses_what_goes_back(owned: OwnedDir) -> None
     assert values_of(log.snapshot()) == [b"a", b"b", b"c"]
 
 
-def test_follower_refuses_damage(owned: OwnedDir) -> None:
+def test_follower_refuses_damage(owned):
     log = owned.log(TP)
     data = bytearray(_batch(0, [b"abc"]))
     data[-2] ^= 1
@@ -116,13 +112,13 @@ def test_follower_refuses_damage(owned: OwnedDir) -> None:
     assert log.snapshot().size_bytes == 0
 
 
-def test_batch_above_segment_bytes(owned: OwnedDir) -> None:
+def test_batch_above_segment_bytes(owned):
     owned.alter_config("t", {"segment.bytes": "200"})
     with pytest.raises(RecordTooLarge, match=r"segment.bytes = 200"):
         owned.log(TP).append_batches(memoryview(_batch(0, [b"x" * 200])))
 
 
-def test_a_log_ends_where_its_segment_begins(tmp_path: Path) -> None:
+def test_a_log_ends_where_its_segment_begins(tmp_path):
     """A follower's batch after a gap rolls the log, and is not appended: the disk is full."""
     disk = FaultyDisk(tmp_path)
     owned = opened(tmp_path, disk=disk)
@@ -142,7 +138,7 @@ def test_a_log_ends_where_its_segment_begins(tmp_path: Path) -> None:
     assert owned.close().clean
 
 
-def test_an_epoch_that_a_failed_append_has_left_is_not_in_a_gap(tmp_path: Path) -> None:
+def test_an_epoch_that_a_failed_append_has_left_is_not_in_a_gap(tmp_path):
     """The next append may begin beyond a gap, in another segment, with the epoch of another leader."""
     disk = FaultyDisk(tmp_path)
     owned = opened(tmp_path, disk=disk)
@@ -158,7 +154,7 @@ def test_an_epoch_that_a_failed_append_has_left_is_not_in_a_gap(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("preallocated", [False, True])
-def test_what_was_cut_off_does_not_come_back_in_a_full_segment(tmp_path: Path, preallocated: bool) -> None:
+def test_what_was_cut_off_does_not_come_back_in_a_full_segment(tmp_path, preallocated):
     """An append to a full disk is undone in a segment of which all is flushed, or it was preallocated, and then the log
     is rolled: after a power loss the segment is below the recovery point, where nobody cuts off what is back."""
     for seed in range(20):
@@ -190,7 +186,7 @@ def test_what_was_cut_off_does_not_come_back_in_a_full_segment(tmp_path: Path, p
         close_clean(again)
 
 
-def test_what_was_cut_off_does_not_come_back_in_a_later_leader_epoch(tmp_path: Path) -> None:
+def test_what_was_cut_off_does_not_come_back_in_a_later_leader_epoch(tmp_path):
     """A follower's append to a full disk is undone, and at the same offset a new leader's batch follows."""
     for seed in range(20):
         path = tmp_path / str(seed)
@@ -212,7 +208,7 @@ def test_what_was_cut_off_does_not_come_back_in_a_later_leader_epoch(tmp_path: P
         assert not verify_log_dir(path)
 
 
-def test_what_recovery_cut_off_does_not_come_back_in_a_full_segment(tmp_path: Path) -> None:
+def test_what_recovery_cut_off_does_not_come_back_in_a_full_segment(tmp_path):
     """Recovery cuts a torn batch off behind the recovery point, and the log is rolled at once."""
     for seed in range(20):
         path = tmp_path / str(seed)
@@ -237,9 +233,7 @@ def test_what_recovery_cut_off_does_not_come_back_in_a_full_segment(tmp_path: Pa
 
 @pytest.mark.parametrize("kind", [names.FileKind.OFFSET_INDEX, names.FileKind.TIME_INDEX])
 @pytest.mark.parametrize("removal", ["succeeds", "fails once"])
-def test_a_segment_that_could_not_be_created_does_not_come_back(
-    tmp_path: Path, kind: names.FileKind, removal: str
-) -> None:
+def test_a_segment_that_could_not_be_created_does_not_come_back(tmp_path, kind, removal):
     """The disk is full while a log is rolled, and the log grows on in the old segment: after a crash an empty segment
     in the middle of its messages would be the active one."""
     for seed in range(40):
@@ -255,7 +249,7 @@ def test_a_segment_that_could_not_be_created_does_not_come_back(
         failing = {f"create {names.segment_file(1, kind)}"}
         if removal == "fails once":
             failing.add(f"unlink {names.segment_file(1, names.FileKind.LOG)}")
-        disk.fail = lambda what, _path, failing=failing: errno.ENOSPC if what in failing else None  # type: ignore[misc]
+        disk.fail = lambda what, _path, failing=failing: errno.ENOSPC if what in failing else None
         with pytest.raises(OSError, match="No space"):
             append(log, [b"x" * 300])
         if removal == "fails once":
@@ -276,7 +270,7 @@ def test_a_segment_that_could_not_be_created_does_not_come_back(
         assert not verify_log_dir(path)
 
 
-def test_a_log_that_begins_where_a_segment_could_not_be_created(tmp_path: Path) -> None:
+def test_a_log_that_begins_where_a_segment_could_not_be_created(tmp_path):
     """A log without messages has to roll for an offset that its first segment cannot hold, and begins again there."""
     base = 1 << 32
     disk = FaultyDisk(tmp_path)
@@ -294,7 +288,7 @@ def test_a_log_that_begins_where_a_segment_could_not_be_created(tmp_path: Path) 
     assert read(opened(tmp_path), "t") == [b"c"]
 
 
-def test_no_epoch_is_left_of_a_batch_that_was_not_appended(tmp_path: Path) -> None:
+def test_no_epoch_is_left_of_a_batch_that_was_not_appended(tmp_path):
     disk = FaultyDisk(tmp_path)
     owned = opened(tmp_path, disk=disk)
     owned.create_topic("t", 1)
@@ -308,7 +302,7 @@ def test_no_epoch_is_left_of_a_batch_that_was_not_appended(tmp_path: Path) -> No
     close_clean(owned)
 
 
-def test_an_epoch_begins_below_where_a_batch_that_was_not_appended_would_have_begun_it(tmp_path: Path) -> None:
+def test_an_epoch_begins_below_where_a_batch_that_was_not_appended_would_have_begun_it(tmp_path):
     disk = FaultyDisk(tmp_path)
     owned = opened(tmp_path, disk=disk)
     owned.create_topic("t", 1)
@@ -323,7 +317,7 @@ def test_an_epoch_begins_below_where_a_batch_that_was_not_appended_would_have_be
     close_clean(owned)
 
 
-def test_a_log_without_messages_begins_at_a_later_offset(owned: OwnedDir) -> None:
+def test_a_log_without_messages_begins_at_a_later_offset(owned):
     log = owned.log(TP)
     log.restart_at(50)
     append(log, [b"a"])
@@ -343,7 +337,7 @@ def test_a_log_without_messages_begins_at_a_later_offset(owned: OwnedDir) -> Non
 
 
 @pytest.mark.parametrize("limit", range(12))
-def test_full_disk_leaves_a_valid_log(tmp_path: Path, limit: int) -> None:
+def test_full_disk_leaves_a_valid_log(tmp_path, limit):
     """Whatever write finds the disk full: what had returned is there, nothing else is, and later appends go on."""
     path = tmp_path / "dir"
     first = opened(path)
@@ -353,7 +347,7 @@ def test_full_disk_leaves_a_valid_log(tmp_path: Path, limit: int) -> None:
     owned = opened(path, disk=disk)
     log = owned.log(TP)
     disk.fail = full_disk(limit)
-    kept: list[bytes | None] = []
+    kept = []
     failures = 0
     for n in range(12):
         outcome = Appender(log, clock=StandingClock()).append([Record(None, b"message %d" % n)] * 2)
@@ -375,7 +369,7 @@ def test_full_disk_leaves_a_valid_log(tmp_path: Path, limit: int) -> None:
     assert again.close().clean
 
 
-def test_failing_disk_takes_one_partition_offline(tmp_path: Path) -> None:
+def test_failing_disk_takes_one_partition_offline(tmp_path):
     path = tmp_path / "dir"
     first = opened(path)
     first.create_topic("t", 2)
@@ -407,10 +401,10 @@ def test_failing_disk_takes_one_partition_offline(tmp_path: Path) -> None:
     assert again.close().clean
 
 
-def test_segments_roll_by_the_clock_of_messages(tmp_path: Path) -> None:
+def test_segments_roll_by_the_clock_of_messages(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic("t", 1, {"segment.ms": "1000"})
-    log: PartitionLog = owned.log(TP)
+    log = owned.log(TP)
     clock = StandingClock()
     writer = Appender(log, clock=clock)
     for step in (0, 1000, 1, 1000, 1):
@@ -420,7 +414,7 @@ def test_segments_roll_by_the_clock_of_messages(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def test_reconfiguring_counts_from_the_next_append(owned: OwnedDir) -> None:
+def test_reconfiguring_counts_from_the_next_append(owned):
     log = owned.log(TP)
     append(log, [b"x" * 100])
     config = LogConfig.from_overrides(BrokerConfig().topic_defaults, {"segment.bytes": "200"})
@@ -429,10 +423,10 @@ def test_reconfiguring_counts_from_the_next_append(owned: OwnedDir) -> None:
     assert len(log.snapshot().segments) == 2
 
 
-def test_preallocated_space_is_no_message_and_goes(tmp_path: Path) -> None:
+def test_preallocated_space_is_no_message_and_goes(tmp_path):
     owned = opened(tmp_path / "log")
     owned.create_topic("t", 1, {"preallocate": "true", "segment.bytes": "4096"})
-    values: list[bytes | None] = [b"%0300d" % number for number in range(20)]
+    values = [b"%0300d" % number for number in range(20)]
     for value in values:
         append(owned.log(TP), [value])
     *sealed, active = owned.log(TP).snapshot().segments
@@ -458,7 +452,7 @@ ALL = [b"%d" % n * 20 for n in range(16)]
 SOURCES = slice(1, 4)  # of segments of three messages each
 
 
-def made(path: Path) -> None:
+def made(path):
     """A log of one-message batches, three to a segment, shut down in order."""
     owned = opened(path)
     owned.create_topic("t", 1, {"index.interval.bytes": "0"})
@@ -470,9 +464,9 @@ def made(path: Path) -> None:
     close_clean(owned)
 
 
-def cleaned(log: PartitionLog, sources: tuple[Segment, ...], kept: list[int], owned_disk: object) -> CleanedSegment:
+def cleaned(log, sources, kept, owned_disk):
     """A segment of those batches of `sources` that hold the offsets `kept`."""
-    segment = CleanedSegment(owned_disk, log.path, sources[0].base_offset, interval_bytes=0)  # type: ignore[arg-type]
+    segment = CleanedSegment(owned_disk, log.path, sources[0].base_offset, interval_bytes=0)
     for source in sources:
         data = bytes(source.log.read(0, source.size))
         table = table_of(data)
@@ -485,17 +479,17 @@ def cleaned(log: PartitionLog, sources: tuple[Segment, ...], kept: list[int], ow
     return segment
 
 
-def replaced(log: PartitionLog, kept: list[int], disk: object) -> list[Path]:
+def replaced(log, kept, disk):
     sources = log.snapshot().segments[SOURCES]
     cleaned(log, sources, kept, disk)
     return log.replace_segments(sources)
 
 
-def names_in(path: Path) -> set[str]:
+def names_in(path):
     return {file.name for file in (path / "t-0").iterdir() if parse_segment_file(file.name)}
 
 
-def test_a_segment_takes_the_place_of_its_sources(tmp_path: Path) -> None:
+def test_a_segment_takes_the_place_of_its_sources(tmp_path):
     made(tmp_path / "log")
     owned = opened(tmp_path / "log")
     log = owned.log(TP)
@@ -525,7 +519,7 @@ def test_a_segment_takes_the_place_of_its_sources(tmp_path: Path) -> None:
     }
 
 
-def test_sources_that_are_gone_are_not_replaced(tmp_path: Path) -> None:
+def test_sources_that_are_gone_are_not_replaced(tmp_path):
     made(tmp_path / "log")
     owned = opened(tmp_path / "log")
     log = owned.log(TP)
@@ -543,11 +537,11 @@ def test_sources_that_are_gone_are_not_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [[4, 8, 11], [3], []], ids=["each", "first", "none"])
-def test_stopped_anywhere(tmp_path: Path, kept: list[int]) -> None:
+def test_stopped_anywhere(tmp_path, kept):
     """Old or new. Of sources behind the last message of the new segment, as with Kafka, some may be left."""
     made(tmp_path / "before")
 
-    def work(sessions: Sessions, _: list[str]) -> None:
+    def work(sessions, _):
         owned = sessions.open()
         for path in replaced(owned.log(TP), kept, sessions.disk):
             sessions.disk.unlink(path)
@@ -573,7 +567,7 @@ def test_stopped_anywhere(tmp_path: Path, kept: list[int]) -> None:
 
 
 @pytest.mark.parametrize("kind", [FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX])
-def test_a_segment_of_which_one_file_cannot_be_created_leaves_none(tmp_path: Path, kind: FileKind) -> None:
+def test_a_segment_of_which_one_file_cannot_be_created_leaves_none(tmp_path, kind):
     """Found by the simulation: with few descriptors the files that were created first stayed, after an orderly end
     too."""
     disk = FaultyDisk(tmp_path)
@@ -584,14 +578,14 @@ def test_a_segment_of_which_one_file_cannot_be_created_leaves_none(tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
-def test_segments_roll_at_random_times_within_the_jitter(tmp_path: Path) -> None:
+def test_segments_roll_at_random_times_within_the_jitter(tmp_path):
     """segment.jitter.ms: some time before segment.ms is over, so that not all partitions roll at once."""
     clock = StandingClock()
     owned = OwnedDir.open(tmp_path, Opening(create=True), config=ONE_THREAD, disk=HastyDisk(), clock=clock)
     owned.create_topic("t", 40, {"segment.ms": "1000", "segment.jitter.ms": "500"})
     logs = [owned.log(TopicPartition("t", number)) for number in range(40)]
 
-    def rolled() -> int:
+    def rolled():
         """How many have rolled when each has got one more message."""
         for log in logs:
             assert Appender(log, clock=clock).append([Record(None, b"x")]).error is None

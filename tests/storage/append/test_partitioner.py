@@ -25,7 +25,7 @@ from tests.support.partitions import partition_for_key
     [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536), (b"abc", 479470107)],
 )
 @pytest.mark.parametrize("partitions", [1, 3, 50])
-def test_keys(key: bytes, murmur2: int, partitions: int) -> None:
+def test_keys(key, murmur2, partitions):
     expected = (murmur2 & 0x7FFFFFFF) % partitions
     assert partition_for_key(key, partitions) == expected
     columns = RecordColumns.from_records([Record(key, b"x"), Record(b"other", None), Record(key, None)])
@@ -34,7 +34,7 @@ def test_keys(key: bytes, murmur2: int, partitions: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, 50, None])
-def test_the_order_in_which_a_key_is_looked_for(count: int | None) -> None:
+def test_the_order_in_which_a_key_is_looked_for(count):
     """The producers' partition first, if it is here; a count that is not known is that of the partitions here."""
     here = [0, 1, 2, 7]
     for key in (b"", b"21", b"foobar", b"abc", *(b"%d" % number for number in range(30))):
@@ -43,18 +43,18 @@ def test_the_order_in_which_a_key_is_looked_for(count: int | None) -> None:
         assert in_order_for_key(key, here, count) == ([chosen, *rest] if chosen in here else here)
 
 
-def test_an_empty_key_is_a_key() -> None:
+def test_an_empty_key_is_a_key():
     chosen = {int(Partitioner(7).choose(RecordColumns.from_records([Record(b"", b"x")]))[0]) for _ in range(20)}
     assert chosen == {partition_for_key(b"", 7)}
 
 
-def test_without_keys_one_call_is_one_partition() -> None:
+def test_without_keys_one_call_is_one_partition():
     columns = RecordColumns(b"x" * 100, np.arange(100), np.ones(100, np.int64), np.full(1, -1, np.int64))
     partitioner = Partitioner(5, chance=random.Random(1))
     assert len(set(partitioner.choose(columns).tolist())) == 1
 
 
-def test_sticky_for_a_batch_then_another() -> None:
+def test_sticky_for_a_batch_then_another():
     partitioner = Partitioner(10, chance=random.Random(3))
     columns = RecordColumns.from_records([Record(None, b"x" * 1000)])
     chosen = [int(partitioner.choose(columns)[0]) for _ in range(17 * 200)]
@@ -63,7 +63,7 @@ def test_sticky_for_a_batch_then_another() -> None:
     assert set(Counter(run[0] for run in runs)) == set(range(10))
 
 
-def test_keys_and_none_mixed() -> None:
+def test_keys_and_none_mixed():
     partitioner = Partitioner(4, chance=random.Random(5))
     records = [Record(b"k%d" % n if n % 2 else None, b"v") for n in range(20)]
     chosen = partitioner.choose(RecordColumns.from_records(records)).tolist()
@@ -71,7 +71,7 @@ def test_keys_and_none_mixed() -> None:
     assert len({c for n, c in enumerate(chosen) if n % 2 == 0}) == 1
 
 
-def test_no_partitions() -> None:
+def test_no_partitions():
     with pytest.raises(ValueError, match="at least one"):
         Partitioner(0)
 
@@ -83,7 +83,7 @@ def test_no_partitions() -> None:
 GOLDEN = (Path(__file__).parent / "assignments.txt").read_text().splitlines()
 
 
-def test_equal_to_kafkas() -> None:
+def test_equal_to_kafkas():
     assert len(GOLDEN) == 61
     for line in GOLDEN:
         ids, names, partitions, factor, start, first, expected = line.split("|")
@@ -97,13 +97,13 @@ def test_equal_to_kafkas() -> None:
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> tuple[list[int], int, int, int]:
+def clusters(draw):
     brokers = draw(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=12, unique=True))
     return brokers, draw(st.integers(1, 60)), draw(st.integers(1, len(brokers))), draw(st.integers(0, 50))
 
 
 @given(clusters(), st.randoms(use_true_random=False))
-def test_without_racks(cluster: tuple[list[int], int, int, int], chance: random.Random) -> None:
+def test_without_racks(cluster, chance):
     brokers, partitions, factor, first = cluster
     found = assign_replicas(brokers, partitions, factor, first_partition=first, chance=chance)
     assert list(found) == list(range(first, first + partitions))
@@ -118,7 +118,7 @@ def test_without_racks(cluster: tuple[list[int], int, int, int], chance: random.
 
 
 @given(clusters(), st.data())
-def test_with_racks(cluster: tuple[list[int], int, int, int], data: st.DataObject) -> None:
+def test_with_racks(cluster, data):
     brokers, partitions, factor, first = cluster
     racks = {broker: data.draw(st.sampled_from("abc")) for broker in brokers}
     start = data.draw(st.integers(0, 40))
@@ -133,7 +133,7 @@ def test_with_racks(cluster: tuple[list[int], int, int, int], data: st.DataObjec
 
 
 @given(st.integers(2, 4), st.integers(1, 3), st.integers(1, 4), st.integers(0, 20))
-def test_even_racks_with_a_replica_each(count: int, size: int, rounds: int, start: int) -> None:
+def test_even_racks_with_a_replica_each(count, size, rounds, start):
     """As AdminUtils guarantees: as many replicas as racks, and racks of one size, spread evenly."""
     racks = {broker: f"rack-{broker % count}" for broker in range(count * size)}
     found = assign_replicas(list(racks), rounds * len(racks), count, racks=racks, start=start)
@@ -153,8 +153,6 @@ def test_even_racks_with_a_replica_each(count: int, size: int, rounds: int, star
         ([1], 1, 1, {1: "a", 2: "b"}),
     ],
 )
-def test_what_cannot_be_assigned(
-    brokers: list[int], partitions: int, factor: int, racks: dict[int, str] | None
-) -> None:
+def test_what_cannot_be_assigned(brokers, partitions, factor, racks):
     with pytest.raises(ValueError, match=r"."):
         assign_replicas(brokers, partitions, factor, racks=racks)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import random
 import shutil
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,31 +21,26 @@ from storage.errors import (
     InvalidTopic,
     NotPermitted,
     PartitionOffline,
-    StorageError,
     UnsupportedFormat,
 )
 from storage.files import checkpoints, names, producer_state, transaction_index
 from storage.files import manifest as manifests
 from storage.files.disk import RealDisk
-from storage.files.disk_protocol import Disk
-from storage.files.manifest import Manifest
 from storage.files.names import FileKind
 from storage.format.batches import BatchTable, Column
 from storage.format.block import Record
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
-from storage.log.snapshot import LogSnapshot
-from storage.progress import NoProgress, Progress
+from storage.progress import NoProgress
 from storage.types import Isolation, OffsetRange, TopicPartition
 from storage.verify.manifest_audit import verify_manifest
-from tests.support.broker_rules import StoredBatch, stored_batches
+from tests.support.broker_rules import stored_batches
 from tests.support.builders import (
     ROLL,
     START_MS,
     Batch,
     BuiltPartition,
-    Item,
     Partition,
     abort,
     build_log_dir,
@@ -54,7 +48,7 @@ from tests.support.builders import (
     many,
 )
 from tests.support.commands import output_of
-from tests.support.crash_points import Sessions, every_crash
+from tests.support.crash_points import every_crash
 from tests.support.faults import FaultyDisk
 from tests.support.fixtures import FIXTURES, requires_fixtures, topics_of
 from tests.support.owned_dirs import (
@@ -77,12 +71,12 @@ from tests.support.replayed_logs import BESIDE, replayed
 TP = TopicPartition("t", 0)
 
 
-def everything(log_dir: LogDir) -> list[TopicPartition]:
+def everything(log_dir):
     """All partitions."""
     return [TopicPartition(topic, number) for topic in log_dir.topics() for number in log_dir.partitions(topic)]
 
 
-def mirrored(source: Path, target: OwnedDir) -> Mirror:
+def mirrored(source, target):
     """One pass."""
     mirror = Mirror(LogDir.open_read_only(source), target, everything)
     mirror.run()
@@ -90,7 +84,7 @@ def mirrored(source: Path, target: OwnedDir) -> Mirror:
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> OwnedDir:
+def source(tmp_path):
     """A directory that is written while it is copied."""
     owned = opened(tmp_path / "source")
     owned.create_topic("t", 2, {"segment.bytes": "500", "retention.ms": "1000", "compression.type": "lz4"})
@@ -100,12 +94,12 @@ def source(tmp_path: Path) -> OwnedDir:
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> OwnedDir:
+def target(tmp_path):
     """Where to."""
     return opened(tmp_path / "target")
 
 
-def test_a_copy_goes_on_where_it_stopped(source: OwnedDir, target: OwnedDir) -> None:
+def test_a_copy_goes_on_where_it_stopped(source, target):
     mirror = mirrored(source.path, target)
     assert read(target, "t") == read(source, "t")
     assert mirror.results[TP].first_offset == 0
@@ -124,7 +118,7 @@ def test_a_copy_goes_on_where_it_stopped(source: OwnedDir, target: OwnedDir) -> 
         assert (target.path / "t-0" / name).read_bytes() == (source.path / "t-0" / name).read_bytes()
 
 
-def test_a_new_topic_has_the_sources_config_but_keeps_everything(source: OwnedDir, target: OwnedDir) -> None:
+def test_a_new_topic_has_the_sources_config_but_keeps_everything(source, target):
     mirrored(source.path, target)
     found = target.topic_info("t").overrides
     assert found == {"segment.bytes": "500", "retention.ms": "-1", "compression.type": "lz4"}
@@ -134,8 +128,8 @@ def test_a_new_topic_has_the_sources_config_but_keeps_everything(source: OwnedDi
     target.close()
 
 
-def test_it_begins_at_the_sources_first_segment(tmp_path: Path, target: OwnedDir) -> None:
-    items: list[Item] = [Batch(many(5)), ROLL, Batch(many(5))]
+def test_it_begins_at_the_sources_first_segment(tmp_path, target):
+    items = [Batch(many(5)), ROLL, Batch(many(5))]
     path = tmp_path / "built"
     built = build_log_dir(path, {"t": [Partition(items, start_offset=100, log_start_offset=103)]})["t", 0]
     mirrored(path, target)
@@ -147,7 +141,7 @@ def test_it_begins_at_the_sources_first_segment(tmp_path: Path, target: OwnedDir
     assert checkpoints.read(target.path / names.LOG_START_CHECKPOINT) == {TP: 103}
 
 
-def test_an_empty_copy_moves_to_where_the_source_begins(tmp_path: Path, target: OwnedDir) -> None:
+def test_an_empty_copy_moves_to_where_the_source_begins(tmp_path, target):
     target.create_topic("t", 1)
     build_log_dir(tmp_path / "built", {"t": [Partition([Batch(many(5))], start_offset=100)]})
     mirrored(tmp_path / "built", target)
@@ -155,7 +149,7 @@ def test_an_empty_copy_moves_to_where_the_source_begins(tmp_path: Path, target: 
     target.close()
 
 
-def test_a_source_that_lost_its_beginning_leaves_a_gap(source: OwnedDir, target: OwnedDir, tmp_path: Path) -> None:
+def test_a_source_that_lost_its_beginning_leaves_a_gap(source, target, tmp_path):
     """What the copy has, it keeps."""
     mirrored(source.path, target)
     kept = read(target, "t")
@@ -168,7 +162,7 @@ def test_a_source_that_lost_its_beginning_leaves_a_gap(source: OwnedDir, target:
     target.close()
 
 
-def test_another_log_of_that_name_is_refused(source: OwnedDir, target: OwnedDir) -> None:
+def test_another_log_of_that_name_is_refused(source, target):
     target.create_topic("t", 1)
     append(target.log(TP), [b"value 0"] * 2 + [b"other"])
     result = mirrored(source.path, target).results[TP]
@@ -179,9 +173,7 @@ def test_another_log_of_that_name_is_refused(source: OwnedDir, target: OwnedDir)
     target.close()
 
 
-def test_a_source_that_was_truncated_and_whose_batches_end_elsewhere_is_refused(
-    tmp_path: Path, target: OwnedDir
-) -> None:
+def test_a_source_that_was_truncated_and_whose_batches_end_elsewhere_is_refused(tmp_path, target):
     """The last batch of the copy has no counterpart; which leader wrote its offsets tells."""
     built = build_log_dir(tmp_path / "source", {"t": [[Batch(many(10)), Batch(many(10))]]})
     assert mirrored(built.path, target).results[TP].log_end_offset == 20
@@ -195,7 +187,7 @@ def test_a_source_that_was_truncated_and_whose_batches_end_elsewhere_is_refused(
 
 
 @pytest.mark.parametrize("again", ["made again", "truncated"])
-def test_another_log_under_the_same_name_between_two_passes(tmp_path: Path, target: OwnedDir, again: str) -> None:
+def test_another_log_under_the_same_name_between_two_passes(tmp_path, target, again):
     built = build_log_dir(tmp_path / "source", {"t": [[Batch(many(10)), Batch(many(10))]]})
     mirror = mirrored(built.path, target)
     assert mirror.results[TP].log_end_offset == 20
@@ -221,7 +213,7 @@ def test_another_log_under_the_same_name_between_two_passes(tmp_path: Path, targ
 
 
 @pytest.mark.parametrize(("at", "error"), [(70, CorruptBatch), (16, UnsupportedFormat)], ids=["crc", "magic"])
-def test_damage_stops_one_partition(tmp_path: Path, target: OwnedDir, at: int, error: type[StorageError]) -> None:
+def test_damage_stops_one_partition(tmp_path, target, at, error):
     """Everything before the damage is copied, and the error names the file of the source and the position in it."""
     path = tmp_path / "built"
     one = Partition([Batch(many(5)), Batch(many(5)), Batch(many(5))])
@@ -241,7 +233,7 @@ def test_damage_stops_one_partition(tmp_path: Path, target: OwnedDir, at: int, e
     target.close()
 
 
-def test_into_a_brokers_directory_only_what_it_made(tmp_path: Path, source: OwnedDir) -> None:
+def test_into_a_brokers_directory_only_what_it_made(tmp_path, source):
     path = tmp_path / "broker"
     build_log_dir(path, {"u": [Partition([])]})
     target = opened(path)
@@ -260,9 +252,7 @@ def test_into_a_brokers_directory_only_what_it_made(tmp_path: Path, source: Owne
 
 @requires_fixtures
 @pytest.mark.parametrize(("fixture", "name"), replayed(restarts=False))
-def test_the_files_are_those_of_the_broker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fixture: str, name: str
-) -> None:
+def test_the_files_are_those_of_the_broker(tmp_path, monkeypatch, fixture, name):
     """Under the topic's configuration, byte for byte, wherever windows end and flushes begin."""
     topic, _, partition = name.rpartition("-")
     described = topics_of(fixture)[topic]
@@ -278,7 +268,7 @@ def test_the_files_are_those_of_the_broker(
     assert tree_of(tmp_path / "copy" / name, BESIDE) == tree_of(FIXTURES / fixture / "log" / name, BESIDE)
 
 
-def test_a_flush_that_fails_is_reported(source: OwnedDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_that_fails_is_reported(source, tmp_path, monkeypatch):
     """It happens in another thread while the copy goes on."""
     monkeypatch.setattr("storage.backup.mirror._FLUSH_BYTES", 1)
     source.close()
@@ -296,24 +286,24 @@ def test_a_flush_that_fails_is_reported(source: OwnedDir, tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("change", ["retain", "compact"])
-def test_segments_that_disappear_during_the_copy(tmp_path: Path, change: str) -> None:
+def test_segments_that_disappear_during_the_copy(tmp_path, change):
     """The copy goes on with what the source has then; its manifest is written, and the next run finds no other
     messages."""
     source, dest, manifest = tmp_path / "built", tmp_path / "copy", tmp_path / "m.json"
-    items: list[Item] = [item for _ in range(6) for item in (Batch(many(20, keys=7)), ROLL)]
+    items = [item for _ in range(6) for item in (Batch(many(20, keys=7)), ROLL)]
     properties = b"cleanup.policy=compact\nmin.cleanable.dirty.ratio=0\n" if change == "compact" else b""
     build_log_dir(source, {"t": [items]}, broker=False, extra={"t-0/topic.properties": properties})
 
     class Changing(NoProgress):
         """Changes the source once the first segment has been copied."""
 
-        def advance(self, size_bytes: int) -> None:
+        def advance(self, size_bytes):
             if not changed:
                 changed.append(len(list(source.glob("t-0/*.log"))))
                 more = ["--before", "90"] if change == "retain" else []
                 output_of(change, source, "t/0", *more)
 
-    def back_up(progress: Progress) -> Mirror:
+    def back_up(progress):
         owned = opened(dest)
         recorder = ManifestRecorder(manifests.read(manifest))
         mirror = Mirror(LogDir.open_read_only(source), owned, everything, progress, recorder=recorder)
@@ -323,7 +313,7 @@ def test_segments_that_disappear_during_the_copy(tmp_path: Path, change: str) ->
         manifests.write(RealDisk(), manifest, recorder.manifest(None, 1, dest))
         return mirror
 
-    changed: list[int] = []
+    changed = []
     mirror = back_up(Changing())
     assert len(list(source.glob("t-0/*.log"))) < changed[0]
     assert mirror.results[TP].log_end_offset == 120
@@ -336,7 +326,7 @@ def test_segments_that_disappear_during_the_copy(tmp_path: Path, change: str) ->
     assert {row[2]: row for row in rows(dest)} == latest
 
 
-def rows(path: Path) -> list[tuple[int, int, bytes | None, bytes | None]]:
+def rows(path):
     snapshot = LogDir.open_read_only(path).log(TP).snapshot()
     return [
         (int(block.offset[row]), int(block.timestamp[row]), block.key(row), block.value(row))
@@ -347,18 +337,10 @@ def rows(path: Path) -> list[tuple[int, int, bytes | None, bytes | None]]:
 
 # Manifests while a mirror runs: increments, copies that are ahead, crashes at every step, cuts and other names.
 
-STORY: list[Item] = [Batch(many(5)), Batch(many(5)), ROLL, Batch(many(5)), Batch(many(5))]
+STORY = [Batch(many(5)), Batch(many(5)), ROLL, Batch(many(5)), Batch(many(5))]
 
 
-def backed_up(
-    source: Path,
-    owned: OwnedDir,
-    file: Path,
-    *,
-    disk: Disk | None = None,
-    until_ms: int | None = None,
-    renamed: Mapping[str, str] | None = None,
-) -> ManifestRecorder:
+def backed_up(source, owned, file, *, disk=None, until_ms=None, renamed=None):
     """As `kafkafs mirror --manifest`: copied, closed, listed."""
     recorder = ManifestRecorder(manifests.read(file))
     mirror = Mirror(
@@ -377,17 +359,17 @@ def backed_up(
     return recorder
 
 
-def read_manifest(file: Path) -> Manifest:
+def read_manifest(file):
     manifest = manifests.read(file)
     assert manifest is not None
     return manifest
 
 
-def ranges_of(manifest: Manifest, tp: TopicPartition = TP) -> list[tuple[int, int, int]]:
+def ranges_of(manifest, tp=TP):
     return [(one.first_offset, one.last_offset, one.batches) for one in manifest.partitions[tp].ranges]
 
 
-def test_what_a_copy_has_and_its_manifest_does_not_is_added(tmp_path: Path) -> None:
+def test_what_a_copy_has_and_its_manifest_does_not_is_added(tmp_path):
     source, target, file = tmp_path / "source", tmp_path / "copy", tmp_path / "m.json"
     build_log_dir(source, {"t": [STORY[:2]]})
     backed_up(source, opened(target), file)
@@ -404,7 +386,7 @@ def test_what_a_copy_has_and_its_manifest_does_not_is_added(tmp_path: Path) -> N
     assert verify_manifest(target, read_manifest(file)) == []
 
 
-def test_what_is_added_must_be_in_the_source(tmp_path: Path) -> None:
+def test_what_is_added_must_be_in_the_source(tmp_path):
     """Other bytes before the last batch, which is all that an ordinary mirror compares."""
     source, target = tmp_path / "source", tmp_path / "copy"
     build_log_dir(source, {"t": [[Batch(many(5, 30)), Batch(many(5))]]})
@@ -419,7 +401,7 @@ def test_what_is_added_must_be_in_the_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["by the last manifest", "by none"])
-def test_a_source_that_was_compacted_since(tmp_path: Path, listed: bool) -> None:
+def test_a_source_that_was_compacted_since(tmp_path, listed):
     """The copy's last batch has lost a record there, others are gone: it is still the same log."""
     source = opened(tmp_path / "source")
     source.create_topic("t", 1, {"cleanup.policy": "compact"})
@@ -447,16 +429,16 @@ def test_a_source_that_was_compacted_since(tmp_path: Path, listed: bool) -> None
     assert verify_manifest(target, manifest) == []
 
 
-def _append_keyed(owned: OwnedDir, keys: tuple[bytes, ...]) -> None:
+def _append_keyed(owned, keys):
     outcome = Appender(owned.log(TP), clock=owned.clock).append([Record(key, b"value of " + key) for key in keys])
     assert outcome.error is None
 
 
-def _batches(path: Path) -> list[StoredBatch]:
+def _batches(path):
     return [batch for log in sorted((path / "t-0").glob("*.log")) for batch in stored_batches(log.read_bytes())]
 
 
-def test_a_copy_that_lost_messages_is_not_added_to(tmp_path: Path) -> None:
+def test_a_copy_that_lost_messages_is_not_added_to(tmp_path):
     source, target, file = tmp_path / "source", tmp_path / "copy", tmp_path / "m.json"
     build_log_dir(source, {"t": [STORY]})
     backed_up(source, opened(target), file)
@@ -470,7 +452,7 @@ def test_a_copy_that_lost_messages_is_not_added_to(tmp_path: Path) -> None:
     assert file.read_bytes() == before
 
 
-def test_a_stopped_backup_leaves_nothing_that_looks_complete(tmp_path: Path) -> None:
+def test_a_stopped_backup_leaves_nothing_that_looks_complete(tmp_path):
     """Before every operation of an increment, as a kill and as a power loss; then it is done again."""
     source, before = tmp_path / "source", tmp_path / "before"
     build_log_dir(source, {"t": [[Batch(many(3)), ROLL]]})
@@ -479,7 +461,7 @@ def test_a_stopped_backup_leaves_nothing_that_looks_complete(tmp_path: Path) -> 
     source = tmp_path / "grown"
     build_log_dir(source, {"t": [[Batch(many(3)), ROLL, Batch(many(2)), ROLL, Batch(many(1))]]})
 
-    def work(sessions: Sessions, _: None) -> None:
+    def work(sessions, _):
         backed_up(source, sessions.open(), sessions.path / "m.json", disk=sessions.disk)
 
     complete = 0
@@ -500,7 +482,7 @@ def test_a_stopped_backup_leaves_nothing_that_looks_complete(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_cut_copy_goes_on_to_a_later_cut(tmp_path: Path, seed: int) -> None:
+def test_a_cut_copy_goes_on_to_a_later_cut(tmp_path, seed):
     dice = random.Random(seed)
     source, target, file = tmp_path / "source", tmp_path / "copy", tmp_path / "m.json"
     items = [item for _ in range(20) for item in (Batch(many(dice.randrange(1, 6))), *dice.choice(([], [ROLL])))]
@@ -527,8 +509,8 @@ def test_a_cut_copy_goes_on_to_a_later_cut(tmp_path: Path, seed: int) -> None:
     }
 
 
-def test_a_transaction_that_was_committed_later_is_open(tmp_path: Path) -> None:
-    items: list[Item] = [
+def test_a_transaction_that_was_committed_later_is_open(tmp_path):
+    items = [
         Batch(many(2), producer_id=1, transactional=True), Batch(many(2), producer_id=2, transactional=True), commit(1),
         abort(2), Batch(many(1)),
     ]  # fmt: skip
@@ -544,7 +526,7 @@ def test_a_transaction_that_was_committed_later_is_open(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def test_another_name_in_the_copy(tmp_path: Path) -> None:
+def test_another_name_in_the_copy(tmp_path):
     source = tmp_path / "source"
     build_log_dir(source, {"t": [STORY, Partition([Batch(many(3))])], "u": [[Batch(many(1))]]})
     backed_up(source, opened(tmp_path / "copy"), tmp_path / "m.json", renamed={"t": "restored.t"})
@@ -562,7 +544,7 @@ def test_another_name_in_the_copy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("renamed", [{"t": "u"}, {"t": "x", "u": "x"}, {"t": "__consumer_offsets"}])
-def test_names_that_collide_are_refused(tmp_path: Path, renamed: dict[str, str]) -> None:
+def test_names_that_collide_are_refused(tmp_path, renamed):
     build_log_dir(tmp_path / "source", {"t": [STORY], "u": [[Batch(many(1))]]})
     owned = opened(tmp_path / "copy")
     with pytest.raises(InvalidTopic):
@@ -579,7 +561,7 @@ SMALL = {"segment.bytes": "700", "index.interval.bytes": "100"}
 # Not long after the messages: a broker forgets producers that were silent for a day.
 CLOCK = StandingClock(START_MS + 600_000)
 
-TRANSACTIONS_STORY: Sequence[Item] = (
+TRANSACTIONS_STORY = (
     Batch(many(2), producer_id=1, transactional=True),
     Batch(many(3), producer_id=2, transactional=True),
     Batch(many(1)),
@@ -599,10 +581,10 @@ TRANSACTIONS_STORY: Sequence[Item] = (
 )
 
 
-def random_story(seed: int) -> list[Item]:
+def random_story(seed):
     """Interleaved transactions of three producers, some open at the end."""
     dice = random.Random(seed)
-    story: list[Item] = []
+    story = []
     for _ in range(24):
         producer = dice.randint(1, 3)
         story.append(
@@ -629,16 +611,16 @@ class Source:
     after: list[BuiltPartition]
 
     @property
-    def batches(self) -> int:
+    def batches(self):
         return len(self.whole.batches)
 
-    def data(self, first: int, last: int) -> bytes:
+    def data(self, first, last):
         """The bytes of some batches: there is one segment."""
         start = self.whole.batches[first].position
         end = self.whole.batches[last - 1].position + self.whole.batches[last - 1].size
         return self.whole.log().read_bytes()[start:end]
 
-    def show(self, count: int) -> LogDir:
+    def show(self, count):
         """The first batches are there."""
         directory = self.path / TP.dir_name
         directory.mkdir(parents=True, exist_ok=True)
@@ -646,7 +628,7 @@ class Source:
         return LogDir.open_read_only(self.path)
 
 
-def source_of(tmp_path: Path, story: Sequence[Item]) -> Source:
+def source_of(tmp_path, story):
     after = [
         build_log_dir(tmp_path / f"after-{count}", {"t": [Partition(story[:count])]})["t", 0]
         for count in range(len(story) + 1)
@@ -654,23 +636,23 @@ def source_of(tmp_path: Path, story: Sequence[Item]) -> Source:
     return Source(tmp_path / "source", after[-1], after)
 
 
-def transactions_opened(path: Path, opening: Opening | None = None) -> OwnedDir:
+def transactions_opened(path, opening=None):
     return OwnedDir.open(path, opening or Opening(create=True), config=ONE_THREAD, disk=HastyDisk(), clock=CLOCK)
 
 
-def target_of(path: Path) -> OwnedDir:
+def target_of(path):
     owned = transactions_opened(path)
     owned.create_topic("t", 1, SMALL)
     return owned
 
 
-def mirror(source: LogDir, target: OwnedDir) -> None:
+def mirror(source, target):
     run = Mirror(source, target, lambda _: [TP])
     run.run()
     assert run.results[TP].error is None
 
 
-def aborted_in(path: Path) -> list[tuple[int, int, int]]:
+def aborted_in(path):
     """Producer, first offset and marker of all that the .txnindex files tell."""
     found = []
     for file in sorted((path / TP.dir_name).glob("*.txnindex")):
@@ -681,7 +663,7 @@ def aborted_in(path: Path) -> list[tuple[int, int, int]]:
     return found
 
 
-def check(snapshot: LogSnapshot, expected: BuiltPartition, what: object = "") -> None:
+def check(snapshot, expected, what=""):
     """What consumers of both isolations see, and the last stable offset."""
     assert snapshot.log_end_offset == expected.log_end_offset, what
     assert last_stable_offset(snapshot) == expected.last_stable_offset, what
@@ -689,7 +671,7 @@ def check(snapshot: LogSnapshot, expected: BuiltPartition, what: object = "") ->
     assert built(read_all(snapshot, isolation=Isolation.READ_COMMITTED)) == expected.read_committed, what
 
 
-def newest_producers(path: Path) -> dict[int, object]:
+def newest_producers(path):
     """Producers by id, in the newest .snapshot."""
     newest = max((path / TP.dir_name).glob("*.snapshot"))
     read = producer_state.read(newest)
@@ -697,7 +679,7 @@ def newest_producers(path: Path) -> dict[int, object]:
     return {entry.producer_id: entry for entry in read.entries()}
 
 
-def kill(owned: OwnedDir, tail: bytes = b"") -> None:
+def kill(owned, tail=b""):
     """As the end of the process does it, perhaps in the middle of a write."""
     killed(owned)
     active = max((owned.path / TP.dir_name).glob("*.log"))
@@ -709,7 +691,7 @@ def kill(owned: OwnedDir, tail: bytes = b"") -> None:
     "story", [TRANSACTIONS_STORY, random_story(1), random_story(2)], ids=["story", "random 1", "random 2"]
 )
 @pytest.mark.parametrize("end", ["goes on", "close", "kill", "torn", "rebuilt"])
-def test_a_mirror_that_stops_at_each_batch(tmp_path: Path, story: Sequence[Item], end: str) -> None:
+def test_a_mirror_that_stops_at_each_batch(tmp_path, story, end):
     """However it ends and goes on, the copy knows the same transactions and producers as one made in one go."""
     source = source_of(tmp_path, story)
     at_once = target_of(tmp_path / "at-once")
@@ -748,7 +730,7 @@ def test_a_mirror_that_stops_at_each_batch(tmp_path: Path, story: Sequence[Item]
         assert (owned.path / TP.dir_name / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_mirror_skips_what_the_copy_has(tmp_path: Path) -> None:
+def test_a_mirror_skips_what_the_copy_has(tmp_path):
     """The batch that holds the copy's end comes whole or not at all; those below it do not come again."""
     source = source_of(tmp_path, TRANSACTIONS_STORY)
     owned = target_of(tmp_path / "target")
@@ -759,13 +741,13 @@ def test_a_mirror_skips_what_the_copy_has(tmp_path: Path) -> None:
     assert aborted_in(owned.path) == source.whole.aborted
 
 
-def owned_batches(owned: OwnedDir, source: Source) -> int:
+def owned_batches(owned, source):
     """How many batches a copy holds."""
     end = owned.log(TP).log_end_offset
     return next(count for count, known in enumerate(source.after) if known.log_end_offset == end)
 
 
-def test_a_crash_while_transactions_are_copied(tmp_path: Path) -> None:
+def test_a_crash_while_transactions_are_copied(tmp_path):
     """At every disk operation, killed or without power: what is left is a beginning of the source, and the copy goes
     on from it to the same end."""
     source = source_of(tmp_path, TRANSACTIONS_STORY[:11])
@@ -774,7 +756,7 @@ def test_a_crash_while_transactions_are_copied(tmp_path: Path) -> None:
     whole = source.data(0, source.batches)
     sizes = [batch.size for batch in source.whole.batches]
 
-    def work(sessions: Sessions, _: None) -> None:
+    def work(sessions, _):
         owned = sessions.open()
         log = owned.log(TP)
         position = 0
@@ -801,20 +783,20 @@ def test_a_crash_while_transactions_are_copied(tmp_path: Path) -> None:
     assert stopped.stop_at > 40
 
 
-def _lower_epoch(batch: Batch) -> Batch:
+def _lower_epoch(batch):
     return replace(batch, producer_epoch=1)
 
 
-def _gap(batch: Batch) -> Batch:
+def _gap(batch):
     return replace(batch, base_sequence=100)
 
 
-def _again(batch: Batch) -> Batch:
+def _again(batch):
     return replace(batch, base_sequence=0)
 
 
 @pytest.mark.parametrize("change", [_lower_epoch, _gap, _again])
-def test_sequences_and_epochs_are_recorded_not_judged(tmp_path: Path, change: Callable[[Batch], Batch]) -> None:
+def test_sequences_and_epochs_are_recorded_not_judged(tmp_path, change):
     """A follower takes what its leader has taken."""
     first = Batch(many(3), producer_id=5, producer_epoch=2)
     second = change(Batch(many(2), producer_id=5, producer_epoch=2, base_sequence=3))
@@ -833,7 +815,7 @@ def test_sequences_and_epochs_are_recorded_not_judged(tmp_path: Path, change: Ca
 # When a source's batches count as those of a copy.
 
 
-def table(*rows: dict[Column, int]) -> BatchTable:
+def table(*rows):
     made = BatchTable(np.zeros((len(Column), len(rows)), np.int64), len(rows))
     for index, row in enumerate(rows):
         for column, value in row.items():
@@ -841,7 +823,7 @@ def table(*rows: dict[Column, int]) -> BatchTable:
     return made
 
 
-def batch(last: int, crc: int, count: int = 2, **others: int) -> dict[Column, int]:
+def batch(last, crc, count=2, **others):
     named = {Column[name.upper()]: value for name, value in others.items()}
     return {Column.BASE_OFFSET: last - 1, Column.LAST_OFFSET: last, Column.CRC: crc, Column.COUNT: count,
             Column.MAGIC: 2, **named}  # fmt: skip
@@ -865,12 +847,12 @@ COPY = table(batch(1, 11), batch(3, 22), batch(5, 33))
         ([batch(1, 11), batch(2, 44), batch(3, 22), batch(5, 33)], False, False),
     ],
 )
-def test_sources(source: list[dict[Column, int]], plain: bool, compacted: bool) -> None:
+def test_sources(source, plain, compacted):
     assert same_batches(COPY, table(*source), compacted=False) is plain
     assert same_batches(COPY, table(*source), compacted=True) is compacted
 
 
-def test_old_formats_become_new_ones() -> None:
+def test_old_formats_become_new_ones():
     old = table(batch(1, 11, magic=1))
     new = table(batch(1, 99, 1, producer_id=-1))
     assert same_batches(old, new, compacted=True)
@@ -879,7 +861,7 @@ def test_old_formats_become_new_ones() -> None:
 
 @requires_fixtures
 @pytest.mark.parametrize("fixture", ["v0", "v1", "groups", "compaction-after"])
-def test_every_record_of_the_fixtures(target: OwnedDir, fixture: str) -> None:
+def test_every_record_of_the_fixtures(target, fixture):
     results = mirrored(FIXTURES / fixture / "log", target).results
     looked = LogDir.open_read_only(FIXTURES / fixture / "log")
     assert results
@@ -890,7 +872,7 @@ def test_every_record_of_the_fixtures(target: OwnedDir, fixture: str) -> None:
 
 
 @requires_fixtures
-def test_what_a_broker_knows_of_its_cluster_is_for_the_owner_s_eyes(tmp_path: Path, target: OwnedDir) -> None:
+def test_what_a_broker_knows_of_its_cluster_is_for_the_owner_s_eyes(tmp_path, target):
     """There are credentials in it."""
     mirrored(FIXTURES / "internal/log", target)
     found = target.path / names.BOOTSTRAP_CHECKPOINT

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 
-from storage.backup.record_digests import LogDiff, LogDigest, Stored, diff_records, digest_records, stored_as
+from storage.backup.record_digests import LogDiff, Stored, diff_records, digest_records, stored_as
 from storage.errors import CorruptBatch, OffsetOutOfRange
 from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.log.log_dir import LogDir
-from storage.log.snapshot import LogSnapshot
 from storage.types import MAX_OFFSET, Isolation, TopicPartition
-from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, commit, many
+from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, commit, many
 from tests.support.damaged_bytes import flip
 
 TP = TopicPartition("t", 0)
 
 
-def snapshot_of(path: Path, items: list[Item] | Partition) -> LogSnapshot:
+def snapshot_of(path, items):
     build_log_dir(path, {"t": [items]})
     return LogDir.open_read_only(path).log(TP).snapshot()
 
 
-def digest_of(snapshot: LogSnapshot, by: int | None = None) -> LogDigest:
+def digest_of(snapshot, by=None):
     return digest_records(snapshot, snapshot.log_start_offset, by=by)
 
 
-def in_batches(records: list[Record], dice: random.Random) -> list[Item]:
+def in_batches(records, dice):
     """The records in batches of any sizes, codecs and segments."""
-    items: list[Item] = []
+    items = []
     row = 0
     while row < len(records):
         size = dice.randrange(1, 9)
@@ -41,7 +39,7 @@ def in_batches(records: list[Record], dice: random.Random) -> list[Item]:
     return items
 
 
-def test_batches_codecs_and_segments_do_not_matter(tmp_path: Path) -> None:
+def test_batches_codecs_and_segments_do_not_matter(tmp_path):
     records = [
         record._replace(timestamp=1000 + n) for n, record in enumerate(many(100, 50, keys=7, headers=((b"h", b"x"),)))
     ]
@@ -54,7 +52,7 @@ def test_batches_codecs_and_segments_do_not_matter(tmp_path: Path) -> None:
     assert len({one.digest for one in found[0].ranges}) == 10
 
 
-def test_the_format_version_does_not_matter(tmp_path: Path) -> None:
+def test_the_format_version_does_not_matter(tmp_path):
     records = [record._replace(timestamp=1000 + n) for n, record in enumerate(many(20, 50, keys=3))]
     logs = [
         snapshot_of(tmp_path / f"{magic}-{codec.name}", [Batch(records, codec, magic)])
@@ -68,9 +66,9 @@ def test_the_format_version_does_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("field", ["key", "value", "headers", "timestamp"])
-def test_each_field_counts(tmp_path: Path, field: str) -> None:
+def test_each_field_counts(tmp_path, field):
     records = [record._replace(timestamp=1000 + n) for n, record in enumerate(many(50, 30, keys=3))]
-    changed: dict[str, object] = {
+    changed = {
         "key": b"other", "value": None, "headers": ((b"h", None),), "timestamp": 999
     }  # fmt: skip
     others = [*records[:33], records[33]._replace(**{field: changed[field]}), *records[34:]]
@@ -85,8 +83,8 @@ def test_each_field_counts(tmp_path: Path, field: str) -> None:
     assert getattr(found.first.left, field) != getattr(found.first.right, field) == changed[field]
 
 
-def test_the_offset_counts(tmp_path: Path) -> None:
-    items: list[Item] = [Batch([Record(None, b"a", (), 1)])]
+def test_the_offset_counts(tmp_path):
+    items = [Batch([Record(None, b"a", (), 1)])]
     left = snapshot_of(tmp_path / "a", items)
     right = snapshot_of(tmp_path / "b", Partition(items, start_offset=1))
     assert digest_of(left).whole.digest != digest_of(right).whole.digest
@@ -95,10 +93,10 @@ def test_the_offset_counts(tmp_path: Path) -> None:
     assert (found.first.offset, found.first.right) == (0, None)
 
 
-def test_a_record_that_one_side_lacks(tmp_path: Path) -> None:
+def test_a_record_that_one_side_lacks(tmp_path):
     records = [record._replace(timestamp=1000 + n) for n, record in enumerate(many(50))]
     whole = snapshot_of(tmp_path / "a", [Batch(records)])
-    gap: list[Item] = [Batch(records[:20]), Batch(records[21:40], base_offset=21)]
+    gap = [Batch(records[:20]), Batch(records[21:40], base_offset=21)]
     parts = snapshot_of(tmp_path / "b", gap)
     for left, right in ((whole, parts), (parts, whole)):
         found = diff_records(left, right, by=10)
@@ -110,9 +108,9 @@ def test_a_record_that_one_side_lacks(tmp_path: Path) -> None:
     assert diff_records(whole, whole) == LogDiff()
 
 
-def test_control_records_and_isolation(tmp_path: Path) -> None:
+def test_control_records_and_isolation(tmp_path):
     """Markers take offsets and are not records; aborted and open transactions count only without isolation."""
-    items: list[Item] = [
+    items = [
         Batch(many(2), producer_id=1, transactional=True), abort(1), Batch(many(3), producer_id=2, transactional=True),
         commit(2), Batch(many(4)), Batch(many(2), producer_id=3, transactional=True), Batch(many(2)),
     ]  # fmt: skip
@@ -122,7 +120,7 @@ def test_control_records_and_isolation(tmp_path: Path) -> None:
     assert (committed.records, committed.end_offset) == (7, log.log_end_offset)
 
 
-def test_ranges_begin_at_multiples(tmp_path: Path) -> None:
+def test_ranges_begin_at_multiples(tmp_path):
     log = snapshot_of(tmp_path / "log", Partition([Batch(many(30))], start_offset=95))
     found = digest_records(log, 98, 121, by=10)
     bounds = [(one.start_offset, one.end_offset, one.records) for one in found.ranges]
@@ -133,14 +131,14 @@ def test_ranges_begin_at_multiples(tmp_path: Path) -> None:
         digest_records(log, 94)
 
 
-def test_damage_is_an_error(tmp_path: Path) -> None:
+def test_damage_is_an_error(tmp_path):
     built = build_log_dir(tmp_path / "log", {"t": [[Batch(many(5)), Batch(many(5)), ROLL, Batch(many(5))]]})["t", 0]
     flip(built.log(), -1)
     with pytest.raises(CorruptBatch):
         digest_of(LogDir.open_read_only(tmp_path / "log").log(TP).snapshot())
 
 
-def keyed(*numbers: int) -> list[Record]:
+def keyed(*numbers):
     """Records with the offsets as values and keys from the numbers; a deletion below 0."""
     return [
         Record(b"%d" % abs(number), b"%d" % offset if number >= 0 else None, timestamp=offset)
@@ -148,7 +146,7 @@ def keyed(*numbers: int) -> list[Record]:
     ]
 
 
-def test_what_compaction_removed_is_told_apart(tmp_path: Path) -> None:
+def test_what_compaction_removed_is_told_apart(tmp_path):
     records = keyed(1, 2, -3, 1, 4, 5)
     whole = snapshot_of(tmp_path / "whole", [Batch(records)])
     kept = [Batch([records[1]], base_offset=1), Batch([records[3]], base_offset=3), Batch([records[5]], base_offset=5)]
@@ -159,7 +157,7 @@ def test_what_compaction_removed_is_told_apart(tmp_path: Path) -> None:
     assert diff_records(compacted, whole).differences.superseded == (0, 2)
 
 
-def test_what_differs_is_named(tmp_path: Path) -> None:
+def test_what_differs_is_named(tmp_path):
     records = keyed(1, 2, 3, 4)
     other = [records[0]._replace(timestamp=7), records[1], records[2]._replace(key=b"x", headers=((b"h", None),))]
     found = diff_records(
@@ -168,9 +166,9 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
     assert (found.changed, found.fields, found.only) == (2, ("timestamp", "key", "headers"), (0, 0))
 
 
-def test_how_messages_are_stored(tmp_path: Path) -> None:
+def test_how_messages_are_stored(tmp_path):
     records = many(6, 20)
-    items: list[Item] = [Batch(records[:2], Codec.NONE, 1), ROLL, Batch(records[2:4], Codec.ZSTD), Batch(records[4:])]
+    items = [Batch(records[:2], Codec.NONE, 1), ROLL, Batch(records[2:4], Codec.ZSTD), Batch(records[4:])]
     log = snapshot_of(tmp_path, items)
     assert stored_as(log) == Stored(4, (1, 2), ("uncompressed", "zstd"))
     assert stored_as(log, 3, 4) == Stored(1, (2,), ("zstd",))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import shutil
 import threading
-from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -15,10 +13,8 @@ from storage.compaction.cleaner import Cleaner, Throttle
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import checkpoints, names
-from storage.files.disk_protocol import Disk
-from storage.log.segment import Segment
 from storage.types import TopicPartition
-from storage.upkeep.maintenance import COMPACTION, Maintenance, TaskStatus
+from storage.upkeep.maintenance import COMPACTION, Maintenance
 from tests.support.compacted_logs import SMALL, put, updates
 from tests.support.damaged_bytes import flip
 from tests.support.faults import FaultyDisk
@@ -30,24 +26,24 @@ T, U = TopicPartition("t", 0), TopicPartition("u", 0)
 class _Waiter:
     """Waiting moves the clock."""
 
-    def __init__(self, clock: StandingClock) -> None:
+    def __init__(self, clock):
         self.clock = clock
-        self.waits: list[int] = []
-        self.on_wait: Callable[[], None] = lambda: None
+        self.waits = []
+        self.on_wait = lambda: None
 
-    def wait(self, timeout_ms: int) -> None:
+    def wait(self, timeout_ms):
         self.waits.append(timeout_ms)
         self.clock.time_ms += timeout_ms
         self.on_wait()
 
-    def wake(self) -> None:
+    def wake(self):
         pass
 
 
 class World:
     """Two compacted topics and one that is not."""
 
-    def __init__(self, path: Path, disk: Disk | None = None, **broker: str) -> None:
+    def __init__(self, path, disk=None, **broker):
         self.clock = StandingClock()
         values = {"num.recovery.threads.per.data.dir": "1", "log.initial.task.delay.ms": "1000"}
         config = BrokerConfig.from_values(values | {key.replace("_", "."): value for key, value in broker.items()})
@@ -61,20 +57,20 @@ class World:
         self.waiter = _Waiter(self.clock)
         self.maintenance = Maintenance(self.owned, waiter=self.waiter, free_bytes=lambda: 10**15)
 
-    def fill(self, tp: TopicPartition, rounds: int, *, size: int = 1000) -> None:
+    def fill(self, tp, rounds, *, size=1000):
         """So many updates of one key, then a new segment."""
         for n in range(rounds):
             put(self.owned.log(tp), updates([(b"k", b"%d" % n * size)]))
         self.owned.log(tp).roll()
 
-    def status(self) -> TaskStatus:
+    def status(self):
         return next(task for task in self.maintenance.status().tasks if task.name == COMPACTION)
 
-    def offset(self, tp: TopicPartition) -> int | None:
+    def offset(self, tp):
         return checkpoints.read(self.owned.path / names.CLEANER_CHECKPOINT).get(tp)
 
 
-def test_the_dirtiest_first_then_the_next_then_a_pause(tmp_path: Path) -> None:
+def test_the_dirtiest_first_then_the_next_then_a_pause(tmp_path):
     world = World(tmp_path / "log")
     world.fill(T, 10)
     world.fill(U, 10)
@@ -113,16 +109,16 @@ def test_the_dirtiest_first_then_the_next_then_a_pause(tmp_path: Path) -> None:
     close_clean(world.owned)
 
 
-def test_not_faster_than_it_may_be_and_others_do_not_wait(tmp_path: Path) -> None:
+def test_not_faster_than_it_may_be_and_others_do_not_wait(tmp_path):
     world = World(tmp_path / "log", log_cleaner_io_max_bytes_per_second="10000")
     for _ in range(5):
         world.fill(T, 15)
     size = world.owned.log(T).snapshot().size_bytes
     world.clock.time_ms += 1000
     began_ms = world.clock.time_ms
-    flushed: list[int] = []
+    flushed = []
 
-    def on_wait() -> None:
+    def on_wait():
         if len(world.waiter.waits) == 3:  # in the middle of the pass
             append(world.owned.log(TopicPartition("kept", 0)), [b"y"])
         log = world.owned.log(TopicPartition("kept", 0))
@@ -141,14 +137,14 @@ def test_not_faster_than_it_may_be_and_others_do_not_wait(tmp_path: Path) -> Non
     close_clean(world.owned)
 
 
-def test_stopping_ends_a_pass(tmp_path: Path) -> None:
+def test_stopping_ends_a_pass(tmp_path):
     world = World(tmp_path / "log", log_cleaner_io_max_bytes_per_second="10000")
     for _ in range(5):
         world.fill(T, 15)
     before = world.owned.log(T).snapshot()
     world.clock.time_ms += 1000
 
-    def on_wait() -> None:
+    def on_wait():
         if len(world.waiter.waits) == 5:
             world.maintenance._stopping = True
 
@@ -161,7 +157,7 @@ def test_stopping_ends_a_pass(tmp_path: Path) -> None:
     close_clean(world.owned)
 
 
-def test_damage_stops_compaction_of_that_partition_alone(tmp_path: Path) -> None:
+def test_damage_stops_compaction_of_that_partition_alone(tmp_path):
     world = World(tmp_path / "log")
     world.fill(T, 10)
     world.fill(U, 10)
@@ -179,21 +175,19 @@ def test_damage_stops_compaction_of_that_partition_alone(tmp_path: Path) -> None
     close_clean(world.owned)
 
 
-def _run(world: World) -> None:
+def _run(world):
     for _ in range(4):
         world.clock.time_ms += 15_000
         world.maintenance.run_due()
 
 
-def test_a_bug_with_one_partition_costs_the_others_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bug_with_one_partition_costs_the_others_nothing(tmp_path, monkeypatch, caplog):
     world = World(tmp_path / "log")
     world.fill(T, 40)
     world.fill(U, 10)
     swap = PartitionLog.replace_segments
 
-    def broken(log: PartitionLog, sources: Sequence[Segment]) -> list[Path]:
+    def broken(log, sources):
         if log.tp == T:
             raise ZeroDivisionError
         return swap(log, sources)
@@ -212,7 +206,7 @@ def test_a_bug_with_one_partition_costs_the_others_nothing(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_a_disk_that_fails_once_at_any_operation(tmp_path: Path, code: int) -> None:
+def test_a_disk_that_fails_once_at_any_operation(tmp_path, code):
     """The next round compacts, unless the log's own files are in doubt: then the partition is offline, and whoever
     opens the directory next does."""
     offline = number = 0
@@ -251,7 +245,7 @@ def test_a_disk_that_fails_once_at_any_operation(tmp_path: Path, code: int) -> N
     assert 0 < offline < number / 2
 
 
-def test_it_can_be_turned_off(tmp_path: Path) -> None:
+def test_it_can_be_turned_off(tmp_path):
     world = World(tmp_path / "log", log_cleaner_enable="false")
     world.fill(T, 10)
     world.clock.time_ms += 100_000
@@ -262,7 +256,7 @@ def test_it_can_be_turned_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rate", ["0", "-1"])
-def test_a_cleaner_that_may_read_nothing_compacts_nothing(tmp_path: Path, rate: str) -> None:
+def test_a_cleaner_that_may_read_nothing_compacts_nothing(tmp_path, rate):
     world = World(tmp_path / "log", log_cleaner_io_max_bytes_per_second=rate)
     world.fill(T, 10)
     for _ in range(3):
@@ -278,7 +272,7 @@ def test_a_cleaner_that_may_read_nothing_compacts_nothing(tmp_path: Path, rate: 
 
 
 @pytest.mark.parametrize("rate", [5e-324, 1e-300, 1e-9, 1.7976931348623157e308, float("inf")])
-def test_every_rate_can_be_waited_for(rate: float) -> None:
+def test_every_rate_can_be_waited_for(rate):
     clock = StandingClock(NOW_MS)
     throttle = Throttle(rate, clock)
     for size in (0, 1 << 20, 1 << 31):
@@ -287,14 +281,14 @@ def test_every_rate_can_be_waited_for(rate: float) -> None:
         clock.time_ms += wait_ms
 
 
-def test_a_small_map_takes_pass_after_pass(tmp_path: Path) -> None:
+def test_a_small_map_takes_pass_after_pass(tmp_path):
     world = World(tmp_path / "log", log_cleaner_dedupe_buffer_size="240")
     log = world.owned.log(T)
     for n in range(100):
         put(log, updates([(b"k%d" % n, b"x" * 100)]))
         if n % 10 == 9:
             log.roll()
-    ends: list[int | None] = []
+    ends = []
     for _ in range(20):
         world.clock.time_ms += 1000
         world.maintenance.run_due()
@@ -307,7 +301,7 @@ def test_a_small_map_takes_pass_after_pass(tmp_path: Path) -> None:
     close_clean(world.owned)
 
 
-def test_who_is_looked_at(tmp_path: Path) -> None:
+def test_who_is_looked_at(tmp_path):
     world = World(tmp_path / "log")
     cleaner = Cleaner(world.owned, lambda _: None, lambda _tp, _files: None)
     assert cleaner.clean_dirtiest() is None
@@ -320,7 +314,7 @@ def test_who_is_looked_at(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rate", [1000.0, 50_000.0])
-def test_the_throttle(rate: float) -> None:
+def test_the_throttle(rate):
     clock = StandingClock(NOW_MS)
     throttle = Throttle(rate, clock)
     total = 0

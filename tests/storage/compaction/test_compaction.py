@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from storage.append.partition_log import PartitionLog
 from storage.compaction.cleaner import compact_partition, dirty_range_of
-from storage.compaction.compaction import CompactionResult, DirtyRange, dirty_range, group_by_size
+from storage.compaction.compaction import DirtyRange, dirty_range, group_by_size
 from storage.config import BrokerConfig, LogConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptIndex, SegmentGone
@@ -28,7 +26,7 @@ from storage.verify.findings import FaultKind, Severity
 from storage.verify.verify import verify_log_dir
 from tests.support.compacted_logs import TP, compact, contents, latest, opened, put, updates
 from tests.support.control_batches import marker_batch
-from tests.support.crash_points import Sessions, every_crash
+from tests.support.crash_points import every_crash
 from tests.support.fixtures import FIXTURES, copy_log_dir, log_dir_of, read_golden, requires_fixtures, topics_of
 from tests.support.owned_dirs import NOW_MS, HastyDisk, StandingClock, close_clean
 from tests.support.readers import read_all
@@ -39,7 +37,7 @@ from tests.support.uncompiled import plain_kernels
 HORIZON_MS = 86_400_000
 
 
-def headers(log: PartitionLog) -> BatchTable:
+def headers(log):
     """All batches of the sealed segments."""
     parts = []
     for segment in log.snapshot().segments[:-1]:
@@ -50,7 +48,7 @@ def headers(log: PartitionLog) -> BatchTable:
     return BatchTable.concat(parts)
 
 
-def any_batches(log: PartitionLog, dice: random.Random, count: int) -> None:
+def any_batches(log, dice, count):
     """Batches of every format and codec, with few keys, deletes and now and then no key."""
     for _ in range(count):
         magic = dice.choice((0, 1, 2, 2, 2, 2))
@@ -70,7 +68,7 @@ def any_batches(log: PartitionLog, dice: random.Random, count: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_latest_of_each_key_stays_whatever_the_batches(tmp_path: Path, seed: int) -> None:
+def test_the_latest_of_each_key_stays_whatever_the_batches(tmp_path, seed):
     dice = random.Random(seed)
     owned = opened(tmp_path / "log")
     log = owned.log(TP)
@@ -91,7 +89,7 @@ def test_the_latest_of_each_key_stays_whatever_the_batches(tmp_path: Path, seed:
     close_clean(owned)
 
 
-def test_deletes_go_once_their_horizon_has_passed(tmp_path: Path) -> None:
+def test_deletes_go_once_their_horizon_has_passed(tmp_path):
     clock = StandingClock()
     owned = opened(tmp_path / "log", clock=clock)
     log = owned.log(TP)
@@ -115,7 +113,7 @@ def test_deletes_go_once_their_horizon_has_passed(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def test_old_formats_deletes_go_by_the_files_times(tmp_path: Path) -> None:
+def test_old_formats_deletes_go_by_the_files_times(tmp_path):
     owned = opened(tmp_path / "log", delete_retention_ms="1000")
     log = owned.log(TP)
     put(log, updates([(b"a", None)]), magic=1)
@@ -133,7 +131,7 @@ def test_old_formats_deletes_go_by_the_files_times(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def test_the_last_batch_of_the_round_and_of_each_producer_stays_empty(tmp_path: Path) -> None:
+def test_the_last_batch_of_the_round_and_of_each_producer_stays_empty(tmp_path):
     owned = opened(tmp_path / "log")
     log = owned.log(TP)
     for producer, sequence in ((7, 0), (8, 0), (7, 1)):
@@ -151,14 +149,14 @@ def test_the_last_batch_of_the_round_and_of_each_producer_stays_empty(tmp_path: 
     assert table.last_offset.tolist() == [1, 2, 4]
     assert contents(owned) == [(2, b"k", b"7"), (5, b"k", b"active")]
     # A day later both are forgotten.
-    owned.clock.time_ms += 86_400_000  # type: ignore[attr-defined]
+    owned.clock.time_ms += 86_400_000
     log.roll()
     compact(owned)
     assert headers(log).producer_id.tolist() == [-1]
     close_clean(owned)
 
 
-def transact(log: PartitionLog, producer: int, pairs: list[tuple[bytes, bytes]], end: ControlType | None) -> None:
+def transact(log, producer, pairs, end):
     fields = BatchFields(producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True)
     for pair in pairs:
         put(log, updates([pair]), fields=fields)
@@ -170,7 +168,7 @@ def transact(log: PartitionLog, producer: int, pairs: list[tuple[bytes, bytes]],
         log.append_batches(memoryview(marker))
 
 
-def test_transactions(tmp_path: Path) -> None:
+def test_transactions(tmp_path):
     clock = StandingClock()
     owned = opened(tmp_path / "log", clock=clock)
     log = owned.log(TP)
@@ -212,9 +210,9 @@ def test_transactions(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def any_transactions(log: PartitionLog, dice: random.Random) -> None:
+def any_transactions(log, dice):
     """Transactions of a few producers, committed, aborted and interleaved, with records of no transaction between."""
-    open_producers: set[int] = set()
+    open_producers = set()
     for _ in range(40):
         producer = dice.randrange(1, 5)
         pairs = [(b"k%d" % dice.randrange(12), b"%d" % producer) for _ in range(dice.choice((1, 1, 3)))]
@@ -229,7 +227,7 @@ def any_transactions(log: PartitionLog, dice: random.Random) -> None:
 
 @pytest.mark.parametrize("most_keys", [1000, 8])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_latest_committed_message_of_each_key_stays(tmp_path: Path, seed: int, most_keys: int) -> None:
+def test_the_latest_committed_message_of_each_key_stays(tmp_path, seed, most_keys):
     """Also when the map is full within a batch or a transaction, and several passes follow each other."""
     owned = opened(
         tmp_path / "log",
@@ -251,7 +249,7 @@ def test_the_latest_committed_message_of_each_key_stays(tmp_path: Path, seed: in
     close_clean(owned)
 
 
-def test_what_a_compaction_on_spark_left_is_noted_and_removed(tmp_path: Path) -> None:
+def test_what_a_compaction_on_spark_left_is_noted_and_removed(tmp_path):
     """An earlier release built segments under names of their own; a killed task left them."""
     owned = opened(tmp_path / "log")
     put(owned.log(TP), updates([(b"a", b"1")]))
@@ -269,7 +267,7 @@ def test_what_a_compaction_on_spark_left_is_noted_and_removed(tmp_path: Path) ->
     close_clean(again)
 
 
-def test_a_lost_txnindex_does_not_make_aborted_messages_committed(tmp_path: Path) -> None:
+def test_a_lost_txnindex_does_not_make_aborted_messages_committed(tmp_path):
     owned = opened(tmp_path / "log")
     log = owned.log(TP)
     transact(log, 2, [(b"a", b"aborted")], ControlType.ABORT)
@@ -283,7 +281,7 @@ def test_a_lost_txnindex_does_not_make_aborted_messages_committed(tmp_path: Path
     close_clean(owned)
 
 
-def test_an_aborted_transaction_before_the_first_dirty_offset_of_its_segment(tmp_path: Path) -> None:
+def test_an_aborted_transaction_before_the_first_dirty_offset_of_its_segment(tmp_path):
     """A full map ends a pass anywhere; the next one passes batches from an index entry before that."""
     small = {"log.cleaner.dedupe.buffer.size": str(24 * 8), "log.cleaner.threads": "1"}
     owned = opened(tmp_path / "log", config=small, segment_bytes="100000", index_interval_bytes="4096")
@@ -303,12 +301,12 @@ def test_an_aborted_transaction_before_the_first_dirty_offset_of_its_segment(tmp
 # From where to where
 
 
-def _config(**values: str) -> LogConfig:
+def _config(**values):
     overrides = {name.replace("_", "."): value for name, value in values.items()}
     return LogConfig.from_overrides(BrokerConfig().topic_defaults, overrides)
 
 
-def test_the_dirty_range(tmp_path: Path) -> None:
+def test_the_dirty_range(tmp_path):
     owned = opened(tmp_path / "log", segment_bytes="100000")
     log = owned.log(TP)
     for n in range(4):
@@ -338,7 +336,7 @@ def test_the_dirty_range(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def test_groups(tmp_path: Path) -> None:
+def test_groups(tmp_path):
     owned = opened(tmp_path / "log", segment_bytes="100000")
     log = owned.log(TP)
     for n in (1, 2, 3, 4):
@@ -347,7 +345,7 @@ def test_groups(tmp_path: Path) -> None:
     segments = log.snapshot().segments[:-1]
     sizes = [segment.size for segment in segments]
 
-    def grouped(limit: int, end: int = 4) -> list[list[int]]:
+    def grouped(limit, end=4):
         groups = group_by_size(segments, _config(internal_segment_bytes=str(limit)), end)
         return [[segment.base_offset for segment in group] for group in groups]
 
@@ -359,14 +357,14 @@ def test_groups(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def test_segments_that_retention_removes_meanwhile(tmp_path: Path) -> None:
+def test_segments_that_retention_removes_meanwhile(tmp_path):
     owned = opened(tmp_path / "log")
     log = owned.log(TP)
     any_batches(log, random.Random(1), 60)
     before = contents(owned)
-    removed: list[Path] = []
+    removed = []
 
-    def pace(_: int) -> None:
+    def pace(_):
         if not removed:
             removed.extend(log.remove_segments(log.snapshot().segments[:2]))
 
@@ -382,7 +380,7 @@ def test_segments_that_retention_removes_meanwhile(tmp_path: Path) -> None:
 # Crashes
 
 
-def test_stopped_anywhere(tmp_path: Path) -> None:
+def test_stopped_anywhere(tmp_path):
     """No last value of a key is lost; the next pass gives what an undisturbed one does."""
     path = tmp_path / "before"
     owned = opened(path, segment_bytes="1500")
@@ -397,7 +395,7 @@ def test_stopped_anywhere(tmp_path: Path) -> None:
     end = owned.log(TP).log_end_offset
     close_clean(owned)
 
-    def work(sessions: Sessions, _: list[str]) -> None:
+    def work(sessions, _):
         own = sessions.open()
         result = compact_partition(own, TP)
         assert result.segments_before > result.segments_after > 1
@@ -420,7 +418,7 @@ def test_stopped_anywhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
-def test_a_tombstone_gets_its_horizon_in_the_first_pass_whatever_its_format(tmp_path: Path, magic: int) -> None:
+def test_a_tombstone_gets_its_horizon_in_the_first_pass_whatever_its_format(tmp_path, magic):
     """MemoryRecords.filterTo: the batch of format v2 that an old one becomes has it too."""
     owned = opened(tmp_path)
     log = owned.log(TP)
@@ -448,26 +446,26 @@ _THEN_MS = 1_795_254_398_300
 _ENCODED = (Column.POSITION, Column.SIZE, Column.CRC)
 
 
-def table_of(path: Path) -> BatchTable:
+def table_of(path):
     data = path.read_bytes()
     table = BatchTable.empty(4096)
     assert scan(data, 0, table).next_start == len(data)
     return table
 
 
-def horizons(directory: Path) -> set[int]:
+def horizons(directory):
     tables = [table_of(path) for path in sorted(directory.glob("*.log"))]
     return {int(t) for table in tables for t in table.base_timestamp[table.has_delete_horizon]}
 
 
-def cleaned_at(name: str) -> int:
+def cleaned_at(name):
     """When the broker's cleaner ran on a partition: its new horizons less delete.retention.ms."""
     new = horizons(log_dir_of("compaction-after") / name) - horizons(log_dir_of("compaction-before") / name)
     retention_ms = int(topics_of("compaction-before")[name[:-2]]["config"].get("delete.retention.ms", 86_400_000))
     return new.pop() - retention_ms if new else _THEN_MS
 
 
-def prepared(tmp_path: Path, name: str) -> Path:
+def prepared(tmp_path, name):
     """A copy of one partition's log directory, with its topic's configuration."""
     path = copy_log_dir(log_dir_of("compaction-before"), tmp_path / "log")
     topic = name[:-2]
@@ -481,7 +479,7 @@ def prepared(tmp_path: Path, name: str) -> Path:
     return path
 
 
-def compacted(path: Path, name: str, now_ms: int) -> CompactionResult:
+def compacted(path, name, now_ms):
     tp = TopicPartition(name[:-2], int(name[-1]))
     owned = OwnedDir.open(path, Opening(only=[tp]), disk=HastyDisk(), clock=StandingClock(now_ms))
     result = compact_partition(owned, tp)
@@ -491,20 +489,20 @@ def compacted(path: Path, name: str, now_ms: int) -> CompactionResult:
     return result
 
 
-def segment_files(directory: Path) -> dict[str, bytes]:
+def segment_files(directory):
     return {path.name: path.read_bytes() for path in directory.iterdir() if parse_segment_file(path.name)}
 
 
 @requires_fixtures
 @pytest.mark.parametrize("name", PARTITIONS)
-def test_the_same_as_kafkas_cleaner(tmp_path: Path, name: str) -> None:
+def test_the_same_as_kafkas_cleaner(tmp_path, name):
     path, after = prepared(tmp_path, name), log_dir_of("compaction-after") / name
     result = compacted(path, name, cleaned_at(name))
     assert result.is_complete
     ours, theirs = segment_files(path / name), segment_files(after)
     assert set(ours) == set(theirs)
     for file in sorted(ours):
-        kind = parse_segment_file(file).kind  # type: ignore[union-attr]
+        kind = parse_segment_file(file).kind
         if kind is FileKind.PRODUCER_SNAPSHOT:
             continue  # who is forgotten when depends on when the broker was last started
         if kind is not FileKind.LOG or name not in ("cmp-codecs-0", "cmp-empty-0"):
@@ -527,7 +525,7 @@ def test_the_same_as_kafkas_cleaner(tmp_path: Path, name: str) -> None:
 
 
 @requires_fixtures
-def test_a_second_pass_finds_nothing_dirty(tmp_path: Path) -> None:
+def test_a_second_pass_finds_nothing_dirty(tmp_path):
     path = prepared(tmp_path, "cmp-plain-0")
     now_ms = cleaned_at("cmp-plain-0")
     compacted(path, "cmp-plain-0", now_ms)
@@ -540,11 +538,11 @@ def test_a_second_pass_finds_nothing_dirty(tmp_path: Path) -> None:
 
 
 @requires_fixtures
-def test_the_fixtures_have_all_of_these() -> None:
+def test_the_fixtures_have_all_of_these():
     assert {p.name for p in log_dir_of("compaction-after").iterdir() if p.is_dir()} == set(PARTITIONS)
 
 
-def test_the_same_with_plain_kernels(tmp_path: Path) -> None:
+def test_the_same_with_plain_kernels(tmp_path):
     """Byte for byte."""
     files = []
     for number in range(2):

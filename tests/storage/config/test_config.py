@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,14 +26,13 @@ BROKER = BrokerConfig()
 
 
 @cache
-def kafka() -> dict[str, Any]:
+def kafka():
     """Names, types, defaults and verdicts of Kafka 4.3.0 (tests/storage/files/data/README.md)."""
     with gzip.open(Path(__file__).parent.parent / "files" / "data" / "kafka-4.3.0-config.json.gz", "rt") as text:
-        found: dict[str, Any] = json.load(text)
-    return found
+        return json.load(text)
 
 
-def topic(**overrides: str) -> LogConfig:
+def topic(**overrides):
     given = {key.replace("_", "."): text for key, text in overrides.items()}
     return LogConfig.from_overrides(BROKER.topic_defaults, given)
 
@@ -43,7 +40,7 @@ def topic(**overrides: str) -> LogConfig:
 OURS = {"retention.free.bytes", "message.format.version"}
 
 
-def test_topic_keys_and_defaults_are_kafkas() -> None:
+def test_topic_keys_and_defaults_are_kafkas():
     definitions = kafka()["definitions"]["topic"]
     assert TOPIC_KEYS.keys() - definitions.keys() == OURS
     for name in TOPIC_KEYS.keys() - OURS:
@@ -51,7 +48,7 @@ def test_topic_keys_and_defaults_are_kafkas() -> None:
     assert all(map(is_topic_key, definitions))
 
 
-def test_broker_keys_and_defaults_are_kafkas() -> None:
+def test_broker_keys_and_defaults_are_kafkas():
     definitions = kafka()["definitions"]["broker"]
     assert BROKER_KEYS.keys() <= definitions.keys()
     not_ours = {"log.dirs", "log.dir"}
@@ -64,7 +61,7 @@ def test_broker_keys_and_defaults_are_kafkas() -> None:
     assert BrokerConfig.from_values(dict.fromkeys(others, "x")).problems == (), "none of them counts as mistyped"
 
 
-def test_keys_name_their_fields() -> None:
+def test_keys_name_their_fields():
     for keys, config in ((TOPIC_KEYS, LogConfig()), (BROKER_KEYS, BROKER)):
         for name, key in keys.items():
             assert key.name == name
@@ -72,7 +69,7 @@ def test_keys_name_their_fields() -> None:
             assert getattr(config, key.field) == key.default
 
 
-def test_verdicts_are_kafkas() -> None:
+def test_verdicts_are_kafkas():
     checked = 0
     for case in kafka()["values"]:
         name, text = case["key"], case["text"]
@@ -95,13 +92,13 @@ def test_verdicts_are_kafkas() -> None:
     assert checked > 600
 
 
-def test_max_segment_ms() -> None:
+def test_max_segment_ms():
     assert topic(segment_ms="100", max_compaction_lag_ms="7").max_segment_ms == 100
     assert topic(segment_ms="100", max_compaction_lag_ms="7", cleanup_policy="compact").max_segment_ms == 7
     assert topic(segment_ms="5", max_compaction_lag_ms="7", cleanup_policy="compact").max_segment_ms == 5
 
 
-def test_internal_segment_bytes_wins() -> None:
+def test_internal_segment_bytes_wins():
     both = {"internal.segment.bytes": "2000", "segment.bytes": "1048576"}
     assert LogConfig.from_overrides(BROKER.topic_defaults, both).segment_bytes == 2000
     reverse = dict(reversed(both.items()))
@@ -122,17 +119,17 @@ def test_internal_segment_bytes_wins() -> None:
         ("4.3", 2),
     ],
 )
-def test_message_format_version(version: str, magic: int) -> None:
+def test_message_format_version(version, magic):
     assert topic(message_format_version=version).message_magic == magic
 
 
 @pytest.mark.parametrize("version", ["", "2", "two", "0.x", "1.2.3.4.5", ".1"])
-def test_bad_message_format_version(version: str) -> None:
+def test_bad_message_format_version(version):
     with pytest.raises(InvalidConfig, match=r"a Kafka version such as 0\.10\.2"):
         topic(message_format_version=version)
 
 
-def test_keys_without_use_here_are_kept() -> None:
+def test_keys_without_use_here_are_kept():
     overrides = {"min.insync.replicas": "2", "remote.storage.enable": "true"}
     config, problems = read_overrides(BROKER.topic_defaults, overrides)
     assert problems == ()
@@ -153,7 +150,7 @@ def test_keys_without_use_here_are_kept() -> None:
         ("xyzzy", "`kafkafs topics describe` lists all keys"),
     ],
 )
-def test_unknown_topic_keys(name: str, advice: str) -> None:
+def test_unknown_topic_keys(name, advice):
     with pytest.raises(InvalidConfig) as refused:
         LogConfig.from_overrides(BROKER.topic_defaults, {"segment.ms": "5", name: "1"})
     assert refused.value.what == f"unknown topic configuration {name!r}"
@@ -163,7 +160,7 @@ def test_unknown_topic_keys(name: str, advice: str) -> None:
     assert len(problems) == 1
 
 
-def test_bad_values_say_what_is_expected() -> None:
+def test_bad_values_say_what_is_expected():
     with pytest.raises(InvalidConfig) as refused:
         topic(segment_bytes="13")
     assert str(refused.value) == ("invalid value for segment.bytes; expected a 32-bit integer at least 14, found '13'")
@@ -172,7 +169,7 @@ def test_bad_values_say_what_is_expected() -> None:
     assert "a comma-separated list of compact, delete, found 'shrink'" in str(refused.value)
 
 
-def test_compaction_lags_must_not_conflict() -> None:
+def test_compaction_lags_must_not_conflict():
     assert topic(min_compaction_lag_ms="5", max_compaction_lag_ms="5").min_compaction_lag_ms == 5
     with pytest.raises(InvalidConfig, match="greater than max"):
         topic(min_compaction_lag_ms="6", max_compaction_lag_ms="5")
@@ -211,7 +208,7 @@ Given = dict[str, str]
         ({"log.retention.free.bytes": "9"}, lambda c: c.retention_free_bytes, 9),
     ],
 )
-def test_broker_level_forms_and_precedence(given: Given, read: Callable[[LogConfig], object], expected: object) -> None:
+def test_broker_level_forms_and_precedence(given, read, expected):
     broker = BrokerConfig.from_values(given)
     assert read(broker.topic_defaults) == expected
     assert broker.problems == ()
@@ -237,17 +234,17 @@ def test_broker_level_forms_and_precedence(given: Given, read: Callable[[LogConf
         ("log.cleaner.enable", "maybe"),
     ],
 )
-def test_bad_broker_values(name: str, text: str) -> None:
+def test_bad_broker_values(name, text):
     with pytest.raises(InvalidConfig, match=f"invalid value for {name}"):
         BrokerConfig.from_values({name: text})
 
 
-def test_bad_value_of_a_form_that_loses_is_still_bad() -> None:
+def test_bad_value_of_a_form_that_loses_is_still_bad():
     with pytest.raises(InvalidConfig, match=r"log\.retention\.hours"):
         BrokerConfig.from_values({"log.retention.ms": "5", "log.retention.hours": "x"})
 
 
-def test_topic_over_broker() -> None:
+def test_topic_over_broker():
     broker = BrokerConfig.from_values({"log.segment.bytes": "1000", "log.retention.hours": "1"})
     config = LogConfig.from_overrides(broker.topic_defaults, {"retention.ms": "5"})
     assert (config.segment_bytes, config.retention_ms) == (1000, 5)
@@ -256,7 +253,7 @@ def test_topic_over_broker() -> None:
     assert config.origin("segment.ms") is Origin.DEFAULT
 
 
-def test_bad_topic_value_leaves_the_brokers() -> None:
+def test_bad_topic_value_leaves_the_brokers():
     broker = BrokerConfig.from_values({"log.segment.bytes": "1000"})
     config, problems = read_overrides(broker.topic_defaults, {"segment.bytes": "none", "segment.ms": "5"})
     assert (config.segment_bytes, config.segment_ms) == (1000, 5)
@@ -275,7 +272,7 @@ def test_bad_topic_value_leaves_the_brokers() -> None:
         ("log.cleaner.thread", "Did you mean 'log.cleaner.threads'?"),
     ],
 )
-def test_mistyped_broker_keys_are_reported(name: str, advice: str) -> None:
+def test_mistyped_broker_keys_are_reported(name, advice):
     broker = BrokerConfig.from_values({name: "1", "num.partitions": "4"})
     assert broker.num_partitions == 4
     assert [problem.what for problem in broker.problems] == [f"unknown broker configuration {name!r}"]
@@ -283,7 +280,7 @@ def test_mistyped_broker_keys_are_reported(name: str, advice: str) -> None:
     assert broker.unused == ()
 
 
-def test_keys_that_are_not_used_are_named_in_one_line(tmp_path: Path) -> None:
+def test_keys_that_are_not_used_are_named_in_one_line(tmp_path):
     """Also those of Kafka's that resemble used ones: offsets.retention.minutes is no mistyped log.retention.minutes."""
     unused = [
         "zookeeper.connect",
@@ -315,7 +312,7 @@ offsets.topic.replication.factor=1
 """
 
 
-def test_from_file(tmp_path: Path) -> None:
+def test_from_file(tmp_path):
     path = tmp_path / "server.properties"
     path.write_text(SERVER_PROPERTIES)
     broker = BrokerConfig.from_file(path)
@@ -327,7 +324,7 @@ def test_from_file(tmp_path: Path) -> None:
     assert broker.warnings(tmp_path) == [unused, f"log.dirs names /data/a, /data/b; only {tmp_path} is used"]
 
 
-def test_log_dirs_that_name_ours_alone(tmp_path: Path) -> None:
+def test_log_dirs_that_name_ours_alone(tmp_path):
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
     assert BrokerConfig.from_values({"log.dirs": str(link)}).warnings(tmp_path) == []
@@ -340,7 +337,7 @@ def test_log_dirs_that_name_ours_alone(tmp_path: Path) -> None:
     ]
 
 
-def test_errors_name_the_file(tmp_path: Path) -> None:
+def test_errors_name_the_file(tmp_path):
     path = tmp_path / "server.properties"
     path.write_text("num.partitions=none\n")
     with pytest.raises(InvalidConfig) as refused:
@@ -354,7 +351,7 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
         BrokerConfig.from_file(tmp_path / "none")
 
 
-def test_dynamic_values_win() -> None:
+def test_dynamic_values_win():
     broker = BrokerConfig.from_values({"log.retention.hours": "1", "num.partitions": "3"})
     changed = broker.with_values({"log.retention.ms": "5"})
     assert changed.topic_defaults.retention_ms == 5
@@ -368,7 +365,7 @@ texts = st.sampled_from(
 
 
 @given(st.dictionaries(st.sampled_from(sorted(TOPIC_KEYS)), texts, max_size=8))
-def test_texts_round_trip(overrides: Given) -> None:
+def test_texts_round_trip(overrides):
     config, _ = read_overrides(BROKER.topic_defaults, overrides)
     again, problems = read_overrides(BROKER.topic_defaults, config.texts())
     lags_conflict = config.min_compaction_lag_ms > config.max_compaction_lag_ms

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import pytest
 
@@ -20,23 +19,22 @@ from storage.files.names import CONSUMER_OFFSETS_TOPIC
 from storage.format.block import Record
 from storage.format.hashing import group_partition
 from storage.log.log_dir import LogDir
-from storage.log.topic_info import TopicInfo
 from storage.types import MAX_OFFSET, TopicPartition
 from tests.storage.coordinators.test_group_offsets import committed, plain
 from tests.support.builders import Batch, build_log_dir
-from tests.support.crash_points import Sessions, every_crash
+from tests.support.crash_points import every_crash
 from tests.support.fixtures import FIXTURES, copy_log_dir, requires_fixtures
 from tests.support.owned_dirs import NOW_MS, close_clean, opened
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def committer_of(owned: OwnedDir, partitions: int | None = None) -> tuple[GroupCommitter, GroupOffsets]:
+def committer_of(owned, partitions=None):
     offsets = GroupOffsets(owned.log_dir)
     return GroupCommitter(owned, offsets, partitions=partitions), offsets
 
 
-def test_the_topic_has_as_many_partitions_as_the_broker_is_configured_to_make(tmp_path: Path) -> None:
+def test_the_topic_has_as_many_partitions_as_the_broker_is_configured_to_make(tmp_path):
     config = BrokerConfig.from_values({"offsets.topic.num.partitions": "3"})
     owned = opened(tmp_path, config=config)
     committer, offsets = committer_of(owned)
@@ -54,7 +52,7 @@ def test_the_topic_has_as_many_partitions_as_the_broker_is_configured_to_make(tm
     close_clean(owned)
 
 
-def test_the_first_commit_makes_the_topic_as_kafka_does(tmp_path: Path) -> None:
+def test_the_first_commit_makes_the_topic_as_kafka_does(tmp_path):
     owned = opened(tmp_path)
     committer, offsets = committer_of(owned)
     assert offsets.groups() == {}
@@ -84,13 +82,13 @@ def test_the_first_commit_makes_the_topic_as_kafka_does(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def coordinator_key(version: int, group: str, *more: str) -> bytes:
+def coordinator_key(version, group, *more):
     """A key that a coordinator writes for a group of a newer protocol: all its fields are texts."""
     texts = (text.encode() for text in (group, *more))
     return struct.pack(">h", version) + b"".join(struct.pack(">h", len(text)) + text for text in texts)
 
 
-def test_what_does_not_exist_gets_no_offset(tmp_path: Path) -> None:
+def test_what_does_not_exist_gets_no_offset(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic("t", 2)
     committer, _ = committer_of(owned, 1)
@@ -106,7 +104,7 @@ def test_what_does_not_exist_gets_no_offset(tmp_path: Path) -> None:
 
 
 @requires_fixtures
-def test_a_partition_elsewhere_in_the_cluster_may_get_an_offset(tmp_path: Path) -> None:
+def test_a_partition_elsewhere_in_the_cluster_may_get_an_offset(tmp_path):
     """Without the cluster's metadata, what a group has committed tells of partitions that are not here."""
     copy_log_dir(FIXTURES / "groups" / "log", tmp_path / "log")
     log_dir = LogDir.open_read_only(tmp_path / "log")
@@ -122,12 +120,12 @@ def test_a_partition_elsewhere_in_the_cluster_may_get_an_offset(tmp_path: Path) 
     owned.close()
 
 
-def with_records(owned: OwnedDir, *keys: bytes, value: bytes | None = b"\0\0\1") -> None:
+def with_records(owned, *keys, value=b"\0\0\1"):
     log = owned.appendable(TopicPartition(CONSUMER_OFFSETS_TOPIC, 0), as_group_coordinator=True)
     assert Appender(log, clock=owned.clock).append([Record(key, value) for key in keys]).error is None
 
 
-def test_a_share_group_is_known_and_takes_no_offset(tmp_path: Path) -> None:
+def test_a_share_group_is_known_and_takes_no_offset(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic("t", 2)
     committer, offsets = committer_of(owned, 1)
@@ -144,7 +142,7 @@ def test_a_share_group_is_known_and_takes_no_offset(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def test_a_streams_group_takes_no_offset(tmp_path: Path) -> None:
+def test_a_streams_group_takes_no_offset(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic("t", 2)
     committer, offsets = committer_of(owned, 1)
@@ -159,7 +157,7 @@ def test_a_streams_group_takes_no_offset(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def test_what_cannot_be_committed(tmp_path: Path) -> None:
+def test_what_cannot_be_committed(tmp_path):
     owned = opened(tmp_path)
     committer, offsets = committer_of(owned, 1)
     for offset in (-1, MAX_OFFSET + 1):
@@ -172,7 +170,7 @@ def test_what_cannot_be_committed(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def test_the_first_commit_crashes(tmp_path: Path) -> None:
+def test_the_first_commit_crashes(tmp_path):
     """Whatever is left: the commit is there whole or not at all, and the next one finds all partitions made."""
 
     @dataclass
@@ -183,7 +181,7 @@ def test_the_first_commit_crashes(tmp_path: Path) -> None:
     close_clean(opened(before))
     groups = [f"g{n}" for n in range(3)]
 
-    def work(sessions: Sessions, notes: Notes) -> None:
+    def work(sessions, notes):
         owned = sessions.open()
         committer, _ = committer_of(owned, 3)
         for group in groups:
@@ -209,7 +207,7 @@ def test_the_first_commit_crashes(tmp_path: Path) -> None:
     assert stopped.stop_at > 40
 
 
-def test_a_copy_with_fewer_partitions_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_copy_with_fewer_partitions_stays_as_it_is(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic(CONSUMER_OFFSETS_TOPIC, 2, {"cleanup.policy": "compact"})
     first, offsets = committer_of(owned, 2)
@@ -220,7 +218,7 @@ def test_a_copy_with_fewer_partitions_stays_as_it_is(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def test_a_brokers_directory_that_does_not_tell_how_many_partitions(tmp_path: Path) -> None:
+def test_a_brokers_directory_that_does_not_tell_how_many_partitions(tmp_path):
     """Groups that are there have shown where they are; others could be anywhere."""
     build_log_dir(tmp_path, {CONSUMER_OFFSETS_TOPIC: [[], [Batch([committed("g", 1)])]]})
     owned = opened(tmp_path, Opening())
@@ -236,13 +234,13 @@ def test_a_brokers_directory_that_does_not_tell_how_many_partitions(tmp_path: Pa
     close_clean(owned)
 
 
-def test_replicated_offsets_are_refused_unless_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicated_offsets_are_refused_unless_forced(tmp_path, monkeypatch):
     owned = opened(tmp_path)
     committer, offsets = committer_of(owned, 1)
     committer.commit("g", {T0: 1})
     check = guest_rules.check_append
 
-    def replicated(info: TopicInfo, *, force: bool = False, as_group_coordinator: bool = False) -> None:
+    def replicated(info, *, force=False, as_group_coordinator=False):
         check(replace(info, replicas=3), force=force, as_group_coordinator=as_group_coordinator)
 
     monkeypatch.setattr(guest_rules, "check_append", replicated)
@@ -254,7 +252,7 @@ def test_replicated_offsets_are_refused_unless_forced(tmp_path: Path, monkeypatc
     close_clean(owned)
 
 
-def test_the_groups_partition_is_elsewhere(tmp_path: Path) -> None:
+def test_the_groups_partition_is_elsewhere(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic(CONSUMER_OFFSETS_TOPIC, 3)
     close_clean(owned)
@@ -271,13 +269,13 @@ def test_the_groups_partition_is_elsewhere(tmp_path: Path) -> None:
     assert owned.close().clean
 
 
-def test_compaction_keeps_what_is_committed(tmp_path: Path) -> None:
+def test_compaction_keeps_what_is_committed(tmp_path):
     """Seen by the owner, and by somebody who only looks, and has looked before: the segments he read go."""
     owned = opened(tmp_path)
     committer, offsets = committer_of(owned, 1)
     looked = LogDir.open_read_only(tmp_path)
     watching = GroupOffsets(looked)
-    expected: dict[str, dict[str, dict[int, int]]] = {}
+    expected = {}
     for turn in range(6):
         for number in range(10):
             committer.commit(f"g{number}", {T0: 10 * turn + number, T1: turn})

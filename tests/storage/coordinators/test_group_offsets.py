@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +12,6 @@ from hypothesis import strategies as st
 from storage.coordinators.group_commits import GroupCommitter
 from storage.coordinators.groups import (
     CommittedOffset,
-    ConsumerGroup,
     GroupOffsets,
     GroupReplay,
     OffsetKey,
@@ -24,15 +19,14 @@ from storage.coordinators.groups import (
     encode_offset_key,
     state_of,
 )
-from storage.errors import PartitionOffline, StorageError, UnknownTopicOrPartition
+from storage.errors import PartitionOffline, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC, FileKind, segment_file
 from storage.format import messages
 from storage.format.block import Record
 from storage.format.record_batch import encode_batch
 from storage.log.log_dir import LogDir
-from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
-from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, commit
+from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, commit
 from tests.support.commands import output_of
 from tests.support.damaged_bytes import flip
 from tests.support.fixtures import FIXTURES, requires_fixtures
@@ -45,19 +39,19 @@ from tests.support.reference_views import content, tree_of
 OFFSETS_TP = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
 
 
-def committed(group: str, offset: int | None, partition: int = 0, topic: str = "t") -> Record:
+def committed(group, offset, partition=0, topic="t"):
     """A commit; None takes it away."""
     value = None if offset is None else encode_commit(CommittedOffset(offset, commit_timestamp=5))
     return Record(encode_offset_key(OffsetKey(group, topic, partition)), value)
 
 
-def built(path: Path, *items: Item, **kwargs: int) -> LogDir:
+def built(path, *items, **kwargs):
     """A directory of kafkafs's own whose `__consumer_offsets` has one partition."""
     build_log_dir(path, {CONSUMER_OFFSETS_TOPIC: [Partition(items, **kwargs)]}, broker=False)
     return LogDir.open_read_only(path)
 
 
-def plain(groups: dict[str, ConsumerGroup]) -> dict[str, dict[str, dict[int, int]]]:
+def plain(groups):
     """ConsumerGroup → topic → partition → offset."""
     return {
         name: {topic: {number: one.offset for number, one in of.items()} for topic, of in group.offsets.items()}
@@ -65,12 +59,12 @@ def plain(groups: dict[str, ConsumerGroup]) -> dict[str, dict[str, dict[int, int
     }
 
 
-def offsets_in(log_dir: LogDir) -> dict[str, dict[str, dict[int, int]]]:
+def offsets_in(log_dir):
     return plain(GroupOffsets(log_dir).groups())
 
 
 @requires_fixtures
-def test_the_fixtures_groups() -> None:
+def test_the_fixtures_groups():
     expected = json.loads((FIXTURES / "groups" / "golden" / "expected-group-offsets.json").read_text())
     offsets = GroupOffsets(LogDir.open_read_only(FIXTURES / "groups" / "log"))
     found = {
@@ -104,7 +98,7 @@ def test_the_fixtures_groups() -> None:
     assert offsets.place("new") is None
 
 
-def test_the_latest_commit_counts_and_tombstones_take_away(tmp_path: Path) -> None:
+def test_the_latest_commit_counts_and_tombstones_take_away(tmp_path):
     log_dir = built(
         tmp_path,
         Batch([committed("a", 1), committed("a", 2, 1), committed("b", 9)]),
@@ -113,7 +107,7 @@ def test_the_latest_commit_counts_and_tombstones_take_away(tmp_path: Path) -> No
     assert offsets_in(log_dir) == {"a": {"t": {0: 3, 1: 2}, "u": {0: 4}}}
 
 
-def test_groups_without_commits_are_groups_while_they_have_metadata(tmp_path: Path) -> None:
+def test_groups_without_commits_are_groups_while_they_have_metadata(tmp_path):
     metadata = b"\0\3" + b"\0\0" + b"\0\0\0\1" + b"\xff\xff" * 2 + bytes(8) + b"\0\0\0\0"
     joined = Record(b"\0\2\0\1a", metadata)
     log_dir = built(tmp_path / "1", Batch([joined, committed("a", 1)]), Batch([committed("a", None)]))
@@ -124,8 +118,8 @@ def test_groups_without_commits_are_groups_while_they_have_metadata(tmp_path: Pa
     assert offsets_in(log_dir) == {}
 
 
-def test_offsets_of_transactions_count_when_they_commit(tmp_path: Path) -> None:
-    def sent(group: str, offset: int | None, producer: int) -> Batch:
+def test_offsets_of_transactions_count_when_they_commit(tmp_path):
+    def sent(group, offset, producer):
         return Batch([committed(group, offset)], producer_id=producer, transactional=True)
 
     log_dir = built(
@@ -151,7 +145,7 @@ def test_offsets_of_transactions_count_when_they_commit(tmp_path: Path) -> None:
     assert offsets.problems() == []
 
 
-def test_what_does_not_parse_is_passed_over_and_told(tmp_path: Path) -> None:
+def test_what_does_not_parse_is_passed_over_and_told(tmp_path):
     key = encode_offset_key(OffsetKey("a", "t", 0))
     log_dir = built(
         tmp_path,
@@ -178,7 +172,7 @@ def test_what_does_not_parse_is_passed_over_and_told(tmp_path: Path) -> None:
     assert CONSUMER_OFFSETS_TOPIC in problems
 
 
-def test_a_damaged_batch_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_a_damaged_batch_is_told_and_the_rest_is_read(tmp_path):
     log_dir = built(tmp_path, Batch([committed("a", 1)]), Batch([committed("a", 2)]), ROLL, Batch([committed("b", 3)]))
     path = tmp_path / OFFSETS_TP.dir_name / segment_file(0, FileKind.LOG)
     flip(path, -3)
@@ -192,9 +186,7 @@ maybe_bytes = st.none() | st.binary(max_size=40)
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(maybe_bytes, maybe_bytes), max_size=8), st.randoms())
-def test_any_records_are_read(
-    tmp_path_factory: pytest.TempPathFactory, records: list[tuple[bytes | None, bytes | None]], dice: random.Random
-) -> None:
+def test_any_records_are_read(tmp_path_factory, records, dice):
     head = [b"\0\0", b"\0\1", b"\0\2", b"\0\3", b""]
     made = [
         Record(None if key is None else dice.choice(head) + key, None if value is None else dice.choice(head) + value)
@@ -210,7 +202,7 @@ def test_any_records_are_read(
 class LiveOffsets:
     """A partition of `__consumer_offsets` that a test writes as a broker would, while it is read."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path / OFFSETS_TP.dir_name
         self.path.mkdir(parents=True)
         self.next_offset = 0
@@ -218,29 +210,29 @@ class LiveOffsets:
         self.log.touch()
 
     @property
-    def log(self) -> Path:
+    def log(self):
         return self.path / segment_file(self.base, FileKind.LOG)
 
-    def append(self, *records: Record) -> None:
+    def append(self, *records):
         with self.log.open("ab") as file:
             file.write(encode_batch(records, base_offset=self.next_offset))
         self.next_offset += len(records)
 
-    def roll(self) -> None:
+    def roll(self):
         self.base = self.next_offset
         self.log.touch()
 
 
-def test_following_reads_what_is_new_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_reads_what_is_new_and_no_more(tmp_path, monkeypatch):
     live = LiveOffsets(tmp_path)
     offsets = GroupOffsets(LogDir.open_read_only(tmp_path))
     assert offsets.groups() == {}
-    starts: list[int] = []
+    starts = []
     read = GroupReplay.read
 
-    def counting(self: GroupReplay, snapshot: object) -> object:
+    def counting(self, snapshot):
         starts.append(self.next_offset)
-        return read(self, snapshot)  # type: ignore[arg-type]
+        return read(self, snapshot)
 
     monkeypatch.setattr(GroupReplay, "read", counting)
     live.append(committed("a", 1), committed("b", 1))
@@ -258,7 +250,7 @@ def test_following_reads_what_is_new_and_no_more(tmp_path: Path, monkeypatch: py
     assert starts == [0, 2, 3]
 
 
-def test_following_a_compacted_log(tmp_path: Path) -> None:
+def test_following_a_compacted_log(tmp_path):
     """A tombstone that came and went between two looks is noticed, for the segments that were read have gone."""
     live = LiveOffsets(tmp_path)
     offsets = GroupOffsets(LogDir.open_read_only(tmp_path))
@@ -276,7 +268,7 @@ def test_following_a_compacted_log(tmp_path: Path) -> None:
     assert plain(offsets.groups()) == {"b": {"t": {0: 1}}}
 
 
-def test_following_a_truncated_and_a_remade_log(tmp_path: Path) -> None:
+def test_following_a_truncated_and_a_remade_log(tmp_path):
     live = LiveOffsets(tmp_path)
     offsets = GroupOffsets(LogDir.open_read_only(tmp_path))
     live.append(committed("a", 1))
@@ -294,7 +286,7 @@ def test_following_a_truncated_and_a_remade_log(tmp_path: Path) -> None:
     assert plain(offsets.groups()) == {"d": {"t": {0: 4}}}
 
 
-def test_a_partition_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_partition_that_cannot_be_read(tmp_path):
     """Its groups fail when they are asked for; the others are there."""
     owned = opened(tmp_path)
     offsets = GroupOffsets(owned.log_dir)
@@ -305,11 +297,11 @@ def test_a_partition_that_cannot_be_read(tmp_path: Path) -> None:
     assert owned.close().clean
     broken = LogDir.open_read_only(tmp_path)
 
-    def fail(tp: TopicPartition) -> object:
+    def fail(tp):
         raise PartitionOffline(f"{tp} is offline")
 
     good = broken.log
-    broken.log = lambda tp: fail(tp) if tp.partition == places["a"] else good(tp)  # type: ignore[method-assign]
+    broken.log = lambda tp: fail(tp) if tp.partition == places["a"] else good(tp)
     offsets = GroupOffsets(broken)
     with pytest.raises(PartitionOffline):
         offsets.group("a")
@@ -319,7 +311,7 @@ def test_a_partition_that_cannot_be_read(tmp_path: Path) -> None:
     assert len(offsets.problems()) == 1
 
 
-def test_where_a_group_lives_must_be_here(tmp_path: Path) -> None:
+def test_where_a_group_lives_must_be_here(tmp_path):
     """Of several partitions not all need be here: of a broker's, say."""
     owned = opened(tmp_path)
     owned.create_topic(CONSUMER_OFFSETS_TOPIC, 50)
@@ -339,7 +331,7 @@ def test_where_a_group_lives_must_be_here(tmp_path: Path) -> None:
 # What groups may take, which a few KB of compressed records decide otherwise.
 
 
-def test_more_groups_than_memory_is_allowed_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_groups_than_memory_is_allowed_for(tmp_path, monkeypatch):
     build_log_dir(
         tmp_path,
         {CONSUMER_OFFSETS_TOPIC: [Partition([Batch([committed("a", 1)])]),
@@ -351,7 +343,7 @@ def test_more_groups_than_memory_is_allowed_for(tmp_path: Path, monkeypatch: pyt
     reads = 0
     read = GroupReplay.read
 
-    def counted(self: GroupReplay, snapshot: LogSnapshot) -> Iterator[StorageError]:
+    def counted(self, snapshot):
         nonlocal reads
         reads += 1
         return read(self, snapshot)
@@ -369,7 +361,7 @@ def test_more_groups_than_memory_is_allowed_for(tmp_path: Path, monkeypatch: pyt
     assert len(offsets.groups()) == 5002
 
 
-def test_commits_that_replace_others_take_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_that_replace_others_take_no_memory(tmp_path, monkeypatch):
     log_dir = built(tmp_path, *(Batch([committed("a", n, n % 3) for n in range(1000)]) for _ in range(12)))
     monkeypatch.setattr(messages, "MOST_HELD", messages.held_by_all() + (16 << 20))
     assert offsets_in(log_dir) == {"a": {"t": {0: 999, 1: 997, 2: 998}}}
@@ -380,13 +372,13 @@ def test_commits_that_replace_others_take_no_memory(tmp_path: Path, monkeypatch:
 LOGS = FIXTURES / "internal" / "log"
 
 
-def states(path: Path) -> dict[str, dict[str, Any]]:
+def states(path):
     log_dir = LogDir.open_read_only(path)
     return {name: state_of(group, log_dir.topics_by_id) for name, group in GroupOffsets(log_dir).groups().items()}
 
 
 @requires_fixtures
-def test_groups_of_every_type() -> None:
+def test_groups_of_every_type():
     found = states(LOGS)
     types = {name: (state["type"], state["state"], len(state["members"])) for name, state in found.items()}
     assert types == {
@@ -414,9 +406,9 @@ def test_groups_of_every_type() -> None:
 
 
 @requires_fixtures
-def test_the_last_records_of_a_group_are_what_is_shown() -> None:
+def test_the_last_records_of_a_group_are_what_is_shown():
     """By the golden lines: the last value of each key of the group's members."""
-    last: dict[str, Any] = {}
+    last = {}
     for number in (0, 1):
         for line in golden("internal", f"__consumer_offsets-{number}"):
             if line.get("key", {"data": {}})["data"].get("groupId") == "k848":
@@ -427,7 +419,7 @@ def test_the_last_records_of_a_group_are_what_is_shown() -> None:
 
 
 @requires_fixtures
-def test_the_file_the_command_and_the_tree_agree() -> None:
+def test_the_file_the_command_and_the_tree_agree():
     for name, state in states(LOGS).items():
         assert json.loads(content(tree_of(LOGS), f"/@groups/{name}/@state.json")) == state
         printed = json.loads(output_of("groups", LOGS, name, "--json"))
@@ -436,8 +428,8 @@ def test_the_file_the_command_and_the_tree_agree() -> None:
     assert lines[-1].split()[-2:] == ["3", "orders(0,1,2)"]
 
 
-def test_what_other_protocols_send_and_what_cannot_be_read_stays_base64(tmp_path: Path) -> None:
-    def joined(group: str, protocol_type: bytes, subscription: bytes) -> Record:
+def test_what_other_protocols_send_and_what_cannot_be_read_stays_base64(tmp_path):
+    def joined(group, protocol_type, subscription):
         key = b"\0\2" + len(group).to_bytes(2, "big") + group.encode()
         text = len(protocol_type).to_bytes(2, "big") + protocol_type
         member = b"\0\1m\xff\xff\0\1c\0\1h" + b"\0\0\0\1" * 2
@@ -456,7 +448,7 @@ def test_what_other_protocols_send_and_what_cannot_be_read_stays_base64(tmp_path
     assert found["gone"]["state"] == "Empty"
 
 
-def test_records_that_cannot_be_read_leave_their_part_out(tmp_path: Path) -> None:
+def test_records_that_cannot_be_read_leave_their_part_out(tmp_path):
     records = [
         Record(b"\0\x10\0\1g\0\1r", b"\0\0\0"),  # ConsumerGroupRegularExpression
         Record(b"\0\x0f\0\1s", b"\0\0\0"),  # ShareGroupStatePartitionMetadata

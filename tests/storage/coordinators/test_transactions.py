@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -29,7 +28,7 @@ TP = TopicPartition("t", 0)
 STRING = st.text(st.characters(blacklist_categories=["Cs"]), max_size=20)
 
 
-def found_in(path: Path, tp: TopicPartition = TP):  # type: ignore[no-untyped-def]
+def found_in(path, tp=TP):
     return partition_producers(LogDir.open_read_only(path).log(tp))
 
 
@@ -39,7 +38,7 @@ def found_in(path: Path, tp: TopicPartition = TP):  # type: ignore[no-untyped-de
     "name", ["tx-aborts-0", "tx-basic-0", "tx-basic-1", "tx-librdkafka-0", "tx-lz4-0", "tx-open-0"]
 )
 @pytest.mark.parametrize("kept", [0, 1, 2])
-def test_equal_to_the_snapshot_that_the_broker_wrote_at_its_stop(tmp_path: Path, name: str, kept: int) -> None:
+def test_equal_to_the_snapshot_that_the_broker_wrote_at_its_stop(tmp_path, name, kept):
     """Also without it: from the snapshot before, or from the batches alone."""
     logs = copy_log_dir(log_dir_of("transactions"), tmp_path / "log")
     snapshots = sorted((logs / name).glob("*.snapshot"))
@@ -57,7 +56,7 @@ def test_equal_to_the_snapshot_that_the_broker_wrote_at_its_stop(tmp_path: Path,
     assert all(found.holds_back(entry) and found.begun[entry.producer_id] > 0 for entry in open_ones)
 
 
-def test_who_holds_the_last_stable_offset(tmp_path: Path) -> None:
+def test_who_holds_the_last_stable_offset(tmp_path):
     items = [
         Batch(many(3)),
         Batch(many(2), producer_id=7, producer_epoch=4, transactional=True),
@@ -80,7 +79,7 @@ def test_who_holds_the_last_stable_offset(tmp_path: Path) -> None:
     assert found.begun == {7: START_MS + 3 * STEP_MS, 8: START_MS + 5 * STEP_MS}
 
 
-def test_no_producers_and_aborted_ones(tmp_path: Path) -> None:
+def test_no_producers_and_aborted_ones(tmp_path):
     build_log_dir(tmp_path, {
         "t": [Partition([Batch(many(3))]), Partition([])],
         "a": [Partition([Batch(many(1), producer_id=1, transactional=True), abort(1)])],
@@ -92,7 +91,7 @@ def test_no_producers_and_aborted_ones(tmp_path: Path) -> None:
     assert found_in(tmp_path, TopicPartition("a", 0)).last_stable_offset == 2
 
 
-def test_damage_is_an_error(tmp_path: Path) -> None:
+def test_damage_is_an_error(tmp_path):
     batch = Batch(many(3), producer_id=1, transactional=True)
     built = build_log_dir(tmp_path, {"t": [Partition([batch, batch, ROLL, Batch(many(1))])]})["t", 0]
     for path in built.path.glob("*.snapshot"):
@@ -107,11 +106,11 @@ def test_damage_is_an_error(tmp_path: Path) -> None:
 # Records of __transaction_state
 
 
-def short(text: str) -> bytes:
+def short(text):
     return struct.pack(">h", len(text.encode())) + text.encode()
 
 
-def uvarint(number: int) -> bytes:
+def uvarint(number):
     out = b""
     while number >= 0x80:
         out += bytes([number & 0x7F | 0x80])
@@ -119,16 +118,14 @@ def uvarint(number: int) -> bytes:
     return out + bytes([number])
 
 
-def key_of(name: str) -> bytes:
+def key_of(name):
     return struct.pack(">h", 0) + short(name)
 
 
-def value_of(
-    one: TransactionMetadata, version: int = 1, tags: tuple[tuple[int, bytes], ...] = (), *, null: bool = False
-) -> bytes:
+def value_of(one, version=1, tags=(), *, null=False):
     """A TransactionLogValue as the schema says."""
     head = struct.pack(">hqhib", version, one.producer_id, one.producer_epoch, one.timeout_ms, one.state)
-    topics: dict[str, list[int]] = {}
+    topics = {}
     for tp in one.partitions:
         topics.setdefault(tp.topic, []).append(tp.partition)
     body = b""
@@ -146,7 +143,7 @@ def value_of(
     return head + length + body + end
 
 
-def parsed_value(data: bytes) -> TransactionMetadata:
+def parsed_value(data):
     _, value = messages("__transaction_state").one(key_of("x"), data)
     return TransactionMetadata.of(value["data"])
 
@@ -157,7 +154,7 @@ ONE = TransactionMetadata(
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_values_of_both_versions(version: int) -> None:
+def test_values_of_both_versions(version):
     assert parsed_value(value_of(ONE, version)) == ONE
     nothing = ONE._replace(partitions=(), state=TransactionState.PREPARE_ABORT)
     assert parsed_value(value_of(nothing, version)) == nothing
@@ -165,14 +162,14 @@ def test_values_of_both_versions(version: int) -> None:
     assert nothing.state.text == "PrepareAbort"
 
 
-def test_tagged_fields() -> None:
+def test_tagged_fields():
     tags = ((0, struct.pack(">q", 5)), (1, struct.pack(">q", 9)), (2, struct.pack(">h", 2)), (77, b"later"))
     parsed = parsed_value(value_of(ONE, 1, tags))
     assert parsed == ONE._replace(previous_producer_id=5, next_producer_id=9, client_version=2)
 
 
 @given(STRING, st.binary(max_size=80))
-def test_any_bytes_parse_or_are_an_error(name: str, data: bytes) -> None:
+def test_any_bytes_parse_or_are_an_error(name, data):
     key, _ = messages("__transaction_state").one(key_of(name), None)
     assert key["data"] == {"transactionalId": name}
     for part in (data, b"\0\0" + data, b"\0\1" + data, value_of(ONE)[: len(data)]):
@@ -182,7 +179,7 @@ def test_any_bytes_parse_or_are_an_error(name: str, data: bytes) -> None:
             messages("__transaction_state").one(part, None)
 
 
-def test_undefined_versions_and_states() -> None:
+def test_undefined_versions_and_states():
     data = bytearray(value_of(ONE))
     data[16] = 9
     with pytest.raises(UnsupportedFormat, match="found 9"):
@@ -192,12 +189,12 @@ def test_undefined_versions_and_states() -> None:
         parsed_value(bytes(data))
 
 
-def state_topic(*records: tuple[str, TransactionMetadata | None]) -> list[Partition]:
+def state_topic(*records):
     batches = [Batch([Record(key_of(name), None if one is None else value_of(one))]) for name, one in records]
     return [Partition(batches)]
 
 
-def test_the_last_state_of_each_id(tmp_path: Path) -> None:
+def test_the_last_state_of_each_id(tmp_path):
     done = ONE._replace(state=TransactionState.COMPLETE_COMMIT, partitions=())
     dead = done._replace(state=TransactionState.DEAD)
     states = state_topic(
@@ -211,7 +208,7 @@ def test_the_last_state_of_each_id(tmp_path: Path) -> None:
     assert [ids.will_end(TP, producer) for producer in (7, 1)] == [False, True]
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_named(tmp_path):
     bad = Batch([Record(key_of("a"), b"\0\1short"), Record(b"x", b"y"), Record(b"\0\3", b"y"), Record(None, b"y")])
     build_log_dir(
         tmp_path, {"__transaction_state": [Partition([bad, *state_topic(("b", ONE))[0].items])]}, broker=False
@@ -224,13 +221,13 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert ids.will_end(TP, 99) is None
 
 
-def test_without_the_topic_nothing_is_certain(tmp_path: Path) -> None:
+def test_without_the_topic_nothing_is_certain(tmp_path):
     build_log_dir(tmp_path, {"t": [Partition([])]})
     ids = transactional_ids(LogDir.open_read_only(tmp_path))
     assert (ids.by_id, ids.complete, ids.will_end(TP, 1)) == ({}, False, None)
 
 
-def test_more_ids_than_memory_is_allowed_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ids_than_memory_is_allowed_for(tmp_path, monkeypatch):
     many_ids = Batch([Record(key_of(f"x{n}"), value_of(ONE)) for n in range(3000)])
     build_log_dir(tmp_path, {"__transaction_state": [*state_topic(("a", ONE)), Partition([many_ids])]}, broker=False)
     monkeypatch.setattr("storage.format.messages.MOST_HELD", held_by_all() + (256 << 10))
@@ -240,7 +237,7 @@ def test_more_ids_than_memory_is_allowed_for(tmp_path: Path, monkeypatch: pytest
     assert "take too much memory" in ids.problems[0]
 
 
-def test_of_many_records_that_cannot_be_read_some_are_named(tmp_path: Path) -> None:
+def test_of_many_records_that_cannot_be_read_some_are_named(tmp_path):
     broken = Batch([Record(key_of("a"), b"\0\1short")] * 1000)
     build_log_dir(tmp_path, {"__transaction_state": [Partition([broken])]}, broker=False)
     assert len(transactional_ids(LogDir.open_read_only(tmp_path)).problems) == 20

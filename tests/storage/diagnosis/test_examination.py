@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from storage.diagnosis import directory_checks
 from storage.diagnosis.examination import examine
-from storage.diagnosis.predictions import Diagnosis, Reaction
+from storage.diagnosis.predictions import Reaction
 from storage.errors import InvalidConfig
 from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
 from storage.files.metadata_checkpoint import bootstrap, cluster_records
@@ -30,13 +29,13 @@ UNNOTICED = {"c4-flip-magic", "f3-garbage-index-below-recovery-point", "f4-plaus
 
 
 @pytest.fixture(scope="module")
-def diagnosis() -> Diagnosis:
+def diagnosis():
     return examine([RECOVERY / "before"])
 
 
 @requires_fixtures
 @pytest.mark.golden
-def test_log_ends_after_recovery(diagnosis: Diagnosis) -> None:
+def test_log_ends_after_recovery(diagnosis):
     cases = json.loads((RECOVERY / "cases.json").read_text())
     assert len(cases) == 33
     for name, case in cases.items():
@@ -49,11 +48,11 @@ def test_log_ends_after_recovery(diagnosis: Diagnosis) -> None:
         assert any(one.reaction is Reaction.UNNOTICED for one in own) == (name in UNNOTICED), name
 
 
-def names_of(diagnosis: Diagnosis) -> set[str]:
+def names_of(diagnosis):
     return {one.name for one in diagnosis.predictions}
 
 
-def test_a_clean_directory_is_well(tmp_path: Path) -> None:
+def test_a_clean_directory_is_well(tmp_path):
     records = metadata_records("t", 2, [1])
     built = build_log_dir(tmp_path, {"t": [[b"a"], [b"b"]], "__cluster_metadata": [records]})
     found = examine([built.path])
@@ -66,7 +65,7 @@ def test_a_clean_directory_is_well(tmp_path: Path) -> None:
     ("version", "said"),
     [(30, "Kafka 4.3 or later"), (31, "Kafka 4.4 or later"), (33, "Kafka 4.4 or later"), (34, "later Kafka than 4.4")],
 )
-def test_a_later_metadata_version(tmp_path: Path, version: int, said: str) -> None:
+def test_a_later_metadata_version(tmp_path, version, said):
     """4.3.0 does not start with 31, though it knows it ("this controller only supports versions 7-30")."""
     level = Record(None, b"\x01\x0c\x00\x11metadata.version" + bytes([0, version, 0]))
     built = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [[level, *metadata_records("t", 1, [1])]]})
@@ -76,7 +75,7 @@ def test_a_later_metadata_version(tmp_path: Path, version: int, said: str) -> No
     assert ("not known to this version of kafkafs" in found.what) == (version > 33)
 
 
-def test_a_snapshot_that_cannot_be_read_hides_no_topics(tmp_path: Path) -> None:
+def test_a_snapshot_that_cannot_be_read_hides_no_topics(tmp_path):
     """The log from its beginning tells as much."""
     built = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 1, [1])]})
     (built.path / "__cluster_metadata-0" / f"{2:020}-{1:010}.checkpoint").write_bytes(b"")
@@ -91,7 +90,7 @@ def test_a_snapshot_that_cannot_be_read_hides_no_topics(tmp_path: Path) -> None:
         assert metadata.problem is not None
 
 
-def test_what_is_expected_of_an_unclean_directory(tmp_path: Path) -> None:
+def test_what_is_expected_of_an_unclean_directory(tmp_path):
     records = metadata_records("t", 2, [1])
     torn = Partition([Batch(many(30))], recovery_point=0, tail=b"\0\0\0\0\0\0\0\x1etorn")
     preallocated = Partition([Batch(many(30))], recovery_point=0, tail=bytes(4096))
@@ -103,7 +102,7 @@ def test_what_is_expected_of_an_unclean_directory(tmp_path: Path) -> None:
     assert names_of(examine([built.path], quick=True)) == {"unclean"}
 
 
-def test_zeros_where_messages_were_flushed_are_damage(tmp_path: Path) -> None:
+def test_zeros_where_messages_were_flushed_are_damage(tmp_path):
     """The same zeros at or behind the recovery point are preallocated space that nobody has written to."""
     partitions = [
         Partition([Batch(many(1)), Batch(many(1))], recovery_point=point, tail=bytes(500)) for point in (2, 5)
@@ -130,9 +129,7 @@ def test_zeros_where_messages_were_flushed_are_damage(tmp_path: Path) -> None:
     ],
     ids=["a batch", "within a batch", "negative", "beyond the log", "zeros", "few bytes", "a bad CRC", "corrupt"],
 )
-def test_where_a_broker_looks_for_the_end_of_a_log(
-    tmp_path: Path, entry: tuple[int, int] | None, tail: bytes, predicted: tuple[Reaction, int | None] | None
-) -> None:
+def test_where_a_broker_looks_for_the_end_of_a_log(tmp_path, entry, tail, predicted):
     partition = Partition([Batch(many(6)), Batch(many(6))], tail=tail)
     records = metadata_records("t", 1, [1])
     built = build_log_dir(tmp_path, {"t": [partition], "__cluster_metadata": [records]})
@@ -143,7 +140,7 @@ def test_where_a_broker_looks_for_the_end_of_a_log(
 
 
 @pytest.mark.parametrize("length", [34 + 9, 34])
-def test_a_transaction_index_that_lacks_an_abort(tmp_path: Path, length: int) -> None:
+def test_a_transaction_index_that_lacks_an_abort(tmp_path, length):
     """Half an entry too is no entry to a broker, which does not miss it."""
     story = [Batch(many(2), producer_id=7, transactional=True), abort(7)] * 2
     records = metadata_records("t", 1, [1])
@@ -167,7 +164,7 @@ def test_a_transaction_index_that_lacks_an_abort(tmp_path: Path, length: int) ->
     ],
     ids=["version 1", "version 256", "version -1", "a negative producer id", "a last offset below the segment"],
 )
-def test_an_impossible_entry_of_a_transaction_index(tmp_path: Path, at: int, field: bytes, reaction: Reaction) -> None:
+def test_an_impossible_entry_of_a_transaction_index(tmp_path, at, field, reaction):
     """A broker looks at the version and the last offset alone: consumers were given the aborted messages of -1."""
     story = [Batch(many(2), producer_id=7, transactional=True), abort(7)]
     records = metadata_records("t", 1, [1])
@@ -187,7 +184,7 @@ def test_an_impossible_entry_of_a_transaction_index(tmp_path: Path, at: int, fie
         (28, False, True, Reaction.UNNOTICED),  # it ends within the segment
     ],
 )
-def test_a_batch_below_its_segment(tmp_path: Path, base: int, indexed: bool, clean: bool, reaction: Reaction) -> None:
+def test_a_batch_below_its_segment(tmp_path, base, indexed, clean, reaction):
     """A broker that recovers the segment takes it for one whose offsets are too far apart, and cannot split it."""
     partition = Partition([Batch(many(5)), Batch(many(5))], start_offset=30, recovery_point=None if clean else 30)
     records = metadata_records("t", 1, [1])
@@ -199,7 +196,7 @@ def test_a_batch_below_its_segment(tmp_path: Path, base: int, indexed: bool, cle
     assert [one.reaction for one in examine([built.path]).predictions if one.path == log] == [reaction]
 
 
-def test_damage_where_an_index_is_missing_is_cut_off(tmp_path: Path) -> None:
+def test_damage_where_an_index_is_missing_is_cut_off(tmp_path):
     partition = Partition([Batch(many(1)), Batch(many(1))], segment_bytes=1)
     records = metadata_records("t", 1, [1])
     built = build_log_dir(tmp_path, {"t": [partition, partition], "__cluster_metadata": [records]})
@@ -211,7 +208,7 @@ def test_damage_where_an_index_is_missing_is_cut_off(tmp_path: Path) -> None:
     assert found == {"t/0": Reaction.UNNOTICED, "t/1": Reaction.CUTS}
 
 
-def test_an_intact_batch_behind_the_cut_is_no_torn_tail(tmp_path: Path) -> None:
+def test_an_intact_batch_behind_the_cut_is_no_torn_tail(tmp_path):
     """Nor one whose length one wrong bit has made 0, as if it had never been written."""
     zeroed = batch([record(0, None, b"x" * 70)], 1, length=0)
     assert len(zeroed) - 12 == 128, "one wrong bit makes only a power of two 0"
@@ -226,7 +223,7 @@ def test_an_intact_batch_behind_the_cut_is_no_torn_tail(tmp_path: Path) -> None:
         assert "salvage" in one.advice
 
 
-def test_server_properties(tmp_path: Path) -> None:
+def test_server_properties(tmp_path):
     file = tmp_path / "server.properties"
     file.write_text("node.id=3\nlog.dirs=/a, /b\nprocess.roles=broker\n")
     found = directory_checks.read(file)
@@ -269,7 +266,7 @@ QUORUM_STATE = {
         ({"clusterId": None}, False),
     ],
 )
-def test_a_quorum_state_that_a_broker_reads(tmp_path: Path, change: dict[str, object], is_read: bool) -> None:
+def test_a_quorum_state_that_a_broker_reads(tmp_path, change, is_read):
     """As 4.3.0 and 4.4.0 did ("unable to locate field 'votedDirectoryId', which is mandatory in version 1")."""
     built = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 1, [1])]})
     (built.path / "__cluster_metadata-0" / "quorum-state").write_text(json.dumps({**QUORUM_STATE, **change}))
@@ -278,7 +275,7 @@ def test_a_quorum_state_that_a_broker_reads(tmp_path: Path, change: dict[str, ob
     assert found.starts == is_read
 
 
-def test_an_older_snapshot_does_not_help_a_newer_one_that_is_damaged(tmp_path: Path) -> None:
+def test_an_older_snapshot_does_not_help_a_newer_one_that_is_damaged(tmp_path):
     """A broker loads the newest one; cut at the end of a batch it takes it as it is."""
     built = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 1, [1])]})
     directory = built.path / "__cluster_metadata-0"
@@ -291,7 +288,7 @@ def test_an_older_snapshot_does_not_help_a_newer_one_that_is_damaged(tmp_path: P
         assert [one.reaction for one in found] == ([] if reaction is None else [reaction])
 
 
-def test_strays_and_absent_partitions(tmp_path: Path) -> None:
+def test_strays_and_absent_partitions(tmp_path):
     records = [*metadata_records("t", 3, [1]), *metadata_records("other", 1, [2])]
     built = build_log_dir(
         tmp_path, {"t": [[b"a"], [b"b"]], "other": [[b"c"]], "unknown": [[b"d"]], "__cluster_metadata": [records]}
@@ -307,7 +304,7 @@ def test_strays_and_absent_partitions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_its_place", [Path.touch, lambda path: path.symlink_to("nowhere")])
-def test_an_absent_partition_whose_name_is_taken(tmp_path: Path, in_its_place: Callable[[Path], None]) -> None:
+def test_an_absent_partition_whose_name_is_taken(tmp_path, in_its_place):
     """4.3.0 could not create it (FileAlreadyExistsException), and stopped with its only directory."""
     built = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 2, [1])]})
     in_its_place(built.path / "t-1")
@@ -316,7 +313,7 @@ def test_an_absent_partition_whose_name_is_taken(tmp_path: Path, in_its_place: C
     assert not found.starts
 
 
-def test_names_that_a_broker_takes(tmp_path: Path) -> None:
+def test_names_that_a_broker_takes(tmp_path):
     """It looks for the number behind the last dash alone; and 4.3.0 and 4.4.0 ended the log at 7 for this segment."""
     built = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 1, [1])]})
     for name in ("tö-0", "foo-+3", "..-0"):

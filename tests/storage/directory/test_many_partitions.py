@@ -7,7 +7,6 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,12 +37,12 @@ LIMITED = ("sh", "-c", f'ulimit -n {LIMIT}; exec "$@"', "sh")
 
 
 @pytest.fixture(autouse=True)
-def own_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_files(monkeypatch):
     """Not those that tests before have left open."""
     monkeypatch.setattr(descriptors, "held_files", HeldFiles())
 
 
-def many(path: Path, partitions: int = PARTITIONS) -> list[TopicPartition]:
+def many(path, partitions=PARTITIONS):
     """A topic with a message in each partition, as a killed process leaves it."""
     owned = opened(path)
     owned.create_topic("t", partitions)
@@ -55,7 +54,7 @@ def many(path: Path, partitions: int = PARTITIONS) -> list[TopicPartition]:
 
 
 @contextmanager
-def no_descriptors() -> Iterator[None]:
+def no_descriptors():
     """Nothing can be opened in this process."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
@@ -84,7 +83,7 @@ close_clean(owned)
 """
 
 
-def test_all_partitions_are_written_to_with_few_descriptors(tmp_path: Path) -> None:
+def test_all_partitions_are_written_to_with_few_descriptors(tmp_path):
     many(tmp_path / "dir")
     command = [*LIMITED, sys.executable, "-c", _APPENDING, str(tmp_path / "dir")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -95,7 +94,7 @@ def test_all_partitions_are_written_to_with_few_descriptors(tmp_path: Path) -> N
 
 
 @requires_fuse
-def test_a_mount_of_many_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mount_of_many_partitions(tmp_path, monkeypatch):
     """It raises its soft limit to the hard one; and where that is low, too, it makes do with what there is."""
     many(tmp_path / "dir")
     low = ("sh", "-c", f'ulimit -n {LIMIT}; ulimit -Sn 100; exec "$@"', "sh", *KAFKAFS)
@@ -121,7 +120,7 @@ stage(Path(sys.argv[1]))
 """
 
 
-def stage(path: Path) -> None:
+def stage(path):
     """What one task of a write does that has messages for each partition."""
     config = LogDir.open_read_only(path).topic_info("t").config
     write = WriteId("0" * 32, None)
@@ -136,7 +135,7 @@ def stage(path: Path) -> None:
     assert all(file is not None and file.records == 2 for file in staged)
 
 
-def test_a_task_writes_for_more_partitions_than_it_has_descriptors(tmp_path: Path) -> None:
+def test_a_task_writes_for_more_partitions_than_it_has_descriptors(tmp_path):
     many(tmp_path / "dir")
     command = [*LIMITED, sys.executable, "-c", _STAGING, str(tmp_path / "dir")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -146,7 +145,7 @@ def test_a_task_writes_for_more_partitions_than_it_has_descriptors(tmp_path: Pat
 # The end
 
 
-def test_closing_without_descriptors_raises_nothing_and_lets_go(tmp_path: Path) -> None:
+def test_closing_without_descriptors_raises_nothing_and_lets_go(tmp_path):
     many(tmp_path / "dir", 3)
     disk = FaultyDisk(tmp_path / "dir")
     disk.fail = lambda what, place: errno.ENOSPC if place.parent.name == "t-1" and what.startswith("write") else None
@@ -165,7 +164,7 @@ def test_closing_without_descriptors_raises_nothing_and_lets_go(tmp_path: Path) 
     close_clean(owned)
 
 
-def test_a_lock_file_that_cannot_be_removed_is_told_and_held_by_nobody(tmp_path: Path) -> None:
+def test_a_lock_file_that_cannot_be_removed_is_told_and_held_by_nobody(tmp_path):
     opened(tmp_path / "dir").close()
     disk = FaultyDisk(tmp_path / "dir")
     owned = opened(tmp_path / "dir", disk=disk)
@@ -179,10 +178,10 @@ def test_a_lock_file_that_cannot_be_removed_is_told_and_held_by_nobody(tmp_path:
     close_clean(opened(tmp_path / "dir"))
 
 
-def test_a_failed_opening_lets_go_whatever_fails_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_opening_lets_go_whatever_fails_on_the_way(tmp_path, monkeypatch):
     many(tmp_path / "dir", 1)
 
-    def fails(*_: object) -> None:
+    def fails(*_):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr("storage.directory.owned_dir.commit.finish_pending", fails)
@@ -197,13 +196,13 @@ def test_a_failed_opening_lets_go_whatever_fails_on_the_way(tmp_path: Path, monk
 # Losing a descriptor
 
 
-def let_go_of_all(path: Path) -> None:
+def let_go_of_all(path):
     """Takes the descriptors of all files below a directory."""
     while any(name.startswith(f"{path}/t-") for name in open_paths()):
         assert descriptors.held_files.give_back()
 
 
-def test_what_is_lost_with_a_descriptor_takes_the_log_offline_at_its_flush(tmp_path: Path) -> None:
+def test_what_is_lost_with_a_descriptor_takes_the_log_offline_at_its_flush(tmp_path):
     """A sync that fails once and is not asked again: the flush must not say that all is on disk."""
     opened(tmp_path / "dir").close()
     disk = FaultyDisk(tmp_path / "dir")
@@ -230,7 +229,7 @@ def test_what_is_lost_with_a_descriptor_takes_the_log_offline_at_its_flush(tmp_p
     close_clean(owned)
 
 
-def test_a_log_whose_file_was_replaced_meanwhile_goes_offline(tmp_path: Path) -> None:
+def test_a_log_whose_file_was_replaced_meanwhile_goes_offline(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic("t", 2)
     log = owned.log(TP)
@@ -250,7 +249,7 @@ def test_a_log_whose_file_was_replaced_meanwhile_goes_offline(tmp_path: Path) ->
     close_clean(opened(tmp_path))
 
 
-def test_logs_go_on_after_their_descriptors_went(tmp_path: Path) -> None:
+def test_logs_go_on_after_their_descriptors_went(tmp_path):
     """Whatever is done next: append, roll, retain, restart, close."""
     owned = opened(tmp_path)
     owned.create_topic("t", 2)

@@ -31,10 +31,10 @@ from storage.files.dir_lock import holder
 from storage.log.log_dir import LogDir
 from storage.log.topic_info import DEFAULTS, TopicInfo
 from storage.progress import NoProgress
-from storage.recovery.recovery import Recovery, RecoveryPlan
+from storage.recovery.recovery import Recovery
 from storage.types import TopicPartition
 from storage.upkeep.retention import retain_partition
-from tests.support.builders import Batch, BuiltLogDir, Partition, build_log_dir, many
+from tests.support.builders import Batch, Partition, build_log_dir, many
 from tests.support.faults import Crash, FaultyDisk
 from tests.support.owned_dirs import ONE_THREAD, StandingClock, append, close_clean, killed, opened, read, tree_of
 
@@ -48,14 +48,14 @@ CONFIGURED = TopicPartition("configured", 0)
 PLAIN = TopicPartition("plain", 0)
 
 
-def topic(overrides: dict[str, str] | None = None, *, replicas: int = 1, name: str = "t") -> TopicInfo:
+def topic(overrides=None, *, replicas=1, name="t"):
     """A topic as described by its overrides alone."""
     config = LogConfig.from_overrides(BrokerConfig().topic_defaults, overrides or {})
     return TopicInfo(name, None, 1, config, overrides or {}, DEFAULTS, replicas)
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> BuiltLogDir:
+def broker(tmp_path):
     """A stopped broker's directory with two topics that its metadata knows, one that it does not, and groups."""
     path = tmp_path / "broker"
     spec = [Partition([Batch(many(10))])]
@@ -74,7 +74,7 @@ def broker(tmp_path: Path) -> BuiltLogDir:
 # The lock
 
 
-def test_another_process_is_refused_before_anything_changes(broker: BuiltLogDir) -> None:
+def test_another_process_is_refused_before_anything_changes(broker):
     code = "import sys; from storage.directory.owned_dir import OwnedDir; OwnedDir.open(sys.argv[1])"
     owned = opened(broker.path, Opening())
     before = tree_of(broker.path)
@@ -85,7 +85,7 @@ def test_another_process_is_refused_before_anything_changes(broker: BuiltLogDir)
     owned.close()
 
 
-def test_a_failed_opening_lets_go_of_the_lock(tmp_path: Path) -> None:
+def test_a_failed_opening_lets_go_of_the_lock(tmp_path):
     path = tmp_path / "dir"
     opened(path).close()
     disk = FaultyDisk(path)
@@ -97,7 +97,7 @@ def test_a_failed_opening_lets_go_of_the_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("create", [False, True])
-def test_a_directory_is_made_only_when_asked(tmp_path: Path, create: bool) -> None:
+def test_a_directory_is_made_only_when_asked(tmp_path, create):
     path = tmp_path / "a" / "b"
     if create:
         assert opened(path, Opening(create=True)).close().clean
@@ -108,7 +108,7 @@ def test_a_directory_is_made_only_when_asked(tmp_path: Path, create: bool) -> No
         assert not path.parent.exists()
 
 
-def test_a_file_is_no_directory(tmp_path: Path) -> None:
+def test_a_file_is_no_directory(tmp_path):
     (tmp_path / "file").write_text("")
     for opening in (Opening(), Opening(create=True)):
         with pytest.raises(NotALogDir):
@@ -118,7 +118,7 @@ def test_a_file_is_no_directory(tmp_path: Path) -> None:
 # The clean-shutdown file
 
 
-def test_clean_shutdown_file_goes_first_and_comes_back_with_its_epoch(broker: BuiltLogDir) -> None:
+def test_clean_shutdown_file_goes_first_and_comes_back_with_its_epoch(broker):
     marker = broker.path / names.CLEAN_SHUTDOWN
     assert json.loads(marker.read_bytes()) == {"version": 0, "brokerEpoch": 12}
     owned = opened(broker.path)
@@ -128,14 +128,14 @@ def test_clean_shutdown_file_goes_first_and_comes_back_with_its_epoch(broker: Bu
     assert json.loads(marker.read_bytes()) == {"version": 0, "brokerEpoch": 12}
 
 
-def test_without_one_the_epoch_is_minus_one(broker: BuiltLogDir) -> None:
+def test_without_one_the_epoch_is_minus_one(broker):
     (broker.path / names.CLEAN_SHUTDOWN).unlink()
     assert opened(broker.path).close().clean
     assert (broker.path / names.CLEAN_SHUTDOWN).read_bytes() == b'{"version":0,"brokerEpoch":-1}'
 
 
 @pytest.mark.leaves_damage("batch-crc")
-def test_no_clean_shutdown_file_while_a_partition_is_offline(broker: BuiltLogDir) -> None:
+def test_no_clean_shutdown_file_while_a_partition_is_offline(broker):
     (broker.path / names.CLEAN_SHUTDOWN).unlink()
     (broker.path / names.RECOVERY_POINT_CHECKPOINT).unlink()
     log = broker["plain", 0].log()
@@ -154,7 +154,7 @@ def test_no_clean_shutdown_file_while_a_partition_is_offline(broker: BuiltLogDir
     assert not (broker.path / names.CLEAN_SHUTDOWN).exists()
 
 
-def test_recovering_only_some_never_marks_it(broker: BuiltLogDir) -> None:
+def test_recovering_only_some_never_marks_it(broker):
     (broker.path / names.CLEAN_SHUTDOWN).unlink()
     owned = opened(broker.path, Opening(trust_clean=False, only=[PLAIN]))
     assert list(owned.reports()) == [PLAIN]
@@ -162,7 +162,7 @@ def test_recovering_only_some_never_marks_it(broker: BuiltLogDir) -> None:
     assert not (broker.path / names.CLEAN_SHUTDOWN).exists()
 
 
-def test_after_a_clean_shutdown_logs_are_opened_when_asked_for(broker: BuiltLogDir) -> None:
+def test_after_a_clean_shutdown_logs_are_opened_when_asked_for(broker):
     owned = opened(broker.path)
     assert owned.logs() == []
     assert len(read(owned, "plain")) == 10
@@ -170,7 +170,7 @@ def test_after_a_clean_shutdown_logs_are_opened_when_asked_for(broker: BuiltLogD
     close_clean(owned)
 
 
-def test_an_unclean_directory_is_recovered_whole(broker: BuiltLogDir) -> None:
+def test_an_unclean_directory_is_recovered_whole(broker):
     (broker.path / names.CLEAN_SHUTDOWN).unlink()
     owned = opened(broker.path)
     assert [log.tp for log in owned.logs()] == owned.partitions()
@@ -180,7 +180,7 @@ def test_an_unclean_directory_is_recovered_whole(broker: BuiltLogDir) -> None:
 # Checkpoints
 
 
-def test_lines_of_unopened_partitions_are_carried_over(broker: BuiltLogDir) -> None:
+def test_lines_of_unopened_partitions_are_carried_over(broker):
     gone = TopicPartition("elsewhere", 3)
     for name, offset in ((names.RECOVERY_POINT_CHECKPOINT, 77), (names.LOG_START_CHECKPOINT, 7)):
         lines = checkpoints.read(broker.path / name)
@@ -195,7 +195,7 @@ def test_lines_of_unopened_partitions_are_carried_over(broker: BuiltLogDir) -> N
     assert checkpoints.read(broker.path / names.REPLICATION_CHECKPOINT)[PLAIN] == 15
 
 
-def test_log_start_has_a_line_only_beyond_the_first_segment(tmp_path: Path) -> None:
+def test_log_start_has_a_line_only_beyond_the_first_segment(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic("t", 1)
     append(owned.log(TP), [b"a", b"b"])
@@ -210,7 +210,7 @@ def test_log_start_has_a_line_only_beyond_the_first_segment(tmp_path: Path) -> N
     owned.close()
 
 
-def test_a_corrupt_checkpoint_counts_as_empty(broker: BuiltLogDir) -> None:
+def test_a_corrupt_checkpoint_counts_as_empty(broker):
     (broker.path / names.RECOVERY_POINT_CHECKPOINT).write_text("nonsense")
     (broker.path / names.CLEAN_SHUTDOWN).unlink()
     owned = opened(broker.path)
@@ -223,7 +223,7 @@ def test_a_corrupt_checkpoint_counts_as_empty(broker: BuiltLogDir) -> None:
 # Guests
 
 
-def test_no_topic_is_made_or_removed_in_a_brokers_directory(broker: BuiltLogDir) -> None:
+def test_no_topic_is_made_or_removed_in_a_brokers_directory(broker):
     owned = opened(broker.path)
     with pytest.raises(NotPermitted):
         owned.create_topic("mine")
@@ -244,14 +244,14 @@ def test_no_topic_is_made_or_removed_in_a_brokers_directory(broker: BuiltLogDir)
     ]
 
 
-def test_set_aside_directories_in_a_brokers_directory_stay(broker: BuiltLogDir) -> None:
+def test_set_aside_directories_in_a_brokers_directory_stay(broker):
     aside = broker.path / f"plain-2.{'0' * 32}-delete"
     shutil.copytree(broker["plain", 1].path, aside)
     assert opened(broker.path).close().clean
     assert aside.is_dir()
 
 
-def test_ids_and_configs_come_from_the_metadata(broker: BuiltLogDir) -> None:
+def test_ids_and_configs_come_from_the_metadata(broker):
     before = tree_of(broker.path / "__cluster_metadata-0")
     owned = opened(broker.path)
     info = owned.topic_info("configured")
@@ -265,7 +265,7 @@ def test_ids_and_configs_come_from_the_metadata(broker: BuiltLogDir) -> None:
     assert tree_of(broker.path / "__cluster_metadata-0") == before
 
 
-def test_partition_metadata_and_checkpoint_names_are_kept(broker: BuiltLogDir) -> None:
+def test_partition_metadata_and_checkpoint_names_are_kept(broker):
     before = (broker["plain", 0].path / names.PARTITION_METADATA).read_bytes()
     owned = opened(broker.path)
     append(owned.appendable(PLAIN), [b"x"])
@@ -274,7 +274,7 @@ def test_partition_metadata_and_checkpoint_names_are_kept(broker: BuiltLogDir) -
     assert not (broker["plain", 0].path / names.TOPIC_PROPERTIES).exists()
 
 
-def test_retention_and_compaction_need_somebodys_word(broker: BuiltLogDir) -> None:
+def test_retention_and_compaction_need_somebodys_word(broker):
     owned = opened(broker.path)
     assert owned.may_retain("configured")
     assert owned.may_compact("configured")
@@ -295,19 +295,19 @@ def test_retention_and_compaction_need_somebodys_word(broker: BuiltLogDir) -> No
     owned.close()
 
 
-def test_limits_that_are_only_defaults_are_lifted() -> None:
+def test_limits_that_are_only_defaults_are_lifted():
     assert guest_rules.retention_config(LogConfig()).retention_ms == -1
     assert guest_rules.retention_config(topic({"retention.ms": "5"}).config).retention_ms == 5
 
 
-def test_appends_to_replicated_partitions_take_force() -> None:
+def test_appends_to_replicated_partitions_take_force():
     with pytest.raises(NotPermitted, match=r"3 replicas.*--force"):
         guest_rules.check_append(topic(replicas=3))
     guest_rules.check_append(topic(replicas=3), force=True)
     guest_rules.check_append(topic())
 
 
-def test_internal_topics_are_written_by_groups_alone(broker: BuiltLogDir) -> None:
+def test_internal_topics_are_written_by_groups_alone(broker):
     owned = opened(broker.path)
     offsets = TopicPartition("__consumer_offsets", 0)
     with pytest.raises(NotPermitted, match="internal"):
@@ -329,7 +329,7 @@ def test_internal_topics_are_written_by_groups_alone(broker: BuiltLogDir) -> Non
     close_clean(owned)
 
 
-def test_appends_carry_the_last_leader_epoch(broker: BuiltLogDir) -> None:
+def test_appends_carry_the_last_leader_epoch(broker):
     path = broker["plain", 0].path
     (path / names.LEADER_EPOCH_CHECKPOINT).write_bytes(b"0\n2\n0 0\n6 4\n")
     owned = opened(broker.path)
@@ -343,7 +343,7 @@ def test_appends_carry_the_last_leader_epoch(broker: BuiltLogDir) -> None:
 # Topics of ours
 
 
-def test_a_new_topic_keeps_everything_and_describes_itself(tmp_path: Path) -> None:
+def test_a_new_topic_keeps_everything_and_describes_itself(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic("t", 2, {"segment.bytes": "1000"})
     with pytest.raises(FileExistsError):
@@ -367,7 +367,7 @@ def test_a_new_topic_keeps_everything_and_describes_itself(tmp_path: Path) -> No
     assert (tmp_path / "t-1" / names.LEADER_EPOCH_CHECKPOINT).read_bytes() == b"0\n1\n0 0\n"
 
 
-def test_partitions_by_num_partitions(tmp_path: Path) -> None:
+def test_partitions_by_num_partitions(tmp_path):
     owned = opened(tmp_path, config=BrokerConfig.from_values({"num.partitions": "4"}))
     owned.create_topic("t")
     assert owned.log_dir.partitions("t") == [0, 1, 2, 3]
@@ -379,7 +379,7 @@ def test_partitions_by_num_partitions(tmp_path: Path) -> None:
     owned.close()
 
 
-def test_a_name_that_collides_with_another_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_collides_with_another_is_refused(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic("a.b")
     with pytest.raises(InvalidTopic):
@@ -387,7 +387,7 @@ def test_a_name_that_collides_with_another_is_refused(tmp_path: Path) -> None:
     owned.close()
 
 
-def test_a_topic_that_is_made_again_does_not_begin_where_the_removed_one_began(tmp_path: Path) -> None:
+def test_a_topic_that_is_made_again_does_not_begin_where_the_removed_one_began(tmp_path):
     """Not even after a crash, when the log start that was checkpointed last was that of a segment removed since."""
     owned = opened(tmp_path)
     owned.create_topic("t", 1)
@@ -409,7 +409,7 @@ def test_a_topic_that_is_made_again_does_not_begin_where_the_removed_one_began(t
     close_clean(owned)
 
 
-def test_checkpoint_lines_that_a_full_disk_kept_do_not_apply_to_the_next_topic(tmp_path: Path) -> None:
+def test_checkpoint_lines_that_a_full_disk_kept_do_not_apply_to_the_next_topic(tmp_path):
     path = tmp_path / "dir"
     opened(path).close()
     disk = FaultyDisk(path)
@@ -432,14 +432,14 @@ def test_checkpoint_lines_that_a_full_disk_kept_do_not_apply_to_the_next_topic(t
     close_clean(owned)
 
 
-def test_the_longest_name_works(tmp_path: Path) -> None:
+def test_the_longest_name_works(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic("x" * 249)
     owned.delete_topic("x" * 249)
     close_clean(owned)
 
 
-def test_altering_sets_unsets_and_reaches_open_logs(tmp_path: Path) -> None:
+def test_altering_sets_unsets_and_reaches_open_logs(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic("t", 2, {"segment.bytes": "1000"})
     log = owned.log(TP)
@@ -457,7 +457,7 @@ def test_altering_sets_unsets_and_reaches_open_logs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lasts", [False, True])
-def test_a_change_that_failed_halfway_is_completed(tmp_path: Path, lasts: bool) -> None:
+def test_a_change_that_failed_halfway_is_completed(tmp_path, lasts):
     """By the close if the disk works again, otherwise by the next opening."""
     path = tmp_path / "dir"
     opened(path).close()
@@ -480,7 +480,7 @@ def test_a_change_that_failed_halfway_is_completed(tmp_path: Path, lasts: bool) 
     assert not list(path.glob("*/*.tmp"))
 
 
-def test_a_change_that_failed_is_over_once_it_was_made_again_or_its_topic_is_gone(tmp_path: Path) -> None:
+def test_a_change_that_failed_is_over_once_it_was_made_again_or_its_topic_is_gone(tmp_path):
     path = tmp_path / "dir"
     opened(path).close()
     disk = FaultyDisk(path)
@@ -498,7 +498,7 @@ def test_a_change_that_failed_is_over_once_it_was_made_again_or_its_topic_is_gon
     assert len({(path / f"again-{number}" / names.TOPIC_PROPERTIES).read_bytes() for number in range(2)}) == 1
 
 
-def test_a_first_change_that_was_killed_is_completed_where_there_was_no_file(broker: BuiltLogDir) -> None:
+def test_a_first_change_that_was_killed_is_completed_where_there_was_no_file(broker):
     """A broker's partitions have no topic.properties before kafkafs changes their topic."""
     disk = FaultyDisk(broker.path)
     disk.fail = lambda what, place: errno.EIO if "topic.properties" in what and place.parts[0] == "plain-1" else None
@@ -512,7 +512,7 @@ def test_a_first_change_that_was_killed_is_completed_where_there_was_no_file(bro
     assert files[1].read_bytes() == files[0].read_bytes()
 
 
-def test_only_an_empty_topic_goes_when_asked_so(tmp_path: Path) -> None:
+def test_only_an_empty_topic_goes_when_asked_so(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic("t", 3)
     append(owned.log(TopicPartition("t", 1)), [b"x"])
@@ -532,7 +532,7 @@ def test_only_an_empty_topic_goes_when_asked_so(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == []
 
 
-def test_unfinished_directories_of_ours_are_removed(tmp_path: Path) -> None:
+def test_unfinished_directories_of_ours_are_removed(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic("t", 1)
     owned.close()
@@ -543,7 +543,7 @@ def test_unfinished_directories_of_ours_are_removed(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*-delete"))
 
 
-def test_a_failed_creation_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_creation_leaves_nothing(tmp_path):
     path = tmp_path / "dir"
     opened(path).close()
     disk = FaultyDisk(path)
@@ -560,7 +560,7 @@ def test_a_failed_creation_leaves_nothing(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def test_after_closing_nothing_is_taken(tmp_path: Path) -> None:
+def test_after_closing_nothing_is_taken(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic("t", 2)
     log = owned.log(TP)
@@ -575,7 +575,7 @@ def test_after_closing_nothing_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.ENOMEM])
-def test_what_may_pass_is_tried_again(tmp_path: Path, number: int) -> None:
+def test_what_may_pass_is_tried_again(tmp_path, number):
     """A partition that could not be opened on a full disk is tried by whoever uses it next; but a try that took long
     not before as long again has passed."""
     path = tmp_path / "dir"
@@ -587,7 +587,7 @@ def test_what_may_pass_is_tried_again(tmp_path: Path, number: int) -> None:
     clock = StandingClock()
     tries = took_ms = 0
 
-    def fail(what: str, place: Path) -> int | None:
+    def fail(what, place):
         nonlocal tries
         failing = place.parts[:1] == ("t-0",) and what.startswith(("write", "create", "truncate"))
         tries += failing
@@ -622,7 +622,7 @@ def test_what_may_pass_is_tried_again(tmp_path: Path, number: int) -> None:
     close_clean(owned)
 
 
-def test_what_has_passed_by_the_end_is_recovered_then(tmp_path: Path) -> None:
+def test_what_has_passed_by_the_end_is_recovered_then(tmp_path):
     path = tmp_path / "dir"
     owned = opened(path)
     owned.create_topic("t", 1)
@@ -642,17 +642,17 @@ def test_what_has_passed_by_the_end_is_recovered_then(tmp_path: Path) -> None:
 # The rehearsal of a directory's recovery is told what the recovery itself is told.
 
 
-def test_the_rehearsal_has_the_plan_of_the_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rehearsal_has_the_plan_of_the_recovery(tmp_path, monkeypatch):
     build_log_dir(tmp_path, {"t": [Partition([Batch(many(3))], recovery_point=2)]})
     config = replace(ONE_THREAD, producer_id_expiration_ms=7_000)
-    told: list[RecoveryPlan] = []
+    told = []
     monkeypatch.setattr(owned_dir, "rehearse", lambda plan, **_: told.append(plan))
     owned_dir.rehearse_recovery(LogDir.open_read_only(tmp_path, config=config), [TopicPartition("t", 0)], NoProgress())
-    done: list[RecoveryPlan] = []
+    done = []
 
-    def recovery(plan: RecoveryPlan, **others: object) -> Recovery:
+    def recovery(plan, **others):
         done.append(plan)
-        return Recovery(plan, **others)  # type: ignore[arg-type]
+        return Recovery(plan, **others)
 
     monkeypatch.setattr(owned_dir, "Recovery", recovery)
     OwnedDir.open(tmp_path, Opening(trust_clean=False), config=config).close()
@@ -660,7 +660,7 @@ def test_the_rehearsal_has_the_plan_of_the_recovery(tmp_path: Path, monkeypatch:
     assert told[0].producer_expiration_ms == 7_000
 
 
-def test_a_crash_while_opening_lets_go_of_the_lock_in_this_process(tmp_path: Path) -> None:
+def test_a_crash_while_opening_lets_go_of_the_lock_in_this_process(tmp_path):
     path = tmp_path / "dir"
     opened(path).close()
     with pytest.raises(Crash):

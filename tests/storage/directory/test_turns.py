@@ -11,10 +11,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,14 +32,14 @@ _BOUND_S = 60
 class Stopped:
     """A call that waits in its middle until it is told to go on, whoever makes it first."""
 
-    def __init__(self, call: Callable[..., Any], *, before: bool) -> None:
+    def __init__(self, call, *, before):
         self._call = call
         self._before = before
         self._reached = threading.Event()
         self._go_on = threading.Event()
         self._first = threading.Lock()
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments):
         if not self._first.acquire(blocking=False):
             return self._call(*arguments)
         result = None if self._before else self._call(*arguments)
@@ -50,40 +47,40 @@ class Stopped:
         assert self._go_on.wait(_BOUND_S)
         return self._call(*arguments) if self._before else result
 
-    def __get__(self, instance: object, owner: type) -> Callable[..., Any]:
+    def __get__(self, instance, owner):
         return lambda *arguments: self(instance, *arguments)
 
-    def reached(self) -> None:
+    def reached(self):
         assert self._reached.wait(_BOUND_S)
 
-    def go_on(self) -> None:
+    def go_on(self):
         self._go_on.set()
 
 
 class Doing(threading.Thread):
     """Work in another thread: its result, or what it raised."""
 
-    def __init__(self, work: Callable[[], Any]) -> None:
+    def __init__(self, work):
         super().__init__()
         self._work = work
-        self.result: Any = None
-        self.error: BaseException | None = None
+        self.result = None
+        self.error = None
         self.start()
 
-    def run(self) -> None:
+    def run(self):
         try:
             self.result = self._work()
         except BaseException as error:  # noqa: BLE001 - the test looks at it
             self.error = error
 
-    def until_done_or_waiting(self) -> None:
+    def until_done_or_waiting(self):
         """Returns when the work is done, or waits for somebody's turn to end."""
         deadline = time.monotonic() + _BOUND_S
         while self.is_alive() and not self._waits():
             assert time.monotonic() < deadline
             time.sleep(0.001)
 
-    def _waits(self) -> bool:
+    def _waits(self):
         frame = sys._current_frames().get(self.ident or 0)
         while frame is not None:
             if frame.f_code.co_name in ("alone", "forget"):
@@ -91,14 +88,14 @@ class Doing(threading.Thread):
             frame = frame.f_back
         return False
 
-    def done(self) -> Any:
+    def done(self):
         self.join(_BOUND_S)
         assert not self.is_alive()
         return self.result
 
 
 @contextmanager
-def stopped(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, before: bool) -> Iterator[Stopped]:
+def stopped(monkeypatch, owner, name, *, before):
     """The first call of it waits, before it begins or after it is through, until `go_on`."""
     hook = Stopped(getattr(owner, name), before=before)
     monkeypatch.setattr(owner, name, hook)
@@ -108,7 +105,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, before
         hook.go_on()
 
 
-def cleanly_shut_down(path: Path, values: int = 5) -> None:
+def cleanly_shut_down(path, values=5):
     owned = opened(path)
     owned.create_topic("t", 2, {"cleanup.policy": "delete"})
     for number in range(2):
@@ -116,7 +113,7 @@ def cleanly_shut_down(path: Path, values: int = 5) -> None:
     close_clean(owned)
 
 
-def test_the_cleaners_line_is_of_the_log_that_was_cleaned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cleaners_line_is_of_the_log_that_was_cleaned(tmp_path, monkeypatch):
     """A pass that ends when its topic is another says nothing of that one."""
     owned = opened(tmp_path)
     owned.create_topic("t", 1, {"cleanup.policy": "compact"})
@@ -138,7 +135,7 @@ def test_the_cleaners_line_is_of_the_log_that_was_cleaned(tmp_path: Path, monkey
     close_clean(owned)
 
 
-def _keyed() -> memoryview:
+def _keyed():
     from storage.format.block import Record
     from storage.format.record_batch import encode_batch
     from tests.support.owned_dirs import NOW_MS
@@ -147,9 +144,7 @@ def _keyed() -> memoryview:
 
 
 @pytest.mark.parametrize("instead", ["nothing", "another"])
-def test_a_directory_that_somebody_takes_away_while_it_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instead: str
-) -> None:
+def test_a_directory_that_somebody_takes_away_while_it_is_opened(tmp_path, monkeypatch, instead):
     """What was opened is not what is there: it does not count, and keeps nothing from being clean."""
     cleanly_shut_down(tmp_path / "dir", values=2)
     shutil.copytree(tmp_path / "dir" / "t-0", tmp_path / "other")
@@ -179,7 +174,7 @@ def test_a_directory_that_somebody_takes_away_while_it_is_opened(
 # Configurations
 
 
-def test_a_configuration_that_could_be_written_in_part_is_in_force_where_it_says_so(tmp_path: Path) -> None:
+def test_a_configuration_that_could_be_written_in_part_is_in_force_where_it_says_so(tmp_path):
     """The first partition's file counts: logs go by it although the second's could not be written."""
     cleanly_shut_down(tmp_path / "dir")
     disk = FaultyDisk(tmp_path / "dir")
@@ -197,7 +192,7 @@ def test_a_configuration_that_could_be_written_in_part_is_in_force_where_it_says
     assert told["t-0"] == told["t-1"]
 
 
-def test_two_who_want_it_rebuilt_and_opened_get_one_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_who_want_it_rebuilt_and_opened_get_one_log(tmp_path, monkeypatch):
     """An index is rebuilt while somebody asks for the log: one opening at a time."""
     cleanly_shut_down(tmp_path)
     owned = opened(tmp_path)
@@ -217,9 +212,7 @@ def test_two_who_want_it_rebuilt_and_opened_get_one_log(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("partition", [0, 1])
-def test_a_configuration_that_is_being_written_while_a_log_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: int
-) -> None:
+def test_a_configuration_that_is_being_written_while_a_log_is_opened(tmp_path, monkeypatch, partition):
     """Recovery removes temporary files; the one that is about to get its name is not among them."""
     cleanly_shut_down(tmp_path)
     owned = opened(tmp_path)
@@ -241,7 +234,7 @@ def test_a_configuration_that_is_being_written_while_a_log_is_opened(
 
 
 @pytest.mark.parametrize("partition", [0, 1])
-def test_a_configuration_that_was_never_renamed_goes(tmp_path: Path, partition: int) -> None:
+def test_a_configuration_that_was_never_renamed_goes(tmp_path, partition):
     cleanly_shut_down(tmp_path)
     tp = TopicPartition("t", partition)
     left = tmp_path / tp.dir_name / "topic.properties.tmp"

@@ -8,9 +8,7 @@ import gzip
 import json
 import shutil
 import struct
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +16,6 @@ from hypothesis import strategies as st
 
 from storage.errors import CorruptBatch, CorruptCheckpoint, StorageError, TooManyKeys, UnsupportedFormat
 from storage.files.cluster_metadata import (
-    Change,
     ClusterMetadata,
     ClusterMetadataReader,
     MetadataRecord,
@@ -44,17 +41,17 @@ DIRECTORIES = ["log-only", "snapshot-and-log"]
 
 
 @pytest.fixture(params=DIRECTORIES)
-def original(request: pytest.FixtureRequest) -> Path:
+def original(request):
     return DATA / str(request.param)
 
 
-def copy_of(name: str, to: Path) -> Path:
+def copy_of(name, to):
     copied = to / name
     shutil.copytree(DATA / name, copied)
     return copied
 
 
-def values_of(file: Path) -> Iterator[tuple[int, bytes]]:
+def values_of(file):
     """(offset, value) of every record in a file of batches."""
     data = file.read_bytes()
     table = table_of(data)
@@ -65,7 +62,7 @@ def values_of(file: Path) -> Iterator[tuple[int, bytes]]:
         yield offset, value
 
 
-def decode(value: bytes) -> MetadataRecord | None:
+def decode(value):
     """One record, as the log has it."""
     data = encode_batch([Record(None, value)], base_offset=0)
     (record,) = decode_block(Decoder().decode(data, table_of(data), origin=0))
@@ -74,7 +71,7 @@ def decode(value: bytes) -> MetadataRecord | None:
     return record
 
 
-def check(metadata: ClusterMetadata | None, directory: Path) -> None:
+def check(metadata, directory):
     """The metadata is what the Admin client said before the broker stopped."""
     assert metadata is not None
     assert metadata.problem is None
@@ -98,7 +95,7 @@ def check(metadata: ClusterMetadata | None, directory: Path) -> None:
     assert metadata.broker_values(2) == metadata.broker_values(None) == expected["broker_defaults"]
 
 
-def test_replay(original: Path) -> None:
+def test_replay(original):
     reader = ClusterMetadataReader(original)
     metadata = reader.refresh()
     check(metadata, original)
@@ -110,7 +107,7 @@ def test_replay(original: Path) -> None:
 @pytest.mark.parametrize(
     ("directory", "file"), [("log-only", LOG), ("snapshot-and-log", LOG), ("snapshot-and-log", SNAPSHOT)]
 )
-def test_records_are_those_that_kafka_reads(directory: str, file: str) -> None:
+def test_records_are_those_that_kafka_reads(directory, file):
     dumped = DATA / directory / f"{Path(file).name}.json.gz"
     with gzip.open(dumped, "rt", encoding="utf-8") as text:
         expected = {record["offset"]: record for record in json.load(text)}
@@ -118,14 +115,14 @@ def test_records_are_those_that_kafka_reads(directory: str, file: str) -> None:
     for offset, value in values_of(DATA / directory / file):
         record = decode(value)
         shown = expected.pop(offset)
-        data: dict[str, Any] = shown["data"]
+        data = shown["data"]
         kinds.add(shown["type"])
         assert record == (shown["type"], data, value)
     assert not expected
     assert {"TOPIC_RECORD", "PARTITION_RECORD", "CONFIG_RECORD"} <= kinds
 
 
-def partitions_of(metadata: ClusterMetadata | None) -> dict[str, dict[int, Any]]:
+def partitions_of(metadata):
     assert metadata is not None
     return {
         name: {number: dataclasses.astuple(partition)[:4] for number, partition in topic.partitions.items()}
@@ -133,7 +130,7 @@ def partitions_of(metadata: ClusterMetadata | None) -> dict[str, dict[int, Any]]
     }
 
 
-def drop_log_before_snapshot(directory: Path) -> Path:
+def drop_log_before_snapshot(directory):
     """As a broker cleans the metadata log: what the snapshot holds goes, by whole batches."""
     log = directory / LOG
     data = log.read_bytes()
@@ -147,7 +144,7 @@ def drop_log_before_snapshot(directory: Path) -> Path:
     return rest
 
 
-def test_snapshot_is_needed_once_the_log_is_cleaned(tmp_path: Path) -> None:
+def test_snapshot_is_needed_once_the_log_is_cleaned(tmp_path):
     directory = copy_of("snapshot-and-log", tmp_path)
     rest = drop_log_before_snapshot(directory)
     check(ClusterMetadataReader(directory).refresh(), directory)
@@ -161,7 +158,7 @@ def test_snapshot_is_needed_once_the_log_is_cleaned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 1000, 2537])
-def test_cut_snapshot_is_not_used(tmp_path: Path, size: int) -> None:
+def test_cut_snapshot_is_not_used(tmp_path, size):
     directory = copy_of("snapshot-and-log", tmp_path)
     (directory / SNAPSHOT).write_bytes((DATA / "snapshot-and-log" / SNAPSHOT).read_bytes()[:size])
     # The log is whole: it, after the empty first snapshot, tells all.
@@ -173,7 +170,7 @@ def test_cut_snapshot_is_not_used(tmp_path: Path, size: int) -> None:
     assert metadata.problem is not None
 
 
-def test_damaged_snapshots_say_so(tmp_path: Path) -> None:
+def test_damaged_snapshots_say_so(tmp_path):
     directory = copy_of("snapshot-and-log", tmp_path)
     for snapshot in directory.glob("__cluster_metadata-0/*.checkpoint"):
         flip(snapshot, -1)
@@ -184,19 +181,19 @@ def test_damaged_snapshots_say_so(tmp_path: Path) -> None:
     assert metadata.problem.path == directory / SNAPSHOT
 
 
-def test_no_metadata(tmp_path: Path) -> None:
+def test_no_metadata(tmp_path):
     assert ClusterMetadataReader(tmp_path).refresh() is None
     (tmp_path / "__cluster_metadata-0").write_text("a file")
     assert ClusterMetadataReader(tmp_path).refresh() is None
 
 
-def test_empty_metadata(tmp_path: Path) -> None:
+def test_empty_metadata(tmp_path):
     (tmp_path / "__cluster_metadata-0").mkdir()
     metadata = ClusterMetadataReader(tmp_path).refresh()
     assert metadata == ClusterMetadata()
 
 
-def test_follows_a_growing_log(original: Path, tmp_path: Path) -> None:
+def test_follows_a_growing_log(original, tmp_path):
     whole = (original / LOG).read_bytes()
     directory = copy_of(original.name, tmp_path)
     for snapshot in directory.glob("__cluster_metadata-0/*.checkpoint"):
@@ -218,7 +215,7 @@ def test_follows_a_growing_log(original: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [MOST_BATCH_BYTES + 1, 2**31 - 1])
-def test_a_batch_above_the_bound_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_a_batch_above_the_bound_is_not_read(tmp_path, monkeypatch, size):
     directory = copy_of("log-only", tmp_path)
     expected = ClusterMetadataReader(directory).refresh()
     assert expected is not None
@@ -228,7 +225,7 @@ def test_a_batch_above_the_bound_is_not_read(tmp_path: Path, monkeypatch: pytest
         file.truncate(start + size)
     wanted, read = [], LogFile.read
 
-    def recorded(file: LogFile, position: int, size: int, into: bytearray | None = None) -> memoryview:
+    def recorded(file, position, size, into=None):
         wanted.append(size)
         return read(file, position, size, into)
 
@@ -241,7 +238,7 @@ def test_a_batch_above_the_bound_is_not_read(tmp_path: Path, monkeypatch: pytest
     assert (found.topics, found.end_offset) == (expected.topics, expected.end_offset)
 
 
-def test_follows_into_a_new_segment(tmp_path: Path) -> None:
+def test_follows_into_a_new_segment(tmp_path):
     directory = copy_of("log-only", tmp_path)
     whole = (directory / LOG).read_bytes()
     table = table_of(whole)
@@ -257,7 +254,7 @@ def test_follows_into_a_new_segment(tmp_path: Path) -> None:
     check(reader.refresh(), directory)
 
 
-def test_begins_anew_when_the_log_was_replaced(tmp_path: Path) -> None:
+def test_begins_anew_when_the_log_was_replaced(tmp_path):
     directory = copy_of("snapshot-and-log", tmp_path)
     reader = ClusterMetadataReader(directory)
     check(reader.refresh(), directory)
@@ -272,7 +269,7 @@ def test_begins_anew_when_the_log_was_replaced(tmp_path: Path) -> None:
     assert cut.end_offset < 64
 
 
-def test_begins_anew_when_the_log_was_truncated_and_written_on(tmp_path: Path) -> None:
+def test_begins_anew_when_the_log_was_truncated_and_written_on(tmp_path):
     """A quorum's follower gives up what was not committed; the file and its inode stay."""
     directory = copy_of("log-only", tmp_path)
     log = directory / LOG
@@ -296,7 +293,7 @@ def test_begins_anew_when_the_log_was_truncated_and_written_on(tmp_path: Path) -
     check(after, DATA / "log-only")
 
 
-def test_unchanged_topics_are_shared(tmp_path: Path) -> None:
+def test_unchanged_topics_are_shared(tmp_path):
     directory = copy_of("snapshot-and-log", tmp_path)
     log = directory / LOG
     whole = log.read_bytes()
@@ -316,7 +313,7 @@ def test_unchanged_topics_are_shared(tmp_path: Path) -> None:
     assert len(same) == 4
 
 
-def test_every_byte_of_the_log_damaged_gives_a_prefix(tmp_path: Path) -> None:
+def test_every_byte_of_the_log_damaged_gives_a_prefix(tmp_path):
     directory = copy_of("log-only", tmp_path)
     log = directory / LOG
     whole = log.read_bytes()
@@ -340,7 +337,7 @@ VALUES = [value for _, value in values_of(DATA / "log-only" / LOG)]
 
 
 @given(st.sampled_from(VALUES), st.data())
-def test_damaged_records_raise_storage_errors(value: bytes, data: st.DataObject) -> None:
+def test_damaged_records_raise_storage_errors(value, data):
     position = data.draw(st.integers(0, len(value) - 1))
     damaged = bytearray(value)
     damaged[position] = data.draw(st.integers(0, 255))
@@ -352,11 +349,11 @@ def test_damaged_records_raise_storage_errors(value: bytes, data: st.DataObject)
 ID_A, ID_B = bytes(range(16)), bytes(range(16, 32))
 
 
-def text(value: str) -> bytes:
+def text(value):
     return bytes([len(value) + 1]) + value.encode()
 
 
-def frame(api_key: int, body: bytes, version: int = 0, tags: bytes = b"\0") -> bytes:
+def frame(api_key, body, version=0, tags=b"\0"):
     return bytes([1, api_key, version]) + body + tags
 
 
@@ -365,18 +362,18 @@ BEGIN, END, ABORT = frame(23, b""), frame(24, b""), frame(25, b"")
 CONFIG_A = frame(4, b"\x02" + text("a") + text("retention.ms") + text("5"))
 
 
-def int32s(*values: int) -> bytes:
+def int32s(*values):
     return bytes([len(values) + 1]) + struct.pack(f">{len(values)}i", *values)
 
 
 PARTITION_A = frame(3, bytes(4) + ID_A + int32s(1, 2) + int32s(1) + int32s() + int32s() + struct.pack(">iii", 1, 7, 0))
 
 
-def change_a(tags: bytes) -> bytes:
+def change_a(tags):
     return frame(5, bytes(4) + ID_A, tags=tags)
 
 
-def replay(*values: bytes) -> ClusterMetadata:
+def replay(*values):
     state = MetadataReplay()
     for value in values:
         record = decode(value)
@@ -385,7 +382,7 @@ def replay(*values: bytes) -> ClusterMetadata:
     return state.show(0, None)
 
 
-def test_partition_changes() -> None:
+def test_partition_changes():
     new_leader = b"\x01\x01\x04" + struct.pack(">i", 2)
     new_isr = b"\x01\x00\x09" + int32s(2, 1)
     new_replicas = b"\x01\x02\x05" + int32s(3)
@@ -398,14 +395,14 @@ def test_partition_changes() -> None:
     assert partitions_of(replay(*base, change_a(unknown_tag))) == partitions_of(replay(*base))
 
 
-def test_transactions() -> None:
+def test_transactions():
     assert list(replay(BEGIN, TOPIC_A, END).topics) == ["a"]
     assert list(replay(BEGIN, TOPIC_A).topics) == []
     assert list(replay(BEGIN, TOPIC_A, ABORT).topics) == []
     assert list(replay(BEGIN, TOPIC_A, ABORT, BEGIN, TOPIC_A, END, CONFIG_A).topics) == ["a"]
 
 
-def test_removal_takes_the_configuration_along() -> None:
+def test_removal_takes_the_configuration_along():
     removed = frame(9, ID_A)
     again = frame(2, text("a") + ID_B)
     assert dict(replay(TOPIC_A, CONFIG_A).topics["a"].configs) == {"retention.ms": "5"}
@@ -416,7 +413,7 @@ def test_removal_takes_the_configuration_along() -> None:
 
 
 @pytest.mark.parametrize("values", [(PARTITION_A,), (frame(9, ID_A),), (TOPIC_A, change_a(b"\0"))])
-def test_contradictions(values: tuple[bytes, ...]) -> None:
+def test_contradictions(values):
     with pytest.raises(CorruptCheckpoint, match="which is not there"):
         replay(*values)
 
@@ -434,12 +431,12 @@ def test_contradictions(values: tuple[bytes, ...]) -> None:
         (frame(2, b"\xff\xff\xff\xff\x7f" + ID_A), CorruptCheckpoint, "overlong varint"),
     ],
 )
-def test_broken_records(value: bytes, error: type[StorageError], what: str) -> None:
+def test_broken_records(value, error, what):
     with pytest.raises(error, match=what):
         decode(value)
 
 
-def test_more_topics_than_memory_is_allowed_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_topics_than_memory_is_allowed_for(tmp_path, monkeypatch):
     topics = [Record(None, frame(2, text(f"t{n}") + n.to_bytes(16, "big"))) for n in range(20000)]
     build_log_dir(tmp_path, {CLUSTER_METADATA_TOPIC: [[Batch(topics[at : at + 4000]) for at in range(0, 20000, 4000)]]})
     monkeypatch.setattr("storage.format.messages.MOST_HELD", held_by_all() + (8 << 20))
@@ -452,7 +449,7 @@ def test_more_topics_than_memory_is_allowed_for(tmp_path: Path, monkeypatch: pyt
     assert reader.refresh() is metadata
 
 
-def test_records_of_a_transaction_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_a_transaction_count_too(monkeypatch):
     state = MetadataReplay()
     state.apply(MetadataRecord("BEGIN_TRANSACTION_RECORD", {}, b""))
     state.apply(MetadataRecord("CONFIG_RECORD", {"value": "x" * (1 << 20)}, b""))
@@ -461,12 +458,12 @@ def test_records_of_a_transaction_count_too(monkeypatch: pytest.MonkeyPatch) -> 
         state.held.add(1000, 0)
 
 
-def test_a_record_without_sense_ends_the_replay_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_without_sense_ends_the_replay_for_good(tmp_path, monkeypatch):
     directory = copy_of("log-only", tmp_path)
     calls = 0
     apply = MetadataReplay.apply
 
-    def failing(self: MetadataReplay, record: MetadataRecord) -> list[Change]:
+    def failing(self, record):
         nonlocal calls
         calls += 1
         if calls == 20:

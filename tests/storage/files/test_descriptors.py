@@ -6,26 +6,25 @@ import errno
 import fcntl
 import os
 import resource
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from storage.files import descriptors
-from storage.files.descriptors import HeldFile, HeldFiles, open_fd, raise_limit, sync_path, wait_for_room
+from storage.files.descriptors import HeldFiles, open_fd, raise_limit, sync_path, wait_for_room
 from storage.files.disk import RealDisk
 from tests.support.faults import FaultyDisk
 
 
 @pytest.fixture(autouse=True)
-def own_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_files(monkeypatch):
     """Not those that tests before have left open."""
     monkeypatch.setattr(descriptors, "held_files", HeldFiles())
 
 
 @contextmanager
-def soft_limit(descriptors_allowed: int) -> Iterator[None]:
+def soft_limit(descriptors_allowed):
     """The process may have so many, or fewer, until the end of the block."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors_allowed, before[1]))
@@ -35,15 +34,15 @@ def soft_limit(descriptors_allowed: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def hold_some(held: HeldFiles, disk: RealDisk | FaultyDisk, directory: Path, count: int) -> list[HeldFile]:
+def hold_some(held, disk, directory, count):
     return [held.hold(disk, directory / f"{number:03d}", create=True) for number in range(count)]
 
 
-def has_descriptor(path: Path) -> bool:
+def has_descriptor(path):
     return str(path) in open_paths()
 
 
-def open_paths() -> set[str]:
+def open_paths():
     """What this process's descriptors are of."""
     found = set()
     for link in list(Path("/proc/self/fd").iterdir()):
@@ -52,7 +51,7 @@ def open_paths() -> set[str]:
     return found
 
 
-def test_no_more_descriptors_than_the_limit(tmp_path: Path) -> None:
+def test_no_more_descriptors_than_the_limit(tmp_path):
     held = HeldFiles(lambda: 10)
     files = hold_some(held, RealDisk(), tmp_path, 50)
     for turn in range(3):
@@ -68,7 +67,7 @@ def test_no_more_descriptors_than_the_limit(tmp_path: Path) -> None:
     assert not any(has_descriptor(file.path) for file in files)
 
 
-def test_what_is_used_keeps_its_descriptor(tmp_path: Path) -> None:
+def test_what_is_used_keeps_its_descriptor(tmp_path):
     held = HeldFiles(lambda: 8)
     files = hold_some(held, RealDisk(), tmp_path, 8)
     busy = files[3]
@@ -81,7 +80,7 @@ def test_what_is_used_keeps_its_descriptor(tmp_path: Path) -> None:
         file.close()
 
 
-def test_one_in_use_is_passed_over(tmp_path: Path) -> None:
+def test_one_in_use_is_passed_over(tmp_path):
     held = HeldFiles(lambda: 2)
     used, *others = hold_some(held, RealDisk(), tmp_path, 2)
     with used.lock:
@@ -91,7 +90,7 @@ def test_one_in_use_is_passed_over(tmp_path: Path) -> None:
         file.close()
 
 
-def test_a_descriptor_goes_with_all_that_was_written_synced(tmp_path: Path) -> None:
+def test_a_descriptor_goes_with_all_that_was_written_synced(tmp_path):
     disk = FaultyDisk(tmp_path)
     held = HeldFiles(lambda: 1)
     written = held.hold(disk, tmp_path / "written", create=True)
@@ -110,7 +109,7 @@ def test_a_descriptor_goes_with_all_that_was_written_synced(tmp_path: Path) -> N
     other.close()
 
 
-USES: dict[str, Callable[[HeldFile], object]] = {
+USES = {
     "write": lambda file: file.write_at(0, b"x"),
     "truncate": lambda file: file.truncate(0),
     "truncate to the same": lambda file: file.truncate(4),
@@ -121,7 +120,7 @@ USES: dict[str, Callable[[HeldFile], object]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_what_is_lost_with_a_descriptor_is_told(tmp_path: Path, use: str) -> None:
+def test_what_is_lost_with_a_descriptor_is_told(tmp_path, use):
     """The kernel tells a failed write-back once: the error is kept for the file's next user, and for who syncs it."""
     disk = FaultyDisk(tmp_path)
     held = descriptors.held_files
@@ -144,7 +143,7 @@ def test_what_is_lost_with_a_descriptor_is_told(tmp_path: Path, use: str) -> Non
 
 
 @pytest.mark.parametrize("other", ["another inode", "another size", "another time", "none"])
-def test_another_file_is_not_taken_for_it(tmp_path: Path, other: str) -> None:
+def test_another_file_is_not_taken_for_it(tmp_path, other):
     held = HeldFiles(lambda: 1)
     file = held.hold(RealDisk(), tmp_path / "file", create=True)
     file.write_at(0, b"mine")
@@ -166,7 +165,7 @@ def test_another_file_is_not_taken_for_it(tmp_path: Path, other: str) -> None:
     assert not has_descriptor(file.path)
 
 
-def test_what_undoes_a_write_needs_no_descriptor(tmp_path: Path) -> None:
+def test_what_undoes_a_write_needs_no_descriptor(tmp_path):
     held = HeldFiles(lambda: 1)
     file = held.hold(RealDisk(), tmp_path / "file", create=True)
     file.write_at(0, b"kept")
@@ -181,7 +180,7 @@ def test_what_undoes_a_write_needs_no_descriptor(tmp_path: Path) -> None:
     file.close()
 
 
-def test_a_missing_descriptor_is_taken_from_those_held(tmp_path: Path) -> None:
+def test_a_missing_descriptor_is_taken_from_those_held(tmp_path):
     files = [descriptors.hold(RealDisk(), tmp_path / f"{number}", create=True) for number in range(20)]
     lowest = min(file.fileno() for file in files)
     with soft_limit(lowest + 20):
@@ -193,7 +192,7 @@ def test_a_missing_descriptor_is_taken_from_those_held(tmp_path: Path) -> None:
         file.close()
 
 
-def test_the_limit_is_raised(tmp_path: Path) -> None:
+def test_the_limit_is_raised(tmp_path):
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with soft_limit(64):
         assert descriptors.half_the_limit() == 32
@@ -201,7 +200,7 @@ def test_the_limit_is_raised(tmp_path: Path) -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
 
 
-def test_a_high_descriptor_is_waited_for() -> None:
+def test_a_high_descriptor_is_waited_for():
     """select(2) takes none from 1024 on."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < 2048:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import struct
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,7 +14,7 @@ from storage.files import offset_index, producer_state, time_index, transaction_
 from storage.files.names import FileKind, parse_segment_file, segment_file
 from storage.files.transaction_index import AbortedTxn
 from storage.types import OffsetPosition, TimestampOffset
-from tests.storage.files.dumps import Dumped, dumped
+from tests.storage.files.dumps import dumped
 from tests.support.fixtures import KAFKA_SKIPS_DATA, requires_fixtures
 
 # The offset index and the time index: what is trusted, what is noticed, and lookups against a plain list.
@@ -32,25 +31,25 @@ class Kind(NamedTuple):
     columns: tuple[str, str]
     entries: list[tuple[int, int]]
 
-    def stored(self, first: int, second: int) -> bytes:
+    def stored(self, first, second):
         """An entry as it lies in the file; offsets are from the base on there."""
         offset = self.columns.index("offsets")
         return struct.pack(self.form, first - BASE * (offset == 0), second - BASE * (offset == 1))
 
     @property
-    def data(self) -> bytes:
+    def data(self):
         return b"".join(self.stored(*entry) for entry in self.entries)
 
     @property
-    def size(self) -> int:
+    def size(self):
         return struct.calcsize(self.form)
 
     @property
-    def limits(self) -> tuple[int, ...]:
+    def limits(self):
         """What its functions take besides the base offset: the offset index, the size of the log."""
         return (END,) if self is OFFSETS else ()
 
-    def found(self, index: object) -> list[tuple[int, int]]:
+    def found(self, index):
         return list(zip(*(getattr(index, column).tolist() for column in self.columns), strict=True))
 
 
@@ -65,7 +64,7 @@ both = pytest.mark.parametrize("kind", [OFFSETS, TIMES], ids=["offset", "time"])
 
 @both
 @pytest.mark.parametrize("zeros", [1, 7, 8, 64, 12, 120, 8 * 12 * 8192, 8 * 12 * 20_000])
-def test_preallocated_tail_is_no_problem(tmp_path: Path, kind: Kind, zeros: int) -> None:
+def test_preallocated_tail_is_no_problem(tmp_path, kind, zeros):
     path = tmp_path / "x.index"
     path.write_bytes(kind.data + bytes(zeros))
     index = kind.module.load(path, BASE, *kind.limits)
@@ -74,7 +73,7 @@ def test_preallocated_tail_is_no_problem(tmp_path: Path, kind: Kind, zeros: int)
 
 
 @both
-def test_missing_and_unreadable(tmp_path: Path, kind: Kind) -> None:
+def test_missing_and_unreadable(tmp_path, kind):
     missing = kind.module.load(tmp_path / "no.index", BASE, *kind.limits)
     assert (missing.entries, missing.missing, missing.problem) == (0, True, None)
     (tmp_path / "dir.index").mkdir()
@@ -86,7 +85,7 @@ def test_missing_and_unreadable(tmp_path: Path, kind: Kind) -> None:
 
 @both
 @pytest.mark.parametrize("cut", range(1, 12))
-def test_odd_size_is_noticed(tmp_path: Path, kind: Kind, cut: int) -> None:
+def test_odd_size_is_noticed(tmp_path, kind, cut):
     path = tmp_path / "x.index"
     path.write_bytes(kind.data[:-cut])
     index = kind.module.load(path, BASE, *kind.limits)
@@ -119,7 +118,7 @@ def test_odd_size_is_noticed(tmp_path: Path, kind: Kind, cut: int) -> None:
         (TIMES, 3, (90, 10)),
     ],
 )
-def test_first_broken_entry_ends_the_trust(kind: Kind, slot: int, entry: tuple[int, int]) -> None:
+def test_first_broken_entry_ends_the_trust(kind, slot, entry):
     data = bytearray(kind.data)
     data[slot * kind.size : (slot + 1) * kind.size] = struct.pack(kind.form, *entry)
     index = kind.module.parse(bytes(data), BASE, *kind.limits)
@@ -130,7 +129,7 @@ def test_first_broken_entry_ends_the_trust(kind: Kind, slot: int, entry: tuple[i
 
 
 @pytest.mark.parametrize(("end", "trusted"), [(0, 0), (500, 0), (501, 1), (5000, 2), (5001, 3), (5002, 4)])
-def test_entries_beyond_the_log(end: int, trusted: int) -> None:
+def test_entries_beyond_the_log(end, trusted):
     sealed = offset_index.parse(OFFSETS.data, BASE, end)
     assert OFFSETS.found(sealed) == OFFSETS.entries[:trusted]
     if trusted == len(OFFSETS.entries):
@@ -143,14 +142,14 @@ def test_entries_beyond_the_log(end: int, trusted: int) -> None:
 
 
 @both
-def test_half_written_last_entry_of_a_growing_log_is_no_problem(kind: Kind) -> None:
+def test_half_written_last_entry_of_a_growing_log_is_no_problem(kind):
     torn = kind.data + struct.pack(kind.form, 1500 if kind is OFFSETS else 95, 0) + bytes(100 * kind.size)
     assert kind.module.parse(torn, BASE, *kind.limits).problem is not None
     growing = kind.module.parse(torn, BASE, *kind.limits, growing=True)
     assert (kind.found(growing), growing.problem) == (kind.entries, None)
 
 
-def check_ascending(kind: Kind, index: Any, end: int, base: int = BASE) -> None:
+def check_ascending(kind, index, end, base=BASE):
     first, second = (getattr(index, column).tolist() for column in kind.columns)
     assert first == sorted(set(first))
     if kind is OFFSETS:
@@ -164,7 +163,7 @@ def check_ascending(kind: Kind, index: Any, end: int, base: int = BASE) -> None:
 
 @both
 @given(st.binary(max_size=240), st.integers(0, 2**62), st.integers(0, 2**63 - 1), st.booleans())
-def test_any_bytes_give_an_ascending_index(kind: Kind, data: bytes, base: int, end: int, growing: bool) -> None:
+def test_any_bytes_give_an_ascending_index(kind, data, base, end, growing):
     limits = (end,) if kind is OFFSETS else ()
     check_ascending(kind, kind.module.parse(data, base, *limits, growing=growing), end, base)
 
@@ -175,7 +174,7 @@ ascending = st.lists(st.tuples(st.integers(1, 3_000_000), st.integers(1, 2_000_0
 
 
 @given(ascending, st.integers(0, 2**62), st.integers(0, 200_000_000), st.integers(0, 100))
-def test_round_trip_and_lookup(table: list[tuple[int, int]], base: int, wanted: int, zeros: int) -> None:
+def test_round_trip_and_lookup(table, base, wanted, zeros):
     offsets = [base + relative for relative, _ in table]
     positions = [position for _, position in table]
     data = offset_index.encode(offsets, positions, base)
@@ -188,7 +187,7 @@ def test_round_trip_and_lookup(table: list[tuple[int, int]], base: int, wanted: 
 
 
 @given(ascending, st.integers(0, 2**62), st.integers(-5, 200_000_000), st.integers(0, 100))
-def test_round_trip_and_lookup_of_times(table: list[tuple[int, int]], base: int, wanted: int, zeros: int) -> None:
+def test_round_trip_and_lookup_of_times(table, base, wanted, zeros):
     timestamps = [timestamp for timestamp, _ in table]
     offsets = [base + relative for _, relative in table]
     data = time_index.encode(timestamps, offsets, base)
@@ -199,7 +198,7 @@ def test_round_trip_and_lookup_of_times(table: list[tuple[int, int]], base: int,
     assert index.floor(wanted) == (before[-1] if before else TimestampOffset(-1, base))
 
 
-def test_timestamp_zero_at_the_base_looks_like_preallocation() -> None:
+def test_timestamp_zero_at_the_base_looks_like_preallocation():
     # A trimmed index with one entry has it; with zeros behind it, it may be none and tells nothing anyway.
     assert TIMES.found(time_index.parse(bytes(12), BASE)) == [(0, BASE)]
     assert TIMES.found(time_index.parse(bytes(24), BASE)) == []
@@ -221,7 +220,7 @@ def test_timestamp_zero_at_the_base_looks_like_preallocation() -> None:
         ]),
     ],
 )  # fmt: skip
-def test_encode_refuses_what_kafka_never_writes(kind: Kind, first: list[int], second: list[int]) -> None:
+def test_encode_refuses_what_kafka_never_writes(kind, first, second):
     with pytest.raises(ValueError, match="ascending"):
         kind.module.encode(first, second, BASE)
 
@@ -238,7 +237,7 @@ TXNS = [
 TXN_DATA = transaction_index.encode(TXNS)
 
 
-def test_txn_missing_and_unreadable(tmp_path: Path) -> None:
+def test_txn_missing_and_unreadable(tmp_path):
     missing = transaction_index.load(tmp_path / "no.txnindex", TXN_BASE)
     assert (len(missing), missing.missing, missing.problem) == (0, True, None)
     (tmp_path / "dir.txnindex").mkdir()
@@ -264,7 +263,7 @@ def test_txn_missing_and_unreadable(tmp_path: Path) -> None:
         (3, 26, b"\xff"),  # stable below 0
     ],
 )
-def test_txn_first_broken_entry_ends_the_trust(slot: int, position: int, value: bytes) -> None:
+def test_txn_first_broken_entry_ends_the_trust(slot, position, value):
     data = bytearray(TXN_DATA)
     data[slot * transaction_index.ENTRY_SIZE + position : slot * transaction_index.ENTRY_SIZE + position + 1] = value
     index = transaction_index.parse(bytes(data), TXN_BASE)
@@ -275,7 +274,7 @@ def test_txn_first_broken_entry_ends_the_trust(slot: int, position: int, value: 
 
 
 @pytest.mark.parametrize("position", range(len(TXN_DATA)))
-def test_txn_every_byte_damaged(position: int) -> None:
+def test_txn_every_byte_damaged(position):
     data = bytearray(TXN_DATA)
     data[position] ^= 0x80
     index = transaction_index.parse(bytes(data), TXN_BASE)
@@ -286,7 +285,7 @@ def test_txn_every_byte_damaged(position: int) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 9), st.integers(0, 30)), max_size=12))
-def test_collect_is_kafkas_loop(steps: list[tuple[int, int, int, int]]) -> None:
+def test_collect_is_kafkas_loop(steps):
     txns = []
     last = TXN_BASE
     for producer, back, forward, stable_back in steps:
@@ -296,7 +295,7 @@ def test_collect_is_kafkas_loop(steps: list[tuple[int, int, int, int]]) -> None:
     assert index.entries() == txns
     for start in range(TXN_BASE - 2, last + 3, 3):
         for end in range(start + 1, last + 5, 4):
-            expected: list[AbortedTxn] = []
+            expected = []
             complete = False
             for txn in txns:
                 if txn.last_offset >= start and txn.first_offset < end:
@@ -308,7 +307,7 @@ def test_collect_is_kafkas_loop(steps: list[tuple[int, int, int, int]]) -> None:
             assert ([index.entry(slot) for slot in slots.tolist()], whole) == (expected, complete)
 
 
-def test_encode_refuses_disorder() -> None:
+def test_encode_refuses_disorder():
     with pytest.raises(ValueError, match="ascending"):
         transaction_index.encode([TXNS[1], TXNS[0]])
 
@@ -316,19 +315,19 @@ def test_encode_refuses_disorder() -> None:
 # Every index and snapshot that real brokers wrote, against what Kafka's own tool says is in it.
 
 
-def base_offset_of(case: Dumped) -> int:
+def base_offset_of(case):
     name = parse_segment_file(case.file.name)
     assert name is not None
     return name.offset
 
 
-def sound(suffix: str) -> list[Dumped]:
+def sound(suffix):
     # Beside the garbage that a broker leaves in place the tool stops.
     return [case for case in dumped(suffix) if not any(topic in str(case.file) for topic in KAFKA_SKIPS_DATA)]
 
 
 @requires_fixtures
-def test_offset_indexes() -> None:
+def test_offset_indexes():
     cases = sound(".index")
     entries = 0
     for case in cases:
@@ -345,7 +344,7 @@ def test_offset_indexes() -> None:
 
 
 @requires_fixtures
-def test_time_indexes() -> None:
+def test_time_indexes():
     cases = sound(".timeindex")
     entries = 0
     for case in cases:
@@ -362,7 +361,7 @@ def test_time_indexes() -> None:
 
 
 @requires_fixtures
-def test_transaction_indexes() -> None:
+def test_transaction_indexes():
     cases = dumped(".txnindex")
     aborted = 0
     for case in cases:
@@ -389,7 +388,7 @@ _PRODUCER = re.compile(
 
 
 @requires_fixtures
-def test_producer_snapshots() -> None:
+def test_producer_snapshots():
     cases = dumped(".snapshot")
     producers = 0
     for case in cases:

@@ -31,7 +31,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files
 _STRANGER = 54321
 
 
-def _raised(path: Path, flags: int = os.O_RDONLY) -> int | None:
+def _raised(path, flags=os.O_RDONLY):
     try:
         os.close(open_file(path, flags))
     except OSError as error:
@@ -40,7 +40,7 @@ def _raised(path: Path, flags: int = os.O_RDONLY) -> int | None:
 
 
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_CREAT])
-def test_a_link_to_a_file_is_not_followed(tmp_path: Path, flags: int) -> None:
+def test_a_link_to_a_file_is_not_followed(tmp_path, flags):
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "dir").mkdir()
     for target in ("../secret", tmp_path / "secret", "missing", "link"):
@@ -53,7 +53,7 @@ def test_a_link_to_a_file_is_not_followed(tmp_path: Path, flags: int) -> None:
 
 
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR])
-def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, flags: int) -> None:
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path, flags):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "dir").mkdir()
     assert _raised(tmp_path / "fifo", flags) == errno.EINVAL
@@ -65,12 +65,12 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, flags: int) 
 
 
 @as_root
-def test_a_device_is_refused(tmp_path: Path) -> None:
+def test_a_device_is_refused(tmp_path):
     os.mknod(tmp_path / "zero", stat.S_IFCHR | 0o666, os.makedev(1, 5))
     assert _raised(tmp_path / "zero") == errno.EINVAL
 
 
-def test_a_linked_directory_is_read_if_an_operator_moved_it_there(tmp_path: Path) -> None:
+def test_a_linked_directory_is_read_if_an_operator_moved_it_there(tmp_path):
     moved, log_dir = tmp_path / "volume" / "orders-0", tmp_path / "log"
     moved.mkdir(parents=True)
     (moved / "file").write_text("here")
@@ -87,7 +87,7 @@ def test_a_linked_directory_is_read_if_an_operator_moved_it_there(tmp_path: Path
 
 
 @as_root
-def test_a_linked_directory_of_another_owner_is_not_read(tmp_path: Path) -> None:
+def test_a_linked_directory_of_another_owner_is_not_read(tmp_path):
     moved = tmp_path / "volume" / "orders-0"
     moved.mkdir(parents=True)
     (moved / "file").write_text("here")
@@ -97,7 +97,7 @@ def test_a_linked_directory_of_another_owner_is_not_read(tmp_path: Path) -> None
     assert _raised(link / "file") == errno.ELOOP
 
 
-def test_nothing_is_changed_through_a_linked_directory(tmp_path: Path) -> None:
+def test_nothing_is_changed_through_a_linked_directory(tmp_path):
     moved, link = tmp_path / "volume" / "orders-0", tmp_path / "orders-0"
     moved.mkdir(parents=True)
     (moved / "file").write_text("here")
@@ -121,7 +121,7 @@ def test_nothing_is_changed_through_a_linked_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("plant", ["symbolic", "hard"])
-def test_a_temporary_file_that_was_there_is_not_written_to(tmp_path: Path, plant: str) -> None:
+def test_a_temporary_file_that_was_there_is_not_written_to(tmp_path, plant):
     victim, temporary = tmp_path / "victim", tmp_path / "checkpoint.tmp"
     victim.write_text("precious")
     if plant == "hard":
@@ -135,7 +135,7 @@ def test_a_temporary_file_that_was_there_is_not_written_to(tmp_path: Path, plant
 
 
 @as_root
-def test_a_hard_link_to_another_users_file_shows_nothing_that_the_owner_could_not_read(tmp_path: Path) -> None:
+def test_a_hard_link_to_another_users_file_shows_nothing_that_the_owner_could_not_read(tmp_path):
     directory, secret = tmp_path / "dir", tmp_path / "secret"
     directory.mkdir()
     secret.write_text("secret")
@@ -151,7 +151,7 @@ def test_a_hard_link_to_another_users_file_shows_nothing_that_the_owner_could_no
 
 
 @as_root
-def test_what_root_makes_belongs_to_the_directorys_owner(tmp_path: Path) -> None:
+def test_what_root_makes_belongs_to_the_directorys_owner(tmp_path):
     disk = RealDisk()
     for mode, file_mode in ((0o700, 0o600), (0o750, 0o640), (0o755, 0o644)):
         directory = tmp_path / f"{mode:o}"
@@ -168,7 +168,7 @@ def test_what_root_makes_belongs_to_the_directorys_owner(tmp_path: Path) -> None
         disk.open(directory / "file").close()  # it can be written to afterwards, too
 
 
-def test_links_of_ours_lead_to_files_that_are_checked_themselves(tmp_path: Path) -> None:
+def test_links_of_ours_lead_to_files_that_are_checked_themselves(tmp_path):
     shadow, log_dir = tmp_path / "shadow", tmp_path / "log"
     shadow.mkdir()
     log_dir.mkdir()
@@ -184,7 +184,7 @@ def test_links_of_ours_lead_to_files_that_are_checked_themselves(tmp_path: Path)
     assert _raised(shadow / "file") == errno.ELOOP
 
 
-def test_a_person_may_name_a_link(tmp_path: Path) -> None:
+def test_a_person_may_name_a_link(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     assert real_place(tmp_path / "link") == tmp_path / "real"
@@ -198,13 +198,13 @@ _CONTENT = bytes(range(256)) * 20
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     path = tmp_path / f"{0:020d}.log"
     path.write_bytes(_CONTENT)
     return path
 
 
-def test_read(path: Path) -> None:
+def test_read(path):
     file = LogFile(path)
     assert file.read(3, 10) == _CONTENT[3:13]
     assert file.read(len(_CONTENT) - 4, 10) == _CONTENT[-4:]
@@ -217,7 +217,7 @@ def test_read(path: Path) -> None:
     assert file.read(len(_CONTENT) - 4, 10, buffer) == _CONTENT[-4:]
 
 
-def test_read_each(path: Path) -> None:
+def test_read_each(path):
     file = LogFile(path)
     positions = [300, 0, len(_CONTENT) - 4, len(_CONTENT) + 4]
     assert file.read_each(positions, 10) == [_CONTENT[at : at + 10] for at in positions]
@@ -226,7 +226,7 @@ def test_read_each(path: Path) -> None:
         file.read_each([0], 10)
 
 
-def test_short_preads_are_completed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_preads_are_completed(path, monkeypatch):
     """The kernel may give less than was asked for, at most 2 GiB at a time."""
     real = os.pread, os.preadv
     monkeypatch.setattr(os, "pread", lambda fd, size, at: real[0](fd, min(size, 100), at))
@@ -237,7 +237,7 @@ def test_short_preads_are_completed(path: Path, monkeypatch: pytest.MonkeyPatch)
     assert file.read(len(_CONTENT) - 150, 1000, bytearray(1000)) == _CONTENT[-150:]
 
 
-def test_renamed_to_deleted_and_replaced(path: Path) -> None:
+def test_renamed_to_deleted_and_replaced(path):
     file = LogFile(path)
     deleted = path.with_name(path.name + ".deleted")
     path.rename(deleted)
@@ -253,7 +253,7 @@ def test_renamed_to_deleted_and_replaced(path: Path) -> None:
             gone(0, 4)
 
 
-def test_another_file_of_the_name_is_not_read(path: Path) -> None:
+def test_another_file_of_the_name_is_not_read(path):
     file = LogFile(path)
     other = path.with_name("other")
     other.write_bytes(b"another file, under the same name")
@@ -262,7 +262,7 @@ def test_another_file_of_the_name_is_not_read(path: Path) -> None:
         file.read(0, 4)
 
 
-def test_swap_becomes_live_then_deleted(path: Path) -> None:
+def test_swap_becomes_live_then_deleted(path):
     swap = path.with_name(path.name + ".swap")
     path.rename(swap)
     file = LogFile(swap)
@@ -277,18 +277,18 @@ def test_swap_becomes_live_then_deleted(path: Path) -> None:
     assert skipped.read(0, 4) == _CONTENT[:4]
 
 
-def test_directory_gone(path: Path) -> None:
+def test_directory_gone(path):
     file = LogFile(path)
     path.parent.rename(path.parent.with_name("elsewhere"))
     with pytest.raises(SegmentGone):
         file.read(0, 4)
 
 
-def test_a_fixed_file_is_read_only_as_it_was(path: Path) -> None:
+def test_a_fixed_file_is_read_only_as_it_was(path):
     before = len(list(Path("/proc/self/fd").iterdir()))
     file = LogFile(path)
     os.utime(path, ns=(1_600_000_000_500_000_000,) * 2)
-    told: list[bool] = []
+    told = []
     file.fix(path.stat(), lambda: told.append(True))
     assert file.is_as_fixed(path.stat())
     assert file.read(0, 4) == _CONTENT[:4]
@@ -307,7 +307,7 @@ def test_a_fixed_file_is_read_only_as_it_was(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ns", "proof"), [(0, False), (1, True)])
-def test_whole_seconds_prove_nothing_of_a_file_that_was_written_just_now(path: Path, ns: int, proof: bool) -> None:
+def test_whole_seconds_prove_nothing_of_a_file_that_was_written_just_now(path, ns, proof):
     second = int(time.time())
     os.utime(path, ns=(second * 1_000_000_000 + ns,) * 2)
     file = LogFile(path)
@@ -316,7 +316,7 @@ def test_whole_seconds_prove_nothing_of_a_file_that_was_written_just_now(path: P
     assert file.read(0, 4) == _CONTENT[:4]
 
 
-def test_no_descriptor_is_kept(path: Path) -> None:
+def test_no_descriptor_is_kept(path):
     before = len(list(Path("/proc/self/fd").iterdir()))
     file = LogFile(path)
     for _ in range(20):
@@ -326,7 +326,7 @@ def test_no_descriptor_is_kept(path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_access_time_is_left_alone(path: Path) -> None:
+def test_access_time_is_left_alone(path):
     os.utime(path, (1_000_000_000, 1_500_000_000))
     LogFile(path).read(0, 100)
     os.close(open_quietly(path))
@@ -335,12 +335,12 @@ def test_access_time_is_left_alone(path: Path) -> None:
     assert path.stat().st_atime == 1_000_000_000
 
 
-def test_other_owners_files_are_read_all_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_owners_files_are_read_all_the_same(path, monkeypatch):
     """Only a file's owner may use O_NOATIME; everybody else gets EPERM for it."""
     real = os.open
     flags_seen = []
 
-    def refuse(place: str, flags: int, mode: int, *, dir_fd: int | None) -> int:
+    def refuse(place, flags, mode, *, dir_fd):
         if not flags & os.O_PATH:
             flags_seen.append(flags)
         if flags & os.O_NOATIME:
@@ -359,28 +359,28 @@ def test_other_owners_files_are_read_all_the_same(path: Path, monkeypatch: pytes
 # What tells a partition's directory from a later one of the same name.
 
 
-def test_a_directory_is_itself(tmp_path: Path) -> None:
+def test_a_directory_is_itself(tmp_path):
     first = DirIdentity.of(tmp_path)
     (tmp_path / "file").touch()
     assert DirIdentity.of(tmp_path) == first
     assert first.may_be(DirIdentity.of(tmp_path))
 
 
-def test_birth_is_what_the_system_says(tmp_path: Path) -> None:
+def test_birth_is_what_the_system_says(tmp_path):
     said = int(subprocess.run(["stat", "-c", "%W", tmp_path], capture_output=True, check=True).stdout)
     born_ns = DirIdentity.of(tmp_path).born_ns
     assert (born_ns is None) == (said == 0)
     assert born_ns is None or born_ns // 1_000_000_000 == said
 
 
-def test_without_birth_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_birth_times(tmp_path, monkeypatch):
     monkeypatch.setattr(partition_metadata, "_statx", lambda: None)
     assert DirIdentity.of(tmp_path).born_ns is None
     assert DirIdentity.of(tmp_path).may_be(DirIdentity.of(tmp_path))
 
 
 @pytest.mark.parametrize("changed", ["device", "inode", "born_ns", "topic_id"])
-def test_each_of_the_facts_tells(changed: str) -> None:
+def test_each_of_the_facts_tells(changed):
     one = DirIdentity(1, 2, 3, "id")
     other = one._replace(**{changed: "another" if changed == "topic_id" else 9})
     assert not one.may_be(other)
@@ -389,7 +389,7 @@ def test_each_of_the_facts_tells(changed: str) -> None:
         assert one.may_be(one._replace(**{changed: None}))
 
 
-def test_a_topic_id_that_comes_later(tmp_path: Path) -> None:
+def test_a_topic_id_that_comes_later(tmp_path):
     before = DirIdentity.of(tmp_path)
     assert before.topic_id is None
     topic_id = partition_metadata.random_id()
@@ -400,12 +400,12 @@ def test_a_topic_id_that_comes_later(tmp_path: Path) -> None:
     assert now.with_known(before).topic_id == topic_id
 
 
-def test_an_id_that_does_not_read_tells_nothing(tmp_path: Path) -> None:
+def test_an_id_that_does_not_read_tells_nothing(tmp_path):
     (tmp_path / names.PARTITION_METADATA).write_bytes(b"rubbish")
     assert DirIdentity.of(tmp_path).topic_id is None
 
 
-def test_no_directory(tmp_path: Path) -> None:
+def test_no_directory(tmp_path):
     with pytest.raises(FileNotFoundError):
         DirIdentity.of(tmp_path / "none")
     (tmp_path / "file").touch()
@@ -413,7 +413,7 @@ def test_no_directory(tmp_path: Path) -> None:
         DirIdentity.of(tmp_path / "file" / "none")
 
 
-def test_nothing_is_changed(tmp_path: Path) -> None:
+def test_nothing_is_changed(tmp_path):
     metadata = tmp_path / names.PARTITION_METADATA
     metadata.write_bytes(partition_metadata.encode(partition_metadata.random_id()))
     os.utime(metadata, ns=(1, 1))
@@ -443,7 +443,7 @@ print(holder(Path(sys.argv[1])))
 """
 
 
-def _hold_elsewhere(directory: Path) -> subprocess.Popen[str]:
+def _hold_elsewhere(directory):
     process = subprocess.Popen(
         [sys.executable, "-c", _HOLD, str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -452,7 +452,7 @@ def _hold_elsewhere(directory: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_another_process_is_refused_and_named(tmp_path: Path) -> None:
+def test_another_process_is_refused_and_named(tmp_path):
     with _hold_elsewhere(tmp_path) as process:
         assert holder(tmp_path) == process.pid
         with pytest.raises(LogLocked, match=f"process {process.pid}"):
@@ -463,7 +463,7 @@ def test_another_process_is_refused_and_named(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_a_killed_holder_leaves_a_file_but_no_lock(tmp_path: Path) -> None:
+def test_a_killed_holder_leaves_a_file_but_no_lock(tmp_path):
     with _hold_elsewhere(tmp_path) as process:
         process.kill()
     assert (tmp_path / ".lock").exists()
@@ -471,7 +471,7 @@ def test_a_killed_holder_leaves_a_file_but_no_lock(tmp_path: Path) -> None:
     DirLock(RealDisk(), tmp_path).release()
 
 
-def test_the_same_process_is_refused_and_keeps_its_lock(tmp_path: Path) -> None:
+def test_the_same_process_is_refused_and_keeps_its_lock(tmp_path):
     lock = DirLock(RealDisk(), tmp_path)
     with pytest.raises(LogLocked, match=f"process {os.getpid()}"):
         DirLock(RealDisk(), tmp_path)
@@ -480,7 +480,7 @@ def test_the_same_process_is_refused_and_keeps_its_lock(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_release_removes_the_file_and_may_be_repeated(tmp_path: Path) -> None:
+def test_release_removes_the_file_and_may_be_repeated(tmp_path):
     lock = DirLock(RealDisk(), tmp_path)
     lock.release()
     assert not (tmp_path / ".lock").exists()
@@ -491,7 +491,7 @@ def test_release_removes_the_file_and_may_be_repeated(tmp_path: Path) -> None:
     again.release()
 
 
-def test_a_file_unlinked_while_we_waited_is_not_mistaken_for_the_lock(tmp_path: Path) -> None:
+def test_a_file_unlinked_while_we_waited_is_not_mistaken_for_the_lock(tmp_path):
     lock = DirLock(RealDisk(), tmp_path)
     (tmp_path / ".lock").unlink()
     (tmp_path / ".lock").touch()
@@ -503,10 +503,10 @@ def test_a_file_unlinked_while_we_waited_is_not_mistaken_for_the_lock(tmp_path: 
 
 
 @pytest.mark.parametrize("error", [None, errno.EXDEV, errno.ENOSYS])
-def test_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int | None) -> None:
+def test_copy(tmp_path, monkeypatch, error):
     """Within the kernel; through memory where it refuses, for example between two file systems."""
 
-    def refuses(*_: int) -> int:
+    def refuses(*_):
         assert error is not None
         raise OSError(error, os.strerror(error))
 
@@ -528,8 +528,8 @@ def test_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int | None
     assert (tmp_path / "nothing").read_bytes() == b""
 
 
-def test_other_errors_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: int) -> int:
+def test_other_errors_are_raised(tmp_path, monkeypatch):
+    def full(*_):
         raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr(os, "copy_file_range", full)
@@ -542,8 +542,8 @@ def test_other_errors_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         os.close(fd)
 
 
-def test_an_error_of_a_write_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_args: object) -> int:
+def test_an_error_of_a_write_names_the_file(tmp_path, monkeypatch):
+    def full(*_args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     file = RealDisk().open(tmp_path / "file", create=True)
@@ -558,7 +558,7 @@ def test_an_error_of_a_write_names_the_file(tmp_path: Path, monkeypatch: pytest.
 
 
 @given(st.integers(0, MAX_OFFSET), st.sampled_from(FileKind), st.sampled_from(FileState))
-def test_segment_file_round_trip(offset: int, kind: FileKind, state: FileState) -> None:
+def test_segment_file_round_trip(offset, kind, state):
     name = names.segment_file(offset, kind, state)
     assert name.index(".") == 20
     assert names.parse_segment_file(name) == SegmentFileName(offset, kind, state)
@@ -583,12 +583,12 @@ def test_segment_file_round_trip(offset: int, kind: FileKind, state: FileState) 
         ("", False),
     ],
 )
-def test_no_segment_file(name: str, misnamed: bool) -> None:
+def test_no_segment_file(name, misnamed):
     assert names.parse_segment_file(name) is None
     assert names.is_misnamed(name) == misnamed
 
 
-def test_metadata_snapshots() -> None:
+def test_metadata_snapshots():
     name = "00000000000000000120-0000000003.checkpoint"
     assert names.parse_metadata_snapshot(name) == MetadataSnapshotName(120, 3)
     assert names.parse_metadata_snapshot(name + ".part") is None
@@ -631,21 +631,21 @@ HEX = "0123456789abcdef0123456789abcdef"
         ("", DirKind.UNPARSABLE, None),
     ],
 )
-def test_directories(name: str, kind: DirKind, partition: TopicPartition | None) -> None:
+def test_directories(name, kind, partition):
     parsed = names.parse_dir(name)
     assert (parsed.name, parsed.kind, parsed.partition) == (name, kind, partition)
     assert bool(parsed.reason) == (kind is DirKind.UNPARSABLE)
 
 
 @given(st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True), st.integers(0, 2**31 - 1))
-def test_partition_directory_round_trip(topic: str, partition: int) -> None:
+def test_partition_directory_round_trip(topic, partition):
     if topic in (".", "..", names.CLUSTER_METADATA_TOPIC):
         return
     parsed = names.parse_dir(TopicPartition(topic, partition).dir_name)
     assert (parsed.kind, parsed.partition) == (DirKind.PARTITION, TopicPartition(topic, partition))
 
 
-def test_deleted_directory_names_fit() -> None:
+def test_deleted_directory_names_fit():
     short = names.deleted_dir(TopicPartition("t", 3), HEX)
     assert short == f"t-3.{HEX}-delete"
     long = names.deleted_dir(TopicPartition("x" * 249, 2**31 - 1))
@@ -671,12 +671,12 @@ def test_deleted_directory_names_fit() -> None:
         ("a\n", "ASCII letters"),
     ],
 )
-def test_invalid_topics(topic: str, why: str) -> None:
+def test_invalid_topics(topic, why):
     with pytest.raises(InvalidTopic, match=why):
         names.check_topic_name(topic)
 
 
-def test_colliding_topics() -> None:
+def test_colliding_topics():
     names.check_topic_is_new("a.c", ["a.b", "a_bc"])
     with pytest.raises(InvalidTopic, match=r"collides with topic 'a\.b'"):
         names.check_topic_is_new("a_b", ["x", "a.b"])
@@ -687,7 +687,7 @@ def test_colliding_topics() -> None:
 
 
 @requires_fixtures
-def test_every_name_that_a_broker_wrote() -> None:
+def test_every_name_that_a_broker_wrote():
     ours = {
         names.LEADER_EPOCH_CHECKPOINT,
         names.PARTITION_METADATA,
@@ -718,9 +718,7 @@ def test_every_name_that_a_broker_wrote() -> None:
 
 
 @as_root
-def test_a_directory_gets_the_owner_of_the_one_that_it_was_made_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_gets_the_owner_of_the_one_that_it_was_made_in(tmp_path, monkeypatch):
     """The owner of the directory may replace it, and what root has made in it, between any two steps."""
     directory, other = tmp_path / "log", tmp_path / "other"
     for place in (directory, other):
@@ -728,7 +726,7 @@ def test_a_directory_gets_the_owner_of_the_one_that_it_was_made_in(
     os.chown(directory, _STRANGER, _STRANGER)
     made = Path.stat
 
-    def replaced(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+    def replaced(path, *, follow_symlinks=True):
         if path == directory and not (tmp_path / "away").exists():
             directory.rename(tmp_path / "away")
             directory.symlink_to(other)
@@ -742,14 +740,14 @@ def test_a_directory_gets_the_owner_of_the_one_that_it_was_made_in(
 
 
 @as_root
-def test_no_file_is_given_away_in_the_place_of_a_new_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_is_given_away_in_the_place_of_a_new_directory(tmp_path, monkeypatch):
     directory, secret = tmp_path / "log", tmp_path / "secret"
     directory.mkdir()
     secret.touch()
     os.chown(directory, _STRANGER, _STRANGER)
     make = os.mkdir
 
-    def replaced(path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+    def replaced(path, mode=0o777, *, dir_fd=None):
         make(path, mode, dir_fd=dir_fd)
         os.rmdir(path, dir_fd=dir_fd)
         os.link(secret, path, dst_dir_fd=dir_fd)

@@ -8,7 +8,6 @@ import json
 import random
 import struct
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -48,7 +47,7 @@ partitions = st.builds(
 
 
 @given(st.dictionaries(partitions, st.integers(-1, MAX_OFFSET), max_size=20))
-def test_round_trip(offsets: dict[TopicPartition, int]) -> None:
+def test_round_trip(offsets):
     data = checkpoints.encode(offsets)
     assert checkpoints.parse(data) == offsets
     assert data.startswith(f"0\n{len(offsets)}\n".encode())
@@ -69,7 +68,7 @@ def test_round_trip(offsets: dict[TopicPartition, int]) -> None:
         (b"0\n2\nt 0 5\nt 0 6\n", {TopicPartition("t", 0): 6}),
     ],
 )
-def test_accepted(data: bytes, expected: dict[TopicPartition, int]) -> None:
+def test_accepted(data, expected):
     assert checkpoints.parse(data) == expected
 
 
@@ -99,7 +98,7 @@ def test_accepted(data: bytes, expected: dict[TopicPartition, int]) -> None:
         (b"0\n1\nt\xff 0 5\n", "not UTF-8"),
     ],
 )
-def test_refused(tmp_path: Path, data: bytes, what: str) -> None:
+def test_refused(tmp_path, data, what):
     path = tmp_path / "checkpoint"
     path.write_bytes(data)
     with pytest.raises(CorruptCheckpoint, match=what) as refused:
@@ -107,13 +106,13 @@ def test_refused(tmp_path: Path, data: bytes, what: str) -> None:
     assert refused.value.path == path
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_no_file(tmp_path):
     assert checkpoints.read(tmp_path / "none") == {}
     assert leader_epochs.read(tmp_path / "none") == LeaderEpochs()
 
 
 @given(st.binary(max_size=60) | st.text("0123456789 \nt-", max_size=40).map(str.encode))
-def test_any_bytes(data: bytes) -> None:
+def test_any_bytes(data):
     with contextlib.suppress(CorruptCheckpoint):
         offsets = checkpoints.parse(data)
         assert checkpoints.parse(checkpoints.encode(offsets)) == offsets
@@ -123,7 +122,7 @@ def test_any_bytes(data: bytes) -> None:
 
 
 @requires_fixtures
-def test_every_checkpoint_that_a_broker_wrote() -> None:
+def test_every_checkpoint_that_a_broker_wrote():
     offsets = epochs = 0
     for path in FIXTURES.rglob("*-checkpoint"):
         if path.name == "leader-epoch-checkpoint":
@@ -144,7 +143,7 @@ def test_every_checkpoint_that_a_broker_wrote() -> None:
 EPOCHS = LeaderEpochs((EpochEntry(0, 0), EpochEntry(2, 10), EpochEntry(5, 30)))
 
 
-def test_latest_epoch() -> None:
+def test_latest_epoch():
     assert EPOCHS.latest_epoch == 5
     assert LeaderEpochs().latest_epoch is None
 
@@ -161,11 +160,11 @@ def test_latest_epoch() -> None:
         (9, 0, [(9, 0)]),
     ],
 )
-def test_assign(epoch: int, start: int, expected: list[tuple[int, int]]) -> None:
+def test_assign(epoch, start, expected):
     assert EPOCHS.assign(EpochEntry(epoch, start)).entries == tuple(EpochEntry(*entry) for entry in expected)
 
 
-def test_truncation() -> None:
+def test_truncation():
     assert EPOCHS.truncate_from_end(30).entries == EPOCHS.entries[:2]
     assert EPOCHS.truncate_from_end(31) == EPOCHS
     assert EPOCHS.truncate_from_end(0) == LeaderEpochs()
@@ -178,7 +177,7 @@ def test_truncation() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=20))
-def test_epochs_round_trip(steps: list[tuple[int, int]]) -> None:
+def test_epochs_round_trip(steps):
     entries = tuple(
         EpochEntry(sum(a for a, _ in steps[: n + 1]), sum(b for _, b in steps[: n + 1])) for n in range(len(steps))
     )
@@ -195,12 +194,12 @@ def test_epochs_round_trip(steps: list[tuple[int, int]]) -> None:
         (b"2\n0\n", "unknown version"),
     ],
 )
-def test_refused_epochs(data: bytes, what: str) -> None:
+def test_refused_epochs(data, what):
     with pytest.raises(CorruptCheckpoint, match=what):
         leader_epochs.parse(data)
 
 
-def test_contradicting_epochs_are_settled_as_a_broker_does() -> None:
+def test_contradicting_epochs_are_settled_as_a_broker_does():
     assert leader_epochs.parse(b"0\n3\n0 0\n5 30\n2 10\n").entries == (EpochEntry(0, 0), EpochEntry(2, 10))
 
 
@@ -211,7 +210,7 @@ DIRECTORY_ID = "VOLPpBNpQfaPKS6f4L_SkA"
 
 @requires_fixtures
 @pytest.mark.golden
-def test_as_a_broker_writes_it() -> None:
+def test_as_a_broker_writes_it():
     log_dir = FIXTURES / "groups" / "log"
     golden = (log_dir / "bootstrap.checkpoint").read_bytes()
     metadata = read_bootstrap(log_dir)
@@ -228,12 +227,12 @@ def test_as_a_broker_writes_it() -> None:
     assert different <= allowed
 
 
-def _starts(data: bytes) -> list[int]:
+def _starts(data):
     table = table_of(data)
     return [int(position) for position in table.position]
 
 
-def test_voters() -> None:
+def test_voters():
     data = metadata_checkpoint.voters(metadata_checkpoint.Voter(1, DIRECTORY_ID, "CONTROLLER", "localhost", 9093), 5)
     table = table_of(data)
     block = Decoder().decode(data, table, origin=0, control=True)
@@ -260,7 +259,7 @@ any_entry = st.builds(ProducerEntry, INT64, INT16, INT32, INT64, INT32, INT64, I
 
 
 @given(st.lists(any_entry, max_size=20))
-def test_producer_round_trip(entries: list[ProducerEntry]) -> None:
+def test_producer_round_trip(entries):
     data = producer_state.encode(entries)
     assert len(data) == 10 + ENTRY_SIZE * len(entries)
     snapshot = producer_state.parse(data)
@@ -269,7 +268,7 @@ def test_producer_round_trip(entries: list[ProducerEntry]) -> None:
 
 
 @pytest.mark.parametrize("position", range(len(DATA)))
-def test_every_byte_damaged(position: int) -> None:
+def test_every_byte_damaged(position):
     for mask in (0x01, 0x80):
         data = bytearray(DATA)
         data[position] ^= mask
@@ -284,20 +283,20 @@ def test_every_byte_damaged(position: int) -> None:
 
 
 @pytest.mark.parametrize("cut", range(len(DATA)))
-def test_cut_anywhere(cut: int) -> None:
+def test_cut_anywhere(cut):
     with pytest.raises(CorruptCheckpoint) as refused:
         producer_state.parse(DATA[:cut])
     assert refused.value.what == ("snapshot is cut off" if cut < 10 else "snapshot's count does not fit its size")
 
 
-def test_negative_count() -> None:
+def test_negative_count():
     data = bytearray(DATA)
     data[6:10] = struct.pack(">i", -1)
     with pytest.raises(CorruptCheckpoint, match="count"):
         producer_state.parse(bytes(data))
 
 
-def test_read(tmp_path: Path) -> None:
+def test_read(tmp_path):
     path = tmp_path / "x.snapshot"
     assert producer_state.read(path) is None
     path.write_bytes(DATA)
@@ -315,7 +314,7 @@ def test_read(tmp_path: Path) -> None:
 PROPERTIES_DATA = Path(__file__).parent / "data"
 
 
-def test_parse_as_java_does() -> None:
+def test_parse_as_java_does():
     count = 0
     with gzip.open(PROPERTIES_DATA / "java-properties.jsonl.gz", "rt", encoding="utf-8") as lines:
         for line in lines:
@@ -333,27 +332,27 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
 @given(st.dictionaries(texts, texts, max_size=8), st.lists(texts, max_size=2))
-def test_properties_round_trip(values: dict[str, str], comments: list[str]) -> None:
+def test_properties_round_trip(values, comments):
     data = properties.encode(values, comments)
     assert data.isascii()
     assert properties.parse(data) == values
     assert list(properties.parse(data)) == list(values)
 
 
-def test_encodings() -> None:
+def test_encodings():
     assert properties.parse("a=é".encode()) == {"a": "é"}
     assert properties.parse("a=é".encode("latin-1")) == {"a": "é"}
     assert properties.parse("\ufeffa=b".encode()) == {"a": "b"}
 
 
 @given(st.binary(max_size=80))
-def test_properties_any_bytes(data: bytes) -> None:
+def test_properties_any_bytes(data):
     with contextlib.suppress(CorruptCheckpoint):
         found = properties.parse(data)
         assert properties.parse(properties.encode(found)) == found
 
 
-def test_topic_properties(tmp_path: Path) -> None:
+def test_topic_properties(tmp_path):
     path = tmp_path / "topic.properties"
     assert topic_properties.read(path) is None
     path.write_bytes(topic_properties.encode({"retention.ms": "-1", "cleanup.policy": "compact"}))
@@ -373,7 +372,7 @@ def test_topic_properties(tmp_path: Path) -> None:
         ("", MetaProperties(0, None, None, None)),
     ],
 )
-def test_meta_properties(tmp_path: Path, text: str, expected: MetaProperties) -> None:
+def test_meta_properties(tmp_path, text, expected):
     path = tmp_path / "meta.properties"
     assert meta_properties.read(path) is None
     path.write_text(text)
@@ -391,20 +390,20 @@ def test_meta_properties(tmp_path: Path, text: str, expected: MetaProperties) ->
         ("version=\\u1", "escape"),
     ],
 )
-def test_bad_meta_properties(text: str, what: str) -> None:
+def test_bad_meta_properties(text, what):
     with pytest.raises(CorruptCheckpoint, match=what):
         meta_properties.parse(text.encode(), Path("meta.properties"))
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_ids(data: bytes) -> None:
+def test_ids(data):
     text = partition_metadata.id_text(data)
     assert len(text) == 22
     assert partition_metadata.id_bytes(text) == data
 
 
 @pytest.mark.parametrize("text", ["", "a" * 21, "a" * 23, "a" * 21 + "+", "a" * 22 + "=="])
-def test_no_ids(text: str) -> None:
+def test_no_ids(text):
     with pytest.raises(ValueError, match="not a Kafka id"):
         partition_metadata.id_bytes(text)
 
@@ -412,7 +411,7 @@ def test_no_ids(text: str) -> None:
 ID = "PuoKfmXMRauUforUTMTlCQ"
 
 
-def test_partition_metadata(tmp_path: Path) -> None:
+def test_partition_metadata(tmp_path):
     path = tmp_path / "partition.metadata"
     assert partition_metadata.read(path) is None
     path.write_bytes(partition_metadata.encode(ID))
@@ -423,7 +422,7 @@ def test_partition_metadata(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [f"version: 0\ntopic_id: {ID}\n", f"version: 1\r\ntopic_id:  {ID}\nmore: x"])
-def test_accepted_partition_metadata(text: str) -> None:
+def test_accepted_partition_metadata(text):
     assert partition_metadata.parse(text.encode()) == ID
 
 
@@ -440,13 +439,13 @@ def test_accepted_partition_metadata(text: str) -> None:
         "\xff",
     ],
 )
-def test_bad_partition_metadata(text: str) -> None:
+def test_bad_partition_metadata(text):
     with pytest.raises(CorruptCheckpoint):
         partition_metadata.parse(text.encode("latin-1"))
 
 
 @given(st.binary(max_size=80))
-def test_any_bytes_as_partition_metadata(data: bytes) -> None:
+def test_any_bytes_as_partition_metadata(data):
     try:
         found = partition_metadata.parse(data)
     except CorruptCheckpoint:
@@ -455,7 +454,7 @@ def test_any_bytes_as_partition_metadata(data: bytes) -> None:
 
 
 @requires_fixtures
-def test_every_file_that_a_broker_wrote() -> None:
+def test_every_file_that_a_broker_wrote():
     count = 0
     for path in FIXTURES.rglob("partition.metadata"):
         topic_id = partition_metadata.read(path)
@@ -484,7 +483,7 @@ SAMPLE = Manifest(
 )
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_read(tmp_path):
     path = tmp_path / "m.json"
     assert manifest.read(path) is None
     manifest.write(RealDisk(), path, SAMPLE)
@@ -492,7 +491,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["m.json"]
 
 
-def test_a_changed_byte_is_found() -> None:
+def test_a_changed_byte_is_found():
     """Except in white space, which means nothing."""
     data = manifest.encode(SAMPLE)
     dice = random.Random(7)
@@ -508,7 +507,7 @@ def test_a_changed_byte_is_found() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 1000])
-def test_a_part_of_it_is_no_manifest(size: int) -> None:
+def test_a_part_of_it_is_no_manifest(size):
     with pytest.raises(CorruptCheckpoint):
         manifest.parse(manifest.encode(SAMPLE)[:size])
 
@@ -516,7 +515,7 @@ def test_a_part_of_it_is_no_manifest(size: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "null", "[]", "{}", '{"format": "kafkafs-manifest"}', '{"format": 1}', "[" * 100_000]
 )
-def test_other_files_are_refused(text: str) -> None:
+def test_other_files_are_refused(text):
     with pytest.raises(CorruptCheckpoint, match="does not parse"):
         manifest.parse(text.encode(), Path("m.json"))
 
@@ -526,9 +525,9 @@ def test_other_files_are_refused(text: str) -> None:
     "place", [("created_ms",), ("partitions", 1, "log_end_offset"), ("partitions", 1, "ranges", 0, "size_bytes"),
               ("groups", 0, "offset"), ("partitions", 0, "partition")],
 )  # fmt: skip
-def test_numbers_are_numbers(place: tuple[str | int, ...], value: object) -> None:
+def test_numbers_are_numbers(place, value):
     """Also with a digest that is right: somebody else may have made it."""
-    content: Any = json.loads(manifest.encode(SAMPLE))
+    content = json.loads(manifest.encode(SAMPLE))
     inner = content
     for step in place[:-1]:
         inner = inner[step]
@@ -539,7 +538,7 @@ def test_numbers_are_numbers(place: tuple[str | int, ...], value: object) -> Non
         manifest.parse(json.dumps(content).encode())
 
 
-def test_a_later_version_is_named() -> None:
+def test_a_later_version_is_named():
     content = {**json.loads(manifest.encode(SAMPLE)), "version": 2}
     with pytest.raises(UnsupportedFormat, match="unknown version"):
         manifest.parse(json.dumps(content).encode())

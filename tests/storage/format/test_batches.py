@@ -25,22 +25,22 @@ INT64_MAX = 2**63 - 1
 
 
 @pytest.fixture(params=["as installed", "plain"], autouse=True)
-def _both_forms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _both_forms(request, monkeypatch):
     if request.param == "plain":
         monkeypatch.setattr(batches, "decode_kernel", uncompiled("storage.format.decode_kernel"))
 
 
-def table_of(data: bytes, position: int = 0) -> BatchTable:
+def table_of(data, position=0):
     table = BatchTable.empty(100)
     assert scan(data, position, table) == (len(data), ScanStop.END)
     return table
 
 
-def first_row(table: BatchTable) -> dict[str, int]:
+def first_row(table):
     return {column.name.lower(): int(table.data[column, 0]) for column in Column}
 
 
-def test_a_v2_header_becomes_a_row() -> None:
+def test_a_v2_header_becomes_a_row():
     data = batch([record(0), record(1)], 500, attributes=0x35, max_timestamp=-1, leader_epoch=9)
     assert first_row(table_of(data, position=4096)) == {
         "position": 4096,
@@ -62,9 +62,7 @@ def test_a_v2_header_becomes_a_row() -> None:
 
 @pytest.mark.parametrize(("magic", "timestamp"), [(0, -1), (1, 1234)])
 @pytest.mark.parametrize(("codec", "base", "count"), [(0, 7, 1), (1, -1, -1)])
-def test_an_old_message_is_a_batch_of_one_a_wrapper_of_unknown_many(
-    magic: int, timestamp: int, codec: int, base: int, count: int
-) -> None:
+def test_an_old_message_is_a_batch_of_one_a_wrapper_of_unknown_many(magic, timestamp, codec, base, count):
     data = message(7, b"value", magic=magic, attributes=codec, timestamp=1234)
     assert first_row(table_of(data)) == {
         "position": 0,
@@ -84,7 +82,7 @@ def test_an_old_message_is_a_batch_of_one_a_wrapper_of_unknown_many(
     }
 
 
-def test_flags() -> None:
+def test_flags():
     plain, control, horizon = batch([record()]), batch([record()], attributes=0x30), batch([record()], attributes=0x4A)
     table = table_of(plain + control + horizon + message(1, b"", magic=1, attributes=0x38) + message(2, b"", magic=0))
     assert table.is_control.tolist() == [False, True, False, False, False]
@@ -106,7 +104,7 @@ def test_flags() -> None:
         (message(7, b"v", timestamp=1234), (1234, 1234), (1234, 1234)),
     ],
 )
-def test_the_times_of_a_header(data: bytes, times: tuple[int, int], claimed: tuple[int, int]) -> None:
+def test_the_times_of_a_header(data, times, claimed):
     table = table_of(data)
     assert times_of(table, 0) == times
     assert claimed_times(table, 0) == claimed
@@ -116,12 +114,12 @@ def test_the_times_of_a_header(data: bytes, times: tuple[int, int], claimed: tup
         assert claimed_times_in(head[:-1]) is None
 
 
-def test_an_old_message_has_no_time() -> None:
+def test_an_old_message_has_no_time():
     assert claimed_times_in(message(7, b"value " * 20, magic=0)) is None
     assert claimed_times_in(b"\0" * 16 + b"\x03" + b"\1" * 60) is None
 
 
-def test_the_second_attribute_byte_is_kept_and_means_nothing() -> None:
+def test_the_second_attribute_byte_is_kept_and_means_nothing():
     table = table_of(batch([record()], attributes=0x7F00))
     assert table.attributes.tolist() == [0x7F00]
     assert table.codec.tolist() == [0]
@@ -129,7 +127,7 @@ def test_the_second_attribute_byte_is_kept_and_means_nothing() -> None:
 
 
 @pytest.mark.parametrize("missing", [1, 43, 60, 80])
-def test_a_batch_that_is_cut_off_waits_for_more_bytes(missing: int) -> None:
+def test_a_batch_that_is_cut_off_waits_for_more_bytes(missing):
     first, second = batch([record()]), batch([record(value=b"v" * 40)], 1)
     table = BatchTable.empty(10)
     assert scan(first + second[:-missing], 0, table) == (len(first), ScanStop.END)
@@ -138,7 +136,7 @@ def test_a_batch_that_is_cut_off_waits_for_more_bytes(missing: int) -> None:
     assert table.position.tolist() == [0, len(first)]
 
 
-def test_seventeen_zero_bytes_are_too_few_to_judge_eighteen_are_corrupt() -> None:
+def test_seventeen_zero_bytes_are_too_few_to_judge_eighteen_are_corrupt():
     table = BatchTable.empty(1)
     assert scan(bytes(17), 0, table) == (0, ScanStop.END)
     assert scan(bytes(18), 0, table) == (0, ScanStop.CORRUPT)
@@ -162,7 +160,7 @@ def test_seventeen_zero_bytes_are_too_few_to_judge_eighteen_are_corrupt() -> Non
         (9, 2**31 - 1, ScanStop.UNSUPPORTED),
     ],
 )
-def test_lengths_and_magics(magic: int, length: int, stop: ScanStop) -> None:
+def test_lengths_and_magics(magic, length, stop):
     header = bytearray(max(18, min(length + 12, 61)))
     header[8:12] = length.to_bytes(4, "big", signed=True)
     header[16] = magic
@@ -173,7 +171,7 @@ def test_lengths_and_magics(magic: int, length: int, stop: ScanStop) -> None:
     assert outcome.next_start == len(whole) + (length + 12 if 14 <= length <= 49 and stop is ScanStop.END else 0)
 
 
-def test_a_full_table_says_so_and_keeps_its_rows() -> None:
+def test_a_full_table_says_so_and_keeps_its_rows():
     data = b"".join(batch([record()], offset) for offset in range(3))
     table = BatchTable.empty(2)
     outcome = scan(data, 0, table)
@@ -185,13 +183,13 @@ def test_a_full_table_says_so_and_keeps_its_rows() -> None:
 
 
 @pytest.mark.parametrize("capacity", [1, 511, 512, 4096])
-def test_an_empty_table_has_the_room_asked_for(capacity: int) -> None:
+def test_an_empty_table_has_the_room_asked_for(capacity):
     table = BatchTable.empty(capacity)
     assert capacity <= table.capacity <= capacity + 8
     assert len(table) == 0
 
 
-def test_start_and_end_bound_the_scan() -> None:
+def test_start_and_end_bound_the_scan():
     parts = [batch([record()], offset) for offset in range(4)]
     size = len(parts[0])
     table = BatchTable.empty(10)
@@ -201,12 +199,12 @@ def test_start_and_end_bound_the_scan() -> None:
 
 
 @pytest.mark.parametrize(("start", "end", "position"), [(-1, 5, 0), (0, 300, 0), (0, 80, -1), (0, 80, INT64_MAX)])
-def test_spans_outside_of_the_buffer_are_refused(start: int, end: int, position: int) -> None:
+def test_spans_outside_of_the_buffer_are_refused(start, end, position):
     with pytest.raises(ValueError, match="outside"):
         scan(bytes(80), position, BatchTable.empty(10), start, end)
 
 
-def test_nothing_at_all() -> None:
+def test_nothing_at_all():
     table = BatchTable.empty(0)
     assert scan(b"", 0, table) == (0, ScanStop.END)
     assert scan(batch([record()]), 0, table).stop is ScanStop.FULL
@@ -225,12 +223,12 @@ def test_nothing_at_all() -> None:
         (-(2**63), -(2**31), -1),
     ],
 )
-def test_a_last_offset_that_cannot_be_is_minus_one(base: int, delta: int, last: int) -> None:
+def test_a_last_offset_that_cannot_be_is_minus_one(base, delta, last):
     table = table_of(batch([record()], base, last_offset_delta=delta))
     assert (table.base_offset.tolist(), table.last_offset.tolist()) == ([base], [last])
 
 
-def test_integers_at_their_limits() -> None:
+def test_integers_at_their_limits():
     header = bytearray(batch([record()]))
     header[12:16] = b"\x80\x00\x00\x00"
     header[17:] = b"\xff" * 4 + b"\xff\xff" + b"\x7f\xff\xff\xff" + b"\x80" + bytes(7) + b"\x7f" + b"\xff" * 7
@@ -248,7 +246,7 @@ def test_integers_at_their_limits() -> None:
     assert row["count"] == -(2**31)
 
 
-def test_slices_are_views_copies_and_concatenations_are_not() -> None:
+def test_slices_are_views_copies_and_concatenations_are_not():
     table = table_of(b"".join(batch([record()], offset) for offset in range(5)))
     part = table.slice(1, 3)
     assert part.base_offset.tolist() == [1, 2]
@@ -262,7 +260,7 @@ def test_slices_are_views_copies_and_concatenations_are_not() -> None:
     assert len(BatchTable.concat([])) == 0
 
 
-def test_survey_counts_what_decoding_takes() -> None:
+def test_survey_counts_what_decoding_takes():
     data = b"".join(
         [
             batch([record(0), record(1)]),

@@ -6,9 +6,7 @@ import importlib
 import os
 import random
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -57,7 +55,7 @@ class Outcome(NamedTuple):
     stop_at: int
 
 
-def read_all(data: bytes, *, verify_crc: bool = True) -> Outcome:
+def read_all(data, *, verify_crc=True):
     """Scan and decode `data`; damaged batches are stepped over.
 
     Checks what holds for any bytes: columns lie within their buffer, and decoding goes on or stops.
@@ -66,7 +64,7 @@ def read_all(data: bytes, *, verify_crc: bool = True) -> Outcome:
     stop = scan(data, 0, table)
     assert stop.stop is not ScanStop.FULL
     decoder = Decoder(max_decompressed_bytes=1 << 20, verify_crc=verify_crc, block_bytes=4096)
-    records: list[ReadRecord] = []
+    records = []
     damages = []
     row = 0
     while row < table.rows:
@@ -106,13 +104,7 @@ def read_all(data: bytes, *, verify_crc: bool = True) -> Outcome:
     return Outcome(table.data[:, : table.rows].T.tolist(), records, damages, stop.stop, stop.next_start)
 
 
-def check_audit(
-    data: bytes,
-    table: BatchTable,
-    decoder: Decoder,
-    records: list[ReadRecord],
-    damages: list[tuple[int, int, str, str]],
-) -> None:
+def check_audit(data, table, decoder, records, damages):
     """Checking records without keeping them finds what decoding found."""
     found = []
     row = 0
@@ -164,21 +156,21 @@ FIELDS = st.builds(
 )
 
 
-def expected(records: list[Record], base_offset: int, timestamps: list[int]) -> list[ReadRecord]:
+def expected(records, base_offset, timestamps):
     return [
         ReadRecord(base_offset + i, timestamp, r.key, r.value, tuple(r.headers), 0)
         for i, (r, timestamp) in enumerate(zip(records, timestamps, strict=True))
     ]
 
 
-def whole(outcome: Outcome, size: int) -> Outcome:
+def whole(outcome, size):
     assert outcome.damages == []
     assert (outcome.stop, outcome.stop_at) == (ScanStop.END, size)
     return outcome
 
 
 @given(RECORDS, OFFSETS, st.sampled_from(Codec), FIELDS)
-def test_format_v2(records: list[Record], base_offset: int, codec: Codec, fields: BatchFields) -> None:
+def test_format_v2(records, base_offset, codec, fields):
     data = encode_batch(records, base_offset=base_offset, codec=codec, fields=fields)
     outcome = whole(read_all(data), len(data))
     append_time = fields.log_append_time_ms
@@ -197,9 +189,7 @@ def test_format_v2(records: list[Record], base_offset: int, codec: Codec, fields
     codec=st.sampled_from([Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4]),
     append_time=st.none() | TIMESTAMPS,
 )
-def test_formats_v0_and_v1(
-    magic: int, records: list[Record], base_offset: int, codec: Codec, append_time: int | None
-) -> None:
+def test_formats_v0_and_v1(magic, records, base_offset, codec, append_time):
     if magic == 0:
         append_time = None
     data = batch_encoder.encode(records, magic, base_offset=base_offset, codec=codec, log_append_time_ms=append_time)
@@ -212,7 +202,7 @@ def test_formats_v0_and_v1(
 
 
 @given(st.binary(max_size=300), st.booleans())
-def test_any_bytes_are_read_or_are_damage(data: bytes, verify_crc: bool) -> None:
+def test_any_bytes_are_read_or_are_damage(data, verify_crc):
     read_all(data, verify_crc=verify_crc)
 
 
@@ -224,14 +214,7 @@ def test_any_bytes_are_read_or_are_damage(data: bytes, verify_crc: bool) -> None
     st.randoms(use_true_random=False),
     st.booleans(),
 )
-def test_damaged_batches_are_read_or_are_damage(
-    records: list[Record],
-    old: list[Record],
-    codec: Codec,
-    magic: int,
-    dice: random.Random,
-    fit: bool,
-) -> None:
+def test_damaged_batches_are_read_or_are_damage(records, old, codec, magic, dice, fit):
     if magic == 2:
         data = encode_batch(records, base_offset=7, codec=codec)
     else:
@@ -241,8 +224,8 @@ def test_damaged_batches_are_read_or_are_damage(
     read_all(hurt, verify_crc=False)
 
 
-def test_plain_kernels_take_the_place_of_compiled_ones() -> None:
-    def kernels() -> tuple[ModuleType, ...]:
+def test_plain_kernels_take_the_place_of_compiled_ones():
+    def kernels():
         decoding = (decoder.decode_kernel, decoder.checksum_kernel, decoder.inflate_kernel)
         return (batches.decode_kernel, block.decode_kernel, *decoding)
 
@@ -259,11 +242,11 @@ EQUAL_INT32 = [0, 1, -1, 2**31 - 1, -(2**31)]
 # A partition of every format and kind of batch.
 
 
-def built(name: str) -> bool:
+def built(name):
     return bool(importlib.import_module(name).__file__.endswith(".so"))
 
 
-def equal_in_both_forms(data: bytes) -> Outcome:
+def equal_in_both_forms(data):
     """What reading `data` gives, which must not depend on the form, with checksums and without."""
     for verify_crc in (True, False):
         compiled = read_all(data, verify_crc=verify_crc)
@@ -273,7 +256,7 @@ def equal_in_both_forms(data: bytes) -> Outcome:
 
 
 @pytest.mark.parametrize("name", extension_modules())
-def test_a_built_kernel_is_as_new_as_its_source(name: str) -> None:
+def test_a_built_kernel_is_as_new_as_its_source(name):
     module = importlib.import_module(name)
     library = Path(str(module.__file__))
     source = ROOT.joinpath(*name.split(".")).with_suffix(".py")
@@ -293,7 +276,7 @@ def test_a_built_kernel_is_as_new_as_its_source(name: str) -> None:
         ("kafkafs.decoding.proto_kernel", 26),
     ],
 )
-def test_the_constants_of_a_declaration_file_are_those_of_the_module(kernel: str, least: int) -> None:
+def test_the_constants_of_a_declaration_file_are_those_of_the_module(kernel, least):
     plain = uncompiled(kernel)
     declared = ROOT.joinpath(*kernel.split(".")).with_suffix(".pxd").read_text().partition("cdef enum:\n")[2]
     constants = re.findall(r"^    (\w+) = (\S+)$", declared, re.MULTILINE)
@@ -302,12 +285,12 @@ def test_the_constants_of_a_declaration_file_are_those_of_the_module(kernel: str
 
 
 @pytest.mark.parametrize("name", READING)
-def test_each_form_knows_what_it_is(name: str) -> None:
+def test_each_form_knows_what_it_is(name):
     assert is_compiled(importlib.import_module(f"storage.format.{name}")) is built(f"storage.format.{name}")
     assert is_compiled(uncompiled(f"storage.format.{name}")) is False
 
 
-def test_every_byte_of_a_batch_at_its_limits() -> None:
+def test_every_byte_of_a_batch_at_its_limits():
     data = batch([record(0, b"k", b"v", [(b"h", None)]), record(1, None, b"")], 7)
     for at in range(8, len(data)):
         for byte in (0x00, 0x01, 0x7F, 0x80, 0xFF):
@@ -317,7 +300,7 @@ def test_every_byte_of_a_batch_at_its_limits() -> None:
     assert len(equal_in_both_forms(data).records) == 2
 
 
-def test_every_byte_of_a_message_at_its_limits() -> None:
+def test_every_byte_of_a_message_at_its_limits():
     for magic in (0, 1):
         data = message(3, b"v", b"k", magic=magic)
         for at in range(len(data)):
@@ -329,7 +312,7 @@ def test_every_byte_of_a_message_at_its_limits() -> None:
 
 
 @pytest.mark.parametrize("length", [*EQUAL_INT32, 2, 3, 63, 64, 127, 128, 255, 256])
-def test_lengths_at_the_limits(length: int) -> None:
+def test_lengths_at_the_limits(length):
     """In place of each length of a record in turn, with the rest of the record as it is."""
     key, value, header = sized(b"k" * 63), sized(b"v" * 64), sized(b"h") + sized(b"x")
     parts = [b"\0\0\0", key, value, varint(1), header]
@@ -367,7 +350,7 @@ LOGS = [
 ]
 
 
-def spans(partition: str, dice: random.Random, count: int, size: int) -> Iterator[bytes]:
+def spans(partition, dice, count, size):
     """Runs of whole batches of about `size` bytes from a fixture's partition."""
     logs = sorted((FIXTURES / partition).glob("*.log"))
     batches = [batch.data for log in logs for batch in stored_batches(log.read_bytes())]
@@ -383,7 +366,7 @@ def spans(partition: str, dice: random.Random, count: int, size: int) -> Iterato
 
 @requires_fixtures
 @pytest.mark.parametrize("partition", LOGS)
-def test_damaged_logs(partition: str) -> None:
+def test_damaged_logs(partition):
     dice = random.Random(f"{SEED} {partition}")
     hurt = whole = 0
     for data in spans(partition, dice, 60 * ROUNDS, 60_000):
@@ -401,7 +384,7 @@ def test_damaged_logs(partition: str) -> None:
 
 @requires_fixtures
 @pytest.mark.parametrize("partition", LOGS)
-def test_plain_kernels_find_the_same_in_damaged_logs(partition: str) -> None:
+def test_plain_kernels_find_the_same_in_damaged_logs(partition):
     dice = random.Random(f"{SEED} plain {partition}")
     for data in spans(partition, dice, 4 * ROUNDS, 4_000):
         data = data[:20_000]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import struct
 import zlib
-from collections.abc import Callable
 
 import cramjam
 import pytest
@@ -27,7 +26,7 @@ SAMPLES = [b"", b"a", b"hello, hello, hello", NOISE[:70_000], b"text " * 40_000,
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("magic", [0, 1, 2])
 @pytest.mark.parametrize("data", SAMPLES, ids=len)
-def test_round_trip(codec: Codec, magic: int, data: bytes) -> None:
+def test_round_trip(codec, magic, data):
     if codec is Codec.ZSTD and magic < 2:
         with pytest.raises(UnsupportedFormat):
             compress(codec, data, magic)
@@ -36,13 +35,13 @@ def test_round_trip(codec: Codec, magic: int, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(("codec", "level"), [(1, 1), (1, 9), (1, -1), (3, 1), (3, 9), (3, 17), (4, 1), (4, 19)])
-def test_levels(codec: int, level: int) -> None:
+def test_levels(codec, level):
     for data in (b"text " * 50_000, random.Random(1).randbytes(200_000), b"", b"x"):
         assert decompress(codec, compress(codec, data, level=level), CAP) == data
 
 
 @pytest.mark.parametrize("codec", [0, 5, 6, 7])
-def test_unknown_codecs(codec: int) -> None:
+def test_unknown_codecs(codec):
     with pytest.raises(UnsupportedFormat) as caught:
         decompress_into(codec, b"abc", bytearray(10))
     assert caught.value.found == codec
@@ -50,14 +49,14 @@ def test_unknown_codecs(codec: int) -> None:
         compress(codec, b"abc")
 
 
-def test_zstd_is_unknown_before_v2() -> None:
+def test_zstd_is_unknown_before_v2():
     with pytest.raises(UnsupportedFormat):
         decompress_into(Codec.ZSTD, compress(Codec.ZSTD, b"abc"), bytearray(10), magic=1)
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("data", SAMPLES[2:], ids=len)
-def test_output_is_written_in_place_and_never_past_the_end(codec: Codec, data: bytes) -> None:
+def test_output_is_written_in_place_and_never_past_the_end(codec, data):
     packed = compress(codec, data)
     out = bytearray(b"\xaa" * (len(data) + 100))
     view = memoryview(out)
@@ -72,7 +71,7 @@ def test_output_is_written_in_place_and_never_past_the_end(codec: Codec, data: b
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_cut_off_data_is_damage(codec: Codec) -> None:
+def test_cut_off_data_is_damage(codec):
     packed = compress(codec, NOISE[:3000] + b"text " * 20_000)
     for length in {0, 1, 3, 4, 5, 6, 7, 8, 15, 16, 17, 20, len(packed) // 2, len(packed) - 1}:
         if codec is Codec.SNAPPY and length in (16, 17):
@@ -84,7 +83,7 @@ def test_cut_off_data_is_damage(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_damaged_data_is_damage_or_other_data(codec: Codec) -> None:
+def test_damaged_data_is_damage_or_other_data(codec):
     dice = random.Random(int(codec))
     packed = compress(codec, b"some text, " * 300 + NOISE[:500])
     failures = set()
@@ -102,7 +101,7 @@ def test_damaged_data_is_damage_or_other_data(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("size", [100, 50_000])
-def test_gzip_members_one_after_the_other(size: int) -> None:
+def test_gzip_members_one_after_the_other(size):
     packed = compress(Codec.GZIP, NOISE[:size]) + compress(Codec.GZIP, b"second")
     assert decompress(Codec.GZIP, packed, CAP) == NOISE[:size] + b"second"
 
@@ -110,7 +109,7 @@ def test_gzip_members_one_after_the_other(size: int) -> None:
 # snappy
 
 
-def xerial(*blocks: bytes, version: int = 1) -> bytes:
+def xerial(*blocks, version=1):
     parts = [b"\x82SNAPPY\x00", struct.pack(">ii", version, 1)]
     for block in blocks:
         packed = bytes(cramjam.snappy.compress_raw(block))
@@ -118,18 +117,18 @@ def xerial(*blocks: bytes, version: int = 1) -> bytes:
     return b"".join(parts)
 
 
-def test_snappy_is_framed_as_by_the_java_client() -> None:
+def test_snappy_is_framed_as_by_the_java_client():
     packed = compress(Codec.SNAPPY, bytes(40_000))
     assert packed[:16].hex() == "82534e415050590000000001" + "00000001"
     (first,) = struct.unpack_from(">i", packed, 16)
     assert cramjam.snappy.decompress_raw_len(packed[20 : 20 + first]) == 32 * 1024
 
 
-def test_snappy_headers_may_come_again() -> None:
+def test_snappy_headers_may_come_again():
     assert decompress(Codec.SNAPPY, xerial(b"one, ", b"two, ") + xerial(b"three"), CAP) == b"one, two, three"
 
 
-def test_raw_snappy_as_librdkafka_writes_it() -> None:
+def test_raw_snappy_as_librdkafka_writes_it():
     assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(b"raw " * 999)), CAP) == b"raw " * 999
 
 
@@ -144,7 +143,7 @@ def test_raw_snappy_as_librdkafka_writes_it() -> None:
         (xerial() + b"\xff\xff\xff\xffabc", "snappy block passes the end"),
     ],
 )
-def test_bad_snappy_frames(packed: bytes, what: str) -> None:
+def test_bad_snappy_frames(packed, what):
     with pytest.raises(DecompressionFailed) as caught:
         decompress(Codec.SNAPPY, packed, CAP)
     assert caught.value.what == what
@@ -153,7 +152,7 @@ def test_bad_snappy_frames(packed: bytes, what: str) -> None:
 # lz4
 
 
-def lz4_frame(*blocks: bytes, flags: int = 0x60, descriptor: int = 0x40, size: int | None = None) -> bytes:
+def lz4_frame(*blocks, flags=0x60, descriptor=0x40, size=None):
     """A frame of stored blocks with its right header checksum."""
     header = bytes([flags, descriptor]) + (b"" if size is None else struct.pack("<Q", size))
     parts = [b"\x04\x22\x4d\x18", header, bytes([compression._lz4_header_checksum(header)])]
@@ -162,13 +161,13 @@ def lz4_frame(*blocks: bytes, flags: int = 0x60, descriptor: int = 0x40, size: i
 
 
 @pytest.mark.parametrize(("magic", "checksum"), [(0, 0x1A), (1, 0x82), (2, 0x82)])
-def test_lz4_header_checksums_of_the_formats(magic: int, checksum: int) -> None:
+def test_lz4_header_checksums_of_the_formats(magic, checksum):
     packed = compress(Codec.LZ4, b"text " * 100, magic)
     assert packed[:7] == b"\x04\x22\x4d\x18\x60\x40" + bytes([checksum])
     assert decompress(Codec.LZ4, packed, CAP, magic) == b"text " * 100
 
 
-def test_only_format_v0_forgives_a_wrong_header_checksum() -> None:
+def test_only_format_v0_forgives_a_wrong_header_checksum():
     packed = compress(Codec.LZ4, b"text " * 100, magic=0)
     for magic in (1, 2):
         with pytest.raises(DecompressionFailed) as caught:
@@ -177,14 +176,14 @@ def test_only_format_v0_forgives_a_wrong_header_checksum() -> None:
     assert decompress(Codec.LZ4, compress(Codec.LZ4, b"x", magic=1), CAP, magic=0) == b"x"
 
 
-def test_lz4_blocks_that_do_not_shrink_are_stored() -> None:
+def test_lz4_blocks_that_do_not_shrink_are_stored():
     packed = compress(Codec.LZ4, NOISE[:100_000])
     assert struct.unpack_from("<I", packed, 7) == (65_536 | 0x80000000,)
     assert len(packed) == 7 + 4 + 65_536 + 4 + 34_464 + 4
 
 
 @pytest.mark.parametrize("descriptor", [0x40, 0x50, 0x60, 0x70])
-def test_lz4_block_sizes(descriptor: int) -> None:
+def test_lz4_block_sizes(descriptor):
     limit = 1 << (8 + 2 * (descriptor >> 4))
     data = bytes(min(limit, 300_000))
     assert decompress(Codec.LZ4, lz4_frame(data, b"end", descriptor=descriptor), CAP) == data + b"end"
@@ -192,16 +191,16 @@ def test_lz4_block_sizes(descriptor: int) -> None:
         decompress(Codec.LZ4, lz4_frame(bytes(limit + 1), descriptor=descriptor), 8 * CAP)
 
 
-def test_lz4_content_size_is_skipped() -> None:
+def test_lz4_content_size_is_skipped():
     assert decompress(Codec.LZ4, lz4_frame(b"abc", flags=0x68, size=2**63), CAP) == b"abc"
 
 
-def test_lz4_stops_at_the_end_mark() -> None:
+def test_lz4_stops_at_the_end_mark():
     assert decompress(Codec.LZ4, lz4_frame(b"abc") + b"whatever", CAP) == b"abc"
 
 
 @pytest.mark.parametrize("magic", [0, 2])
-def test_lz4_frames_with_checksums_are_read(magic: int) -> None:
+def test_lz4_frames_with_checksums_are_read(magic):
     """Which of them are verified: test_framings.py."""
     frame = cramjam.lz4.Compressor(content_checksum=True, block_linked=False)
     frame.compress(b"text " * 1000)
@@ -229,7 +228,7 @@ def test_lz4_frames_with_checksums_are_read(magic: int) -> None:
         (lz4_frame()[:-4] + b"\xff\xff\xff\x7f" + bytes(99), "lz4 block does not fit"),
     ],
 )
-def test_bad_lz4_frames(packed: bytes, what: str) -> None:
+def test_bad_lz4_frames(packed, what):
     with pytest.raises(DecompressionFailed) as caught:
         decompress(Codec.LZ4, packed, CAP)
     assert caught.value.what == what
@@ -238,13 +237,13 @@ def test_bad_lz4_frames(packed: bytes, what: str) -> None:
 # Bombs
 
 
-def lz4_bomb(size: int) -> bytes:
+def lz4_bomb(size):
     block = bytes(cramjam.lz4.compress_block(bytes(65_536), store_size=False))
     packed = b"\x04\x22\x4d\x18\x60\x40\x82" + (struct.pack("<I", len(block)) + block) * (size // 65_536)
     return packed + bytes(4)
 
 
-BOMBS: dict[Codec, Callable[[int], bytes]] = {
+BOMBS = {
     Codec.GZIP: lambda size: zlib.compress(bytes(size), 9, wbits=31),
     Codec.SNAPPY: lambda size: xerial(*[bytes(65_536)] * (size // 65_536)),
     Codec.LZ4: lz4_bomb,
@@ -254,7 +253,7 @@ BOMBS: dict[Codec, Callable[[int], bytes]] = {
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("size", [CAP + 65_536, 16 * CAP])
-def test_bombs_end_at_the_cap(codec: Codec, size: int) -> None:
+def test_bombs_end_at_the_cap(codec, size):
     packed = BOMBS[codec](size)
     assert len(packed) < size // 15
     with pytest.raises(DecompressionFailed) as caught:
@@ -266,7 +265,7 @@ def test_bombs_end_at_the_cap(codec: Codec, size: int) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("magic", [1, 2])
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_bomb_is_one_damaged_batch_to_the_decoder(codec: Codec, magic: int, plain: bool) -> None:
+def test_a_bomb_is_one_damaged_batch_to_the_decoder(codec, magic, plain):
     if magic < 2 and codec is Codec.ZSTD:
         codec = Codec.GZIP
     packed = BOMBS[codec](16 * CAP)
@@ -275,7 +274,7 @@ def test_a_bomb_is_one_damaged_batch_to_the_decoder(codec: Codec, magic: int, pl
     table = table_of(data)
     decoder = Decoder(max_decompressed_bytes=CAP, block_bytes=4096)
 
-    def blocks() -> None:
+    def blocks():
         block = decoder.decode(data, table, origin=0)
         assert block.offset.tolist() == [0]
         if block.damage is None:  # the arena was full beside the first batch
@@ -294,7 +293,7 @@ def test_a_bomb_is_one_damaged_batch_to_the_decoder(codec: Codec, magic: int, pl
         blocks()
 
 
-def test_a_snappy_block_that_claims_four_gigabytes_takes_no_memory() -> None:
+def test_a_snappy_block_that_claims_four_gigabytes_takes_no_memory():
     claim = b"\xff\xff\xff\xff\x0f" + b"\x00a"
     with pytest.raises(OutputFull) as caught:
         decompress_into(Codec.SNAPPY, claim, bytearray(100))
@@ -308,5 +307,5 @@ def test_a_snappy_block_that_claims_four_gigabytes_takes_no_memory() -> None:
     assert len(decoder._arena) < 4 * CAP
 
 
-def test_names() -> None:
+def test_names():
     assert [codec.config_name for codec in Codec] == ["uncompressed", "gzip", "snappy", "lz4", "zstd"]

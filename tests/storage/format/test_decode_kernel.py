@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
 from storage.errors import CorruptBatch
 from storage.format import decode_kernel, decoder
-from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
 from tests.support.damaged_bytes import with_right_checksums
 from tests.support.raw_batches import batch, body, message, record, sized, varint
@@ -21,7 +18,7 @@ HUGE = varint(2**31 - 1)
 
 
 @pytest.fixture(params=["as installed", "plain"], autouse=True)
-def _both_forms(request: pytest.FixtureRequest) -> Iterator[None]:
+def _both_forms(request):
     if request.param == "plain":
         with plain_kernels():
             yield
@@ -29,12 +26,12 @@ def _both_forms(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def decode(data: bytes) -> RecordBlock:
+def decode(data):
     table = table_of(data)
     return Decoder().decode(data, table, origin=0, control=True)
 
 
-def fault(data: bytes) -> tuple[str, str, str]:
+def fault(data):
     """(what, expected, found) of data's first batch, which is damaged."""
     block = decode(data)
     assert len(block) == 0
@@ -47,7 +44,7 @@ def fault(data: bytes) -> tuple[str, str, str]:
 # Records of format v2
 
 
-def test_fields_land_in_their_columns() -> None:
+def test_fields_land_in_their_columns():
     headers = [(b"name", b"content"), (b"", None), ("ключ".encode(), b"")]
     data = batch([record(3, b"key", b"value", headers, timestamp_delta=-7), record(5, None, None)], 100)
     block = decode(data)
@@ -64,7 +61,7 @@ def test_fields_land_in_their_columns() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 62, 63, 64, 8190, 8191, 8192, 1_048_575, 1_048_576])
-def test_lengths_about_the_steps_of_varints(length: int) -> None:
+def test_lengths_about_the_steps_of_varints(length):
     block = decode(batch([record(0, b"k" * length, b"v" * length), record(1)]))
     assert (block.key(0), block.value(0), block.value(1)) == (b"k" * length, b"v" * length, b"value")
 
@@ -72,12 +69,12 @@ def test_lengths_about_the_steps_of_varints(length: int) -> None:
 @pytest.mark.parametrize(
     ("base", "delta"), [(0, 0), (1, -1), (INT64_MAX, 0), (INT64_MAX - 2**31 + 1, 2**31 - 1), (2**31, -(2**31))]
 )
-def test_offsets_at_their_limits(base: int, delta: int) -> None:
+def test_offsets_at_their_limits(base, delta):
     assert decode(batch([record(delta)], base)).offset.tolist() == [base + delta]
 
 
 @pytest.mark.parametrize(("base", "delta"), [(0, -1), (INT64_MAX, 1), (INT64_MAX - 5, 6), (2**31 - 1, -(2**31))])
-def test_an_offset_beyond_64_bits_or_below_0_is_corrupt(base: int, delta: int) -> None:
+def test_an_offset_beyond_64_bits_or_below_0_is_corrupt(base, delta):
     what, expected, found = fault(batch([record(delta)], base))
     assert what == "offset delta passes the 64-bit limit (record 0 of the batch)"
     assert expected == f"a sum with {base} of 0 or more"
@@ -94,26 +91,26 @@ def test_an_offset_beyond_64_bits_or_below_0_is_corrupt(base: int, delta: int) -
         (-1, -(2**63), INT64_MAX),
     ],
 )
-def test_timestamps_wrap_as_in_java(base: int, delta: int, timestamp: int) -> None:
+def test_timestamps_wrap_as_in_java(base, delta, timestamp):
     assert decode(batch([record(timestamp_delta=delta)], base_timestamp=base)).timestamp.tolist() == [timestamp]
 
 
-def test_log_append_time_is_every_records_timestamp() -> None:
+def test_log_append_time_is_every_records_timestamp():
     records = [record(0, timestamp_delta=5), record(1, timestamp_delta=-5)]
     assert decode(batch(records, attributes=8, max_timestamp=1234)).timestamp.tolist() == [1234, 1234]
 
 
-def test_deltas_count_from_the_delete_horizon_where_there_is_one() -> None:
+def test_deltas_count_from_the_delete_horizon_where_there_is_one():
     data = batch([record(timestamp_delta=-400)], attributes=0x40, base_timestamp=5000)
     assert decode(data).timestamp.tolist() == [4600]
 
 
-def test_the_attributes_byte_of_a_record_means_nothing() -> None:
+def test_the_attributes_byte_of_a_record_means_nothing():
     data = sized(b"\xff" + body()[1:])
     assert decode(batch([data])).value(0) == b"value"
 
 
-def test_long_forms_of_varints_are_read() -> None:
+def test_long_forms_of_varints_are_read():
     long_zero = b"\x80\x80\x80\x80\x00"
     fields = b"\x00" + b"\x80" * 9 + b"\x00" + long_zero + b"\x81\x80\x80\x80\x00" + long_zero + long_zero
     block = decode(batch([sized(fields)]))
@@ -121,14 +118,14 @@ def test_long_forms_of_varints_are_read() -> None:
 
 
 @pytest.mark.parametrize("length", [-2, -(2**31)])
-def test_any_negative_length_is_null_as_in_kafka(length: int) -> None:
+def test_any_negative_length_is_null_as_in_kafka(length):
     fields = b"\x00\x00\x00" + varint(length) + varint(length) + varint(1) + sized(b"h") + varint(length)
     block = decode(batch([sized(fields)]))
     assert (block.key(0), block.value(0), block.headers(0)) == (None, None, [(b"h", None)])
     assert (block.key_length[0], block.value_length[0]) == (-1, -1)
 
 
-def test_an_empty_batch_is_no_damage() -> None:
+def test_an_empty_batch_is_no_damage():
     block = decode(batch([], 5, last_offset_delta=3) + batch([record()], 9))
     assert (block.damage, block.offset.tolist(), block.batch.tolist()) == (None, [9], [1])
 
@@ -205,19 +202,19 @@ NAMED = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_each_damage_has_its_name(name: str) -> None:
+def test_each_damage_has_its_name(name):
     data, what = NAMED[name]
     assert fault(data)[0].partition(" (record")[0] == what
 
 
-def test_a_fault_tells_record_and_numbers() -> None:
+def test_a_fault_tells_record_and_numbers():
     bad = sized(b"\0\0\0" + varint(40) + b"kk\0\0")
     what, expected, found = fault(batch([record(), record(1), bad]))
     assert what == "key length does not fit the record (record 2 of the batch)"
     assert (expected, found) == ("at most 4", "40")
 
 
-def test_nothing_of_a_bad_batch_is_kept_and_what_precedes_it_is() -> None:
+def test_nothing_of_a_bad_batch_is_kept_and_what_precedes_it_is():
     good, bad = batch([record(), record(1)]), batch([record(), record(1), b"\x0c" + bytes(5) + b"\x02"], 2)
     block = decode(good + bad + batch([record()], 10))
     assert block.offset.tolist() == [0, 1]
@@ -225,7 +222,7 @@ def test_nothing_of_a_bad_batch_is_kept_and_what_precedes_it_is() -> None:
     assert (block.next_row, block.damage.row, block.damage.position) == (1, 1, len(good))
 
 
-def test_a_payload_cut_anywhere_is_damage() -> None:
+def test_a_payload_cut_anywhere_is_damage():
     payload = record(0, b"key", b"value" * 4, [(b"h", b"x" * 8)])
     for length in range(len(payload)):
         assert fault(batch(payload[:length], count=1))[0] in DAMAGES
@@ -239,7 +236,7 @@ DAMAGES = {text + record for text, _ in decode_kernel.FAULTS for record in ("", 
 # Messages of formats v0 and v1: what lies in a wrapper is reached by handing it over as decompressed
 
 
-def decode_wrapper(content: bytes, offset: int, *, magic: int = 1, attributes: int = 2) -> tuple[list[list[int]], str]:
+def decode_wrapper(content, offset, *, magic=1, attributes=2):
     """([offset, timestamp] of each message, what is wrong) of a wrapper message at `offset` with this content."""
     table = table_of(message(offset, b"", magic=magic, attributes=attributes, timestamp=7777))
     columns, fault = np.empty((9, 50), np.int64), np.zeros(4, np.int64)
@@ -250,7 +247,7 @@ def decode_wrapper(content: bytes, offset: int, *, magic: int = 1, attributes: i
     return columns[:2, :used].T.tolist(), decode_kernel.FAULTS[fault[0]][0]
 
 
-def test_plain_messages() -> None:
+def test_plain_messages():
     data = message(5, b"v", b"k", timestamp=99) + message(6, None, None, magic=0) + message(7, b"", b"", attributes=8)
     block = decode(data)
     assert block.damage is None
@@ -261,12 +258,12 @@ def test_plain_messages() -> None:
     assert block.headers(0) == []
 
 
-def test_a_negative_offset_is_corrupt() -> None:
+def test_a_negative_offset_is_corrupt():
     assert fault(message(-1, b"v"))[0] == "offset is negative or passes the 64-bit limit"
 
 
 @pytest.mark.parametrize("field", ["key", "value"])
-def test_lengths_past_a_plain_message(field: str) -> None:
+def test_lengths_past_a_plain_message(field):
     key, value = (b"\0\0\0\x07", b"\0\0\0\x06") if field == "key" else (b"\xff" * 4, b"\0\0\0\x07")
     data = bytearray(message(1, b"")[:26] + key + value + b"v" * 6)
     data[8:12] = (len(data) - 12).to_bytes(4, "big")
@@ -274,28 +271,28 @@ def test_lengths_past_a_plain_message(field: str) -> None:
     assert fault(with_right_checksums(bytes(data)))[0] == what
 
 
-def test_v0_wrappers_hold_absolute_offsets() -> None:
+def test_v0_wrappers_hold_absolute_offsets():
     content = message(40, b"a", magic=0) + message(42, b"b", magic=0)
     assert decode_wrapper(content, 42, magic=0) == ([[40, -1], [42, -1]], "")
     assert decode_wrapper(content, 7, magic=0) == ([[40, -1], [42, -1]], "")  # the wrapper's does not matter
 
 
-def test_v1_wrappers_hold_relative_offsets() -> None:
+def test_v1_wrappers_hold_relative_offsets():
     content = message(0, b"a", timestamp=5) + message(1, b"b", timestamp=6) + message(4, b"c", timestamp=3)
     assert decode_wrapper(content, 104) == ([[100, 5], [101, 6], [104, 3]], "")
     assert decode_wrapper(content, 4) == ([[0, 5], [1, 6], [4, 3]], "")
 
 
-def test_v1_wrapper_offset_0_means_base_0() -> None:
+def test_v1_wrapper_offset_0_means_base_0():
     assert decode_wrapper(message(0, b"a") + message(1, b"b"), 0) == ([[0, 1000], [1, 1000]], "")
 
 
-def test_log_append_time_of_a_v1_wrapper_is_its_messages() -> None:
+def test_log_append_time_of_a_v1_wrapper_is_its_messages():
     content = message(0, b"a", timestamp=5) + message(1, b"b", magic=0)
     assert decode_wrapper(content, 1, attributes=2 | 8) == ([[0, 7777], [1, -1]], "")
 
 
-def test_a_cut_off_message_at_the_end_of_a_wrapper_is_ignored() -> None:
+def test_a_cut_off_message_at_the_end_of_a_wrapper_is_ignored():
     content = message(0, b"a") + message(1, b"b")[:-1]
     assert decode_wrapper(content, 0) == ([[0, 1000]], "")
 
@@ -328,7 +325,7 @@ def test_a_cut_off_message_at_the_end_of_a_wrapper_is_ignored() -> None:
         (b"".join(message(i, b"") for i in range(51)), 50, "more messages than columns have room for"),
     ],
 )
-def test_bad_wrappers(content: bytes, offset: int, what: str) -> None:
+def test_bad_wrappers(content, offset, what):
     assert decode_wrapper(content, offset) == ([], what)
 
 
@@ -337,24 +334,19 @@ def test_bad_wrappers(content: bytes, offset: int, what: str) -> None:
 
 @pytest.mark.parametrize("data", [batch([record()]), message(0, b"v")])
 @pytest.mark.parametrize("plain", [False, True])
-def test_rows_spans_and_columns_are_checked(data: bytes, plain: bool) -> None:
+def test_rows_spans_and_columns_are_checked(data, plain):
     module = uncompiled("storage.format.decode_kernel") if plain else decode_kernel
     table = table_of(data)
     columns, fault, none = np.empty((9, 1), np.int64), np.zeros(4, np.int64), np.empty(0, np.int64)
     skip = np.empty(0, np.uint8)
 
-    def call(
-        first: int, last: int, starts: list[int], ends: list[int], used: int = 0, origin: int = 0
-    ) -> tuple[int, int]:
+    def call(first, last, starts, ends, used=0, origin=0):
         spans = np.array(starts, np.int64), np.array(ends, np.int64)
-        answer: tuple[int, int] = module.decode(
-            data, table.data, first, last, origin, *spans, skip, False, columns, used, fault
-        )
-        return answer
+        return module.decode(data, table.data, first, last, origin, *spans, skip, False, columns, used, fault)
 
     for arguments in [(-1, 1, [], []), (0, table.capacity + 1, [], []), (1, 0, [], []), (0, 1, [], [], -1)]:
         with pytest.raises(ValueError, match=r"rows|columns"):
-            call(*arguments)  # type: ignore[arg-type]
+            call(*arguments)
     with pytest.raises(ValueError, match="rows"):
         call(0, 1, [], [], origin=-1)
     with pytest.raises(ValueError, match="spans"):

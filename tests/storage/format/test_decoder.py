@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from storage.append import batch_encoder
-from storage.errors import CorruptBatch, StorageError, UnsupportedFormat
+from storage.errors import CorruptBatch, UnsupportedFormat
 from storage.format import block as block_module
 from storage.format import compression, decode_kernel, decoder, inflate_kernel
 from storage.format.batches import BatchTable
-from storage.format.block import Record, RecordBlock
+from storage.format.block import Record
 from storage.format.compression import LZ4_MAGIC, Codec, CodecLibrary, compress
 from storage.format.decoder import MOST_HEADERS, MOST_RECORDS, Decoder
 from storage.types import is_compiled
-from tests.storage.format.test_both_forms import Outcome, read_all
+from tests.storage.format.test_both_forms import read_all
 from tests.support.damaged_bytes import damaged, with_right_checksums
 from tests.support.raw_batches import batch, body, message, record, sized, varint
 from tests.support.readers import table_of
@@ -29,26 +29,26 @@ from tests.support.uncompiled import uncompiled
 CODECS = list(Codec)
 
 
-def packed(codec: Codec, base_offset: int = 0, count: int = 1, *, value: bytes = b"v") -> bytes:
+def packed(codec, base_offset=0, count=1, *, value=b"v"):
     payload = b"".join(record(i, b"key", value) for i in range(count))
     if codec:
         payload = compress(codec, payload)
     return batch(payload, base_offset, count=count, attributes=codec)
 
 
-def wrapper(codec: Codec, last_offset: int, count: int, *, magic: int = 1, crc: int | None = None) -> bytes:
+def wrapper(codec, last_offset, count, *, magic=1, crc=None):
     base = 0 if magic == 1 else last_offset - count + 1
     content = b"".join(message(base + i, b"v", b"key", magic=magic, crc=crc) for i in range(count))
     return message(last_offset, compress(codec, content, magic), magic=magic, attributes=codec)
 
 
-def all_of(decoder: Decoder, data: bytes, table: BatchTable, **options: object) -> tuple[list[int], list[StorageError]]:
+def all_of(decoder, data, table, **options):
     """Offsets, and the damage of batches stepped over; each block goes further than the last."""
-    offsets: list[int] = []
+    offsets = []
     errors = []
     row = 0
     while row < table.rows:
-        block = decoder.decode(data, table, row, origin=0, **options)  # type: ignore[arg-type] # passed through
+        block = decoder.decode(data, table, row, origin=0, **options)  # passed through
         offsets += block.offset.tolist()
         assert block.next_row > row or block.damage
         row = block.next_row
@@ -60,7 +60,7 @@ def all_of(decoder: Decoder, data: bytes, table: BatchTable, **options: object) 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("verify_crc", [True, False])
-def test_skipped_rows_and_control_batches_are_left_out(codec: Codec, verify_crc: bool) -> None:
+def test_skipped_rows_and_control_batches_are_left_out(codec, verify_crc):
     control = batch([record(0, b"\0\0\0\1", b"")], 2, attributes=0x30)
     data = packed(codec, 0, 2) + control + packed(codec, 3) + message(4, b"v") + packed(codec, 5)
     table = table_of(data)
@@ -76,7 +76,7 @@ def test_skipped_rows_and_control_batches_are_left_out(codec: Codec, verify_crc:
     assert (len(block), block.next_row, block.damage) == (0, 5, None)
 
 
-def test_the_checksum_of_a_skipped_batch_is_checked_its_records_are_not() -> None:
+def test_the_checksum_of_a_skipped_batch_is_checked_its_records_are_not():
     data = packed(Codec.NONE) + batch(b"nonsense", 1, count=1)
     table = table_of(data)
     skip = np.array([0, 1], np.uint8)
@@ -88,7 +88,7 @@ def test_the_checksum_of_a_skipped_batch_is_checked_its_records_are_not() -> Non
     assert damage.error.what == "batch checksum differs"
 
 
-def test_a_window_in_the_middle_of_a_file() -> None:
+def test_a_window_in_the_middle_of_a_file():
     parts = [packed(Codec.NONE, i) for i in range(4)]
     window, position = b"".join(parts[1:3]), 10_000
     table = table_of(window, position)
@@ -99,7 +99,7 @@ def test_a_window_in_the_middle_of_a_file() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_batches_outside_of_the_buffer_are_the_callers_mistake(codec: Codec) -> None:
+def test_batches_outside_of_the_buffer_are_the_callers_mistake(codec):
     data = packed(codec)
     table = table_of(data, 500)
     for buffer, origin in ((data, 0), (data, 501), (data[:-1], 500), (b"", 500)):
@@ -112,7 +112,7 @@ def test_batches_outside_of_the_buffer_are_the_callers_mistake(codec: Codec) -> 
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_damage_comes_after_the_good_batches(codec: Codec) -> None:
+def test_damage_comes_after_the_good_batches(codec):
     data = packed(codec, 0, 3) + packed(codec, 3) + packed(codec, 4)
     table = table_of(data, 700)
     hurt = bytearray(data)
@@ -127,7 +127,7 @@ def test_damage_comes_after_the_good_batches(codec: Codec) -> None:
     assert Decoder().decode(hurt, table, 2, origin=700).offset.tolist() == [4]
 
 
-def test_records_are_checked_before_the_checksum_of_a_later_batch_is_blamed() -> None:
+def test_records_are_checked_before_the_checksum_of_a_later_batch_is_blamed():
     data = packed(Codec.NONE) + batch(b"nonsense", 1, count=1) + packed(Codec.NONE, 2)[:-1] + b"!"
     block = Decoder().decode(data, table_of(data), origin=0)
     assert block.damage is not None
@@ -136,7 +136,7 @@ def test_records_are_checked_before_the_checksum_of_a_later_batch_is_blamed() ->
 
 
 @pytest.mark.parametrize(("codec", "magic"), [(5, 2), (6, 2), (7, 2), (4, 1), (4, 0), (7, 1)])
-def test_codecs_that_a_format_does_not_have(codec: int, magic: int) -> None:
+def test_codecs_that_a_format_does_not_have(codec, magic):
     bad = batch(b"xyz", 1, attributes=codec, count=1) if magic == 2 else message(1, b"x", magic=magic, attributes=codec)
     data = packed(Codec.NONE) + bad + packed(Codec.GZIP, 2)
     offsets, errors = all_of(Decoder(), data, table_of(data))
@@ -145,14 +145,14 @@ def test_codecs_that_a_format_does_not_have(codec: int, magic: int) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_an_empty_batch_may_name_a_codec(codec: Codec) -> None:
+def test_an_empty_batch_may_name_a_codec(codec):
     data = batch([], 0, attributes=codec, last_offset_delta=4) + packed(codec, 5)
     assert all_of(Decoder(), data, table_of(data)) == ([5], [])
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 @pytest.mark.parametrize(("count", "ok"), [(2, False), (3, True), (4, False), (-1, False), (2**31 - 1, False)])
-def test_counts_hold_for_compressed_batches_too(codec: Codec, count: int, ok: bool) -> None:
+def test_counts_hold_for_compressed_batches_too(codec, count, ok):
     payload = compress(codec, b"".join(record(i) for i in range(3)))
     data = batch(payload, attributes=codec, count=count, last_offset_delta=2)
     offsets, errors = all_of(Decoder(), data, table_of(data))
@@ -163,7 +163,7 @@ def test_counts_hold_for_compressed_batches_too(codec: Codec, count: int, ok: bo
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
-def test_the_block_ends_where_the_arena_is_full(codec: Codec) -> None:
+def test_the_block_ends_where_the_arena_is_full(codec):
     data = b"".join(packed(codec, 10 * i, 10, value=b"v" * 100) for i in range(100))
     table = table_of(data)
     decoder = Decoder(block_bytes=4096)
@@ -181,7 +181,7 @@ def test_the_block_ends_where_the_arena_is_full(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_batch_larger_than_the_arena_gets_a_larger_one(codec: Codec) -> None:
+def test_a_batch_larger_than_the_arena_gets_a_larger_one(codec):
     big = b"0123456789" * 30_000
     data = packed(Codec.LZ4, 0) + packed(codec, 1, 3, value=big) + packed(codec, 4)
     table = table_of(data)
@@ -191,7 +191,7 @@ def test_a_batch_larger_than_the_arena_gets_a_larger_one(codec: Codec) -> None:
     assert [block.value(i) for i in range(3)] == [big] * 3
 
 
-def test_one_block_has_one_buffer_whatever_its_batches_are() -> None:
+def test_one_block_has_one_buffer_whatever_its_batches_are():
     data = packed(Codec.NONE, 0) + packed(Codec.ZSTD, 1) + message(2, b"v", b"key") + wrapper(Codec.GZIP, 4, 2)
     data += packed(Codec.SNAPPY, 5, 2) + wrapper(Codec.LZ4, 8, 2, magic=0) + packed(Codec.NONE, 9)
     block = Decoder().decode(data, table_of(data), origin=0)
@@ -202,7 +202,7 @@ def test_one_block_has_one_buffer_whatever_its_batches_are() -> None:
 
 
 @pytest.mark.parametrize("block_bytes", [40, 100, 200, 500, 5000])
-def test_formats_stay_apart_wherever_the_arena_ends(block_bytes: int) -> None:
+def test_formats_stay_apart_wherever_the_arena_ends(block_bytes):
     kinds = [
         lambda offset: packed(Codec.NONE, offset),
         lambda offset: packed(Codec.GZIP, offset),
@@ -213,7 +213,7 @@ def test_formats_stay_apart_wherever_the_arena_ends(block_bytes: int) -> None:
     assert all_of(Decoder(block_bytes=block_bytes), data, table_of(data)) == (list(range(60)), [])
 
 
-def test_a_longer_wanted_list_than_one_block_covers() -> None:
+def test_a_longer_wanted_list_than_one_block_covers():
     data = b"".join(packed(Codec.LZ4, i) for i in range(200))
     skip = (np.arange(200) % 3 == 0).astype(np.uint8)
     offsets, errors = all_of(Decoder(block_bytes=256), data, table_of(data), skip=skip)
@@ -224,7 +224,7 @@ def test_a_longer_wanted_list_than_one_block_covers() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_the_checksum_of_a_wrapped_message_is_checked(magic: int) -> None:
+def test_the_checksum_of_a_wrapped_message_is_checked(magic):
     data = wrapper(Codec.GZIP, 4, 3, magic=magic, crc=123)
     table = table_of(data)
     damage = Decoder().decode(data, table, origin=0).damage
@@ -234,7 +234,7 @@ def test_the_checksum_of_a_wrapped_message_is_checked(magic: int) -> None:
     assert len(Decoder(verify_crc=False).decode(data, table, origin=0)) == 3
 
 
-def test_wrappers_that_hold_nothing() -> None:
+def test_wrappers_that_hold_nothing():
     null = message(1, None, attributes=Codec.GZIP)
     empty = message(2, compress(Codec.GZIP, b"", 1), attributes=Codec.GZIP)
     nothing = message(3, b"", attributes=Codec.GZIP)
@@ -249,7 +249,7 @@ def test_wrappers_that_hold_nothing() -> None:
 
 
 @pytest.mark.parametrize(("field", "at"), [("key", 26), ("value", 30)])
-def test_wrapper_lengths_are_checked(field: str, at: int) -> None:
+def test_wrapper_lengths_are_checked(field, at):
     data = bytearray(wrapper(Codec.GZIP, 4, 3))
     data[at : at + 4] = b"\x7f\xff\xff\xff"
     damage = Decoder(verify_crc=False).decode(data, table_of(data), origin=0).damage
@@ -260,7 +260,7 @@ def test_wrapper_lengths_are_checked(field: str, at: int) -> None:
 # Recycling and threads
 
 
-def test_arrays_are_recycled_and_grow() -> None:
+def test_arrays_are_recycled_and_grow():
     decoder = Decoder()
     small, large = packed(Codec.NONE), packed(Codec.NONE, 0, 5000)
     first = decoder.decode(small, table_of(small), origin=0)
@@ -271,20 +271,20 @@ def test_arrays_are_recycled_and_grow() -> None:
     assert first.offset.tolist() == [0]  # its memory is its own by now
 
 
-def test_nothing_to_decode() -> None:
+def test_nothing_to_decode():
     table = BatchTable.empty(1)
     block = Decoder().decode(b"", table, origin=0)
     assert (len(block), block.next_row, block.damage) == (0, 0, None)
     assert len(block.gather("key", b"\n")[0]) == 0
 
 
-def test_decoders_in_threads_do_not_disturb_each_other() -> None:
+def test_decoders_in_threads_do_not_disturb_each_other():
     data = b"".join(packed(codec, 20 * i, 20, value=b"%d" % i * 50) for i in range(40) for codec in [CODECS[i % 5]])
     table = table_of(data)
     expected = all_of(Decoder(), data, table)
-    results: list[object] = []
+    results = []
 
-    def work() -> None:
+    def work():
         decoder = Decoder(block_bytes=2000)
         results.extend(all_of(decoder, data, table) for _ in range(10))
 
@@ -296,11 +296,11 @@ def test_decoders_in_threads_do_not_disturb_each_other() -> None:
     assert results == [expected] * 40
 
 
-def test_the_memory_of_an_older_block_stays() -> None:
+def test_the_memory_of_an_older_block_stays():
     """A larger arena takes the place of the old one, whose bytes mean nothing by then but are there."""
     decoder = Decoder(block_bytes=1000)
     small, large = packed(Codec.LZ4), packed(Codec.LZ4, value=b"x" * 100_000)
-    block: RecordBlock = decoder.decode(small, table_of(small), origin=0)
+    block = decoder.decode(small, table_of(small), origin=0)
     view = block.buffer
     decoder.decode(large, table_of(large), origin=0)
     assert len(bytes(view)) == len(record(0, b"key", b"v"))
@@ -315,16 +315,16 @@ HEADERS = sized(body(value=None)[:-1] + varint(MOST_HEADERS) + b"\0\1" * MOST_HE
 TOO_MANY_RECORDS = "more records than are read of one batch"
 
 
-def scanned(data: bytes) -> tuple[bytes, BatchTable]:
+def scanned(data):
     table = table_of(data)
     return data, table
 
 
-def decode(data: bytes) -> RecordBlock:
+def decode(data):
     return Decoder().decode(*scanned(data), origin=0)
 
 
-def fault(data: bytes) -> tuple[str, str, str]:
+def fault(data):
     damages = [decode(data).damage, Decoder().audit(*scanned(data), origin=0).damage]
     found = {(str(one.error.what), str(one.error.expected), str(one.error.found)) for one in damages if one}
     assert None not in damages
@@ -332,7 +332,7 @@ def fault(data: bytes) -> tuple[str, str, str]:
 
 
 @pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
-def test_the_most_records_and_headers_are_read() -> None:
+def test_the_most_records_and_headers_are_read():
     block = decode(batch(RECORD * (MOST_RECORDS - 1) + sized(body(MOST_RECORDS - 1)), count=MOST_RECORDS))
     assert (block.damage, len(block), int(block.offset[-1])) == (None, MOST_RECORDS, MOST_RECORDS - 1)
     block = decode(batch([HEADERS]))
@@ -342,25 +342,25 @@ def test_the_most_records_and_headers_are_read() -> None:
 
 @pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
 @pytest.mark.parametrize("value", [None, b"value"])  # an audit has a shorter way for records like the second
-def test_a_batch_of_more_records_is_damage(value: bytes | None) -> None:
+def test_a_batch_of_more_records_is_damage(value):
     number = MOST_RECORDS + 1
     found = fault(batch(sized(body(value=value)) * number, count=number))
     assert found == (TOO_MANY_RECORDS, f"at most {MOST_RECORDS}", str(number))
 
 
 @pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
-def test_a_batch_of_more_headers_is_damage() -> None:
+def test_a_batch_of_more_headers_is_damage():
     found = fault(batch([HEADERS, sized(body(1, headers=[(b"", None)]))]))
     what = "more headers than are read of one batch (record 1 of the batch)"
     assert found == (what, f"at most {MOST_HEADERS}", str(MOST_HEADERS + 1))
 
 
 @pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
-def test_a_wrapper_of_more_messages_is_damage() -> None:
+def test_a_wrapper_of_more_messages_is_damage():
     message = batch_encoder.encode([Record(None, None, (), 0)], 0)
     table = scanned(batch_encoder.encode([Record(None, b"", (), 0)], 0, codec=Codec.GZIP))[1]
 
-    def wrong(messages: int) -> str:
+    def wrong(messages):
         content = message * messages
         columns, fault = np.empty((9, MOST_RECORDS + 1), np.int64), np.zeros(4, np.int64)
         spans = np.array([0, len(content)], np.int64)
@@ -373,13 +373,13 @@ def test_a_wrapper_of_more_messages_is_damage() -> None:
 
 
 @pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
-def test_no_room_is_made_for_records_that_are_not_read() -> None:
+def test_no_room_is_made_for_records_that_are_not_read():
     data, table = scanned(batch(RECORD * (MOST_RECORDS + 1), count=MOST_RECORDS + 1))
     assert decode_kernel.survey(table.data, 0, 1, 0, len(data), np.empty(0, np.uint8), True) == (MOST_RECORDS, 0, 0)
 
 
 @pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
-def test_memory_of_a_large_batch_is_given_back() -> None:
+def test_memory_of_a_large_batch_is_given_back():
     small = batch([sized(body())])
     payload = compress(Codec.ZSTD, sized(body(value=bytes(decoder.LARGE_BYTES))))
     large = batch(payload, count=1, attributes=Codec.ZSTD)
@@ -400,7 +400,7 @@ def test_memory_of_a_large_batch_is_given_back() -> None:
 
 
 @pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
-def test_few_decoders_have_large_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_decoders_have_large_memory_at_a_time(monkeypatch):
     large = scanned(batch(RECORD * (decoder.LARGE_RECORDS + 1), count=decoder.LARGE_RECORDS + 1))
     small = scanned(batch([RECORD]))
     monkeypatch.setattr(decoder, "_large", threading.BoundedSemaphore(2))
@@ -418,12 +418,12 @@ def test_few_decoders_have_large_memory_at_a_time(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.skipif(not is_compiled(decode_kernel), reason="plain Python takes minutes")
-def test_a_decoder_waits_for_another_ones_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoder_waits_for_another_ones_memory(monkeypatch):
     large = scanned(batch(RECORD * (decoder.LARGE_RECORDS + 1), count=decoder.LARGE_RECORDS + 1))
-    waited: list[float] = []
+    waited = []
 
     class Taken:
-        def acquire(self, timeout: float) -> bool:
+        def acquire(self, timeout):
             waited.append(timeout)
             return False
 
@@ -445,7 +445,7 @@ KEYS = [b"k0", None, b"", b"k3"]
 VALUES = [b"v0", b"", None, b"v" * 300]
 
 
-def a_block() -> RecordBlock:
+def a_block():
     data = batch(RECORDS[:3], 10) + batch(RECORDS[3:], 10)
     table = table_of(data)
     return Decoder().decode(data, table, origin=0)
@@ -461,7 +461,7 @@ def a_block() -> RecordBlock:
         (slice(None, None, -1), [13, 12, 11, 10]),
     ],
 )
-def test_select(rows: np.ndarray | slice, offsets: list[int]) -> None:
+def test_select(rows, offsets):
     block = a_block()
     part = block.select(rows)
     assert part.offset.tolist() == offsets
@@ -474,27 +474,27 @@ def test_select(rows: np.ndarray | slice, offsets: list[int]) -> None:
 
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("separator", [None, b"\n", b"", b"\r\n--"])
-def test_gather(separator: bytes | None, plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gather(separator, plain, monkeypatch):
     if plain:
         monkeypatch.setattr(block_module, "decode_kernel", uncompiled("storage.format.decode_kernel"))
     block = a_block()
     gap = separator or b""
     for column, expected in ("key", KEYS), ("value", VALUES):
-        data, ends = block.gather(column, separator)  # type: ignore[arg-type] # a loop over both literals
+        data, ends = block.gather(column, separator)  # a loop over both literals
         assert data == b"".join((item or b"") + gap for item in expected)
         starts = [0, *(ends[:-1] + len(gap)).tolist()]
         assert [data[a:b] for a, b in zip(starts, ends.tolist(), strict=True)] == [item or b"" for item in expected]
     assert (block.select(slice(0)).gather("key")[0], len(block.select(slice(0)).gather("key")[1])) == (b"", 0)
 
 
-def test_headers_of_foreign_columns_raise() -> None:
+def test_headers_of_foreign_columns_raise():
     block = a_block()
     block.headers_start[3] = len(block.buffer) - 1
     with pytest.raises(CorruptBatch):
         block.headers(3)
 
 
-def test_the_buffer_is_read_only() -> None:
+def test_the_buffer_is_read_only():
     assert a_block().buffer.readonly
 
 
@@ -504,26 +504,26 @@ INFLATE_CODECS = [Codec.LZ4, Codec.ZSTD]
 CONTENT = b"".join(record(i, b"key", b"value" * 40) for i in range(30))
 
 
-def frame(payload: bytes, codec: int, base_offset: int = 0) -> bytes:
+def frame(payload, codec, base_offset=0):
     """A batch of the 30 records of CONTENT whose stored bytes are `payload`."""
     return batch(payload, base_offset, count=30, last_offset_delta=29, attributes=codec)
 
 
-def lz4_frame(flags: int, descriptor: int = 0x40, *, checksum: int | None = None) -> bytes:
+def lz4_frame(flags, descriptor=0x40, *, checksum=None):
     """A frame of CONTENT in one stored block, with this first header byte."""
     plain = compress(Codec.LZ4, CONTENT)
     head = LZ4_MAGIC + bytes([flags, descriptor, plain[6] if checksum is None else checksum])
     return head + plain[7:]
 
 
-def without_libraries(data: bytes, patch: pytest.MonkeyPatch, **options: bool) -> Outcome:
+def without_libraries(data, patch, **options):
     with patch.context() as inner:
         inner.setattr(compression, "_zstd", lambda: None)
         inner.setattr(compression, "_lz4", lambda: None)
         return read_all(data, **options)
 
 
-def taken(data: bytes) -> int:
+def taken(data):
     """How many batches from the first on the kernel takes."""
     table = table_of(data)
     spans = np.zeros((2, table.rows), np.int64)
@@ -536,7 +536,7 @@ def taken(data: bytes) -> int:
     return index
 
 
-def test_the_libraries_of_this_machine_are_used() -> None:
+def test_the_libraries_of_this_machine_are_used():
     if not is_compiled(inflate_kernel) or set(compression.versions()) != {"libzstd", "liblz4"}:
         pytest.skip("kernel not built, or libzstd or liblz4 not there")
     for codec in INFLATE_CODECS:
@@ -545,7 +545,7 @@ def test_the_libraries_of_this_machine_are_used() -> None:
 
 
 @pytest.mark.parametrize("codec", INFLATE_CODECS)
-def test_damage_behind_a_right_checksum(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_behind_a_right_checksum(codec, monkeypatch):
     dice = random.Random(codec)
     payload = compress(codec, CONTENT)
     found = more = 0
@@ -564,7 +564,7 @@ def test_damage_behind_a_right_checksum(codec: Codec, monkeypatch: pytest.Monkey
     assert found > 50
 
 
-def test_codecs_that_change_from_batch_to_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codecs_that_change_from_batch_to_batch(monkeypatch):
     dice = random.Random(7)
     codecs = [dice.choice((*INFLATE_CODECS, Codec.GZIP, Codec.SNAPPY, Codec.NONE)) for _ in range(60)]
     parts = [
@@ -590,7 +590,7 @@ def test_codecs_that_change_from_batch_to_batch(monkeypatch: pytest.MonkeyPatch)
         pytest.param(b"", id="nothing"),
     ],
 )
-def test_frames_that_kafka_has_rules_for(payload: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_that_kafka_has_rules_for(payload, monkeypatch):
     data = frame(payload, Codec.LZ4) + frame(compress(Codec.LZ4, CONTENT), Codec.LZ4, 30)
     outcome = read_all(data)
     assert outcome == without_libraries(data, monkeypatch)
@@ -608,7 +608,7 @@ def test_frames_that_kafka_has_rules_for(payload: bytes, monkeypatch: pytest.Mon
         pytest.param(b"\x28\xb5\x2f\xfd", id="magic-alone"),
     ],
 )
-def test_zstd_streams_of_all_kinds(payload: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zstd_streams_of_all_kinds(payload, monkeypatch):
     data = frame(payload, Codec.ZSTD) + frame(compress(Codec.ZSTD, CONTENT), Codec.ZSTD, 30)
     outcome = read_all(data)
     assert outcome == without_libraries(data, monkeypatch)
@@ -616,7 +616,7 @@ def test_zstd_streams_of_all_kinds(payload: bytes, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_gather_trusts_no_column(plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gather_trusts_no_column(plain, monkeypatch):
     if plain:
         monkeypatch.setattr(block_module, "decode_kernel", uncompiled("storage.format.decode_kernel"))
     size = len(a_block().buffer)

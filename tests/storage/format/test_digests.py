@@ -6,7 +6,6 @@ import random
 import struct
 import sys
 import zlib
-from collections.abc import Iterable
 
 import crc32c as crc32c_package
 import numpy as np
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 from storage.backup.record_digests import CanonicalRecords, RecordDigest
 from storage.format import checksum, checksum_kernel, decoder, digest_kernel, hashing
 from storage.format.batches import Column
-from storage.format.block import Record, RecordBlock
+from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.decoder import Decoder, verify_crcs
 from storage.format.record_batch import BatchFields, encode_batch
@@ -47,17 +46,17 @@ CRC32C_ANSWERS = [
 
 
 @pytest.mark.parametrize(("data", "answer"), CRC32C_ANSWERS)
-def test_crc32c_known_answers(data: bytes, answer: int) -> None:
+def test_crc32c_known_answers(data, answer):
     assert checksum.crc32c(data) == answer
     assert checksum.crc32c(memoryview(data)) == answer
     assert checksum.crc32c(data[3:], checksum.crc32c(data[:3])) == answer
 
 
-def test_crc32_known_answer() -> None:
+def test_crc32_known_answer():
     assert checksum.crc32(b"123456789") == 0xCBF43926
 
 
-def by_tables(kernel, data: bytes, magic: int) -> int:  # type: ignore[no-untyped-def] # a module
+def by_tables(kernel, data, magic):  # a module
     """The checksum that the kernel finds with its slicing tables for a batch with `data` as what is checksummed."""
     head = 21 if magic == 2 else 16
     table = np.zeros((len(Column), 1), np.int64)
@@ -68,7 +67,7 @@ def by_tables(kernel, data: bytes, magic: int) -> int:  # type: ignore[no-untype
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_tables_agree_with_the_libraries_at_every_length(kernel) -> None:  # type: ignore[no-untyped-def] # a module
+def test_tables_agree_with_the_libraries_at_every_length(kernel):  # a module
     data = random.Random(1).randbytes(100)
     for start in range(3):
         for end in range(start, len(data)):
@@ -78,7 +77,7 @@ def test_tables_agree_with_the_libraries_at_every_length(kernel) -> None:  # typ
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_running_crcs_and_those_of_spans(kernel) -> None:  # type: ignore[no-untyped-def] # a module
+def test_running_crcs_and_those_of_spans(kernel):  # a module
     data, dice = random.Random(2).randbytes(5000), random.Random(3)
     for tables, function in ((checksum.CRC32C_TABLES, crc32c_package.crc32c), (checksum.CRC32_TABLES, zlib.crc32)):
         ends = np.sort(np.array([0, 0, len(data), *(dice.randrange(len(data)) for _ in range(50))], np.int64))
@@ -97,7 +96,7 @@ def test_running_crcs_and_those_of_spans(kernel) -> None:  # type: ignore[no-unt
             kernel.crcs_up_to(data, ends, 0, tables, crcs[1:])
 
 
-def test_crcmod_serves_where_the_crc32c_package_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crcmod_serves_where_the_crc32c_package_does_not_load(monkeypatch):
     monkeypatch.setitem(sys.modules, "crc32c", None)
     function, name = checksum._choose()
     assert name == "crcmod"
@@ -106,7 +105,7 @@ def test_crcmod_serves_where_the_crc32c_package_does_not_load(monkeypatch: pytes
         assert function(data[3:], function(data[:3])) == answer
 
 
-def test_small_batches_go_through_tables_only_where_those_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_batches_go_through_tables_only_where_those_are_compiled(monkeypatch):
     monkeypatch.setattr(checksum_kernel, "__file__", "checksum_kernel.so")
     assert checksum.small_limit() == checksum.SMALL_BYTES
     monkeypatch.setattr(checksum, "IMPLEMENTATION", "crcmod")
@@ -117,7 +116,7 @@ def test_small_batches_go_through_tables_only_where_those_are_compiled(monkeypat
 
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("limit", [-1, 100, 1 << 40])
-def test_a_flipped_bit_anywhere_is_found(plain: bool, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flipped_bit_anywhere_is_found(plain, limit, monkeypatch):
     """However batches are shared between tables and library: v2 from the attributes on, v0 and v1 from the magic on."""
     monkeypatch.setattr(checksum, "small_limit", lambda: limit)
     if plain:
@@ -146,7 +145,7 @@ def test_a_flipped_bit_anywhere_is_found(plain: bool, limit: int, monkeypatch: p
             assert verify_crcs(hurt, table, row + 1, 4, 1000) is None
 
 
-def test_batches_of_every_size() -> None:
+def test_batches_of_every_size():
     """The processor's instruction takes spans of 3 x 1024 and 3 x 128 bytes, words and single bytes."""
     dice = random.Random(3)
     for size in (*range(70), *range(375, 400), *range(3060, 3090), 3500, 10_000, 100_001):
@@ -162,11 +161,11 @@ def test_batches_of_every_size() -> None:
 plain = uncompiled("storage.format.hashing")
 
 
-def signed(value: int) -> int:
+def signed(value):
     return value - ((value & 0x80000000) << 1)
 
 
-def test_the_compiled_forms_are_compared_with_the_plain_ones() -> None:
+def test_the_compiled_forms_are_compared_with_the_plain_ones():
     assert not is_compiled(plain)
 
 
@@ -184,17 +183,17 @@ def test_the_compiled_forms_are_compared_with_the_plain_ones() -> None:
         (b"", 275646681),
     ],
 )
-def test_murmur2_known_answers(module: object, key: bytes, expected: int) -> None:
-    assert module.murmur2(key) == expected  # type: ignore[attr-defined]
+def test_murmur2_known_answers(module, key, expected):
+    assert module.murmur2(key) == expected
 
 
 @given(st.binary(max_size=300))
-def test_murmur2_equals_aiokafkas(key: bytes) -> None:
+def test_murmur2_equals_aiokafkas(key):
     assert hashing.murmur2(key) == plain.murmur2(key) == signed(aiokafka_murmur2(key))
 
 
 @given(st.lists(st.none() | st.binary(max_size=40), max_size=50))
-def test_columns_of_keys_hash_as_single_keys_do(keys: list[bytes | None]) -> None:
+def test_columns_of_keys_hash_as_single_keys_do(keys):
     data = b"".join(key or b"" for key in keys)
     lengths = np.array([-1 if key is None else len(key) for key in keys], np.int64)
     ends = np.cumsum(np.maximum(lengths, 0), dtype=np.int64)
@@ -216,26 +215,26 @@ def test_columns_of_keys_hash_as_single_keys_do(keys: list[bytes | None]) -> Non
         ("\U0001f600", 1772899),  # a surrogate pair: 31 * 0xd83d + 0xde00
     ],
 )
-def test_java_string_hash(text: str, expected: int) -> None:
+def test_java_string_hash(text, expected):
     assert hashing.java_string_hash(text) == expected
 
 
-def test_group_partition() -> None:
+def test_group_partition():
     assert hashing.group_partition("polygenelubricants", 50) == 0
     assert hashing.group_partition("hello", 50) == 99162322 % 50
     assert hashing.group_partition("a" * 9, 50) == abs(hashing.java_string_hash("a" * 9)) % 50
 
 
-def reference_siphash(key: bytes, secret: bytes, rounds: tuple[int, int]) -> bytes:
+def reference_siphash(key, secret, rounds):
     """SipHash with 128 bits of output, after the authors' reference code."""
     mask = 2**64 - 1
     k0, k1 = int.from_bytes(secret[:8], "little"), int.from_bytes(secret[8:], "little")
     v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D ^ 0xEE, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
 
-    def rotated(value: int, bits: int) -> int:
+    def rotated(value, bits):
         return (value << bits | value >> (64 - bits)) & mask
 
-    def sip(times: int) -> None:
+    def sip(times):
         for _ in range(times):
             v[0] = (v[0] + v[1]) & mask
             v[1] = rotated(v[1], 13) ^ v[0]
@@ -263,7 +262,7 @@ def reference_siphash(key: bytes, secret: bytes, rounds: tuple[int, int]) -> byt
 
 
 @given(st.lists(st.none() | st.binary(max_size=40), max_size=20), st.binary(min_size=16, max_size=16))
-def test_siphash_of_columns(keys: list[bytes | None], secret: bytes) -> None:
+def test_siphash_of_columns(keys, secret):
     data = b"".join(key or b"" for key in keys)
     lengths = np.array([-1 if key is None else len(key) for key in keys], np.int64)
     starts = np.cumsum(np.maximum(lengths, 0), dtype=np.int64) - np.maximum(lengths, 0)
@@ -275,7 +274,7 @@ def test_siphash_of_columns(keys: list[bytes | None], secret: bytes) -> None:
         assert [row.astype("<u8").tobytes() for row in hashes] == expected
 
 
-def test_the_reference_siphash_gives_its_authors_answers() -> None:
+def test_the_reference_siphash_gives_its_authors_answers():
     secret = bytes(range(16))
     assert reference_siphash(b"", secret, (2, 4)).hex() == "a3817f04ba25a8e66df67214c7550293"
     assert reference_siphash(b"\0", secret, (2, 4)).hex() == "da87c1d86b99af44347659119b22fc45"
@@ -284,7 +283,7 @@ def test_the_reference_siphash_gives_its_authors_answers() -> None:
 # Digests of records: the definition in plain Python, test vectors, and the kernel in both forms.
 
 # As in storage/FORMAT.md: offset of the first record, records, digest.
-VECTORS: list[tuple[int, list[Record], str]] = [
+VECTORS = [
     (0, [], "99aa06d3014798d86001c324468d497f"),
     (0, [Record(None, None, (), -1)], "13677f1bfb70d12339888ffef9a78055"),
     (7, [Record(b"key", b"value", (), 1_700_000_000_000)], "4b8da36bad152ad0cb1b7d07e915ce2d"),
@@ -296,10 +295,10 @@ VECTORS: list[tuple[int, list[Record], str]] = [
 ]
 
 
-def plain_canonical(records: Iterable[tuple[int, Record]]) -> bytes:
+def plain_canonical(records):
     """The definition."""
 
-    def text(data: bytes | None) -> bytes:
+    def text(data):
         return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
 
     out = b""
@@ -310,7 +309,7 @@ def plain_canonical(records: Iterable[tuple[int, Record]]) -> bytes:
     return out
 
 
-def block_of(records: list[Record], base_offset: int = 0, codec: Codec = Codec.NONE) -> RecordBlock:
+def block_of(records, base_offset=0, codec=Codec.NONE):
     data = encode_batch(records, base_offset=base_offset, codec=codec, fields=BatchFields()) if records else b""
     table = table_of(data)
     block = Decoder().decode(data, table, origin=0)
@@ -318,14 +317,14 @@ def block_of(records: list[Record], base_offset: int = 0, codec: Codec = Codec.N
     return block
 
 
-def canonical_of(block: RecordBlock) -> bytes:
+def canonical_of(block):
     return b"".join(bytes(part) for part in CanonicalRecords().parts(block))
 
 
-def some_records(seed: int, count: int) -> list[Record]:
+def some_records(seed, count):
     dice = random.Random(seed)
 
-    def some() -> bytes | None:
+    def some():
         size = dice.choice((None, 0, 1, 7, 100, dice.randrange(3000)))
         return None if size is None else dice.randbytes(size)
 
@@ -338,7 +337,7 @@ def some_records(seed: int, count: int) -> list[Record]:
 
 
 @pytest.mark.parametrize("vector", range(len(VECTORS)))
-def test_vectors(vector: int) -> None:
+def test_vectors(vector):
     first, records, expected = VECTORS[vector]
     digest = RecordDigest()
     for part in CanonicalRecords().parts(block_of(records, first)):
@@ -347,14 +346,14 @@ def test_vectors(vector: int) -> None:
     assert xxhash.xxh3_128_hexdigest(plain_canonical(enumerate(records, first))) == expected
 
 
-def test_the_document_has_the_vectors() -> None:
+def test_the_document_has_the_vectors():
     text = (ROOT / "storage" / "FORMAT.md").read_text()
     assert all(digest in text for _, _, digest in VECTORS)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("seed", range(3))
-def test_the_form_is_the_definition(seed: int, codec: Codec) -> None:
+def test_the_form_is_the_definition(seed, codec):
     records = some_records(seed, 50)
     block = block_of(records, 1000, codec)
     assert canonical_of(block) == plain_canonical(enumerate(records, 1000))
@@ -362,12 +361,12 @@ def test_the_form_is_the_definition(seed: int, codec: Codec) -> None:
         assert canonical_of(block) == plain_canonical(enumerate(records, 1000))
 
 
-def test_a_record_that_is_larger_than_a_part() -> None:
+def test_a_record_that_is_larger_than_a_part():
     records = [Record(b"k", b"x" * 3_000_000, ((b"h", b"y" * 500_000),), 5), *some_records(1, 5)]
     assert canonical_of(block_of(records)) == plain_canonical(enumerate(records))
 
 
-def test_rows_in_between() -> None:
+def test_rows_in_between():
     records = some_records(5, 30)
     block = block_of(records)
     expected = plain_canonical(list(enumerate(records))[10:20])
@@ -375,7 +374,7 @@ def test_rows_in_between() -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_too_few_tables_are_refused(kernel) -> None:  # type: ignore[no-untyped-def] # a module
+def test_too_few_tables_are_refused(kernel):  # a module
     short, rows = np.zeros(4095, np.uint32), (np.zeros((len(Column), 1), np.int64), 0, 0, 0)
     for tables in ((short, checksum.CRC32_TABLES), (checksum.CRC32C_TABLES, short)):
         with pytest.raises(ValueError, match="tables"):
@@ -383,8 +382,8 @@ def test_too_few_tables_are_refused(kernel) -> None:  # type: ignore[no-untyped-
 
 
 @pytest.mark.parametrize("module", [hashing, plain], ids=["as-installed", "plain"])
-def test_keys_outside_the_buffer_are_refused(module: object) -> None:
-    columns = module.murmur2_columns  # type: ignore[attr-defined]
+def test_keys_outside_the_buffer_are_refused(module):
+    columns = module.murmur2_columns
     one, two = np.zeros(1, np.int32), np.zeros(2, np.int32)
     for start, length in ((0, 5), (-1, 1), (4, 1), (2**63 - 1, 1), (1, 2**63 - 1)):
         with pytest.raises(ValueError, match="outside"):
@@ -396,18 +395,18 @@ def test_keys_outside_the_buffer_are_refused(module: object) -> None:
 
 
 @pytest.mark.parametrize("module", [hashing, plain], ids=["as-installed", "plain"])
-def test_siphash_refuses_keys_outside_the_buffer(module: object) -> None:
+def test_siphash_refuses_keys_outside_the_buffer(module):
     column = np.array([1], np.int64)
     hashes = np.zeros((1, 2), np.uint64)
     for start, length in ((0, 4), (3, 1), (-1, 1), (2**62, 2**62)):
         with pytest.raises(ValueError, match="outside"):
-            module.siphash_columns(b"abc", column * start, column * length, 1, 2, hashes)  # type: ignore[attr-defined]
+            module.siphash_columns(b"abc", column * start, column * length, 1, 2, hashes)
     with pytest.raises(ValueError, match="fewer"):
-        module.siphash_columns(b"abc", column, column, 1, 2, hashes[:0])  # type: ignore[attr-defined]
+        module.siphash_columns(b"abc", column, column, 1, 2, hashes[:0])
 
 
 @pytest.mark.parametrize("form", ["built", "plain"])
-def test_columns_are_not_trusted(form: str) -> None:
+def test_columns_are_not_trusted(form):
     kernel = digest_kernel if form == "built" else uncompiled("storage.format.digest_kernel")
     columns = np.zeros((9, 1), np.int64)
     columns[3:6:2] = -1

@@ -7,7 +7,6 @@ import struct
 import zlib
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import cramjam
 import crc32c
@@ -18,7 +17,7 @@ from aiokafka.record.legacy_records import LegacyRecordBatch
 
 from storage.append import batch_encoder
 from storage.errors import CorruptBatch, InvalidRecord, RecordTooLarge, UnsupportedFormat
-from storage.format.block import Record, RecordBlock, RecordColumns
+from storage.format.block import Record, RecordColumns
 from storage.format.compression import Codec
 from storage.format.control_records import (
     ControlRecord,
@@ -54,14 +53,14 @@ SOME = [
 ]
 
 
-def read_back(batch: bytes) -> list[tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]]:
+def read_back(batch):
     """(offset, timestamp, key, value, headers) by aiokafka's reader, its CRC check included."""
     reader = DefaultRecordBatch(bytearray(batch))
     assert reader.validate_crc()
     return [(r.offset, r.timestamp, r.key, r.value, [(n.encode(), v) for n, v in r.headers]) for r in reader]
 
 
-def fields_of(data: bytes) -> BatchFields:
+def fields_of(data):
     """The settable fields that a stored batch has."""
     header = v2_header(data)
     append_time = header.attributes & 8
@@ -78,7 +77,7 @@ def fields_of(data: bytes) -> BatchFields:
 
 
 @requires_fixtures
-def test_bytes_equal_the_java_producers() -> None:
+def test_bytes_equal_the_java_producers():
     """Partition 0 of c-none was written by Kafka's Java producer, with and without producer ids."""
     golden = iter(read_golden(FIXTURES / "codecs" / "golden" / "c-none-0.jsonl.gz"))
     seen = idempotent = 0
@@ -95,7 +94,7 @@ def test_bytes_equal_the_java_producers() -> None:
 
 
 @requires_fixtures
-def test_bytes_equal_the_brokers_markers() -> None:
+def test_bytes_equal_the_brokers_markers():
     """Commit and abort markers as a transaction coordinator had them written."""
     seen = {ControlType.COMMIT: 0, ControlType.ABORT: 0}
     for log in sorted((FIXTURES / "transactions" / "log").glob("tx-*/*.log")):
@@ -121,7 +120,7 @@ def test_bytes_equal_the_brokers_markers() -> None:
 
 
 @requires_fixtures
-def test_bytes_equal_the_cleaners_empty_batches() -> None:
+def test_bytes_equal_the_cleaners_empty_batches():
     """The 61-byte batches that Kafka's cleaner left."""
     seen = 0
     for log in sorted((FIXTURES / "compaction-after" / "log").glob("cmp-*/*.log")):
@@ -141,7 +140,7 @@ def test_bytes_equal_the_cleaners_empty_batches() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_another_reader_reads_what_was_encoded(codec: Codec) -> None:
+def test_another_reader_reads_what_was_encoded(codec):
     batch = encode_batch(SOME, base_offset=2**40, codec=codec, fields=BatchFields(leader_epoch=7))
     header = v2_header(batch)
     assert (header.attributes, header.count, header.last_offset_delta) == (int(codec), 4, 3)
@@ -149,7 +148,7 @@ def test_another_reader_reads_what_was_encoded(codec: Codec) -> None:
     assert read_back(batch) == [(2**40 + i, r.timestamp, r.key, r.value, list(r.headers)) for i, r in enumerate(SOME)]
 
 
-def test_every_header_field_is_settable() -> None:
+def test_every_header_field_is_settable():
     fields = BatchFields(
         leader_epoch=2**31 - 1,
         producer_id=2**63 - 1,
@@ -169,7 +168,7 @@ def test_every_header_field_is_settable() -> None:
     assert v2_header(encode_batch(SOME[:2], fields=fields))[7:9] == (3, 4)
 
 
-def test_timestamps_wrap_as_javas_longs_do() -> None:
+def test_timestamps_wrap_as_javas_longs_do():
     records = [Record(None, b"", (), -1), Record(None, b"", (), 2**63 - 1), Record(None, b"", (), -(2**63))]
     data = encode_batch(records)
     body = data[61:]
@@ -178,14 +177,14 @@ def test_timestamps_wrap_as_javas_longs_do() -> None:
     assert v2_header(data).max_timestamp == 2**63 - 1
 
 
-def test_columns_that_share_one_value_equal_tuples() -> None:
+def test_columns_that_share_one_value_equal_tuples():
     lines = b"first\nsecond\n\n"
     columns = RecordColumns(lines, np.array([0, 6, 13]), np.array([5, 6, 0]), timestamp=np.array([42]))
     records = [Record(None, line, (), 42) for line in (b"first", b"second", b"")]
     assert encode_batch(columns, base_offset=3) == encode_batch(records, base_offset=3)
 
 
-def test_rows_that_fit_are_encoded_and_the_rest_left() -> None:
+def test_rows_that_fit_are_encoded_and_the_rest_left():
     columns = RecordColumns.from_records(Record(None, b"x" * 100, (), i) for i in range(10))
     whole = encode_batch(columns)
     record_size = (len(whole) - 61) // 10
@@ -201,7 +200,7 @@ def test_rows_that_fit_are_encoded_and_the_rest_left() -> None:
         assert small == bytes(size)
 
 
-def test_offset_deltas_of_a_compacted_batch_are_kept() -> None:
+def test_offset_deltas_of_a_compacted_batch_are_kept():
     starts, ones = np.array([0, 2]), np.array([1, 1])
     columns = RecordColumns(
         b"a1b2", starts + 1, ones, np.array([5, 6]), key_start=starts, key_length=ones, offset_delta=np.array([2, 9])
@@ -230,14 +229,14 @@ def test_offset_deltas_of_a_compacted_batch_are_kept() -> None:
         ("offset_delta", -(2**31) - 1),
     ],
 )
-def test_columns_are_checked_against_the_buffer(column: str, value: int) -> None:
+def test_columns_are_checked_against_the_buffer(column, value):
     good = {"value_start": np.array([0]), "value_length": np.array([7]), "timestamp": np.array([0])}
     encode_batch(RecordColumns(b"0123456789", **good))
     with pytest.raises(ValueError, match="row 0"):
         encode_batch(RecordColumns(b"0123456789", **(good | {column: np.array([value])})))
 
 
-def test_rows_and_fields_out_of_range_are_refused() -> None:
+def test_rows_and_fields_out_of_range_are_refused():
     columns = RecordColumns.from_records([Record(None, b"x")])
     for first, last in ((0, 0), (0, 2), (-1, 1), (1, 1)):
         with pytest.raises(ValueError, match="rows"):
@@ -250,7 +249,7 @@ def test_rows_and_fields_out_of_range_are_refused() -> None:
         encode_batch(RecordColumns(b"", np.zeros(3, np.int64), np.zeros(2, np.int64), timestamp=np.zeros(1, np.int64)))
 
 
-def test_one_record_above_two_gib_is_refused_without_reading_it() -> None:
+def test_one_record_above_two_gib_is_refused_without_reading_it():
     """One value column entry of 2^31 - 1 bytes over a sparse mapping: the body would pass the limit."""
     with mmap.mmap(-1, 2**31) as memory:
         columns = RecordColumns(memory, np.array([0]), np.array([2**31 - 1]), timestamp=np.array([0]))
@@ -259,7 +258,7 @@ def test_one_record_above_two_gib_is_refused_without_reading_it() -> None:
         del columns
 
 
-def test_base_offset_and_epoch_lie_outside_the_crc() -> None:
+def test_base_offset_and_epoch_lie_outside_the_crc():
     log = bytearray(encode_batch(SOME) + encode_batch(SOME, codec=Codec.LZ4))
     second = len(encode_batch(SOME))
     before = bytes(log)
@@ -270,7 +269,7 @@ def test_base_offset_and_epoch_lie_outside_the_crc() -> None:
     assert [r[0] for r in read_back(bytes(log[second:]))] == [2**50 + i for i in range(4)]
 
 
-def test_log_append_time_recomputes_the_crc_and_drops_unused_bits() -> None:
+def test_log_append_time_recomputes_the_crc_and_drops_unused_bits():
     batch = bytearray(encode_batch(SOME, codec=Codec.GZIP, fields=BatchFields(transactional=True)))
     struct.pack_into(">h", batch, 21, v2_header(bytes(batch)).attributes | 0x0100)
     struct.pack_into(">I", batch, 17, crc32c.crc32c(batch[21:]))
@@ -281,7 +280,7 @@ def test_log_append_time_recomputes_the_crc_and_drops_unused_bits() -> None:
     assert {r[1] for r in read_back(bytes(batch))} == {123_456}
 
 
-def test_an_unchanged_max_timestamp_changes_no_byte() -> None:
+def test_an_unchanged_max_timestamp_changes_no_byte():
     batch = bytearray(encode_batch(SOME))
     struct.pack_into(">h", batch, 21, 0x0108)
     before = bytes(batch)
@@ -289,7 +288,7 @@ def test_an_unchanged_max_timestamp_changes_no_byte() -> None:
     assert batch == before
 
 
-def test_only_a_whole_v2_batch_is_changed_in_place() -> None:
+def test_only_a_whole_v2_batch_is_changed_in_place():
     batch = bytearray(encode_batch(SOME))
     with pytest.raises(CorruptBatch):
         set_base_offset_and_epoch(batch, 1 + len(batch) - 61, 0, 0)
@@ -303,14 +302,14 @@ def test_only_a_whole_v2_batch_is_changed_in_place() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ControlType if kind is not ControlType.UNKNOWN])
-def test_control_types_are_read_back(kind: ControlType) -> None:
+def test_control_types_are_read_back(kind):
     batch = control_batch(kind, b"payload", base_offset=8, timestamp=5, fields=BatchFields(leader_epoch=1))
     ((offset, timestamp, key, value, _),) = read_back(batch)
     assert (offset, timestamp, value, control_type(key)) == (8, 5, b"payload", kind)
     assert v2_header(batch).attributes == 0x20
 
 
-def test_control_keys_by_kafkas_rules() -> None:
+def test_control_keys_by_kafkas_rules():
     assert control_type(b"\x00\x00\x00\x07") is ControlType.UNKNOWN
     assert control_type(b"\x00\x05\x00\x01more") is ControlType.COMMIT  # later versions may only add fields
     for key in (None, b"", b"\x00\x00\x00", b"\xff\xff\x00\x01"):
@@ -320,7 +319,7 @@ def test_control_keys_by_kafkas_rules() -> None:
         control_key(ControlType.UNKNOWN)
 
 
-def test_markers_by_kafkas_rules() -> None:
+def test_markers_by_kafkas_rules():
     commit, marker = control_key(ControlType.COMMIT), EndTransactionMarker(ControlType.COMMIT, 31)
     assert parse_marker(commit, marker_value(marker)) == marker
     assert parse_marker(control_key(ControlType.LEADER_CHANGE), b"") is None
@@ -342,7 +341,7 @@ MESSAGES_SOME = [
 ]
 
 
-def messages_read_back(data: bytes, magic: int) -> list[tuple[int, int | None, bytes | None, bytes | None]]:
+def messages_read_back(data, magic):
     """(offset, timestamp, key, value) by aiokafka's reader, its CRC check included."""
     found = []
     if magic == 0 and data[17] == Codec.LZ4:  # which it does not read: v0's wrong header checksum
@@ -360,7 +359,7 @@ def messages_read_back(data: bytes, magic: int) -> list[tuple[int, int | None, b
 
 @requires_fixtures
 @pytest.mark.parametrize("magic", [0, 1])
-def test_bytes_equal_the_brokers(magic: int) -> None:
+def test_bytes_equal_the_brokers(magic):
     """Plain messages as Kafka 3.9.1 wrote them, converting down (partition 0) and from an old client (partition 1)."""
     seen = 0
     for partition in (0, 1):
@@ -383,7 +382,7 @@ def test_bytes_equal_the_brokers(magic: int) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [Codec.NONE, *OLD_CODECS])
-def test_messages_another_reader_reads_what_was_encoded(magic: int, codec: Codec) -> None:
+def test_messages_another_reader_reads_what_was_encoded(magic, codec):
     data = batch_encoder.encode(MESSAGES_SOME, magic, base_offset=1 << 40, codec=codec)
     assert len(list(batches(data))) == (len(MESSAGES_SOME) if codec == Codec.NONE else 1)
     assert messages_read_back(data, magic) == [
@@ -392,7 +391,7 @@ def test_messages_another_reader_reads_what_was_encoded(magic: int, codec: Codec
 
 
 @pytest.mark.parametrize("codec", OLD_CODECS)
-def test_a_wrapper_has_its_last_messages_offset_and_the_greatest_timestamp(codec: Codec) -> None:
+def test_a_wrapper_has_its_last_messages_offset_and_the_greatest_timestamp(codec):
     for magic in (0, 1):
         data = batch_encoder.encode(MESSAGES_SOME, magic, base_offset=50, codec=codec)
         offset, size, crc, stored_magic, attributes = struct.unpack_from(">qiIbb", data)
@@ -404,7 +403,7 @@ def test_a_wrapper_has_its_last_messages_offset_and_the_greatest_timestamp(codec
         assert struct.unpack_from(">i", data, key_at) == (-1,)
 
 
-def test_gaps_between_offsets_are_kept() -> None:
+def test_gaps_between_offsets_are_kept():
     offsets = [100, 103, 104, 110]
     for magic in (0, 1):
         for codec in (Codec.NONE, *OLD_CODECS):
@@ -421,13 +420,13 @@ def test_gaps_between_offsets_are_kept() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, *OLD_CODECS])
-def test_log_append_time_holds_for_every_message(codec: Codec) -> None:
+def test_log_append_time_holds_for_every_message(codec):
     data = batch_encoder.encode(MESSAGES_SOME, 1, codec=codec, log_append_time_ms=777)
     assert all(batch[17] == codec | 8 for batch in batches(data))
     assert [r[1] for r in messages_read_back(data, 1)] == [777] * len(MESSAGES_SOME)
 
 
-def test_what_the_old_formats_lack_is_refused() -> None:
+def test_what_the_old_formats_lack_is_refused():
     with pytest.raises(InvalidRecord):
         batch_encoder.encode([Record(None, b"", ((b"h", b""),))], 1)
     with pytest.raises(UnsupportedFormat):
@@ -446,7 +445,7 @@ def test_what_the_old_formats_lack_is_refused() -> None:
 DAMAGED = {"rec-c4-flip-magic-0", "rec-m-flip-below-recovery-point-0"}
 
 
-def decoded(data: bytes, *, control: bool = True) -> RecordBlock:
+def decoded(data, *, control=True):
     table = table_of(data)
     block = Decoder().decode(data, table, origin=0, control=control)
     assert block.damage is None
@@ -454,7 +453,7 @@ def decoded(data: bytes, *, control: bool = True) -> RecordBlock:
     return block
 
 
-def partitions() -> list[Any]:
+def partitions():
     logs = [p for d in ("log", "after") for p in FIXTURES.glob(f"*/{d}/*") if p.is_dir() and any(p.glob("*.log"))]
     return [
         pytest.param(str(p.relative_to(FIXTURES)), id=f"{p.parent.parent.name}:{p.name}")
@@ -465,7 +464,7 @@ def partitions() -> list[Any]:
 
 @requires_fixtures
 @pytest.mark.parametrize("partition", partitions())
-def test_uncompressed_batches_come_out_as_they_were(partition: str) -> None:
+def test_uncompressed_batches_come_out_as_they_were(partition):
     """Byte for byte, of every producer, coordinator and cleaner, where timestamps are the records' own."""
     for log in sorted((FIXTURES / partition).glob("*.log")):
         data = log.read_bytes()
@@ -492,7 +491,7 @@ def test_uncompressed_batches_come_out_as_they_were(partition: str) -> None:
             assert encode_batch(columns, base_offset=base_offset, fields=fields) == data[start : start + size]
 
 
-def test_kept_records_of_a_compressed_batch() -> None:
+def test_kept_records_of_a_compressed_batch():
     """A selection of a block's rows, with their offsets, into another codec."""
     records = [Record(b"k%d" % i, b"v" * i, ((b"h", b"%d" % i), (b"n", None))[: i % 3], 1000 - i) for i in range(20)]
     block = decoded(encode_batch(records, base_offset=500, codec=Codec.ZSTD))
@@ -512,7 +511,7 @@ def test_kept_records_of_a_compressed_batch() -> None:
     assert [r.value for r in read_all(plain).records] == [r.value for r in outcome.records]
 
 
-def test_headers_that_do_not_parse_stop_the_conversion() -> None:
+def test_headers_that_do_not_parse_stop_the_conversion():
     block = decoded(encode_batch([Record(None, b"", ((b"name", b"value"),))], base_offset=9))
     block.columns[6] = len(block.buffer) - 1
     with pytest.raises(CorruptBatch, match="headers") as raised:
@@ -523,7 +522,7 @@ def test_headers_that_do_not_parse_stop_the_conversion() -> None:
 MARKERS = [EndTransactionMarker(ControlType.COMMIT, 4), EndTransactionMarker(ControlType.ABORT, 5)]
 
 
-def a_log_with_markers() -> bytes:
+def a_log_with_markers():
     markers = [
         marker_batch(marker, base_offset=10 + i, timestamp=100 + i, producer_id=70 + i, producer_epoch=i)
         for i, marker in enumerate(MARKERS)
@@ -531,7 +530,7 @@ def a_log_with_markers() -> bytes:
     return encode_batch([Record(None, b"data")] * 10) + b"".join(markers)
 
 
-def test_control_records_of_a_block() -> None:
+def test_control_records_of_a_block():
     data = a_log_with_markers()
     assert control_records(decoded(data)) == [
         ControlRecord(10, 100, 1, ControlType.COMMIT, 70, 0, 4),
@@ -540,7 +539,7 @@ def test_control_records_of_a_block() -> None:
     assert control_records(decoded(data, control=False)) == []
 
 
-def test_a_control_record_that_does_not_parse_is_told_with_its_offset() -> None:
+def test_a_control_record_that_does_not_parse_is_told_with_its_offset():
     fields = BatchFields(producer_id=1, producer_epoch=0, transactional=True, control=True)
     record = Record(control_key(ControlType.ABORT), b"12345")
     data = a_log_with_markers() + encode_batch([record], base_offset=12, fields=fields)

@@ -40,24 +40,17 @@ class Framing(NamedTuple):
     magic: int = 2
 
 
-def snappy_block(data: bytes) -> bytes:
+def snappy_block(data):
     return bytes(cramjam.snappy.compress_raw(data))
 
 
-def xerial(*blocks: bytes) -> bytes:
+def xerial(*blocks):
     parts = [b"\x82SNAPPY\x00", struct.pack(">ii", 1, 1)]
     parts += [struct.pack(">i", len(block)) + block for block in map(snappy_block, blocks)]
     return b"".join(parts)
 
 
-def lz4(
-    *blocks: bytes,
-    flags: int = 0x60,
-    size: int | None = None,
-    content_sum: bytes = b"",
-    block_sum_xor: int = 0,
-    header_sum_xor: int = 0,
-) -> bytes:
+def lz4(*blocks, flags=0x60, size=None, content_sum=b"", block_sum_xor=0, header_sum_xor=0):
     """A frame of stored blocks, with their checksums if the flags say so."""
     header = bytes([flags, 0x40]) + (b"" if size is None else struct.pack("<Q", size))
     checksum = (xxhash.xxh32_intdigest(header) >> 8 & 0xFF) ^ header_sum_xor
@@ -69,15 +62,15 @@ def lz4(
     return b"".join([*parts, bytes(4), content_sum])
 
 
-def sum_of(data: bytes) -> bytes:
+def sum_of(data):
     return struct.pack("<I", xxhash.xxh32_intdigest(data))
 
 
-def zstd(data: bytes) -> bytes:
+def zstd(data):
     return bytes(cramjam.zstd.compress(data))
 
 
-def zstd_stored(data: bytes, checksum: bytes) -> bytes:
+def zstd_stored(data, checksum):
     """A frame of one raw block, with a checksum of the content."""
     header = struct.pack("<IBB", 0xFD2FB528, 0x04, 0x58)  # checksum; window of 2 MiB
     return header + struct.pack("<I", len(data) << 3 | 1)[:3] + data + checksum
@@ -88,7 +81,7 @@ CUT_HEADER = b"\x82SNAPPY\x00"
 NOT_A_HEADER = b"\x82SNAPPX\x00" + bytes(8)
 
 
-def framings(one: bytes, two: bytes, large: bytes) -> list[Framing]:
+def framings(one, two, large):
     xxh64 = struct.pack("<I", xxhash.xxh64_intdigest(one) & 0xFFFFFFFF)
     wrong_trailer = gzip.compress(one)[:-8] + bytes(8)
     return [
@@ -141,7 +134,7 @@ RECORDS = framings(record(value=ONE), record(1, value=TWO), record(value=NOISE))
 
 
 @pytest.mark.parametrize("framing", FRAMINGS, ids=lambda framing: framing.name)
-def test_it_is_read_where_java_reads_it(framing: Framing) -> None:
+def test_it_is_read_where_java_reads_it(framing):
     if framing.plain is not None:
         assert decompress(framing.codec, framing.packed, CAP, framing.magic) == framing.plain
         return
@@ -151,7 +144,7 @@ def test_it_is_read_where_java_reads_it(framing: Framing) -> None:
 
 @pytest.mark.parametrize("framing", [one for one in RECORDS if one.magic == 2], ids=lambda framing: framing.name)
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_batch_of_it(framing: Framing, plain: bool) -> None:
+def test_a_batch_of_it(framing, plain):
     """Through the loops that decompress many batches in one call, between ordinary batches of the same codec."""
     count = 2 if framing.plain is not None and framing.plain.endswith(TWO + b"\0") else 1
     ordinary = compress(framing.codec, record(value=b"x"))
@@ -169,7 +162,7 @@ def test_a_batch_of_it(framing: Framing, plain: bool) -> None:
         assert block.offset.tolist() == list(range(2 + count))
 
 
-def test_many_members_of_gzip_take_no_time_of_their_own() -> None:
+def test_many_members_of_gzip_take_no_time_of_their_own():
     """Also where bytes behind them keep the library from reading them all in one call."""
     packed = gzip.compress(b"") * 20_000 + compress(Codec.GZIP, ONE) + b"x"
     assert decompress(Codec.GZIP, packed, CAP) == ONE

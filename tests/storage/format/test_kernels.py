@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -26,11 +23,11 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 NEAR = st.integers(-2, 40) | st.sampled_from([2**31 - 1, 2**31, -(2**31), 2**63 - 1, -(2**63)]) | INT64
 
 
-def column(values: list[int]) -> np.ndarray[Any, Any]:
+def column(values):
     return np.array(values, np.int64)
 
 
-def test_the_compiled_forms_are_compared_with_the_plain_ones() -> None:
+def test_the_compiled_forms_are_compared_with_the_plain_ones():
     assert not is_compiled(plain)
 
 
@@ -42,14 +39,7 @@ def test_the_compiled_forms_are_compared_with_the_plain_ones() -> None:
     room=st.integers(0, 120),
     position=st.integers(0, 5),
 )
-def test_both_forms_encode_any_columns_alike(
-    data: bytes,
-    rows: list[tuple[int, ...]],
-    base_timestamp: int,
-    consecutive: bool,
-    room: int,
-    position: int,
-) -> None:
+def test_both_forms_encode_any_columns_alike(data, rows, base_timestamp, consecutive, room, position):
     columns = np.array(list(zip(*rows, strict=True)), np.int64)
     outcomes = []
     for kernel in (encoder_kernel, plain):
@@ -64,7 +54,7 @@ def test_both_forms_encode_any_columns_alike(
     assert out[end:] == b"\xaa" * (len(out) - end)
 
 
-def test_columns_of_one_element_hold_for_all_rows() -> None:
+def test_columns_of_one_element_hold_for_all_rows():
     constant = [column([0]), column([2]), column([9]), column([0]), column([3]), column([0]), column([0]), column([0])]
     start, *rest = (np.repeat(values, 4) for values in constant)
     full = RecordColumns(b"abc", start, *rest)
@@ -73,7 +63,7 @@ def test_columns_of_one_element_hold_for_all_rows() -> None:
     assert len(encode_batch(full)) == 61 + 4 * 12
 
 
-def test_rows_taken_and_timestamps_replaced() -> None:
+def test_rows_taken_and_timestamps_replaced():
     columns = RecordColumns.from_records(
         [Record(b"a", b"1", [(b"h", b"x")], 5), Record(None, None), Record(b"c", b"3")]
     )
@@ -86,7 +76,7 @@ def test_rows_taken_and_timestamps_replaced() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, 1, 63, 64, -64, -65, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63)])
-def test_varints_by_kafkas_rule(value: int) -> None:
+def test_varints_by_kafkas_rule(value):
     """ByteUtilsTest: zigzag, seven bits a byte, least significant first."""
     known = {0: "00", -1: "01", 1: "02", 63: "7e", 64: "8001", -64: "7f", -65: "8101"}
     encoded = encode_varint(value)
@@ -102,7 +92,7 @@ def test_varints_by_kafkas_rule(value: int) -> None:
     st.integers(0, 40),
     st.sampled_from([10, 0, 44]),
 )
-def test_lines_are_split_as_bytes_split_does(lines: list[bytes], rest: bytes, capacity: int, separator: int) -> None:
+def test_lines_are_split_as_bytes_split_does(lines, rest, capacity, separator):
     byte = bytes([separator])
     data = b"".join(line + byte for line in lines) + rest
     expected = data.split(byte)[:-1]
@@ -123,9 +113,7 @@ def test_lines_are_split_as_bytes_split_does(lines: list[bytes], rest: bytes, ca
     append_time=st.booleans(),
     lacking=st.integers(-2, 2),
 )
-def test_lines_become_the_batch_of_their_values(
-    lines: list[bytes], rest: bytes, begun: bytes, timestamp: int, append_time: bool, lacking: int
-) -> None:
+def test_lines_become_the_batch_of_their_values(lines, rest, begun, timestamp, append_time, lacking):
     data = b"".join(line + b"\n" for line in lines)
     values = [begun + lines[0], *lines[1:]]
     fields = BatchFields(log_append_time_ms=timestamp if append_time else None)
@@ -144,7 +132,7 @@ def test_lines_become_the_batch_of_their_values(
 
 
 @FORMS
-def test_no_line_is_no_batch(kernel: ModuleType) -> None:
+def test_no_line_is_no_batch(kernel):
     out = bytearray(200)
     assert kernel.encode_lines(b"begun", b"no end", 10, 0, 0, out, CRC32C_TABLES)[0] == 0
     assert kernel.encode_lines(b"", b"", 10, 0, 0, out, CRC32C_TABLES)[0] == 0
@@ -152,7 +140,7 @@ def test_no_line_is_no_batch(kernel: ModuleType) -> None:
 
 
 @FORMS
-def test_without_room_for_a_header_there_is_no_batch(kernel: ModuleType) -> None:
+def test_without_room_for_a_header_there_is_no_batch(kernel):
     for room in (0, BATCH_HEADER_SIZE - 1, BATCH_HEADER_SIZE):
         assert kernel.encode_lines(b"", b"\n", 10, 0, 0, bytearray(room), CRC32C_TABLES)[0] == 0
 
@@ -163,11 +151,11 @@ headers_plain = uncompiled("storage.format.decode_kernel")
 HEADERS_FORMS = pytest.mark.parametrize("kernel", [decode_kernel, headers_plain], ids=["as-installed", "plain"])
 
 
-def spans(count: int) -> np.ndarray[Any, Any]:
+def spans(count):
     return np.full((4, count), -9, np.int64)
 
 
-def unused() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def unused():
     """What measuring does not fill: a fault, and spans."""
     return column([0] * 4), spans(0)
 
@@ -176,7 +164,7 @@ HEADERS = st.lists(st.tuples(st.binary(max_size=70), st.none() | st.binary(max_s
 
 
 @given(st.lists(HEADERS, max_size=5))
-def test_headers_are_measured(rows: list[list[tuple[bytes, bytes | None]]]) -> None:
+def test_headers_are_measured(rows):
     encoded = [encode_headers(headers) for headers in rows]
     lengths = column([len(part) for part in encoded])
     starts = np.cumsum(lengths) - lengths
@@ -195,7 +183,7 @@ def test_headers_are_measured(rows: list[list[tuple[bytes, bytes | None]]]) -> N
 
 
 @HEADERS_FORMS
-def test_a_negative_value_length_is_null_and_room_is_checked(kernel: ModuleType) -> None:
+def test_a_negative_value_length_is_null_and_room_is_checked(kernel):
     """DefaultRecord.readHeaders: any negative length is null, as for the decoder."""
     for room, done in ((1, 1), (2, 2), (3, 2)):
         found, fault = spans(room), column([0] * 4)
@@ -207,7 +195,7 @@ def test_a_negative_value_length_is_null_and_room_is_checked(kernel: ModuleType)
 
 
 @given(st.binary(max_size=40), st.lists(st.tuples(NEAR, NEAR), max_size=4))
-def test_both_forms_measure_any_bytes_alike(data: bytes, rows: list[tuple[int, int]]) -> None:
+def test_both_forms_measure_any_bytes_alike(data, rows):
     starts, counts = column([row[0] for row in rows]), column([row[1] for row in rows])
     outcomes = []
     for kernel in (decode_kernel, headers_plain):
@@ -234,14 +222,14 @@ def test_both_forms_measure_any_bytes_alike(data: bytes, rows: list[tuple[int, i
         b"\xfe\xff\xff\xff\x0f\x01",  # length 2^31 - 1
     ],
 )
-def test_headers_that_do_not_parse_are_told(kernel: ModuleType, headers: bytes) -> None:
+def test_headers_that_do_not_parse_are_told(kernel, headers):
     data = b"\x00\x00" + headers
     assert kernel.find_headers(data, column([0, 2]), column([1, 1]), column([0, 0]), *unused()) == 1
     assert kernel.find_headers(data, column([0, 2]), column([1, 1]), column([0, 0]), column([0] * 4), spans(2)) == 1
 
 
 @FORMS
-def test_short_columns_and_odd_spans_are_refused(kernel: ModuleType) -> None:
+def test_short_columns_and_odd_spans_are_refused(kernel):
     good = np.zeros((9, 1), np.int64)
     for short in (good, np.zeros((8, 2), np.int64)):
         with pytest.raises(ValueError, match="shorter"):
@@ -252,13 +240,13 @@ def test_short_columns_and_odd_spans_are_refused(kernel: ModuleType) -> None:
 
 
 @FORMS
-def test_all_tables_are_asked_for(kernel: ModuleType) -> None:
+def test_all_tables_are_asked_for(kernel):
     with pytest.raises(ValueError, match="tables"):
         kernel.encode_lines(b"", b"a\n", 10, 0, 0, bytearray(200), CRC32C_TABLES[:-1])
 
 
 @FORMS
-def test_lines_are_split_within_their_span(kernel: ModuleType) -> None:
+def test_lines_are_split_within_their_span(kernel):
     starts, lengths = column([0] * 4), column([0] * 4)
     assert kernel.split_lines(b"a\nbb\nccc\nd", 2, 8, 10, starts, lengths) == 1
     assert (starts[0], lengths[0]) == (2, 2)

@@ -6,7 +6,6 @@ import json
 import random
 import re
 import struct
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from storage.coordinators.groups import (
 )
 from storage.errors import CorruptData, InvalidRecord, StorageError
 from storage.files.names import KAFKAS_OWN_TOPICS
-from storage.format.messages import GROUPS, MOST_JSON, Messages, messages
+from storage.format.messages import GROUPS, MOST_JSON, messages
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from tests.support.fixtures import FIXTURES, ROOT, requires_fixtures
@@ -35,7 +34,7 @@ from tests.support.uncompiled import plain_kernels
 
 @requires_fixtures
 @pytest.mark.parametrize("fixture", INTERNAL)
-def test_records_of_every_type_and_version_are_read_as_kafka_reads_them(fixture: str) -> None:
+def test_records_of_every_type_and_version_are_read_as_kafka_reads_them(fixture):
     count = 0
     for line in lines(FIXTURES / fixture / "golden" / "vectors.jsonl.gz"):
         if line["topic"] in GROUPS:
@@ -47,7 +46,7 @@ def test_records_of_every_type_and_version_are_read_as_kafka_reads_them(fixture:
 
 @requires_fixtures
 @pytest.mark.parametrize("fixture", INTERNAL)
-def test_odd_and_broken_records_are_read_or_refused_as_kafka_does_it(fixture: str) -> None:
+def test_odd_and_broken_records_are_read_or_refused_as_kafka_does_it(fixture):
     errors = {}
     for line in lines(FIXTURES / fixture / "golden" / "edges.jsonl.gz"):
         reader = messages(line["topic"])
@@ -67,7 +66,7 @@ def test_odd_and_broken_records_are_read_or_refused_as_kafka_does_it(fixture: st
 
 @requires_fixtures
 @pytest.mark.parametrize(("fixture", "partition"), PARTITIONS)
-def test_logs_of_brokers_read_as_kafkas_classes_print_them(fixture: str, partition: str) -> None:
+def test_logs_of_brokers_read_as_kafkas_classes_print_them(fixture, partition):
     tp = tp_of(partition)
     log_dir = LogDir.open_read_only(FIXTURES / fixture / "log")
     found = []
@@ -87,19 +86,19 @@ def test_logs_of_brokers_read_as_kafkas_classes_print_them(fixture: str, partiti
 
 
 @requires_fixtures
-def test_the_groups_that_are_topics_are_kafkas_own() -> None:
+def test_the_groups_that_are_topics_are_kafkas_own():
     assert GROUPS == KAFKAS_OWN_TOPICS
 
 
 @requires_fixtures
-def test_the_key_tells_the_name_of_its_type() -> None:
+def test_the_key_tells_the_name_of_its_type():
     key, _ = messages("__consumer_offsets").one(b"\0\1\0\1g\0\1t\0\0\0\3", None)
     assert json.dumps(key) == (
         '{"type": 1, "name": "OffsetCommit", "data": {"group": "g", "topic": "t", "partition": 3}}'
     )
 
 
-def all_texts(reader: Messages, rows: list[tuple[bytes | None, bytes | None]], room: int) -> list[object]:
+def all_texts(reader, rows, room):
     """The texts and errors of all rows, read with a room that grows from `room` bytes on."""
     data, columns = b"", []
     for sides in rows:
@@ -107,7 +106,7 @@ def all_texts(reader: Messages, rows: list[tuple[bytes | None, bytes | None]], r
             columns.append((len(data), -1 if side is None else len(side)))
             data += side or b""
     cells = np.array(columns, np.int64).reshape(len(rows), 4).T
-    found: list[object] = []
+    found = []
     while len(found) < len(rows):
         out = np.empty(room, np.uint8)
         read = reader.read(data, cells[:, len(found) :], out)
@@ -122,9 +121,9 @@ def all_texts(reader: Messages, rows: list[tuple[bytes | None, bytes | None]], r
 
 @requires_fixtures
 @pytest.mark.parametrize("topic", sorted(GROUPS))
-def test_damaged_records_give_texts_or_errors_the_same_in_both_forms_of_the_kernel(topic: str) -> None:
+def test_damaged_records_give_texts_or_errors_the_same_in_both_forms_of_the_kernel(topic):
     dice = random.Random(topic)
-    rows: list[tuple[bytes | None, bytes | None]] = []
+    rows = []
     for line in lines(FIXTURES / "internal" / "golden" / "vectors.jsonl.gz"):
         if line["topic"] != topic:
             continue
@@ -147,7 +146,7 @@ def test_damaged_records_give_texts_or_errors_the_same_in_both_forms_of_the_kern
 
 
 @requires_fixtures
-def test_text_that_is_not_utf8_is_replaced_as_javas_decoder_replaces_it() -> None:
+def test_text_that_is_not_utf8_is_replaced_as_javas_decoder_replaces_it():
     dice = random.Random(7)
     pieces = [b"a", "ü€😀".encode(), b"\x80", b"\xc3", b"\xe2\x82", b"\xf0\x9f\x98", b"\xf4\x90", b"\xff", b"\xe0\x80"]
     for _ in range(500):
@@ -157,7 +156,7 @@ def test_text_that_is_not_utf8_is_replaced_as_javas_decoder_replaces_it() -> Non
 
 
 @requires_fixtures
-def test_an_element_that_is_null_is_an_error_as_for_kafkas_reader() -> None:
+def test_an_element_that_is_null_is_an_error_as_for_kafkas_reader():
     """MessageDataGenerator: "non-nullable field topics element was serialized as null"."""
     reader, key, rest = messages("__consumer_offsets"), b"\0\x10\0\1g\0\1r", b"\0" * 17
     assert reader.one(key, b"\0\0\2\2t" + rest)[1]["data"]["topics"] == ["t"]
@@ -172,14 +171,14 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 int64s = st.integers(-(2**63), 2**63 - 1)
 
 
-def read(key: OffsetKey, value: bytes) -> tuple[OffsetKey, CommittedOffset]:
+def read(key, value):
     named, data = messages("__consumer_offsets").one(encode_offset_key(key), value)
     assert named["name"] == "OffsetCommit"
     return OffsetKey(**named["data"]), CommittedOffset.of(data["data"])
 
 
 @given(texts, texts, st.integers(-(2**31), 2**31 - 1), int64s, st.integers(-(2**31), 2**31 - 1), texts, int64s)
-def test_commits_come_back(group: str, topic: str, partition: int, offset: int, epoch: int, text: str, at: int) -> None:
+def test_commits_come_back(group, topic, partition, offset, epoch, text, at):
     key, committed = OffsetKey(group, topic, partition), CommittedOffset(offset, epoch, text, at)
     assert read(key, encode_commit(committed)) == (key, committed)
 
@@ -187,7 +186,7 @@ def test_commits_come_back(group: str, topic: str, partition: int, offset: int, 
 @pytest.mark.parametrize(
     ("version", "epoch", "expires"), [(0, -1, -1), (1, -1, 9), (2, -1, -1), (3, 7, -1), (4, 7, -1)]
 )
-def test_every_version_of_a_committed_offset(version: int, epoch: int, expires: int) -> None:
+def test_every_version_of_a_committed_offset(version, epoch, expires):
     offset, stamp = (number.to_bytes(8, "big") for number in (5, 6))
     head = b"\0" + bytes([version]) + offset + (b"\0\0\0\7" if version >= 3 else b"")
     metadata = b"\2m" if version == 4 else b"\0\1m"
@@ -195,7 +194,7 @@ def test_every_version_of_a_committed_offset(version: int, epoch: int, expires: 
     assert read(KEY, head + metadata + stamp + tail) == (KEY, CommittedOffset(5, epoch, "m", 6, expires))
 
 
-def test_what_a_record_cannot_hold() -> None:
+def test_what_a_record_cannot_hold():
     for name in ("x" * 2**15, "\ud800"):
         with pytest.raises(InvalidRecord):
             encode_offset_key(OffsetKey(name, "t", 0))
@@ -203,8 +202,8 @@ def test_what_a_record_cannot_hold() -> None:
             encode_commit(CommittedOffset(1, metadata=name))
 
 
-def test_every_kind_of_record_belongs_to_a_type_of_group() -> None:
-    names: dict[int, Any] = {}
+def test_every_kind_of_record_belongs_to_a_type_of_group():
+    names = {}
     for kind in range(64):
         key = b"\0" + bytes([kind]) + b"\0\1g" * 2 + b"\0\0\0\0"
         try:
@@ -225,7 +224,7 @@ LINES = re.findall(r"`([^`\n]+)`:\n\n```text\n(.*?)```", TEXT, re.DOTALL)
 HEX = re.compile(r"(?:[0-9a-f]{2} ?)+(?: (?:[0-9a-f]{2} ?)+)?")
 
 
-def data_of(example: str) -> bytes:
+def data_of(example):
     """The bytes at the start of each line; words follow after two spaces or more."""
     matches = [HEX.match(line) for line in example.splitlines()]
     assert all(matches)
@@ -234,7 +233,7 @@ def data_of(example: str) -> bytes:
 
 @requires_fixtures
 @pytest.mark.parametrize(("name", "position", "example"), BYTES, ids=[name for name, _, _ in BYTES])
-def test_bytes(name: str, position: str, example: str) -> None:
+def test_bytes(name, position, example):
     data = data_of(example)
     assert (FIXTURES / name).read_bytes()[int(position) : int(position) + len(data)] == data
     if name.endswith(".log"):
@@ -243,26 +242,26 @@ def test_bytes(name: str, position: str, example: str) -> None:
 
 @requires_fixtures
 @pytest.mark.parametrize(("name", "example"), LINES, ids=[name for name, _ in LINES])
-def test_lines(name: str, example: str) -> None:
+def test_lines(name, example):
     assert (FIXTURES / name).read_text().rstrip("\n") == example.rstrip("\n")
 
 
-def test_no_example_is_missed() -> None:
+def test_no_example_is_missed():
     assert (len(BYTES), len(LINES)) == (TEXT.count("```hex"), TEXT.count("```text"))
     assert len(BYTES) == 8
 
 
-def test_columns_outside_of_the_buffer_are_refused() -> None:
+def test_columns_outside_of_the_buffer_are_refused():
     reader = messages("__consumer_offsets")
     for start, length in ((0, 5), (-1, 2), (2**62, 2**62), (5, 1)):
         with pytest.raises(ValueError, match="outside"):
             reader.read(b"\0\1\0\0", np.array([[start], [length], [0], [-1]], np.int64), np.empty(100, np.uint8))
 
 
-def test_a_record_that_is_too_long_as_json_is_an_error() -> None:
+def test_a_record_that_is_too_long_as_json_is_an_error():
     """Eight bytes of a topology are 160 of JSON. A record that ends just within the bound is read."""
 
-    def topology(count: int) -> bytes:
+    def topology(count):
         length = bytes([count % 128 | 128, count // 128 % 128 | 128, count // 128**2])
         return struct.pack(">hi", 0, 1) + length + b"\1\1\1\1\1\1\1\0" * (count - 1) + b"\0"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from storage.errors import InvalidConfig
 from storage.format.batches import BatchTable, scan
-from storage.format.block import Record, RecordBlock
+from storage.format.block import Record
 from storage.format.decoder import Decoder
 from storage.format.record_batch import encode_batch
 from storage.latest import offset_map_kernel
@@ -22,9 +21,8 @@ from storage.latest.latest_records import LatestKeys, latest_offsets, rows_among
 from storage.latest.offset_map import ENTRY_BYTES, OffsetMap
 from storage.latest.offset_map_kernel import DISCARD, KEEP, KEEP_DELETES
 from storage.log.log_dir import LogDir
-from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation, TopicPartition
-from tests.support.builders import ROLL, Batch, BuiltRecord, Item, Partition, abort, build_log_dir, commit
+from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, commit
 from tests.support.uncompiled import plain_kernels, uncompiled
 
 # The latest records of keys against a dict: any keys and offsets, compiled and plain; how much memory they take.
@@ -36,15 +34,15 @@ RECORDS = st.lists(PAIRS.map(lambda pair: Record(*pair)), min_size=1, max_size=6
 ORIGINS = st.sampled_from([0, 5, 2**32 - 20, 2**62])
 
 
-def blocks(count: int, keys: int, each: int = 2000) -> Iterator[RecordBlock]:
+def blocks(count, keys, each=2000):
     """Records of so many keys, in no order; one of five is a tombstone."""
     for first in range(0, count, each):
         numbers = range(first, first + each)
         yield block_of([Record(b"%d" % (n * 7919 % keys), b"v" if n % 5 else None) for n in numbers], first)
 
 
-def latest_of(many: Iterator[RecordBlock]) -> list[int]:
-    last: dict[bytes, tuple[int, bool]] = {}
+def latest_of(many):
+    last = {}
     for block in many:
         for start, length, offset, value in zip(
             block.key_start.tolist(),
@@ -58,9 +56,9 @@ def latest_of(many: Iterator[RecordBlock]) -> list[int]:
 
 
 @given(st.lists(st.tuples(RECORDS, st.sampled_from([0, 1, 2**20])), max_size=5), ORIGINS, st.booleans())
-def test_any_records(parts: list[tuple[list[Record], int]], origin: int, compiled: bool) -> None:
+def test_any_records(parts, origin, compiled):
     """Also with gaps between offsets, and with the last offset that there can be."""
-    last: dict[bytes, tuple[int, bool]] = {}
+    last = {}
     with nullcontext() if compiled else plain_kernels():
         keys = LatestKeys(MEMORY, sum(len(records) for records, _ in parts))
         at = origin
@@ -76,7 +74,7 @@ def test_any_records(parts: list[tuple[list[Record], int]], origin: int, compile
 
 
 @pytest.mark.parametrize(("count", "distinct"), [(120_000, 10**9), (200_000, 50_000)])
-def test_a_map_that_is_replaced_by_larger_ones(count: int, distinct: int) -> None:
+def test_a_map_that_is_replaced_by_larger_ones(count, distinct):
     keys = LatestKeys(16 << 20, 10**9)
     for block in blocks(count, distinct):
         assert keys.put(block)
@@ -85,7 +83,7 @@ def test_a_map_that_is_replaced_by_larger_ones(count: int, distinct: int) -> Non
 
 
 @pytest.mark.parametrize("memory", [64 << 10, 256 << 10, 1 << 20, 3 << 20, 4_500_000])
-def test_the_memory_is_a_limit_and_36_bytes_a_key_suffice(memory: int) -> None:
+def test_the_memory_is_a_limit_and_36_bytes_a_key_suffice(memory):
     keys, count, slots = LatestKeys(memory, 10**9), 0, [0]
     for block in blocks(10**6, 10**9, 500):
         fits = keys.put(block)
@@ -101,7 +99,7 @@ def test_the_memory_is_a_limit_and_36_bytes_a_key_suffice(memory: int) -> None:
     assert count + 500 >= memory / 36
 
 
-def test_no_records() -> None:
+def test_no_records():
     assert LatestKeys(MEMORY, 0).offsets().tolist() == []
     keys = LatestKeys(MEMORY, 10)
     assert keys.put(block_of([Record(b"a", b""), Record(b"a", None), Record(None, b"x")]))
@@ -122,18 +120,18 @@ ITEMS = st.one_of(
 )
 
 
-def expected(records: list[BuiltRecord]) -> list[int]:
+def expected(records):
     """By the plainest rule there is."""
-    last: dict[bytes, BuiltRecord] = {record.key: record for record in records if record.key is not None}
+    last = {record.key: record for record in records if record.key is not None}
     return sorted(record.offset for record in last.values() if record.value is not None)
 
 
-def snapshot_of(path: Path) -> LogSnapshot:
+def snapshot_of(path):
     return LogDir.open_read_only(path).log(TopicPartition("t", 0)).snapshot()
 
 
 @given(st.lists(ITEMS, max_size=12), st.integers(0, 20))
-def test_any_log(items: list[Item], start: int) -> None:
+def test_any_log(items, start):
     with tempfile.TemporaryDirectory() as path:
         written = build_log_dir(Path(path), {"t": [Partition(items)]})["t", 0]
         start = min(start, written.log_end_offset)
@@ -147,7 +145,7 @@ def test_any_log(items: list[Item], start: int) -> None:
 
 
 @given(st.sets(st.integers(0, 60)), st.sets(st.integers(0, 60)))
-def test_rows_among(offsets: set[int], chosen: set[int]) -> None:
+def test_rows_among(offsets, chosen):
     of, among = np.array(sorted(offsets), np.int64), np.array(sorted(chosen), np.int64)
     assert rows_among(of, among).tolist() == [offset in chosen for offset in sorted(offsets)]
 
@@ -157,16 +155,14 @@ def test_rows_among(offsets: set[int], chosen: set[int]) -> None:
 MAP_KEYS = st.none() | st.binary(max_size=3) | st.sampled_from([b"x" * n for n in (7, 8, 9, 300)])
 
 
-def block_of(records: list[Record], base_offset: int = 0) -> RecordBlock:
+def block_of(records, base_offset=0):
     data = encode_batch(records, base_offset=base_offset)
     table = BatchTable.empty(1)
     scan(data, 0, table)
     return Decoder().decode(data, table, origin=0)
 
 
-def kept(
-    offsets: OffsetMap, block: RecordBlock, verdict: int = KEEP_DELETES
-) -> tuple[list[int], int, int, tuple[int, int]]:
+def kept(offsets, block, verdict=KEEP_DELETES):
     """Offsets that stay, how many, how many of them deletes; null keys and deleted keys."""
     stay, deletes, counts = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(3, np.int64)
     keep = offsets.retain(block, np.array([verdict], np.uint8), stay, deletes, counts)
@@ -174,10 +170,10 @@ def kept(
 
 
 @given(st.lists(MAP_KEYS, min_size=1, max_size=60), st.integers(0, 20), st.booleans())
-def test_the_latest_of_each_key(keys: list[bytes | None], first: int, compiled: bool) -> None:
+def test_the_latest_of_each_key(keys, first, compiled):
     block = block_of([Record(key, b"v") for key in keys])
 
-    def work() -> None:
+    def work():
         offsets = OffsetMap(10_000, 0.9, most_keys=len(keys))
         assert offsets.put(block, first) == len(keys)
         latest = {key: n for n, key in enumerate(keys) if key is not None and n >= first}
@@ -197,7 +193,7 @@ def test_the_latest_of_each_key(keys: list[bytes | None], first: int, compiled: 
             work()
 
 
-def test_full_at_kafkas_share_of_kafkas_slots() -> None:
+def test_full_at_kafkas_share_of_kafkas_slots():
     """SkimpyOffsetMap: memory / 24 slots; Cleaner: full when slots times the load factor are taken."""
     offsets = OffsetMap(10 * ENTRY_BYTES + 23, 0.5, most_keys=1000)
     block = block_of([Record(b"%d" % (n // 2), b"") for n in range(40)])
@@ -208,7 +204,7 @@ def test_full_at_kafkas_share_of_kafkas_slots() -> None:
     assert offsets.latest_offset == 8
 
 
-def test_memory_is_bounded_by_the_limit_and_by_what_can_be_needed() -> None:
+def test_memory_is_bounded_by_the_limit_and_by_what_can_be_needed():
     assert OffsetMap(1 << 20, 0.9, most_keys=10**12)._table.nbytes <= 1 << 20
     assert OffsetMap(1 << 30, 0.9, most_keys=10)._table.nbytes <= 24 * 14
     with pytest.raises(InvalidConfig, match="too small"):
@@ -217,7 +213,7 @@ def test_memory_is_bounded_by_the_limit_and_by_what_can_be_needed() -> None:
         OffsetMap(10 * ENTRY_BYTES, 0.0, most_keys=5)
 
 
-def test_a_map_with_all_slots_but_one_taken_still_finds_its_end() -> None:
+def test_a_map_with_all_slots_but_one_taken_still_finds_its_end():
     offsets = OffsetMap(1000 * ENTRY_BYTES, 1.0, most_keys=10**6)
     block = block_of([Record(b"%d" % n, b"") for n in range(2000)])
     assert offsets.put(block, 0) == len(offsets) == 999
@@ -225,7 +221,7 @@ def test_a_map_with_all_slots_but_one_taken_still_finds_its_end() -> None:
     assert kept(offsets, block_of([Record(b"7", b"")]))[0] == []
 
 
-def test_what_is_beyond_the_map_stays() -> None:
+def test_what_is_beyond_the_map_stays():
     offsets = OffsetMap(10_000, 0.9, most_keys=10)
     offsets.put(block_of([Record(b"k", b"")] * 3), 0)
     later = block_of([Record(b"k", None), Record(None, b"")], base_offset=2)
@@ -233,7 +229,7 @@ def test_what_is_beyond_the_map_stays() -> None:
     assert kept(offsets, block_of([Record(b"k", b"")] * 3))[0] == [2]
 
 
-def test_verdicts() -> None:
+def test_verdicts():
     offsets = OffsetMap(10_000, 0.9, most_keys=10)
     block = block_of([Record(b"a", b"1"), Record(b"a", None), Record(b"b", None), Record(None, b"")])
     offsets.put(block, 0)
@@ -244,7 +240,7 @@ def test_verdicts() -> None:
     assert kept(offsets, block, DISCARD) == ([], 0, 0, (0, 0))
 
 
-def test_offsets_are_marked_where_that_takes_little_memory() -> None:
+def test_offsets_are_marked_where_that_takes_little_memory():
     for gap, marked in ((1000, True), (10**6, False)):
         offsets = OffsetMap(10_000, 0.9, most_keys=300)
         offsets.put(block_of([Record(b"a", b""), Record(b"b", b"")], base_offset=5), 5)
@@ -257,20 +253,20 @@ def test_offsets_are_marked_where_that_takes_little_memory() -> None:
 
 
 @pytest.mark.parametrize("kernel", [offset_map_kernel, uncompiled("storage.latest.offset_map_kernel")])
-def test_columns_that_do_not_fit_a_map_are_refused(kernel: object) -> None:
+def test_columns_that_do_not_fit_a_map_are_refused(kernel):
     table, state = np.zeros(9, np.uint64), np.zeros(3, np.int64)
     hashes, column = np.ones((2, 2), np.uint64), np.zeros(2, np.int64)
     with pytest.raises(ValueError, match="fewer"):
-        kernel.put(table, 1, state, hashes[:1], column, column, 0)  # type: ignore[attr-defined]
+        kernel.put(table, 1, state, hashes[:1], column, column, 0)
     with pytest.raises(ValueError, match="free slot"):
-        kernel.put(table, 3, state, hashes, column, column, 0)  # type: ignore[attr-defined]
+        kernel.put(table, 3, state, hashes, column, column, 0)
     counts, keep = np.zeros(3, np.int64), np.zeros(2, np.uint8)
     verdicts = np.zeros(1, np.uint8)
     with pytest.raises(ValueError, match="no batch"):
-        kernel.retain(  # type: ignore[attr-defined]
+        kernel.retain(
             table, 5, 0, keep[:0], hashes, column, column, column, column + 1, verdicts, keep, column, column, counts
         )
     with pytest.raises(ValueError, match="fit"):
-        kernel.retain(  # type: ignore[attr-defined]
+        kernel.retain(
             table, 5, 0, keep[:0], hashes, column, column, column, column, verdicts, keep[:1], column, column, counts
         )

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import random
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from storage.errors import SegmentGone
 from storage.files.log_file import LogFile
-from storage.format.batches import BatchTable
 from storage.format.block import Record
 from storage.format.record_batch import encode_batch
 from storage.log import segment_check as module
-from storage.log.segment_check import CheckedWindow, WindowPlan, checked_windows
+from storage.log.segment_check import WindowPlan, checked_windows
 
 WINDOW = 1024
 BEYOND = 128
@@ -27,38 +25,38 @@ Seen = list[tuple[int, int, int]]  # position, size and last offset of a batch
 
 
 @pytest.fixture(autouse=True)
-def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_windows(monkeypatch):
     monkeypatch.setattr(module, "_WINDOW_BYTES", WINDOW)
     monkeypatch.setattr(module, "_BEYOND_BYTES", BEYOND)
     monkeypatch.setattr(module, "_FEW_ROWS", FEW_ROWS)
 
 
-def batch(offset: int, value: bytes) -> bytes:
+def batch(offset, value):
     return encode_batch([Record(None, value, (), 1_000 + offset)], base_offset=offset)
 
 
-def batches(values: list[bytes]) -> bytes:
+def batches(values):
     return b"".join(batch(offset, value) for offset, value in enumerate(values))
 
 
-def rows_of(window: CheckedWindow, rows: int) -> Seen:
+def rows_of(window, rows):
     table = window.table
     return [(int(table.position[row]), int(table.size[row]), int(table.last_offset[row])) for row in range(rows)]
 
 
-def read(path: Path, content: bytes, threads: int) -> tuple[Seen, bool]:
+def read(path, content, threads):
     """The sound batches, and whether what ends them is a wrong CRC; every one of them was looked at before."""
     path.write_bytes(content)
-    looked: set[int] = set()
+    looked = set()
 
-    def look(data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
+    def look(data, table, rows, origin):
         # The bytes belong to the headers.
         for row in range(rows):
             at = int(table.position[row]) - origin
             assert int.from_bytes(data[at + 8 : at + 12]) + 12 == table.size[row]
         looked.update(table.position[:rows].tolist())
 
-    seen: Seen = []
+    seen = []
     plan = WindowPlan(LogFile(path), len(content), look=look, threads=threads)
     with closing(checked_windows(plan, 0)) as windows:
         for window in windows:
@@ -69,7 +67,7 @@ def read(path: Path, content: bytes, threads: int) -> tuple[Seen, bool]:
     return seen, False
 
 
-def both(tmp_path: Path, content: bytes) -> tuple[Seen, bool]:
+def both(tmp_path, content):
     """By one thread and by several, which must agree."""
     path = tmp_path / "00000000000000000000.log"
     in_order = read(path, content, IN_ORDER)
@@ -77,26 +75,26 @@ def both(tmp_path: Path, content: bytes) -> tuple[Seen, bool]:
     return in_order
 
 
-def values(count: int) -> list[bytes]:
+def values(count):
     rng = random.Random(7)
     return [rng.randbytes(rng.randrange(100)) for _ in range(count)]
 
 
-def test_more_batches_in_a_window_than_rows_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_batches_in_a_window_than_rows_in_the_table(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_ROWS", 5)
     seen, wrong = both(tmp_path, batches(values(300)))
     assert [last for _, _, last in seen] == list(range(300))
     assert not wrong
 
 
-def test_batches_larger_than_a_window(tmp_path: Path) -> None:
+def test_batches_larger_than_a_window(tmp_path):
     large = [value * (60 if number % 9 == 0 else 1) for number, value in enumerate(values(120))]
     seen, wrong = both(tmp_path, batches(large))
     assert len(seen) == 120
     assert not wrong
 
 
-def test_values_that_are_batches(tmp_path: Path) -> None:
+def test_values_that_are_batches(tmp_path):
     """What the search finds inside of a value is sound in itself, and not in the log."""
     copies = [batches(values(number % 40)) for number in range(60)]
     seen, wrong = both(tmp_path, batches(copies))
@@ -105,7 +103,7 @@ def test_values_that_are_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("magic", "sound"), [(3, 200), (127, 200), (128, 100), (255, 100)])
-def test_an_unknown_magic_is_read_as_v2(tmp_path: Path, magic: int, sound: int) -> None:
+def test_an_unknown_magic_is_read_as_v2(tmp_path, magic, sound):
     """From 128 on a broker has a number below 0 in its signed byte, and looks for the CRC of an old message."""
     content = bytearray(batches(values(200)))
     hundredth = sum(len(batch(offset, value)) for offset, value in enumerate(values(200)[:100]))
@@ -116,7 +114,7 @@ def test_an_unknown_magic_is_read_as_v2(tmp_path: Path, magic: int, sound: int) 
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_damage(tmp_path: Path, seed: int) -> None:
+def test_damage(tmp_path, seed):
     rng = random.Random(seed)
     content = bytearray(batches([rng.randbytes(rng.choice((10, 200, 3_000))) for _ in range(80)]))
     for _ in range(rng.randrange(1, 4)):
@@ -129,13 +127,13 @@ def test_damage(tmp_path: Path, seed: int) -> None:
     assert [position for position, _, _ in seen] == [0, *ends][: len(seen)]
 
 
-def test_windows_ahead_join_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_ahead_join_up(tmp_path, monkeypatch):
     """Where nothing speaks against it, next to nothing is read a second time; records as short as lengths go."""
     monkeypatch.setattr(module, "_BEYOND_BYTES", WINDOW)
-    read_again: list[int] = []
+    read_again = []
     real = module._WindowBuffer.window
 
-    def window(self: module._WindowBuffer, plan: WindowPlan, position: int, end: int) -> CheckedWindow | None:
+    def window(self, plan, position, end):
         read_again.append(position)
         return real(self, plan, position, end)
 
@@ -152,7 +150,7 @@ def test_windows_ahead_join_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not read_again
 
 
-def test_a_file_that_goes(tmp_path: Path) -> None:
+def test_a_file_that_goes(tmp_path):
     path = tmp_path / "00000000000000000000.log"
     content = batches(values(400))
     path.write_bytes(content)
@@ -163,7 +161,7 @@ def test_a_file_that_goes(tmp_path: Path) -> None:
             list(windows)
 
 
-def test_a_file_that_shrinks(tmp_path: Path) -> None:
+def test_a_file_that_shrinks(tmp_path):
     path = tmp_path / "00000000000000000000.log"
     content = batches(values(400))
     path.write_bytes(content)
@@ -176,7 +174,7 @@ def test_a_file_that_shrinks(tmp_path: Path) -> None:
     assert rest == list(range(last + 1, last + 1 + len(rest)))
 
 
-def test_a_log_that_is_cut_while_it_is_read_ends_there(tmp_path: Path) -> None:
+def test_a_log_that_is_cut_while_it_is_read_ends_there(tmp_path):
     """Not read for ever: a batch that the file has lost the end of never becomes whole."""
     content = batch(0, b"v" * 200)
     (tmp_path / "log").write_bytes(content[:100])

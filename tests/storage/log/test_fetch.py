@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -33,9 +31,8 @@ from storage.log.fetch import (
     read_chunk,
 )
 from storage.log.log_dir import LogDir
-from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
-from tests.support.builders import ROLL, Batch, BuiltPartition, Partition, build_log_dir, commit, many
+from tests.support.builders import ROLL, Batch, Partition, build_log_dir, commit, many
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.readers import open_log
 
@@ -56,7 +53,7 @@ class Result(NamedTuple):
     partial: bytes
 
 
-def parse_messages(data: bytes) -> tuple[list[Message], bytes]:
+def parse_messages(data):
     """offset: 8 bytes, length: 4 bytes, then so many bytes, of which the fifth is the magic."""
     found = []
     while len(data) >= 17:
@@ -70,7 +67,7 @@ def parse_messages(data: bytes) -> tuple[list[Message], bytes]:
     return found, data
 
 
-def parse(data: bytes) -> tuple[Result, bytes]:
+def parse(data):
     """A MessageSetSend at the start, and what follows it."""
     length, error = struct.unpack_from(">ih", data)
     assert length >= 2
@@ -78,7 +75,7 @@ def parse(data: bytes) -> tuple[Result, bytes]:
     return Result(error, *parse_messages(data[6 : 4 + length])), data[4 + length :]
 
 
-def parse_multi(data: bytes) -> tuple[int, list[Result]]:
+def parse_multi(data):
     length, error = struct.unpack_from(">ih", data)
     assert length == len(data) - 4
     rest, results = data[6:], []
@@ -88,7 +85,7 @@ def parse_multi(data: bytes) -> tuple[int, list[Result]]:
     return error, results
 
 
-def written(send: MessageSetSend | MultiMessageSetSend, path: Path, flags: int = 0) -> bytes:
+def written(send, path, flags=0):
     """What comes to a file; it must be as much as `size` says."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | flags)
     try:
@@ -100,13 +97,13 @@ def written(send: MessageSetSend | MultiMessageSetSend, path: Path, flags: int =
     return data
 
 
-def log_of(tmp_path: Path, magic: int, codec: Codec = Codec.NONE) -> BuiltPartition:
+def log_of(tmp_path, magic, codec=Codec.NONE):
     """Two segments of twenty batches of three messages."""
     batches = [Batch(many(3, 40, keys=5), magic=magic, codec=codec) for _ in range(20)]
     return build_log_dir(tmp_path / "logs", {"t": [Partition([*batches, ROLL, *batches])]})["t", 0]
 
 
-def stored(built: BuiltPartition) -> list[bytes]:
+def stored(built):
     """The log's batches, v0 and v1 messages without a codec one by one."""
     parts = []
     for segment in range(len(built.segments)):
@@ -118,7 +115,7 @@ def stored(built: BuiltPartition) -> list[bytes]:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 @pytest.mark.parametrize("magic", [0, 1, 2])
-def test_a_consumer_that_reads_chunk_by_chunk(tmp_path: Path, magic: int, codec: Codec) -> None:
+def test_a_consumer_that_reads_chunk_by_chunk(tmp_path, magic, codec):
     built = log_of(tmp_path, magic, codec)
     snapshot = open_log(built.path).snapshot()
     offset, found, partial = 0, [], 0
@@ -144,7 +141,7 @@ def test_a_consumer_that_reads_chunk_by_chunk(tmp_path: Path, magic: int, codec:
 
 @requires_fixtures
 @pytest.mark.parametrize("fixture", ["v0", "v1", "codecs"])
-def test_the_fixtures_bytes(tmp_path: Path, fixture: str) -> None:
+def test_the_fixtures_bytes(tmp_path, fixture):
     log_dir = LogDir.open_read_only(FIXTURES / fixture / "log")
     topics = [topic for topic in log_dir.topics() if not topic.startswith("_")]
     assert topics
@@ -159,12 +156,12 @@ def test_the_fixtures_bytes(tmp_path: Path, fixture: str) -> None:
         assert found == whole, str(tp)
 
 
-def snapshot_of(tmp_path: Path, spec: Partition) -> LogSnapshot:
+def snapshot_of(tmp_path, spec):
     built = build_log_dir(tmp_path / "logs", {"t": [spec]})["t", 0]
     return open_log(built.path, built.log_start_offset).snapshot()
 
 
-def test_it_begins_with_the_batch_that_holds_the_offset(tmp_path: Path) -> None:
+def test_it_begins_with_the_batch_that_holds_the_offset(tmp_path):
     snapshot = snapshot_of(tmp_path, Partition([Batch(many(5)), Batch(many(5)), Batch(many(2), base_offset=20)]))
     for offset, first, last in ((0, 0, 21), (4, 4, 21), (7, 7, 21), (12, 20, 21), (21, 21, 21)):
         chunk = read_chunk(snapshot, offset)
@@ -177,7 +174,7 @@ def test_it_begins_with_the_batch_that_holds_the_offset(tmp_path: Path) -> None:
     assert parse(written(MessageSetSend.of(end), tmp_path / "out")) == (Result(0, [], b""), b"")
 
 
-def test_a_chunk_of_control_records_has_a_next_offset(tmp_path: Path) -> None:
+def test_a_chunk_of_control_records_has_a_next_offset(tmp_path):
     snapshot = snapshot_of(tmp_path, Partition([commit(3), commit(4), Batch(many(1))]))
     chunk = read_chunk(snapshot, 0, 2 * 78)
     assert list(chunk.blocks()) == []
@@ -185,7 +182,7 @@ def test_a_chunk_of_control_records_has_a_next_offset(tmp_path: Path) -> None:
     assert not chunk.at_end
 
 
-def test_out_of_range(tmp_path: Path) -> None:
+def test_out_of_range(tmp_path):
     snapshot = snapshot_of(tmp_path, Partition([Batch(many(9))], start_offset=10, log_start_offset=12))
     for offset in (0, 11, 20):
         with pytest.raises(OffsetOutOfRange):
@@ -201,7 +198,7 @@ def test_out_of_range(tmp_path: Path) -> None:
     assert [int(block.offset[0]) for block in read_chunk(snapshot, 12).blocks()] == [12]
 
 
-def test_a_large_message_is_read_again_with_twice_the_size(tmp_path: Path) -> None:
+def test_a_large_message_is_read_again_with_twice_the_size(tmp_path):
     snapshot = snapshot_of(tmp_path, Partition([Batch(many(1, 10)), Batch(many(1, 5000)), Batch(many(1, 10))]))
     assert fetch(snapshot, 0, max_bytes=100).size == 100
     chunk = fetch(snapshot, 1, max_bytes=100)
@@ -222,12 +219,12 @@ def test_a_large_message_is_read_again_with_twice_the_size(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("size", [0, -1, 2**31])
-def test_impossible_sizes(tmp_path: Path, size: int) -> None:
+def test_impossible_sizes(tmp_path, size):
     with pytest.raises(ValueError, match="chunk"):
         read_chunk(snapshot_of(tmp_path, Partition([Batch(many(1))])), 0, size)
 
 
-def test_several_partitions(tmp_path: Path) -> None:
+def test_several_partitions(tmp_path):
     logs = build_log_dir(tmp_path / "logs", {"t": [[Batch(many(3))], [Batch(many(9))], []]}).path
     log_dir = LogDir.open_read_only(logs)
     sends = []
@@ -244,21 +241,21 @@ def test_several_partitions(tmp_path: Path) -> None:
     assert parse_multi(written(MultiMessageSetSend(), tmp_path / "out")) == (0, [])
 
 
-def test_more_than_a_length_can_tell(tmp_path: Path) -> None:
+def test_more_than_a_length_can_tell(tmp_path):
     huge = MessageSetSend(ErrorCode.NONE, LogChunk(0, None, 0, 2**30, at_end=True))
     with pytest.raises(RecordTooLarge):
         written(MultiMessageSetSend([huge, huge]), tmp_path / "out")
     assert (tmp_path / "out").read_bytes() == b""
 
 
-def test_error_codes() -> None:
+def test_error_codes():
     assert error_code(CorruptBatch("x")) == 2
     assert error_code(UnknownTopicOrPartition("x")) == 3
     assert error_code(OSError("x")) == -1
     assert error_code(SegmentGone("x")) == 1
 
 
-def test_damage(tmp_path: Path) -> None:
+def test_damage(tmp_path):
     built = build_log_dir(tmp_path / "logs", {"t": [[Batch(many(2)), Batch(many(2)), ROLL, Batch(many(2))]]})["t", 0]
     data = bytearray(built.log().read_bytes())
     data[built.batches[1].position + 70] ^= 1
@@ -279,7 +276,7 @@ def test_damage(tmp_path: Path) -> None:
         read_chunk(open_log(built.path).snapshot(), 0).next_offset()
 
 
-def test_a_file_that_shrinks_or_goes(tmp_path: Path) -> None:
+def test_a_file_that_shrinks_or_goes(tmp_path):
     built = build_log_dir(tmp_path / "logs", {"t": [[Batch(many(50))]]})["t", 0]
     chunk = read_chunk(open_log(built.path).snapshot(), 0)
     os.truncate(built.log(), 100)
@@ -295,19 +292,19 @@ def test_a_file_that_shrinks_or_goes(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def chunk(tmp_path: Path) -> LogChunk:
+def chunk(tmp_path):
     """Three megabytes: more than a pipe or a socket takes at once."""
     built = build_log_dir(tmp_path / "logs", {"t": [[Batch(many(100, 1000)) for _ in range(30)]]})["t", 0]
     return read_chunk(open_log(built.path).snapshot(), 0, 1 << 30)
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def sent(monkeypatch):
     """How many bytes each sendfile(2) took."""
-    counts: list[int] = []
+    counts = []
     sendfile = os.sendfile
 
-    def counting(*args: int) -> int:
+    def counting(*args):
         counts.append(0)
         counts[-1] = sendfile(*args)
         return counts[-1]
@@ -316,11 +313,11 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     return counts
 
 
-def drained(receive: Callable[[], bytes], work: Callable[[], None]) -> bytes:
+def drained(receive, work):
     """What comes out at one end while `work` fills the other."""
-    parts: list[bytes] = []
+    parts = []
 
-    def drain() -> None:
+    def drain():
         while part := receive():
             parts.append(part)
 
@@ -332,13 +329,13 @@ def drained(receive: Callable[[], bytes], work: Callable[[], None]) -> bytes:
     return b"".join(parts)
 
 
-def test_sendfile_to_a_file(chunk: LogChunk, sent: list[int], tmp_path: Path) -> None:
+def test_sendfile_to_a_file(chunk, sent, tmp_path):
     result = written(MessageSetSend.of(chunk), tmp_path / "out")
     assert result[6:] == chunk.read()
     assert sum(sent) == chunk.size
 
 
-def test_a_file_opened_to_append_gets_copies(chunk: LogChunk, sent: list[int], tmp_path: Path) -> None:
+def test_a_file_opened_to_append_gets_copies(chunk, sent, tmp_path):
     """sendfile(2) does not write to it."""
     result = written(MessageSetSend.of(chunk), tmp_path / "out", os.O_APPEND)
     assert result[6:] == chunk.read()
@@ -346,11 +343,11 @@ def test_a_file_opened_to_append_gets_copies(chunk: LogChunk, sent: list[int], t
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-def test_sendfile_to_a_pipe(chunk: LogChunk, sent: list[int], blocking: bool) -> None:
+def test_sendfile_to_a_pipe(chunk, sent, blocking):
     reading, writing = os.pipe()
     os.set_blocking(writing, blocking)
 
-    def work() -> None:
+    def work():
         MessageSetSend.of(chunk).write_to(writing)
         os.close(writing)
 
@@ -361,7 +358,7 @@ def test_sendfile_to_a_pipe(chunk: LogChunk, sent: list[int], blocking: bool) ->
     assert sum(sent) == chunk.size
 
 
-def test_a_segment_that_was_renamed_is_found(chunk: LogChunk, sent: list[int], tmp_path: Path) -> None:
+def test_a_segment_that_was_renamed_is_found(chunk, sent, tmp_path):
     """By its identity: retention has given it its last name, and another file has the old one."""
     assert chunk.segment is not None
     before = bytes(chunk.read())

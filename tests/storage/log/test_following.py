@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -14,12 +13,12 @@ from storage.format.block import Record
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.types import Isolation, TopicPartition
-from tests.support.builders import ROLL, Batch, BuiltPartition, Partition, abort, build_log_dir, commit, many
+from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, commit, many
 from tests.support.readers import built, open_log, read_all
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> BuiltPartition:
+def source(tmp_path):
     """Three segments of 30 offsets, ten batches each, with an index entry for nearly every batch."""
     batches = [Batch(many(3, 50)) for _ in range(10)]
     spec = Partition([*batches, ROLL, *batches, ROLL, *batches], index_interval_bytes=100)
@@ -29,12 +28,12 @@ def source(tmp_path: Path) -> BuiltPartition:
 class Live:
     """A partition's directory to which a "broker" gives parts of another one's files."""
 
-    def __init__(self, source: BuiltPartition, path: Path) -> None:
+    def __init__(self, source, path):
         self.source = source
         self.path = path
         path.mkdir(parents=True)
 
-    def copy(self, segment: int, size: int | None = None) -> None:
+    def copy(self, segment, size=None):
         """Makes a segment's .log its first `size` bytes, keeping the inode, and copies its indexes."""
         data = self.source.log(segment).read_bytes()
         target = self.log(segment)
@@ -44,21 +43,21 @@ class Live:
         for suffix in (".index", ".timeindex"):
             shutil.copy(self.source.log(segment).with_suffix(suffix), target.with_suffix(suffix))
 
-    def log(self, segment: int) -> Path:
+    def log(self, segment):
         return self.path / self.source.log(segment).name
 
-    def end(self, segment: int, batches: int) -> int:
+    def end(self, segment, batches):
         """The position behind the first `batches` batches of a segment."""
         batch = self.source.batches[segment * 10 + batches - 1]
         return batch.position + batch.size
 
 
 @pytest.fixture
-def live(source: BuiltPartition, tmp_path: Path) -> Live:
+def live(source, tmp_path):
     return Live(source, tmp_path / "live" / "t-0")
 
 
-def test_growth_by_bytes_shows_whole_batches_only(live: Live) -> None:
+def test_growth_by_bytes_shows_whole_batches_only(live):
     live.copy(0, 0)
     log = open_log(live.path)
     assert log.snapshot().log_end_offset == 0
@@ -76,13 +75,13 @@ def test_growth_by_bytes_shows_whole_batches_only(live: Live) -> None:
     assert len(seen) == 10
 
 
-def test_nothing_changed_is_the_same_snapshot(live: Live) -> None:
+def test_nothing_changed_is_the_same_snapshot(live):
     live.copy(0)
     log = open_log(live.path)
     assert log.snapshot() is log.snapshot()
 
 
-def test_roll_under_one_name_with_preallocation(live: Live) -> None:
+def test_roll_under_one_name_with_preallocation(live):
     """preallocate=true: the file has its full size from the start, zeros behind the data; a roll trims it."""
     data = live.source.log(0).read_bytes()
     live.copy(1, 0)
@@ -106,7 +105,7 @@ def test_roll_under_one_name_with_preallocation(live: Live) -> None:
     assert built(read_all(rolled)) == live.source.records[:60]
 
 
-def test_a_torn_write_within_preallocated_space(live: Live) -> None:
+def test_a_torn_write_within_preallocated_space(live):
     data = live.source.log(0).read_bytes()
     torn = bytearray(data[: live.end(0, 5)] + bytes(1000))
     torn[live.end(0, 5) - 10 : live.end(0, 5)] = bytes(10)
@@ -118,7 +117,7 @@ def test_a_torn_write_within_preallocated_space(live: Live) -> None:
     assert log.snapshot().log_end_offset == 15
 
 
-def test_compaction_takes_the_name(live: Live) -> None:
+def test_compaction_takes_the_name(live):
     """The cleaned segment has other bytes under the same name; it may stand for several sources."""
     for segment in range(3):
         live.copy(segment)
@@ -152,7 +151,7 @@ def test_compaction_takes_the_name(live: Live) -> None:
     assert [record.offset for record in read_all(after, 15, 40)] == [36, 37, 38]
 
 
-def test_sealed_segments_stay_the_same_while_files_come_and_go(live: Live) -> None:
+def test_sealed_segments_stay_the_same_while_files_come_and_go(live):
     live.copy(0)
     live.copy(1)
     log = open_log(live.path)
@@ -167,7 +166,7 @@ def test_sealed_segments_stay_the_same_while_files_come_and_go(live: Live) -> No
 
 
 @pytest.fixture
-def other(source: BuiltPartition) -> list[bytes]:
+def other(source):
     """The segments of `source` with other values in messages of the same sizes: files of the same names and sizes."""
     segments = []
     for number in range(3):
@@ -181,7 +180,7 @@ def other(source: BuiltPartition) -> list[bytes]:
     return segments
 
 
-def overwrite(path: Path, data: bytes) -> None:
+def overwrite(path, data):
     """As when another file gets the inode number of one that was removed, or a log is cut and written on."""
     inode = path.stat().st_ino
     with path.open("r+b") as file:
@@ -190,13 +189,13 @@ def overwrite(path: Path, data: bytes) -> None:
     assert path.stat().st_ino == inode
 
 
-def settle(directory: Path) -> None:
+def settle(directory):
     """Lets the last changes lie so far back that the next one shows in the times."""
     for path in (*directory.iterdir(), directory):
         os.utime(path, ns=(1_600_000_000_500_000_000, 1_600_000_000_500_000_000))
 
 
-def test_a_sealed_segment_that_was_written_over_is_another(live: Live, other: list[bytes]) -> None:
+def test_a_sealed_segment_that_was_written_over_is_another(live, other):
     for number in range(3):
         live.copy(number)
     log = open_log(live.path)
@@ -217,7 +216,7 @@ def test_a_sealed_segment_that_was_written_over_is_another(live: Live, other: li
     assert log.snapshot() is after
 
 
-def test_a_reader_that_finds_a_segment_written_over_makes_the_log_look_again(live: Live, other: list[bytes]) -> None:
+def test_a_reader_that_finds_a_segment_written_over_makes_the_log_look_again(live, other):
     for number in range(3):
         live.copy(number)
     settle(live.path)
@@ -231,7 +230,7 @@ def test_a_reader_that_finds_a_segment_written_over_makes_the_log_look_again(liv
     assert len(read_all(log.snapshot(), 30, 60)) == 30
 
 
-def test_a_log_that_was_truncated_across_a_segment_and_rolled_unwatched(live: Live, other: list[bytes]) -> None:
+def test_a_log_that_was_truncated_across_a_segment_and_rolled_unwatched(live, other):
     for number in range(3):
         live.copy(number)
     log = open_log(live.path)
@@ -250,7 +249,7 @@ def test_a_log_that_was_truncated_across_a_segment_and_rolled_unwatched(live: Li
     assert not {record.value for record in old[45:]} & {record.value for record in fresh[45:]}
 
 
-def test_compaction_of_a_segment_twice(live: Live) -> None:
+def test_compaction_of_a_segment_twice(live):
     for segment in range(2):
         live.copy(segment)
     log = open_log(live.path)
@@ -267,7 +266,7 @@ def test_compaction_of_a_segment_twice(live: Live) -> None:
         read_all(snapshots[0])
 
 
-def test_split_of_a_segment(live: Live) -> None:
+def test_split_of_a_segment(live):
     """A segment whose offsets overflow is split: several .swap files take the place of one."""
     live.copy(0)
     live.copy(2)
@@ -279,7 +278,7 @@ def test_split_of_a_segment(live: Live) -> None:
         part.with_suffix(".log.swap").write_bytes(content)
     expected = [*range(30), *range(60, 90)]
 
-    def check(bases: list[int]) -> None:
+    def check(bases):
         snapshot = log.snapshot()
         assert [segment.base_offset for segment in snapshot.segments] == bases
         assert [record.offset for record in read_all(snapshot)] == expected
@@ -292,7 +291,7 @@ def test_split_of_a_segment(live: Live) -> None:
         check([0, 18, 60])
 
 
-def test_truncation_within_the_active_segment(live: Live) -> None:
+def test_truncation_within_the_active_segment(live):
     live.copy(0)
     live.copy(1)
     log = open_log(live.path)
@@ -307,7 +306,7 @@ def test_truncation_within_the_active_segment(live: Live) -> None:
         read_all(before)
 
 
-def test_truncation_over_segments(live: Live) -> None:
+def test_truncation_over_segments(live):
     for segment in range(3):
         live.copy(segment)
     log = open_log(live.path)
@@ -319,7 +318,7 @@ def test_truncation_over_segments(live: Live) -> None:
     assert built(read_all(after)) == live.source.records[:36]
 
 
-def test_truncated_and_rewritten_between_two_looks(live: Live, tmp_path: Path) -> None:
+def test_truncated_and_rewritten_between_two_looks(live, tmp_path):
     """The file is longer than before, yet what we knew is not in it any more."""
     live.copy(0, live.end(0, 5))
     log = open_log(live.path)
@@ -337,7 +336,7 @@ def test_truncated_and_rewritten_between_two_looks(live: Live, tmp_path: Path) -
     assert built(read_all(after)) == other.records
 
 
-def test_truncation_to_nothing_and_a_new_start(live: Live) -> None:
+def test_truncation_to_nothing_and_a_new_start(live):
     """truncateFullyAndStartAt: the follower was behind the leader's log start."""
     live.copy(0)
     log = open_log(live.path)
@@ -348,7 +347,7 @@ def test_truncation_to_nothing_and_a_new_start(live: Live) -> None:
     assert (after.log_start_offset, after.log_end_offset, after.generation) == (60, 90, 1)
 
 
-def test_half_made_segments(live: Live) -> None:
+def test_half_made_segments(live):
     """A .log of no bytes, and indexes whose .log is not there (yet)."""
     live.copy(0)
     live.copy(2)
@@ -362,7 +361,7 @@ def test_half_made_segments(live: Live) -> None:
     assert built(read_all(snapshot)) == live.source.records[:30]
 
 
-def test_a_last_segment_of_garbage_ends_at_its_base_offset(live: Live) -> None:
+def test_a_last_segment_of_garbage_ends_at_its_base_offset(live):
     live.copy(0)
     (live.path / f"{30:020d}.log").write_bytes(bytes(range(256)) * 4)
     snapshot = open_log(live.path).snapshot()
@@ -370,7 +369,7 @@ def test_a_last_segment_of_garbage_ends_at_its_base_offset(live: Live) -> None:
     assert built(read_all(snapshot)) == live.source.records[:30]
 
 
-def test_directory_without_segments(live: Live) -> None:
+def test_directory_without_segments(live):
     log = open_log(live.path, log_start=7)
     snapshot = log.snapshot()
     assert (snapshot.segments, snapshot.log_start_offset, snapshot.log_end_offset) == ((), 7, 7)
@@ -381,9 +380,7 @@ def test_directory_without_segments(live: Live) -> None:
 
 
 @pytest.mark.parametrize("known_at_first", [True, False])
-def test_topic_made_anew_with_the_inodes_of_the_one_before(
-    live: Live, other: list[bytes], known_at_first: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topic_made_anew_with_the_inodes_of_the_one_before(live, other, known_at_first, monkeypatch):
     """On a file system that keeps no time of birth, if it must be: the topic's id tells."""
     monkeypatch.setattr(partition_metadata, "_born_ns", lambda _path: None)
     metadata = live.path / names.PARTITION_METADATA
@@ -414,7 +411,7 @@ def test_topic_made_anew_with_the_inodes_of_the_one_before(
         read_all(before)
 
 
-def test_last_stable_offset_follows_growth_and_truncation(tmp_path: Path) -> None:
+def test_last_stable_offset_follows_growth_and_truncation(tmp_path):
     items = [
         Batch(many(2), producer_id=5, transactional=True),
         commit(5),

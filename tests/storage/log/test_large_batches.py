@@ -6,7 +6,6 @@ import filecmp
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +23,7 @@ from tests.support.readers import built, open_log, read_past_damage
 SIZE = MOST_BATCH_BYTES + 1
 
 
-def build(path: Path, magic: int = 2) -> Path:
+def build(path, magic=2):
     """A log after a crash, with four messages, a large batch, and two messages; returns its .log."""
     build_log_dir(path, {"t": [many(4)]}, clean=False)
     (path / "recovery-point-offset-checkpoint").unlink()
@@ -52,7 +51,7 @@ print(json.dumps([codes, int(status.partition("VmHWM:")[2].split()[0]) >> 10]))
 """
 
 
-def commands(*wanted: tuple[object, ...]) -> tuple[list[int], int]:
+def commands(*wanted):
     """The exit codes of commands in one process, and the most memory that it had, in MiB."""
     given = json.dumps([[str(word) for word in words] for words in wanted])
     result = subprocess.run([sys.executable, "-c", COMMANDS, given], capture_output=True, text=True, check=True)
@@ -60,7 +59,7 @@ def commands(*wanted: tuple[object, ...]) -> tuple[list[int], int]:
     return codes, resident
 
 
-def test_it_is_checked_and_copied_in_parts(tmp_path: Path) -> None:
+def test_it_is_checked_and_copied_in_parts(tmp_path):
     """One of 2 GiB took 2.15 GB in verify."""
     log, places = build(tmp_path / "log"), [tmp_path / name for name in ("copied", "salvaged", "manifest.json")]
     codes, resident = commands(
@@ -80,7 +79,7 @@ def test_it_is_checked_and_copied_in_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
-def test_readers_tell_it_as_damage_and_continue(tmp_path: Path, magic: int) -> None:
+def test_readers_tell_it_as_damage_and_continue(tmp_path, magic):
     log = build(tmp_path, magic=magic)
     snapshot = open_log(log.parent).snapshot()
     assert snapshot.log_end_offset == 7
@@ -91,7 +90,7 @@ def test_readers_tell_it_as_damage_and_continue(tmp_path: Path, magic: int) -> N
     assert (error.what, error.offset, error.found) == ("record batch is larger than kafkafs reads", 4, SIZE)
 
 
-def test_a_wrong_checksum_is_found(tmp_path: Path) -> None:
+def test_a_wrong_checksum_is_found(tmp_path):
     log = build(tmp_path)
     overwrite(log, SIZE // 2, b"x")
     result = run("verify", tmp_path)
@@ -100,7 +99,7 @@ def test_a_wrong_checksum_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.leaves_damage("records")  # its records are not read
-def test_one_of_an_undefined_magic_is_salvaged(tmp_path: Path) -> None:
+def test_one_of_an_undefined_magic_is_salvaged(tmp_path):
     log = build(tmp_path / "log", magic=5)
     assert "1 with a corrected magic byte" in run("salvage", tmp_path / "log", "t", "--to", tmp_path / "copy").stdout
     whole = build(tmp_path / "whole")
@@ -108,6 +107,6 @@ def test_one_of_an_undefined_magic_is_salvaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_it_is_never_written(codec: Codec) -> None:
+def test_it_is_never_written(codec):
     with pytest.raises(RecordTooLarge, match=f"at most {MOST_BATCH_BYTES} bytes"):
         encode_batch([Record(None, bytes(MOST_BATCH_BYTES))], codec=codec)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,7 +30,7 @@ from tests.support.readers import built, read_all, read_past_damage
 _HEX = "0123456789abcdef0123456789abcdef"
 
 
-def test_topics_partitions_and_what_is_hidden(tmp_path: Path) -> None:
+def test_topics_partitions_and_what_is_hidden(tmp_path):
     one = Partition([Batch(many(2))])
     build_log_dir(
         tmp_path,
@@ -78,7 +76,7 @@ def test_topics_partitions_and_what_is_hidden(tmp_path: Path) -> None:
         log_dir.partitions("c")
 
 
-def test_strays_can_be_read(tmp_path: Path) -> None:
+def test_strays_can_be_read(tmp_path):
     partition = build_log_dir(tmp_path, {"t": [[Batch(many(3))]]})["t", 0]
     partition.path.rename(tmp_path / f"t-0.{_HEX}-stray")
     log_dir = LogDir.open_read_only(tmp_path)
@@ -89,7 +87,7 @@ def test_strays_can_be_read(tmp_path: Path) -> None:
     assert built(read_all(stray_log.snapshot())) == partition.records
 
 
-def test_refresh_sees_partitions_come_and_go(tmp_path: Path) -> None:
+def test_refresh_sees_partitions_come_and_go(tmp_path):
     built_dir = build_log_dir(tmp_path / "log", {"t": [[Batch(many(1))], [Batch(many(1))]]})
     other = build_log_dir(tmp_path / "other", {"u": [[Batch(many(1))]]})
     log_dir = LogDir.open_read_only(built_dir.path)
@@ -107,9 +105,7 @@ def test_refresh_sees_partitions_come_and_go(tmp_path: Path) -> None:
     assert log_dir.log(TopicPartition("u", 0)).snapshot().log_end_offset == 1
 
 
-def test_a_log_is_one_object_while_the_directory_is_listed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_is_one_object_while_the_directory_is_listed_again(tmp_path, monkeypatch):
     """A directory that has just changed is listed at each look. What is known of a log must not be lost by that."""
     build_log_dir(tmp_path, {"t": [[Batch(many(1))]]})
     log_dir = LogDir.open_read_only(tmp_path)
@@ -117,7 +113,7 @@ def test_a_log_is_one_object_while_the_directory_is_listed_again(
     threads = []
 
     class Disturbed(ReadOnlyLog):
-        def __init__(self, *arguments: Any) -> None:
+        def __init__(self, *arguments):
             os.utime(tmp_path)
             thread = threading.Thread(target=log_dir.refresh)
             threads.append(thread)
@@ -131,7 +127,7 @@ def test_a_log_is_one_object_while_the_directory_is_listed_again(
         thread.join(60)
 
 
-def test_log_start_offsets_follow_the_checkpoint(tmp_path: Path) -> None:
+def test_log_start_offsets_follow_the_checkpoint(tmp_path):
     spec = Partition([Batch(many(10))], log_start_offset=4)
     log_dir = LogDir.open_read_only(build_log_dir(tmp_path, {"t": [spec, [Batch(many(3))]]}).path)
     moved, other = (log_dir.log(TopicPartition("t", partition)) for partition in (0, 1))
@@ -158,7 +154,7 @@ def test_log_start_offsets_follow_the_checkpoint(tmp_path: Path) -> None:
     assert moved.snapshot().log_start_offset == 5
 
 
-def test_topic_info_of_a_directory_of_ours(tmp_path: Path) -> None:
+def test_topic_info_of_a_directory_of_ours(tmp_path):
     one = Partition([Batch(many(1))], extra={"topic.properties": b"retention.ms=5\nno.such.key=1\n"})
     build_log_dir(tmp_path, {"t": [one, one, one], "plain": [[Batch(many(1))]]}, broker=False)
     log_dir = LogDir.open_read_only(tmp_path, config=BrokerConfig.from_values({"log.segment.bytes": "2000000"}))
@@ -174,13 +170,13 @@ def test_topic_info_of_a_directory_of_ours(tmp_path: Path) -> None:
         log_dir.topic_info("missing")
 
 
-def test_topic_info_of_a_broker_that_keeps_its_metadata_elsewhere(tmp_path: Path) -> None:
+def test_topic_info_of_a_broker_that_keeps_its_metadata_elsewhere(tmp_path):
     build_log_dir(tmp_path, {"t": [[Batch(many(1))]]})
     info = LogDir.open_read_only(tmp_path).topic_info("t")
     assert (info.topic_id, info.partition_count, info.source) == (topic_id("t"), None, "defaults")
 
 
-def test_topic_info_from_the_clusters_metadata(tmp_path: Path) -> None:
+def test_topic_info_from_the_clusters_metadata(tmp_path):
     path = copy_log_dir(ROOT / "examples" / "sample-log", tmp_path / "log")
     log_dir = LogDir.open_read_only(path)
     info = log_dir.topic_info("orders")
@@ -201,7 +197,7 @@ def test_topic_info_from_the_clusters_metadata(tmp_path: Path) -> None:
     assert (stale.topic_id, stale.partition_count, stale.source) == (topic_id("other"), None, "defaults")
 
 
-def _look_at_everything(path: Path) -> None:
+def _look_at_everything(path):
     log_dir = LogDir.open_read_only(path)
     for topic in log_dir.topics():
         log_dir.topic_info(topic)
@@ -215,7 +211,7 @@ def _look_at_everything(path: Path) -> None:
 
 
 @requires_fixtures
-def test_a_read_only_file_system_will_do(tmp_path: Path) -> None:
+def test_a_read_only_file_system_will_do(tmp_path):
     source, mountpoint = tmp_path / "log", tmp_path / "mounted"
     copy_log_dir(FIXTURES / "transactions/log", source)
     mountpoint.mkdir()
@@ -231,12 +227,12 @@ def test_a_read_only_file_system_will_do(tmp_path: Path) -> None:
         subprocess.run(["umount", mountpoint], check=True)
 
 
-def test_ten_thousand_partitions_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_thousand_partitions_open_at_once(tmp_path, monkeypatch):
     """One directory is listed; none of the partitions is looked at."""
     for number in range(10_000):
         (tmp_path / f"topic-{number % 500}-{number // 500}").mkdir()
     (tmp_path / "meta.properties").write_text("version=1\n")
-    looked_at: dict[str, list[Path]] = {name: [] for name in ("scandir", "listdir", "open", "stat")}
+    looked_at = {name: [] for name in ("scandir", "listdir", "open", "stat")}
     for name, places in looked_at.items():
         monkeypatch.setattr(os, name, _noting(getattr(os, name), places))
     log_dir = LogDir.open_read_only(tmp_path)
@@ -250,8 +246,8 @@ def test_ten_thousand_partitions_open_at_once(tmp_path: Path, monkeypatch: pytes
     assert log_dir.opened() == []
 
 
-def _noting(call: Callable[..., Any], places: list[Path]) -> Callable[..., Any]:
-    def noted(place: Path | str | int, *arguments: object, **more: object) -> Any:
+def _noting(call, places):
+    def noted(place, *arguments, **more):
         places.append(Path(f"/proc/self/fd/{place}") if isinstance(place, int) else Path(place))
         return call(place, *arguments, **more)
 
@@ -263,7 +259,7 @@ def _noting(call: Callable[..., Any], places: list[Path]) -> Callable[..., Any]:
 LOG = f"{0:020d}.log"
 
 
-def made(path: Path, *files: str) -> Path:
+def made(path, *files):
     for name in files:
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(b"")
@@ -289,7 +285,7 @@ def made(path: Path, *files: str) -> Path:
         ([f"kafka-1/orders-0/{LOG}", "kafka-1/meta.properties"], False),
     ],
 )
-def test_what_is_a_log_directory(tmp_path: Path, files: list[str], expected: bool) -> None:
+def test_what_is_a_log_directory(tmp_path, files, expected):
     path = made(tmp_path / "x", *files)
     assert is_log_dir(path) is expected
     if not expected:
@@ -305,7 +301,7 @@ def test_what_is_a_log_directory(tmp_path: Path, files: list[str], expected: boo
         assert sorted(path.rglob("*")) == before
 
 
-def test_the_directory_that_is_meant(tmp_path: Path) -> None:
+def test_the_directory_that_is_meant(tmp_path):
     logs = build_log_dir(tmp_path / "one" / "logs", {"t": [[b"x"]]}).path
     (tmp_path / "link").symlink_to(logs / "t-0")
     for wrong in (logs / "t-0", tmp_path / "link", logs / "t-0" / LOG, made(logs / "backup", "file")):
@@ -329,7 +325,7 @@ def test_the_directory_that_is_meant(tmp_path: Path) -> None:
         check_log_dir(tmp_path / "none")
 
 
-def test_what_may_be_created(tmp_path: Path) -> None:
+def test_what_may_be_created(tmp_path):
     for name in ("none", "empty"):
         made(tmp_path / "empty")
         check_log_dir(tmp_path / name, create=True)
@@ -341,7 +337,7 @@ def test_what_may_be_created(tmp_path: Path) -> None:
     "place",
     ["logs/new", "logs/t-0/new", "logs/a/b/c", "beside/../logs/new", "link/new", "dangling", "lone-0/new", "logs/out"],
 )
-def test_a_destination_in_a_log_directory(tmp_path: Path, place: str) -> None:
+def test_a_destination_in_a_log_directory(tmp_path, place):
     build_log_dir(tmp_path / "logs", {"t": [[b"x"]]}, broker=False)
     made(tmp_path / "beside")
     made(tmp_path / "lone-0", LOG)  # one that somebody copied
@@ -356,13 +352,13 @@ def test_a_destination_in_a_log_directory(tmp_path: Path, place: str) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_destination_around_a_log_directory(tmp_path: Path) -> None:
+def test_a_destination_around_a_log_directory(tmp_path):
     build_log_dir(tmp_path / "logs", {"t": [[b"x"]]}, broker=False)
     for place in (tmp_path / "logs" / "..", tmp_path, tmp_path / "new", tmp_path / "logs", tmp_path / "logs2" / "x"):
         check_destination(place)
 
 
-def test_a_destination_in_the_source(tmp_path: Path) -> None:
+def test_a_destination_in_the_source(tmp_path):
     """A directory into which somebody has copied partitions is a source, though nothing marks it."""
     made(tmp_path / "copied", f"t-0/{LOG}")
     check_destination(tmp_path / "copied" / "new")  # otherwise a copy in /tmp would forbid all of /tmp
@@ -371,7 +367,7 @@ def test_a_destination_in_the_source(tmp_path: Path) -> None:
             check_destination(tmp_path / place, tmp_path / "copied")
 
 
-def test_a_lock_and_partitions_mark_a_log_directory(tmp_path: Path) -> None:
+def test_a_lock_and_partitions_mark_a_log_directory(tmp_path):
     """Of a process that was killed before it wrote a checkpoint. A lock alone may be any program's."""
     made(tmp_path, names.LOCK)
     check_destination(tmp_path / "new")
@@ -380,7 +376,7 @@ def test_a_lock_and_partitions_mark_a_log_directory(tmp_path: Path) -> None:
         check_destination(tmp_path / "new")
 
 
-def test_links_in_a_circle(tmp_path: Path) -> None:
+def test_links_in_a_circle(tmp_path):
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     check_destination(tmp_path / "a" / "new")

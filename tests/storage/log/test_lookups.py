@@ -6,14 +6,12 @@ import json
 import random
 import struct
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from storage.errors import CorruptBatch
 from storage.format.block import Record
-from storage.log.counting import Histogram, count_messages, histogram, nth_message
+from storage.log.counting import count_messages, histogram, nth_message
 from storage.log.log_dir import LogDir
 from storage.log.offset_lookup import (
     MixedBatch,
@@ -22,22 +20,19 @@ from storage.log.offset_lookup import (
     offset_for_timestamp,
 )
 from storage.log.scanning import scan_batches
-from storage.log.snapshot import LogSnapshot
 from storage.types import MAX_OFFSET, Isolation, TimestampOffset, TopicPartition
 from tests.support.builders import (
     ROLL,
     START_MS,
     Batch,
-    BuiltPartition,
     Codec,
-    Item,
     Partition,
     build_log_dir,
     commit,
     many,
 )
 from tests.support.damaged_bytes import flip, overwrite
-from tests.support.fixtures import FIXTURES, GoldenCase, case_params, copy_log_dir, golden_cases, requires_fixtures
+from tests.support.fixtures import FIXTURES, case_params, copy_log_dir, golden_cases, requires_fixtures
 from tests.support.readers import open_log, read_all
 
 # ListOffsets: as brokers answered it, and against a plain scan on logs of every kind.
@@ -45,7 +40,7 @@ from tests.support.readers import open_log, read_all
 
 @requires_fixtures
 @pytest.mark.parametrize("indexes", ["as they are", "no .timeindex", "no index", "garbage .timeindex", "cut"])
-def test_answers_equal_the_brokers(tmp_path: Path, indexes: str) -> None:
+def test_answers_equal_the_brokers(tmp_path, indexes):
     source = FIXTURES / "times/log"
     path = source if indexes == "as they are" else copy_log_dir(source, tmp_path / "log")
     rng = random.Random(indexes)
@@ -72,9 +67,9 @@ def test_answers_equal_the_brokers(tmp_path: Path, indexes: str) -> None:
     assert asked == 160
 
 
-def _disordered(tmp_path: Path, seed: int, *, clean: bool = True, interval: int = 200) -> BuiltPartition:
+def _disordered(tmp_path, seed, *, clean=True, interval=200):
     rng = random.Random(seed)
-    items: list[Item] = []
+    items = []
     for number in range(80):
         if number in (30, 31, 60):
             items.append(ROLL)
@@ -86,7 +81,7 @@ def _disordered(tmp_path: Path, seed: int, *, clean: bool = True, interval: int 
     return build_log_dir(tmp_path, {"t": [Partition(items, index_interval_bytes=interval)]}, clean=clean)["t", 0]
 
 
-def _by_scan(partition: BuiltPartition, timestamp: int) -> TimestampOffset | None:
+def _by_scan(partition, timestamp):
     """Kafka's rule, on plain lists."""
     bounds = [*partition.segments[1:], partition.log_end_offset]
     for base, end in zip(partition.segments, bounds, strict=True):
@@ -98,37 +93,37 @@ def _by_scan(partition: BuiltPartition, timestamp: int) -> TimestampOffset | Non
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_disordered_timestamps(tmp_path: Path, seed: int) -> None:
+def test_disordered_timestamps(tmp_path, seed):
     partition = _disordered(tmp_path, seed, clean=seed % 2 == 0, interval=(0, 200, 4096)[seed % 3])
     snapshot = open_log(partition.path).snapshot()
     for timestamp in range(10**12 - 400, 10**12 + 1200, 7):
         assert offset_for_timestamp(snapshot, timestamp) == _by_scan(partition, timestamp)
 
 
-def _without(data: bytes) -> bytes | None:
+def _without(data):
     return None
 
 
-def _empty(data: bytes) -> bytes:
+def _empty(data):
     return b""
 
 
-def _lacking_the_last(data: bytes) -> bytes:
+def _lacking_the_last(data):
     return data[:-12]
 
 
-def _later(data: bytes) -> bytes:
+def _later(data):
     """Every time a little later than it is: earlier messages would be passed over."""
     return b"".join(struct.pack(">qi", timestamp + 5, offset) for timestamp, offset in struct.iter_unpack(">qi", data))
 
 
-def _further(data: bytes) -> bytes:
+def _further(data):
     """Every offset too far along."""
     return b"".join(struct.pack(">qi", timestamp, offset + 3) for timestamp, offset in struct.iter_unpack(">qi", data))
 
 
 @pytest.mark.parametrize("damage", [_without, _empty, _lacking_the_last, _later, _further])
-def test_damaged_time_index(tmp_path: Path, damage: Callable[[bytes], bytes | None]) -> None:
+def test_damaged_time_index(tmp_path, damage):
     partition = _disordered(tmp_path, 11)
     for index in partition.path.glob("*.timeindex"):
         data = damage(index.read_bytes())
@@ -141,7 +136,7 @@ def test_damaged_time_index(tmp_path: Path, damage: Callable[[bytes], bytes | No
         assert offset_for_timestamp(snapshot, timestamp) == _by_scan(partition, timestamp)
 
 
-def test_greatest_timestamp_follows_growth(tmp_path: Path) -> None:
+def test_greatest_timestamp_follows_growth(tmp_path):
     partition = _disordered(tmp_path, 2)
     path = tmp_path / "live" / "t-0"
     path.mkdir(parents=True)
@@ -157,11 +152,11 @@ def test_greatest_timestamp_follows_growth(tmp_path: Path) -> None:
         assert greatest_timestamp(snapshot, snapshot.segments[0]).timestamp == greatest
 
 
-def _offsets(stored: object) -> range:
-    return range(stored.base_offset, stored.last_offset + 1)  # type: ignore[attr-defined]
+def _offsets(stored):
+    return range(stored.base_offset, stored.last_offset + 1)
 
 
-def test_records_below_the_log_start_are_no_answer(tmp_path: Path) -> None:
+def test_records_below_the_log_start_are_no_answer(tmp_path):
     records = [Record(None, b"v", (), 1000 + i) for i in range(10)]
     items = [Batch(records[:4]), Batch(records[4:8]), ROLL, Batch(records[8:])]
     partition = build_log_dir(tmp_path, {"t": [items]})["t", 0]
@@ -174,7 +169,7 @@ def test_records_below_the_log_start_are_no_answer(tmp_path: Path) -> None:
     assert offset_for_timestamp(open_log(partition.path, log_start=8).snapshot(), 1003) is None
 
 
-def test_what_is_not_stable_is_unknown_to_read_committed(tmp_path: Path) -> None:
+def test_what_is_not_stable_is_unknown_to_read_committed(tmp_path):
     items = [Batch(many(2)), Batch(many(2), producer_id=1, transactional=True), Batch(many(2))]
     partition = build_log_dir(tmp_path, {"t": [items]})["t", 0]
     snapshot = open_log(partition.path).snapshot()
@@ -183,7 +178,7 @@ def test_what_is_not_stable_is_unknown_to_read_committed(tmp_path: Path) -> None
     assert offset_for_timestamp(snapshot, late, Isolation.READ_COMMITTED) is None
 
 
-def test_messages_without_timestamps_and_the_mtime(tmp_path: Path) -> None:
+def test_messages_without_timestamps_and_the_mtime(tmp_path):
     """A v0 segment counts by its mtime; it hides later segments, as it does at a broker."""
     items = [Batch(many(3), magic=0), ROLL, Batch([Record(None, b"v", (), 5000)])]
     partition = build_log_dir(tmp_path, {"t": [Partition(items, mtime=1_700_000_000)]})["t", 0]
@@ -192,13 +187,13 @@ def test_messages_without_timestamps_and_the_mtime(tmp_path: Path) -> None:
     assert offset_for_timestamp(snapshot, 4000) is None
 
 
-def test_an_empty_log_knows_no_time(tmp_path: Path) -> None:
+def test_an_empty_log_knows_no_time(tmp_path):
     partition = build_log_dir(tmp_path, {"t": [Partition([], start_offset=9)]})["t", 0]
     snapshot = open_log(partition.path).snapshot()
     assert offset_for_timestamp(snapshot, 0) is None
 
 
-def test_markers_have_timestamps_too(tmp_path: Path) -> None:
+def test_markers_have_timestamps_too(tmp_path):
     """Kafka's search does not leave control records out."""
     items = [Batch([Record(None, b"v", (), 1000)], producer_id=1, transactional=True), commit(1)]
     partition = build_log_dir(tmp_path, {"t": [items]})["t", 0]
@@ -208,7 +203,7 @@ def test_markers_have_timestamps_too(tmp_path: Path) -> None:
     assert found.offset == 1
 
 
-def test_damage_in_the_batch_that_decides(tmp_path: Path) -> None:
+def test_damage_in_the_batch_that_decides(tmp_path):
     partition = build_log_dir(tmp_path, {"t": [[Batch(many(3)), ROLL, Batch(many(1))]]})["t", 0]
     overwrite(partition.log(), 90, b"\xff\xff")
     with pytest.raises(CorruptBatch) as error:
@@ -217,9 +212,9 @@ def test_damage_in_the_batch_that_decides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("harm", "indexed"), [("zeros", True), ("zeros", False), ("crc", True)])
-def test_damage_that_may_hide_the_answer(tmp_path: Path, harm: str, indexed: bool) -> None:
+def test_damage_that_may_hide_the_answer(tmp_path, harm, indexed):
     """The end of a segment is destroyed: the next segment is not where messages of that time begin."""
-    items: list[Item] = [Batch([Record(None, b"v", (), 1000 * n)]) for n in (1, 2, 3)]
+    items = [Batch([Record(None, b"v", (), 1000 * n)]) for n in (1, 2, 3)]
     items += [ROLL, Batch([Record(None, b"v", (), 4000)])]
     partition = build_log_dir(tmp_path, {"t": [items]})["t", 0]
     batch = partition.batches[2]
@@ -240,17 +235,17 @@ def test_damage_that_may_hide_the_answer(tmp_path: Path, harm: str, indexed: boo
 TP = TopicPartition("t", 0)
 
 
-def snapshot_of(path: Path, items: list[Item] | Partition) -> LogSnapshot:
+def snapshot_of(path, items):
     build_log_dir(path, {"t": [items]})
     return LogDir.open_read_only(path).log(TP).snapshot()
 
 
-def stamped(*timestamps: int) -> list[Record]:
+def stamped(*timestamps):
     return [Record(None, b"at %d" % stamp, (), stamp) for stamp in timestamps]
 
 
-def test_the_last_batch_with_a_message_of_that_time_is_the_last(tmp_path: Path) -> None:
-    items: list[Item] = [
+def test_the_last_batch_with_a_message_of_that_time_is_the_last(tmp_path):
+    items = [
         Batch(stamped(10, 20)),
         ROLL,
         Batch(stamped(30, 40)),
@@ -269,10 +264,10 @@ def test_the_last_batch_with_a_message_of_that_time_is_the_last(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_timestamps_in_any_order(tmp_path: Path, seed: int) -> None:
+def test_timestamps_in_any_order(tmp_path, seed):
     dice = random.Random(seed)
     batches = [[dice.randrange(100) for _ in range(dice.randrange(1, 5))] for _ in range(30)]
-    items: list[Item] = []
+    items = []
     for batch in batches:
         codec, append_time = dice.choice((Codec.NONE, Codec.LZ4)), dice.choice((None, None, dice.randrange(100)))
         if append_time is not None:
@@ -290,7 +285,7 @@ def test_timestamps_in_any_order(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_old_formats(tmp_path: Path, magic: int, codec: Codec) -> None:
+def test_old_formats(tmp_path, magic, codec):
     """Messages of format v0 have no timestamp: they are from before any moment."""
     whole = snapshot_of(tmp_path / "log", [Batch(stamped(10, 20), codec, magic), Batch(stamped(30, 40), codec, magic)])
     assert cut_at(whole, 5).snapshot.log_end_offset == (4 if magic == 0 else 0)
@@ -298,14 +293,14 @@ def test_old_formats(tmp_path: Path, magic: int, codec: Codec) -> None:
     assert cut_at(whole, 30).snapshot.log_end_offset == expected
 
 
-def test_a_commit_of_that_time_belongs_to_it(tmp_path: Path) -> None:
-    items: list[Item] = [Batch(many(2), producer_id=7, transactional=True), commit(7), Batch(many(1))]
+def test_a_commit_of_that_time_belongs_to_it(tmp_path):
+    items = [Batch(many(2), producer_id=7, transactional=True), commit(7), Batch(many(1))]
     whole = snapshot_of(tmp_path / "log", items)
     assert cut_at(whole, START_MS + 2000).snapshot.log_end_offset == 3
     assert cut_at(whole, START_MS + 1999).snapshot.log_end_offset == 2
 
 
-def test_nothing_of_that_time_and_nothing_at_all(tmp_path: Path) -> None:
+def test_nothing_of_that_time_and_nothing_at_all(tmp_path):
     later = snapshot_of(tmp_path / "later", Partition([Batch(stamped(10))], start_offset=100))
     cut = cut_at(later, 9).snapshot
     assert (cut.log_start_offset, cut.log_end_offset, cut.size_bytes) == (100, 100, 0)
@@ -313,14 +308,14 @@ def test_nothing_of_that_time_and_nothing_at_all(tmp_path: Path) -> None:
     assert cut_at(empty, 9).snapshot.log_end_offset == 0
 
 
-def test_messages_below_the_log_start_count(tmp_path: Path) -> None:
-    items: list[Item] = [Batch(stamped(10)), Batch(stamped(20)), Batch(stamped(30))]
+def test_messages_below_the_log_start_count(tmp_path):
+    items = [Batch(stamped(10)), Batch(stamped(20)), Batch(stamped(30))]
     whole = snapshot_of(tmp_path / "log", Partition(items, log_start_offset=2))
     cut = cut_at(whole, 15).snapshot
     assert (cut.log_start_offset, cut.log_end_offset) == (1, 1)
 
 
-def test_damage_after_the_cut_is_an_error(tmp_path: Path) -> None:
+def test_damage_after_the_cut_is_an_error(tmp_path):
     """It may hide a message of that time."""
     built = build_log_dir(tmp_path / "log", {"t": [[Batch(stamped(10)), Batch(stamped(30)), ROLL, Batch(stamped(40))]]})
     flip(built["t", 0].log(), -1)
@@ -335,12 +330,12 @@ DAMAGED = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}
 SOUND = [case for case in golden_cases() if case.topic not in DAMAGED]
 
 
-def counting_snapshot_of(path: Path, topic: str, partition: int = 0) -> LogSnapshot:
+def counting_snapshot_of(path, topic, partition=0):
     return LogDir.open_read_only(path).log(TopicPartition(topic, partition)).snapshot()
 
 
 @pytest.mark.parametrize("case", case_params(SOUND))
-def test_counts_equal_golden(case: GoldenCase) -> None:
+def test_counts_equal_golden(case):
     snapshot = counting_snapshot_of(case.log_dir, case.topic, case.partition)
     isolation = Isolation(case.isolation)
     offsets = [record.offset for record in case.records()]
@@ -356,7 +351,7 @@ def test_counts_equal_golden(case: GoldenCase) -> None:
         assert nth_message(snapshot, start, number, isolation) == (after[number - 1] if number <= len(after) else None)
 
 
-def test_damage_is_an_error(tmp_path: Path) -> None:
+def test_damage_is_an_error(tmp_path):
     items = [Batch(many(3)), ROLL, Batch(many(3)), ROLL, Batch(many(3))]
     built = build_log_dir(tmp_path, {"t": [Partition(items)]})["t", 0]
     log = built.log(1)
@@ -391,12 +386,12 @@ LOGS = [
 ]
 
 
-def histogram_snapshot_of(logs: Path, partition: str) -> LogSnapshot:
+def histogram_snapshot_of(logs, partition):
     topic, _, number = partition.rpartition("-")
     return LogDir.open_read_only(logs).log(TopicPartition(topic, int(number))).snapshot()
 
 
-def batches_of(snapshot: LogSnapshot) -> list[tuple[int, int, int]]:
+def batches_of(snapshot):
     """(greatest timestamp so far within the segment, bytes, last offset) of every batch above the log start."""
     found = []
     for segment in snapshot.segments:
@@ -412,14 +407,14 @@ def batches_of(snapshot: LogSnapshot) -> list[tuple[int, int, int]]:
     return found
 
 
-def by_bucket(batches: list[tuple[int, int, int]], width: int) -> Counter[int]:
-    sizes: Counter[int] = Counter()
+def by_bucket(batches, width):
+    sizes = Counter()
     for timestamp, size, _ in batches:
         sizes[timestamp // width * width if timestamp >= 0 else -1] += size
     return sizes
 
 
-def stored(found: Histogram) -> Counter[int]:
+def stored(found):
     sizes = Counter(
         {start: size for start, size in zip(found.starts_ms.tolist(), found.size_bytes.tolist(), strict=True) if size}
     )
@@ -431,7 +426,7 @@ def stored(found: Histogram) -> Counter[int]:
 @requires_fixtures
 @pytest.mark.parametrize(("fixture", "partition"), LOGS)
 @pytest.mark.parametrize("buckets", [3, 40, 500])
-def test_against_every_batch(fixture: str, partition: str, buckets: int) -> None:
+def test_against_every_batch(fixture, partition, buckets):
     snapshot = histogram_snapshot_of(FIXTURES / fixture / "log", partition)
     batches = batches_of(snapshot)
     found = histogram([snapshot], buckets=buckets)
@@ -441,18 +436,18 @@ def test_against_every_batch(fixture: str, partition: str, buckets: int) -> None
     assert stored(found) == by_bucket(batches, found.width_ms)
 
 
-def at(timestamp: int) -> Batch:
+def at(timestamp):
     """Messages of one moment."""
     return Batch([Record(None, b"message", (), timestamp)] * 3)
 
 
-def made(path: Path, items: list[Item]) -> LogSnapshot:
+def made(path, items):
     build_log_dir(path, {"t": [Partition(items, index_interval_bytes=500)]})
     return histogram_snapshot_of(path, "t-0")
 
 
-def test_without_an_index_headers_tell(tmp_path: Path) -> None:
-    items: list[Item] = [at(1_700_000_000_000 + n * 3000) for n in range(400)]
+def test_without_an_index_headers_tell(tmp_path):
+    items = [at(1_700_000_000_000 + n * 3000) for n in range(400)]
     snapshot = made(tmp_path, items)
     with_index = histogram([snapshot])
     for path in (tmp_path / "t-0").glob("*index"):
@@ -461,7 +456,7 @@ def test_without_an_index_headers_tell(tmp_path: Path) -> None:
     assert stored(without) == stored(with_index)
 
 
-def test_several_logs_are_added_up(tmp_path: Path) -> None:
+def test_several_logs_are_added_up(tmp_path):
     snapshot = made(tmp_path, [at(1_700_000_000_000 + n * 3000) for n in range(50)])
     one, two = histogram([snapshot]), histogram([snapshot, snapshot])
     assert (two.messages == 2 * one.messages).all()

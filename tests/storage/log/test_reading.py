@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-from pathlib import Path
 
 import pytest
 
@@ -15,11 +14,10 @@ from storage.log.isolation import last_stable_offset
 from storage.log.lineage import agreed_end, first_difference
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
-from storage.log.snapshot import Log
 from storage.types import Isolation, TopicPartition
-from tests.support.builders import ROLL, Batch, BuiltPartition, Item, Partition, abort, build_log_dir, commit, many
+from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, commit, many
 from tests.support.damaged_bytes import overwrite
-from tests.support.fixtures import FIXTURES, GoldenCase, case_params, golden_cases, requires_fixtures, topics_of
+from tests.support.fixtures import FIXTURES, case_params, golden_cases, requires_fixtures, topics_of
 from tests.support.readers import built, open_log, read_all, read_past_damage, records_of
 from tests.support.replicas import Replica
 
@@ -30,7 +28,7 @@ _DAMAGED_AFTER = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}
 
 
 @pytest.mark.parametrize("case", case_params())
-def test_records_equal_golden(case: GoldenCase) -> None:
+def test_records_equal_golden(case):
     log = LogDir.open_read_only(case.log_dir).log(TopicPartition(case.topic, case.partition))
     snapshot = log.snapshot()
     isolation = Isolation(case.isolation)
@@ -46,7 +44,7 @@ def test_records_equal_golden(case: GoldenCase) -> None:
 
 
 @pytest.mark.parametrize("case", case_params())
-def test_any_range_equals_golden(case: GoldenCase) -> None:
+def test_any_range_equals_golden(case):
     if case.topic in _DAMAGED_AFTER:
         pytest.skip("ends in damage; see test_records_equal_golden")
     snapshot = LogDir.open_read_only(case.log_dir).log(TopicPartition(case.topic, case.partition)).snapshot()
@@ -60,7 +58,7 @@ def test_any_range_equals_golden(case: GoldenCase) -> None:
 
 
 @requires_fixtures
-def test_last_stable_offsets_equal_the_brokers() -> None:
+def test_last_stable_offsets_equal_the_brokers():
     checked = 0
     for case in golden_cases():
         counts = topics_of(case.fixture)[case.topic].get("golden", {}).get(str(case.partition), {})
@@ -73,14 +71,14 @@ def test_last_stable_offsets_equal_the_brokers() -> None:
 
 
 @requires_fixtures
-def test_open_transaction_bounds_the_last_stable_offset() -> None:
+def test_open_transaction_bounds_the_last_stable_offset():
     counts = topics_of("transactions")["tx-open"]["golden"]["0"]
     snapshot = open_log(FIXTURES / "transactions/log/tx-open-0").snapshot()
     assert last_stable_offset(snapshot) == counts["last_stable_offset"] < snapshot.log_end_offset
 
 
 @requires_fixtures
-def test_log_start_offsets_come_from_the_checkpoint() -> None:
+def test_log_start_offsets_come_from_the_checkpoint():
     golden = json.loads((FIXTURES / "times/golden/list-offsets.json").read_text())
     log_dir = LogDir.open_read_only(FIXTURES / "times/log")
     for name, offsets in golden.items():
@@ -94,10 +92,10 @@ def test_log_start_offsets_come_from_the_checkpoint() -> None:
 _COMMITTED = Isolation.READ_COMMITTED
 
 
-def _random_items(rng: random.Random, count: int) -> list[Item]:
+def _random_items(rng, count):
     """Interleaved transactions of five producers, idempotent and plain batches between them, rolls anywhere."""
-    items: list[Item] = []
-    open_producers: set[int] = set()
+    items = []
+    open_producers = set()
     for _ in range(count):
         kind = rng.random()
         producer = rng.randint(1, 5)
@@ -119,14 +117,14 @@ def _random_items(rng: random.Random, count: int) -> list[Item]:
     return items
 
 
-def _write(tmp_path: Path, seed: int, *, clean: bool = True) -> BuiltPartition:
+def _write(tmp_path, seed, *, clean=True):
     items = _random_items(random.Random(seed), 120)
     return build_log_dir(tmp_path, {"t": [Partition(items, index_interval_bytes=300)]}, clean=clean)["t", 0]
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("indexes", ["all", "no txnindex", "no snapshots", "neither", "cut txnindex"])
-def test_random_transactions(tmp_path: Path, seed: int, indexes: str) -> None:
+def test_random_transactions(tmp_path, seed, indexes):
     partition = _write(tmp_path, seed, clean=seed % 2 == 0)
     if indexes in ("no txnindex", "neither"):
         for path in partition.path.glob("*.txnindex"):
@@ -150,7 +148,7 @@ def test_random_transactions(tmp_path: Path, seed: int, indexes: str) -> None:
         assert built(records) == [record for record in expected if start <= record.offset < end]
 
 
-def test_forgetting_markers_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgetting_markers_changes_nothing(tmp_path, monkeypatch):
     """Markers of many segments do not fit: they are collected again."""
     monkeypatch.setattr(isolation_module, "_MARKERS_KEPT", 3)
     partition = _write(tmp_path, 3)
@@ -159,7 +157,7 @@ def test_forgetting_markers_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     assert built(read_all(snapshot, isolation=_COMMITTED)) == partition.read_committed
 
 
-def test_a_marker_lost_to_damage_is_looked_up_in_the_txnindex(tmp_path: Path) -> None:
+def test_a_marker_lost_to_damage_is_looked_up_in_the_txnindex(tmp_path):
     items = [
         Batch(many(2), producer_id=1, transactional=True),
         abort(1),
@@ -178,7 +176,7 @@ def test_a_marker_lost_to_damage_is_looked_up_in_the_txnindex(tmp_path: Path) ->
     assert built(records) == partition.read_committed
 
 
-def test_blocks_under_both_isolations_carry_the_same_damage(tmp_path: Path) -> None:
+def test_blocks_under_both_isolations_carry_the_same_damage(tmp_path):
     """An aborted batch that is corrupt is corrupt: its CRC is checked although its records are left out."""
     items = [Batch(many(2), producer_id=1, transactional=True), abort(1), Batch(many(1)), ROLL, Batch(many(1))]
     partition = build_log_dir(tmp_path, {"t": [items]})["t", 0]
@@ -190,7 +188,7 @@ def test_blocks_under_both_isolations_carry_the_same_damage(tmp_path: Path) -> N
         assert [record.offset for records, _ in blocks for record in records] == [3, 4]
 
 
-def test_an_open_transaction_whose_start_is_gone_bounds_at_the_log_start(tmp_path: Path) -> None:
+def test_an_open_transaction_whose_start_is_gone_bounds_at_the_log_start(tmp_path):
     items = [Batch(many(3), producer_id=1, transactional=True), ROLL, Batch(many(3)), ROLL, Batch(many(2))]
     partition = build_log_dir(tmp_path, {"t": [items]})["t", 0]
     for path in partition.path.glob(f"{0:020d}.*"):
@@ -205,7 +203,7 @@ def test_an_open_transaction_whose_start_is_gone_bounds_at_the_log_start(tmp_pat
 # Which messages of a log are still those that were read, by leader epochs, and where these lack by what is seen.
 
 
-def epochs(*entries: tuple[int, int]) -> LeaderEpochs:
+def epochs(*entries):
     return LeaderEpochs(tuple(EpochEntry(*entry) for entry in entries))
 
 
@@ -222,17 +220,17 @@ def epochs(*entries: tuple[int, int]) -> LeaderEpochs:
         (epochs(), epochs((1, 0)), 10, None),
     ],
 )
-def test_the_first_difference(before: LeaderEpochs, now: LeaderEpochs, end: int, expected: int | None) -> None:
+def test_the_first_difference(before, now, end, expected):
     assert first_difference(before, now, end) == expected
 
 
-def opened(path: Path) -> Log:
+def opened(path):
     return LogDir.open_read_only(path).log(TopicPartition("t", 0))
 
 
 @pytest.mark.parametrize("checkpoint", [True, False])
 @pytest.mark.parametrize("count", [1, 3, 20])
-def test_a_cut_that_is_seen_after_others_were_written(tmp_path: Path, checkpoint: bool, count: int) -> None:
+def test_a_cut_that_is_seen_after_others_were_written(tmp_path, checkpoint, count):
     replica = Replica(tmp_path, checkpoint=checkpoint)
     replica.append(5)
     log = opened(tmp_path)
@@ -246,7 +244,7 @@ def test_a_cut_that_is_seen_after_others_were_written(tmp_path: Path, checkpoint
     assert agreed_end(before, now) == 5
 
 
-def test_a_cut_outlives_the_cleaning_of_the_file(tmp_path: Path) -> None:
+def test_a_cut_outlives_the_cleaning_of_the_file(tmp_path):
     replica = Replica(tmp_path)
     replica.append(10)
     log = opened(tmp_path)
@@ -261,7 +259,7 @@ def test_a_cut_outlives_the_cleaning_of_the_file(tmp_path: Path) -> None:
     assert agreed_end(before, log.snapshot()) == 5
 
 
-def test_a_cut_and_a_cleaning_between_two_looks(tmp_path: Path) -> None:
+def test_a_cut_and_a_cleaning_between_two_looks(tmp_path):
     """No file says so any more, but the epochs do."""
     replica = Replica(tmp_path)
     replica.append(10)
@@ -275,7 +273,7 @@ def test_a_cut_and_a_cleaning_between_two_looks(tmp_path: Path) -> None:
     assert agreed_end(before, log.snapshot()) == 5
 
 
-def test_neither_a_new_leader_nor_a_cleaning_is_a_cut(tmp_path: Path) -> None:
+def test_neither_a_new_leader_nor_a_cleaning_is_a_cut(tmp_path):
     replica = Replica(tmp_path)
     replica.append(10)
     log = opened(tmp_path)
@@ -291,7 +289,7 @@ def test_neither_a_new_leader_nor_a_cleaning_is_a_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"0\n1\n7 0\n", b"garbage", b"0\n2\n1 0\n2 4\n"])
-def test_a_checkpoint_that_is_wrong_does_no_harm(tmp_path: Path, content: bytes) -> None:
+def test_a_checkpoint_that_is_wrong_does_no_harm(tmp_path, content):
     replica = Replica(tmp_path, checkpoint=False)
     (replica.path / "leader-epoch-checkpoint").write_bytes(content)
     replica.append(10)
@@ -301,7 +299,7 @@ def test_a_checkpoint_that_is_wrong_does_no_harm(tmp_path: Path, content: bytes)
     assert (log.snapshot().log_end_offset, log.snapshot().cuts) == (20, ())
 
 
-def test_an_unchanged_log_is_not_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unchanged_log_is_not_looked_into(tmp_path, monkeypatch):
     replica = Replica(tmp_path)
     replica.append(10)
     for path in (replica.path, *replica.path.iterdir()):

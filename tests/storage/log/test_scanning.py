@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 
 from storage.errors import StorageError
 from storage.files.log_file import LogFile
 from storage.format import decode_kernel
-from storage.format.batches import BATCH_HEADER_SIZE, BatchTable
+from storage.format.batches import BATCH_HEADER_SIZE
 from storage.format.compression import Codec, compress
 from storage.log import intact
-from storage.log.intact import Break, Budget, Fault, Undecided, Walk, intact_batch, walk
+from storage.log.intact import Budget, Fault, Undecided, Walk, intact_batch, walk
 from storage.log.reader import find_batch, read_blocks
 from storage.log.scanning import scan_batches
 from storage.log.segment import Segment
-from storage.log.snapshot import LogSnapshot
 from storage.types import MAX_OFFSET, Isolation
-from tests.support.builders import ROLL, Batch, BuiltPartition, Partition, abort, build_log_dir, commit, many
+from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, commit, many
 from tests.support.damaged_bytes import overwrite
 from tests.support.raw_batches import batch, message, record
 from tests.support.readers import built, open_log, read_past_damage
@@ -28,13 +26,13 @@ from tests.support.readers import built, open_log, read_past_damage
 
 
 @pytest.fixture
-def partition(tmp_path: Path) -> BuiltPartition:
+def partition(tmp_path):
     items = [Batch(many(2, size)) for size in (50, 5000, 100, 90_000, 10, 10, 2000)]
     return build_log_dir(tmp_path, {"t": [[*items, ROLL, Batch(many(1))]]})["t", 0]
 
 
 @pytest.mark.parametrize("window", [100, 4096, 70_000, 1 << 20])
-def test_batches_that_begin_in_the_span(partition: BuiltPartition, window: int) -> None:
+def test_batches_that_begin_in_the_span(partition, window):
     snapshot = open_log(partition.path).snapshot()
     starts = [batch.position for batch in partition.batches[:-1]]
     size = snapshot.segments[0].size
@@ -50,7 +48,7 @@ def test_batches_that_begin_in_the_span(partition: BuiltPartition, window: int) 
             assert windows == [start for start in starts if first <= start < end]
 
 
-def test_many_tiny_batches_fill_tables(tmp_path: Path) -> None:
+def test_many_tiny_batches_fill_tables(tmp_path):
     batches = [Batch(many(1, 1), magic=0) for _ in range(9000)]
     partition = build_log_dir(tmp_path, {"t": [batches]})["t", 0]
     snapshot = open_log(partition.path).snapshot()
@@ -59,7 +57,7 @@ def test_many_tiny_batches_fill_tables(tmp_path: Path) -> None:
     assert len(tables) > 2
 
 
-def test_interleaved_readers_do_not_share_buffers(partition: BuiltPartition) -> None:
+def test_interleaved_readers_do_not_share_buffers(partition):
     snapshot = open_log(partition.path).snapshot()
     readers = [read_blocks(snapshot, snapshot.segments[0], 0, window=100) for _ in range(5)]
     blocks = [next(reader) for reader in readers]
@@ -71,7 +69,7 @@ def test_interleaved_readers_do_not_share_buffers(partition: BuiltPartition) -> 
         reader.close()
 
 
-def _whole(items_partition: BuiltPartition) -> tuple[dict[int, object], dict[int, object]]:
+def _whole(items_partition):
     return (
         {record.offset: record for record in items_partition.records},
         {record.offset: record for record in items_partition.read_committed},
@@ -79,7 +77,7 @@ def _whole(items_partition: BuiltPartition) -> tuple[dict[int, object], dict[int
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_flipped_bytes_never_show_wrong_records(tmp_path: Path, seed: int) -> None:
+def test_flipped_bytes_never_show_wrong_records(tmp_path, seed):
     """Whatever single file is damaged: what is shown was written, in order, and what is missing was told of or lies at
     the end. (A batch's base offset is outside of its CRC and is left alone here: see DESIGN.md.)"""
     rng = random.Random(seed)
@@ -87,7 +85,7 @@ def test_flipped_bytes_never_show_wrong_records(tmp_path: Path, seed: int) -> No
         item
         for number in range(24)
         for item in (
-            Batch(many(rng.randint(1, 5), rng.randint(1, 200)), codec=rng.choice([0, 0, 1, 2, 3, 4])),  # type: ignore[arg-type]
+            Batch(many(rng.randint(1, 5), rng.randint(1, 200)), codec=rng.choice([0, 0, 1, 2, 3, 4])),
             Batch(many(2), producer_id=1, transactional=True),
             *([rng.choice([abort, commit])(1)] if number % 3 == 0 else []),
             *([ROLL] if number in (8, 16) else []),
@@ -118,14 +116,14 @@ def test_flipped_bytes_never_show_wrong_records(tmp_path: Path, seed: int) -> No
     _all_offsets_are_found(snapshot)
 
 
-def _all_offsets_are_found(snapshot: LogSnapshot) -> None:
+def _all_offsets_are_found(snapshot):
     for offset in range(snapshot.log_start_offset, snapshot.log_end_offset):
         assert find_batch(snapshot, offset) is not None
 
 
 @pytest.mark.parametrize("window", [100, 1 << 20])
 @pytest.mark.parametrize("magic", [0, 1, 2])
-def test_a_flipped_bit_of_a_header_hides_its_batch_alone(tmp_path: Path, magic: int, window: int) -> None:
+def test_a_flipped_bit_of_a_header_hides_its_batch_alone(tmp_path, magic, window):
     """Without an index that would help. A last offset that is too high does not make the batches after it wrong."""
     codec = Codec.NONE if magic == 2 else Codec.GZIP
     items = [Batch(many(3), magic=magic, codec=codec) for _ in range(8)]
@@ -152,18 +150,18 @@ BATCHES = [batch([record(i, value=bytes([65 + n]) * 50) for i in range(3)], n * 
 SIZE = len(BATCHES[0])
 
 
-def segment(path: Path, data: bytes) -> Segment:
+def segment(path, data):
     log = path / f"{0:020}.log"
     log.write_bytes(data)
     return Segment(path, 0, LogFile(log), len(data))
 
 
-def walked(one: Segment, end_offset: int = 1 << 40) -> tuple[list[tuple[int, int]], Walk, list[tuple[Break, int]]]:
+def walked(one, end_offset=1 << 40):
     """(position and base offset of each batch that was seen, the walk, what was passed)."""
-    seen: list[tuple[int, int]] = []
-    passed: list[tuple[Break, int]] = []
+    seen = []
+    passed = []
 
-    def visit(data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
+    def visit(data, table, rows, origin):
         seen.extend(zip(table.position[:rows].tolist(), table.base_offset[:rows].tolist(), strict=True))
 
     result = walk(one, visit, lambda broken, offset: passed.append((broken, offset)), end_offset)
@@ -171,7 +169,7 @@ def walked(one: Segment, end_offset: int = 1 << 40) -> tuple[list[tuple[int, int
     return seen, result, passed
 
 
-def test_a_sound_segment(tmp_path: Path) -> None:
+def test_a_sound_segment(tmp_path):
     seen, result, _ = walked(segment(tmp_path, b"".join(BATCHES)))
     assert seen == [(n * SIZE, n * 3) for n in range(6)]
     assert result == Walk((), 18)
@@ -190,7 +188,7 @@ def test_a_sound_segment(tmp_path: Path) -> None:
         (BATCHES[2][:-5], Fault.CRC),
     ],
 )
-def test_behind_damage_it_goes_on(tmp_path: Path, hurt: bytes, fault: Fault) -> None:
+def test_behind_damage_it_goes_on(tmp_path, hurt, fault):
     seen, result, ((broken, offset),) = walked(segment(tmp_path, b"".join([*BATCHES[:2], hurt, *BATCHES[3:]])))
     assert [base for _, base in seen] == [0, 3, 9, 12, 15]
     assert (broken.fault, broken.position, broken.end) == (fault, 2 * SIZE, 2 * SIZE + len(hurt))
@@ -198,7 +196,7 @@ def test_behind_damage_it_goes_on(tmp_path: Path, hurt: bytes, fault: Fault) -> 
     assert result.next_offset == 18
 
 
-def test_a_tail(tmp_path: Path) -> None:
+def test_a_tail(tmp_path):
     seen, result, ((broken, offset),) = walked(segment(tmp_path, b"".join(BATCHES)[:-1]))
     assert len(seen) == 5
     assert (broken.fault, broken.intact_behind, broken.end) == (Fault.CUT_OFF, False, 6 * SIZE - 1)
@@ -206,7 +204,7 @@ def test_a_tail(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [900, 1 << 39])
-def test_offsets_that_fall_are_a_break_of_no_bytes(tmp_path: Path, offset: int) -> None:
+def test_offsets_that_fall_are_a_break_of_no_bytes(tmp_path, offset):
     high = batch([record(0)], offset)
     seen, result, ((broken, following),) = walked(segment(tmp_path, b"".join([*BATCHES[:2], high, *BATCHES[2:]])))
     assert [base for _, base in seen] == [0, 3, offset, 6, 9, 12, 15]
@@ -214,7 +212,7 @@ def test_offsets_that_fall_are_a_break_of_no_bytes(tmp_path: Path, offset: int) 
     assert (broken.offset, following, result.next_offset) == (offset + 1, 6, offset + 1)
 
 
-def test_an_offset_below_the_segment_is_a_break(tmp_path: Path) -> None:
+def test_an_offset_below_the_segment_is_a_break(tmp_path):
     log = tmp_path / f"{6:020}.log"
     log.write_bytes(b"".join([BATCHES[2], BATCHES[0], BATCHES[3]]))
     seen, _, ((broken, offset),) = walked(Segment(tmp_path, 6, LogFile(log), 3 * SIZE))
@@ -222,7 +220,7 @@ def test_an_offset_below_the_segment_is_a_break(tmp_path: Path) -> None:
     assert (broken.fault, broken.position, broken.end, offset) == (Fault.RANGE, SIZE, 2 * SIZE, 9)
 
 
-def test_a_copy_of_a_log_in_a_damaged_message_is_not_taken_for_this_log(tmp_path: Path) -> None:
+def test_a_copy_of_a_log_in_a_damaged_message_is_not_taken_for_this_log(tmp_path):
     """Of the batch's own length nothing says that it is wrong; and beyond the segment's offsets nothing counts."""
     inner = b"".join(BATCHES[4:])
     outer = bytearray(batch([record(value=inner)], 6))
@@ -235,7 +233,7 @@ def test_a_copy_of_a_log_in_a_damaged_message_is_not_taken_for_this_log(tmp_path
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_old_formats(tmp_path: Path, magic: int) -> None:
+def test_old_formats(tmp_path, magic):
     parts = [message(n, b"value" * 9, magic=magic) for n in range(4)]
     parts.append(message(6, compress(Codec.GZIP, parts[0] + parts[1], magic), magic=magic, attributes=Codec.GZIP))
     parts[2] = parts[2][:40] + b"#" + parts[2][41:]
@@ -247,7 +245,7 @@ def test_old_formats(tmp_path: Path, magic: int) -> None:
     assert [base for _, base in walked(segment(tmp_path, b"".join(parts)))[0]] == [0, 1, 3, -1]
 
 
-def test_behind_a_length_of_zero_nothing_was_written_yet_at_the_end_of_a_log(tmp_path: Path) -> None:
+def test_behind_a_length_of_zero_nothing_was_written_yet_at_the_end_of_a_log(tmp_path):
     """An append of several batches gets its first length last: what it left is no part of the log."""
     unfinished = BATCHES[2][:8] + bytes(4) + BATCHES[2][12:]
     one = segment(tmp_path, b"".join([*BATCHES[:2], unfinished, *BATCHES[3:]]))
@@ -259,22 +257,20 @@ def test_behind_a_length_of_zero_nothing_was_written_yet_at_the_end_of_a_log(tmp
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("batches_behind", [0, 2])
-def test_a_hole_of_terabytes_is_not_read(
-    tmp_path: Path, threads: int, batches_behind: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hole_of_terabytes_is_not_read(tmp_path, threads, batches_behind, monkeypatch):
     one = segment(tmp_path, b"".join(BATCHES[:2]))
     behind = (1 << 40) - 5  # the hole ends within a page: the batch's first bytes follow zeros of its page
     overwrite(one.log.path, behind, b"".join(BATCHES[2 : 2 + batches_behind]) or b"x")
     one = Segment(tmp_path, 0, LogFile(one.log.path), one.log.path.stat().st_size)
-    sizes: list[int] = []
+    sizes = []
     read = LogFile.read
 
-    def counted(log: LogFile, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
+    def counted(log, position, size, into=None):
         sizes.append(size)
         return read(log, position, size, into)
 
     monkeypatch.setattr(LogFile, "read", counted)
-    seen: list[int] = []
+    seen = []
     result = walk(
         one,
         lambda _data, table, rows, _origin: seen.extend(table.base_offset[:rows].tolist()),
@@ -289,9 +285,7 @@ def test_a_hole_of_terabytes_is_not_read(
     assert sum(sizes) < 64 << 20
 
 
-def test_what_looks_like_batches_everywhere_ends_the_walk_and_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_looks_like_batches_everywhere_ends_the_walk_and_is_told(tmp_path, monkeypatch):
     """All searches of a walk share one budget, and nobody is told that nothing is behind."""
     lie = BATCHES[2][:8] + b"\0\0\x40\0" + BATCHES[2][12:61]
     hostile = lie * (0x4000 // len(lie) + 40)
@@ -314,13 +308,13 @@ def test_what_looks_like_batches_everywhere_ends_the_walk_and_is_told(
 GOOD = [batch([record(value=b"v" * 90)], 7), message(8, b"w" * 50), message(9, b"x" * 70, magic=0)]
 
 
-def search_segment(path: Path, data: bytes) -> Segment:
+def search_segment(path, data):
     log = path / f"{0:020}.log"
     log.write_bytes(data)
     return Segment(path, 0, LogFile(log), len(data))
 
 
-def claiming(kind: int, size: int) -> bytes:
+def claiming(kind, size):
     """The header of a batch that claims `size` bytes; its CRC is wrong."""
     header = bytearray(GOOD[kind][: (61, 34, 26)[kind]])
     header[8:12] = (size - 12).to_bytes(4, "big")
@@ -328,7 +322,7 @@ def claiming(kind: int, size: int) -> bytes:
     return bytes(header)
 
 
-def hostile(size: int) -> bytes:
+def hostile(size):
     """Bytes that are full of headers, each of which claims everything that follows."""
     data = bytearray(size)
     for at in range(0, size - 61, 61):
@@ -337,7 +331,7 @@ def hostile(size: int) -> bytes:
     return bytes(data)
 
 
-def first_by_brute_force(one: Segment, data: bytes) -> int | None:
+def first_by_brute_force(one, data):
     at = decode_kernel.search(data, 0, len(data), 0, 2**62)
     while at >= 0 and one.batch_at(at, len(data), any_offset=True) is None:
         at = decode_kernel.search(data, at + 1, len(data), 0, 2**62)
@@ -345,7 +339,7 @@ def first_by_brute_force(one: Segment, data: bytes) -> int | None:
 
 
 @pytest.mark.parametrize("many", [1, 3, 1000])
-def test_it_finds_what_brute_force_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int) -> None:
+def test_it_finds_what_brute_force_finds(tmp_path, monkeypatch, many):
     monkeypatch.setattr(intact, "_FEW", 0)
     monkeypatch.setattr(intact, "_MANY", many)
     dice = random.Random(many)
@@ -367,14 +361,14 @@ def test_it_finds_what_brute_force_finds(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2])
-def test_its_work_is_linear_in_the_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
+def test_its_work_is_linear_in_the_bytes(tmp_path, monkeypatch, kind):
     """Each candidate claims all that follows: read one after the other they would be 4 GB."""
     data = hostile(1 << 19)
     one = search_segment(tmp_path, data + GOOD[kind])
     read = [0]
     original = LogFile.read
 
-    def counted(log: LogFile, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
+    def counted(log, position, size, into=None):
         read[0] += size
         return original(log, position, size, into)
 
@@ -386,7 +380,7 @@ def test_its_work_is_linear_in_the_bytes(tmp_path: Path, monkeypatch: pytest.Mon
     assert read[0] < 25 * len(data)
 
 
-def test_it_gives_up_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_gives_up_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(intact, "_MANY", 100)
     monkeypatch.setattr(intact, "_STEP", 1 << 12)
     monkeypatch.setattr(intact, "_ROUNDS", 5)
@@ -397,7 +391,7 @@ def test_it_gives_up_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         intact_batch(one, 0, len(data), budget=Budget(len(data)))
 
 
-def test_right_checksums_of_what_is_no_batch_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_right_checksums_of_what_is_no_batch_count_too(tmp_path, monkeypatch):
     monkeypatch.setattr(intact, "_FEW", 0)
     monkeypatch.setattr(Segment, "batch_at", lambda *_, **__: None)
     monkeypatch.setattr(intact, "_STEP", 100)

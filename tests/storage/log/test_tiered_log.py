@@ -28,7 +28,6 @@ from storage.log.offset_lookup import offset_for_timestamp
 from storage.log.reader import find_batch, read_range
 from storage.log.remote_metadata import (
     Candidate,
-    KnownSegment,
     RemoteMetadata,
     RemoteState,
     Slice,
@@ -41,12 +40,11 @@ from storage.log.remote_metadata import (
     slices_of,
 )
 from storage.log.scanning import scan_batches
-from storage.log.snapshot import Log, LogSnapshot
 from storage.log.tiering import remote_offsets
 from storage.tier.object_places import Directory
 from storage.types import Isolation, OffsetRange, TopicPartition
 from storage.upkeep.retention import TIERED, brokers_retention, preview_partition, retain_partition
-from tests.support.builders import ROLL, Batch, Item, build_log_dir, topic_id
+from tests.support.builders import ROLL, Batch, build_log_dir, topic_id
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import StandingClock
 from tests.support.readers import read_all, read_past_damage
@@ -60,7 +58,7 @@ GONE, LZ, TWO = TopicPartition("gone", 0), TopicPartition("lz", 0), TopicPartiti
 @requires_fixtures
 @pytest.mark.parametrize("metadata", [True, False])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_record_once_from_every_layout(layout: str, metadata: bool, tmp_path: Path) -> None:
+def test_every_record_once_from_every_layout(layout, metadata, tmp_path):
     directory = TIERS / "log" if metadata else copied(TIERS / "log", tmp_path / "log", metadata=False)
     log_dir = opened(directory, TIERS / layout)
     rng = random.Random(layout)
@@ -77,7 +75,7 @@ def test_every_record_once_from_every_layout(layout: str, metadata: bool, tmp_pa
 
 
 @requires_fixtures
-def test_ends_are_those_of_the_broker() -> None:
+def test_ends_are_those_of_the_broker():
     log_dir = opened(TIERS / "log", TIERS / "tier-local")
     golden = json.loads((TIERS / "golden" / "offsets.json").read_text())
     for tp in partitions():
@@ -88,7 +86,7 @@ def test_ends_are_those_of_the_broker() -> None:
 
 
 @requires_fixtures
-def test_offsets_by_time_are_those_of_the_broker() -> None:
+def test_offsets_by_time_are_those_of_the_broker():
     log_dir = opened(TIERS / "log", TIERS / "tier-aiven")
     checked = 0
     for name, answers in json.loads((TIERS / "golden" / "list-offsets.json").read_text()).items():
@@ -104,7 +102,7 @@ def test_offsets_by_time_are_those_of_the_broker() -> None:
 
 @requires_fixtures
 @pytest.mark.parametrize("metadata", [True, False])
-def test_accidents(metadata: bool, tmp_path: Path) -> None:
+def test_accidents(metadata, tmp_path):
     directory = copied(TIERS / "lost" / "log", tmp_path / "log", metadata=metadata)
     log_dir = opened(directory, TIERS / "lost" / "tier-local")
     for tp in log_dir.all_partitions():
@@ -127,7 +125,7 @@ def test_accidents(metadata: bool, tmp_path: Path) -> None:
 
 
 @requires_fixtures
-def test_a_lost_lineage_is_that_of_the_last_upload(tmp_path: Path) -> None:
+def test_a_lost_lineage_is_that_of_the_last_upload(tmp_path):
     directory = copied(TIERS / "lost" / "log", tmp_path / "log", metadata=False)
     (directory / TWO.dir_name / names.LEADER_EPOCH_CHECKPOINT).unlink()
     snapshot = opened(directory, TIERS / "lost" / "tier-local").log(TWO).snapshot()
@@ -135,11 +133,11 @@ def test_a_lost_lineage_is_that_of_the_last_upload(tmp_path: Path) -> None:
 
 
 @requires_fixtures
-def test_a_tier_that_is_away_is_an_error_for_its_part_and_is_tried_again(tmp_path: Path) -> None:
+def test_a_tier_that_is_away_is_an_error_for_its_part_and_is_tried_again(tmp_path):
     away = tmp_path / "tier"
     log = opened(TIERS / "log", away).log(LZ)
     now = [0.0]
-    log._monotonic = lambda: now[0]  # type: ignore[attr-defined]
+    log._monotonic = lambda: now[0]
     records, errors = read_past_damage(log.snapshot())
     assert records == golden_of(LZ)[-570:]
     assert [type(error) for error in errors] == [TierUnavailable]
@@ -153,12 +151,12 @@ def test_a_tier_that_is_away_is_an_error_for_its_part_and_is_tried_again(tmp_pat
 
 
 @requires_fixtures
-def test_manifests_are_read_side_by_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_manifests_are_read_side_by_side(monkeypatch, tmp_path):
     """Without the broker's metadata each is needed: all are asked for before the first is there."""
     directory = copied(TIERS / "log", tmp_path / "log", metadata=False)
     there, read = Barrier(7), Directory.read
 
-    def waiting(place: Directory, key: str, position: int, size: int) -> bytes:
+    def waiting(place, key, position, size):
         if key.endswith(".rsm-manifest"):
             there.wait(30)
         return read(place, key, position, size)
@@ -171,13 +169,11 @@ def test_manifests_are_read_side_by_side(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 @requires_fixtures
 @pytest.mark.parametrize("layout", ["tier-local", "tier-aiven-enc"])
-def test_the_last_messages_need_the_last_segment_alone(
-    layout: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    asked: list[str] = []
+def test_the_last_messages_need_the_last_segment_alone(layout, monkeypatch, tmp_path):
+    asked = []
     read = Directory.read
 
-    def noted(place: Directory, key: str, position: int, size: int) -> bytes:
+    def noted(place, key, position, size):
         asked.append(key)
         return read(place, key, position, size)
 
@@ -190,7 +186,7 @@ def test_the_last_messages_need_the_last_segment_alone(
 
 
 @requires_fixtures
-def test_a_truncated_object_is_an_error_where_it_ends(tmp_path: Path) -> None:
+def test_a_truncated_object_is_an_error_where_it_ends(tmp_path):
     tier = copied(TIERS / "tier-local", tmp_path / "tier")
     log = next(tier.glob("lz-*/*0781-*.log"))
     log.write_bytes(log.read_bytes()[:40_000])
@@ -200,11 +196,11 @@ def test_a_truncated_object_is_an_error_where_it_ends(tmp_path: Path) -> None:
     kept = {record.offset for record in found}
     assert found == [record for record in golden_of(LZ) if record.offset in kept]
     assert {*range(900), *range(1539, 2974)} <= kept
-    assert errors[0].offset == min(set(range(2974)) - kept)  # type: ignore[attr-defined]
+    assert errors[0].offset == min(set(range(2974)) - kept)
 
 
 @requires_fixtures
-def test_after_local_retention_the_next_snapshot_reads_in_the_tier(tmp_path: Path) -> None:
+def test_after_local_retention_the_next_snapshot_reads_in_the_tier(tmp_path):
     keep = TopicPartition("keep", 0)
     directory = copied(TIERS / "log", tmp_path / "log")
     log = opened(directory, TIERS / "tier-aiven-enc").log(keep)
@@ -229,7 +225,7 @@ class Elections:
     tp = TopicPartition("t", 0)
     lineage = "0\n2\n0 0\n1 10\n"
 
-    def __init__(self, room: Path) -> None:
+    def __init__(self, room):
         self.directory, self._winner, self._room = room / "log", room / "winner", room
         self._part = self.directory / "t-0"
         self._tier = room / "tier" / f"t-0-{topic_id('t')}"
@@ -240,33 +236,33 @@ class Elections:
         (self.directory / names.LOG_START_CHECKPOINT).write_text("0\n1\nt 0 0\n")
         self.set_epochs("0\n1\n0 0\n")
 
-    def opened(self) -> Log:
+    def opened(self):
         return opened(self.directory, self._room / "tier").log(self.tp)
 
-    def retain(self) -> None:
+    def retain(self):
         """The broker removes what is in the tier too."""
         for base in (0, 10):
             (self._part / f"{base:020}.log").unlink()
 
-    def truncate(self) -> None:
+    def truncate(self):
         """The broker begins its log anew where the winner's local log begins."""
         (self._part / f"{20:020}.log").unlink()
         (self._part / f"{20:020}.log").touch()
 
-    def follow(self) -> None:
+    def follow(self):
         """The broker takes over what the winner has from its third segment on, after `truncate`."""
         (self._part / f"{20:020}.log").write_bytes((self._winner / "t-0" / f"{20:020}.log").read_bytes())
 
-    def upload(self) -> None:
+    def upload(self):
         self._upload(self._winner, 10, "c", self.lineage)
 
-    def set_epochs(self, text: str) -> None:
+    def set_epochs(self, text):
         (self._part / "new").write_text(text)
         (self._part / "new").rename(self._part / names.LEADER_EPOCH_CHECKPOINT)
 
-    def _built(self, place: Path, word: bytes, epoch: int) -> list[bytes]:
+    def _built(self, place, word, epoch):
         values = [b"%s %d" % (b"kept" if number < 10 else word, number) for number in range(30)]
-        items: list[Item] = []
+        items = []
         for first in range(0, 30, 10):
             records = [Record(None, value, (), -1) for value in values[first : first + 10]]
             items += [ROLL] * (first > 0) + [Batch(records, leader_epoch=epoch if first else 0)]
@@ -274,18 +270,18 @@ class Elections:
         build_log_dir(place, {"t": [items]}, broker=False, extra=settings)
         return values
 
-    def _upload(self, place: Path, base: int, letter: str, epochs: str) -> None:
+    def _upload(self, place, base, letter, epochs):
         name = f"{base:020}-{letter * 21}A"
         shutil.copy(place / "t-0" / f"{base:020}.log", self._tier / f"{name}.log")
         (self._tier / f"{name}.leader_epoch_checkpoint").write_text(epochs)
         (self._tier / f"{name}.snapshot").touch()
 
 
-def values_of(snapshot: LogSnapshot) -> list[bytes | None]:
+def values_of(snapshot):
     return [record.value for record in read_all(snapshot)]
 
 
-def test_what_was_uploaded_goes_when_its_leader_has_lost(tmp_path: Path) -> None:
+def test_what_was_uploaded_goes_when_its_leader_has_lost(tmp_path):
     """An unclean election takes back messages that were uploaded and are no longer here; the winner uploads others."""
     broker = Elections(tmp_path)
     log = broker.opened()
@@ -302,7 +298,7 @@ def test_what_was_uploaded_goes_when_its_leader_has_lost(tmp_path: Path) -> None
     assert after.segments[0] is before.segments[0]  # whoever reads what is kept goes on
 
 
-def test_a_replica_that_is_made_anew_has_no_lineage_yet(tmp_path: Path) -> None:
+def test_a_replica_that_is_made_anew_has_no_lineage_yet(tmp_path):
     """A follower that begins at the tiered end empties its leader epochs before it fetches them: until then nobody
     knows which uploads are its log's, and those of the winner may not even be there."""
     broker = Elections(tmp_path)
@@ -320,7 +316,7 @@ def test_a_replica_that_is_made_anew_has_no_lineage_yet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("looks", range(1 << 6))
-def test_whenever_a_replica_is_looked_at_it_shows_nothing_that_was_taken_back(looks: int, tmp_path: Path) -> None:
+def test_whenever_a_replica_is_looked_at_it_shows_nothing_that_was_taken_back(looks, tmp_path):
     """`looks` has a bit for each step after which somebody looks. While the file is cut the epochs are the old ones."""
     broker = Elections(tmp_path)
     log = broker.opened()
@@ -329,7 +325,7 @@ def test_whenever_a_replica_is_looked_at_it_shows_nothing_that_was_taken_back(lo
         partial(broker.set_epochs, broker.lineage), broker.upload, broker.follow,
     ]  # fmt: skip
     now = [0.0]
-    log._monotonic = lambda: now[0]  # type: ignore[attr-defined]
+    log._monotonic = lambda: now[0]
     assert values_of(log.snapshot()) == broker.lost
     for number, step in enumerate(steps):
         step()
@@ -342,7 +338,7 @@ def test_whenever_a_replica_is_looked_at_it_shows_nothing_that_was_taken_back(lo
     assert values_of(log.snapshot()) == broker.won
 
 
-def test_a_cut_is_told_from_the_epochs_before_there_were_none(tmp_path: Path) -> None:
+def test_a_cut_is_told_from_the_epochs_before_there_were_none(tmp_path):
     broker = Elections(tmp_path)
     log = LogDir.open_read_only(broker.directory).log(broker.tp)
     before = log.snapshot()
@@ -355,7 +351,7 @@ def test_a_cut_is_told_from_the_epochs_before_there_were_none(tmp_path: Path) ->
     assert agreed_end(before, log.snapshot()) == 10
 
 
-def test_another_lineage_has_other_uploads(tmp_path: Path) -> None:
+def test_another_lineage_has_other_uploads(tmp_path):
     """Where no lineage was to be found, that of the last upload counted."""
     broker = Elections(tmp_path)
     broker.retain()
@@ -370,7 +366,7 @@ def test_another_lineage_has_other_uploads(tmp_path: Path) -> None:
 
 
 @requires_fixtures
-def test_overlapping_segments_are_cut_where_batches_begin(tmp_path: Path) -> None:
+def test_overlapping_segments_are_cut_where_batches_begin(tmp_path):
     directory = copied(TIERS / "lost" / "log", tmp_path / "log", metadata=False)
     tier = copied(TIERS / "lost" / "tier-local", tmp_path / "tier")
     for path in tier.glob(f"gone-0-*/{233:020d}-*"):
@@ -384,12 +380,12 @@ def test_overlapping_segments_are_cut_where_batches_begin(tmp_path: Path) -> Non
     assert records == golden[:233] + golden[367:]
     for start in (613, 650, 700):
         assert read_all(snapshot, start, 720) == golden[start:720]
-        assert find_batch(snapshot, start).position < snapshot.segments[3].size  # type: ignore[union-attr]
+        assert find_batch(snapshot, start).position < snapshot.segments[3].size
 
 
 @requires_fixtures
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_followers_segments_begin_elsewhere_than_those_in_the_tier(layout: str, tmp_path: Path) -> None:
+def test_a_followers_segments_begin_elsewhere_than_those_in_the_tier(layout, tmp_path):
     directory = copied(TIERS / "log", tmp_path / "log")
     whole = opened(TIERS / "log", TIERS / "tier-local").log(GONE).snapshot()
     part = directory / GONE.dir_name
@@ -411,7 +407,7 @@ def test_a_followers_segments_begin_elsewhere_than_those_in_the_tier(layout: str
     assert read_all(after) == golden
     assert read_all(after, 400, 700) == golden[400:700]
     for start in (370, 481, 482, 500, 612):
-        assert find_batch(after, start).segment.is_remote  # type: ignore[union-attr]
+        assert find_batch(after, start).segment.is_remote
 
 
 # Logs whose beginning is in tiered storage: what is known of it, and that writing keeps it known.
@@ -420,7 +416,7 @@ TIERING_GONE, CUT = TopicPartition("gone", 0), TopicPartition("cut", 0)
 
 
 @pytest.fixture
-def tiered(tmp_path: Path) -> Path:
+def tiered(tmp_path):
     """A broker's directory, to be written to."""
     copy = tmp_path / "log"
     shutil.copytree(FIXTURES / "tiered" / "log", copy)
@@ -429,19 +425,19 @@ def tiered(tmp_path: Path) -> Path:
     return copy
 
 
-def _without_metadata(directory: Path) -> None:
+def _without_metadata(directory):
     shutil.rmtree(directory / "__cluster_metadata-0")
     (directory / names.META_PROPERTIES).unlink()
 
 
-def _ends(directory: Path, tp: TopicPartition) -> tuple[OffsetRange | None, int, int]:
+def _ends(directory, tp):
     snapshot = LogDir.open_read_only(directory).log(tp).snapshot()
     return snapshot.remote_offsets, snapshot.log_start_offset, snapshot.log_end_offset
 
 
 @requires_fixtures
 @pytest.mark.parametrize("known", [True, False])
-def test_where_a_tiered_log_begins(tiered: Path, known: bool) -> None:
+def test_where_a_tiered_log_begins(tiered, known):
     if not known:
         _without_metadata(tiered)
     assert _ends(tiered, TIERING_GONE) == (OffsetRange(0, 1260), 1260, 1260)
@@ -449,7 +445,7 @@ def test_where_a_tiered_log_begins(tiered: Path, known: bool) -> None:
 
 
 @requires_fixtures
-def test_a_lost_checkpoint_leaves_the_first_leader_epoch(tiered: Path) -> None:
+def test_a_lost_checkpoint_leaves_the_first_leader_epoch(tiered):
     (tiered / names.LOG_START_CHECKPOINT).unlink()
     assert _ends(tiered, CUT) == (OffsetRange(517, 724), 724, 1252)
     _without_metadata(tiered)
@@ -457,8 +453,8 @@ def test_a_lost_checkpoint_leaves_the_first_leader_epoch(tiered: Path) -> None:
 
 
 @requires_fixtures
-def test_the_rule() -> None:
-    def remote(checkpointed: int | None, first_epoch: int | None, tiered: bool | None) -> tuple[int, int] | None:
+def test_the_rule():
+    def remote(checkpointed, first_epoch, tiered):
         epochs = LeaderEpochs(() if first_epoch is None else (EpochEntry(3, first_epoch),))
         found = remote_offsets(300, checkpointed, epochs, lambda: tiered)
         return None if found is None else (found.start, found.end)
@@ -477,7 +473,7 @@ def test_the_rule() -> None:
 
 
 @requires_fixtures
-def test_an_old_line_of_another_topic_is_not_believed(tiered: Path) -> None:
+def test_an_old_line_of_another_topic_is_not_believed(tiered):
     path = tiered / names.LOG_START_CHECKPOINT
     shutil.copytree(tiered / "cut-0", tiered / "other-0")
     lines = checkpoints.read(path) | {TopicPartition("other", 0): 100}
@@ -487,7 +483,7 @@ def test_an_old_line_of_another_topic_is_not_believed(tiered: Path) -> None:
 
 
 @requires_fixtures
-def test_offsets_in_tiered_storage_are_out_of_range(tiered: Path) -> None:
+def test_offsets_in_tiered_storage_are_out_of_range(tiered):
     snapshot = LogDir.open_read_only(tiered).log(CUT).snapshot()
     for offset in (517, 723):
         with pytest.raises(OffsetOutOfRange, match="in tiered storage"):
@@ -501,7 +497,7 @@ def test_offsets_in_tiered_storage_are_out_of_range(tiered: Path) -> None:
 
 
 @requires_fixtures
-def test_a_later_log_start_is_seen(tiered: Path) -> None:
+def test_a_later_log_start_is_seen(tiered):
     log = LogDir.open_read_only(tiered).log(CUT)
     before = log.snapshot()
     assert log.snapshot() is before
@@ -513,7 +509,7 @@ def test_a_later_log_start_is_seen(tiered: Path) -> None:
 @requires_fixtures
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("known", [True, False])
-def test_opening_for_writing_keeps_where_the_log_begins(tiered: Path, clean: bool, known: bool) -> None:
+def test_opening_for_writing_keeps_where_the_log_begins(tiered, clean, known):
     if not clean:
         (tiered / names.CLEAN_SHUTDOWN).unlink()
     if not known:
@@ -536,7 +532,7 @@ def test_opening_for_writing_keeps_where_the_log_begins(tiered: Path, clean: boo
 
 
 @requires_fixtures
-def test_a_tiered_log_that_is_all_here_keeps_its_line(tiered: Path) -> None:
+def test_a_tiered_log_that_is_all_here_keeps_its_line(tiered):
     path = tiered / names.LOG_START_CHECKPOINT
     path.write_bytes(checkpoints.encode(checkpoints.read(path) | {CUT: 724}))
     owned = OwnedDir.open(tiered, clock=StandingClock())
@@ -546,10 +542,10 @@ def test_a_tiered_log_that_is_all_here_keeps_its_line(tiered: Path) -> None:
 
 
 @requires_fixtures
-def test_retention_leaves_tiered_logs_alone(tiered: Path) -> None:
+def test_retention_leaves_tiered_logs_alone(tiered):
     (tiered / "cut-0" / names.TOPIC_PROPERTIES).write_text("retention.bytes=1\nretention.ms=1\n")
 
-    def none_free() -> int:
+    def none_free():
         return 0
 
     shown = preview_partition(LogDir.open_read_only(tiered, clock=StandingClock()), CUT, free_bytes=none_free)
@@ -570,7 +566,7 @@ def test_retention_leaves_tiered_logs_alone(tiered: Path) -> None:
 
 
 @requires_fixtures
-def test_what_a_broker_would_remove_of_the_whole_log_and_of_what_is_here() -> None:
+def test_what_a_broker_would_remove_of_the_whole_log_and_of_what_is_here():
     log_dir, part = opened(TIERS / "log", TIERS / "tier-local"), TopicPartition("part", 0)
     snapshot, config = log_dir.log(part).snapshot(), log_dir.topic_info("part").config
     sizes = [snapshot.end_position(segment) for segment in snapshot.segments]
@@ -590,9 +586,9 @@ END = 40
 Branch = tuple[tuple[int, int], ...]
 
 
-def branches(draw: st.DrawFn) -> list[Branch]:
+def branches(draw):
     """Logs of leaders: each begins as another one did, and goes on with an epoch of its own. The last is the log."""
-    found: list[Branch] = [((0, 0),)]
+    found = [((0, 0),)]
     for epoch in range(1, draw(st.integers(1, 6))):
         before = draw(st.sampled_from(found))
         cut = draw(st.integers(0, END - 1))
@@ -600,18 +596,18 @@ def branches(draw: st.DrawFn) -> list[Branch]:
     return found
 
 
-def epoch_at(branch: Branch, offset: int) -> int:
+def epoch_at(branch, offset):
     return branch[bisect_right(branch, offset, key=lambda entry: entry[1]) - 1][0]
 
 
-def upload(branch: Branch, start: int, end: int, order: int, *, deleted: bool = False) -> Candidate:
+def upload(branch, start, end, order, *, deleted=False):
     inside = [(epoch, first) for epoch, first in branch if start < first < end]
     epochs = ((epoch_at(branch, start), start), *inside)
     return Candidate(str(order), start, end, 1, epochs, order, None, deleted)
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[list[Branch], list[tuple[Branch, Candidate]]]:
+def histories(draw):
     leaders = branches(draw)
     uploads = []
     for order in range(draw(st.integers(0, 12))):
@@ -623,9 +619,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Branch], list[tuple[Branch, Candida
 
 
 @given(histories(), st.integers(0, END - 1), st.integers(1, END))
-def test_every_offset_is_from_a_segment_that_has_it_in_the_logs_epoch(
-    history: tuple[list[Branch], list[tuple[Branch, Candidate]]], start: int, size: int
-) -> None:
+def test_every_offset_is_from_a_segment_that_has_it_in_the_logs_epoch(history, start, size):
     leaders, uploads = history
     log, end = leaders[-1], min(start + size, END)
     lineage = LeaderEpochs(tuple(EpochEntry(*entry) for entry in log)).truncate_from_start(start)
@@ -650,7 +644,7 @@ def test_every_offset_is_from_a_segment_that_has_it_in_the_logs_epoch(
                 assert epoch_at(of[one.candidate.segment_id], offset) == epoch_at(log, offset)
 
 
-def test_a_loser_that_finished_last_is_read_only_up_to_where_it_lost() -> None:
+def test_a_loser_that_finished_last_is_read_only_up_to_where_it_lost():
     """Facts of a real broker: it reads on in the loser's segment, beyond the end of the epoch."""
     lineage = LeaderEpochs((EpochEntry(0, 0), EpochEntry(2, 60)))
     right, loser = upload(((0, 0), (2, 60)), 50, 100, 1), upload(((0, 0), (1, 60)), 50, 100, 2)
@@ -661,12 +655,12 @@ def test_a_loser_that_finished_last_is_read_only_up_to_where_it_lost() -> None:
     )
 
 
-def test_without_epochs_a_segment_counts_as_a_whole() -> None:
+def test_without_epochs_a_segment_counts_as_a_whole():
     one = Candidate("a", 0, 10, 1, (), 0, None)
     assert slices_of(one, LeaderEpochs((EpochEntry(5, 3),))) == [Slice(0, 10, one)]
 
 
-def test_the_log_begins_behind_what_retention_removes() -> None:
+def test_the_log_begins_behind_what_retention_removes():
     gone = [upload(((0, 0),), 0, 10, 1, deleted=True), upload(((0, 0),), 10, 20, 2, deleted=True)]
     kept = upload(((0, 0),), 25, 30, 3)
     found = cover(counted_slices([*gone, kept], LeaderEpochs()), 5, 30)
@@ -677,7 +671,7 @@ def test_the_log_begins_behind_what_retention_removes() -> None:
 
 
 @requires_fixtures
-def test_states_are_those_of_the_broker() -> None:
+def test_states_are_those_of_the_broker():
     log_dir = LogDir.open_read_only(TIERS / "log")
     golden = json.loads((TIERS / "golden" / "segments.json").read_text())
     for one in golden:
@@ -692,7 +686,7 @@ def test_states_are_those_of_the_broker() -> None:
 
 
 @requires_fixtures
-def test_only_the_partition_that_has_the_events_is_read() -> None:
+def test_only_the_partition_that_has_the_events_is_read():
     """Which of three that is a broker has decided, for every segment."""
     log_dir = LogDir.open_read_only(TIERS / "log")
     topic = names.REMOTE_LOG_METADATA_TOPIC
@@ -709,7 +703,7 @@ def test_only_the_partition_that_has_the_events_is_read() -> None:
 
 
 @requires_fixtures
-def test_events_that_are_added_are_followed(tmp_path: Path) -> None:
+def test_events_that_are_added_are_followed(tmp_path):
     directory = copied(TIERS / "log", tmp_path / "log")
     keep = TopicPartition("keep", 0)
     log_dir = LogDir.open_read_only(directory)
@@ -730,17 +724,17 @@ def test_events_that_are_added_are_followed(tmp_path: Path) -> None:
     assert _states(log_dir.remote_metadata.segments(topic_id, keep.partition)) == _states(whole)
 
 
-def _states(found: dict[str, KnownSegment] | None) -> dict[str, RemoteState]:
+def _states(found):
     return {name: one.state for name, one in (found or {}).items()}
 
 
-def test_transitions_are_kafkas() -> None:
+def test_transitions_are_kafkas():
     """Random events: only the transitions that Kafka allows happen."""
     rng = random.Random(3)
     of = {"name": "t", "id": "x", "partition": 0}
     for _ in range(300):
         metadata = RemoteMetadata(list)
-        expected: int | None = None
+        expected = None
         for _ in range(rng.randrange(12)):
             state, first = rng.randrange(-1, 6), rng.random() < 0.4
             data = {"remoteLogSegmentId": {"topicIdPartition": of, "id": "s"}, "remoteLogSegmentState": state}
@@ -752,11 +746,11 @@ def test_transitions_are_kafkas() -> None:
             elif (expected, state) in {(0, 1), (0, 2), (1, 2), (2, 3)}:
                 expected = state
         found = metadata.segments("x", 0)
-        assert (found or {}).get("s") is None if expected is None else found["s"].state is RemoteState(expected)  # type: ignore[index]
+        assert (found or {}).get("s") is None if expected is None else found["s"].state is RemoteState(expected)
 
 
 @given(st.lists(st.tuples(st.integers(-5, 2**31), st.integers(-5, 2**63 - 1)), max_size=6))
-def test_epochs_ascend_or_count_for_nothing(entries: list[tuple[int, int]]) -> None:
+def test_epochs_ascend_or_count_for_nothing(entries):
     found = ascending_epochs(entries)
     if found is not None:
         assert found == tuple(sorted(entries))
@@ -764,7 +758,7 @@ def test_epochs_ascend_or_count_for_nothing(entries: list[tuple[int, int]]) -> N
 
 
 @requires_fixtures
-def test_damaged_events_crash_nothing(tmp_path: Path) -> None:
+def test_damaged_events_crash_nothing(tmp_path):
     """Bytes of the metadata topic changed anywhere: each message that is shown is one of the log."""
     rng = random.Random(7)
     directory = copied(TIERS / "log", tmp_path / "log")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from storage.files import checkpoints, names
 from storage.format.block import Record
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.support.crash_points import Sessions, Stopped, every_crash
+from tests.support.crash_points import every_crash
 from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import (
     NOW_MS,
@@ -43,7 +42,7 @@ class Notes:
 
 
 @pytest.fixture
-def before(tmp_path: Path) -> Path:
+def before(tmp_path):
     """A topic with two partitions and nothing in them."""
     path = tmp_path / "before"
     owned = opened(path)
@@ -52,14 +51,14 @@ def before(tmp_path: Path) -> Path:
     return path
 
 
-def _append(sessions_log: object, notes: Notes, count: int) -> None:
+def _append(sessions_log, notes, count):
     values = [b"message %04d" % (len(notes.tried) + n) for n in range(count)]
     notes.tried += values
-    append(sessions_log, values)  # type: ignore[arg-type]
+    append(sessions_log, values)
     notes.returned = len(notes.tried)
 
 
-def _check(stopped: Stopped, notes: Notes) -> None:
+def _check(stopped, notes):
     # After a kill a mount must be content; a power loss may tear a segment before the last: then it takes `recover`.
     for again in range(2):
         owned = opened(stopped.path, Opening(gentle=not stopped.lost_power))
@@ -84,14 +83,14 @@ def _check(stopped: Stopped, notes: Notes) -> None:
     assert not [name for name in left if name.endswith((".tmp", ".deleted"))], str(stopped)
 
 
-def _in_order(got: list[bytes | None], tried: list[bytes | None]) -> bool:
+def _in_order(got, tried):
     """Nothing twice, nothing invented, nothing swapped."""
     rest = iter(tried)
     return all(value in rest for value in got)
 
 
-def test_append_roll_flush_close(tmp_path: Path, before: Path) -> None:
-    def work(sessions: Sessions, notes: Notes) -> None:
+def test_append_roll_flush_close(tmp_path, before):
+    def work(sessions, notes):
         owned = sessions.open()
         log = owned.log(TP)
         for step in range(9):
@@ -122,19 +121,19 @@ def test_append_roll_flush_close(tmp_path: Path, before: Path) -> None:
     assert stopped.stop_at > 60
 
 
-def _check_once_more(stopped: Stopped, got: list[bytes | None]) -> None:
+def _check_once_more(stopped, got):
     owned = opened(stopped.path)
     assert read(owned, "t") == got
     close_clean(owned)
 
 
-def test_topic_creation(tmp_path: Path, before: Path) -> None:
+def test_topic_creation(tmp_path, before):
     """A topic that is made, widened: each of its partitions is whole or not there; the others are untouched."""
     owned = opened(before)
     append(owned.log(TP), [b"kept"])
     owned.close()
 
-    def work(sessions: Sessions, notes: Notes) -> None:
+    def work(sessions, notes):
         owned = sessions.open()
         owned.create_topic("new", 3, {"segment.bytes": "5000"})
         notes.flushed = 3
@@ -159,7 +158,7 @@ def test_topic_creation(tmp_path: Path, before: Path) -> None:
         close_clean(owned)
 
 
-def test_topic_deletion(tmp_path: Path, before: Path) -> None:
+def test_topic_deletion(tmp_path, before):
     """Partitions go from the last to the first; what is made anew under the name begins at 0."""
     owned = opened(before)
     owned.create_topic("old", 3)
@@ -168,7 +167,7 @@ def test_topic_deletion(tmp_path: Path, before: Path) -> None:
         owned.log(TopicPartition("old", p)).increment_log_start_offset(3)
     close_clean(owned)
 
-    def work(sessions: Sessions, notes: Notes) -> None:
+    def work(sessions, notes):
         owned = sessions.open()
         owned.delete_topic("old")
         notes.flushed = 1
@@ -195,12 +194,12 @@ def test_topic_deletion(tmp_path: Path, before: Path) -> None:
         close_clean(owned)
 
 
-def test_config_change(tmp_path: Path, before: Path) -> None:
+def test_config_change(tmp_path, before):
     """The old configuration or the new one, the same in all partitions once they are open."""
     old = {"retention.ms": "-1", **SMALL}
     new = {"retention.ms": "5000", "segment.bytes": "600", "index.interval.bytes": "100"}
 
-    def work(sessions: Sessions, notes: Notes) -> None:
+    def work(sessions, notes):
         owned = sessions.open()
         owned.alter_config("t", {"retention.ms": "5000"})
         notes.flushed = 1
@@ -221,14 +220,14 @@ def test_config_change(tmp_path: Path, before: Path) -> None:
 SEGMENT_BYTES = 3000
 
 
-def rolled_after_flush(path: Path, interval_bytes: int = 500) -> tuple[Path, list[bytes]]:
+def rolled_after_flush(path, interval_bytes=500):
     """A log of two segments whose recovery point is where the second begins: the first one's time index, and the
     values. It was not closed."""
     owned = opened(path)
     overrides = {"segment.bytes": str(SEGMENT_BYTES), "index.interval.bytes": str(interval_bytes)}
     owned.create_topic("t", 1, overrides)
     log = owned.log(TP)
-    values: list[bytes] = []
+    values = []
     while len(log.snapshot().segments) < 2:
         log.flush()
         flushed = log.log_end_offset
@@ -254,11 +253,11 @@ def rolled_after_flush(path: Path, interval_bytes: int = 500) -> tuple[Path, lis
         pytest.param(lambda data: data, id="as it was"),
     ],
 )
-def test_it_is_mended(tmp_path: Path, spoil: object) -> None:
+def test_it_is_mended(tmp_path, spoil):
     times, values = rolled_after_flush(tmp_path)
     whole = times.read_bytes()
     assert len(whole) > 24
-    times.write_bytes(spoil(whole))  # type: ignore[operator]
+    times.write_bytes(spoil(whole))
     owned = opened(tmp_path)
     assert read(owned, "t") == values
     close_clean(owned)
@@ -266,7 +265,7 @@ def test_it_is_mended(tmp_path: Path, spoil: object) -> None:
     assert not verify_log_dir(tmp_path)
 
 
-def test_an_only_entry_that_is_garbage_is_not_none(tmp_path: Path) -> None:
+def test_an_only_entry_that_is_garbage_is_not_none(tmp_path):
     """Found by the simulation: an entry that cannot be right was taken for one that is being written, and the time
     index for one without entries, which is left as it is."""
     times, values = rolled_after_flush(tmp_path, SEGMENT_BYTES)
@@ -280,7 +279,7 @@ def test_an_only_entry_that_is_garbage_is_not_none(tmp_path: Path) -> None:
     assert not verify_log_dir(tmp_path)
 
 
-def test_it_is_synced_by_the_process_after_a_killed_one(tmp_path: Path) -> None:
+def test_it_is_synced_by_the_process_after_a_killed_one(tmp_path):
     """The killed process may have written the entry only; the next one's flushes begin at the recovery point."""
     times, _values = rolled_after_flush(tmp_path)
     disk = FaultyDisk(tmp_path)

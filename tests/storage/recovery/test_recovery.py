@@ -6,8 +6,6 @@ import json
 import shutil
 import tempfile
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,12 +23,12 @@ from storage.log import segment
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.reader import find_batch, read_range
-from storage.recovery.recovery import RecoveryPlan, RecoveryReport, rehearse
+from storage.recovery.recovery import RecoveryPlan, rehearse
 from storage.types import Isolation, TopicPartition
 from storage.verify.findings import FaultKind
 from storage.verify.verify import verify_log_dir
-from tests.support.builders import ROLL, Batch, Marker, Partition, build_log_dir, commit, many
-from tests.support.crash_points import Sessions, every_crash
+from tests.support.builders import ROLL, Batch, Partition, build_log_dir, commit, many
+from tests.support.crash_points import every_crash
 from tests.support.damaged_bytes import flip, overwrite
 from tests.support.fixtures import FIXTURES, copy_log_dir, read_golden, requires_fixtures, topics_of
 from tests.support.owned_dirs import (
@@ -68,7 +66,7 @@ LEFT_DAMAGED = {
 _BESIDE = ("leader-epoch-checkpoint", "topic.properties")
 
 
-def cases() -> list[Any]:
+def cases():
     """The names of the damaged partitions' directories."""
     found = []
     for path in sorted(BEFORE.iterdir()):
@@ -79,7 +77,7 @@ def cases() -> list[Any]:
     return found
 
 
-def one_case(tmp_path: Path, name: str) -> Path:
+def one_case(tmp_path, name):
     """A directory of kafkafs's own with the damaged partition alone, under its topic's configuration; unclean."""
     path = tmp_path / "case"
     path.mkdir()
@@ -95,13 +93,13 @@ def one_case(tmp_path: Path, name: str) -> Path:
     return path
 
 
-def opened_then(path: Path) -> OwnedDir:
+def opened_then(path):
     """Opened long ago, when the fixture's producers had not expired."""
     return OwnedDir.open(path, Opening(), config=ONE_THREAD, disk=HastyDisk(), clock=StandingClock(0))
 
 
 @pytest.mark.parametrize("name", cases())
-def test_equals_the_brokers_recovery(tmp_path: Path, name: str) -> None:
+def test_equals_the_brokers_recovery(tmp_path, name):
     path = one_case(tmp_path, name)
     owned = opened_then(path)
     assert not owned.failures()
@@ -110,7 +108,7 @@ def test_equals_the_brokers_recovery(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", cases())
-def test_the_rehearsal_tells_what_recovery_does(tmp_path: Path, name: str) -> None:
+def test_the_rehearsal_tells_what_recovery_does(tmp_path, name):
     path = one_case(tmp_path, name)
     before = tree_of(path)
     topic, _, partition = name.rpartition("-")
@@ -133,7 +131,7 @@ def test_the_rehearsal_tells_what_recovery_does(tmp_path: Path, name: str) -> No
     assert _comparable(told) == _comparable(done)
 
 
-def test_a_rehearsal_takes_no_room_for_preallocated_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rehearsal_takes_no_room_for_preallocated_indexes(tmp_path, monkeypatch):
     """A broker preallocates 10 MiB for each index of an active segment; a copy of these zeros may be allocated."""
     items = [Batch(many(20)) for _ in range(30)]
     partition = build_log_dir(tmp_path / "logs", {"t": [items]})["t", 0]
@@ -148,7 +146,7 @@ def test_a_rehearsal_takes_no_room_for_preallocated_indexes(tmp_path: Path, monk
     monkeypatch.setattr(tempfile, "tempdir", str(place))
 
     class Looking(StandingClock):
-        def now_ms(self) -> int:
+        def now_ms(self):
             """Recovery asks for the time when the copy is there."""
             files = [path.stat() for path in place.rglob("*.*index")]
             seen.append((len(files), sum(file.st_blocks * 512 for file in files), max(file.st_size for file in files)))
@@ -163,7 +161,7 @@ def test_a_rehearsal_takes_no_room_for_preallocated_indexes(tmp_path: Path, monk
         assert allocated < 1 << 20
 
 
-def _comparable(report: RecoveryReport) -> dict[str, Any]:
+def _comparable(report):
     return {
         "changes": report.changes,
         "cut": report.cut,
@@ -174,7 +172,7 @@ def _comparable(report: RecoveryReport) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", cases())
-def test_a_crash_in_recovery_changes_nothing_of_its_result(tmp_path: Path, name: str) -> None:
+def test_a_crash_in_recovery_changes_nothing_of_its_result(tmp_path, name):
     path = one_case(tmp_path, name)
     topic, _, partition = name.rpartition("-")
     expected = tree_of(AFTER / name, _BESIDE)
@@ -183,11 +181,11 @@ def test_a_crash_in_recovery_changes_nothing_of_its_result(tmp_path: Path, name:
     assert owned.close().clean
     outcome = _outcome(whole, TopicPartition(topic, int(partition)))
 
-    def work(sessions: Sessions, _notes: None) -> None:
+    def work(sessions, _notes):
         sessions.open(opening=Opening())
 
-    begun: list[dict[str, bytes]] = []
-    sound: list[dict[str, bytes]] = []
+    begun = []
+    sound = []
     for stopped, _ in every_crash(tmp_path, path, work, lambda: None):
         left = tree_of(stopped.path)
         if left in begun:
@@ -205,10 +203,10 @@ def test_a_crash_in_recovery_changes_nothing_of_its_result(tmp_path: Path, name:
     assert sound
 
 
-def _outcome(path: Path, tp: TopicPartition) -> tuple[list[bytes | str | None], list[str]]:
+def _outcome(path, tp):
     """What is read, and what is wrong: only what Kafka leaves damaged too, below the recovery point."""
     snapshot = LogDir.open_read_only(path).log(tp).snapshot()
-    found: list[bytes | str | None] = []
+    found = []
     for block in read_range(snapshot, snapshot.log_start_offset):
         found += [block.value(row) for row in range(len(block))]
         if block.damage is not None:
@@ -223,7 +221,7 @@ def _outcome(path: Path, tp: TopicPartition) -> tuple[list[bytes | str | None], 
     return [str(text).replace(str(path), "") if isinstance(text, str) else text for text in found], findings
 
 
-def _torn(tmp_path: Path, *, segments: int = 1) -> tuple[Path, list[bytes | None]]:
+def _torn(tmp_path, *, segments=1):
     """A directory that was killed while the last of its batches was being written."""
     path = tmp_path / "dir"
     owned = opened(path)
@@ -239,7 +237,7 @@ def _torn(tmp_path: Path, *, segments: int = 1) -> tuple[Path, list[bytes | None
 
 @pytest.mark.parametrize("tail", [b"x", b"\0" * 500, b"\xff" * 70], ids=["a byte", "zeros", "garbage"])
 @pytest.mark.parametrize("clean", [False, True])
-def test_gentle_recovery_cuts_a_torn_tail(tmp_path: Path, tail: bytes, clean: bool) -> None:
+def test_gentle_recovery_cuts_a_torn_tail(tmp_path, tail, clean):
     """Behind a log that was closed in order, too, where a broker may not start."""
     path, values = _torn(tmp_path)
     if clean:
@@ -258,9 +256,7 @@ def test_gentle_recovery_cuts_a_torn_tail(tmp_path: Path, tail: bytes, clean: bo
 
 @pytest.mark.leaves_damage("batch-crc")
 @pytest.mark.parametrize("gentle", [False, True])
-def test_a_damaged_last_batch_below_the_recovery_point_is_not_cut_after_a_clean_shutdown(
-    tmp_path: Path, gentle: bool
-) -> None:
+def test_a_damaged_last_batch_below_the_recovery_point_is_not_cut_after_a_clean_shutdown(tmp_path, gentle):
     """It was whole and synced once: a broker keeps it, and so do we, for readers to report."""
     path = tmp_path / "dir"
     owned = opened(path)
@@ -281,7 +277,7 @@ def test_a_damaged_last_batch_below_the_recovery_point_is_not_cut_after_a_clean_
     assert log.read_bytes()[: len(data)] == data
 
 
-def test_gentle_recovery_leaves_damage_before_intact_messages_alone(tmp_path: Path) -> None:
+def test_gentle_recovery_leaves_damage_before_intact_messages_alone(tmp_path):
     path, _ = _torn(tmp_path)
     log = path / "t-0" / "00000000000000000000.log"
     flip(log, 70)
@@ -297,7 +293,7 @@ def test_gentle_recovery_leaves_damage_before_intact_messages_alone(tmp_path: Pa
     close_clean(owned)
 
 
-def test_gentle_recovery_removes_no_later_segment(tmp_path: Path) -> None:
+def test_gentle_recovery_removes_no_later_segment(tmp_path):
     path, _ = _torn(tmp_path, segments=3)
     first = path / "t-0" / "00000000000000000004.log"
     first.write_bytes(first.read_bytes()[:-3])
@@ -313,7 +309,7 @@ def test_gentle_recovery_removes_no_later_segment(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def test_reindexing_rebuilds_what_recovery_would_trust(tmp_path: Path) -> None:
+def test_reindexing_rebuilds_what_recovery_would_trust(tmp_path):
     path = tmp_path / "dir"
     owned = opened(path)
     owned.create_topic("t", 1, {"index.interval.bytes": "100", "segment.bytes": "2000"})
@@ -330,15 +326,15 @@ def test_reindexing_rebuilds_what_recovery_would_trust(tmp_path: Path) -> None:
     assert tree_of(path) == expected
 
 
-def test_a_producer_expires_between_two_segments(tmp_path: Path) -> None:
+def test_a_producer_expires_between_two_segments(tmp_path):
     """As in a broker, which loads a snapshot for each segment that it recovers. Verify accepts such snapshots."""
     old = StandingClock().now_ms() - 2 * 86_400_000
 
-    def batch(producer: int, sequence: int) -> Batch:
+    def batch(producer, sequence):
         record = Record(None, b"x", (), old)
         return Batch([record], producer_id=producer, base_sequence=sequence, transactional=producer == 7)
 
-    def ended(producer: int) -> Marker:
+    def ended(producer):
         return replace(commit(producer), timestamp=old, coordinator_epoch=3)
 
     items = [batch(7, 0), ended(7), ROLL, batch(8, 0), ROLL, batch(7, 1), ROLL, ended(8)]
@@ -347,7 +343,7 @@ def test_a_producer_expires_between_two_segments(tmp_path: Path) -> None:
     owned = opened(path)
     owned.log(TP)
 
-    def told(offset: int) -> dict[int, tuple[int, int]]:
+    def told(offset):
         found = producer_state.read(path / "t-0" / names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT))
         assert found is not None
         return {entry.producer_id: (entry.last_offset, entry.coordinator_epoch) for entry in found.entries()}
@@ -362,7 +358,7 @@ def test_a_producer_expires_between_two_segments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("magic", "expected"), [(1, [1, 2, 5, 6, 7]), (2, [1, 2, 3, 5, 6, 7])])
-def test_snapshots_when_an_index_is_missing(tmp_path: Path, magic: int, expected: list[int]) -> None:
+def test_snapshots_when_an_index_is_missing(tmp_path, magic, expected):
     """As a broker writes them: at the two segments before the one without an index, there, and at its end if it has
     batches of format v2; then at the last two segments and at the log end."""
     items = [item for _ in range(7) for item in (Batch(many(1), magic=magic), ROLL)][:-1]
@@ -377,7 +373,7 @@ def test_snapshots_when_an_index_is_missing(tmp_path: Path, magic: int, expected
     assert sorted(int(snapshot.stem) for snapshot in (path / "t-0").glob("*.snapshot")) == expected
 
 
-def test_leader_epochs_whose_batches_were_compacted_away_stay(tmp_path: Path) -> None:
+def test_leader_epochs_whose_batches_were_compacted_away_stay(tmp_path):
     """Epoch 1 has no batch left, and 2 not its first: a broker's recovery only adds what is newer."""
     items = [Batch(many(2)), ROLL, Batch(many(2), base_offset=5, leader_epoch=2), Batch(many(1), leader_epoch=3)]
     path = tmp_path / "dir"
@@ -398,9 +394,7 @@ def test_leader_epochs_whose_batches_were_compacted_away_stay(tmp_path: Path) ->
         ([(3, 4)], [(1, 0), (2, 2), (3, 4)]),
     ],
 )
-def test_only_leader_epochs_from_below_the_first_known_one_are_added(
-    tmp_path: Path, known: list[tuple[int, int]], expected: list[tuple[int, int]]
-) -> None:
+def test_only_leader_epochs_from_below_the_first_known_one_are_added(tmp_path, known, expected):
     """A broker adds none between those that it knows."""
     items = [item for epoch in (1, 2, 3) for item in (Batch(many(2), leader_epoch=epoch), ROLL)][:-1]
     path = tmp_path / "dir"
@@ -413,7 +407,7 @@ def test_only_leader_epochs_from_below_the_first_known_one_are_added(
     assert list(leader_epochs.read(checkpoint).entries) == expected
 
 
-def test_a_retention_that_was_cut_short_does_not_make_a_log_tiered(tmp_path: Path) -> None:
+def test_a_retention_that_was_cut_short_does_not_make_a_log_tiered(tmp_path):
     """The segment is gone, and neither the line of the log start nor the first leader epoch was moved up."""
     path = tmp_path / "dir"
     owned = opened(path)
@@ -433,23 +427,23 @@ def test_a_retention_that_was_cut_short_does_not_make_a_log_tiered(tmp_path: Pat
     close_clean(owned)
 
 
-def test_several_partitions_with_progress(tmp_path: Path) -> None:
+def test_several_partitions_with_progress(tmp_path):
     path = tmp_path / "dir"
     owned = opened(path)
     owned.create_topic("t", 8)
     for p in range(8):
         append(owned.log(TopicPartition("t", p)), [b"x" * 1000])
     killed(owned)
-    calls: list[tuple[str, object]] = []
+    calls = []
 
     class Noted:
-        def begin(self, what: str, total: int) -> None:
+        def begin(self, what, total):
             calls.append((what, total))
 
-        def advance(self, amount: int) -> None:
+        def advance(self, amount):
             calls.append(("advance", amount))
 
-        def end(self) -> None:
+        def end(self):
             calls.append(("end", 0))
 
     owned = OwnedDir.open(path, progress=Noted(), clock=SystemClock())
@@ -461,12 +455,12 @@ def test_several_partitions_with_progress(tmp_path: Path) -> None:
     assert total > 8000
 
 
-def test_cases_json_is_as_the_tests_expect() -> None:
+def test_cases_json_is_as_the_tests_expect():
     assert json.loads((FIXTURES / "recovery" / "cases.json").read_text())
     assert len(cases()) == 33
 
 
-def test_a_writer_after_recovery_continues(tmp_path: Path) -> None:
+def test_a_writer_after_recovery_continues(tmp_path):
     path, values = _torn(tmp_path)
     owned = opened(path)
     assert Appender(owned.log(TP), clock=StandingClock()).append([]).taken == 0
@@ -494,17 +488,16 @@ _SOURCES_SHOWN = {"i2-swap-one", "i3-swap-two", "i6-swap-with-indexes"}
 _KAFKA_SKIPPED = {"f3-garbage-index-below-recovery-point", "f4-plausible-index-below-recovery-point"}
 
 
-def _cases() -> list[object]:
+def _cases():
     return list(_facts())
 
 
-def _facts() -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads((_RECOVERY / "cases.json").read_text())
-    return facts
+def _facts():
+    return json.loads((_RECOVERY / "cases.json").read_text())
 
 
 @pytest.mark.parametrize("case", _cases())
-def test_before_recovery(case: str) -> None:
+def test_before_recovery(case):
     directory = _RECOVERY / "before" / f"rec-{case}-0"
     snapshot = open_log(directory).snapshot()
     undamaged = read_golden(_RECOVERY / "golden-undamaged/rec-undamaged-0.jsonl.gz")
@@ -532,7 +525,7 @@ def test_before_recovery(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", _cases())
-def test_any_offset_is_found_whatever_the_indexes_say(case: str) -> None:
+def test_any_offset_is_found_whatever_the_indexes_say(case):
     snapshot = open_log(_RECOVERY / "before" / f"rec-{case}-0").snapshot()
     whole, _ = read_past_damage(snapshot)
     first, end, error = _LOST.get(case, (-1, -1, CorruptBatch))
@@ -550,7 +543,7 @@ def test_any_offset_is_found_whatever_the_indexes_say(case: str) -> None:
 
 
 @requires_fixtures
-def test_swap_is_read_once_a_source_is_gone(tmp_path: Path) -> None:
+def test_swap_is_read_once_a_source_is_gone(tmp_path):
     """Kafka renames the sources to .deleted in ascending order; the .swap stands for all of them from the first on."""
     directory = copy_partition(_RECOVERY / "before/rec-i3-swap-two-0", tmp_path / "rec-i3-swap-two-0")
     log = open_log(directory)
@@ -575,7 +568,7 @@ def test_swap_is_read_once_a_source_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_old_compressed_sets_tell_only_their_last_offset(tmp_path: Path, magic: int) -> None:
+def test_old_compressed_sets_tell_only_their_last_offset(tmp_path, magic):
     items = [Batch(many(9, 400), codec=Codec.GZIP, magic=magic) for _ in range(30)]
     partition = build_log_dir(tmp_path, {"t": [Partition(items, index_interval_bytes=200)]})["t", 0]
     snapshot = open_log(partition.path).snapshot()
@@ -587,7 +580,7 @@ def test_old_compressed_sets_tell_only_their_last_offset(tmp_path: Path, magic: 
 
 
 @pytest.mark.parametrize("believed_bytes", [16 << 20, 4096])
-def test_a_wild_length_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, believed_bytes: int) -> None:
+def test_a_wild_length_is_not_believed(tmp_path, monkeypatch, believed_bytes):
     """A length of many megabytes that even fits the file must be borne out before memory is taken for it."""
     monkeypatch.setattr(segment, "BELIEVED_BYTES", believed_bytes)
     items = [Batch(many(1, 1000)) for _ in range(60)]
@@ -603,7 +596,7 @@ def test_a_wild_length_is_not_believed(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("size", [3_000_000, 40_000_000])
-def test_batch_larger_than_any_window(tmp_path: Path, size: int) -> None:
+def test_batch_larger_than_any_window(tmp_path, size):
     items = [Batch(many(2)), Batch(many(1, size)), Batch(many(2))]
     partition = build_log_dir(tmp_path, {"t": [items]})["t", 0]
     snapshot = open_log(partition.path).snapshot()
@@ -615,9 +608,7 @@ def test_batch_larger_than_any_window(tmp_path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize(("recovery_point", "damaged"), [(6, False), (9, True)])
-def test_a_bad_last_batch_is_damage_below_the_recovery_point_only(
-    tmp_path: Path, recovery_point: int, damaged: bool
-) -> None:
+def test_a_bad_last_batch_is_damage_below_the_recovery_point_only(tmp_path, recovery_point, damaged):
     partition = build_log_dir(tmp_path, {"t": [[Batch(many(3)) for _ in range(3)]]})["t", 0]
     (tmp_path / "recovery-point-offset-checkpoint").write_text(f"0\n1\nt 0 {recovery_point}\n")
     flip(partition.log(), partition.batches[2].position + 70)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -20,10 +19,10 @@ from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.log import intact
-from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport, rehearse
+from storage.recovery.recovery import Recovery, RecoveryPlan, rehearse
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir
-from tests.support.crash_points import Sessions, every_crash
+from tests.support.crash_points import every_crash
 from tests.support.owned_dirs import StandingClock, append, close_clean, opened, read, tree_of
 
 # One wrong bit in a batch's header, and offsets that no log can have: no CRC covers the first 8 bytes of a batch.
@@ -32,14 +31,14 @@ TP = TopicPartition("t", 0)
 HEADER_BYTES = {0: 18, 1: 26, 2: 61}
 
 
-def batch(offset: int, magic: int = 2, codec: Codec = Codec.NONE, value: bytes = b"a value of ") -> bytes:
+def batch(offset, magic=2, codec=Codec.NONE, value=b"a value of "):
     records = [Record(None, value + b"%d" % offset, (), 1_763_700_000_000)]
     if magic == 2:
         return encode_batch(records, base_offset=offset, fields=BatchFields(leader_epoch=0))
     return encode(records, magic=magic, codec=codec, base_offset=offset)
 
 
-def made(path: Path, segments: dict[int, bytes]) -> Path:
+def made(path, segments):
     directory = path / "t-0"
     directory.mkdir(exist_ok=True)
     for file in directory.iterdir():
@@ -51,20 +50,20 @@ def made(path: Path, segments: dict[int, bytes]) -> Path:
     return directory
 
 
-def recovered(directory: Path, *, gentle: bool, clean: bool = False, recovery_point: int = 0) -> RecoveryReport:
+def recovered(directory, *, gentle, clean=False, recovery_point=0):
     plan = RecoveryPlan(TP, directory, LogConfig(), clean, recovery_point=recovery_point, gentle=gentle)
     recovery = Recovery(plan, disk=RealDisk(), clock=StandingClock(0))
     recovery.run()
     return recovery.report
 
 
-def left(directory: Path) -> bytes:
+def left(directory):
     return b"|".join(file.read_bytes() for file in sorted(directory.glob("*.log")))
 
 
 @pytest.mark.parametrize(("flipped", "clean"), [(0, False), (2, False), (2, True), (4, False)])
 @pytest.mark.parametrize("magic", HEADER_BYTES)
-def test_a_gentle_recovery_removes_no_intact_batch(tmp_path: Path, magic: int, flipped: int, clean: bool) -> None:
+def test_a_gentle_recovery_removes_no_intact_batch(tmp_path, magic, flipped, clean):
     """It takes the partition offline instead, but not where nothing is lost: the last batch alone is torn, the log was
     closed in order, or the bit is of the leader epoch, which no CRC covers."""
     batches = [batch(offset, magic) for offset in range(5)]
@@ -94,7 +93,7 @@ def test_a_gentle_recovery_removes_no_intact_batch(tmp_path: Path, magic: int, f
     assert refused or flipped == len(batches) - 1
 
 
-def test_a_length_of_zero_below_the_recovery_point_is_damage(tmp_path: Path) -> None:
+def test_a_length_of_zero_below_the_recovery_point_is_damage(tmp_path):
     """No append can have been left unfinished there."""
     batches = [batch(offset) for offset in range(3)]
     batches[1] = batches[1][:8] + bytes(4) + batches[1][12:]
@@ -107,7 +106,7 @@ def test_a_length_of_zero_below_the_recovery_point_is_damage(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("magic", HEADER_BYTES)
 @pytest.mark.parametrize("last", [False, True])
-def test_a_length_that_one_bit_made_zero_is_damage(tmp_path: Path, magic: int, last: bool) -> None:
+def test_a_length_that_one_bit_made_zero_is_damage(tmp_path, magic, last):
     """A length that is a power of two: what follows is intact, or the batch itself is."""
     sizes = (b"x" * size for size in range(140))
     filled = next(value for value in sizes if len(batch(1, magic, value=value)) == 140)
@@ -124,7 +123,7 @@ def test_a_length_that_one_bit_made_zero_is_damage(tmp_path: Path, magic: int, l
     assert recovered(made(tmp_path, {0: unfinished}), gentle=True).log_end_offset == 1
 
 
-def test_a_forced_recovery_tells_that_it_cuts_off_intact_messages(tmp_path: Path) -> None:
+def test_a_forced_recovery_tells_that_it_cuts_off_intact_messages(tmp_path):
     batches = [batch(offset) for offset in (0, 1, 2 + 2**12, 3, 4)]
     directory = made(tmp_path, {0: b"".join(batches)})
     position = sum(map(len, batches[:3]))
@@ -136,7 +135,7 @@ def test_a_forced_recovery_tells_that_it_cuts_off_intact_messages(tmp_path: Path
         ]
 
 
-def test_what_cannot_be_told_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_told_is_not_cut(tmp_path, monkeypatch):
     """More bytes look like batches than are checked: the partition is damaged, and a forced recovery says so."""
     monkeypatch.setattr(intact, "_MANY", 10)
     monkeypatch.setattr(intact, "_STEP", 1 << 10)
@@ -154,7 +153,7 @@ def test_what_cannot_be_told_is_not_cut(tmp_path: Path, monkeypatch: pytest.Monk
     assert left(directory) == batch(0)
 
 
-SHAPES: list[dict[int, list[int]]] = [
+SHAPES = [
     {0: [2**40, 1]},
     {0: [0, 2**40, 2]},
     {0: [2**63 - 1, 1]},
@@ -172,7 +171,7 @@ SHAPES: list[dict[int, list[int]]] = [
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_recovery_ends_whatever_the_offsets(tmp_path: Path, shape: dict[int, list[int]], magic: int) -> None:
+def test_recovery_ends_whatever_the_offsets(tmp_path, shape, magic):
     for codec in [Codec.NONE] if magic == 2 else [Codec.NONE, Codec.GZIP]:
         data = {base: b"".join(batch(offset, magic, codec) for offset in offsets) for base, offsets in shape.items()}
         directory = made(tmp_path, data)
@@ -190,7 +189,7 @@ def test_recovery_ends_whatever_the_offsets(tmp_path: Path, shape: dict[int, lis
         assert not recovered(directory, gentle=True).changes
 
 
-def _has_sound_offsets(shape: dict[int, list[int]]) -> bool:
+def _has_sound_offsets(shape):
     """Whether the offsets ascend, and each segment's are between its base and the next one's."""
     ends = [*list(shape)[1:], 2**63 - 1]
     return all(
@@ -200,7 +199,7 @@ def _has_sound_offsets(shape: dict[int, list[int]]) -> bool:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_message_set_that_spans_more_than_a_segment_can_is_not_divided(tmp_path: Path, magic: int) -> None:
+def test_a_message_set_that_spans_more_than_a_segment_can_is_not_divided(tmp_path, magic):
     """Its own offset is wrong, those of its messages are not."""
     hurt = bytearray(batch(1, magic, Codec.GZIP))
     hurt[2] ^= 1
@@ -216,7 +215,7 @@ ENDINGS = {"swap": ("", ""), "first": (".deleted", ""), "all": (".deleted", ".de
 @pytest.mark.parametrize("step", ENDINGS)
 @pytest.mark.parametrize("hurt", [0, 2, 3])
 @pytest.mark.parametrize("magic", HEADER_BYTES)
-def test_a_wrong_offset_in_a_replacement_removes_nothing_else(tmp_path: Path, magic: int, hurt: int, step: str) -> None:
+def test_a_wrong_offset_in_a_replacement_removes_nothing_else(tmp_path, magic, hurt, step):
     """What the `.swap` covers is known by its offsets, and where a batch has those by its magic: no CRC covers either.
     A gentle recovery does not follow what cannot be right."""
     batches = [batch(offset, magic) for offset in range(12)]
@@ -238,7 +237,7 @@ def test_a_wrong_offset_in_a_replacement_removes_nothing_else(tmp_path: Path, ma
         assert not [offset for offset in expected if batches[offset] not in there], f"bit {bit}"
 
 
-def test_a_replacement_that_is_sound_is_finished(tmp_path: Path) -> None:
+def test_a_replacement_that_is_sound_is_finished(tmp_path):
     batches = [batch(offset) for offset in range(12)]
     segments = {base: b"".join(batches[offset] for offset in offsets) for base, offsets in COMPACTED.items()}
     directory = made(tmp_path, segments)
@@ -252,25 +251,25 @@ def test_a_replacement_that_is_sound_is_finished(tmp_path: Path) -> None:
 SPAN = 2**31
 TIME = 1_763_700_000_000
 # By name: offsets of the batches of two messages each; the segments that come of it.
-OVERFLOW_SHAPES: dict[str, tuple[list[int], list[int]]] = {
+OVERFLOW_SHAPES = {
     "beyond": ([0, 2, SPAN - 2, SPAN, SPAN + 7, 3 * SPAN, 3 * SPAN + 2], [0, SPAN, 3 * SPAN]),
     "late": ([SPAN + 1, SPAN + 3, 3 * SPAN], [SPAN + 1, 3 * SPAN]),
     "named wrongly": ([5, 7, SPAN - 1], [5]),
 }
 
 
-def overflow_batch(offset: int, *, magic: int = 2) -> bytes:
+def overflow_batch(offset, *, magic=2):
     records = [Record(None, b"%d" % (offset + n), (), TIME + offset % 1000 + n) for n in range(2)]
     if magic == 2:
         return encode_batch(records, base_offset=offset, fields=BatchFields(leader_epoch=0))
     return encode(records, magic=magic, codec=Codec.GZIP, base_offset=offset)
 
 
-def values(offsets: list[int]) -> list[bytes]:
+def values(offsets):
     return [b"%d" % (offset + n) for offset in offsets for n in range(2)]
 
 
-def overflow_made(path: Path, offsets: list[int], *, clean: bool, later: bool = False, magic: int = 2) -> None:
+def overflow_made(path, offsets, *, clean, later=False, magic=2):
     """A log with one segment of these batches, as an old broker left it; `later`: and another one after it."""
     owned = opened(path)
     owned.create_topic("t", 1, {"index.interval.bytes": "100"})
@@ -291,11 +290,11 @@ def overflow_made(path: Path, offsets: list[int], *, clean: bool, later: bool = 
         (path / names.CLEAN_SHUTDOWN).unlink()
 
 
-def bases(path: Path) -> list[int]:
+def bases(path):
     return sorted(int(file.stem) for file in (path / "t-0").glob("*.log"))
 
 
-def segments_in(path: Path) -> dict[str, bytes]:
+def segments_in(path):
     """The segments' files. (How many producer snapshots are written depends on how the directory was found.)"""
     return {name: data for name, data in tree_of(path / "t-0").items() if not name.endswith(".snapshot")}
 
@@ -303,7 +302,7 @@ def segments_in(path: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("later", [False, True], ids=["the last", "not the last"])
 @pytest.mark.parametrize("clean", [False, True], ids=["unclean", "clean"])
 @pytest.mark.parametrize("shape", OVERFLOW_SHAPES)
-def test_it_is_split(tmp_path: Path, shape: str, clean: bool, later: bool) -> None:
+def test_it_is_split(tmp_path, shape, clean, later):
     offsets, expected = OVERFLOW_SHAPES[shape]
     overflow_made(tmp_path / "dir", offsets, clean=clean, later=later)
     more = [4 * SPAN] if later else []
@@ -320,7 +319,7 @@ def test_it_is_split(tmp_path: Path, shape: str, clean: bool, later: bool) -> No
     close_clean(owned)
 
 
-def test_the_snapshot_at_its_base_stays(tmp_path: Path) -> None:
+def test_the_snapshot_at_its_base_stays(tmp_path):
     """As in a broker, although the producer in it has expired by now."""
     path = tmp_path / "dir"
     records = [Record(None, b"x", (), StandingClock().now_ms() - 2 * 86_400_000)]
@@ -338,7 +337,7 @@ def test_the_snapshot_at_its_base_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_message_sets_are_named_by_their_first_message(tmp_path: Path, magic: int) -> None:
+def test_message_sets_are_named_by_their_first_message(tmp_path, magic):
     offsets = [0, SPAN + 10, SPAN + 12]
     overflow_made(tmp_path / "dir", offsets, clean=False, magic=magic)
     owned = opened(tmp_path / "dir")
@@ -348,7 +347,7 @@ def test_message_sets_are_named_by_their_first_message(tmp_path: Path, magic: in
 
 
 @pytest.mark.leaves_damage("txn-index-invented")  # its log has no transactions
-def test_aborted_transactions_go_with_their_markers(tmp_path: Path) -> None:
+def test_aborted_transactions_go_with_their_markers(tmp_path):
     path = tmp_path / "dir"
     overflow_made(path, OVERFLOW_SHAPES["beyond"][0], clean=True, later=True)
     aborted = [
@@ -366,7 +365,7 @@ def test_aborted_transactions_go_with_their_markers(tmp_path: Path) -> None:
     owned.close()
 
 
-def test_what_is_not_sound_behind_the_span_is_cut(tmp_path: Path) -> None:
+def test_what_is_not_sound_behind_the_span_is_cut(tmp_path):
     path = tmp_path / "dir"
     offsets = OVERFLOW_SHAPES["beyond"][0]
     overflow_made(path, offsets, clean=False, later=True)
@@ -385,7 +384,7 @@ def test_what_is_not_sound_behind_the_span_is_cut(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def test_a_rehearsal_tells_of_it(tmp_path: Path) -> None:
+def test_a_rehearsal_tells_of_it(tmp_path):
     path = tmp_path / "dir"
     overflow_made(path, OVERFLOW_SHAPES["late"][0], clean=False)
     owned = opened(path, Opening(only=()))
@@ -402,7 +401,7 @@ def test_a_rehearsal_tells_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("clean", [False, True], ids=["unclean", "clean"])
 @pytest.mark.parametrize("shape", OVERFLOW_SHAPES)
 @pytest.mark.leaves_damage("time-index-incomplete")  # before it is opened
-def test_stopped_anywhere(tmp_path: Path, shape: str, clean: bool) -> None:
+def test_stopped_anywhere(tmp_path, shape, clean):
     offsets, expected = OVERFLOW_SHAPES[shape]
     before = tmp_path / "before"
     overflow_made(before, offsets, clean=clean, later=True)
@@ -412,7 +411,7 @@ def test_stopped_anywhere(tmp_path: Path, shape: str, clean: bool) -> None:
     close_clean(owned)
     after = segments_in(whole)
 
-    def work(sessions: Sessions, _notes: None) -> None:
+    def work(sessions, _notes):
         sessions.open(opening=Opening()).log(TP)
 
     stopped = None

@@ -6,7 +6,6 @@ import errno
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,6 @@ from storage.coordinators.groups import CommittedOffset, GroupOffsets, OffsetKey
 from storage.errors import CorruptBatch, InvalidConfig, InvalidTopic, LogLocked, NotPermitted
 from storage.files import metadata_checkpoint, partition_metadata
 from storage.files.cluster_metadata import (
-    ClusterMetadata,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
@@ -35,12 +33,12 @@ from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.revival.building import cut_at_offset, cut_at_time
-from storage.revival.revive import Request, Revival, plan, rehearse, run
+from storage.revival.revive import Request, plan, rehearse, run
 from storage.revival.topics import ConfigRequest, features
 from storage.types import TopicPartition
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
-from tests.support.builders import ROLL, START_MS, Batch, Item, Partition, abort, build_log_dir, commit, many, topic_id
+from tests.support.builders import ROLL, START_MS, Batch, Partition, abort, build_log_dir, commit, many, topic_id
 from tests.support.commands import output_of
 from tests.support.damaged_bytes import flip, flip_middle
 from tests.support.faults import Crash, FaultyDisk
@@ -51,7 +49,7 @@ TP = TopicPartition("t", 0)
 UNFINISHED = "new.reviving"
 
 
-def values(log_dir: Path, tp: TopicPartition) -> list[tuple[int, int, bytes | None, bytes | None]]:
+def values(log_dir, tp):
     snapshot = LogDir.open_read_only(log_dir).log(tp).snapshot()
     return [
         (int(block.offset[row]), int(block.timestamp[row]), block.key(row), block.value(row))
@@ -60,23 +58,23 @@ def values(log_dir: Path, tp: TopicPartition) -> list[tuple[int, int, bytes | No
     ]
 
 
-def revived(tmp_path: Path, *sources: Path, **options: object) -> tuple[Path, Revival]:
+def revived(tmp_path, *sources, **options):
     target = tmp_path / "new"
-    result = run(Request(sources=sources, target=target, **options))  # type: ignore[arg-type]
+    result = run(Request(sources=sources, target=target, **options))
     assert not [one for one in verify_log_dir(target) if one.severity is Severity.FINDING]
     assert not list(tmp_path.glob("*.reviving"))
     assert not (target / ".lock").exists()
     return target, result
 
 
-def described(target: Path) -> ClusterMetadata:
+def described(target):
     metadata = read_bootstrap(target)
     assert metadata is not None
     assert metadata.problem is None
     return metadata
 
 
-def test_records_are_read_as_they_are_written(tmp_path: Path) -> None:
+def test_records_are_read_as_they_are_written(tmp_path):
     identity, directory = partition_metadata.random_id(), partition_metadata.random_id()
     records = [
         FeatureLevelRecord("metadata.version", 21),
@@ -94,8 +92,8 @@ def test_records_are_read_as_they_are_written(tmp_path: Path) -> None:
     assert metadata.next_producer_id == 5000
 
 
-def test_of_several_replicas_the_latest_epoch_then_the_end(tmp_path: Path) -> None:
-    def replica(name: str, *batches: Batch) -> Path:
+def test_of_several_replicas_the_latest_epoch_then_the_end(tmp_path):
+    def replica(name, *batches):
         return build_log_dir(tmp_path / name, {"t": [Partition(list(batches))]}).path
 
     first = replica("a", Batch(many(10), leader_epoch=1), Batch(many(30), leader_epoch=2))
@@ -110,7 +108,7 @@ def test_of_several_replicas_the_latest_epoch_then_the_end(tmp_path: Path) -> No
     assert metadata.topics["t"].partitions[0].leader_epoch == 4
 
 
-def test_nothing_is_left_behind_in_an_empty_replica(tmp_path: Path) -> None:
+def test_nothing_is_left_behind_in_an_empty_replica(tmp_path):
     """A mirror of one log directory of two has an empty partition for each that is in the other."""
     taken = Partition([Batch(many(10))], log_start_offset=7)
     paths = [build_log_dir(tmp_path / name, {"t": [one]}).path for name, one in (("a", taken), ("b", Partition([])))]
@@ -118,7 +116,7 @@ def test_nothing_is_left_behind_in_an_empty_replica(tmp_path: Path) -> None:
     assert chosen.choice.beyond == ()
 
 
-def test_single_directories_even_set_aside(tmp_path: Path) -> None:
+def test_single_directories_even_set_aside(tmp_path):
     built = build_log_dir(tmp_path / "old", {"t": [[b"zero"], [b"one"]], "deleted": [[b"gone"]]}, broker=False)
     shutil.move(built.path / "deleted-0", built.path / f"deleted-0.{'a' * 32}-delete")
     shutil.move(built.path / "t-1", built.path / f"t-1.{'b' * 32}-stray")
@@ -129,7 +127,7 @@ def test_single_directories_even_set_aside(tmp_path: Path) -> None:
     assert (target / "t-1" / "partition.metadata").read_bytes() == (target / "t-0" / "partition.metadata").read_bytes()
 
 
-def test_a_replica_that_was_being_moved_here(tmp_path: Path) -> None:
+def test_a_replica_that_was_being_moved_here(tmp_path):
     """As a broker, which promotes it where the partition has no other."""
     built = build_log_dir(tmp_path / "old", {"t": [[b"zero"], [b"one"]]})
     before = values(built.path, TP)
@@ -140,7 +138,7 @@ def test_a_replica_that_was_being_moved_here(tmp_path: Path) -> None:
     assert [one.replica.path.name for one in result.partitions] == [f"t-0.{'c' * 32}-future", "t-1"]
 
 
-def test_a_lost_log_start_is_known_from_the_epochs(tmp_path: Path) -> None:
+def test_a_lost_log_start_is_known_from_the_epochs(tmp_path):
     built = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(30), leader_epoch=3)], log_start_offset=12)]})
     (built.path / "log-start-offset-checkpoint").unlink()
     (built.path / "t-0" / "leader-epoch-checkpoint").write_text("0\n1\n3 12\n")
@@ -148,14 +146,14 @@ def test_a_lost_log_start_is_known_from_the_epochs(tmp_path: Path) -> None:
     assert values(target, TP)[0][0] == 12
 
 
-def test_partitions_of_different_topics_of_one_name(tmp_path: Path) -> None:
+def test_partitions_of_different_topics_of_one_name(tmp_path):
     built = build_log_dir(tmp_path / "old", {"t": [[b"zero"], [b"one"]]})
     (built.path / "t-1" / "partition.metadata").write_bytes(partition_metadata.encode(topic_id("other")))
     with pytest.raises(InvalidTopic, match="different topics"):
         plan(Request(sources=[built.path], target=tmp_path / "new"))
 
 
-def test_links_are_of_sealed_segments_alone(tmp_path: Path) -> None:
+def test_links_are_of_sealed_segments_alone(tmp_path):
     items = [Batch(many(30)), ROLL, Batch(many(30)), ROLL, Batch(many(5))]
     built = build_log_dir(tmp_path / "old", {"t": [Partition(items)]})
     target, result = revived(tmp_path, built.path, link=True)
@@ -169,8 +167,8 @@ def test_links_are_of_sealed_segments_alone(tmp_path: Path) -> None:
     assert values(target, TP) == values(built.path, TP)
 
 
-def test_where_linking_is_not_possible_segments_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(_disk: RealDisk, _source: Path, _target: Path) -> None:
+def test_where_linking_is_not_possible_segments_are_copied(tmp_path, monkeypatch):
+    def refuses(_disk, _source, _target):
         raise OSError(errno.EXDEV, "another file system")
 
     monkeypatch.setattr(RealDisk, "link", refuses)
@@ -180,7 +178,7 @@ def test_where_linking_is_not_possible_segments_are_copied(tmp_path: Path, monke
     assert any("nothing could be linked" in note for note in result.notes)
 
 
-def test_a_log_that_ends_beyond_its_last_batch(tmp_path: Path) -> None:
+def test_a_log_that_ends_beyond_its_last_batch(tmp_path):
     """Its last segment is empty, and begins later than the one before it ends."""
     built = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(10))])]})
     for kind in ("log", "index", "timeindex"):
@@ -192,7 +190,7 @@ def test_a_log_that_ends_beyond_its_last_batch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("link", [False, True])
 @pytest.mark.parametrize("segment", [0, 1])
-def test_damage_is_refused_or_salvaged(tmp_path: Path, segment: int, link: bool) -> None:
+def test_damage_is_refused_or_salvaged(tmp_path, segment, link):
     items = [Batch(many(10)), Batch(many(10)), ROLL, Batch(many(10)), Batch(many(10))]
     built = build_log_dir(tmp_path / "old", {"t": [Partition(items)], "u": [[b"x"]]}, clean=False)
     log = sorted((built.path / "t-0").glob("*.log"))[segment]
@@ -210,7 +208,7 @@ def test_damage_is_refused_or_salvaged(tmp_path: Path, segment: int, link: bool)
     assert not result.built[TopicPartition("u", 0)].salvaged
 
 
-def test_a_salvaged_log_is_cut(tmp_path: Path) -> None:
+def test_a_salvaged_log_is_cut(tmp_path):
     """It ends with the batch that holds the message before the offset."""
     items = [Batch(many(10)), Batch(many(10)), ROLL, Batch(many(10)), Batch(many(10)), ROLL, Batch(many(10))]
     built = build_log_dir(tmp_path / "old", {"t": [Partition(items)]}, clean=False)
@@ -221,8 +219,8 @@ def test_a_salvaged_log_is_cut(tmp_path: Path) -> None:
     assert (result.built[TP].salvaged, result.built[TP].log_end_offset) == (True, 30)
 
 
-def test_until_a_time(tmp_path: Path) -> None:
-    def at(*seconds: int) -> Batch:
+def test_until_a_time(tmp_path):
+    def at(*seconds):
         return Batch([Record(None, b"v", (), START_MS + 1000 * second) for second in seconds])
 
     items = [at(0, 1), at(2, 9), ROLL, at(3, 4), at(20, 5, 21), ROLL, at(22, 23)]
@@ -238,7 +236,7 @@ def test_until_a_time(tmp_path: Path) -> None:
     )
     snapshot = LogDir.open_read_only(built.path).log(TP).snapshot()
 
-    def cut(second: float) -> tuple[int, bool]:
+    def cut(second):
         found = cut_at_time(snapshot, START_MS + int(1000 * second))
         return found.end_offset, found.straddles
 
@@ -275,7 +273,7 @@ def test_until_a_time(tmp_path: Path) -> None:
     assert any("cut at offset 6" in note and "later" in note for note in result.notes)
 
 
-def test_configuration_that_is_given(tmp_path: Path) -> None:
+def test_configuration_that_is_given(tmp_path):
     built = build_log_dir(tmp_path / "old", {"t": [[b"a"]], "u": [[b"a"]], "__consumer_offsets": [[]]})
     config = ConfigRequest({"retention.ms": "1000"}, {"u": {"retention.ms": "2000", "cleanup.policy": "compact"}})
     target, result = revived(tmp_path, built.path, config=config)
@@ -290,7 +288,7 @@ def test_configuration_that_is_given(tmp_path: Path) -> None:
             plan(Request(sources=[built.path], target=tmp_path / "x", config=wrong))
 
 
-def test_refused(tmp_path: Path) -> None:
+def test_refused(tmp_path):
     built = build_log_dir(tmp_path / "old", {"t": [[b"a"]]})
     with pytest.raises(NotPermitted):
         plan(Request(sources=[built.path], target=built.path / "new"))
@@ -310,7 +308,7 @@ def test_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_a_killed_run_leaves_nothing_that_looks_complete(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_nothing_that_looks_complete(tmp_path):
     items = [Batch(many(10)), ROLL, Batch(many(5), producer_id=5, transactional=True)]
     built = build_log_dir(tmp_path / "old", {"t": [Partition(items)]}, clean=False)
     expected = values(built.path, TP)
@@ -335,7 +333,7 @@ def test_a_killed_run_leaves_nothing_that_looks_complete(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_a_power_loss_takes_nothing_back(tmp_path: Path, link: bool) -> None:
+def test_a_power_loss_takes_nothing_back(tmp_path, link):
     """When it has returned, everything is on disk; before, nothing looks complete."""
     data = [Batch(many(5), producer_id=5, transactional=True), abort(5)]
     items = [Batch(many(10)), *data, ROLL, Batch(many(9)), ROLL, Batch(many(5), producer_id=6, transactional=True)]
@@ -363,7 +361,7 @@ def test_a_power_loss_takes_nothing_back(tmp_path: Path, link: bool) -> None:
         assert values(request.target, TP) == values(built.path, TP)
 
 
-def acl(number: int, principal: bytes) -> bytes:
+def acl(number, principal):
     """The value of an AccessControlEntryRecord: Read of topic t."""
     texts = [bytes([len(text) + 1]) + text for text in (b"t", principal, b"*")]
     return b"\x01\x12\x00" + bytes([number] * 16) + b"\x02" + texts[0] + b"\x03" + texts[1] + texts[2] + b"\x03\x03\x00"
@@ -373,13 +371,13 @@ def acl(number: int, principal: bytes) -> bytes:
 SCRAM = b"\x01\x0b\x00\x04eve\x01\x05salt\x07stored\x07server\x00\x00\x10\x00\x00"
 
 
-def quota(user: bytes, removed: bool) -> bytes:
+def quota(user, removed):
     """The value of a ClientQuotaRecord of one user's consumer_byte_rate."""
     entity = b"\x02\x05user" + bytes([len(user) + 1]) + user + b"\x00"
     return b"\x01\x0e\x00" + entity + b"\x13consumer_byte_rate" + b"\x40" + bytes(7) + bytes([removed]) + b"\x00"
 
 
-def old_cluster(directory: Path) -> Path:
+def old_cluster(directory):
     """A broker's directory whose metadata, in `bootstrap.checkpoint`, have more than topics."""
     written = [
         FeatureLevelRecord("metadata.version", 29),
@@ -406,7 +404,7 @@ def old_cluster(directory: Path) -> Path:
     return build_log_dir(directory, {"t": [[b"zero"], [b"one"]]}, extra={"bootstrap.checkpoint": content}).path
 
 
-def test_what_stands_in_the_metadata_is_carried_over(tmp_path: Path) -> None:
+def test_what_stands_in_the_metadata_is_carried_over(tmp_path):
     target, result = revived(tmp_path, old_cluster(tmp_path / "old"))
     metadata = described(target)
     assert (target / "bootstrap.checkpoint").stat().st_mode & 0o777 == 0o600  # there are credentials in it
@@ -431,13 +429,13 @@ def test_what_stands_in_the_metadata_is_carried_over(tmp_path: Path) -> None:
     assert not [note for note in result.notes if "no source tells" in note]
 
 
-def test_security_is_left_out_on_request(tmp_path: Path) -> None:
+def test_security_is_left_out_on_request(tmp_path):
     target, result = revived(tmp_path, old_cluster(tmp_path / "old"), without_security=True)
     assert [one.value for one in described(target).verbatim] == [quota(b"a", False)]
     assert {"ACLs: 0 of 1 carried over (User:a)", "SCRAM credentials: 0 of 1 carried over (eve)"} <= set(result.notes)
 
 
-def test_a_release_decides_the_features(tmp_path: Path) -> None:
+def test_a_release_decides_the_features(tmp_path):
     old = old_cluster(tmp_path / "old")
     assert described(revived(tmp_path, old, release="3.9")[0]).features == {"metadata.version": 21}
     (tmp_path / "latest").mkdir()
@@ -449,7 +447,7 @@ def test_a_release_decides_the_features(tmp_path: Path) -> None:
         features({}, ["share.version"], "4.1")
 
 
-def test_backups_of_two_directories_are_one_cluster(tmp_path: Path) -> None:
+def test_backups_of_two_directories_are_one_cluster(tmp_path):
     """Each has a part of the partitions. The topic keeps its id, by which groups know it, the cluster what it had."""
     old = old_cluster(tmp_path / "old")
     for number in range(2):
@@ -462,7 +460,7 @@ def test_backups_of_two_directories_are_one_cluster(tmp_path: Path) -> None:
     assert values(target, TopicPartition("t", 1)) == values(old, TopicPartition("t", 1))
 
 
-def test_salvage_names_the_offsets_that_are_lost(tmp_path: Path) -> None:
+def test_salvage_names_the_offsets_that_are_lost(tmp_path):
     built = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(10)), Batch(many(10)), Batch(many(10))])]})
     log = built.path / "t-0" / f"{0:020}.log"
     flip_middle(log)
@@ -471,9 +469,9 @@ def test_salvage_names_the_offsets_that_are_lost(tmp_path: Path) -> None:
     assert (partition["salvaged"], partition["lost"]) == (True, [{"first_offset": 10, "last_offset": 19}])
 
 
-def replicas(tmp_path: Path, *damaged: tuple[int, ...]) -> list[Path]:
+def replicas(tmp_path, *damaged):
     """Replicas of twelve batches of ten messages in three segments, with these batches damaged in each."""
-    items: list[Item] = []
+    items = []
     for number in range(12):
         items += [ROLL] * (number in (4, 8)) + [Batch(many(10), leader_epoch=number // 3)]
     paths = []
@@ -487,7 +485,7 @@ def replicas(tmp_path: Path, *damaged: tuple[int, ...]) -> list[Path]:
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_a_sound_replica_is_taken_before_a_damaged_one(tmp_path: Path, link: bool) -> None:
+def test_a_sound_replica_is_taken_before_a_damaged_one(tmp_path, link):
     """Whatever the order in which they are named, and also without --salvage."""
     damaged, sound = replicas(tmp_path, (5,), ())
     expected = values(sound, TP)
@@ -501,7 +499,7 @@ def test_a_sound_replica_is_taken_before_a_damaged_one(tmp_path: Path, link: boo
     assert rehearse(Request([damaged, sound], tmp_path / "new")).partitions[0].replica.path == sound / "t-0"
 
 
-def test_what_one_replica_lost_is_taken_from_the_others(tmp_path: Path) -> None:
+def test_what_one_replica_lost_is_taken_from_the_others(tmp_path):
     sources = replicas(tmp_path, (2, 5, 11), (5, 6), (2, 3, 7))
     whole = values(*replicas(tmp_path / "whole", ()), TP)
     with pytest.raises(CorruptBatch):
@@ -519,7 +517,7 @@ def test_what_one_replica_lost_is_taken_from_the_others(tmp_path: Path) -> None:
     assert f"t/0: offsets 50 to 59 are from {sources[2] / 't-0'}" in result.notes
 
 
-def test_what_no_replica_has_is_lost(tmp_path: Path) -> None:
+def test_what_no_replica_has_is_lost(tmp_path):
     sources = replicas(tmp_path, (2, 5, 6), (5, 7, 2))
     target, result = revived(tmp_path, *sources, salvage=True)
     built = result.built[TP]
@@ -529,10 +527,10 @@ def test_what_no_replica_has_is_lost(tmp_path: Path) -> None:
     assert offsets == [offset for offset in range(120) if not (20 <= offset < 30 or 50 <= offset < 60)]
 
 
-def test_other_messages_at_these_offsets_are_not_taken(tmp_path: Path) -> None:
+def test_other_messages_at_these_offsets_are_not_taken(tmp_path):
     """The other replica's leader at these offsets was another one: its messages were truncated in the first."""
     first, other = replicas(tmp_path, (5,), ())
-    items: list[Item] = [Batch(many(10), leader_epoch=number // 3) for number in range(4)]
+    items = [Batch(many(10), leader_epoch=number // 3) for number in range(4)]
     items += [Batch(many(10, 100), leader_epoch=1) for _ in range(2)]
     items[3:] = [replace(item, leader_epoch=0) for item in items[3:] if isinstance(item, Batch)]
     shutil.rmtree(other)
@@ -543,7 +541,7 @@ def test_other_messages_at_these_offsets_are_not_taken(tmp_path: Path) -> None:
     assert 50 not in [row[0] for row in values(target, TP)]
 
 
-def test_a_whole_directory(tmp_path: Path) -> None:
+def test_a_whole_directory(tmp_path):
     items = [Batch(many(30)), ROLL, Batch(many(30)), ROLL, Batch(many(5))]
     built = build_log_dir(
         tmp_path / "old",
@@ -569,10 +567,10 @@ def test_a_whole_directory(tmp_path: Path) -> None:
     assert "a2Fma2Fmcy1kaXItMDAwMQ" not in meta  # but not the directory's
 
 
-def test_groups_partitions_and_epochs(tmp_path: Path) -> None:
+def test_groups_partitions_and_epochs(tmp_path):
     """The number of partitions of __consumer_offsets, found from the groups' hashes; epochs above committed ones."""
     groups = [f"group-{number}" for number in range(40)]
-    logs: list[list[Record]] = [[] for _ in range(7)]
+    logs = [[] for _ in range(7)]
     for group in groups:
         key = encode_offset_key(OffsetKey(group, "t", 0))
         value = encode_commit(CommittedOffset(3, 17, "", START_MS))
@@ -593,7 +591,7 @@ def test_groups_partitions_and_epochs(tmp_path: Path) -> None:
         plan(wrong)
 
 
-def test_open_transactions(tmp_path: Path) -> None:
+def test_open_transactions(tmp_path):
     done = [Batch(many(5), producer_id=4711, producer_epoch=2, transactional=True), commit(4711, 2)]
     begun = [Batch(many(5), producer_id=8000, producer_epoch=9, transactional=True), Batch(many(5))]
     items = [*done, abort(3), *begun]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,14 +32,13 @@ from storage.files.commit_ledger import (
     WriteId,
 )
 from storage.files.dir_lock import DirLock
-from storage.files.disk_protocol import Disk
 from storage.format.block import Record, RecordColumns
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.staged_writes import commit, staging
 from storage.staged_writes.commit import CommitUnfinished, ReplayDiffers
-from storage.staged_writes.pending_writes import PendingWrite, Share, give_up, pending_writes
+from storage.staged_writes.pending_writes import Share, give_up, pending_writes
 from storage.staged_writes.staging import StagedFileWriter, windows
 from storage.types import TimestampType, TopicPartition
 from storage.verify.findings import FaultKind, Severity
@@ -68,9 +66,7 @@ SMALL = {"segment.bytes": "600", "index.interval.bytes": "100"}
 Values = Mapping[TopicPartition, Sequence[bytes]]
 
 
-def stage(
-    path: Path, write: WriteId, shares: Values, disk: Disk | None = None, *, key: bytes | None = None, batches: int = 1
-) -> list[StagedBatchFile]:
+def stage(path, write, shares, disk=None, *, key=None, batches=1):
     """What one task of a write does: `batches` batches of its messages in each partition."""
     found = LogDir.open_read_only(path)
     files = []
@@ -87,15 +83,15 @@ def stage(
     return files
 
 
-def messages(what: str, count: int) -> list[bytes]:
+def messages(what, count):
     return [b"%s %04d" % (what.encode(), n) for n in range(count)]
 
 
-def staged_files(path: Path) -> list[str]:
+def staged_files(path):
     return sorted(file.name for file in path.rglob("*" + names.STAGED_SUFFIX))
 
 
-def close_sound(owned: OwnedDir, what: object = "") -> None:
+def close_sound(owned, what=""):
     """Closes in order; then nothing is wrong with any file, but that some may be staged by tasks that died."""
     assert owned.close().clean, str(what)
     findings = [one for one in verify_log_dir(owned.path) if one.kind is not FaultKind.STAGED_ORPHAN]
@@ -103,7 +99,7 @@ def close_sound(owned: OwnedDir, what: object = "") -> None:
 
 
 @pytest.fixture
-def before(tmp_path: Path) -> Path:
+def before(tmp_path):
     """A topic with two partitions, a message in one of them."""
     path = tmp_path / "before"
     owned = opened(path)
@@ -113,7 +109,7 @@ def before(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_write_is_appended_in_the_order_of_its_tasks(before: Path) -> None:
+def test_a_write_is_appended_in_the_order_of_its_tasks(before):
     write = WriteId("job", None)
     files = [
         *stage(before, write, {TP: messages("a", 3), OTHER: messages("b", 2)}),
@@ -133,7 +129,7 @@ def test_a_write_is_appended_in_the_order_of_its_tasks(before: Path) -> None:
 
 @pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("version", ["0.9.0", "0.10.2", "3.0"])
-def test_formats_and_codecs(tmp_path: Path, codec: str, version: str) -> None:
+def test_formats_and_codecs(tmp_path, codec, version):
     if codec == "zstd" and version != "3.0":
         codec = "producer"
     config = {"compression.type": codec, "message.format.version": version}
@@ -141,12 +137,12 @@ def test_formats_and_codecs(tmp_path: Path, codec: str, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["0.10.2", "3.0"])
-def test_log_append_time(tmp_path: Path, version: str) -> None:
+def test_log_append_time(tmp_path, version):
     config = {"message.timestamp.type": "LogAppendTime", "message.format.version": version, "compression.type": "gzip"}
     _check_topic(tmp_path, config, TimestampType.LOG_APPEND_TIME)
 
 
-def _check_topic(path: Path, config: dict[str, str], timestamps: TimestampType) -> None:
+def _check_topic(path, config, timestamps):
     owned = opened(path)
     owned.create_topic("t", 1, config)
     append(owned.log(TP), [b"before"])
@@ -167,7 +163,7 @@ def _check_topic(path: Path, config: dict[str, str], timestamps: TimestampType) 
     close_sound(owned)
 
 
-def test_what_a_topic_does_not_take(tmp_path: Path) -> None:
+def test_what_a_topic_does_not_take(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic("t", 1, {"cleanup.policy": "compact"})
     owned.create_topic("small", 1, {"max.message.bytes": "200"})
@@ -183,7 +179,7 @@ def test_what_a_topic_does_not_take(tmp_path: Path) -> None:
     owned.close()
 
 
-def test_a_share_above_a_segment_comes_as_several(before: Path) -> None:
+def test_a_share_above_a_segment_comes_as_several(before):
     """The new segments appear together; logs with messages, without, and without any but above offset 0."""
     owned = opened(before)
     owned.create_topic("late", 1, SMALL, start_offsets={0: 70})
@@ -214,13 +210,13 @@ class Notes:
     committed: int = 0
 
 
-WRITES: tuple[Values, ...] = (
+WRITES = (
     {TP: messages("a", 2), OTHER: messages("b", 2)},
     {TP: messages("c", 4), OTHER: messages("d", 32)},
 )
 
 
-def _write(owned: OwnedDir, disk: Disk | None, number: int) -> None:
+def _write(owned, disk, number):
     """A micro-batch of two tasks."""
     write = WriteId(QUERY, number)
     halves = [
@@ -231,18 +227,18 @@ def _write(owned: OwnedDir, disk: Disk | None, number: int) -> None:
     commit.commit(owned, write, files)
 
 
-def _expected(tp: TopicPartition, writes: int) -> list[bytes]:
+def _expected(tp, writes):
     return [*([b"first"] if tp == OTHER else []), *(value for number in range(writes) for value in WRITES[number][tp])]
 
 
-def _seen(path: Path, stopped: Stopped) -> dict[TopicPartition, list[bytes | None]]:
+def _seen(path, stopped):
     """What a reader sees who changes nothing."""
     found = LogDir.open_read_only(path)
     return {tp: values_of(found.log(tp).snapshot()) for tp in (TP, OTHER)}
 
 
-def test_crash_at_every_operation(tmp_path: Path, before: Path) -> None:
-    def work(sessions: Sessions, notes: Notes) -> None:
+def test_crash_at_every_operation(tmp_path, before):
+    def work(sessions, notes):
         for number in range(len(WRITES)):
             owned = sessions.open()
             _write(owned, sessions.disk, number)
@@ -259,7 +255,7 @@ def test_crash_at_every_operation(tmp_path: Path, before: Path) -> None:
     assert stopped.stop_at > 100
 
 
-def _finish_and_replay(stopped: Stopped, notes: Notes) -> None:
+def _finish_and_replay(stopped, notes):
     """What was begun is carried out at the next opening, and a query that starts again writes nothing twice."""
     owned = opened(stopped.path, Opening(gentle=not stopped.lost_power))
     assert not owned.failures(), f"{stopped}: {owned.failures()}"
@@ -278,16 +274,16 @@ def _finish_and_replay(stopped: Stopped, notes: Notes) -> None:
     close_sound(owned, stopped)
 
 
-def _stop_with_write_pending(path: Path, number: int = 0) -> None:
+def _stop_with_write_pending(path, number=0):
     """Leaves the directory as a kill does behind step 2: the write is pending, nothing appended."""
     disk = FaultyDisk(path)
     sessions = Sessions(path, disk)
     owned = sessions.open()
 
-    def stop(what: str, _path: Path) -> int | None:
+    def stop(what, _path):
         if what == f"rename {names.COMMITS}.tmp {names.COMMITS}":
             disk.stop_at = len(disk.operations) + 1
-        return None
+        return
 
     disk.fail = stop
     with pytest.raises(Crash):
@@ -297,14 +293,14 @@ def _stop_with_write_pending(path: Path, number: int = 0) -> None:
     assert len(commit_ledger.read(path).pending) == 1
 
 
-def test_recovery_stopped_at_every_operation(tmp_path: Path, before: Path) -> None:
+def test_recovery_stopped_at_every_operation(tmp_path, before):
     """Carrying out a pending write may itself be interrupted anywhere."""
     owned = opened(before)
     _write(owned, None, 0)
     close_sound(owned)
     _stop_with_write_pending(before, 1)
 
-    def work(sessions: Sessions, notes: Notes) -> None:
+    def work(sessions, notes):
         owned = sessions.open()
         notes.committed = 2
         owned.close()
@@ -315,7 +311,7 @@ def test_recovery_stopped_at_every_operation(tmp_path: Path, before: Path) -> No
         _finish_and_replay(stopped, notes)
 
 
-def test_a_pending_write_moves_behind_what_others_appended(tmp_path: Path, before: Path) -> None:
+def test_a_pending_write_moves_behind_what_others_appended(tmp_path, before):
     """A broker (which knows nothing of ours) ran in between. Stopped anywhere, the write is there once."""
     _stop_with_write_pending(before)
     ledger = before / names.COMMITS
@@ -326,7 +322,7 @@ def test_a_pending_write_moves_behind_what_others_appended(tmp_path: Path, befor
     close_sound(owned)
     ledger.write_bytes(content)
 
-    def work(sessions: Sessions, _notes: Notes) -> None:
+    def work(sessions, _notes):
         sessions.open().close()
 
     for stopped, _ in every_crash(tmp_path, before, work, Notes, power_losses=1):
@@ -339,12 +335,12 @@ def test_a_pending_write_moves_behind_what_others_appended(tmp_path: Path, befor
 # Failures
 
 
-def _failing(disk: FaultyDisk, wanted: Callable[[str, Path], bool], code: int = errno.ENOSPC) -> None:
+def _failing(disk, wanted, code=errno.ENOSPC):
     disk.fail = lambda what, path: code if wanted(what, path) else None
 
 
 @pytest.mark.parametrize("step", ["create", "sync_dir"])
-def test_a_write_that_cannot_begin_is_not_said_to_have_begun(before: Path, step: str) -> None:
+def test_a_write_that_cannot_begin_is_not_said_to_have_begun(before, step):
     """Whatever became of a partition meanwhile: who is told that a write will be finished later does not repeat it."""
     disk = FaultyDisk(before)
     owned = opened(before, disk=disk)
@@ -352,7 +348,7 @@ def test_a_write_that_cannot_begin_is_not_said_to_have_begun(before: Path, step:
     files = stage(before, write, WRITES[0], disk)
     left = 1  # so that the write can be withdrawn
 
-    def fails(what: str, path: Path) -> int | None:
+    def fails(what, path):
         nonlocal left
         names_ledger = path.name.startswith("kafkafs-commits") if step == "create" else path == Path()
         if not (what.startswith(step) and names_ledger and left):
@@ -370,7 +366,7 @@ def test_a_write_that_cannot_begin_is_not_said_to_have_begun(before: Path, step:
     assert _seen(before, Stopped(before, 0, None, False)) == {TP: [], OTHER: [b"first"]}
 
 
-def test_a_failing_disk_at_every_operation(tmp_path: Path, before: Path) -> None:
+def test_a_failing_disk_at_every_operation(tmp_path, before):
     """ENOSPC at any one operation of a commit: each share is seen whole or not at all, and in the end exactly once."""
     number = 0
     while True:
@@ -383,7 +379,7 @@ def test_a_failing_disk_at_every_operation(tmp_path: Path, before: Path) -> None
         files = stage(path, write, WRITES[1], disk, batches=5)
         at = len(disk.operations) + number
         disk.fail = lambda _what, _path, at=at, disk=disk: errno.ENOSPC if len(disk.operations) == at + 1 else None
-        failed: Exception | None = None
+        failed = None
         try:
             commit.commit(owned, write, files)
         except (CommitUnfinished, PartitionOffline, OSError) as error:
@@ -410,7 +406,7 @@ def test_a_failing_disk_at_every_operation(tmp_path: Path, before: Path) -> None
     assert number > 20
 
 
-def test_a_spoilt_or_missing_staged_file_is_refused(before: Path) -> None:
+def test_a_spoilt_or_missing_staged_file_is_refused(before):
     owned = opened(before)
     write = WriteId("job", None)
     (file,) = stage(before, write, {TP: messages("a", 5)})
@@ -429,7 +425,7 @@ def test_a_spoilt_or_missing_staged_file_is_refused(before: Path) -> None:
 
 
 @pytest.mark.leaves_damage("write-stuck")
-def test_what_stays_pending(before: Path) -> None:
+def test_what_stays_pending(before):
     """A partition whose staged file went cannot get its share; the others do, and the directory is usable."""
     _stop_with_write_pending(before)
     for path in (before / "t-1").glob("*" + names.STAGED_SUFFIX):
@@ -445,22 +441,22 @@ def test_what_stays_pending(before: Path) -> None:
     assert owned.close().clean
 
 
-def _lose(path: Path, tp: TopicPartition) -> None:
+def _lose(path, tp):
     for file in (path / tp.dir_name).glob("*" + names.STAGED_SUFFIX):
         file.unlink()
 
 
-def _kinds(path: Path) -> list[tuple[FaultKind, Severity]]:
+def _kinds(path):
     return sorted(((one.kind, one.severity) for one in verify_log_dir(path)), key=str)
 
 
-def _pending(path: Path) -> PendingWrite:
+def _pending(path):
     (write,) = pending_writes(LogDir.open_read_only(path), commit_ledger.read(path))
     return write
 
 
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda path: os.truncate(path, 70), lambda path: os.truncate(path, 0)])
-def test_a_share_is_lost_when_a_staged_file_is_gone_or_spoilt(before: Path, spoil: Callable[[Path], object]) -> None:
+def test_a_share_is_lost_when_a_staged_file_is_gone_or_spoilt(before, spoil):
     _stop_with_write_pending(before)
     spoil(next((before / "t-0").glob("*" + names.STAGED_SUFFIX)))
     assert [share for _, share in _pending(before).shares] == [Share.LOST, Share.WAITING]
@@ -473,12 +469,12 @@ def test_a_share_is_lost_when_a_staged_file_is_gone_or_spoilt(before: Path, spoi
 
 
 @pytest.mark.leaves_damage("write-stuck")
-def test_giving_up_stopped_at_every_operation(tmp_path: Path, before: Path) -> None:
+def test_giving_up_stopped_at_every_operation(tmp_path, before):
     """The write is pending or not; when it is not, all that is staged for it goes in time."""
     _stop_with_write_pending(before)
     _lose(before, OTHER)
 
-    def work(sessions: Sessions, notes: Notes) -> None:
+    def work(sessions, notes):
         owned = sessions.open()
         give_up(owned, _pending(owned.path))
         notes.committed = 1
@@ -497,7 +493,7 @@ def test_giving_up_stopped_at_every_operation(tmp_path: Path, before: Path) -> N
         close_sound(owned, stopped)
 
 
-def test_what_verify_says_of_writes(before: Path) -> None:
+def test_what_verify_says_of_writes(before):
     _stop_with_write_pending(before)
     (before / names.CLEAN_SHUTDOWN).unlink(missing_ok=True)
     zombie = stage(before, WriteId(QUERY, 0), {TP: [b"zombie"]})
@@ -527,7 +523,7 @@ def test_what_verify_says_of_writes(before: Path) -> None:
     assert staged_files(before) == []
 
 
-def test_a_topic_deleted_meanwhile_is_passed_over(before: Path) -> None:
+def test_a_topic_deleted_meanwhile_is_passed_over(before):
     owned = opened(before)
     owned.create_topic("gone", 1)
     gone = TopicPartition("gone", 0)
@@ -551,7 +547,7 @@ def test_a_topic_deleted_meanwhile_is_passed_over(before: Path) -> None:
     close_sound(owned)
 
 
-def test_orphans_go(before: Path) -> None:
+def test_orphans_go(before):
     """Files of another attempt at a batch that was committed, and of writes that died a week ago; no others."""
     owned = opened(before)
     late = stage(before, WriteId(QUERY, 7), {TP: [b"zombie"]})
@@ -569,7 +565,7 @@ def test_orphans_go(before: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [WriteId("job", None), WriteId(QUERY, 5)])
-def test_abort_removes_all_of_a_write(before: Path, write: WriteId) -> None:
+def test_abort_removes_all_of_a_write(before, write):
     """What killed tasks left goes with what was told of; another write's files, and another batch's, do not."""
     files = stage(before, write, WRITES[0])
     stage(before, write, WRITES[1])  # by a task that was killed
@@ -584,7 +580,7 @@ def test_abort_removes_all_of_a_write(before: Path, write: WriteId) -> None:
 
 
 @pytest.mark.parametrize("write", [WriteId("job", None), WriteId(QUERY, 0)])
-def test_abort_leaves_a_pending_write_alone(before: Path, write: WriteId) -> None:
+def test_abort_leaves_a_pending_write_alone(before, write):
     """What it consists of stays, whether the directory is held or not; a lost task's file goes."""
     disk = FaultyDisk(before)
     owned = opened(before, disk=disk)
@@ -604,12 +600,12 @@ def test_abort_leaves_a_pending_write_alone(before: Path, write: WriteId) -> Non
     close_sound(owned)
 
 
-def test_a_batch_that_comes_again_with_other_rows_is_an_error(before: Path) -> None:
+def test_a_batch_that_comes_again_with_other_rows_is_an_error(before):
     """Its rows are nowhere; those that come as they were are dropped, however far back they lie."""
     owned = OwnedDir.open(before, clock=StandingClock())
     shares = {TP: [b"x"]}
 
-    def again(batch: int, content: ContentSum, **more: bool) -> bool:
+    def again(batch, content, **more):
         write = WriteId(QUERY, batch)
         return commit.commit(owned, write, stage(before, write, shares, key=b"k"), content=content, **more).appended
 
@@ -636,7 +632,7 @@ def test_a_batch_that_comes_again_with_other_rows_is_an_error(before: Path) -> N
     close_sound(owned)
 
 
-def test_a_batch_that_was_committed_before_contents_were_remembered(before: Path) -> None:
+def test_a_batch_that_was_committed_before_contents_were_remembered(before):
     """Its replay is dropped, as it was then; the next one is remembered."""
     (before / names.COMMITS).write_text(json.dumps({"version": 1, "queries": {QUERY: [3, NOW_MS]}, "pending": []}))
     owned = OwnedDir.open(before, clock=StandingClock())
@@ -648,7 +644,7 @@ def test_a_batch_that_was_committed_before_contents_were_remembered(before: Path
     close_sound(owned)
 
 
-def test_the_content_of_a_write_that_is_finished_later_is_remembered(before: Path) -> None:
+def test_the_content_of_a_write_that_is_finished_later_is_remembered(before):
     write = WriteId(QUERY, 7)
     (file,) = stage(before, write, {TP: [b"x"]})
     part = PendingPart(TP, 0, 0, 1, (file,))
@@ -660,12 +656,12 @@ def test_the_content_of_a_write_that_is_finished_later_is_remembered(before: Pat
     close_sound(owned)
 
 
-def test_what_earlier_attempts_staged_goes(before: Path) -> None:
+def test_what_earlier_attempts_staged_goes(before):
     """All of the query up to this batch, whichever its partitions; but nothing pending, nobody else's, and nothing of
     the same attempt."""
     write = WriteId(QUERY, 5)
 
-    def staged(attempt: str, batch: int, query: str = QUERY) -> str:
+    def staged(attempt, batch, query=QUERY):
         config = LogDir.open_read_only(before).topic_info("t").config
         of = WriteId(query, batch)
         writer = StagedFileWriter(HastyDisk(), before, TP, of, config=config, clock=StandingClock(), attempt=attempt)
@@ -693,7 +689,7 @@ def test_what_earlier_attempts_staged_goes(before: Path) -> None:
     (before / names.COMMITS).unlink()
 
 
-def test_abort_of_a_micro_batch_while_the_directory_is_held(before: Path) -> None:
+def test_abort_of_a_micro_batch_while_the_directory_is_held(before):
     """A restarted query may be about to commit it: only what the aborting one's own tasks told of goes."""
     write = WriteId(QUERY, 0)
     files = stage(before, write, WRITES[0])
@@ -706,7 +702,7 @@ def test_abort_of_a_micro_batch_while_the_directory_is_held(before: Path) -> Non
 
 
 @pytest.mark.leaves_damage("writes-corrupt")
-def test_a_ledger_that_does_not_parse_stops_commits_only(before: Path) -> None:
+def test_a_ledger_that_does_not_parse_stops_commits_only(before):
     files = stage(before, WriteId(QUERY, 0), {TP: [b"x"]})
     for content in (b"", b"{}", b'{"version": 2}', b'{"version": 1, "queries": [], "pending": 0}'):
         (before / names.COMMITS).write_bytes(content)
@@ -721,7 +717,7 @@ def test_a_ledger_that_does_not_parse_stops_commits_only(before: Path) -> None:
         assert (before / names.COMMITS).read_bytes() == content
 
 
-def test_the_ledger_is_bounded() -> None:
+def test_the_ledger_is_bounded():
     ledger = Ledger()
     for number in range(commit_ledger.QUERIES_KEPT + 5):
         ledger = ledger.done(WriteId(f"query-{number}", number), number)
@@ -731,11 +727,11 @@ def test_the_ledger_is_bounded() -> None:
     assert ledger.done(WriteId("job", None), 0) == ledger
 
 
-def _ignored(path: Path, files: Iterable[StagedBatchFile]) -> bool:
+def _ignored(path, files):
     return staged_files(path) == sorted(file.name for file in files)
 
 
-def test_a_sync_that_fails_in_a_whole_append_may_have_lost_what_was_before(tmp_path: Path) -> None:
+def test_a_sync_that_fails_in_a_whole_append_may_have_lost_what_was_before(tmp_path):
     """A full disk is told to the first who syncs: the next sync of the same file would say that all is well."""
     disk = FaultyDisk(tmp_path)
     sessions = Sessions(tmp_path, disk)
@@ -759,12 +755,12 @@ def test_a_sync_that_fails_in_a_whole_append_may_have_lost_what_was_before(tmp_p
     close_sound(owned)
 
 
-def test_what_is_written_goes_to_the_disk_before_the_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_goes_to_the_disk_before_the_sync(tmp_path, monkeypatch):
     """So that it waits for less: ranges follow each other from where the file ended, and the rest is left to the
     sync."""
-    begun: list[tuple[int, int]] = []
+    begun = []
 
-    def begin(fd: int, start: ctypes.c_int64, size: ctypes.c_int64, _flags: int) -> None:
+    def begin(fd, start, size, _flags):
         assert os.fstat(fd).st_size >= start.value + size.value
         begun.append((start.value, start.value + size.value))
 
@@ -795,7 +791,7 @@ VALUES = [value for batch in BATCHES for value in batch]
 
 
 @pytest.fixture
-def staged(tmp_path: Path) -> StagedBatchFile:
+def staged(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic("t", 1, {})
     owned.close()
@@ -809,8 +805,8 @@ def staged(tmp_path: Path) -> StagedBatchFile:
     return file
 
 
-def read_back(path: Path, file: StagedBatchFile) -> list[bytes | None]:
-    values: list[bytes | None] = []
+def read_back(path, file):
+    values = []
     decoder = Decoder()
     for data, table in windows(path, file):
         row = 0
@@ -823,18 +819,14 @@ def read_back(path: Path, file: StagedBatchFile) -> list[bytes | None]:
 
 @pytest.mark.parametrize("rows", [1, 2, 4096])
 @pytest.mark.parametrize("size", [1, 69, 100, 257, 1000, 3073, 1 << 20])
-def test_windows_of_any_size(
-    tmp_path: Path, staged: StagedBatchFile, size: int, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_windows_of_any_size(tmp_path, staged, size, rows, monkeypatch):
     monkeypatch.setattr(staging, "_WINDOW_BYTES", size)
     monkeypatch.setattr(staging, "_WINDOW_ROWS", rows)
     assert read_back(tmp_path, staged) == VALUES
 
 
 @pytest.mark.parametrize("size", [100, 1 << 20])
-def test_what_is_missing_or_flipped_is_noticed(
-    tmp_path: Path, staged: StagedBatchFile, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_missing_or_flipped_is_noticed(tmp_path, staged, size, monkeypatch):
     path = staging.path_of(tmp_path, staged)
     whole = path.read_bytes()
     # Of each batch, since what lies before its checksum may be anything.

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from storage.append.append_values import PlaceWhole
 from storage.append.appender import Appender
 from storage.compaction import cleaner
 from storage.compaction.cleaner import compact_partition
-from storage.compaction.compaction import CompactionResult
-from storage.directory.owned_dir import OwnedDir
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedBatchFile, WriteId
 from storage.format.block import Record
@@ -23,7 +18,7 @@ from storage.staged_writes.commit import CommitUnfinished
 from storage.staged_writes.pending_writes import Share, pending_writes
 from storage.types import TopicPartition
 from storage.upkeep import retention
-from storage.upkeep.retention import HIGH_WATERMARK, RetentionResult, retain_partition
+from storage.upkeep.retention import HIGH_WATERMARK, retain_partition
 from tests.storage.staged_writes.test_commit import close_sound, stage
 from tests.support.crash_points import Sessions
 from tests.support.faults import Crash, FaultyDisk
@@ -43,7 +38,7 @@ LIMITS = {
 class World:
     """Two partitions of a topic; the first has older messages, and newer ones, all with one key."""
 
-    def __init__(self, path: Path, **config: str) -> None:
+    def __init__(self, path, **config):
         self.path = path
         overrides = {"segment.bytes": "600", **{key.replace("_", "."): value for key, value in config.items()}}
         owned = opened(path)
@@ -52,35 +47,35 @@ class World:
         close_sound(owned)
         self.disk = FaultyDisk(path)
         self.sessions = Sessions(path, self.disk)
-        self.owned: OwnedDir = self.sessions.open()
+        self.owned = self.sessions.open()
         self.files = stage(path, WRITE, {FIRST: SHARE, SECOND: SHARE}, self.disk, key=b"k", batches=3)
         self.base = self.owned.log(FIRST).log_end_offset
 
-    def put(self, owned: OwnedDir, count: int) -> None:
+    def put(self, owned, count):
         for n in range(count):
             record = Record(b"k", b"single %04d " % n + b"x" * 100)
             assert Appender(owned.log(FIRST), clock=StandingClock()).append([record]).error is None
 
-    def stop_between_shares(self, do: Callable[[], object] = lambda: None) -> None:
+    def stop_between_shares(self, do=lambda: None):
         """Commits the write; when the first partition has its share, others append there, `do` is done, and then the
         process ends."""
 
-        def stop(_place: PlaceWhole) -> None:
+        def stop(_place):
             self.put(self.owned, 10)
             self.owned.log(FIRST).roll()
             do()
             self.disk.stopped = True
             raise Crash("between the shares")
 
-        self.owned.log(SECOND).append_whole = stop  # type: ignore[method-assign]
+        self.owned.log(SECOND).append_whole = stop
         with pytest.raises(Crash):
             commit.commit(self.owned, WRITE, self.files)
         self.sessions.end()
 
-    def fail_between_shares(self, failing: Callable[[str, Path], bool] = lambda _what, _path: False) -> None:
+    def fail_between_shares(self, failing=lambda _what, _path: False):
         """Commits the write: the second partition's disk is full. `failing`: what else is."""
 
-        def fail(what: str, path: Path) -> int | None:
+        def fail(what, path):
             second = what.startswith("write") and path.match("t-1/*.log*")
             return errno.ENOSPC if second or failing(what, path) else None
 
@@ -91,7 +86,7 @@ class World:
         self.put(self.owned, 10)
         self.owned.log(FIRST).roll()
 
-    def check_finished(self, end_offset: int) -> None:
+    def check_finished(self, end_offset):
         """The next opening finishes the write: nothing comes to the first partition, and the second has its share."""
         owned = opened(self.path)
         assert owned.unfinished == {}
@@ -102,7 +97,7 @@ class World:
         close_sound(owned)
 
 
-def retained(owned: OwnedDir, *, before: int | None = None) -> RetentionResult:
+def retained(owned, *, before=None):
     clock = owned.clock
     assert isinstance(clock, StandingClock)
     clock.time_ms = NOW_MS + LATER_MS
@@ -114,7 +109,7 @@ def retained(owned: OwnedDir, *, before: int | None = None) -> RetentionResult:
     return result
 
 
-def _compacted(owned: OwnedDir) -> CompactionResult:
+def _compacted(owned):
     result = compact_partition(owned, FIRST)
     for path in result.files:
         owned.disk.unlink(path)
@@ -122,11 +117,11 @@ def _compacted(owned: OwnedDir) -> CompactionResult:
 
 
 @pytest.mark.parametrize("before", [None, HIGH_WATERMARK, 35], ids=["expired", "all deleted", "deleted into the share"])
-def test_retention_between_the_shares(tmp_path: Path, before: int | None) -> None:
+def test_retention_between_the_shares(tmp_path, before):
     """All has expired, or was deleted: what lies below the share goes, the share's segments stay until it is known
     that the write is through."""
     world = World(tmp_path / "dir", retention_ms="1000" if before is None else "-1")
-    results: list[RetentionResult] = []
+    results = []
     world.stop_between_shares(lambda: results.append(retained(world.owned, before=before)))
     (result,) = results
     assert result.segments
@@ -140,10 +135,10 @@ def test_retention_between_the_shares(tmp_path: Path, before: int | None) -> Non
     close_sound(owned)
 
 
-def test_compaction_between_the_shares(tmp_path: Path) -> None:
+def test_compaction_between_the_shares(tmp_path):
     """Every message of the share has a later one of its key. What lies below it is compacted, it is not."""
     world = World(tmp_path / "dir", cleanup_policy="compact")
-    results: list[CompactionResult] = []
+    results = []
     world.stop_between_shares(lambda: results.append(_compacted(world.owned)))
     (result,) = results
     assert result.counts.records_gone > 0
@@ -161,7 +156,7 @@ def test_compaction_between_the_shares(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["retention", "compaction"])
-def test_a_share_that_is_noted_as_written_holds_up_nothing(tmp_path: Path, how: str) -> None:
+def test_a_share_that_is_noted_as_written_holds_up_nothing(tmp_path, how):
     """A write that cannot be finished for long: what it did write is messages like others."""
     world = World(tmp_path / "dir", **LIMITS[how])
     world.fail_between_shares()
@@ -178,11 +173,11 @@ def test_a_share_that_is_noted_as_written_holds_up_nothing(tmp_path: Path, how: 
 
 
 @pytest.mark.parametrize("how", ["retention", "compaction", "deletion"])
-def test_where_the_note_cannot_be_written_the_share_stays(tmp_path: Path, how: str) -> None:
+def test_where_the_note_cannot_be_written_the_share_stays(tmp_path, how):
     world = World(tmp_path / "dir", **LIMITS[how])
-    begun: list[str] = []
+    begun = []
 
-    def no_note(what: str, _path: Path) -> bool:
+    def no_note(what, _path):
         if what == f"write {names.COMMITS}.tmp":
             begun.append(what)
         return what.startswith("write ") and names.COMMITS in what and len(begun) > 1
@@ -205,14 +200,14 @@ def test_where_the_note_cannot_be_written_the_share_stays(tmp_path: Path, how: s
 
 
 @pytest.fixture
-def between(tmp_path: Path) -> tuple[World, LogDir]:
+def between(tmp_path):
     world = World(tmp_path / "dir", retention_ms="1000", cleanup_policy="compact,delete")
     world.stop_between_shares()
     return world, LogDir.open_read_only(world.path, clock=StandingClock(NOW_MS + LATER_MS))
 
 
 @pytest.mark.leaves_damage("writes-corrupt")
-def test_a_dry_run_tells_the_same(between: tuple[World, LogDir]) -> None:
+def test_a_dry_run_tells_the_same(between):
     world, log_dir = between
     told = retention.preview_partition(log_dir, FIRST, free_bytes=lambda: 1 << 40)
     assert told is not None
@@ -224,11 +219,11 @@ def test_a_dry_run_tells_the_same(between: tuple[World, LogDir]) -> None:
     assert told.segments[-1].next_offset > world.base
 
 
-def test_what_cannot_be_read_is_kept(between: tuple[World, LogDir], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read_is_kept(between, monkeypatch):
     """Whether a share is there is then not known."""
     world, log_dir = between
 
-    def unreadable(*_: object) -> bool:
+    def unreadable(*_):
         raise OSError(errno.EIO, "Input/output error")
 
     snapshot = log_dir.log(FIRST).snapshot()
@@ -237,17 +232,17 @@ def test_what_cannot_be_read_is_kept(between: tuple[World, LogDir], monkeypatch:
     assert ledger.kept_from(commit_ledger.read(world.path), snapshot) == world.base
 
 
-def test_a_share_that_is_not_there_yet_keeps_nothing(tmp_path: Path) -> None:
+def test_a_share_that_is_not_there_yet_keeps_nothing(tmp_path):
     """Others' messages at its planned offset are none of its business."""
     world = World(tmp_path / "dir", retention_ms="1000")
-    seen: list[int | None] = []
+    seen = []
 
-    def look(_place: PlaceWhole) -> None:
+    def look(_place):
         world.put(world.owned, 10)
         seen.append(ledger.kept_from(world.owned.commits.state, world.owned.log(FIRST).snapshot()))
         raise Crash("before the shares")
 
-    world.owned.log(FIRST).append_whole = look  # type: ignore[method-assign]
+    world.owned.log(FIRST).append_whole = look
     with pytest.raises(Crash):
         commit.commit(world.owned, WRITE, world.files)
     assert world.owned.commits.state.pending
@@ -258,7 +253,7 @@ def test_a_share_that_is_not_there_yet_keeps_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.leaves_damage("write-stuck")
-def test_an_opening_notes_what_it_found_written(tmp_path: Path) -> None:
+def test_an_opening_notes_what_it_found_written(tmp_path):
     """What is left of the write can never be finished: the share that is there is not in the way of retention, nor
     missed when it has gone, nor appended again."""
     world = World(tmp_path / "dir", retention_ms="1000")
@@ -281,7 +276,7 @@ def test_an_opening_notes_what_it_found_written(tmp_path: Path) -> None:
     assert owned.close().clean
 
 
-def test_the_note_is_kept_and_older_files_have_none() -> None:
+def test_the_note_is_kept_and_older_files_have_none():
     file = StagedBatchFile(FIRST, f"job.0.{'0' * 32}.staged", 9, 1)
     part = PendingPart(FIRST, 5, 6, 7, (file,))
     other = PendingPart(SECOND, 5, 6, 7, ())

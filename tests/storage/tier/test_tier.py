@@ -9,8 +9,6 @@ import random
 import resource
 import shutil
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import cramjam
@@ -22,7 +20,6 @@ from storage.tier import manifests
 from storage.tier.blocks import BlockCache
 from storage.tier.manifests import decode_sizes
 from storage.tier.object_places import Url
-from storage.tier.remote_segments import RemoteFile, RemoteSegment
 from storage.tier.tier import Tier
 from tests.support.aiven_objects import RsaKey, Style, random_id, sizes_text, write
 from tests.support.damaged_bytes import flip_middle
@@ -37,13 +34,13 @@ pytestmark = requires_fixtures
 LOCAL = Tier([str(TIERS / "tier-local")])
 
 
-def files_of(segment: RemoteSegment) -> dict[str, RemoteFile]:
+def files_of(segment):
     """All files of a segment, by what they are."""
     found = {kind.name: file for kind in FileKind if (file := segment.part(kind)) is not None}
     return found if segment.content.epochs_file is None else {**found, "epochs": segment.content.epochs_file}
 
 
-def assert_same(found: RemoteSegment, expected: RemoteSegment, rng: random.Random) -> None:
+def assert_same(found, expected, rng):
     """Equal files, however they are read."""
     assert (found.segment_id, found.base_offset, found.is_complete) == (expected.segment_id, expected.base_offset, True)
     assert found.segment_epochs == expected.segment_epochs
@@ -59,7 +56,7 @@ def assert_same(found: RemoteSegment, expected: RemoteSegment, rng: random.Rando
 
 
 @pytest.mark.parametrize("layout", ["tier-aiven", "tier-aiven-enc"])
-def test_the_layouts_of_one_tier_are_equal(layout: str) -> None:
+def test_the_layouts_of_one_tier_are_equal(layout):
     tier = Tier([str(TIERS / layout)], KEYS)
     rng = random.Random(layout)
     assert tier.partitions() == LOCAL.partitions()
@@ -74,7 +71,7 @@ def test_the_layouts_of_one_tier_are_equal(layout: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_prefix_chunk_size_and_key(seed: int, tmp_path: Path) -> None:
+def test_any_prefix_chunk_size_and_key(seed, tmp_path):
     rng = random.Random(seed)
     prefix = rng.choice(["", "pre/", "pre-", "a/b/c/", "x/backups-2024-01-01-productionx/", "data-7/pre."])
     key = RsaKey.new("the key", rng.choice([2048, 2056])) if seed % 2 else None
@@ -98,7 +95,7 @@ def test_any_prefix_chunk_size_and_key(seed: int, tmp_path: Path) -> None:
     assert tier.segments("two", 0, random_id()) == tier.segments("wo", 0) == tier.segments("two", 1) == []
 
 
-def test_a_path_may_be_any_directory_of_the_tier() -> None:
+def test_a_path_may_be_any_directory_of_the_tier():
     place = TIERS / "tier-aiven"
     (manifest,) = place.rglob("two-*/0/*00249-*.rsm-manifest")
     while True:
@@ -108,7 +105,7 @@ def test_a_path_may_be_any_directory_of_the_tier() -> None:
             break
 
 
-def test_manifests_before_they_had_metadata(tmp_path: Path) -> None:
+def test_manifests_before_they_had_metadata(tmp_path):
     (segment,) = (segment for segment in LOCAL.segments("two", 0) if segment.base_offset == 249)
     write(tmp_path, segment, random_id(), 496, Style(with_metadata=False))
     (found,) = Tier([str(tmp_path)]).segments("two", 0)
@@ -116,7 +113,7 @@ def test_manifests_before_they_had_metadata(tmp_path: Path) -> None:
     assert_same(found, segment, random.Random(1))
 
 
-def test_plain_segments_of_a_partition() -> None:
+def test_plain_segments_of_a_partition():
     directory = TIERS / "log" / "keep-0"
     remote = LOCAL.segments("keep", 0)
     for place in (directory, TIERS / "log"):
@@ -131,7 +128,7 @@ def test_plain_segments_of_a_partition() -> None:
                 assert bytes(files_of(one)[name].whole()) == bytes(file.whole()), name
 
 
-def test_parts_in_two_places_are_one_segment(tmp_path: Path) -> None:
+def test_parts_in_two_places_are_one_segment(tmp_path):
     # A key prefix that was changed: the custom metadata say where the .log is.
     one, other = tmp_path / "one", tmp_path / "other"
     shutil.copytree(TIERS / "tier-aiven", one)
@@ -150,7 +147,7 @@ def test_parts_in_two_places_are_one_segment(tmp_path: Path) -> None:
             assert_same(segment, same, random.Random(1))
 
 
-def test_nothing_is_changed_and_no_link_is_followed(tmp_path: Path) -> None:
+def test_nothing_is_changed_and_no_link_is_followed(tmp_path):
     tier = tmp_path / "tier"
     shutil.copytree(TIERS / "tier-local", tier)
     for path in (tier, *tier.rglob("*")):
@@ -174,7 +171,7 @@ def test_nothing_is_changed_and_no_link_is_followed(tmp_path: Path) -> None:
     assert {path: path.lstat() for path in before} == before
 
 
-def test_a_place_that_is_not_there(tmp_path: Path) -> None:
+def test_a_place_that_is_not_there(tmp_path):
     with pytest.raises(TierUnavailable, match="there is no such directory"):
         Tier([str(tmp_path / "none")]).segments("two", 0)
     with pytest.raises(TierUnavailable):
@@ -196,7 +193,7 @@ def test_a_place_that_is_not_there(tmp_path: Path) -> None:
         ("", None),
     ],
 )
-def test_lists_of_chunk_sizes(data: str, sizes: list[int] | None) -> None:
+def test_lists_of_chunk_sizes(data, sizes):
     found = decode_sizes(bytes.fromhex(data))
     assert (None if found is None else found.tolist()) == sizes
 
@@ -208,12 +205,12 @@ TOPIC_ID = random_id()
 
 
 @pytest.fixture(scope="module")
-def key() -> RsaKey:
+def key():
     return RsaKey.new("k1")
 
 
 @pytest.fixture(scope="module")
-def made(key: RsaKey, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(key, tmp_path_factory):
     """One segment, compressed and encrypted, and its key."""
     place = tmp_path_factory.mktemp("made")
     source = Tier([str(FIXTURES / "tiers" / "tier-local")]).segments("txn", 0)[3]
@@ -223,39 +220,39 @@ def made(key: RsaKey, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(made: Path, tmp_path: Path) -> Path:
+def place(made, tmp_path):
     shutil.copytree(made, tmp_path / "copy")
     return tmp_path / "copy"
 
 
-def segment_of(place: Path, **keys: Path) -> RemoteSegment:
+def segment_of(place, **keys):
     (segment,) = Tier([str(place / "tier")], keys or {"k1": place / "k1.pem"}).segments("txn", 0, TOPIC_ID)
     return segment
 
 
-def read_all(segment: RemoteSegment) -> None:
+def read_all(segment):
     for file in [*segment.content.parts.values(), segment.content.epochs_file]:
         if file is not None:
             for position in range(0, file.size, 10_000):
                 file.read(position, 10_000)
 
 
-def object_of(place: Path, suffix: str) -> Path:
+def object_of(place, suffix):
     return next((place / "tier").rglob(f"*{suffix}"))
 
 
-def change(place: Path, edit: Callable[[Manifest], None]) -> None:
+def change(place, edit):
     path = object_of(place, ".rsm-manifest")
     manifest = json.loads(path.read_text())
     edit(manifest)
     path.write_text(json.dumps(manifest))
 
 
-def test_what_was_made_can_be_read(place: Path) -> None:
+def test_what_was_made_can_be_read(place):
     read_all(segment_of(place))
 
 
-def test_keys(place: Path, tmp_path: Path) -> None:
+def test_keys(place, tmp_path):
     other = tmp_path / "other.pem"
     other.write_bytes(RsaKey.new("k1").pem)
     with pytest.raises(TierUnavailable, match=r"was not encrypted with the private key .*other\.pem.*--tier-key"):
@@ -270,7 +267,7 @@ def test_keys(place: Path, tmp_path: Path) -> None:
             read_all(segment_of(place, k1=other))
 
 
-def test_what_is_not_encrypted_needs_no_key(place: Path) -> None:
+def test_what_is_not_encrypted_needs_no_key(place):
     segment = segment_of(place, k2=place / "none")
     assert segment.end_offset == segment.base_offset + 248
     assert segment.log_size == 65151
@@ -278,7 +275,7 @@ def test_what_is_not_encrypted_needs_no_key(place: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".log", ".indexes", ".rsm-manifest"])
 @pytest.mark.parametrize("left", [0, 1, -1])
-def test_objects_that_are_cut_off(place: Path, suffix: str, left: int) -> None:
+def test_objects_that_are_cut_off(place, suffix, left):
     path = object_of(place, suffix)
     data = path.read_bytes()
     path.write_bytes(data[:left])
@@ -288,7 +285,7 @@ def test_objects_that_are_cut_off(place: Path, suffix: str, left: int) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".log", ".indexes"])
-def test_objects_that_shrink_after_they_were_listed(place: Path, suffix: str) -> None:
+def test_objects_that_shrink_after_they_were_listed(place, suffix):
     segment = segment_of(place)
     assert segment.log_size
     path = object_of(place, suffix)
@@ -300,7 +297,7 @@ def test_objects_that_shrink_after_they_were_listed(place: Path, suffix: str) ->
         read_all(segment_of(place) if suffix == "" else segment)
 
 
-def test_a_changed_byte_is_noticed(place: Path) -> None:
+def test_a_changed_byte_is_noticed(place):
     for suffix in (".log", ".indexes"):
         path = object_of(place, suffix)
         flip_middle(path)
@@ -310,7 +307,7 @@ def test_a_changed_byte_is_noticed(place: Path) -> None:
         flip_middle(path)
 
 
-def test_without_a_manifest(place: Path) -> None:
+def test_without_a_manifest(place):
     object_of(place, ".rsm-manifest").unlink()
     segment = segment_of(place)
     assert not segment.is_complete
@@ -318,8 +315,8 @@ def test_without_a_manifest(place: Path) -> None:
         read_all(segment)
 
 
-def _set(*path: str, value: object) -> Callable[[Manifest], None]:
-    def edit(manifest: Manifest) -> None:
+def _set(*path, value):
+    def edit(manifest):
         for key in path[:-1]:
             manifest = manifest[key]
         manifest[path[-1]] = value
@@ -327,7 +324,7 @@ def _set(*path: str, value: object) -> Callable[[Manifest], None]:
     return edit
 
 
-def _bomb(size: int) -> str:
+def _bomb(size):
     return base64.b64encode(bytes(cramjam.zstd.compress(bytes(size)))).decode()
 
 
@@ -380,7 +377,7 @@ _METADATA = "remoteLogSegmentMetadata"
         _set(_METADATA, "remoteLogSegmentId", "topicIdPartition", "topicPartition", "partition", value=1),
     ],
 )
-def test_hostile_manifests(place: Path, edit: Callable[[Manifest], None]) -> None:
+def test_hostile_manifests(place, edit):
     change(place, edit)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(StorageError) as found:
@@ -394,19 +391,19 @@ def test_hostile_manifests(place: Path, edit: Callable[[Manifest], None]) -> Non
     "text",
     ["", "{", "[]", "null", '"x"', "[" * 100_000, '{"version":"1"}', "9" * 10_000, '{"version":"1","x":' + "9" * 9999],
 )
-def test_manifests_that_are_none(place: Path, text: str) -> None:
+def test_manifests_that_are_none(place, text):
     object_of(place, ".rsm-manifest").write_text(text)
     with pytest.raises(CorruptData, match="manifest does not parse"):
         read_all(segment_of(place))
 
 
-def test_a_manifest_is_not_read_beyond_its_limit(place: Path) -> None:
+def test_a_manifest_is_not_read_beyond_its_limit(place):
     os.truncate(object_of(place, ".rsm-manifest"), 1 << 40)
     with pytest.raises(CorruptData, match="manifest is too large"):
         read_all(segment_of(place))
 
 
-def test_a_chunk_that_decompresses_to_more_or_less(place: Path) -> None:
+def test_a_chunk_that_decompresses_to_more_or_less(place):
     # What the manifest says of sizes is right, and so is the tag; only the content is not.
     source = Tier([str(FIXTURES / "tiers" / "tier-local")]).segments("txn", 0)[3]
     shutil.rmtree(place / "tier")
@@ -421,7 +418,7 @@ def test_a_chunk_that_decompresses_to_more_or_less(place: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_damages(place: Path, seed: int) -> None:
+def test_random_damages(place, seed):
     """Of random bytes in random objects nothing but a StorageError comes, or the bytes as they were."""
     rng = random.Random(seed)
     expected = bytes(segment_of(place).content.parts[FileKind.LOG].read(0, 1 << 20))
@@ -449,7 +446,7 @@ def test_random_damages(place: Path, seed: int) -> None:
         assert bytes(log.read(0, 1 << 20)) == expected
 
 
-def test_names_that_lead_elsewhere(tmp_path: Path) -> None:
+def test_names_that_lead_elsewhere(tmp_path):
     # Names of files are matched against what backends write, and never joined from what an object says.
     place = tmp_path / f"t-{TOPIC_ID}" / "0"
     place.mkdir(parents=True)
@@ -465,7 +462,7 @@ def test_names_that_lead_elsewhere(tmp_path: Path) -> None:
     assert Tier([str(tmp_path)]).segments("t", 0) == []
 
 
-def test_a_version_of_the_future_is_told(place: Path) -> None:
+def test_a_version_of_the_future_is_told(place):
     change(place, _set("version", value="2"))
     with pytest.raises(UnsupportedFormat, match="unknown version"):
         read_all(segment_of(place))
@@ -479,16 +476,16 @@ URL = "memory://bucket/some/prefix"
 class Requests:
     """What is asked of URLs: (key, position, size), and keys that are listed."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.read: list[tuple[str, int, int]] = []
-        self.listed: list[str] = []
+    def __init__(self, monkeypatch):
+        self.read = []
+        self.listed = []
         read, entries = Url.read, Url.entries
 
-        def noted_read(url: Url, key: str, position: int, size: int) -> bytes:
+        def noted_read(url, key, position, size):
             self.read.append((key, position, size))
             return read(url, key, position, size)
 
-        def noted_entries(url: Url, key: str) -> Any:
+        def noted_entries(url, key):
             self.listed.append(key)
             return entries(url, key)
 
@@ -497,7 +494,7 @@ class Requests:
 
 
 @pytest.fixture
-def bucket() -> Any:
+def bucket():
     import fsspec
 
     system = fsspec.filesystem("memory")
@@ -511,17 +508,17 @@ def bucket() -> Any:
 
 
 @pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
+def requests(monkeypatch):
     return Requests(monkeypatch)
 
 
-def tier(layout: str, cache: Path) -> Tier:
+def tier(layout, cache):
     return Tier([f"{URL}/{layout}"], KEYS, BlockCache(directory=cache))
 
 
 @pytest.mark.usefixtures("bucket")
 @pytest.mark.parametrize("layout", ["tier-local", "tier-aiven-enc"])
-def test_the_same_bytes_and_few_requests(layout: str, requests: Requests, tmp_path: Path) -> None:
+def test_the_same_bytes_and_few_requests(layout, requests, tmp_path):
     expected = Tier([str(TIERS / "tier-local")]).segments("two", 0)
     found = tier(layout, tmp_path).segments("two", 0, expected[0].of.topic_id)
     assert all("two-" in key for key in requests.listed if "-" in key.partition("/")[2])
@@ -540,8 +537,8 @@ def test_the_same_bytes_and_few_requests(layout: str, requests: Requests, tmp_pa
 
 
 @pytest.mark.usefixtures("bucket")
-def test_what_was_read_is_kept_as_it_is_in_the_tier(requests: Requests, tmp_path: Path) -> None:
-    def contents() -> list[bytes]:
+def test_what_was_read_is_kept_as_it_is_in_the_tier(requests, tmp_path):
+    def contents():
         return [
             bytes(segment.content.parts[FileKind.LOG].read(0, 1 << 20))
             for segment in tier("tier-aiven-enc", tmp_path / "cache").segments("two", 0)
@@ -566,7 +563,7 @@ def test_what_was_read_is_kept_as_it_is_in_the_tier(requests: Requests, tmp_path
 
 
 @pytest.mark.usefixtures("bucket")
-def test_a_process_that_has_time_connects_first(requests: Requests, tmp_path: Path) -> None:
+def test_a_process_that_has_time_connects_first(requests, tmp_path):
     there = tier("tier-local", tmp_path)
     there.connect()
     there.wait_until_connected(60)
@@ -576,10 +573,10 @@ def test_a_process_that_has_time_connects_first(requests: Requests, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("bucket")
-def test_each_block_is_decoded_once_when_memory_is_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_each_block_is_decoded_once_when_memory_is_short(monkeypatch, tmp_path):
     decoded, chunk = [], manifests._chunk
 
-    def noted(*arguments: Any) -> memoryview:
+    def noted(*arguments):
         decoded.append(arguments)
         return chunk(*arguments)
 
@@ -593,8 +590,8 @@ def test_each_block_is_decoded_once_when_memory_is_short(monkeypatch: pytest.Mon
     assert len(decoded) == -(-log.size // 16_384)
 
 
-def test_an_object_that_was_replaced_is_not_read_from_the_cache(bucket: Any, tmp_path: Path) -> None:
-    def log() -> bytes:
+def test_an_object_that_was_replaced_is_not_read_from_the_cache(bucket, tmp_path):
+    def log():
         return bytes(tier("tier-local", tmp_path).segments("two", 0)[0].content.parts[FileKind.LOG].read(0, 100))
 
     before = log()
@@ -603,7 +600,7 @@ def test_an_object_that_was_replaced_is_not_read_from_the_cache(bucket: Any, tmp
     assert log() == bytes(100) != before
 
 
-def test_errors_name_the_object(bucket: Any, tmp_path: Path) -> None:
+def test_errors_name_the_object(bucket, tmp_path):
     segment = tier("tier-aiven-enc", tmp_path).segments("two", 0)[0]
     log = segment.content.parts[FileKind.LOG]
     (name,) = bucket.glob("/bucket/some/prefix/tier-aiven-enc/**/two-*/0/00000000000000000000-*.log")
@@ -616,7 +613,7 @@ def test_errors_name_the_object(bucket: Any, tmp_path: Path) -> None:
         log.read(0, 1 << 20)
 
 
-def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_package_that_is_missing(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(TierUnavailable, match=r"memory:// is not installed.*kafkafs\[tier\]"):
         tier("tier-local", tmp_path).segments("two", 0)

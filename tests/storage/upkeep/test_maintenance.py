@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
 
@@ -15,10 +14,8 @@ from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import PartitionOffline
 from storage.files import checkpoints, names
-from storage.files.disk_protocol import Disk
-from storage.log.segment import Segment
 from storage.types import TopicPartition
-from storage.upkeep.maintenance import CHECKPOINTS, DELETION, FLUSH, RETENTION, Maintenance, TaskStatus
+from storage.upkeep.maintenance import CHECKPOINTS, DELETION, FLUSH, RETENTION, Maintenance
 from storage.verify.verify import verify_log_dir
 from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import (
@@ -49,20 +46,20 @@ CONFIG = BrokerConfig.from_values(
 class _NoWaiter:
     """Never waits, and counts how often it was woken."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.woken = 0
 
-    def wait(self, timeout_ms: int) -> None:
+    def wait(self, timeout_ms):
         raise AssertionError("the tests drive the work")
 
-    def wake(self) -> None:
+    def wake(self):
         self.woken += 1
 
 
 class World:
     """A directory with two topics, its maintenance and its clock."""
 
-    def __init__(self, path: Path, disk: Disk | None = None, **overrides: str) -> None:
+    def __init__(self, path, disk=None, **overrides):
         self.clock = StandingClock()
         self.owned = OwnedDir.open(
             path, Opening(create=True), config=CONFIG, disk=disk or HastyDisk(), clock=self.clock
@@ -74,27 +71,27 @@ class World:
                 self.owned.create_topic(topic, 1, values)
         self.maintenance = Maintenance(self.owned, waiter=_NoWaiter(), free_bytes=lambda: self.free_bytes)
 
-    def fill(self, tp: TopicPartition = TP, count: int = 60) -> list[bytes | None]:
-        values: list[bytes | None] = [b"message %04d" % n for n in range(count)]
+    def fill(self, tp=TP, count=60):
+        values = [b"message %04d" % n for n in range(count)]
         for first in range(0, count, 4):
             append(self.owned.log(tp), values[first : first + 4])
         return values
 
-    def pass_ms(self, ms: int) -> int:
+    def pass_ms(self, ms):
         """Lets time pass, then does what is due; the milliseconds until something will be."""
         self.clock.time_ms += ms
         return self.maintenance.run_due()
 
-    def task(self, name: str) -> TaskStatus:
+    def task(self, name):
         return next(task for task in self.maintenance.status().tasks if task.name == name)
 
-    def end(self) -> None:
+    def end(self):
         self.maintenance.stop()
         assert self.owned.close().clean
         assert verify_log_dir(self.owned.path) == []
 
 
-def test_flush_ms(tmp_path: Path) -> None:
+def test_flush_ms(tmp_path):
     """A message waits for its sync no longer than flush.ms."""
     world = World(tmp_path, flush_ms="200")
     log = world.owned.log(TP)
@@ -118,7 +115,7 @@ def test_flush_ms(tmp_path: Path) -> None:
     world.end()
 
 
-def test_flush_ms_after_the_clock_was_set_back(tmp_path: Path) -> None:
+def test_flush_ms_after_the_clock_was_set_back(tmp_path):
     """The last sync then lies in the future: that is no reason to wait until it has passed once more."""
     world = World(tmp_path, flush_ms="200")
     log = world.owned.log(TP)
@@ -133,14 +130,14 @@ def test_flush_ms_after_the_clock_was_set_back(tmp_path: Path) -> None:
     world.end()
 
 
-def test_flush_ms_after_the_clock_was_wrong_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_ms_after_the_clock_was_wrong_for_a_moment(tmp_path, monkeypatch):
     """It goes an hour ahead while something is done, and back again: what was planned meanwhile goes back with it."""
     world = World(tmp_path, flush_ms="200")
     log = world.owned.log(TP)
     append(log, [b"one"])
     flush = log.flush
 
-    def ahead() -> int:
+    def ahead():
         world.clock.time_ms += 3_600_000
         return flush()
 
@@ -156,7 +153,7 @@ def test_flush_ms_after_the_clock_was_wrong_for_a_moment(tmp_path: Path, monkeyp
     world.end()
 
 
-def test_without_flush_ms_nothing_is_synced(tmp_path: Path) -> None:
+def test_without_flush_ms_nothing_is_synced(tmp_path):
     world = World(tmp_path)
     append(world.owned.log(TP), [b"one"])
     world.pass_ms(10**9)
@@ -164,7 +161,7 @@ def test_without_flush_ms_nothing_is_synced(tmp_path: Path) -> None:
     world.end()
 
 
-def test_what_was_rolled_is_synced(tmp_path: Path) -> None:
+def test_what_was_rolled_is_synced(tmp_path):
     """As after UnifiedLog.roll: the recovery point moves to the active segment, which is left alone."""
     world = World(tmp_path / "dir", FaultyDisk(_made(tmp_path / "dir")))
     log = world.owned.log(TP)
@@ -194,12 +191,12 @@ def test_what_was_rolled_is_synced(tmp_path: Path) -> None:
     close_clean(owned)
 
 
-def _made(path: Path) -> Path:
+def _made(path):
     path.mkdir()
     return path
 
 
-def test_retention_and_the_delayed_deletion(tmp_path: Path) -> None:
+def test_retention_and_the_delayed_deletion(tmp_path):
     world = World(tmp_path, retention_bytes="1000", file_delete_delay_ms="7000")
     values = world.fill()
     log = world.owned.log(TP)
@@ -225,7 +222,7 @@ def test_retention_and_the_delayed_deletion(tmp_path: Path) -> None:
     world.end()
 
 
-def retain_now(maintenance: Maintenance) -> None:
+def retain_now(maintenance):
     """Has the thread look at retention at once."""
     with maintenance._lock:
         (task,) = (task for task in maintenance._tasks if task.name == RETENTION)
@@ -233,7 +230,7 @@ def retain_now(maintenance: Maintenance) -> None:
     maintenance._waiter.wake()
 
 
-def test_retention_now(tmp_path: Path) -> None:
+def test_retention_now(tmp_path):
     world = World(tmp_path, retention_bytes="1000")
     world.fill()
     world.maintenance.run_due()
@@ -244,7 +241,7 @@ def test_retention_now(tmp_path: Path) -> None:
     world.end()
 
 
-def test_logs_that_keep_everything_are_not_opened(tmp_path: Path) -> None:
+def test_logs_that_keep_everything_are_not_opened(tmp_path):
     World(tmp_path).end()
     world = World(tmp_path)
     world.pass_ms(50_000)
@@ -253,7 +250,7 @@ def test_logs_that_keep_everything_are_not_opened(tmp_path: Path) -> None:
     world.end()
 
 
-def test_retention_of_logs_that_nobody_has_opened(tmp_path: Path) -> None:
+def test_retention_of_logs_that_nobody_has_opened(tmp_path):
     world = World(tmp_path, retention_ms="1000")
     world.fill()
     world.end()
@@ -265,7 +262,7 @@ def test_retention_of_logs_that_nobody_has_opened(tmp_path: Path) -> None:
     world.end()
 
 
-def test_space_that_will_be_free_counts_as_free(tmp_path: Path) -> None:
+def test_space_that_will_be_free_counts_as_free(tmp_path):
     """Else each pass, and each partition in a pass, would remove as much once more."""
     world = World(tmp_path, retention_free_bytes="1000000", file_delete_delay_ms="10000000")
     world.fill(TP)
@@ -280,7 +277,7 @@ def test_space_that_will_be_free_counts_as_free(tmp_path: Path) -> None:
     world.end()
 
 
-def test_checkpoints(tmp_path: Path) -> None:
+def test_checkpoints(tmp_path):
     world = World(tmp_path)
     world.fill()
     log = world.owned.log(TP)
@@ -300,7 +297,7 @@ def test_checkpoints(tmp_path: Path) -> None:
     world.end()
 
 
-def test_one_partition_fails_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_partition_fails_alone(tmp_path, caplog):
     World(tmp_path, retention_bytes="1000", flush_ms="100").end()
     disk = FaultyDisk(tmp_path)
     world = World(tmp_path, disk)
@@ -329,7 +326,7 @@ def test_one_partition_fails_alone(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert verify_log_dir(tmp_path) == []
 
 
-def test_a_checkpoint_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_tried_again(tmp_path):
     World(tmp_path).end()
     disk = FaultyDisk(tmp_path)
     world = World(tmp_path, disk)
@@ -344,7 +341,7 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again(tmp_path: Path) -> N
     world.end()
 
 
-def test_files_that_cannot_be_deleted_are_tried_again(tmp_path: Path) -> None:
+def test_files_that_cannot_be_deleted_are_tried_again(tmp_path):
     World(tmp_path, retention_bytes="1000", file_delete_delay_ms="0").end()
     disk = FaultyDisk(tmp_path)
     world = World(tmp_path, disk)
@@ -361,21 +358,19 @@ def test_files_that_cannot_be_deleted_are_tried_again(tmp_path: Path) -> None:
     world.end()
 
 
-def test_a_bug_with_one_partition_costs_the_others_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bug_with_one_partition_costs_the_others_nothing(tmp_path, monkeypatch, caplog):
     """In no pass: neither retention nor flushes."""
     world = World(tmp_path, retention_bytes="1000", flush_ms="100")
     for tp in (TP, OTHER):
         world.fill(tp)
     remove, flush = PartitionLog.remove_segments, PartitionLog.flush
 
-    def no_removal(log: PartitionLog, segments: Sequence[Segment]) -> list[Path]:
+    def no_removal(log, segments):
         if log.tp == TP:
             raise ValueError("a bug")
         return remove(log, segments)
 
-    def no_flush(log: PartitionLog, *, only_sealed: bool = False) -> int:
+    def no_flush(log, *, only_sealed=False):
         if log.tp == TP:
             raise ZeroDivisionError
         return flush(log, only_sealed=only_sealed)
@@ -398,17 +393,17 @@ def test_a_bug_with_one_partition_costs_the_others_nothing(
     world.end()
 
 
-def test_the_thread_starts_waits_works_and_stops(tmp_path: Path) -> None:
+def test_the_thread_starts_waits_works_and_stops(tmp_path):
     """With a real thread: it sits in its waiter until it is woken, and ends at once."""
     waiting, go = Event(), Event()
 
     class Told:
-        def wait(self, timeout_ms: int) -> None:
+        def wait(self, timeout_ms):
             waiting.set()
             go.wait(120)
             go.clear()
 
-        def wake(self) -> None:
+        def wake(self):
             go.set()
 
     world = World(tmp_path, retention_bytes="1000")
@@ -430,13 +425,11 @@ def test_the_thread_starts_waits_works_and_stops(tmp_path: Path) -> None:
     world.end()
 
 
-def test_a_bug_does_not_end_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bug_does_not_end_the_work(tmp_path, monkeypatch, caplog):
     world = World(tmp_path)
     world.fill()
 
-    def broken() -> None:
+    def broken():
         raise ZeroDivisionError
 
     monkeypatch.setattr(world.owned, "checkpoint", broken)

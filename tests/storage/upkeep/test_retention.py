@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from storage.append.partition_log import PartitionLog
 from storage.config import BrokerConfig, LogConfig
-from storage.directory.owned_dir import OwnedDir
 from storage.errors import NotPermitted, OffsetOutOfRange, SegmentGone
 from storage.files.names import FileKind, segment_file
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
-from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 from storage.upkeep.retention import (
     BY_SIZE,
@@ -30,7 +25,6 @@ from storage.upkeep.retention import (
     KeptSegment,
     LogState,
     Retention,
-    RetentionResult,
     SegmentInfo,
     by_free_space,
     disk_free_bytes,
@@ -38,8 +32,8 @@ from storage.upkeep.retention import (
     policies_for,
 )
 from storage.verify.verify import verify_log_dir
-from tests.support.builders import ROLL, START_MS, Batch, Item, Partition, build_log_dir
-from tests.support.crash_points import Sessions, every_crash
+from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir
+from tests.support.crash_points import every_crash
 from tests.support.damaged_bytes import flip
 from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import NOW_MS, StandingClock, append, opened, read, values_of
@@ -50,16 +44,16 @@ TP = TopicPartition("t", 0)
 SMALL = {"segment.bytes": "600", "index.interval.bytes": "100"}
 
 
-def _config(**values: str) -> LogConfig:
+def _config(**values):
     overrides = {name.replace("_", "."): value for name, value in values.items()}
     return LogConfig.from_overrides(BrokerConfig().topic_defaults, overrides)
 
 
-def _state(sizes: list[int], config: LogConfig, *, times: list[int] | None = None, start: int = 0) -> LogState:
+def _state(sizes, config, *, times=None, start=0):
     """Segments of ten offsets each, the newest message of each as old as `times` says."""
     ages = [0] * len(sizes) if times is None else times
     segments = tuple(
-        SegmentInfo(n * 10, n * 10 + (10 if size else 0), size, lambda age=age: NOW_MS - age)  # type: ignore[misc]
+        SegmentInfo(n * 10, n * 10 + (10 if size else 0), size, lambda age=age: NOW_MS - age)
         for n, (size, age) in enumerate(zip(sizes, ages, strict=True))
     )
     return LogState(segments, start, segments[-1].next_offset, NOW_MS, config)
@@ -68,7 +62,7 @@ def _state(sizes: list[int], config: LogConfig, *, times: list[int] | None = Non
 # Policies
 
 
-def test_size_never_goes_below_its_limit() -> None:
+def test_size_never_goes_below_its_limit():
     config = _config(retention_bytes="250")
     assert BY_SIZE.expired(_state([100, 100, 100, 100], config)) == 1
     assert BY_SIZE.expired(_state([100, 100, 150], config)) == 1  # exactly the limit is left
@@ -78,7 +72,7 @@ def test_size_never_goes_below_its_limit() -> None:
     assert BY_SIZE.expired(_state([100, 100], _config())) == 0
 
 
-def test_time_stops_at_the_first_young_segment() -> None:
+def test_time_stops_at_the_first_young_segment():
     config = _config(retention_ms="1000")
     assert BY_TIME.expired(_state([9, 9, 9], config, times=[1001, 1000, 5000])) == 1
     assert BY_TIME.expired(_state([9, 9, 9], config, times=[1001, 1001, 1001])) == 3
@@ -86,13 +80,13 @@ def test_time_stops_at_the_first_young_segment() -> None:
     assert BY_TIME.expired(_state([9, 9], _config(retention_ms="-1"), times=[10**12, 10**12])) == 0
 
 
-def test_log_start() -> None:
+def test_log_start():
     assert LOG_START_BREACH.expired(_state([9, 9, 9], _config(), start=19)) == 1
     assert LOG_START_BREACH.expired(_state([9, 9, 9], _config(), start=20)) == 2
     assert LOG_START_BREACH.expired(_state([9, 9, 9], _config(), start=30)) == 2  # never the active one
 
 
-def test_free_space_takes_no_more_than_is_missing_and_never_the_active_segment() -> None:
+def test_free_space_takes_no_more_than_is_missing_and_never_the_active_segment():
     config = _config(retention_free_bytes="1000")
     assert by_free_space(lambda: 1000).expired(_state([100, 100, 100], config)) == 0
     assert by_free_space(lambda: 999).expired(_state([100, 100, 100], config)) == 1
@@ -101,13 +95,13 @@ def test_free_space_takes_no_more_than_is_missing_and_never_the_active_segment()
     assert by_free_space(lambda: 0).expired(_state([100, 100, 100], _config())) == 0
 
 
-def test_nothing_at_or_above_the_high_watermark() -> None:
+def test_nothing_at_or_above_the_high_watermark():
     state = _state([9, 9, 9], _config(retention_ms="0"), times=[1, 1, 1])
     assert BY_TIME.expired(replace(state, high_watermark=19)) == 1
     assert BY_TIME.expired(replace(state, high_watermark=20)) == 2
 
 
-def test_order_and_reasons() -> None:
+def test_order_and_reasons():
     """Each policy looks at what those before it leave (log start, size, time)."""
     config = _config(retention_ms="1000", retention_bytes="250")
     state = _state([100, 100, 100, 100, 100], config, times=[0, 0, 2000, 2000, 0], start=10)
@@ -120,25 +114,25 @@ def test_order_and_reasons() -> None:
     ]
 
 
-def test_compacted_topics_lose_nothing_but_what_is_below_their_start() -> None:
+def test_compacted_topics_lose_nothing_but_what_is_below_their_start():
     config = _config(cleanup_policy="compact", retention_ms="0", retention_bytes="0", retention_free_bytes="999999")
     assert [policy.reason for policy in policies_for(config, lambda: 0)] == ["below the log start offset"]
     both = _config(cleanup_policy="compact,delete")
     assert len(policies_for(both, lambda: 0)) == 4
 
 
-def test_free_bytes_of_a_disk(tmp_path: Path) -> None:
+def test_free_bytes_of_a_disk(tmp_path):
     assert disk_free_bytes(tmp_path)() > 0
 
 
 # A pass over a log
 
 
-def _filled(path: Path, **overrides: str) -> tuple[OwnedDir, PartitionLog, list[bytes | None]]:
+def _filled(path, **overrides):
     """A topic with about eight small segments."""
     owned = opened(path)
     owned.create_topic("t", 1, {**SMALL, **{name.replace("_", "."): value for name, value in overrides.items()}})
-    values: list[bytes | None] = [b"message %04d" % n for n in range(120)]
+    values = [b"message %04d" % n for n in range(120)]
     for first in range(0, len(values), 4):
         append(owned.log(TP), values[first : first + 4])
     log = owned.log(TP)
@@ -146,11 +140,11 @@ def _filled(path: Path, **overrides: str) -> tuple[OwnedDir, PartitionLog, list[
     return owned, log, values
 
 
-def _retain(log: PartitionLog, *, later_ms: int = 0, before: int | None = None) -> RetentionResult:
+def _retain(log, *, later_ms=0, before=None):
     return Retention(StandingClock(NOW_MS + later_ms), lambda: 10**15, before).run(log)
 
 
-def _end(owned: OwnedDir, result: RetentionResult | None = None) -> None:
+def _end(owned, result=None):
     """Deletes what awaits it, closes, and finds nothing wrong; once more after a reopening."""
     for path in () if result is None else result.files:
         owned.disk.unlink(path)
@@ -158,7 +152,7 @@ def _end(owned: OwnedDir, result: RetentionResult | None = None) -> None:
     assert verify_log_dir(owned.path) == []
 
 
-def test_by_size(tmp_path: Path) -> None:
+def test_by_size(tmp_path):
     owned, log, values = _filled(tmp_path, retention_bytes="1500")
     before = log.snapshot()
     result = _retain(log)
@@ -183,7 +177,7 @@ def test_by_size(tmp_path: Path) -> None:
     _end(owned)
 
 
-def test_by_time_everything_goes_and_the_offsets_go_on(tmp_path: Path) -> None:
+def test_by_time_everything_goes_and_the_offsets_go_on(tmp_path):
     owned, log, values = _filled(tmp_path, retention_ms="60000")
     assert not _retain(log, later_ms=60_000).segments
     result = _retain(log, later_ms=60_001)
@@ -200,7 +194,7 @@ def test_by_time_everything_goes_and_the_offsets_go_on(tmp_path: Path) -> None:
     _end(owned)
 
 
-def test_segments_that_are_no_more_the_oldest_are_left_alone(tmp_path: Path) -> None:
+def test_segments_that_are_no_more_the_oldest_are_left_alone(tmp_path):
     owned, log, values = _filled(tmp_path)
     oldest, second = log.snapshot().segments[:2]
     for wrong in ([second], log.snapshot().segments):
@@ -215,7 +209,7 @@ def test_segments_that_are_no_more_the_oldest_are_left_alone(tmp_path: Path) -> 
     _end(owned)
 
 
-def test_what_nobody_set_removes_nothing(tmp_path: Path) -> None:
+def test_what_nobody_set_removes_nothing(tmp_path):
     """Kafka's default of seven days is nobody's wish."""
     owned = opened(tmp_path)
     owned.create_topic("t", 1, SMALL)
@@ -226,7 +220,7 @@ def test_what_nobody_set_removes_nothing(tmp_path: Path) -> None:
     _end(owned)
 
 
-def test_records_deleted_before_an_offset(tmp_path: Path) -> None:
+def test_records_deleted_before_an_offset(tmp_path):
     owned, log, values = _filled(tmp_path)
     middle = log.snapshot().segments[2].base_offset + 1
     result = _retain(log, before=middle)
@@ -243,7 +237,7 @@ def test_records_deleted_before_an_offset(tmp_path: Path) -> None:
     _end(owned, result)
 
 
-def test_errors_of_deleting_before_an_offset(tmp_path: Path) -> None:
+def test_errors_of_deleting_before_an_offset(tmp_path):
     owned, log, values = _filled(tmp_path)
     with pytest.raises(OffsetOutOfRange):
         _retain(log, before=len(values) + 1)
@@ -256,7 +250,7 @@ def test_errors_of_deleting_before_an_offset(tmp_path: Path) -> None:
     _end(owned)
 
 
-def test_readers_of_removed_segments_are_undisturbed(tmp_path: Path) -> None:
+def test_readers_of_removed_segments_are_undisturbed(tmp_path):
     owned, log, values = _filled(tmp_path, retention_ms="1000")
     held = log.snapshot()
     result = _retain(log, later_ms=5000)
@@ -278,12 +272,12 @@ class _Notes:
 
 
 @pytest.mark.parametrize("overrides", [{"retention_bytes": "1500"}, {"retention_ms": "1000"}], ids=["size", "time"])
-def test_stopped_anywhere(tmp_path: Path, overrides: dict[str, str]) -> None:
+def test_stopped_anywhere(tmp_path, overrides):
     """What is left is a log whose oldest part is gone, at most as much of it as retention wanted."""
     owned, _, values = _filled(tmp_path / "before", **overrides)
     assert owned.close().clean
 
-    def work(sessions: Sessions, notes: _Notes) -> None:
+    def work(sessions, notes):
         owned = sessions.open()
         log = owned.log(TP)
         told = Retention(StandingClock(NOW_MS + 5000), lambda: 0).preview(log.snapshot(), log.config)
@@ -312,12 +306,12 @@ def test_stopped_anywhere(tmp_path: Path, overrides: dict[str, str]) -> None:
     assert stopped.stop_at > 20
 
 
-def test_a_segment_that_was_just_begun_is_on_the_disk_before_the_others_are_removed(tmp_path: Path) -> None:
+def test_a_segment_that_was_just_begun_is_on_the_disk_before_the_others_are_removed(tmp_path):
     """Otherwise a power loss may leave neither it nor the one before it, and offsets are given a second time."""
     owned, _, values = _filled(tmp_path, retention_ms="1000")
     assert owned.close().clean
     disk = FaultyDisk(tmp_path)
-    done: list[str] = []
+    done = []
     owned = opened(tmp_path, disk=disk)
     log = owned.log(TP)
     disk.fail = lambda what, _path: done.append(what)
@@ -336,25 +330,25 @@ HOUR_MS = 3_600_000
 KEPT_NOW_MS = START_MS + 100 * HOUR_MS
 
 
-def log_of(path: Path, *segments: list[int], **partition: Any) -> LogSnapshot:
+def log_of(path, *segments, **partition):
     """Segments of messages with these ages in hours; below 0 they lie in the future."""
-    items: list[Item] = []
+    items = []
     for ages in segments:
         items += [Batch([Record(None, b"x" * 50, (), KEPT_NOW_MS - age * HOUR_MS)]) for age in ages] + [ROLL]
     built = build_log_dir(path, {"t": [Partition(items[:-1], **partition)]})["t", 0]
     return LogDir.open_read_only(built.path.parent).log(TopicPartition("t", 0)).snapshot()
 
 
-def kept(snapshot: LogSnapshot, now_ms: int = KEPT_NOW_MS, limits: dict[str, str] | None = None, **more: Any) -> Any:
+def kept(snapshot, now_ms=KEPT_NOW_MS, limits=None, **more):
     config = LogConfig.from_overrides(LogConfig(), limits or {})
     return Retention(StandingClock(now_ms), lambda: 10**12, **more).preview(snapshot, config)
 
 
-def why(found: Any) -> list[tuple[str, ...]]:
+def why(found):
     return [segment.kept_by for segment in found.kept]
 
 
-def test_by_time(tmp_path: Path) -> None:
+def test_by_time(tmp_path):
     snapshot, limits = log_of(tmp_path, [90, 80], [70], [20, 10], [5]), {"retention.ms": str(50 * HOUR_MS)}
     found = kept(snapshot, limits=limits)
     assert len(found.segments) == 2
@@ -366,7 +360,7 @@ def test_by_time(tmp_path: Path) -> None:
         assert len(kept(snapshot, one.goes_at, limits).segments) > 2 + number
 
 
-def test_a_timestamp_in_the_future_keeps_all_after_it(tmp_path: Path) -> None:
+def test_a_timestamp_in_the_future_keeps_all_after_it(tmp_path):
     snapshot, limits = log_of(tmp_path, [90], [70, -500, 70], [60], [0]), {"retention.ms": str(50 * HOUR_MS)}
     found = kept(snapshot, limits=limits)
     assert len(found.segments) == 1
@@ -379,7 +373,7 @@ def test_a_timestamp_in_the_future_keeps_all_after_it(tmp_path: Path) -> None:
     assert len(kept(snapshot, at.pop(), limits).segments) == 4
 
 
-def test_kept_by_size(tmp_path: Path) -> None:
+def test_kept_by_size(tmp_path):
     snapshot = log_of(tmp_path, [9], [8], [7], [6])
     size = snapshot.segments[0].size
     found = kept(snapshot, limits={"retention.bytes": str(3 * size), "retention.ms": "-1"})
@@ -389,7 +383,7 @@ def test_kept_by_size(tmp_path: Path) -> None:
     assert {one.goes_at for one in found.kept} == {None}
 
 
-def test_both_limits(tmp_path: Path) -> None:
+def test_both_limits(tmp_path):
     limits = {"retention.bytes": "1000000", "retention.ms": str(50 * HOUR_MS)}
     assert why(kept(log_of(tmp_path, [10], [5]), limits=limits)) == [("retention.ms", "retention.bytes")] * 2
 
@@ -404,13 +398,13 @@ def test_both_limits(tmp_path: Path) -> None:
         ({"retention.ms": "1000"}, {"kept_from": lambda _: 0}, UNTOUCHABLE),
     ],
 )
-def test_other_reasons(tmp_path: Path, limits: dict[str, str], more: dict[str, Any], reason: str) -> None:
+def test_other_reasons(tmp_path, limits, more, reason):
     found = kept(log_of(tmp_path, [10], [5]), limits=limits, **more)
     assert found.segments == ()
     assert why(found) == [(reason,)] * 2
 
 
-def test_an_empty_active_segment(tmp_path: Path) -> None:
+def test_an_empty_active_segment(tmp_path):
     build_log_dir(tmp_path, {"t": [Partition([b"old", ROLL])]})
     (tmp_path / "t-0" / f"{1:020d}.log").touch()
     snapshot = LogDir.open_read_only(tmp_path).log(TopicPartition("t", 0)).snapshot()
@@ -419,7 +413,7 @@ def test_an_empty_active_segment(tmp_path: Path) -> None:
     assert isinstance(found.kept[0], KeptSegment)
 
 
-def test_damage_does_not_end_it(tmp_path: Path) -> None:
+def test_damage_does_not_end_it(tmp_path):
     """The message with the timestamp in the future cannot be named then."""
     snapshot = log_of(tmp_path, [-5], [1])
     path = snapshot.segments[0].log.path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from storage.log import reader
 from storage.log.log_dir import LogDir
 from storage.log.scanning import scan_batches
 from storage.types import TopicPartition
-from storage.upkeep.salvage import LostOffsets, Salvaged, salvage
+from storage.upkeep.salvage import salvage
 from tests.support.builders import Batch, Partition, build_log_dir, many
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import close_clean, opened
@@ -36,10 +35,10 @@ PARTITIONS = [
 ]
 
 
-def records_of(log_dir: Path, tp: TopicPartition) -> list[Record]:
+def records_of(log_dir, tp):
     """All records of a log, control records too."""
     snapshot = LogDir.open_read_only(log_dir).log(tp).snapshot()
-    found: list[Record] = []
+    found = []
     for segment in snapshot.segments:
         for window in scan_batches(snapshot, segment, 0):
             assert window.damage is None
@@ -52,7 +51,7 @@ def records_of(log_dir: Path, tp: TopicPartition) -> list[Record]:
     return found
 
 
-def salvaged(source: Path, target: Path, tp: TopicPartition) -> Salvaged:
+def salvaged(source, target, tp):
     """Into a directory of kafkafs's own, which is sound afterwards."""
     log_dir = LogDir.open_read_only(source)
     owned = opened(target)
@@ -62,7 +61,7 @@ def salvaged(source: Path, target: Path, tp: TopicPartition) -> Salvaged:
     return result
 
 
-def copied(path: Path, partition: str) -> tuple[Path, TopicPartition]:
+def copied(path, partition):
     logs = path / "logs"
     logs.mkdir()
     source = FIXTURES / partition
@@ -76,7 +75,7 @@ def copied(path: Path, partition: str) -> tuple[Path, TopicPartition]:
 @requires_fixtures
 @pytest.mark.parametrize("partition", PARTITIONS)
 @pytest.mark.parametrize("seed", range(3))
-def test_ten_random_damages(tmp_path: Path, partition: str, seed: int) -> None:
+def test_ten_random_damages(tmp_path, partition, seed):
     logs, tp = copied(tmp_path, partition)
     records = records_of(logs, tp)
     files = sorted((logs / tp.dir_name).glob("*.log"))
@@ -97,14 +96,14 @@ def test_ten_random_damages(tmp_path: Path, partition: str, seed: int) -> None:
     assert {file: file.read_bytes() for file in files} == before
 
 
-def offsets_of(lost: LostOffsets, log_end: int) -> range:
+def offsets_of(lost, log_end):
     if lost.first_offset is None:
         return range(0)
     return range(lost.first_offset, (log_end if lost.last_offset is None else lost.last_offset) + 1)
 
 
 @requires_fixtures
-def test_a_sound_log_is_copied_byte_for_byte(tmp_path: Path) -> None:
+def test_a_sound_log_is_copied_byte_for_byte(tmp_path):
     logs, tp = copied(tmp_path, "transactions/log/tx-aborts-0")
     result = salvaged(logs, tmp_path / "rescued", tp)
     assert result.lost == []
@@ -115,7 +114,7 @@ def test_a_sound_log_is_copied_byte_for_byte(tmp_path: Path) -> None:
 
 
 @requires_fixtures
-def test_the_damages_of_the_recovery_fixtures(tmp_path: Path) -> None:
+def test_the_damages_of_the_recovery_fixtures(tmp_path):
     """Nothing but the one damaged batch is lost: Kafka's recovery loses all that comes after it."""
     lost = {}
     before = FIXTURES / "recovery" / "before"
@@ -141,7 +140,7 @@ def test_the_damages_of_the_recovery_fixtures(tmp_path: Path) -> None:
     }
 
 
-def test_up_to_an_offset_only_whole_batches_are_salvaged(tmp_path: Path) -> None:
+def test_up_to_an_offset_only_whole_batches_are_salvaged(tmp_path):
     build_log_dir(tmp_path / "damaged", {"t": [Partition([Batch(many(10)) for _ in range(3)])]})
     tp = TopicPartition("t", 0)
     snapshot = LogDir.open_read_only(tmp_path / "damaged").log(tp).snapshot()
@@ -154,7 +153,7 @@ def test_up_to_an_offset_only_whole_batches_are_salvaged(tmp_path: Path) -> None
         assert [record[0] for record in records_of(tmp_path / str(end_offset), tp)] == [*range(expected)]
 
 
-def test_into_a_log_with_messages_nothing_is_salvaged(tmp_path: Path) -> None:
+def test_into_a_log_with_messages_nothing_is_salvaged(tmp_path):
     build_log_dir(tmp_path / "damaged", {"t": [Partition([b"a", b"b"])]})
     tp = TopicPartition("t", 0)
     snapshot = LogDir.open_read_only(tmp_path / "damaged").log(tp).snapshot()

@@ -33,79 +33,79 @@ _INDEX, _TIME, _ABORTS = struct.Struct(">ii"), struct.Struct(">qi"), struct.Stru
 _STAGED = StagedName("write", 0, "0" * 32)
 
 
-def segments(directory: Path) -> list[Path]:
+def segments(directory):
     return sorted(directory.glob("*.log"))
 
 
-def sealed(directory: Path) -> Path:
+def sealed(directory):
     """A .log in the middle, with an .index and a .txnindex of several entries."""
     return segments(directory)[1] if len(segments(directory)) > 2 else segments(directory)[0]
 
 
-def snapshot(directory: Path, number: int = 1) -> Path:
+def snapshot(directory, number=1):
     return sorted(directory.glob("*.snapshot"))[number]
 
 
-def edit(path: Path, change: Change) -> None:
+def edit(path, change):
     data = bytearray(path.read_bytes())
     change(data)
     path.write_bytes(data)
 
 
-def put(form: str, at: int, value: int) -> Change:
+def put(form, at, value):
     return lambda data: struct.pack_into(form, data, at, value)
 
 
-def add(form: str, at: int, amount: int) -> Change:
+def add(form, at, amount):
     return lambda data: struct.pack_into(form, data, at, struct.unpack_from(form, data, at)[0] + amount)
 
 
-def flip(at: int) -> Change:
+def flip(at):
     return lambda data: data.__setitem__(at, data[at] ^ 0xFF)
 
 
-def cut(start: int, end: int | None = None) -> Change:
+def cut(start, end=None):
     return lambda data: data.__setitem__(slice(None), data[start:end])
 
 
-def more(data: bytes) -> Change:
+def more(data):
     return lambda before: before.extend(data)
 
 
-def in_log(change: Change) -> Make:
+def in_log(change):
     return lambda directory: edit(sealed(directory), change)
 
 
-def in_last(change: Change) -> Make:
+def in_last(change):
     return lambda directory: edit(segments(directory)[-1], change)
 
 
-def in_index(change: Change) -> Make:
+def in_index(change):
     return lambda directory: edit(sealed(directory).with_suffix(".index"), change)
 
 
-def in_time_index(change: Change) -> Make:
+def in_time_index(change):
     return lambda directory: edit(sealed(directory).with_suffix(".timeindex"), change)
 
 
-def in_txn_index(change: Change) -> Make:
+def in_txn_index(change):
     return lambda directory: edit(sealed(directory).with_suffix(".txnindex"), change)
 
 
-def without(kind: FileKind) -> Make:
+def without(kind):
     return lambda directory: sealed(directory).with_suffix(kind.value).unlink()
 
 
-def file(name: str, content: bytes | str = b"") -> Make:
+def file(name, content=b""):
     """A file of the partition; `../NAME`: of the log directory."""
     data = content if isinstance(content, bytes) else content.encode()
     return lambda directory: (directory / name).write_bytes(data)
 
 
-def in_batch(number: int, change: Change, *, checksum: bool = True, of: Callable[[Path], Path] = sealed) -> Make:
+def in_batch(number, change, *, checksum=True, of=sealed):
     """Changes the batch `number` of a .log, whose CRC is made to fit unless said otherwise."""
 
-    def make(directory: Path) -> None:
+    def make(directory):
         path = of(directory)
         parts = list(batches(path.read_bytes()))
         changed = bytearray(parts[number])
@@ -116,44 +116,44 @@ def in_batch(number: int, change: Change, *, checksum: bool = True, of: Callable
     return make
 
 
-def in_header(number: int, change: Change) -> Make:
+def in_header(number, change):
     """What no CRC covers, or is to be wrong."""
     return in_batch(number, change, checksum=False)
 
 
-def last(directory: Path) -> Path:
+def last(directory):
     return segments(directory)[-1]
 
 
-def shorter(data: bytearray) -> None:
+def shorter(data):
     """A v2 batch that ends nine bytes earlier, and says so."""
     del data[-9:]
     struct.pack_into(">i", data, 8, len(data) - 12)
 
 
-def long_value(data: bytearray) -> None:
+def long_value(data):
     struct.pack_into(">i", data, 30 + max(struct.unpack_from(">i", data, 26)[0], 0), 100_000)
 
 
-def wrong_inner_message(data: bytearray) -> None:
+def wrong_inner_message(data):
     offset, timestamp = (struct.unpack_from(">q", data, at)[0] for at in (0, 18))
     inner = compress(Codec.GZIP, message(0, b"value", timestamp=timestamp, crc=12345), 1)
     data[:] = message(offset, inner, attributes=Codec.GZIP, timestamp=timestamp)
 
 
-def same_offsets(data: bytearray) -> None:
+def same_offsets(data):
     (base,), (count,) = struct.unpack_from(">q", data), struct.unpack_from(">i", data, 23)
     records = [record(min(number, 1)) for number in range(count + 1)]
     data[:] = batch(records, base, base_timestamp=5, max_timestamp=5)
 
 
-def wrong_marker(directory: Path) -> None:
+def wrong_marker(directory):
     # A marker's key begins behind length, attributes, two deltas and the key's own length: version, then type.
     number = next(i for i, part in enumerate(batches(sealed(directory).read_bytes())) if part[22] & 0x20)
     in_batch(number, put(">h", 61 + 5, -1))(directory)
 
 
-def index_floor(directory: Path) -> None:
+def index_floor(directory):
     log = segments(directory)[0]
     lasts, position = {}, 0
     for part in batches(log.read_bytes()):
@@ -165,7 +165,7 @@ def index_floor(directory: Path) -> None:
     edit(index, put(">i", slot * 8, lasts[entries[slot][1]]))
 
 
-def index_offset(directory: Path) -> None:
+def index_offset(directory):
     log = sealed(directory)
     base, parts = int(log.stem), batches(log.read_bytes())
     lasts = {struct.unpack_from(">q", part)[0] + struct.unpack_from(">i", part, 23)[0] - base for part in parts}
@@ -175,18 +175,18 @@ def index_offset(directory: Path) -> None:
     in_index(add(">i", slot * 8, 1))(directory)
 
 
-def renamed(number: int, by: int) -> Make:
-    def make(directory: Path) -> None:
+def renamed(number, by):
+    def make(directory):
         log = segments(directory)[number]
         log.rename(log.with_name(names.segment_file(int(log.stem) + by, FileKind.LOG)))
 
     return make
 
 
-def remove(*patterns: str) -> Make:
+def remove(*patterns):
     """Files; `{second}`: the name of the second segment, without its kind."""
 
-    def make(directory: Path) -> None:
+    def make(directory):
         second = segments(directory)[1].stem
         for path in [path for pattern in patterns for path in directory.glob(pattern.format(second=second))]:
             path.unlink()
@@ -194,7 +194,7 @@ def remove(*patterns: str) -> Make:
     return make
 
 
-def pending(directory: Path) -> None:
+def pending(directory):
     """A write that was staged, a message, to be appended beyond the end; its staged file is not made."""
     topic, _, number = directory.name.rpartition("-")
     tp = TopicPartition(topic, int(number))
@@ -353,12 +353,12 @@ NOT_MADE = {
 NOTES = {K.DIR_AWAITS_REMOVAL, K.CHECKPOINT_UNFINISHED, K.WRITE_PENDING, K.STAGED_ORPHAN, K.SEGMENT_GAP, K.SEGMENT_SPAN}
 
 
-def test_there_is_a_damage_of_every_kind() -> None:
+def test_there_is_a_damage_of_every_kind():
     assert {one.kind for one in DAMAGES} == set(FaultKind) - NOT_MADE
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda one: one.name)
-def test_each_damage_is_found_by_name(tmp_path: Path, damage: Damage) -> None:
+def test_each_damage_is_found_by_name(tmp_path, damage):
     topic, _, number = damage.partition.rpartition("-")
     logs = tmp_path / "logs"
     logs.mkdir()
@@ -381,13 +381,13 @@ def test_each_damage_is_found_by_name(tmp_path: Path, damage: Damage) -> None:
     assert {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in [logs, *logs.rglob("*")]} == before
 
 
-def test_the_order_of_work_does_not_matter() -> None:
+def test_the_order_of_work_does_not_matter():
     logs = FIXTURES / "recovery" / "before"
     assert verify_log_dir(logs, workers=1) == verify_log_dir(logs, workers=5)
 
 
 @pytest.mark.leaves_damage("index-order", "time-index-incomplete", "batch-magic", "batch-crc")
-def test_recovery_leaves_what_kafka_leaves(tmp_path: Path) -> None:
+def test_recovery_leaves_what_kafka_leaves(tmp_path):
     """Ours, over the same damages: what is found then is what is found after Kafka's."""
     logs = tmp_path / "logs"
     shutil.copytree(FIXTURES / "recovery" / "before", logs, copy_function=shutil.copy)

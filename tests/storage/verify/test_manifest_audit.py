@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from storage.backup.mirror import ManifestRecorder, Mirror
-from storage.files.manifest import Manifest, encode, parse
+from storage.files.manifest import encode, parse
 from storage.format.compression import Codec
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind
 from storage.verify.manifest_audit import verify_manifest
-from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, many
+from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, many
 from tests.support.owned_dirs import append, close_clean, opened
 
 TP = TopicPartition("t", 0)
-STORY: list[Item] = [
+STORY = [
     Batch(many(5)),
     Batch(many(3, 100, keys=2), codec=Codec.LZ4, leader_epoch=1),
     Batch(many(2), producer_id=7, transactional=True, leader_epoch=1),
@@ -34,7 +34,7 @@ STORY: list[Item] = [
 
 
 @pytest.fixture
-def backup(tmp_path: Path) -> tuple[Path, Manifest]:
+def backup(tmp_path):
     """A copy, rolled by its own configuration, and its manifest."""
     source = tmp_path / "source"
     later = Partition([Batch(many(3))], start_offset=50, log_start_offset=51)
@@ -45,11 +45,11 @@ def backup(tmp_path: Path) -> tuple[Path, Manifest]:
     return tmp_path / "moved", manifest
 
 
-def _old() -> list[Item]:
+def _old():
     return [Batch(many(3), magic=0), Batch(many(4), Codec.GZIP, 1), Batch(many(2), magic=1)]
 
 
-def mirrored(source: Path, target: Path, recorder: ManifestRecorder) -> Manifest:
+def mirrored(source, target, recorder):
     owned = opened(target)
     if "t" not in owned.log_dir.topics():
         owned.create_topic("t", 2, {"segment.bytes": "400"}, start_offsets={1: 50})
@@ -60,7 +60,7 @@ def mirrored(source: Path, target: Path, recorder: ManifestRecorder) -> Manifest
     return recorder.manifest(None, 5000, target)
 
 
-def test_a_copy_has_what_its_manifest_lists(backup: tuple[Path, Manifest]) -> None:
+def test_a_copy_has_what_its_manifest_lists(backup):
     path, manifest = backup
     assert verify_manifest(path, manifest) == []
     assert len(manifest.partitions[TP].ranges) == 2  # the source's segments
@@ -69,7 +69,7 @@ def test_a_copy_has_what_its_manifest_lists(backup: tuple[Path, Manifest]) -> No
     assert {found.batches for found in manifest.partitions[TopicPartition("old", 0)].ranges} == {6}
 
 
-def test_more_is_fine(backup: tuple[Path, Manifest]) -> None:
+def test_more_is_fine(backup):
     path, manifest = backup
     owned = opened(path)
     append(owned.log(TP), [b"more"])
@@ -79,7 +79,7 @@ def test_more_is_fine(backup: tuple[Path, Manifest]) -> None:
     assert verify_manifest(path, manifest) == []
 
 
-def test_every_changed_byte_is_found_and_named(backup: tuple[Path, Manifest]) -> None:
+def test_every_changed_byte_is_found_and_named(backup):
     path, manifest = backup
     dice = random.Random(3)
     tried = 0
@@ -103,7 +103,7 @@ def test_every_changed_byte_is_found_and_named(backup: tuple[Path, Manifest]) ->
     assert verify_manifest(path, manifest) == []
 
 
-def test_every_changed_bit_of_the_other_files_is_found(backup: tuple[Path, Manifest]) -> None:
+def test_every_changed_bit_of_the_other_files_is_found(backup):
     """Checkpoints, epochs, ids, configuration, indexes, snapshots, the mark of a clean shutdown."""
     path, manifest = backup
     assert {Path(name).name for name in manifest.files} > {
@@ -126,7 +126,7 @@ def test_every_changed_bit_of_the_other_files_is_found(backup: tuple[Path, Manif
 
 
 @pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", ".kafka_cleanshutdown", "t-1/partition.metadata"])
-def test_the_files_of_a_copy_of_one_log_directory_of_two(tmp_path: Path, name: str) -> None:
+def test_the_files_of_a_copy_of_one_log_directory_of_two(tmp_path, name):
     """Partitions that are in the other one are here without messages."""
     build_log_dir(tmp_path / "source", {"t": [STORY, Partition([Batch(many(3))])]})
     shutil.rmtree(tmp_path / "source" / "t-1")
@@ -138,7 +138,7 @@ def test_the_files_of_a_copy_of_one_log_directory_of_two(tmp_path: Path, name: s
     assert [one.path for one in verify_manifest(tmp_path / "moved", manifest)] == [file]
 
 
-def test_a_raised_log_start_hides_messages(backup: tuple[Path, Manifest]) -> None:
+def test_a_raised_log_start_hides_messages(backup):
     """Also where the directory has grown since."""
     path, manifest = backup
     owned = opened(path)
@@ -150,7 +150,7 @@ def test_a_raised_log_start_hides_messages(backup: tuple[Path, Manifest]) -> Non
     assert found.what.endswith("offsets 0 to 6 are hidden")
 
 
-def test_a_manifest_without_files_is_read(backup: tuple[Path, Manifest]) -> None:
+def test_a_manifest_without_files_is_read(backup):
     """As earlier versions wrote it."""
     path, manifest = backup
     content = json.loads(encode(manifest))
@@ -162,7 +162,7 @@ def test_a_manifest_without_files_is_read(backup: tuple[Path, Manifest]) -> None
 
 
 @pytest.mark.parametrize("lost", ["first segment", "middle segment", "last segment", "tail", "partition", "topic"])
-def test_what_is_missing_is_found(backup: tuple[Path, Manifest], lost: str) -> None:
+def test_what_is_missing_is_found(backup, lost):
     path, manifest = backup
     logs = sorted((path / "t-0").glob("*.log"))
     if "segment" in lost:
@@ -183,7 +183,7 @@ def test_what_is_missing_is_found(backup: tuple[Path, Manifest], lost: str) -> N
     } == directories
 
 
-def test_other_messages_at_these_offsets_are_found(backup: tuple[Path, Manifest], tmp_path: Path) -> None:
+def test_other_messages_at_these_offsets_are_found(backup, tmp_path):
     path, manifest = backup
     build_log_dir(tmp_path / "other", {"t": [[Batch(many(count, 30)) for count in (5, 3, 2, 1, 4, 1)]]})
     shutil.rmtree(path / "t-0")
@@ -192,7 +192,7 @@ def test_other_messages_at_these_offsets_are_found(backup: tuple[Path, Manifest]
     assert {one.kind for one in found} == {FaultKind.MANIFEST_DIFFERS}
 
 
-def test_only_the_chosen_partitions_are_compared(backup: tuple[Path, Manifest]) -> None:
+def test_only_the_chosen_partitions_are_compared(backup):
     path, manifest = backup
     shutil.rmtree(path / "t-1")
     assert verify_manifest(path, manifest, [TP]) == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from storage.directory.owned_dir import Opening
@@ -13,9 +11,9 @@ from storage.files.disk import RealDisk
 from storage.files.leader_epochs import EpochEntry
 from storage.format.compression import Codec
 from storage.types import TopicPartition
-from storage.verify.findings import LISTED, FaultKind, Finding, Severity
+from storage.verify.findings import LISTED, FaultKind, Severity
 from storage.verify.verify import verify_log_dir, verify_partition
-from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, commit, many
+from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, commit, many
 from tests.support.damaged_bytes import flip
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import append, close_clean, opened
@@ -37,12 +35,12 @@ LEFT_BY_KAFKA = {
 
 @requires_fixtures
 @pytest.mark.parametrize("fixture", CLEAN_FIXTURES)
-def test_nothing_in_what_brokers_closed(fixture: str) -> None:
+def test_nothing_in_what_brokers_closed(fixture):
     assert verify_log_dir(FIXTURES / fixture / "log") == []
 
 
 @requires_fixtures
-def test_what_kafka_leaves_after_recovery() -> None:
+def test_what_kafka_leaves_after_recovery():
     found = verify_log_dir(FIXTURES / "recovery" / "after")
     assert {one.path.parent.name: one.name for one in found if one.severity is Severity.FINDING} == LEFT_BY_KAFKA
     notes = [one for one in found if one.severity is Severity.NOTE]
@@ -50,7 +48,7 @@ def test_what_kafka_leaves_after_recovery() -> None:
 
 
 @requires_fixtures
-def test_every_damage_of_the_fixtures_is_found() -> None:
+def test_every_damage_of_the_fixtures_is_found():
     preallocated = {FaultKind.INDEX_NOT_TRIMMED, FaultKind.TIME_INDEX_NOT_TRIMMED}
     all_found = verify_log_dir(FIXTURES / "recovery" / "before")
     assert {one.severity for one in all_found if one.kind in preallocated} == {Severity.NOTE}
@@ -63,9 +61,9 @@ def test_every_damage_of_the_fixtures_is_found() -> None:
 TP = TopicPartition("t", 0)
 
 
-def _sample(path: Path) -> Path:
+def _sample(path):
     """Three segments with index entries, aborts, two partitions; returns the first partition's directory."""
-    items: list[Item] = []
+    items = []
     for number in range(3):
         if number:
             items.append(ROLL)
@@ -77,16 +75,16 @@ def _sample(path: Path) -> Path:
     return path / TP.dir_name
 
 
-def _flip_payload(directory: Path) -> None:
+def _flip_payload(directory):
     path = sorted(directory.glob("*.log"))[1]
     flip(path, 100, 0xFF)
 
 
-def _whats(found: list[Finding]) -> list[str]:
+def _whats(found):
     return [one.what for one in found]
 
 
-def test_a_torn_tail_is_unfinished_where_nobody_closed(tmp_path: Path) -> None:
+def test_a_torn_tail_is_unfinished_where_nobody_closed(tmp_path):
     build_log_dir(tmp_path, {"t": [Partition([Batch(many(5))], tail=b"\0" * 7)]}, clean=False)
     found = verify_log_dir(tmp_path)
     assert {one.severity for one in found} == {Severity.NOTE}
@@ -97,7 +95,7 @@ def test_a_torn_tail_is_unfinished_where_nobody_closed(tmp_path: Path) -> None:
     assert {one.severity for one in verify_log_dir(tmp_path)} == {Severity.FINDING}
 
 
-def test_a_directory_that_is_held_is_being_written_to(tmp_path: Path) -> None:
+def test_a_directory_that_is_held_is_being_written_to(tmp_path):
     """Whatever the clean-shutdown file says."""
     build_log_dir(tmp_path, {"t": [Partition([Batch(many(5))], tail=b"\0" * 7)]})
     assert {one.severity for one in verify_log_dir(tmp_path)} == {Severity.FINDING}
@@ -108,7 +106,7 @@ def test_a_directory_that_is_held_is_being_written_to(tmp_path: Path) -> None:
         lock.release()
 
 
-def test_damage_in_a_directory_that_is_held_is_damage(tmp_path: Path) -> None:
+def test_damage_in_a_directory_that_is_held_is_damage(tmp_path):
     _flip_payload(_sample(tmp_path))
     lock = DirLock(RealDisk(), tmp_path)
     try:
@@ -117,7 +115,7 @@ def test_damage_in_a_directory_that_is_held_is_damage(tmp_path: Path) -> None:
         lock.release()
 
 
-def test_each_damage_of_a_segment_is_found_and_many_are_counted(tmp_path: Path) -> None:
+def test_each_damage_of_a_segment_is_found_and_many_are_counted(tmp_path):
     build_log_dir(tmp_path, {"t": [Partition([Batch(many(3, 200)) for _ in range(60)])]})
     log = tmp_path / "t-0" / "00000000000000000000.log"
     data, position, number = bytearray(log.read_bytes()), 0, 0
@@ -131,14 +129,14 @@ def test_each_damage_of_a_segment_is_found_and_many_are_counted(tmp_path: Path) 
     assert all("intact again" in str(one.found) for one in found)
 
 
-def test_a_part_of_a_directory(tmp_path: Path) -> None:
+def test_a_part_of_a_directory(tmp_path):
     _flip_payload(_sample(tmp_path))
     assert verify_log_dir(tmp_path, [TopicPartition("t", 1)]) == []
     assert _whats(verify_log_dir(tmp_path, [TP])) == _whats(verify_partition(tmp_path / TP.dir_name))
 
 
-def test_a_gap_between_segments_is_a_note_unless_compaction_may_have_made_it(tmp_path: Path) -> None:
-    items: list[Item] = [item for _ in range(4) for item in (Batch(many(5)), ROLL)][:-1]
+def test_a_gap_between_segments_is_a_note_unless_compaction_may_have_made_it(tmp_path):
+    items = [item for _ in range(4) for item in (Batch(many(5)), ROLL)][:-1]
     built = build_log_dir(tmp_path, {
         "plain": [Partition(items)], "cleaned": [Partition(items, cleaner_offset=15)],
         "compact": [Partition(items, extra={names.TOPIC_PROPERTIES: b"cleanup.policy=compact\n"})],
@@ -157,7 +155,7 @@ def test_a_gap_between_segments_is_a_note_unless_compaction_may_have_made_it(tmp
     assert str(found[0].expected) == "a segment with the offsets 5 to 9"
 
 
-def test_a_finding_says_where_and_what(tmp_path: Path) -> None:
+def test_a_finding_says_where_and_what(tmp_path):
     _flip_payload(_sample(tmp_path))
     text = str(verify_log_dir(tmp_path)[0])
     assert text.startswith("finding batch-crc: ")
@@ -168,8 +166,8 @@ def test_a_finding_says_where_and_what(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 4])
-def test_what_the_note_of_an_empty_snapshot_names_mends_it(tmp_path: Path, offset: int) -> None:
-    items: list[Item] = [Batch(many(2)), ROLL, Batch(many(2))]
+def test_what_the_note_of_an_empty_snapshot_names_mends_it(tmp_path, offset):
+    items = [Batch(many(2)), ROLL, Batch(many(2))]
     path = build_log_dir(tmp_path / "dir", {"t": [Partition(items)]}).path
     (path / "t-0" / f"{offset:020}.snapshot").write_bytes(b"")
     (finding,) = verify_log_dir(path)
@@ -180,7 +178,7 @@ def test_what_the_note_of_an_empty_snapshot_names_mends_it(tmp_path: Path, offse
     assert not list(verify_log_dir(path))
 
 
-def test_an_empty_snapshot_is_a_note(tmp_path: Path) -> None:
+def test_an_empty_snapshot_is_a_note(tmp_path):
     """A full disk, or a crash, leaves one; whoever loads it removes it, a broker too."""
     path = tmp_path / "dir"
     owned = opened(path)
@@ -196,7 +194,7 @@ def test_an_empty_snapshot_is_a_note(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("known", [[], [(1, 0)], [(1, 0), (3, 4)], [(4, 0)]])
-def test_the_repair_of_leader_epochs_repairs_them(tmp_path: Path, known: list[tuple[int, int]]) -> None:
+def test_the_repair_of_leader_epochs_repairs_them(tmp_path, known):
     items = [item for epoch in (1, 2, 3) for item in (Batch(many(2), leader_epoch=epoch), ROLL)][:-1]
     path = tmp_path / "dir"
     build_log_dir(path, {"t": [Partition(items)]})
