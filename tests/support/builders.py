@@ -333,7 +333,9 @@ def _new_segment(spec: Partition, base_offset: int) -> SegmentFiles:
     return SegmentFiles(base_offset, spec.index_interval_bytes, spec.segment_index_bytes)
 
 
-def _encode(item: Item, next_offset: int, producers: Producers) -> tuple[bytes, list[BuiltRecord]]:
+def _encode(
+    item: Batch | Marker | Raw | bytes | Record, next_offset: int, producers: Producers
+) -> tuple[bytes, list[BuiltRecord]]:
     """The bytes of an item, and the data records that a reader must find in them."""
     if isinstance(item, bytes):
         item = Batch([Record(None, item, (), AUTOMATIC)])

@@ -11,7 +11,7 @@ import click
 from kafkafs.cli import main
 from storage.files import commit_ledger, manifest
 from storage.format.block import Record
-from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, many
+from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, many
 from tests.support.schema_logs import LONG, STRING, avro_string, framed, schema_record
 
 # Words of the arguments below: the log directory, and files and directories beside it that do not exist.
@@ -118,8 +118,15 @@ def placed(words: list[str], log_dir: Path, beside: Path) -> list[str]:
 def sample_log_dir(path: Path, *, clean: bool, broker: bool = False) -> Path:
     """A log directory with topics, transactions, groups and schemas, and with what deletion, compaction, reassignment,
     a crash and tiered storage leave."""
-    transaction = [Batch(many(5), producer_id=7, transactional=True), abort(7)]
-    orders = [Batch(many(30, keys=5)), *transaction, ROLL, Batch(many(30, keys=5)), ROLL, Batch(many(3, keys=5))]
+    transaction: list[Item] = [Batch(many(5), producer_id=7, transactional=True), abort(7)]
+    orders: list[Item] = [
+        Batch(many(30, keys=5)),
+        *transaction,
+        ROLL,
+        Batch(many(30, keys=5)),
+        ROLL,
+        Batch(many(3, keys=5)),
+    ]
     schemas = [schema_record("decoded-value", 1, 1, STRING), schema_record("decoded-key", 1, 2, LONG)]
     decoded = [Record(None, framed(1, avro_string("text")), (), -1)]
     segment = f"{0:020d}"

@@ -12,7 +12,17 @@ from pathlib import Path
 from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.record_batch import encode_batch
-from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, BuiltLogDir, BuiltRecord, Partition, build_log_dir
+from tests.support.builders import (
+    ROLL,
+    START_MS,
+    STEP_MS,
+    Batch,
+    BuiltLogDir,
+    BuiltRecord,
+    Item,
+    Partition,
+    build_log_dir,
+)
 
 SEGMENTS = 4
 BATCHES = 12  # per segment
@@ -29,7 +39,7 @@ def value(number: int) -> bytes:
 
 def sample(path: Path) -> BuiltLogDir:
     """Topic `t`, one partition of four segments; `empty`, without messages; `codecs`, one partition for each codec."""
-    items: list[Batch | object] = []
+    items: list[Item] = []
     for number in range(SEGMENTS * BATCHES):
         if number and number % BATCHES == 0:
             items.append(ROLL)
@@ -38,7 +48,7 @@ def sample(path: Path) -> BuiltLogDir:
     return build_log_dir(
         path,
         {
-            "t": [Partition(items)],  # type: ignore[arg-type] - one list of everything that a Partition accepts
+            "t": [Partition(items)],
             "empty": [Partition([])],
             "codecs": [
                 Partition([Batch([Record(None, value(n), (), START_MS) for n in range(500)], codec)]) for codec in Codec

@@ -22,7 +22,7 @@ class Header(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int
+    records_count: int
 
     @property
     def size(self) -> int:

@@ -90,7 +90,8 @@ def content(tree: Tree, path: str, step: int = 65_536) -> bytes:
 def readable(view: View, step: int = 4096) -> tuple[list[bytes], list[StorageError]]:
     """Everything readable of a view with damaged places: the good stretches, and the errors between them."""
     handle = view.open()
-    stretches, errors = [b""], []
+    stretches = [b""]
+    errors: list[StorageError] = []
     position = 0
     try:
         while position < handle.size:

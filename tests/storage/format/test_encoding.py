@@ -84,7 +84,7 @@ def test_bytes_equal_the_java_producers():
     for log in sorted((FIXTURES / "codecs" / "log" / "c-none-0").glob("*.log")):
         for stored in batches(log.read_bytes()):
             header = v2_header(stored)
-            records = [Record(g.key, g.value, g.headers, g.timestamp) for g in islice(golden, header.count)]
+            records = [Record(g.key, g.value, g.headers, g.timestamp) for g in islice(golden, header.records_count)]
             assert encode_batch(records, base_offset=header.base_offset, fields=fields_of(stored)) == stored
             seen += 1
             idempotent += header.producer_id >= 0
@@ -143,7 +143,7 @@ def test_bytes_equal_the_cleaners_empty_batches():
 def test_another_reader_reads_what_was_encoded(codec):
     batch = encode_batch(SOME, base_offset=2**40, codec=codec, fields=BatchFields(leader_epoch=7))
     header = v2_header(batch)
-    assert (header.attributes, header.count, header.last_offset_delta) == (int(codec), 4, 3)
+    assert (header.attributes, header.records_count, header.last_offset_delta) == (int(codec), 4, 3)
     assert (header.base_timestamp, header.max_timestamp, header.leader_epoch) == (1000, 2**62, 7)
     assert read_back(batch) == [(2**40 + i, r.timestamp, r.key, r.value, list(r.headers)) for i, r in enumerate(SOME)]
 
