@@ -68,7 +68,6 @@ def recovery_plan(
     clean: bool,
     gentle: bool = False,
     from_start: bool = False,
-    threads: int = 1,
 ) -> RecoveryPlan:
     """The plan for a partition of this directory, whose topic is described by `info`.
 
@@ -85,7 +84,6 @@ def recovery_plan(
         tiered=info.is_tiered,
         producer_expiration_ms=log_dir.broker_config().producer_id_expiration_ms,
         gentle=gentle,
-        threads=threads,
     )
 
 
@@ -101,12 +99,11 @@ def rehearse_recovery(
     if holder is not None:
         raise dir_lock.locked_error(log_dir.path.resolve() / dir_lock.NAME, holder)
     checkpoints = DirectoryCheckpoints(RealDisk(), log_dir.path)  # read, never written
-    threads = log_dir.broker_config().recovery_threads
     reports: list[RecoveryReport] = []
     errors: dict[TopicPartition, Exception] = {}
     for tp in partitions:
         info = log_dir.topic_info(tp.topic)
-        plan = recovery_plan(log_dir, checkpoints, tp, info, clean=False, threads=threads)
+        plan = recovery_plan(log_dir, checkpoints, tp, info, clean=False)
         try:
             reports.append(rehearse(plan, clock=log_dir.clock, progress=progress))
         except (StorageError, OSError) as error:
@@ -231,26 +228,23 @@ class OwnedLogs:
             return dict(sorted(self._reports.items()))
 
     def recover(self, chosen: Collection[TopicPartition], progress: Progress, threads: int) -> None:
-        """Opens these partitions as after a crash, several at once. Those that fail are offline. `threads`: the total
-        number."""
+        """Opens these partitions as after a crash, `threads` at once. Those that fail are offline."""
         if not chosen:
             return
-        each = max(1, threads // len(chosen))
         with working(progress, "recovery", sum(self._bytes_to_check(tp) for tp in chosen)):
             if min(threads, len(chosen)) == 1:
                 for tp in chosen:
-                    self._recover_one(tp, _SharedProgress(progress), each)
+                    self._recover_one(tp, _SharedProgress(progress))
                 return
             with ThreadPoolExecutor(threads, "recovery") as pool:
-                for task in [pool.submit(self._recover_one, tp, _SharedProgress(progress), each) for tp in chosen]:
+                for task in [pool.submit(self._recover_one, tp, _SharedProgress(progress)) for tp in chosen]:
                     task.result()
 
     def reindex(self, tp: TopicPartition, progress: Progress) -> RecoveryReport:
         """Opens a partition with indexes and producer snapshots rebuilt from all of its log. Errors as `get`."""
         with self.alone([tp]):
             self.forget([tp])
-            threads = self._log_dir.broker_config().recovery_threads
-            self._open(tp, clean=False, progress=progress, from_start=True, threads=threads)
+            self._open(tp, clean=False, progress=progress, from_start=True)
             return self.reports()[tp]
 
     def forget(self, partitions: Collection[TopicPartition]) -> list[PartitionLog]:
@@ -372,13 +366,11 @@ class OwnedLogs:
             high_watermark = None if known is None else min(known, snapshot.log_end_offset)
         return PartitionOffsets(recovery_point, start if has_line else None, high_watermark)
 
-    def _recover_one(self, tp: TopicPartition, progress: Progress, threads: int) -> None:
+    def _recover_one(self, tp: TopicPartition, progress: Progress) -> None:
         with contextlib.suppress(PartitionOffline, UnknownTopicOrPartition), self.alone([tp]):
-            self._open(tp, clean=False, progress=progress, threads=threads)
+            self._open(tp, clean=False, progress=progress)
 
-    def _open(
-        self, tp: TopicPartition, *, clean: bool, progress: Progress, from_start: bool = False, threads: int = 1
-    ) -> PartitionLog:
+    def _open(self, tp: TopicPartition, *, clean: bool, progress: Progress, from_start: bool = False) -> PartitionLog:
         """Recovers a log and makes it its partition's. The caller holds the partition's turn."""
         if not self._is_here(tp):
             raise UnknownTopicOrPartition(f"no partition {tp} here", path=self._log_dir.path)
@@ -388,7 +380,7 @@ class OwnedLogs:
         try:
             with partition_dirs.watched(directory) as is_there:
                 try:
-                    recovered = self._recovered(tp, progress, clean=clean, from_start=from_start, threads=threads)
+                    recovered = self._recovered(tp, progress, clean=clean, from_start=from_start)
                 finally:
                     replaced = not is_there()
                 if replaced:
@@ -400,16 +392,13 @@ class OwnedLogs:
         self._install(recovered)
         return recovered.log
 
-    def _recovered(
-        self, tp: TopicPartition, progress: Progress, *, clean: bool, from_start: bool, threads: int
-    ) -> _RecoveredLog:
+    def _recovered(self, tp: TopicPartition, progress: Progress, *, clean: bool, from_start: bool) -> _RecoveredLog:
         with self._lock:
             config_changes = self._config_changes
         info = self._log_dir.topic_info(tp.topic)
         plan = recovery_plan(
-            self._log_dir, self._checkpoints, tp, info,
-            clean=clean, gentle=self._gentle, from_start=from_start, threads=threads,
-        )  # fmt: skip
+            self._log_dir, self._checkpoints, tp, info, clean=clean, gentle=self._gentle, from_start=from_start
+        )
         recovery = Recovery(plan, disk=self._disk, clock=self._clock, progress=progress)
         loaded = recovery.run()
         self._mend_properties(tp)

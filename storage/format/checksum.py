@@ -114,15 +114,3 @@ def small_limit() -> int:
     if not is_compiled(checksum_kernel):
         return -1
     return SMALL_BYTES if IMPLEMENTATION == "crc32c" else 1 << 62
-
-
-def without_prefix(whole: Tables, prefix: Tables, sizes: NDArray[np.int64], *, ieee: bool) -> Tables:
-    """The CRCs of strings of `sizes` bytes, below 2^31 each, from those of what is before them (`prefix`) and of both
-    together (`whole`). CRC-32 if `ieee`, otherwise CRC-32C."""
-    carried = prefix.copy()
-    for bit in range(31):
-        rows = (sizes >> bit & 1).nonzero()[0]
-        if rows.size:
-            tables, value = _carrying_tables(1 << bit, _IEEE if ieee else _CASTAGNOLI).reshape(4, 256), carried[rows]
-            carried[rows] = np.bitwise_xor.reduce([tables[k][value >> np.uint32(8 * k) & 0xFF] for k in range(4)])
-    return whole ^ carried

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import Enum
-from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import numpy as np
-
-from storage.format import checksum_kernel, decode_kernel
+from storage.format import decode_kernel
 from storage.format.batches import (
     BATCH_HEADER_SIZE,
+    LENGTH,
     LOG_OVERHEAD,
     MAX_MAGIC,
     MOST_BATCH_BYTES,
@@ -23,26 +21,17 @@ from storage.format.batches import (
     header_of,
     scan,
 )
-from storage.format.checksum import CRC32_TABLES, CRC32C_TABLES, without_prefix
 from storage.format.decoder import verify_crcs
 from storage.log.segment import Segment
 from storage.log.segment_check import Visit, check_segment, never_written
 from storage.types import MAX_OFFSET
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-
-# The search for a whole batch with a right CRC among bytes of which nothing else is known.
-#
-# What looks like a header may claim all bytes that follow, and there may be one at every position. So only the first
-# few are read to the end that they claim. Of the others the CRCs are computed together, many at a time, in one pass
-# over the bytes: the CRC of a span follows from those of everything up to its start and up to its end.
+# The search for a whole batch with a right CRC among bytes of which nothing else is known. There may be what looks like
+# a header at every position, and each may claim all bytes that follow, so a search has a budget of bytes to check.
 
 _STEP: Final = 1 << 20
-_FEW: Final = 16
-_MANY: Final = 1 << 18
 _ROUNDS: Final = 32
+_LOOK_BYTES: Final = 4096  # what a look costs beside the bytes that are read
 
 
 class Undecided(Exception):
@@ -57,7 +46,7 @@ class Budget:
 
     def spend(self, count: int) -> None:
         """Undecided when it is used up."""
-        self._left -= count
+        self._left -= count + _LOOK_BYTES
         if self._left < 0:
             raise Undecided
 
@@ -76,26 +65,15 @@ def intact_batch(
     Its offset must be from `lowest` to `highest`, both included. Undecided when the budget is used up.
     """
     budget = budget or Budget(MAX_OFFSET)
-    headers = _headers(segment, position, end, lowest, highest)
-    for at, _, stop, *_ in islice(headers, _FEW):
-        budget.spend(stop - at)
-        if segment.batch_at(at, end, any_offset=True) is not None:
-            return at
-    while group := list(islice(headers, _MANY)):
-        found = np.array(group, np.int64)
-        budget.spend(int(found[:, 2].max() - found[0, 0]))
-        for row in _of_right_crc(segment, found):
-            budget.spend(int(found[row, 2] - found[row, 0]))
-            if segment.batch_at(int(found[row, 0]), end, any_offset=True) is not None:
-                return int(found[row, 0])
+    for start, size in _headers(segment, position, end, lowest, highest):
+        budget.spend(size)
+        if segment.batch_at(start, end, any_offset=True) is not None:
+            return start
     return None
 
 
-def _headers(
-    segment: Segment, position: int, end: int, lowest: int, highest: int
-) -> Iterator[tuple[int, int, int, int, int]]:
-    """What looks like a batch, in order: its position, where its bytes that the CRC covers begin and end, that CRC, and
-    whether it is CRC-32 (1) or CRC-32C (0)."""
+def _headers(segment: Segment, position: int, end: int, lowest: int, highest: int) -> Iterator[tuple[int, int]]:
+    """What looks like a batch, in order: its position, and how many bytes it claims."""
     while position < end:
         # A batch has no length of zero, so it begins at most this far within a hole.
         position = max(position, segment.log.skip_hole(position) - LOG_OVERHEAD)
@@ -104,44 +82,11 @@ def _headers(
         data = segment.log.read(position, min(_STEP + BATCH_HEADER_SIZE, end - position))
         at = decode_kernel.search(data, 0, end - position, lowest, highest)
         while 0 <= at < _STEP:
-            start = position + at
-            stop = start + LOG_OVERHEAD + int.from_bytes(data[at + 8 : at + 12], "big")
-            old = data[at + 16] < 2
-            crc = int.from_bytes(data[at + 12 : at + 16] if old else data[at + 17 : at + 21], "big")
-            yield start, start + (16 if old else 21), stop, crc, int(old)
+            yield position + at, LOG_OVERHEAD + int.from_bytes(data[at + LENGTH.start : at + LENGTH.stop], "big")
             at = decode_kernel.search(data, at + 1, end - position, lowest, highest)
         if len(data) <= _STEP:
             return
         position += _STEP
-
-
-def _of_right_crc(segment: Segment, headers: NDArray[np.int64]) -> list[int]:
-    """The rows of those headers whose CRC is right."""
-    right: list[int] = []
-    for ieee, tables in ((0, CRC32C_TABLES), (1, CRC32_TABLES)):
-        own = np.flatnonzero(headers[:, 4] == ieee)
-        _, start, stop, stored, _ = headers[own].T
-        if own.size:
-            places, rows = np.unique(np.concatenate([start, stop]), return_inverse=True)
-            crcs = _crcs_up_to(segment, places, tables)[rows].astype(np.uint32)
-            found = without_prefix(crcs[start.size :], crcs[: start.size], stop - start, ieee=bool(ieee))
-            right += own[found == stored].tolist()
-    return sorted(right)
-
-
-def _crcs_up_to(segment: Segment, places: NDArray[np.int64], tables: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """The CRCs of what is between the first of `places`, which ascend, and each of them."""
-    crcs = np.zeros(places.size, np.int64)
-    done, position, value = 1, int(places[0]), 0
-    while done < places.size:
-        size = min(_STEP, int(places[-1]) - position)
-        stop = int(places.searchsorted(position + size, side="right"))
-        ends = np.append(places[done:stop] - position, size)
-        found = np.empty(ends.size, np.int64)
-        checksum_kernel.crcs_up_to(segment.read(position, size), ends, value, tables, found)
-        crcs[done:stop] = found[:-1]
-        done, position, value = stop, position + size, int(found[-1])
-    return crcs
 
 
 _HEAD_BYTES: Final = 17  # up to the magic
@@ -197,15 +142,11 @@ def walk(
     visit: Visit,
     passed: Callable[[Break, int], None],
     end_offset: int = MAX_OFFSET,
-    *,
-    look: Visit | None = None,
-    threads: int = 1,
 ) -> Walk:
     """Calls `visit` with all whole batches of a segment, as `check_segment` does, also with those after its breaks.
 
     `passed`: called with each break when the walk reaches it, and the offset at which it continues. `end_offset`: where
-    the next segment begins; what looks like a batch after a break but lies beyond that is not one. `look`, `threads`:
-    see WindowPlan.
+    the next segment begins; what looks like a batch after a break but lies beyond that is not one.
     """
     base_offset, size = segment.base_offset, segment.size
     breaks: list[Break] = []
@@ -213,9 +154,7 @@ def walk(
     position, expected, greatest = 0, base_offset, base_offset
     budget, undecided = Budget(size), False
     while position < size:
-        check = check_segment(
-            segment.log, base_offset, size, visit, start=position, next_offset=expected, look=look, threads=threads
-        )
+        check = check_segment(segment.log, base_offset, size, visit, start=position, next_offset=expected)
         greatest = max(greatest, check.next_offset)
         if not check.invalid_bytes:
             break

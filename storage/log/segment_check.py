@@ -6,17 +6,13 @@ compares offsets only where it adds an index entry, and then empties the segment
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import cycle, islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from storage.files.log_file import LogFile
-from storage.format import decode_kernel
 from storage.format.batches import (
     BATCH_HEADER_SIZE,
     LENGTH,
@@ -35,20 +31,8 @@ from storage.format.decoder import LEAST_MESSAGE, verify_crcs
 from storage.log.segment import has_right_crc
 from storage.types import MAX_OFFSET
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-# A .log from a position to its end, in large windows of whole batches whose CRCs have been checked.
-#
-# With several threads each checks a window of its own, ahead of the one that is needed next. Such a thread does not
-# know where a batch begins: it searches for one. A window that begins where the previous one ends is what reading in
-# order would have found; any other is discarded, and that part is read in order. So the result never depends on the
-# search.
-
-# Large, so that threads synchronise rarely and numpy is called rarely per byte.
+# Large, so that numpy is called rarely per byte.
 _WINDOW_BYTES: Final = 8 << 20
-_BEYOND_BYTES: Final = 64 << 10  # read in addition to a window: most batches that begin in it end there
-_TRIES: Final = 16  # places that look like a batch, before the search gives up until the next window
 _FEW_ROWS: Final = 4096
 _ROWS: Final = 65_536
 
@@ -78,157 +62,80 @@ class CheckedWindow:
         return int(self.table.position[-1] + self.table.size[-1])
 
 
-class WindowPlan(NamedTuple):
-    """What to check: the first `size` bytes of a .log. `lowest`, `highest`: the range of likely offsets, both included.
-    `look`: called with each window's sound batches, from any thread and in any order, also for windows that are
-    discarded later. `threads`: how many work at once."""
-
-    log: LogFile
-    size: int
-    lowest: int = 0
-    highest: int = MAX_OFFSET
-    look: Visit | None = None
-    threads: int = 1
-
-
-def checked_windows(plan: WindowPlan, start: int) -> Generator[CheckedWindow, None, None]:
-    """The windows from the position `start` on, in order, up to where no whole batch begins.
+def checked_windows(log: LogFile, size: int, start: int) -> Iterator[CheckedWindow]:
+    """The first `size` bytes of a .log from the position `start` on, in large windows of whole batches whose CRCs have
+    been checked, in order, up to where no whole batch begins.
 
     A window stays valid until the next one is requested. Errors of LogFile.read.
     """
-    with closing(_ahead(plan, start)) as ahead:
-        room = _WindowBuffer()
-        position = start
-        guess = next(ahead, None)
-        while position < plan.size:
-            while guess is not None and guess.start < position:
-                guess = next(ahead, None)
-            if guess is not None and guess.start == position:
-                window: CheckedWindow | None = guess
-            else:
-                window = room.window(plan, position, plan.size if guess is None else guess.start)
-            if window is None:
-                return
-            position = window.end
-            yield window
-
-
-def _ahead(plan: WindowPlan, start: int) -> Generator[CheckedWindow, None, None]:
-    """Windows in order, checked by threads ahead of time, wherever batches seem to begin."""
-    if plan.threads < 2 or plan.size - start < 2 * _WINDOW_BYTES:
-        return
-    places = _places(plan, start)
-    rooms = [_WindowBuffer() for _ in range(plan.threads + 1)]  # one of them is in use by the caller
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(plan.threads, "check") as pool:
-        running: deque[Future[CheckedWindow | None]] = deque()
-        try:
-            for room, place in zip(rooms, places, strict=False):
-                running.append(pool.submit(room.found, plan, place))
-            for room in cycle(rooms):
-                if not running:
-                    return
-                window = running.popleft().result()
-                if window is not None:
-                    yield window
-                for place in islice(places, 1):
-                    running.append(pool.submit(room.found, plan, place))
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _places(plan: WindowPlan, start: int) -> Iterator[int]:
-    """Where windows begin, without those in holes: they may be larger than any disk."""
-    place = start
-    while place < plan.size:
-        behind = (plan.log.skip_hole(place) - place) // _WINDOW_BYTES
-        if behind:
-            place += behind * _WINDOW_BYTES
-            continue
-        yield place
-        place += _WINDOW_BYTES
+    buffer = _WindowBuffer(log, size)
+    position = start
+    while position < size:
+        window = buffer.window(position)
+        if window is None:
+            return
+        position = window.end
+        yield window
 
 
 class _WindowBuffer:
-    """The memory that windows are read into, reused. Used by one thread at a time."""
+    """The memory that windows are read into, reused."""
 
-    __slots__ = ("_bytes", "_table")
+    __slots__ = ("_bytes", "_log", "_size", "_table")
 
-    def __init__(self) -> None:
+    def __init__(self, log: LogFile, size: int) -> None:
+        self._log = log
+        self._size = size
         self._bytes = memoryview(b"")
         self._table = BatchTable.empty(0)
 
-    def found(self, plan: WindowPlan, place: int) -> CheckedWindow | None:
-        """The batches that seem to begin in the window at `place`, checked; None where there are none."""
-        data = self._read(plan, place, _WINDOW_BYTES + _BEYOND_BYTES)
-        at = -1
-        for _ in range(_TRIES):
-            # Only lengths that end within the window: in text, what looks like a length is usually in the millions.
-            at = decode_kernel.search(data, at + 1, len(data), plan.lowest, plan.highest)
-            if at < 0:
-                break
-            self._scan(data, place, at)
-            table = self._table
-            table.rows = int(table.position.searchsorted(place + _WINDOW_BYTES))
-            if table.rows and verify_crcs(data, table, 0, 1, place) is None:
-                return self._checked(plan, data, place)
-        return None
-
-    def window(self, plan: WindowPlan, position: int, end: int) -> CheckedWindow | None:
-        """The batches from `position` on, checked: up to `end`, or just the first batch if it is larger; None if none
+    def window(self, position: int) -> CheckedWindow | None:
+        """The batches from `position` on, checked; just the first one if it is larger than a window; None if none
         begins there."""
-        wanted = min(_WINDOW_BYTES, end - position)
+        wanted = min(_WINDOW_BYTES, self._size - position)
         while True:
-            data = self._read(plan, position, wanted)
+            data = self._read(position, wanted)
             outcome = self._scan(data, position)
             if outcome.stop is ScanStop.UNSUPPORTED and not self._table.rows:
                 data, outcome = _with_known_magic(data, position, self._table)
             if self._table.rows:
-                return self._checked(plan, data, position)
-            was_cut = len(data) < min(wanted, plan.size - position)
-            wanted = _claimed(data, plan.size - position)
+                return self._checked(data, position)
+            was_cut = len(data) < min(wanted, self._size - position)
+            wanted = _claimed(data, self._size - position)
             if outcome.stop is not ScanStop.END or wanted <= len(data) or was_cut:
                 return None
             if wanted > MOST_BATCH_BYTES:
-                return _large(plan, position, wanted)
+                return _large(self._log, position, wanted)
 
-    def _read(self, plan: WindowPlan, position: int, size: int) -> memoryview:
-        size = min(size, plan.size - position)
+    def _read(self, position: int, size: int) -> memoryview:
+        size = min(size, self._size - position)
         if len(self._bytes) < size:
             # numpy requests huge pages: otherwise a window costs thousands of page faults.
             self._bytes = np.empty(size, np.uint8).data
-        return plan.log.read(position, size, self._bytes)
+        return self._log.read(position, size, self._bytes)
 
-    def _scan(self, data: memoryview, position: int, start: int = 0) -> ScanOutcome:
-        """The headers of data[start:] in the table, which is enlarged only where there are many: usually there are few,
+    def _scan(self, data: memoryview, position: int) -> ScanOutcome:
+        """The headers of `data` in the table, which is enlarged only where there are many: usually there are few,
         and all its columns take as much memory as the bytes."""
         rows = 1 + len(data) // LEAST_MESSAGE
         if self._table.capacity < min(rows, _FEW_ROWS):
             self._table = BatchTable.empty(min(rows, _FEW_ROWS))
         self._table.clear()
-        outcome = scan(data, position, self._table, start)
+        outcome = scan(data, position, self._table)
         if outcome.stop is ScanStop.FULL and self._table.capacity < _ROWS:
             self._table = BatchTable.empty(_ROWS)
-            outcome = scan(data, position, self._table, start)
+            outcome = scan(data, position, self._table)
         return outcome
 
-    def _checked(self, plan: WindowPlan, data: memoryview, origin: int) -> CheckedWindow:
-        table = self._table
-        damage = verify_crcs(data, table, 0, table.rows, origin)
-        window = CheckedWindow(data, table, origin, table.rows if damage is None else damage.row)
-        if plan.look is not None and window.rows:
-            plan.look(data, table, window.rows, origin)
-        return window
+    def _checked(self, data: memoryview, origin: int) -> CheckedWindow:
+        damage = verify_crcs(data, self._table, 0, self._table.rows, origin)
+        return CheckedWindow(data, self._table, origin, self._table.rows if damage is None else damage.row)
 
 
-def _large(plan: WindowPlan, position: int, size: int) -> CheckedWindow:
+def _large(log: LogFile, position: int, size: int) -> CheckedWindow:
     """The window of a batch of which only the header is read into memory."""
-    data = plan.log.read(position, BATCH_HEADER_SIZE)
-    table, rows = header_of(data, position, size), int(has_right_crc(plan.log, position, size))
-    if plan.look is not None and rows:
-        plan.look(data, table, rows, position)
-    return CheckedWindow(data, table, position, rows)
+    data = log.read(position, BATCH_HEADER_SIZE)
+    return CheckedWindow(data, header_of(data, position, size), position, int(has_right_crc(log, position, size)))
 
 
 def _with_known_magic(data: memoryview, position: int, table: BatchTable) -> tuple[memoryview, ScanOutcome]:
@@ -276,29 +183,25 @@ def check_segment(
     start: int = 0,
     next_offset: int | None = None,
     end_offset: int = MAX_OFFSET,
-    look: Visit | None = None,
-    threads: int = 1,
 ) -> SegmentCheck:
     """Checks the batches of a .log of `size` bytes from the position `start` on, where offsets from `next_offset` on
     are expected; `visit` is called with the sound ones, a range of them at a time, in order. `end_offset`: a batch that
-    reaches it is not sound. `look`, `threads`: see WindowPlan."""
+    reaches it is not sound."""
     position = start
     expected = base_offset if next_offset is None else next_offset
     # The offset after the last one must be an offset too.
     highest = min(end_offset, MAX_OFFSET) - 1
-    plan = WindowPlan(log, size, base_offset, highest, look, threads)
-    with closing(checked_windows(plan, start)) as windows:
-        for window in windows:
-            table = window.table
-            ascending = _ascending(table, window.rows, expected)
-            # These offsets ascend.
-            sound = int(table.last_offset[:ascending].searchsorted(highest, side="right"))
-            if sound:
-                visit(window.data, table, sound, window.origin)
-                position = int(table.end[sound - 1])
-                expected = int(table.last_offset[sound - 1]) + 1
-            if sound < table.rows:
-                return SegmentCheck(position, expected, size, overflows=sound < ascending)
+    for window in checked_windows(log, size, start):
+        table = window.table
+        ascending = _ascending(table, window.rows, expected)
+        # These offsets ascend.
+        sound = int(table.last_offset[:ascending].searchsorted(highest, side="right"))
+        if sound:
+            visit(window.data, table, sound, window.origin)
+            position = int(table.end[sound - 1])
+            expected = int(table.last_offset[sound - 1]) + 1
+        if sound < table.rows:
+            return SegmentCheck(position, expected, size, overflows=sound < ascending)
     return SegmentCheck(position, expected, size)
 
 
@@ -311,13 +214,13 @@ def check_readable(log: LogFile, base_offset: int, size: int) -> SegmentCheck:
     the base for the indexes."""
     ends = []
 
-    def look(_data: memoryview, table: BatchTable, rows: int, _origin: int) -> None:
+    def visit(_data: memoryview, table: BatchTable, rows: int, _origin: int) -> None:
         position = int(table.position[0])
         # Such a batch is alone in its window (checked_windows).
         if rows == 1 and log.read(position + MAGIC_AT, 1)[0] > MAX_MAGIC:
             ends.append(SegmentCheck(position, int(table.base_offset[0]), size))
 
-    check = check_segment(log, base_offset, size, look, end_offset=base_offset + MAX_RELATIVE_OFFSET + 1)
+    check = check_segment(log, base_offset, size, visit, end_offset=base_offset + MAX_RELATIVE_OFFSET + 1)
     return ends[0] if ends else check
 
 

@@ -311,7 +311,7 @@ class RecoveryPlan:
 
     `clean`: the log directory was shut down cleanly. `recovery_point`: everything below it was synced.
     `log_start_offset`: as checkpointed, None without. `tiered`: see remote_offsets. `gentle`: only cut a torn tail;
-    PartitionOffline where messages would be removed. `threads`: how many check a segment at once.
+    PartitionOffline where messages would be removed.
     """
 
     tp: TopicPartition
@@ -323,7 +323,6 @@ class RecoveryPlan:
     tiered: bool | None = False
     producer_expiration_ms: int = 86_400_000
     gentle: bool = False
-    threads: int = 1
 
 
 class Recovery:
@@ -569,9 +568,7 @@ class Recovery:
             self._progress.advance(int(table.end[rows - 1] - table.position[0]))
 
         limit = _highest(segment.base_offset) + 1  # of what its indexes can have
-        check = check_segment(
-            segment.log, segment.base_offset, segment.size, visit, end_offset=limit, threads=self._plan.threads
-        )
+        check = check_segment(segment.log, segment.base_offset, segment.size, visit, end_offset=limit)
         if check.overflows:
             self._check_span(segment, later[0].base_offset if later else MAX_OFFSET)
         if check.invalid_bytes:

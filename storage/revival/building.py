@@ -196,7 +196,6 @@ class Building:
                 recovery_point=recovery_point,
                 log_start_offset=log_start_offset,
                 gentle=True,
-                threads=len(os.sched_getaffinity(0)),
             ),
             disk=self.disk,
             clock=self.clock,

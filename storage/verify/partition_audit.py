@@ -94,10 +94,10 @@ class PartitionAudit:
         ]
 
     @staticmethod
-    def audit(plan: SegmentPlan, progress: Progress, threads: int = 1) -> SegmentReport:
+    def audit(plan: SegmentPlan, progress: Progress) -> SegmentReport:
         """`audit_segment`; a .log that cannot be read is a finding."""
         try:
-            return audit_segment(plan, progress, threads)
+            return audit_segment(plan, progress)
         except (OSError, StorageError) as error:
             path = plan.directory / names.segment_file(plan.base_offset, FileKind.LOG)
             report = SegmentReport.unread(plan)

@@ -6,7 +6,6 @@ need is put into a SegmentReport, so that segments can be checked in parallel.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,7 @@ from storage.files.names import FileKind
 from storage.files.transaction_index import TransactionIndex
 from storage.format.batches import MAGIC_AT, MAX_MAGIC, MAX_RELATIVE_OFFSET, NO_PRODUCER_ID, BatchTable
 from storage.format.control_records import ControlRecord, ControlType, control_records
-from storage.format.decoder import NO_RECORDS, Decoder, RecordAudit
+from storage.format.decoder import NO_RECORDS, Decoder
 from storage.log.intact import Break, Fault, walk
 from storage.log.segment import Segment
 from storage.progress import Progress
@@ -200,9 +199,8 @@ class LoadedIndexes:
 
 # Checks a segment's batches and their records: headers against one another, every record against its header.
 #
-# Windows come with their bytes, whose CRCs were right. Several threads may check records; headers are collected until
-# some thousands can be compared at once. What can only be judged by the whole log (producers, transactions) is thinned
-# out and kept for later.
+# Windows come with their bytes, whose CRCs were right. Headers are collected until some thousands can be compared at
+# once. What can only be judged by the whole log (producers, transactions) is thinned out and kept for later.
 
 # Headers compared at once: few numpy calls for each lot, and little memory.
 _LOT = 16_384
@@ -238,10 +236,7 @@ class BatchAudit:
         self._path: Path = log.path
         self._findings = findings
         self._show = show
-        # Used by any thread: a decoder is taken and put back, results are added by the position of a window's first
-        # batch.
-        self._decoders: deque[Decoder] = deque()
-        self._looked: dict[int, list[RecordAudit]] = {}
+        self._decoder = Decoder(verify_crc=False, verify_inner_crc=True)
         self._waiting: list[BatchTable] = []
         self._greatest: list[npt.NDArray[np.int64]] = []
         self._rows = 0
@@ -253,31 +248,15 @@ class BatchAudit:
         self.first_epoch = self.latest_epoch = -1
         self.trail = ProducerTrail()
 
-    def look(self, data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
-        """Checks the records of a window that `visit` gets later, or never: from any thread, in any order.
-
-        Arguments as for `visit`.
-        """
-        decoder = self._decoder()
-        audits, row = [], 0
-        while row < rows:
-            audit = decoder.audit(data, table, row, rows, origin=origin)
-            audits.append(audit)
-            row = audit.next_row + (audit.damage is not None)
-        self._decoders.append(decoder)
-        self._looked[int(table.position[0])] = audits
-
     def visit(self, data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
-        """The first `rows` of `table`, which `look` has seen; `data` holds their bytes, from the file position `origin`
-        on."""
+        """The first `rows` of `table`; `data` holds their bytes, from the file position `origin` on."""
         headers = BatchTable(table.data[:, :rows].copy(), rows)
-        audits = self._looked.pop(int(headers.position[0]))
         self._waiting.append(headers)
         self._rows += rows
         if rows == 1 and self._has_unknown_magic(headers):
             self._greatest.append(np.full(1, NO_RECORDS, np.int64))
             return
-        self._report_records(headers, audits)
+        self._check_records(data, headers, origin)
         if (headers.attributes & 0x20).any():
             self._collect_markers(data, headers, origin)
         if self._rows >= _LOT:
@@ -286,7 +265,6 @@ class BatchAudit:
     def jump(self, next_offset: int) -> None:
         """Offsets continue here, after damage."""
         self.flush()
-        self._looked.clear()
         self._last_offset = next_offset - 1
         self.dense = False
         self.trail.broken = True
@@ -318,27 +296,17 @@ class BatchAudit:
         self._findings.add(Finding(FaultKind.BATCH_MAGIC, self._path, how, "", position, offset, "0, 1 or 2", magic))
         return True
 
-    def _decoder(self) -> Decoder:
-        try:
-            return self._decoders.pop()
-        except IndexError:
-            return Decoder(verify_crc=False, verify_inner_crc=True)
-
-    def _report_records(self, headers: BatchTable, audits: list[RecordAudit]) -> None:
-        """`audits`: of these batches, and perhaps of some after them."""
+    def _check_records(self, data: memoryview, headers: BatchTable, origin: int) -> None:
         row = 0
-        for audit in audits:
-            rows = min(len(audit.greatest), headers.rows - row)
-            self._greatest.append(audit.greatest[:rows])
-            if (audit.misplaced[:rows] >= 0).any():
-                for index in np.flatnonzero(audit.misplaced[:rows] >= 0).tolist():
-                    base, last = int(headers.base_offset[row + index]), int(headers.last_offset[row + index])
-                    position, offset = int(headers.position[row + index]), int(audit.misplaced_offset[index])
-                    found = f"{offset} as record {int(audit.misplaced[index])}"
-                    self._add(FaultKind.RECORD_OFFSET, position, offset, "", f"ascending, {base} to {last}", found)
-            row += rows
-            if row == headers.rows:
-                break
+        while row < headers.rows:
+            audit = self._decoder.audit(data, headers, row, headers.rows, origin=origin)
+            self._greatest.append(audit.greatest)
+            for index in np.flatnonzero(audit.misplaced >= 0).tolist():
+                base, last = int(headers.base_offset[row + index]), int(headers.last_offset[row + index])
+                position, offset = int(headers.position[row + index]), int(audit.misplaced_offset[index])
+                found = f"{offset} as record {int(audit.misplaced[index])}"
+                self._add(FaultKind.RECORD_OFFSET, position, offset, "", f"ascending, {base} to {last}", found)
+            row = audit.next_row
             if audit.damage is not None:
                 error = audit.damage.error
                 self._findings.add(Finding.of_error(_kind_of(error), error, self._path, _LEFT))
@@ -348,9 +316,8 @@ class BatchAudit:
     def _collect_markers(self, data: memoryview, headers: BatchTable, origin: int) -> None:
         rows = np.flatnonzero(headers.is_control & (headers.count > 0))
         control = BatchTable(np.ascontiguousarray(headers.data[:, rows]), len(rows))
-        decoder = self._decoder()
         for row in range(control.rows):
-            block = decoder.decode(data, control, row, row + 1, origin=origin, control=True)
+            block = self._decoder.decode(data, control, row, row + 1, origin=origin, control=True)
             if block.damage is not None:
                 self.trail.broken = True
                 continue  # reported with the records
@@ -492,8 +459,8 @@ class SegmentReport:
         return SegmentReport(plan, Findings(), plan.base_offset, ProducerTrail(broken=True), nothing, whole=False)
 
 
-def audit_segment(plan: SegmentPlan, progress: Progress, threads: int = 1) -> SegmentReport:
-    """Checks one segment, with that many threads. OSError when its .log cannot be read."""
+def audit_segment(plan: SegmentPlan, progress: Progress) -> SegmentReport:
+    """Checks one segment. OSError when its .log cannot be read."""
     findings = Findings()
     # Before the log's size is taken: everything they refer to is there by then, even if the log grows.
     indexes = LoadedIndexes(plan.directory, plan.base_offset)
@@ -513,7 +480,7 @@ def audit_segment(plan: SegmentPlan, progress: Progress, threads: int = 1) -> Se
         _report_break(plan, path, broken, findings)
         progress.advance(broken.end - broken.position)
 
-    walked = walk(segment, visit, passed, plan.end_offset, look=batches.look, threads=threads)
+    walked = walk(segment, visit, passed, plan.end_offset)
     batches.flush()
     index_audit.finish(whole=not walked.breaks)
     if segment.size > _MAX_POSITION:

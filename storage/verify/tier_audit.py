@@ -82,7 +82,7 @@ def _read_segment(snapshot: LogSnapshot, segment: Segment, findings: Findings, p
 
     end = snapshot.segments[snapshot.segment_index(base) + 1].base_offset
     try:
-        walk(segment, visit, passed, end, look=batches.look)
+        walk(segment, visit, passed, end)
         batches.flush()
     except (StorageError, OSError) as error:
         findings.add(Finding.of_error(FaultKind.REMOTE_SEGMENT, error, path, _UNNOTICED))

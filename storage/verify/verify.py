@@ -49,7 +49,7 @@ from storage.verify.findings import (
     Severity,
 )
 from storage.verify.partition_audit import LogEnds, PartitionAudit, PartitionPlan, read_small
-from storage.verify.segment_audit import SegmentPlan, SegmentReport
+from storage.verify.segment_audit import SegmentReport
 
 # Checks pending writes (storage.staged_writes.commit) and staged files.
 
@@ -150,10 +150,9 @@ def verify_log_dir(
     }
     report = progress or NoProgress()
     total = sum(_size(path / tp.dir_name) for tp in chosen)
-    with working(report, "verify", total):
-        count = workers or len(os.sched_getaffinity(0))
-        with ThreadPoolExecutor(count, "verify") as pool:
-            _check_partitions(directory, chosen, known, _SegmentThreads(pool, count, total), report)
+    count = workers or len(os.sched_getaffinity(0))
+    with working(report, "verify", total), ThreadPoolExecutor(count, "verify") as pool:
+        _check_partitions(directory, chosen, known, pool, report)
     _check_checkpoints(directory, known)
     _check_topics(directory, partitions)
     _check_writes(directory, chosen)
@@ -190,27 +189,11 @@ def _check_names(directory: _Directory) -> list[TopicPartition]:
 # Partitions
 
 
-@dataclass(frozen=True, slots=True)
-class _SegmentThreads:
-    """Threads that check segments, `total` bytes in all."""
-
-    pool: ThreadPoolExecutor
-    count: int
-    total: int
-
-    def audit(self, plan: SegmentPlan, progress: Progress) -> Future[SegmentReport]:
-        """One thread for a segment; more for one that is most of the work."""
-        path = plan.directory / names.segment_file(plan.base_offset, FileKind.LOG)
-        size = path.lstat().st_size if exists(path) else 0
-        share = round(self.count * size / self.total) if self.total else 0
-        return self.pool.submit(PartitionAudit.audit, plan, progress, max(1, share))
-
-
 def _check_partitions(
     directory: _Directory,
     chosen: Iterable[TopicPartition],
     known: Mapping[str, _Offsets],
-    threads: _SegmentThreads,
+    pool: ThreadPoolExecutor,
     progress: Progress,
 ) -> None:
     """Checks all of them, up to a few partitions ahead of the one that is finished next."""
@@ -221,7 +204,7 @@ def _check_partitions(
         _finish(directory, begun, [future.result() for future in futures])
 
     for begun in _begin(directory, chosen, known):
-        waiting.append((begun, [threads.audit(one, progress) for one in begun.audit.segments()]))
+        waiting.append((begun, [pool.submit(begun.audit.audit, one, progress) for one in begun.audit.segments()]))
         if len(waiting) > 2:
             finish()
     while waiting:

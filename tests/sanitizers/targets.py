@@ -172,9 +172,6 @@ def scan_spans(dice):
     found = tolerant(decode_kernel.search, buffer, start, number(dice, len(data)), lowest, highest)
     assert found is None or found == -1 or start <= found <= len(data) - 26
     tolerant(checksum_kernel.check_messages, buffer, start, end, checksum.CRC32_TABLES)
-    ends = np.array([start, number(dice, len(data)), end], np.int64)
-    crcs = np.zeros(dice.randrange(2, 5), np.int64)
-    tolerant(checksum_kernel.crcs_up_to, buffer, ends, 0, checksum.CRC32_TABLES, crcs)
 
 
 def render(block, dice):

@@ -76,26 +76,6 @@ def test_tables_agree_with_the_libraries_at_every_length(kernel):  # a module
             assert by_tables(kernel, part, 1) == zlib.crc32(part)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_running_crcs_and_those_of_spans(kernel):  # a module
-    data, dice = random.Random(2).randbytes(5000), random.Random(3)
-    for tables, function in ((checksum.CRC32C_TABLES, crc32c_package.crc32c), (checksum.CRC32_TABLES, zlib.crc32)):
-        ends = np.sort(np.array([0, 0, len(data), *(dice.randrange(len(data)) for _ in range(50))], np.int64))
-        crcs = np.zeros(len(ends), np.int64)
-        kernel.crcs_up_to(data, ends, function(b"before"), tables, crcs)
-        assert crcs.tolist() == [function(b"before" + data[:end]) for end in ends.tolist()]
-        starts = np.array([dice.randrange(end + 1) for end in ends.tolist()], np.int64)
-        before = np.array([function(data[:at]) for at in starts.tolist()], np.uint32)
-        whole = np.array([function(data[:at]) for at in ends.tolist()], np.uint32)
-        found = checksum.without_prefix(whole, before, ends - starts, ieee=function is zlib.crc32)
-        assert found.tolist() == [function(data[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-        for wrong in ([-1], [3, 2], [len(data) + 1], [2**62], [-(2**63)]):
-            with pytest.raises(ValueError, match="ascend"):
-                kernel.crcs_up_to(data, np.array(wrong, np.int64), 0, tables, crcs)
-        with pytest.raises(ValueError, match="no room"):
-            kernel.crcs_up_to(data, ends, 0, tables, crcs[1:])
-
-
 def test_crcmod_serves_where_the_crc32c_package_does_not_load(monkeypatch):
     monkeypatch.setitem(sys.modules, "crc32c", None)
     function, name = checksum._choose()

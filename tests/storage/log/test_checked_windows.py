@@ -1,10 +1,9 @@
-"""Windows by several threads: the same batches as in order, whatever the search ahead takes for a batch."""
+"""Large windows of batches whose CRCs have been checked."""
 
 from __future__ import annotations
 
 import os
 import random
-from contextlib import closing
 
 import pytest
 
@@ -13,21 +12,16 @@ from storage.files.log_file import LogFile
 from storage.format.block import Record
 from storage.format.record_batch import encode_batch
 from storage.log import segment_check as module
-from storage.log.segment_check import WindowPlan, checked_windows
+from storage.log.segment_check import checked_windows
 
 WINDOW = 1024
-BEYOND = 128
 FEW_ROWS = 3  # a window has some seven batches
 MAGIC_AT = 16
-IN_ORDER, BY_THREADS = 1, 3
-
-Seen = list[tuple[int, int, int]]  # position, size and last offset of a batch
 
 
 @pytest.fixture(autouse=True)
 def _small_windows(monkeypatch):
     monkeypatch.setattr(module, "_WINDOW_BYTES", WINDOW)
-    monkeypatch.setattr(module, "_BEYOND_BYTES", BEYOND)
     monkeypatch.setattr(module, "_FEW_ROWS", FEW_ROWS)
 
 
@@ -44,35 +38,20 @@ def rows_of(window, rows):
     return [(int(table.position[row]), int(table.size[row]), int(table.last_offset[row])) for row in range(rows)]
 
 
-def read(path, content, threads):
-    """The sound batches, and whether what ends them is a wrong CRC; every one of them was looked at before."""
-    path.write_bytes(content)
-    looked = set()
-
-    def look(data, table, rows, origin):
-        # The bytes belong to the headers.
-        for row in range(rows):
-            at = int(table.position[row]) - origin
-            assert int.from_bytes(data[at + 8 : at + 12]) + 12 == table.size[row]
-        looked.update(table.position[:rows].tolist())
-
-    seen = []
-    plan = WindowPlan(LogFile(path), len(content), look=look, threads=threads)
-    with closing(checked_windows(plan, 0)) as windows:
-        for window in windows:
-            seen += rows_of(window, window.rows)
-            assert {position for position, _, _ in seen} <= looked
-            if window.rows < window.table.rows:
-                return seen, True
-    return seen, False
-
-
-def both(tmp_path, content):
-    """By one thread and by several, which must agree."""
+def read(tmp_path, content):
+    """Position, size and last offset of the sound batches, and whether what ends them is a wrong CRC."""
     path = tmp_path / "00000000000000000000.log"
-    in_order = read(path, content, IN_ORDER)
-    assert read(path, content, BY_THREADS) == in_order
-    return in_order
+    path.write_bytes(content)
+    seen = []
+    for window in checked_windows(LogFile(path), len(content), 0):
+        # The bytes belong to the headers.
+        for row in range(window.rows):
+            at = int(window.table.position[row]) - window.origin
+            assert int.from_bytes(window.data[at + 8 : at + 12]) + 12 == window.table.size[row]
+        seen += rows_of(window, window.rows)
+        if window.rows < window.table.rows:
+            return seen, True
+    return seen, False
 
 
 def values(count):
@@ -82,14 +61,14 @@ def values(count):
 
 def test_more_batches_in_a_window_than_rows_in_the_table(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_ROWS", 5)
-    seen, wrong = both(tmp_path, batches(values(300)))
+    seen, wrong = read(tmp_path, batches(values(300)))
     assert [last for _, _, last in seen] == list(range(300))
     assert not wrong
 
 
 def test_batches_larger_than_a_window(tmp_path):
     large = [value * (60 if number % 9 == 0 else 1) for number, value in enumerate(values(120))]
-    seen, wrong = both(tmp_path, batches(large))
+    seen, wrong = read(tmp_path, batches(large))
     assert len(seen) == 120
     assert not wrong
 
@@ -97,7 +76,7 @@ def test_batches_larger_than_a_window(tmp_path):
 def test_values_that_are_batches(tmp_path):
     """What the search finds inside of a value is sound in itself, and not in the log."""
     copies = [batches(values(number % 40)) for number in range(60)]
-    seen, wrong = both(tmp_path, batches(copies))
+    seen, wrong = read(tmp_path, batches(copies))
     assert [last for _, _, last in seen] == list(range(60))
     assert not wrong
 
@@ -108,7 +87,7 @@ def test_an_unknown_magic_is_read_as_v2(tmp_path, magic, sound):
     content = bytearray(batches(values(200)))
     hundredth = sum(len(batch(offset, value)) for offset, value in enumerate(values(200)[:100]))
     content[hundredth + MAGIC_AT] = magic
-    seen, wrong = both(tmp_path, bytes(content))
+    seen, wrong = read(tmp_path, bytes(content))
     assert [last for _, _, last in seen] == list(range(sound))
     assert not wrong
 
@@ -122,54 +101,31 @@ def test_damage(tmp_path, seed):
         content[at : at + rng.choice((1, 1, 500))] = rng.randbytes(rng.choice((1, 1, 300)))
     if rng.randrange(2):
         del content[rng.randrange(len(content)) :]
-    seen, _ = both(tmp_path, bytes(content))
+    seen, _ = read(tmp_path, bytes(content))
     ends = [position + size for position, size, _ in seen]
     assert [position for position, _, _ in seen] == [0, *ends][: len(seen)]
-
-
-def test_windows_ahead_join_up(tmp_path, monkeypatch):
-    """Where nothing speaks against it, next to nothing is read a second time; records as short as lengths go."""
-    monkeypatch.setattr(module, "_BEYOND_BYTES", WINDOW)
-    read_again = []
-    real = module._WindowBuffer.window
-
-    def window(self, plan, position, end):
-        read_again.append(position)
-        return real(self, plan, position, end)
-
-    monkeypatch.setattr(module._WindowBuffer, "window", window)
-    path = tmp_path / "00000000000000000000.log"
-    content = b"".join(
-        encode_batch([Record(None, b"%x" % n, (), n) for n in range(6)], base_offset=6 * row) for row in range(400)
-    )
-    path.write_bytes(content)
-    plan = WindowPlan(LogFile(path), len(content), 0, 2**31 - 1, threads=BY_THREADS)
-    with closing(checked_windows(plan, 0)) as windows:
-        seen = [row for window in windows for row in rows_of(window, window.rows)]
-    assert len(seen) == 400
-    assert not read_again
 
 
 def test_a_file_that_goes(tmp_path):
     path = tmp_path / "00000000000000000000.log"
     content = batches(values(400))
     path.write_bytes(content)
-    with closing(checked_windows(WindowPlan(LogFile(path), len(content), threads=BY_THREADS), 0)) as windows:
-        next(windows)
-        path.unlink()
-        with pytest.raises(SegmentGone):
-            list(windows)
+    windows = checked_windows(LogFile(path), len(content), 0)
+    next(windows)
+    path.unlink()
+    with pytest.raises(SegmentGone):
+        list(windows)
 
 
 def test_a_file_that_shrinks(tmp_path):
     path = tmp_path / "00000000000000000000.log"
     content = batches(values(400))
     path.write_bytes(content)
-    with closing(checked_windows(WindowPlan(LogFile(path), len(content), threads=BY_THREADS), 0)) as windows:
-        first = next(windows)
-        last = int(first.table.last_offset[-1])
-        os.truncate(path, first.end)
-        rest = [number for window in windows for number in window.table.last_offset[: window.rows].tolist()]
+    windows = checked_windows(LogFile(path), len(content), 0)
+    first = next(windows)
+    last = int(first.table.last_offset[-1])
+    os.truncate(path, first.end)
+    rest = [number for window in windows for number in window.table.last_offset[: window.rows].tolist()]
     # What was read before is still given, and no more than there was.
     assert rest == list(range(last + 1, last + 1 + len(rest)))
 
@@ -178,5 +134,5 @@ def test_a_log_that_is_cut_while_it_is_read_ends_there(tmp_path):
     """Not read for ever: a batch that the file has lost the end of never becomes whole."""
     content = batch(0, b"v" * 200)
     (tmp_path / "log").write_bytes(content[:100])
-    with closing(checked_windows(WindowPlan(LogFile(tmp_path / "log"), len(content)), 0)) as windows:
-        assert list(windows) == []
+    windows = checked_windows(LogFile(tmp_path / "log"), len(content), 0)
+    assert list(windows) == []

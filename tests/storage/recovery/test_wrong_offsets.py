@@ -137,7 +137,6 @@ def test_a_forced_recovery_tells_that_it_cuts_off_intact_messages(tmp_path):
 
 def test_what_cannot_be_told_is_not_cut(tmp_path, monkeypatch):
     """More bytes look like batches than are checked: the partition is damaged, and a forced recovery says so."""
-    monkeypatch.setattr(intact, "_MANY", 10)
     monkeypatch.setattr(intact, "_STEP", 1 << 10)
     monkeypatch.setattr(intact, "_ROUNDS", 20)
     lies = bytearray(batch(1)[:61] * 400)
