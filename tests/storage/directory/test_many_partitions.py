@@ -1,7 +1,5 @@
 """Directories of more partitions than the process may have descriptors: opened, written to, recovered, closed."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource
@@ -29,11 +27,10 @@ from tests.support.fixtures import ROOT
 from tests.support.mounts import KAFKAFS, mounted, requires_fuse, run_kafkafs
 from tests.support.owned_dirs import NOW_MS, StandingClock, append, close_clean, killed, opened, read
 
-TP = TopicPartition("t", 0)
+TP, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
 PARTITIONS = 300
 # Three descriptors for each partition would be more than three times as many.
 LIMIT = 256
-LIMITED = ("sh", "-c", f'ulimit -n {LIMIT}; exec "$@"', "sh")
 
 
 @pytest.fixture(autouse=True)
@@ -46,11 +43,9 @@ def many(path, partitions=PARTITIONS):
     """A topic with a message in each partition, as a killed process leaves it."""
     owned = opened(path)
     owned.create_topic("t", partitions)
-    tps = [TopicPartition("t", number) for number in range(partitions)]
-    for tp in tps:
-        append(owned.log(tp), [b"before"])
+    for number in range(partitions):
+        append(owned.log(TopicPartition("t", number)), [b"before"])
     killed(owned)
-    return tps
 
 
 @contextmanager
@@ -64,33 +59,47 @@ def no_descriptors():
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-_APPENDING = f"""
-import os, sys
-from tests.support.owned_dirs import append, close_clean, opened, read
-from storage.directory.owned_dir import Opening
-owned = opened(sys.argv[1], Opening())
-tps = owned.partitions()
-assert len(tps) == {PARTITIONS} and not owned.failures(), owned.failures()
-for turn in (tps, reversed(tps), tps):
-    for tp in turn:
-        append(owned.log(tp), [b"one", b"two"])
-        assert len(os.listdir("/proc/self/fd")) < {LIMIT // 2 + 40}
-assert all(read(owned, tp.topic, tp.partition) == [b"before", *[b"one", b"two"] * 3] for tp in tps)
-for tp in tps[::7]:
-    owned.log(tp).flush()
-owned.checkpoint()
-close_clean(owned)
-"""
+def append_to_all(path):
+    owned = opened(path, Opening())
+    tps = owned.partitions()
+    assert len(tps) == PARTITIONS
+    assert not owned.failures()
+    for turn in (tps, reversed(tps), tps):
+        for tp in turn:
+            append(owned.log(tp), [b"one", b"two"])
+            assert len(list(Path("/proc/self/fd").iterdir())) < LIMIT // 2 + 40
+    assert all(read(owned, tp.topic, tp.partition) == [b"before", *[b"one", b"two"] * 3] for tp in tps)
+    for tp in tps[::7]:
+        owned.log(tp).flush()
+    owned.checkpoint()
+    close_clean(owned)
 
 
-def test_all_partitions_are_written_to_with_few_descriptors(tmp_path):
+def stage(path):
+    """What one task of a write does that has messages for each partition."""
+    config = LogDir.open_read_only(path).topic_info("t").config
+    write = WriteId("0" * 32, None)
+    writers = [
+        StagedFileWriter(RealDisk(), path, TopicPartition("t", number), write, config=config, clock=StandingClock())
+        for number in range(PARTITIONS)
+    ]
+    for turn in range(2):
+        for writer in writers:
+            writer.append(RecordColumns.from_records([Record(None, b"%d" % turn, (), NOW_MS)]))
+    staged = [writer.finish() for writer in writers]
+    assert all(file is not None and file.records == 2 for file in staged)
+
+
+@pytest.mark.parametrize("work", ["append_to_all", "stage"])
+def test_all_partitions_are_written_to_with_few_descriptors(tmp_path, work):
     many(tmp_path / "dir")
-    command = [*LIMITED, sys.executable, "-c", _APPENDING, str(tmp_path / "dir")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    code = f"import sys, pathlib; from {__name__} import {work}; {work}(pathlib.Path(sys.argv[1]))"
+    limited = ["sh", "-c", f'ulimit -n {LIMIT}; exec "$@"', "sh", sys.executable, "-c", code, str(tmp_path / "dir")]
+    done = subprocess.run(limited, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     owned = opened(tmp_path / "dir", Opening())
-    assert read(owned, "t", 299) == [b"before", *[b"one", b"two"] * 3]
-    close_clean(owned)
+    assert read(owned, "t", 299) == [b"before", *[b"one", b"two"] * (3 if work == "append_to_all" else 0)]
+    assert owned.close().clean
 
 
 @requires_fuse
@@ -112,36 +121,6 @@ def test_a_mount_of_many_partitions(tmp_path, monkeypatch):
     assert run_kafkafs("verify", tmp_path / "dir").returncode == 0
 
 
-_STAGING = """
-import sys
-from pathlib import Path
-from tests.storage.directory.test_many_partitions import stage
-stage(Path(sys.argv[1]))
-"""
-
-
-def stage(path):
-    """What one task of a write does that has messages for each partition."""
-    config = LogDir.open_read_only(path).topic_info("t").config
-    write = WriteId("0" * 32, None)
-    writers = [
-        StagedFileWriter(RealDisk(), path, TopicPartition("t", number), write, config=config, clock=StandingClock())
-        for number in range(PARTITIONS)
-    ]
-    for turn in range(2):
-        for writer in writers:
-            writer.append(RecordColumns.from_records([Record(None, b"%d" % turn, (), NOW_MS)]))
-    staged = [writer.finish() for writer in writers]
-    assert all(file is not None and file.records == 2 for file in staged)
-
-
-def test_a_task_writes_for_more_partitions_than_it_has_descriptors(tmp_path):
-    many(tmp_path / "dir")
-    command = [*LIMITED, sys.executable, "-c", _STAGING, str(tmp_path / "dir")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 # The end
 
 
@@ -159,8 +138,7 @@ def test_closing_without_descriptors_raises_nothing_and_lets_go(tmp_path):
     assert not (tmp_path / "dir" / names.CLEAN_SHUTDOWN).exists()
     assert holder(tmp_path / "dir") is None
     owned = opened(tmp_path / "dir", Opening())
-    assert read(owned, "t") == [b"before", b"more"]
-    assert read(owned, "t", 1) == [b"before"]
+    assert (read(owned, "t"), read(owned, "t", 1)) == ([b"before", b"more"], [b"before"])
     close_clean(owned)
 
 
@@ -208,8 +186,8 @@ def test_what_is_lost_with_a_descriptor_takes_the_log_offline_at_its_flush(tmp_p
     disk = FaultyDisk(tmp_path / "dir")
     owned = opened(tmp_path / "dir", disk=disk)
     owned.create_topic("t", 2)
-    for number in range(2):
-        append(owned.log(TopicPartition("t", number)), [b"acknowledged"])
+    for tp in (TP, SECOND):
+        append(owned.log(tp), [b"acknowledged"])
     disk.fail = lambda what, place: errno.EIO if place.parent.name == "t-0" and what.endswith(".log") else None
     let_go_of_all(tmp_path / "dir")
     disk.fail = lambda _what, _place: None
@@ -219,8 +197,8 @@ def test_what_is_lost_with_a_descriptor_takes_the_log_offline_at_its_flush(tmp_p
     assert log.recovery_point == 0
     with pytest.raises(PartitionOffline):
         append(log, [b"x"])
-    owned.log(TopicPartition("t", 1)).flush()
-    assert owned.log(TopicPartition("t", 1)).recovery_point == 1
+    owned.log(SECOND).flush()
+    assert owned.log(SECOND).recovery_point == 1
     closing = owned.close()
     assert list(closing.errors) == [TP]
     assert not closing.clean
@@ -253,7 +231,7 @@ def test_logs_go_on_after_their_descriptors_went(tmp_path):
     """Whatever is done next: append, roll, retain, restart, close."""
     owned = opened(tmp_path)
     owned.create_topic("t", 2)
-    log = owned.log(TP)
+    log, other = owned.log(TP), owned.log(SECOND)
     for turn in range(3):
         append(log, [b"%d" % turn, b"x"])
         let_go_of_all(tmp_path)
@@ -264,15 +242,14 @@ def test_logs_go_on_after_their_descriptors_went(tmp_path):
     let_go_of_all(tmp_path)
     for path in log.remove_segments(log.snapshot().segments[:1]):
         path.unlink()
-    assert read(owned, "t") == [b"1", b"x", b"2", b"x", b"after"]
-    other = owned.log(TopicPartition("t", 1))
-    let_go_of_all(tmp_path)
-    other.restart_at(7)
-    let_go_of_all(tmp_path)
-    append(other, [b"seven"])
+    left = [b"1", b"x", b"2", b"x", b"after"]
+    assert read(owned, "t") == left
+    for step in (lambda: other.restart_at(7), lambda: append(other, [b"seven"])):
+        let_go_of_all(tmp_path)
+        step()
     let_go_of_all(tmp_path)
     close_clean(owned)
     owned = opened(tmp_path)
-    assert read(owned, "t") == [b"1", b"x", b"2", b"x", b"after"]
-    assert owned.log(TopicPartition("t", 1)).log_end_offset == 8
+    assert read(owned, "t") == left
+    assert owned.log(SECOND).log_end_offset == 8
     close_clean(owned)

@@ -1,6 +1,4 @@
-"""Owning a log directory, and being a guest in a broker's."""
-
-from __future__ import annotations
+"""Owning a log directory, and being a guest in a broker's (storage/DESIGN.md, "Sharing a directory with a broker")."""
 
 import errno
 import json
@@ -38,14 +36,12 @@ from tests.support.builders import Batch, Partition, build_log_dir, many
 from tests.support.faults import Crash, FaultyDisk
 from tests.support.owned_dirs import ONE_THREAD, StandingClock, append, close_clean, killed, opened, read, tree_of
 
-# Owning a log directory, and being a guest in a broker's.
-#
-# The rules: storage/DESIGN.md, "Sharing a directory with a broker".
-
-TP = TopicPartition("t", 0)
+TP, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
 METADATA = Path(__file__).parent.parent / "files" / "data" / "cluster-metadata" / "snapshot-and-log"
 CONFIGURED = TopicPartition("configured", 0)
 PLAIN = TopicPartition("plain", 0)
+CLUSTER_METADATA = TopicPartition("__cluster_metadata", 0)
+OFFSETS = TopicPartition("__consumer_offsets", 0)
 
 
 def topic(overrides=None, *, replicas=1, name="t"):
@@ -71,6 +67,17 @@ def broker(tmp_path):
     return built
 
 
+def failing(path, number, words, directory=None):
+    """A disk on which operations with these words fail, in one directory or in all."""
+    disk = FaultyDisk(path)
+    disk.fail = lambda what, place: number if words in what and directory in (None, place.parts[0]) else None
+    return disk
+
+
+def works(disk):
+    disk.fail = lambda _what, _place: None
+
+
 # The lock
 
 
@@ -88,27 +95,40 @@ def test_another_process_is_refused_before_anything_changes(broker):
 def test_a_failed_opening_lets_go_of_the_lock(tmp_path):
     path = tmp_path / "dir"
     opened(path).close()
-    disk = FaultyDisk(path)
-    disk.fail = lambda what, _path: errno.EIO if what == f"unlink {names.CLEAN_SHUTDOWN}" else None
     with pytest.raises(OSError, match="Input/output"):
-        opened(path, disk=disk)
+        opened(path, disk=failing(path, errno.EIO, f"unlink {names.CLEAN_SHUTDOWN}"))
     assert holder(path) is None
+    with pytest.raises(Crash):
+        opened(path, disk=FaultyDisk(path, stop_at=1))
     assert opened(path).close().clean
 
 
-@pytest.mark.parametrize("create", [False, True])
-def test_a_directory_is_made_only_when_asked(tmp_path, create):
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_a_recovery_that_fails_as_no_partition_should_ends_the_opening(tmp_path, monkeypatch, threads):
+    """An error that does not say that a partition is damaged: in whichever thread it is raised, it is not lost."""
+    build_log_dir(tmp_path, {"t": [[b"a"], [b"b"]]}, clean=False, broker=False)
+
+    def fails(_recovery):
+        raise MemoryError
+
+    monkeypatch.setattr(Recovery, "run", fails)
+    config = BrokerConfig.from_values({"num.recovery.threads.per.data.dir": threads})
+    with pytest.raises(MemoryError):
+        opened(tmp_path, config=config)
+    monkeypatch.undo()
+    assert holder(tmp_path) is None
+    owned = opened(tmp_path, config=config)
+    assert (read(owned, "t"), read(owned, "t", 1)) == ([b"a"], [b"b"])
+    owned.close()
+
+
+def test_a_directory_is_made_only_when_asked(tmp_path):
     path = tmp_path / "a" / "b"
-    if create:
-        assert opened(path, Opening(create=True)).close().clean
-        assert path.is_dir()
-    else:
-        with pytest.raises(FileNotFoundError):
-            opened(path, Opening())
-        assert not path.parent.exists()
-
-
-def test_a_file_is_no_directory(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        opened(path, Opening())
+    assert not path.parent.exists()
+    assert opened(path, Opening(create=True)).close().clean
+    assert path.is_dir()
     (tmp_path / "file").write_text("")
     for opening in (Opening(), Opening(create=True)):
         with pytest.raises(NotALogDir):
@@ -118,20 +138,20 @@ def test_a_file_is_no_directory(tmp_path):
 # The clean-shutdown file
 
 
-def test_clean_shutdown_file_goes_first_and_comes_back_with_its_epoch(broker):
+@pytest.mark.parametrize("epoch", [12, -1])
+def test_clean_shutdown_file_goes_first_and_comes_back_with_its_epoch(broker, epoch):
     marker = broker.path / names.CLEAN_SHUTDOWN
     assert json.loads(marker.read_bytes()) == {"version": 0, "brokerEpoch": 12}
+    if epoch == -1:
+        marker.unlink()
     owned = opened(broker.path)
     assert not marker.exists()
+    # After a clean shutdown logs are opened when they are asked for.
+    assert [log.tp for log in owned.logs()] == ([] if epoch == 12 else owned.partitions())
     append(owned.appendable(PLAIN), [b"x"])
+    assert [log.tp for log in owned.logs()] == ([PLAIN] if epoch == 12 else owned.partitions())
     close_clean(owned)
-    assert json.loads(marker.read_bytes()) == {"version": 0, "brokerEpoch": 12}
-
-
-def test_without_one_the_epoch_is_minus_one(broker):
-    (broker.path / names.CLEAN_SHUTDOWN).unlink()
-    assert opened(broker.path).close().clean
-    assert (broker.path / names.CLEAN_SHUTDOWN).read_bytes() == b'{"version":0,"brokerEpoch":-1}'
+    assert marker.read_bytes() == b'{"version":0,"brokerEpoch":%d}' % epoch
 
 
 @pytest.mark.leaves_damage("batch-crc")
@@ -160,21 +180,6 @@ def test_recovering_only_some_never_marks_it(broker):
     assert list(owned.reports()) == [PLAIN]
     assert not owned.close().clean
     assert not (broker.path / names.CLEAN_SHUTDOWN).exists()
-
-
-def test_after_a_clean_shutdown_logs_are_opened_when_asked_for(broker):
-    owned = opened(broker.path)
-    assert owned.logs() == []
-    assert len(read(owned, "plain")) == 10
-    assert [log.tp for log in owned.logs()] == [PLAIN]
-    close_clean(owned)
-
-
-def test_an_unclean_directory_is_recovered_whole(broker):
-    (broker.path / names.CLEAN_SHUTDOWN).unlink()
-    owned = opened(broker.path)
-    assert [log.tp for log in owned.logs()] == owned.partitions()
-    close_clean(owned)
 
 
 # Checkpoints
@@ -223,79 +228,53 @@ def test_a_corrupt_checkpoint_counts_as_empty(broker):
 # Guests
 
 
-def test_no_topic_is_made_or_removed_in_a_brokers_directory(broker):
+def test_nothing_is_made_or_removed_in_a_brokers_directory(broker):
+    shutil.copytree(broker["plain", 1].path, broker.path / f"plain-2.{'0' * 32}-delete")
+    before = sorted(path.name for path in broker.path.iterdir() if path.is_dir())
     owned = opened(broker.path)
-    with pytest.raises(NotPermitted):
-        owned.create_topic("mine")
-    with pytest.raises(NotPermitted):
-        owned.add_partitions("plain", 5)
-    with pytest.raises(NotPermitted):
-        owned.delete_topic("plain")
-    with pytest.raises(NotPermitted):
-        owned.delete_topic("unknown", only_empty=True)
-    close_clean(owned)
-    assert sorted(path.name for path in broker.path.glob("*-*") if path.is_dir()) == [
-        "__cluster_metadata-0",
-        "__consumer_offsets-0",
-        "configured-0",
-        "plain-0",
-        "plain-1",
-        "unknown-0",
-    ]
+    for attempt in (
+        lambda: owned.create_topic("mine"),
+        lambda: owned.add_partitions("plain", 5),
+        lambda: owned.delete_topic("plain"),
+        lambda: owned.delete_topic("unknown", only_empty=True),
+    ):
+        with pytest.raises(NotPermitted):
+            attempt()
+    assert owned.close().clean
+    assert sorted(path.name for path in broker.path.iterdir() if path.is_dir()) == before
 
 
-def test_set_aside_directories_in_a_brokers_directory_stay(broker):
-    aside = broker.path / f"plain-2.{'0' * 32}-delete"
-    shutil.copytree(broker["plain", 1].path, aside)
-    assert opened(broker.path).close().clean
-    assert aside.is_dir()
+def test_ids_and_configs_come_from_the_metadata_and_stay(broker):
+    def kept():
+        metadata = broker["plain", 0].path / names.PARTITION_METADATA
+        return tree_of(broker.path / "__cluster_metadata-0"), metadata.read_bytes()
 
-
-def test_ids_and_configs_come_from_the_metadata(broker):
-    before = tree_of(broker.path / "__cluster_metadata-0")
-    owned = opened(broker.path)
-    info = owned.topic_info("configured")
-    assert info.overrides == {
-        "cleanup.policy": "compact,delete",
-        "retention.ms": "86400000",
-        "segment.bytes": "1048576",
-    }
+    before, owned = kept(), opened(broker.path)
+    assert owned.topic_info("configured").overrides == {
+        "cleanup.policy": "compact,delete", "retention.ms": "86400000", "segment.bytes": "1048576",
+    }  # fmt: skip
     assert owned.log(CONFIGURED).config.segment_bytes == 1_048_576
-    close_clean(owned)
-    assert tree_of(broker.path / "__cluster_metadata-0") == before
-
-
-def test_partition_metadata_and_checkpoint_names_are_kept(broker):
-    before = (broker["plain", 0].path / names.PARTITION_METADATA).read_bytes()
-    owned = opened(broker.path)
     append(owned.appendable(PLAIN), [b"x"])
     close_clean(owned)
-    assert (broker["plain", 0].path / names.PARTITION_METADATA).read_bytes() == before
+    assert kept() == before
     assert not (broker["plain", 0].path / names.TOPIC_PROPERTIES).exists()
 
 
 def test_retention_and_compaction_need_somebodys_word(broker):
+    def allowed():
+        topics = ("configured", "plain", "unknown", "__consumer_offsets", "__cluster_metadata")
+        return {name for name in topics if owned.may_retain(name)}, {name for name in topics if owned.may_compact(name)}
+
     owned = opened(broker.path)
-    assert owned.may_retain("configured")
-    assert owned.may_compact("configured")
-    assert not owned.may_retain("plain")  # the broker's own defaults are not ours to guess
-    assert not owned.may_compact("plain")
-    assert not owned.may_retain("unknown")
-    assert not owned.may_compact("__consumer_offsets")
+    assert allowed() == ({"configured"}, {"configured"})  # the broker's own defaults are not ours to guess
     owned.alter_config("plain", {"retention.ms": "1000"})
-    assert owned.may_retain("plain")
+    assert allowed() == ({"configured", "plain"}, {"configured"})
     owned.close()
     given = BrokerConfig.from_values({"log.retention.hours": "1", "log.cleanup.policy": "compact"})
     owned = opened(broker.path, config=given)
-    assert owned.may_retain("unknown")
-    assert owned.may_compact("unknown")
-    assert not owned.may_compact("__consumer_offsets")
-    assert not owned.may_retain("__consumer_offsets")
-    assert not owned.may_retain("__cluster_metadata")
+    assert allowed() == ({"configured", "plain", "unknown"}, {"configured", "plain", "unknown"})
     owned.close()
-
-
-def test_limits_that_are_only_defaults_are_lifted():
+    # Limits that are only defaults are lifted.
     assert guest_rules.retention_config(LogConfig()).retention_ms == -1
     assert guest_rules.retention_config(topic({"retention.ms": "5"}).config).retention_ms == 5
 
@@ -309,23 +288,19 @@ def test_appends_to_replicated_partitions_take_force():
 
 def test_internal_topics_are_written_by_groups_alone(broker):
     owned = opened(broker.path)
-    offsets = TopicPartition("__consumer_offsets", 0)
-    with pytest.raises(NotPermitted, match="internal"):
-        owned.appendable(offsets)
-    with pytest.raises(NotPermitted):
-        owned.appendable(offsets, force=True)
-    assert owned.appendable(offsets, as_group_coordinator=True).log_end_offset == 10
-    metadata = TopicPartition("__cluster_metadata", 0)
-    for force in (False, True):
+    assert owned.appendable(OFFSETS, as_group_coordinator=True).log_end_offset == 10
+    for attempt in (
+        lambda: owned.appendable(OFFSETS),
+        lambda: owned.appendable(OFFSETS, force=True),
+        lambda: owned.appendable(CLUSTER_METADATA, as_group_coordinator=True),
+        lambda: owned.appendable(CLUSTER_METADATA, force=True, as_group_coordinator=True),
+        lambda: owned.log(CLUSTER_METADATA),
+        lambda: owned.alter_config("__cluster_metadata", {"retention.ms": "1"}),
+        lambda: guest_rules.check_append(topic(name="__transaction_state"), as_group_coordinator=True),
+    ):
         with pytest.raises(NotPermitted):
-            owned.appendable(metadata, force=force, as_group_coordinator=True)
-    with pytest.raises(NotPermitted):
-        owned.log(metadata)
-    with pytest.raises(NotPermitted):
-        owned.alter_config("__cluster_metadata", {"retention.ms": "1"})
-    with pytest.raises(NotPermitted):
-        guest_rules.check_append(topic(name="__transaction_state"), as_group_coordinator=True)
-    assert owned.log_dir.log(metadata).snapshot().log_end_offset > 0
+            attempt()
+    assert owned.log_dir.log(CLUSTER_METADATA).snapshot().log_end_offset > 0
     close_clean(owned)
 
 
@@ -346,9 +321,12 @@ def test_appends_carry_the_last_leader_epoch(broker):
 def test_a_new_topic_keeps_everything_and_describes_itself(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic("t", 2, {"segment.bytes": "1000"})
-    with pytest.raises(FileExistsError):
-        owned.create_topic("t")
     owned.create_topic("short", overrides={"retention.ms": "5"})
+    owned.create_topic("a.b" + "x" * 246)  # the longest name
+    for name, error in (("t", FileExistsError), ("a_b" + "x" * 246, InvalidTopic)):
+        with pytest.raises(error):
+            owned.create_topic(name)
+    owned.delete_topic("a.b" + "x" * 246)
     close_clean(owned)
     looked = LogDir.open_read_only(tmp_path)
     info = looked.topic_info("t")
@@ -357,13 +335,9 @@ def test_a_new_topic_keeps_everything_and_describes_itself(tmp_path):
     ids = {(tmp_path / f"t-{p}" / names.PARTITION_METADATA).read_bytes() for p in (0, 1)}
     assert ids == {f"version: 0\ntopic_id: {info.topic_id}".encode()}
     assert sorted(tree_of(tmp_path / "t-1")) == [
-        "00000000000000000000.index",
-        "00000000000000000000.log",
-        "00000000000000000000.timeindex",
-        "leader-epoch-checkpoint",
-        "partition.metadata",
-        "topic.properties",
-    ]
+        *(f"{0:020}{suffix}" for suffix in (".index", ".log", ".timeindex")),
+        "leader-epoch-checkpoint", "partition.metadata", "topic.properties",
+    ]  # fmt: skip
     assert (tmp_path / "t-1" / names.LEADER_EPOCH_CHECKPOINT).read_bytes() == b"0\n1\n0 0\n"
 
 
@@ -373,43 +347,16 @@ def test_partitions_by_num_partitions(tmp_path):
     assert owned.log_dir.partitions("t") == [0, 1, 2, 3]
     owned.add_partitions("t", 6)
     assert owned.log_dir.partitions("t") == [0, 1, 2, 3, 4, 5]
-    assert len({owned.topic_info("t").topic_id}) == 1
+    assert len({path.read_bytes() for path in tmp_path.glob(f"t-*/{names.PARTITION_METADATA}")}) == 1
     with pytest.raises(NotPermitted, match="cannot be removed"):
         owned.add_partitions("t", 2)
     owned.close()
 
 
-def test_a_name_that_collides_with_another_is_refused(tmp_path):
-    owned = opened(tmp_path)
-    owned.create_topic("a.b")
-    with pytest.raises(InvalidTopic):
-        owned.create_topic("a_b")
-    owned.close()
-
-
-def test_a_topic_that_is_made_again_does_not_begin_where_the_removed_one_began(tmp_path):
-    """Not even after a crash, when the log start that was checkpointed last was that of a segment removed since."""
-    owned = opened(tmp_path)
-    owned.create_topic("t", 1)
-    for value in (b"a", b"b", b"c"):
-        append(owned.log(TP), [value])
-    owned.log(TP).increment_log_start_offset(2)
-    owned.checkpoint()
-    assert checkpoints.read(tmp_path / names.LOG_START_CHECKPOINT) == {TP: 2}
-    owned.log(TP).roll()
-    retain_partition(owned, TP, free_bytes=lambda: 1 << 30, before=3)
-    owned.delete_topic("t")
-    assert checkpoints.read(tmp_path / names.LOG_START_CHECKPOINT) == {}
-    owned.create_topic("t", 1)
-    for value in (b"x", b"y", b"z"):
-        append(owned.log(TP), [value])
-    killed(owned)
-    owned = opened(tmp_path)
-    assert read(owned, "t") == [b"x", b"y", b"z"]
-    close_clean(owned)
-
-
-def test_checkpoint_lines_that_a_full_disk_kept_do_not_apply_to_the_next_topic(tmp_path):
+@pytest.mark.parametrize("full_disk", [False, True])
+def test_a_topic_that_is_made_again_does_not_begin_where_the_removed_one_began(tmp_path, full_disk):
+    """Not even after a crash, when the log start that was checkpointed last was that of a segment removed since; nor
+    where a full disk has kept the line."""
     path = tmp_path / "dir"
     opened(path).close()
     disk = FaultyDisk(path)
@@ -419,23 +366,23 @@ def test_checkpoint_lines_that_a_full_disk_kept_do_not_apply_to_the_next_topic(t
         append(owned.log(TP), [value])
     owned.log(TP).increment_log_start_offset(2)
     owned.checkpoint()
-    disk.fail = lambda what, _path: errno.ENOSPC if f"write {names.LOG_START_CHECKPOINT}" in what else None
-    with pytest.raises(OSError, match="No space"):
+    assert checkpoints.read(path / names.LOG_START_CHECKPOINT) == {TP: 2}
+    if full_disk:
+        disk.fail = lambda what, _path: errno.ENOSPC if f"write {names.LOG_START_CHECKPOINT}" in what else None
+        with pytest.raises(OSError, match="No space"):
+            owned.delete_topic("t")
+        works(disk)
+    else:
+        owned.log(TP).roll()
+        retain_partition(owned, TP, free_bytes=lambda: 1 << 30, before=3)
         owned.delete_topic("t")
-    disk.fail = lambda _what, _path: None
+        assert checkpoints.read(path / names.LOG_START_CHECKPOINT) == {}
     owned.create_topic("t", 1)
     for value in (b"x", b"y", b"z"):
         append(owned.log(TP), [value])
     killed(owned)
     owned = opened(path)
     assert read(owned, "t") == [b"x", b"y", b"z"]
-    close_clean(owned)
-
-
-def test_the_longest_name_works(tmp_path):
-    owned = opened(tmp_path)
-    owned.create_topic("x" * 249)
-    owned.delete_topic("x" * 249)
     close_clean(owned)
 
 
@@ -464,20 +411,20 @@ def test_a_change_that_failed_halfway_is_completed(tmp_path, lasts):
     disk = FaultyDisk(path)
     owned = opened(path, disk=disk)
     owned.create_topic("t", 3)
-    disk.fail = lambda what, place: errno.EIO if place.parts[0] == "t-1" and "topic.properties" in what else None
+    disk.fail = failing(path, errno.EIO, "topic.properties", "t-1").fail
     with pytest.raises(OSError, match="Input/output error"):
         owned.alter_config("t", {"segment.bytes": "1000"})
     assert owned.topic_info("t").config.segment_bytes == 1000
     if not lasts:
-        disk.fail = lambda _what, _path: None
+        works(disk)
         close_clean(owned)
     else:
         closing = owned.close()
         assert not closing.clean
         assert errno_of(closing.failure) == errno.EIO
         close_clean(opened(path))
-    assert len({(path / f"t-{number}" / names.TOPIC_PROPERTIES).read_bytes() for number in range(3)}) == 1
-    assert not list(path.glob("*/*.tmp"))
+    assert len({file.read_bytes() for file in path.glob(f"t-*/{names.TOPIC_PROPERTIES}")}) == 1
+    assert len(list(path.glob(f"t-*/{names.TOPIC_PROPERTIES}*"))) == 3
 
 
 def test_a_change_that_failed_is_over_once_it_was_made_again_or_its_topic_is_gone(tmp_path):
@@ -487,22 +434,20 @@ def test_a_change_that_failed_is_over_once_it_was_made_again_or_its_topic_is_gon
     owned = opened(path, disk=disk)
     for name in ("again", "gone"):
         owned.create_topic(name, 2)
-        disk.fail = lambda what, place: errno.EIO if "topic.properties" in what and "-1" in place.parts[0] else None
+        disk.fail = failing(path, errno.EIO, "topic.properties", f"{name}-1").fail
         with pytest.raises(OSError, match="Input/output error"):
             owned.alter_config(name, {"segment.bytes": "1000"})
-        disk.fail = lambda _what, _path: None
+        works(disk)
     owned.alter_config("again", {"segment.bytes": "1000"})
     owned.delete_topic("gone")
-    disk.fail = lambda what, _path: errno.EIO if "topic.properties" in what else None
+    disk.fail = failing(path, errno.EIO, "topic.properties").fail
     close_clean(owned)
-    assert len({(path / f"again-{number}" / names.TOPIC_PROPERTIES).read_bytes() for number in range(2)}) == 1
+    assert len({file.read_bytes() for file in path.glob(f"again-*/{names.TOPIC_PROPERTIES}")}) == 1
 
 
 def test_a_first_change_that_was_killed_is_completed_where_there_was_no_file(broker):
     """A broker's partitions have no topic.properties before kafkafs changes their topic."""
-    disk = FaultyDisk(broker.path)
-    disk.fail = lambda what, place: errno.EIO if "topic.properties" in what and place.parts[0] == "plain-1" else None
-    owned = opened(broker.path, disk=disk)
+    owned = opened(broker.path, disk=failing(broker.path, errno.EIO, "topic.properties", "plain-1"))
     with pytest.raises(OSError, match="Input/output error"):
         owned.alter_config("plain", {"segment.bytes": "1000"})
     killed(owned)
@@ -515,7 +460,7 @@ def test_a_first_change_that_was_killed_is_completed_where_there_was_no_file(bro
 def test_only_an_empty_topic_goes_when_asked_so(tmp_path):
     owned = opened(tmp_path)
     owned.create_topic("t", 3)
-    append(owned.log(TopicPartition("t", 1)), [b"x"])
+    append(owned.log(SECOND), [b"x"])
     assert not owned.is_empty("t")
     with pytest.raises(OSError, match="holds messages") as caught:
         owned.delete_topic("t", only_empty=True)
@@ -529,23 +474,15 @@ def test_only_an_empty_topic_goes_when_asked_so(tmp_path):
     assert owned.is_empty("t")
     owned.delete_topic("t", only_empty=True)
     close_clean(owned)
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == []
-
-
-def test_unfinished_directories_of_ours_are_removed(tmp_path):
-    owned = opened(tmp_path)
-    owned.create_topic("t", 1)
-    owned.close()
-    shutil.copytree(tmp_path / "t-0", tmp_path / f"u-0.{'a' * 32}-delete")
-    owned = opened(tmp_path)
-    assert owned.log_dir.hidden() == []
-    owned.close()
-    assert not list(tmp_path.glob("*-delete"))
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
 def test_a_failed_creation_leaves_nothing(tmp_path):
     path = tmp_path / "dir"
-    opened(path).close()
+    owned = opened(path)
+    owned.create_topic("u", 1)
+    owned.close()
+    shutil.copytree(path / "u-0", path / f"u-1.{'a' * 32}-delete")  # of ours: removed when it is opened
     disk = FaultyDisk(path)
     owned = opened(path, disk=disk)
     disk.fail = lambda what, place: (
@@ -553,9 +490,10 @@ def test_a_failed_creation_leaves_nothing(tmp_path):
     )
     with pytest.raises(OSError, match="No space"):
         owned.create_topic("t", 2)
-    disk.fail = lambda _what, _path: None
-    assert owned.log_dir.topics() == []
+    works(disk)
+    assert owned.log_dir.topics() == ["u"]
     assert owned.log_dir.hidden() == []
+    assert not list(path.glob("*-delete"))
     owned.create_topic("t", 2)
     close_clean(owned)
 
@@ -566,55 +504,51 @@ def test_after_closing_nothing_is_taken(tmp_path):
     log = owned.log(TP)
     close_clean(owned)
     assert not owned.close().clean
-    with pytest.raises(PartitionOffline):
-        append(log, [b"x"])
-    with pytest.raises(PartitionOffline):
-        owned.log(TopicPartition("t", 1))
-    with pytest.raises(PartitionOffline):
-        owned.create_topic("u")
+    for attempt in (lambda: append(log, [b"x"]), lambda: owned.log(SECOND), lambda: owned.create_topic("u")):
+        with pytest.raises(PartitionOffline):
+            attempt()
+
+
+def killed_with_messages(path):
+    owned = opened(path)
+    owned.create_topic("t", 2)
+    append(owned.log(TP), [b"kept"])
+    killed(owned)
+    return FaultyDisk(path)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.ENOMEM])
 def test_what_may_pass_is_tried_again(tmp_path, number):
     """A partition that could not be opened on a full disk is tried by whoever uses it next; but a try that took long
     not before as long again has passed."""
-    path = tmp_path / "dir"
-    owned = opened(path)
-    owned.create_topic("t", 2)
-    append(owned.log(TP), [b"kept"])
-    killed(owned)
-    disk = FaultyDisk(path)
-    clock = StandingClock()
+    disk, clock = killed_with_messages(tmp_path / "dir"), StandingClock()
     tries = took_ms = 0
 
     def fail(what, place):
         nonlocal tries
-        failing = place.parts[:1] == ("t-0",) and what.startswith(("write", "create", "truncate"))
-        tries += failing
-        clock.time_ms += took_ms * failing
-        return number if failing else None
+        fails = place.parts[:1] == ("t-0",) and what.startswith(("write", "create", "truncate"))
+        tries += fails
+        clock.time_ms += took_ms * fails
+        return number if fails else None
+
+    def look(times):
+        for _ in range(times):
+            with pytest.raises(PartitionUnavailable, match="tried again when it is next used") as caught:
+                owned.log(TP)
+            assert errno_of(caught.value) == number
+        return tries
 
     disk.fail = fail
-    owned = OwnedDir.open(path, config=ONE_THREAD, disk=disk, clock=clock)
+    owned = OwnedDir.open(tmp_path / "dir", config=ONE_THREAD, disk=disk, clock=clock)
     assert list(owned.failures()) == [TP]
     assert tries == 1
-    for _ in range(3):
-        with pytest.raises(PartitionUnavailable, match="tried again when it is next used") as caught:
-            owned.log(TP)
-        assert errno_of(caught.value) == number
-    assert tries == 4
+    assert look(3) == 4
     took_ms = 1000
-    for _ in range(3):
-        with pytest.raises(PartitionUnavailable) as caught:
-            owned.log(TP)
-        assert errno_of(caught.value) == number
-    assert tries == 5
+    assert look(3) == 5
     clock.time_ms += 1000
-    with pytest.raises(PartitionUnavailable):
-        owned.log(TP)
-    assert tries == 6
-    append(owned.log(TopicPartition("t", 1)), [b"fine"])
-    disk.fail = lambda _what, _path: None
+    assert look(1) == 6
+    append(owned.log(SECOND), [b"fine"])
+    works(disk)
     clock.time_ms += 1000
     assert read(owned, "t") == [b"kept"]
     assert not owned.failures()
@@ -623,32 +557,23 @@ def test_what_may_pass_is_tried_again(tmp_path, number):
 
 
 def test_what_has_passed_by_the_end_is_recovered_then(tmp_path):
-    path = tmp_path / "dir"
-    owned = opened(path)
-    owned.create_topic("t", 1)
-    append(owned.log(TP), [b"kept"])
-    killed(owned)
-    disk = FaultyDisk(path)
+    disk = killed_with_messages(tmp_path / "dir")
     disk.fail = lambda what, place: errno.ENOSPC if place.parts[:1] == ("t-0",) else None
-    owned = opened(path, disk=disk)
+    owned = opened(tmp_path / "dir", disk=disk)
     assert list(owned.failures()) == [TP]
-    disk.fail = lambda _what, _path: None
+    works(disk)
     close_clean(owned)
-    owned = opened(path)
+    owned = opened(tmp_path / "dir")
     assert read(owned, "t") == [b"kept"]
     close_clean(owned)
-
-
-# The rehearsal of a directory's recovery is told what the recovery itself is told.
 
 
 def test_the_rehearsal_has_the_plan_of_the_recovery(tmp_path, monkeypatch):
     build_log_dir(tmp_path, {"t": [Partition([Batch(many(3))], recovery_point=2)]})
     config = replace(ONE_THREAD, producer_id_expiration_ms=7_000)
-    told = []
-    monkeypatch.setattr(owned_dir, "rehearse", lambda plan, **_: told.append(plan))
-    owned_dir.rehearse_recovery(LogDir.open_read_only(tmp_path, config=config), [TopicPartition("t", 0)], NoProgress())
-    done = []
+    rehearsed, done = [], []
+    monkeypatch.setattr(owned_dir, "rehearse", lambda plan, **_: rehearsed.append(plan))
+    owned_dir.rehearse_recovery(LogDir.open_read_only(tmp_path, config=config), [TP], NoProgress())
 
     def recovery(plan, **others):
         done.append(plan)
@@ -656,13 +581,5 @@ def test_the_rehearsal_has_the_plan_of_the_recovery(tmp_path, monkeypatch):
 
     monkeypatch.setattr(owned_dir, "Recovery", recovery)
     OwnedDir.open(tmp_path, Opening(trust_clean=False), config=config).close()
-    assert told == done
-    assert told[0].producer_expiration_ms == 7_000
-
-
-def test_a_crash_while_opening_lets_go_of_the_lock_in_this_process(tmp_path):
-    path = tmp_path / "dir"
-    opened(path).close()
-    with pytest.raises(Crash):
-        OwnedDir.open(path, disk=FaultyDisk(path, stop_at=1))
-    opened(path).close()
+    assert rehearsed == done
+    assert rehearsed[0].producer_expiration_ms == 7_000
