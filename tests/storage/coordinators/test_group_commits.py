@@ -1,7 +1,5 @@
 """Offsets committed by us: what is in `__consumer_offsets` then, in a directory of kafkafs's own and in a broker's."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass, field, replace
 
@@ -20,7 +18,7 @@ from storage.format.block import Record
 from storage.format.hashing import group_partition
 from storage.log.log_dir import LogDir
 from storage.types import MAX_OFFSET, TopicPartition
-from tests.storage.coordinators.test_group_offsets import committed, plain
+from tests.storage.coordinators.test_group_offsets import OFFSETS_TP, committed, offsets_in, plain
 from tests.support.builders import Batch, build_log_dir
 from tests.support.crash_points import every_crash
 from tests.support.fixtures import FIXTURES, copy_log_dir, requires_fixtures
@@ -34,21 +32,12 @@ def committer_of(owned, partitions=None):
     return GroupCommitter(owned, offsets, partitions=partitions), offsets
 
 
-def test_the_topic_has_as_many_partitions_as_the_broker_is_configured_to_make(tmp_path):
-    config = BrokerConfig.from_values({"offsets.topic.num.partitions": "3"})
-    owned = opened(tmp_path, config=config)
-    committer, offsets = committer_of(owned)
-    committer.commit("g", {T0: 5})
-    assert offsets.partitions() == [0, 1, 2]
-    assert offsets.place("g") == group_partition("g", 3)
-    close_clean(owned)
-    owned = opened(tmp_path)  # whatever is configured later: groups stay where they are
-    committer, offsets = committer_of(owned)
-    committer.commit("g", {T0: 6})
-    assert offsets.partitions() == [0, 1, 2]
-    found = offsets.group("g")
-    assert found is not None
-    assert found.offsets["t"][0].offset == 6
+@pytest.fixture
+def owned(tmp_path):
+    """A directory of our own with a topic of two partitions, closed at the end."""
+    owned = opened(tmp_path)
+    owned.create_topic("t", 2)
+    yield owned
     close_clean(owned)
 
 
@@ -57,6 +46,10 @@ def test_the_first_commit_makes_the_topic_as_kafka_does(tmp_path):
     committer, offsets = committer_of(owned)
     assert offsets.groups() == {}
     committer.check("g")
+    for group, asked in (("g", {T0: 3, T1: -1}), ("g", {T1: MAX_OFFSET + 1}), ("g" * 40_000, {T0: 3})):
+        with pytest.raises(InvalidRecord):
+            committer.commit(group, asked)
+    committer.commit("g", {})
     assert offsets.partitions() == []
     committer.sync("g")  # nothing was written yet
     committer.commit("g", {T0: 5, T1: 0})
@@ -69,28 +62,29 @@ def test_the_first_commit_makes_the_topic_as_kafka_does(tmp_path):
         place = group_partition(group, 50)
         assert offsets.place(group) == place
         assert owned.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, place)).log_end_offset > 0
-    found = offsets.group("g")
-    assert found is not None
-    assert found.offsets == {
+    assert offsets.group("g").offsets == {
         "t": {0: CommittedOffset(5, commit_timestamp=NOW_MS), 1: CommittedOffset(0, commit_timestamp=NOW_MS)}
     }
     committer.sync("g")
     close_clean(owned)
-    owned = opened(tmp_path)
-    found_again = plain(GroupOffsets(owned.log_dir).groups())
-    assert found_again == {"g": {"t": {0: 5, 1: 0}}, "größe-групп": {"t": {0: MAX_OFFSET}}}
-    close_clean(owned)
+    assert offsets_in(LogDir.open_read_only(tmp_path)) == {
+        "g": {"t": {0: 5, 1: 0}}, "größe-групп": {"t": {0: MAX_OFFSET}}
+    }  # fmt: skip
 
 
-def coordinator_key(version, group, *more):
-    """A key that a coordinator writes for a group of a newer protocol: all its fields are texts."""
-    texts = (text.encode() for text in (group, *more))
-    return struct.pack(">h", version) + b"".join(struct.pack(">h", len(text)) + text for text in texts)
+def test_the_topic_has_as_many_partitions_as_the_broker_is_configured_to_make(tmp_path):
+    """Whatever is configured later: groups stay where they are."""
+    for configured, offset in (({"offsets.topic.num.partitions": "3"}, 5), ({}, 6)):
+        owned = opened(tmp_path, config=BrokerConfig.from_values(configured))
+        committer, offsets = committer_of(owned)
+        committer.commit("g", {T0: offset})
+        assert offsets.partitions() == [0, 1, 2]
+        assert offsets.place("g") == group_partition("g", 3)
+        assert plain(offsets.groups()) == {"g": {"t": {0: offset}}}
+        close_clean(owned)
 
 
-def test_what_does_not_exist_gets_no_offset(tmp_path):
-    owned = opened(tmp_path)
-    owned.create_topic("t", 2)
+def test_what_does_not_exist_gets_no_offset(owned):
     committer, _ = committer_of(owned, 1)
     committer.check("g", [T0, T1])
     for missing in (TopicPartition("t", 2), TopicPartition("typo", 0), TopicPartition("t", -1)):
@@ -100,7 +94,6 @@ def test_what_does_not_exist_gets_no_offset(tmp_path):
     owned.delete_topic("t")
     with pytest.raises(UnknownTopicOrPartition):  # an offset of the time when it existed changes nothing
         committer.check("g", [T0])
-    close_clean(owned)
 
 
 @requires_fixtures
@@ -109,9 +102,8 @@ def test_a_partition_elsewhere_in_the_cluster_may_get_an_offset(tmp_path):
     copy_log_dir(FIXTURES / "groups" / "log", tmp_path / "log")
     log_dir = LogDir.open_read_only(tmp_path / "log")
     assert log_dir.cluster_metadata() is None
-    known = GroupOffsets(log_dir).group("billing")
-    assert known is not None
-    topic, numbers = next(item for item in known.offsets.items() if item[0] not in log_dir.topics())
+    known = GroupOffsets(log_dir).group("billing").offsets
+    topic, numbers = next(item for item in known.items() if item[0] not in log_dir.topics())
     owned = OwnedDir.open(tmp_path / "log", Opening(gentle=True))
     committer, _ = committer_of(owned)
     committer.check("billing", [TopicPartition(topic, number) for number in numbers])
@@ -120,54 +112,34 @@ def test_a_partition_elsewhere_in_the_cluster_may_get_an_offset(tmp_path):
     owned.close()
 
 
+def coordinator_key(version, group, *more):
+    """A key that a coordinator writes for a group of a newer protocol: all its fields are texts."""
+    texts = (text.encode() for text in (group, *more))
+    return struct.pack(">h", version) + b"".join(struct.pack(">h", len(text)) + text for text in texts)
+
+
 def with_records(owned, *keys, value=b"\0\0\1"):
-    log = owned.appendable(TopicPartition(CONSUMER_OFFSETS_TOPIC, 0), as_group_coordinator=True)
+    log = owned.appendable(OFFSETS_TP, as_group_coordinator=True)
     assert Appender(log, clock=owned.clock).append([Record(key, value) for key in keys]).error is None
 
 
-def test_a_share_group_is_known_and_takes_no_offset(tmp_path):
-    owned = opened(tmp_path)
-    owned.create_topic("t", 2)
+def test_share_and_streams_groups_are_known_and_take_no_offset(owned):
     committer, offsets = committer_of(owned, 1)
     committer.commit("g", {T0: 5})
-    keys = [coordinator_key(version, "shared", *rest) for version, *rest in [(11,), (12,), (10, "m"), (14, "m"), (15,)]]
-    with_records(owned, *keys)
-    assert {name: group.type for name, group in offsets.groups().items()} == {"g": "classic", "shared": "share"}
-    with pytest.raises(NotPermitted, match="share group"):
-        committer.check("shared", [T0])
-    assert plain(offsets.groups()) == {"g": {"t": {0: 5}}, "shared": {}}
-    with_records(owned, *keys, value=None)
-    assert plain(offsets.groups()) == {"g": {"t": {0: 5}}}
-    committer.check("shared", [T0])
-    close_clean(owned)
-
-
-def test_a_streams_group_takes_no_offset(tmp_path):
-    owned = opened(tmp_path)
-    owned.create_topic("t", 2)
-    committer, offsets = committer_of(owned, 1)
-    committer.commit("s", {T0: 5})
     committer.check("s", [T0])
-    with_records(owned, coordinator_key(17, "s"))
-    with pytest.raises(NotPermitted, match="streams group"):
-        committer.check("s", [T0])
-    with_records(owned, coordinator_key(3, "consumer"))
+    keys = [coordinator_key(version, "shared", *rest) for version, *rest in [(11,), (12,), (10, "m"), (14, "m"), (15,)]]
+    with_records(owned, *keys, coordinator_key(17, "s"), coordinator_key(3, "consumer"))
+    assert {name: group.type for name, group in offsets.groups().items()} == {
+        "g": "classic", "shared": "share", "s": "streams", "consumer": "consumer",
+    }  # fmt: skip
+    for group, word in (("shared", "share group"), ("s", "streams group")):
+        with pytest.raises(NotPermitted, match=word):
+            committer.check(group, [T0])
     committer.check("consumer", [T0])
-    assert plain(offsets.groups()) == {"s": {"t": {0: 5}}, "consumer": {}}
-    close_clean(owned)
-
-
-def test_what_cannot_be_committed(tmp_path):
-    owned = opened(tmp_path)
-    committer, offsets = committer_of(owned, 1)
-    for offset in (-1, MAX_OFFSET + 1):
-        with pytest.raises(InvalidRecord):
-            committer.commit("g", {T0: 3, T1: offset})
-    with pytest.raises(InvalidRecord):
-        committer.commit("g" * 40_000, {T0: 3})
-    committer.commit("g", {})
-    assert offsets.partitions() == []
-    close_clean(owned)
+    assert plain(offsets.groups()) == {"g": {"t": {0: 5}}, "shared": {}, "s": {}, "consumer": {}}
+    with_records(owned, *keys, value=None)
+    assert plain(offsets.groups()) == {"g": {"t": {0: 5}}, "s": {}, "consumer": {}}
+    committer.check("shared", [T0])
 
 
 def test_the_first_commit_crashes(tmp_path):
@@ -203,19 +175,16 @@ def test_the_first_commit_crashes(tmp_path):
             assert offsets.place(group) == group_partition(group, 3)
             assert offsets.group(group) is not None, str(stopped)
         close_clean(owned, stopped)
-    assert stopped is not None
     assert stopped.stop_at > 40
 
 
-def test_a_copy_with_fewer_partitions_stays_as_it_is(tmp_path):
-    owned = opened(tmp_path)
+def test_a_copy_with_fewer_partitions_stays_as_it_is(owned):
     owned.create_topic(CONSUMER_OFFSETS_TOPIC, 2, {"cleanup.policy": "compact"})
     first, offsets = committer_of(owned, 2)
     first.commit("g", {T0: 1})
     committer_of(owned)[0].commit("h", {T0: 2})
     assert offsets.partitions() == [0, 1]
     assert plain(offsets.groups()) == {"g": {"t": {0: 1}}, "h": {"t": {0: 2}}}
-    close_clean(owned)
 
 
 def test_a_brokers_directory_that_does_not_tell_how_many_partitions(tmp_path):
@@ -225,17 +194,14 @@ def test_a_brokers_directory_that_does_not_tell_how_many_partitions(tmp_path):
     committer, offsets = committer_of(owned)
     committer.commit("g", {T0: 2})
     assert plain(offsets.groups()) == {"g": {"t": {0: 2}}}
-    group = offsets.group("g")
-    assert group is not None
-    assert group.log == 1
+    assert offsets.group("g").log == 1
     for attempt in (lambda: committer.check("new"), lambda: committer.commit("new", {T0: 2})):
         with pytest.raises(InvalidConfig, match="the number of partitions"):
             attempt()
     close_clean(owned)
 
 
-def test_replicated_offsets_are_refused_unless_forced(tmp_path, monkeypatch):
-    owned = opened(tmp_path)
+def test_replicated_offsets_are_refused_unless_forced(owned, monkeypatch):
     committer, offsets = committer_of(owned, 1)
     committer.commit("g", {T0: 1})
     check = guest_rules.check_append
@@ -249,7 +215,6 @@ def test_replicated_offsets_are_refused_unless_forced(tmp_path, monkeypatch):
             attempt()
     GroupCommitter(owned, offsets, force=True).commit("g", {T0: 3})
     assert plain(offsets.groups()) == {"g": {"t": {0: 3}}}
-    close_clean(owned)
 
 
 def test_the_groups_partition_is_elsewhere(tmp_path):
@@ -262,10 +227,9 @@ def test_the_groups_partition_is_elsewhere(tmp_path):
     directory.rename(tmp_path / f"{directory.name}.0123456789abcdef0123456789abcdef-stray")
     owned = opened(tmp_path, Opening())
     committer, _ = committer_of(owned, 1)  # and so none is made
-    with pytest.raises(UnknownTopicOrPartition):
-        committer.check("g")
-    with pytest.raises(UnknownTopicOrPartition):
-        committer.commit("g", {T0: 1})
+    for attempt in (lambda: committer.check("g"), lambda: committer.commit("g", {T0: 1})):
+        with pytest.raises(UnknownTopicOrPartition):
+            attempt()
     assert owned.close().clean
 
 
@@ -285,13 +249,13 @@ def test_compaction_keeps_what_is_committed(tmp_path):
         del expected[f"g{turn}"]
         looked.refresh()
         assert plain(watching.groups()) == plain(offsets.groups()) == expected
-        offsets_log = owned.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, 0))
-        offsets_log.roll()
-        size = offsets_log.snapshot().size_bytes
-        result = compact_partition(owned, offsets_log.tp)
-        assert offsets_log.snapshot().size_bytes < size
+        log = owned.log(OFFSETS_TP)
+        log.roll()
+        size = log.snapshot().size_bytes
+        result = compact_partition(owned, OFFSETS_TP)
+        assert log.snapshot().size_bytes < size
         for path in result.files:
             owned.disk.unlink(path)
         assert plain(watching.groups()) == plain(offsets.groups()) == expected
-        assert plain(GroupOffsets(LogDir.open_read_only(tmp_path)).groups()) == expected
+        assert offsets_in(LogDir.open_read_only(tmp_path)) == expected
     close_clean(owned)

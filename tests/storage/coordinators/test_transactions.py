@@ -1,7 +1,5 @@
 """Producers and open transactions of a log, and the states of transactional ids, against brokers' files."""
 
-from __future__ import annotations
-
 import struct
 from contextlib import suppress
 
@@ -21,15 +19,15 @@ from storage.format.block import Record
 from storage.format.messages import held_by_all, messages
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
-from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, Partition, abort, build_log_dir, commit, many
+from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, abort, build_log_dir, commit, many
+from tests.support.damaged_bytes import overwrite
 from tests.support.fixtures import copy_log_dir, log_dir_of, requires_fixtures, topics_of
 
 TP = TopicPartition("t", 0)
-STRING = st.text(st.characters(blacklist_categories=["Cs"]), max_size=20)
 
 
-def found_in(path, tp=TP):
-    return partition_producers(LogDir.open_read_only(path).log(tp))
+def found_in(path, topic="t", partition=0):
+    return partition_producers(LogDir.open_read_only(path).log(TopicPartition(topic, partition)))
 
 
 @requires_fixtures
@@ -43,11 +41,10 @@ def test_equal_to_the_snapshot_that_the_broker_wrote_at_its_stop(tmp_path, name,
     logs = copy_log_dir(log_dir_of("transactions"), tmp_path / "log")
     snapshots = sorted((logs / name).glob("*.snapshot"))
     stored = producer_state.read(snapshots[-1])
-    assert stored is not None
     for path in snapshots[len(snapshots) - 1 if kept == 1 else 0 : len(snapshots) if kept < 2 else 0]:
         path.unlink()
     topic, _, partition = name.rpartition("-")
-    found = found_in(logs, TopicPartition(topic, int(partition)))
+    found = found_in(logs, topic, int(partition))
     assert list(found.producers) == sorted(stored.entries(), key=lambda entry: entry.producer_id)
     golden = topics_of("transactions")[topic]["golden"][partition]
     assert found.last_stable_offset == golden["last_stable_offset"]
@@ -67,38 +64,26 @@ def test_who_holds_the_last_stable_offset(tmp_path):
         commit(9),
         Batch(many(1), producer_id=10),
     ]
-    build_log_dir(tmp_path, {"t": [Partition(items)]})
+    aborted = [Batch(many(1), producer_id=1, transactional=True), abort(1)]
+    build_log_dir(tmp_path, {"t": [items, [Batch(many(3))], []], "a": [aborted]})
     found = found_in(tmp_path)
     by_id = {entry.producer_id: entry for entry in found.producers}
-    assert sorted(by_id) == [7, 8, 9, 10]
-    assert (by_id[7].current_txn_first_offset, by_id[7].epoch, by_id[7].last_offset) == (3, 4, 8)
-    assert by_id[8].current_txn_first_offset == 5
-    assert {by_id[n].current_txn_first_offset for n in (9, 10)} == {-1}
+    assert {number: one.current_txn_first_offset for number, one in by_id.items()} == {7: 3, 8: 5, 9: -1, 10: -1}
+    assert (by_id[7].epoch, by_id[7].last_offset) == (4, 8)
     assert found.last_stable_offset == 3
     assert [found.holds_back(by_id[n]) for n in (7, 8, 9, 10)] == [True, False, False, False]
     assert found.begun == {7: START_MS + 3 * STEP_MS, 8: START_MS + 5 * STEP_MS}
-
-
-def test_no_producers_and_aborted_ones(tmp_path):
-    build_log_dir(tmp_path, {
-        "t": [Partition([Batch(many(3))]), Partition([])],
-        "a": [Partition([Batch(many(1), producer_id=1, transactional=True), abort(1)])],
-    })  # fmt: skip
-    assert found_in(tmp_path).producers == ()
-    assert found_in(tmp_path, TopicPartition("t", 1)).producers == ()
-    (entry,) = found_in(tmp_path, TopicPartition("a", 0)).producers
-    assert entry.current_txn_first_offset == -1
-    assert found_in(tmp_path, TopicPartition("a", 0)).last_stable_offset == 2
+    assert found_in(tmp_path, "t", 1).producers == found_in(tmp_path, "t", 2).producers == ()
+    (entry,) = found_in(tmp_path, "a").producers
+    assert (entry.current_txn_first_offset, found_in(tmp_path, "a").last_stable_offset) == (-1, 2)
 
 
 def test_damage_is_an_error(tmp_path):
     batch = Batch(many(3), producer_id=1, transactional=True)
-    built = build_log_dir(tmp_path, {"t": [Partition([batch, batch, ROLL, Batch(many(1))])]})["t", 0]
+    built = build_log_dir(tmp_path, {"t": [[batch, batch, ROLL, Batch(many(1))]]})["t", 0]
     for path in built.path.glob("*.snapshot"):
         path.unlink()
-    data = bytearray(built.log(0).read_bytes())
-    data[16] = 9
-    built.log(0).write_bytes(data)
+    overwrite(built.log(0), 16, b"\x09")
     with pytest.raises(UnsupportedFormat):
         found_in(tmp_path)
 
@@ -111,11 +96,7 @@ def short(text):
 
 
 def uvarint(number):
-    out = b""
-    while number >= 0x80:
-        out += bytes([number & 0x7F | 0x80])
-        number >>= 7
-    return out + bytes([number])
+    return bytes([number]) if number < 0x80 else bytes([number & 0x7F | 0x80]) + uvarint(number >> 7)
 
 
 def key_of(name):
@@ -153,22 +134,26 @@ ONE = TransactionMetadata(
 )
 
 
-@pytest.mark.parametrize("version", [0, 1])
-def test_values_of_both_versions(version):
-    assert parsed_value(value_of(ONE, version)) == ONE
+def test_values_of_both_versions():
     nothing = ONE._replace(partitions=(), state=TransactionState.PREPARE_ABORT)
-    assert parsed_value(value_of(nothing, version)) == nothing
-    assert parsed_value(value_of(nothing, version, null=True)) == nothing
+    for version in (0, 1):
+        assert parsed_value(value_of(ONE, version)) == ONE
+        assert parsed_value(value_of(nothing, version)) == nothing
+        assert parsed_value(value_of(nothing, version, null=True)) == nothing
     assert nothing.state.text == "PrepareAbort"
-
-
-def test_tagged_fields():
     tags = ((0, struct.pack(">q", 5)), (1, struct.pack(">q", 9)), (2, struct.pack(">h", 2)), (77, b"later"))
-    parsed = parsed_value(value_of(ONE, 1, tags))
-    assert parsed == ONE._replace(previous_producer_id=5, next_producer_id=9, client_version=2)
+    tagged = ONE._replace(previous_producer_id=5, next_producer_id=9, client_version=2)
+    assert parsed_value(value_of(ONE, 1, tags)) == tagged
+    data = bytearray(value_of(ONE))
+    data[16] = 9
+    with pytest.raises(UnsupportedFormat, match="found 9"):
+        parsed_value(bytes(data))
+    data[1] = 2
+    with pytest.raises(UnsupportedFormat, match="version"):
+        parsed_value(bytes(data))
 
 
-@given(STRING, st.binary(max_size=80))
+@given(st.text(st.characters(blacklist_categories=["Cs"]), max_size=20), st.binary(max_size=80))
 def test_any_bytes_parse_or_are_an_error(name, data):
     key, _ = messages("__transaction_state").one(key_of(name), None)
     assert key["data"] == {"transactionalId": name}
@@ -179,65 +164,47 @@ def test_any_bytes_parse_or_are_an_error(name, data):
             messages("__transaction_state").one(part, None)
 
 
-def test_undefined_versions_and_states():
-    data = bytearray(value_of(ONE))
-    data[16] = 9
-    with pytest.raises(UnsupportedFormat, match="found 9"):
-        parsed_value(bytes(data))
-    data[1] = 2
-    with pytest.raises(UnsupportedFormat, match="version"):
-        parsed_value(bytes(data))
-
-
 def state_topic(*records):
-    batches = [Batch([Record(key_of(name), None if one is None else value_of(one))]) for name, one in records]
-    return [Partition(batches)]
+    return [[Batch([Record(key_of(name), None if one is None else value_of(one))]) for name, one in records]]
+
+
+def ids_in(path, *partitions):
+    build_log_dir(path, {"__transaction_state": partitions}, broker=False)
+    return transactional_ids(LogDir.open_read_only(path))
 
 
 def test_the_last_state_of_each_id(tmp_path):
     done = ONE._replace(state=TransactionState.COMPLETE_COMMIT, partitions=())
     dead = done._replace(state=TransactionState.DEAD)
-    states = state_topic(
-        ("a", ONE), ("b", ONE), ("a", done), ("b", None), ("c", ONE._replace(producer_id=1)), ("d", dead)
-    )
-    build_log_dir(tmp_path, {"__transaction_state": states}, broker=False)
-    ids = transactional_ids(LogDir.open_read_only(tmp_path))
-    assert ids.by_id == {"a": done, "c": ONE._replace(producer_id=1)}
-    assert ids.problems == ()
+    other = ONE._replace(producer_id=1)
+    ids = ids_in(tmp_path, *state_topic(("a", ONE), ("b", ONE), ("a", done), ("b", None), ("c", other), ("d", dead)))
+    assert (ids.by_id, ids.problems) == ({"a": done, "c": other}, ())
     assert (ids.owner(7), ids.owner(1), ids.owner(2)) == ("a", "c", None)
     assert [ids.will_end(TP, producer) for producer in (7, 1)] == [False, True]
 
 
 def test_what_cannot_be_read_is_named(tmp_path):
     bad = Batch([Record(key_of("a"), b"\0\1short"), Record(b"x", b"y"), Record(b"\0\3", b"y"), Record(None, b"y")])
-    build_log_dir(
-        tmp_path, {"__transaction_state": [Partition([bad, *state_topic(("b", ONE))[0].items])]}, broker=False
-    )
-    ids = transactional_ids(LogDir.open_read_only(tmp_path))
+    ids = ids_in(tmp_path / "some", [bad, *state_topic(("b", ONE))[0]])
     assert ids.by_id == {"b": ONE}
     assert len(ids.problems) == 3  # a type that nobody knows is passed over
     assert "offset 0" in ids.problems[0]
     assert not ids.complete
     assert ids.will_end(TP, 99) is None
+    many_problems = ids_in(tmp_path / "many", [Batch([Record(key_of("a"), b"\0\1short")] * 1000)]).problems
+    assert len(many_problems) == 20
 
 
 def test_without_the_topic_nothing_is_certain(tmp_path):
-    build_log_dir(tmp_path, {"t": [Partition([])]})
+    build_log_dir(tmp_path, {"t": [[]]})
     ids = transactional_ids(LogDir.open_read_only(tmp_path))
     assert (ids.by_id, ids.complete, ids.will_end(TP, 1)) == ({}, False, None)
 
 
 def test_more_ids_than_memory_is_allowed_for(tmp_path, monkeypatch):
-    many_ids = Batch([Record(key_of(f"x{n}"), value_of(ONE)) for n in range(3000)])
-    build_log_dir(tmp_path, {"__transaction_state": [*state_topic(("a", ONE)), Partition([many_ids])]}, broker=False)
+    many_ids = [Batch([Record(key_of(f"x{n}"), value_of(ONE)) for n in range(3000)])]
     monkeypatch.setattr("storage.format.messages.MOST_HELD", held_by_all() + (256 << 10))
-    ids = transactional_ids(LogDir.open_read_only(tmp_path))
+    ids = ids_in(tmp_path, *state_topic(("a", ONE)), many_ids)
     assert (list(ids.by_id), ids.complete, len(ids.problems)) == (["a"], False, 1)
     assert ids.problems[0].startswith(str(tmp_path / "__transaction_state-1"))
     assert "take too much memory" in ids.problems[0]
-
-
-def test_of_many_records_that_cannot_be_read_some_are_named(tmp_path):
-    broken = Batch([Record(key_of("a"), b"\0\1short")] * 1000)
-    build_log_dir(tmp_path, {"__transaction_state": [Partition([broken])]}, broker=False)
-    assert len(transactional_ids(LogDir.open_read_only(tmp_path)).problems) == 20
