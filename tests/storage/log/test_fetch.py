@@ -1,11 +1,9 @@
 """Fetch results, read by a parser of its own that knows what the first documents say, for logs of all formats."""
 
-from __future__ import annotations
-
 import os
 import struct
 import threading
-from typing import NamedTuple
+from collections import namedtuple
 
 import pytest
 
@@ -17,7 +15,7 @@ from storage.errors import (
     UnknownTopicOrPartition,
     UnsupportedFormat,
 )
-from storage.files import log_file
+from storage.files.log_file import LogFile
 from storage.format.compression import Codec
 from storage.log.fetch import (
     ErrorCode,
@@ -33,24 +31,14 @@ from storage.log.fetch import (
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, commit, many
+from tests.support.damaged_bytes import flip, overwrite
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.readers import open_log
 
-
-class Message(NamedTuple):
-    """A message or a whole batch as it lies in a fetch result."""
-
-    offset: int  # the last one's, in a batch
-    magic: int
-    data: bytes
-
-
-class Result(NamedTuple):
-    """A fetch result taken apart; `partial` is what stands after its last whole message."""
-
-    error: int
-    messages: list[Message]
-    partial: bytes
+# A message or a whole batch, whose `offset` is that of its last message.
+Message = namedtuple("Message", "offset magic data")
+# A fetch result taken apart; `partial` is what stands after its last whole message.
+Result = namedtuple("Result", "error messages partial")
 
 
 def parse_messages(data):
@@ -97,44 +85,39 @@ def written(send, path, flags=0):
     return data
 
 
-def log_of(tmp_path, magic, codec=Codec.NONE):
-    """Two segments of twenty batches of three messages."""
-    batches = [Batch(many(3, 40, keys=5), magic=magic, codec=codec) for _ in range(20)]
-    return build_log_dir(tmp_path / "logs", {"t": [Partition([*batches, ROLL, *batches])]})["t", 0]
+def offsets_of(chunk):
+    return [int(offset) for block in chunk.blocks() for offset in block.offset]
 
 
-def stored(built):
-    """The log's batches, v0 and v1 messages without a codec one by one."""
-    parts = []
-    for segment in range(len(built.segments)):
-        messages, rest = parse_messages(built.log(segment).read_bytes())
-        assert not rest
-        parts += [message.data for message in messages]
-    return parts
+def snapshot_of(path, *items, **options):
+    built = build_log_dir(path / "logs", {"t": [Partition(items, **options)]})["t", 0]
+    return open_log(built.path, built.log_start_offset).snapshot()
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_a_consumer_that_reads_chunk_by_chunk(tmp_path, magic, codec):
-    built = log_of(tmp_path, magic, codec)
-    snapshot = open_log(built.path).snapshot()
+    batches = [Batch(many(3, 40, keys=5), magic=magic, codec=codec) for _ in range(20)]
+    snapshot = snapshot_of(tmp_path, *batches, ROLL, *batches)
+    stored = []
+    for segment in snapshot.segments:
+        messages, rest = parse_messages(segment.log.path.read_bytes())
+        assert not rest
+        stored += messages
     offset, found, partial = 0, [], 0
     while offset < snapshot.log_end_offset:
         chunk = read_chunk(snapshot, offset, 500)
-        (result, rest) = parse(written(MessageSetSend.of(chunk), tmp_path / "out"))
+        result, rest = parse(written(MessageSetSend.of(chunk), tmp_path / "out"))
         assert (result.error, rest) == (0, b"")
-        assert chunk.size <= 500
-        assert result.messages
         assert all(message.magic == magic for message in result.messages)
         assert result.messages[0].offset >= offset
-        found += [message.data for message in result.messages]
+        assert chunk.size == 500 if result.partial else chunk.size <= 500
+        found += result.messages
         partial += bool(result.partial)
-        if result.partial:
-            assert chunk.size == 500
         offset = result.messages[-1].offset + 1
         assert chunk.next_offset() == offset
-        assert [int(o) for block in chunk.blocks() for o in block.offset] == list(range(chunk.offset, offset))
-    assert found == stored(built)
+        assert offsets_of(chunk) == list(range(chunk.offset, offset))
+    assert found == stored
     assert partial > 3
     assert read_chunk(snapshot, offset, 500).size == 0
 
@@ -143,9 +126,9 @@ def test_a_consumer_that_reads_chunk_by_chunk(tmp_path, magic, codec):
 @pytest.mark.parametrize("fixture", ["v0", "v1", "codecs"])
 def test_the_fixtures_bytes(tmp_path, fixture):
     log_dir = LogDir.open_read_only(FIXTURES / fixture / "log")
-    topics = [topic for topic in log_dir.topics() if not topic.startswith("_")]
-    assert topics
-    for tp in [TopicPartition(topic, number) for topic in topics for number in log_dir.partitions(topic)]:
+    tps = [tp for tp in log_dir.all_partitions() if not tp.topic.startswith("_")]
+    assert tps
+    for tp in tps:
         snapshot = log_dir.log(tp).snapshot()
         offset, found = snapshot.log_start_offset, b""
         while offset < snapshot.log_end_offset:
@@ -156,34 +139,28 @@ def test_the_fixtures_bytes(tmp_path, fixture):
         assert found == whole, str(tp)
 
 
-def snapshot_of(tmp_path, spec):
-    built = build_log_dir(tmp_path / "logs", {"t": [spec]})["t", 0]
-    return open_log(built.path, built.log_start_offset).snapshot()
-
-
 def test_it_begins_with_the_batch_that_holds_the_offset(tmp_path):
-    snapshot = snapshot_of(tmp_path, Partition([Batch(many(5)), Batch(many(5)), Batch(many(2), base_offset=20)]))
+    snapshot = snapshot_of(tmp_path, Batch(many(5)), Batch(many(5)), Batch(many(2), base_offset=20))
     for offset, first, last in ((0, 0, 21), (4, 4, 21), (7, 7, 21), (12, 20, 21), (21, 21, 21)):
         chunk = read_chunk(snapshot, offset)
-        offsets = [int(o) for block in chunk.blocks() for o in block.offset]
-        assert (offsets[0], offsets[-1]) == (first, last)
+        assert offsets_of(chunk)[:: len(offsets_of(chunk)) - 1 or 1] == sorted({first, last})
         assert chunk.at_end
     assert read_chunk(snapshot, 7).position == read_chunk(snapshot, 5).position > 0
     end = read_chunk(snapshot, 22)
     assert (end.size, end.next_offset(), list(end.blocks()), bytes(end.read())) == (0, 22, [], b"")
     assert parse(written(MessageSetSend.of(end), tmp_path / "out")) == (Result(0, [], b""), b"")
+    for size in (0, -1, 2**31):
+        with pytest.raises(ValueError, match="chunk"):
+            read_chunk(snapshot, 0, size)
 
 
 def test_a_chunk_of_control_records_has_a_next_offset(tmp_path):
-    snapshot = snapshot_of(tmp_path, Partition([commit(3), commit(4), Batch(many(1))]))
-    chunk = read_chunk(snapshot, 0, 2 * 78)
-    assert list(chunk.blocks()) == []
-    assert chunk.next_offset() == 2
-    assert not chunk.at_end
+    chunk = read_chunk(snapshot_of(tmp_path, commit(3), commit(4), Batch(many(1))), 0, 2 * 78)
+    assert (list(chunk.blocks()), chunk.next_offset(), chunk.at_end) == ([], 2, False)
 
 
 def test_out_of_range(tmp_path):
-    snapshot = snapshot_of(tmp_path, Partition([Batch(many(9))], start_offset=10, log_start_offset=12))
+    snapshot = snapshot_of(tmp_path, Batch(many(9)), start_offset=10, log_start_offset=12)
     for offset in (0, 11, 20):
         with pytest.raises(OffsetOutOfRange):
             read_chunk(snapshot, offset)
@@ -193,97 +170,72 @@ def test_out_of_range(tmp_path):
         assert offset_or_reset(snapshot, offset, ResetPolicy.EARLIEST) == 12 == snapshot.log_start_offset
         assert offset_or_reset(snapshot, offset, ResetPolicy.LATEST) == 19 == snapshot.log_end_offset
     for policy in ResetPolicy:
-        for offset in (12, 15, 19):
-            assert offset_or_reset(snapshot, offset, policy) == offset
-    assert [int(block.offset[0]) for block in read_chunk(snapshot, 12).blocks()] == [12]
+        assert [offset_or_reset(snapshot, offset, policy) for offset in (12, 15, 19)] == [12, 15, 19]
+    assert offsets_of(read_chunk(snapshot, 12))[0] == 12
 
 
 def test_a_large_message_is_read_again_with_twice_the_size(tmp_path):
-    snapshot = snapshot_of(tmp_path, Partition([Batch(many(1, 10)), Batch(many(1, 5000)), Batch(many(1, 10))]))
+    snapshot = snapshot_of(tmp_path, Batch(many(1, 10)), Batch(many(1, 5000)), Batch(many(1, 10)))
     assert fetch(snapshot, 0, max_bytes=100).size == 100
     chunk = fetch(snapshot, 1, max_bytes=100)
     assert chunk.size > 5000
-    assert [int(o) for block in chunk.blocks() for o in block.offset] == [1, 2]
+    assert offsets_of(chunk) == [1, 2]
     small = fetch(snapshot, 1, max_bytes=1275)
-    assert small.size == 5100
-    assert [int(o) for block in small.blocks() for o in block.offset] == [1]
+    assert (small.size, offsets_of(small)) == (5100, [1])
     assert fetch(snapshot, 1, max_bytes=100, largest_bytes=5100).size == 5100
     with pytest.raises(RecordTooLarge) as caught:
         fetch(snapshot, 1, max_bytes=100, largest_bytes=5000)
     assert parse(written(MessageSetSend.of(caught.value), tmp_path / "out"))[0].error == 10
     partial = read_chunk(snapshot, 1, 100)
-    assert not partial.holds_a_message()
-    assert list(partial.blocks()) == []
-    assert partial.next_offset() == 1
+    assert (partial.holds_a_message(), list(partial.blocks()), partial.next_offset()) == (False, [], 1)
     assert fetch(snapshot, 3, max_bytes=1).size == 0
 
 
-@pytest.mark.parametrize("size", [0, -1, 2**31])
-def test_impossible_sizes(tmp_path, size):
-    with pytest.raises(ValueError, match="chunk"):
-        read_chunk(snapshot_of(tmp_path, Partition([Batch(many(1))])), 0, size)
-
-
 def test_several_partitions(tmp_path):
-    logs = build_log_dir(tmp_path / "logs", {"t": [[Batch(many(3))], [Batch(many(9))], []]}).path
-    log_dir = LogDir.open_read_only(logs)
+    log_dir = LogDir.open_read_only(build_log_dir(tmp_path / "logs", {"t": [[Batch(many(3))], [Batch(many(9))]]}).path)
     sends = []
     for partition in range(3):
         try:
-            chunk = read_chunk(log_dir.log(TopicPartition("t", partition)).snapshot(), 5)
-            sends.append(MessageSetSend.of(chunk))
-        except OffsetOutOfRange as error:
-            sends.append(MessageSetSend.of(error))
+            result = read_chunk(log_dir.log(TopicPartition("t", partition)).snapshot(), 5)
+        except (OffsetOutOfRange, UnknownTopicOrPartition) as error:
+            result = error
+        sends.append(MessageSetSend.of(result))
     error, results = parse_multi(written(MultiMessageSetSend(sends), tmp_path / "out"))
-    assert error == 0
-    assert [result.error for result in results] == [1, 0, 1]
-    assert [len(result.messages) for result in results] == [0, 1, 0]
+    assert (error, [(result.error, len(result.messages)) for result in results]) == (0, [(1, 0), (0, 1), (3, 0)])
     assert parse_multi(written(MultiMessageSetSend(), tmp_path / "out")) == (0, [])
-
-
-def test_more_than_a_length_can_tell(tmp_path):
+    # More than a length can tell.
     huge = MessageSetSend(ErrorCode.NONE, LogChunk(0, None, 0, 2**30, at_end=True))
     with pytest.raises(RecordTooLarge):
         written(MultiMessageSetSend([huge, huge]), tmp_path / "out")
     assert (tmp_path / "out").read_bytes() == b""
-
-
-def test_error_codes():
-    assert error_code(CorruptBatch("x")) == 2
-    assert error_code(UnknownTopicOrPartition("x")) == 3
-    assert error_code(OSError("x")) == -1
-    assert error_code(SegmentGone("x")) == 1
+    assert [error_code(one("x")) for one in (CorruptBatch, OSError, SegmentGone)] == [2, -1, 1]
 
 
 def test_damage(tmp_path):
     built = build_log_dir(tmp_path / "logs", {"t": [[Batch(many(2)), Batch(many(2)), ROLL, Batch(many(2))]]})["t", 0]
-    data = bytearray(built.log().read_bytes())
-    data[built.batches[1].position + 70] ^= 1
-    built.log().write_bytes(data)
-    chunk = read_chunk(open_log(built.path).snapshot(), 0)
-    found = []
+    second = built.batches[1].position
+
+    def chunk():
+        return read_chunk(open_log(built.path).snapshot(), 0)
+
+    flip(built.log(), second + 70)
     with pytest.raises(CorruptBatch, match="checksum"):
-        found.extend(int(o) for block in chunk.blocks() for o in block.offset)
-    data[built.batches[1].position + 8 : built.batches[1].position + 12] = b"\0\0\0\1"
-    built.log().write_bytes(data)
-    chunk = read_chunk(open_log(built.path).snapshot(), 0)
+        offsets_of(chunk())
+    overwrite(built.log(), second + 8, b"\0\0\0\1")
     with pytest.raises(CorruptBatch, match="begins here"):
-        chunk.next_offset()
-    data[built.batches[1].position + 8 : built.batches[1].position + 12] = b"\0\0\0\x60"
-    data[built.batches[1].position + 16] = 9
-    built.log().write_bytes(data)
+        chunk().next_offset()
+    overwrite(built.log(), second + 8, b"\0\0\0\x60\0\0\0\0\x09")
     with pytest.raises(UnsupportedFormat):
-        read_chunk(open_log(built.path).snapshot(), 0).next_offset()
+        chunk().next_offset()
 
 
 def test_a_file_that_shrinks_or_goes(tmp_path):
-    built = build_log_dir(tmp_path / "logs", {"t": [[Batch(many(50))]]})["t", 0]
-    chunk = read_chunk(open_log(built.path).snapshot(), 0)
-    os.truncate(built.log(), 100)
+    chunk = read_chunk(snapshot_of(tmp_path, Batch(many(50))), 0)
+    os.truncate(chunk.segment.log.path, 100)
     for attempt in (chunk.read, lambda: written(MessageSetSend.of(chunk), tmp_path / "out")):
         with pytest.raises(SegmentGone):
             attempt()
-    built.log().unlink()
+    chunk.segment.log.path.unlink()
     with pytest.raises(SegmentGone):
         chunk.read()
 
@@ -294,8 +246,7 @@ def test_a_file_that_shrinks_or_goes(tmp_path):
 @pytest.fixture
 def chunk(tmp_path):
     """Three megabytes: more than a pipe or a socket takes at once."""
-    built = build_log_dir(tmp_path / "logs", {"t": [[Batch(many(100, 1000)) for _ in range(30)]]})["t", 0]
-    return read_chunk(open_log(built.path).snapshot(), 0, 1 << 30)
+    return read_chunk(snapshot_of(tmp_path, *(Batch(many(100, 1000)) for _ in range(30))), 0, 1 << 30)
 
 
 @pytest.fixture
@@ -313,57 +264,40 @@ def sent(monkeypatch):
     return counts
 
 
-def drained(receive, work):
-    """What comes out at one end while `work` fills the other."""
-    parts = []
-
-    def drain():
-        while part := receive():
-            parts.append(part)
-
-    reader = threading.Thread(target=drain)
-    reader.start()
-    work()
-    reader.join(timeout=120)
-    assert not reader.is_alive()
-    return b"".join(parts)
-
-
-def test_sendfile_to_a_file(chunk, sent, tmp_path):
-    result = written(MessageSetSend.of(chunk), tmp_path / "out")
-    assert result[6:] == chunk.read()
-    assert sum(sent) == chunk.size
-
-
-def test_a_file_opened_to_append_gets_copies(chunk, sent, tmp_path):
-    """sendfile(2) does not write to it."""
-    result = written(MessageSetSend.of(chunk), tmp_path / "out", os.O_APPEND)
-    assert result[6:] == chunk.read()
-    assert sent == [0]
+@pytest.mark.parametrize("flags", [0, os.O_APPEND])
+def test_sendfile_to_a_file(chunk, sent, tmp_path, flags):
+    """A file opened to append gets copies: sendfile(2) does not write to it."""
+    assert written(MessageSetSend.of(chunk), tmp_path / "out", flags)[6:] == chunk.read()
+    assert sum(sent) == (0 if flags else chunk.size)
 
 
 @pytest.mark.parametrize("blocking", [True, False])
 def test_sendfile_to_a_pipe(chunk, sent, blocking):
     reading, writing = os.pipe()
     os.set_blocking(writing, blocking)
+    parts = []
 
-    def work():
-        MessageSetSend.of(chunk).write_to(writing)
-        os.close(writing)
+    def drain():
+        while part := os.read(reading, 1 << 16):
+            parts.append(part)
 
+    reader = threading.Thread(target=drain)
+    reader.start()
     try:
-        assert drained(lambda: os.read(reading, 1 << 16), work)[6:] == chunk.read()
+        MessageSetSend.of(chunk).write_to(writing)
     finally:
+        os.close(writing)
+        reader.join(timeout=120)
         os.close(reading)
+    assert b"".join(parts)[6:] == chunk.read()
     assert sum(sent) == chunk.size
 
 
-def test_a_segment_that_was_renamed_is_found(chunk, sent, tmp_path):
+def test_a_segment_that_was_renamed_is_found(chunk, tmp_path):
     """By its identity: retention has given it its last name, and another file has the old one."""
-    assert chunk.segment is not None
     before = bytes(chunk.read())
     path = chunk.segment.log.path
     path.rename(path.with_name(path.name + ".deleted"))
     path.write_bytes(b"another")
     assert written(MessageSetSend.of(chunk), tmp_path / "out")[6:] == before
-    assert log_file.LogFile(path).identity != chunk.segment.log.identity
+    assert LogFile(path).identity != chunk.segment.log.identity
