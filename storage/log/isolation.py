@@ -31,7 +31,7 @@ from storage.log.snapshot import DecidingMarker, LogSnapshot
 
 Int64s = npt.NDArray[np.int64]
 
-_MARKERS_KEPT: Final = 2_000_000  # 17 bytes each
+MARKERS_KEPT: Final = 2_000_000  # 17 bytes each
 _STABLE_KEPT: Final = 64
 
 
@@ -111,7 +111,7 @@ class Markers(NamedTuple):
 
 def _cost(markers: Markers) -> int:
     # Two segments are kept, however many they have.
-    return min(len(markers.offset), _MARKERS_KEPT // 2)
+    return min(len(markers.offset), MARKERS_KEPT // 2)
 
 
 _NO_MARKERS: Final = Markers(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_), 0)
@@ -125,7 +125,7 @@ class Transactions:
         self._directory = directory
         # Guarded by the lock, which is held while a segment is scanned: other callers need the same answer.
         self._lock = Lock()
-        self._markers: LRUCache[Segment, Markers] = LRUCache(_MARKERS_KEPT, _cost)
+        self._markers: LRUCache[Segment, Markers] = LRUCache(MARKERS_KEPT, _cost)
         self._open: OpenTransactions | None = None
         self._generation = -1
         self._stable: LRUCache[int, int] = LRUCache(_STABLE_KEPT)  # by log end

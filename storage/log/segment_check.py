@@ -32,7 +32,7 @@ from storage.log.segment import has_right_crc
 from storage.types import MAX_OFFSET
 
 # Large, so that numpy is called rarely per byte.
-_WINDOW_BYTES: Final = 8 << 20
+WINDOW_BYTES: Final = 8 << 20
 _FEW_ROWS: Final = 4096
 _ROWS: Final = 65_536
 
@@ -92,7 +92,7 @@ class _WindowBuffer:
     def window(self, position: int) -> CheckedWindow | None:
         """The batches from `position` on, checked; just the first one if it is larger than a window; None if none
         begins there."""
-        wanted = min(_WINDOW_BYTES, self._size - position)
+        wanted = min(WINDOW_BYTES, self._size - position)
         while True:
             data = self._read(position, wanted)
             outcome = self._scan(data, position)

@@ -1,7 +1,5 @@
 """Windows of batches, walks around damage, and the search for intact batches among bytes that look like batches."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -11,7 +9,6 @@ from storage.files.log_file import LogFile
 from storage.format import decode_kernel
 from storage.format.batches import BATCH_HEADER_SIZE
 from storage.format.compression import Codec, compress
-from storage.log import intact
 from storage.log.intact import Budget, Fault, Undecided, Walk, intact_batch, walk
 from storage.log.reader import find_batch, read_blocks
 from storage.log.scanning import scan_batches
@@ -41,9 +38,8 @@ def test_batches_that_begin_in_the_span(partition, window):
             windows = []
             for part in scan_batches(snapshot, snapshot.segments[0], first, end, window=window):
                 assert part.damage is None
-                last = int(part.table.end[-1])
                 assert part.origin <= int(part.table.position[0])
-                assert last <= part.origin + len(part.buffer)
+                assert int(part.table.end[-1]) <= part.origin + len(part.buffer)
                 windows += part.table.position.tolist()
             assert windows == [start for start in starts if first <= start < end]
 
@@ -61,19 +57,10 @@ def test_interleaved_readers_do_not_share_buffers(partition):
     snapshot = open_log(partition.path).snapshot()
     readers = [read_blocks(snapshot, snapshot.segments[0], 0, window=100) for _ in range(5)]
     blocks = [next(reader) for reader in readers]
-    for block in blocks:
-        assert block.value(1) == partition.records[1].value
+    assert {block.value(1) for block in blocks} == {partition.records[1].value}
     for reader in readers:
-        later = next(reader)
-        assert later.value(0) == partition.records[2].value
+        assert next(reader).value(0) == partition.records[2].value
         reader.close()
-
-
-def _whole(items_partition):
-    return (
-        {record.offset: record for record in items_partition.records},
-        {record.offset: record for record in items_partition.read_committed},
-    )
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -92,7 +79,6 @@ def test_flipped_bytes_never_show_wrong_records(tmp_path, seed):
         )
     ]
     partition = build_log_dir(tmp_path, {"t": [Partition([*items, commit(1)], index_interval_bytes=500)]})["t", 0]
-    uncommitted, committed = _whole(partition)
     starts = {(batch.segment, batch.position + at) for batch in partition.batches for at in range(8)}
     files = sorted(path for path in partition.path.iterdir() if path.suffix != ".metadata" and path.stat().st_size)
     path = rng.choice([*files, *(file for file in files if file.suffix == ".log")])
@@ -103,9 +89,10 @@ def test_flipped_bytes_never_show_wrong_records(tmp_path, seed):
             data[at] ^= rng.randint(1, 255)
     path.write_bytes(data)
     snapshot = open_log(partition.path).snapshot()
-    for isolation, whole in ((Isolation.READ_UNCOMMITTED, uncommitted), (Isolation.READ_COMMITTED, committed)):
-        records, errors = read_past_damage(snapshot, isolation)
-        shown = built(records)
+    for isolation, records in zip(Isolation, (partition.records, partition.read_committed), strict=True):
+        whole = {record.offset: record for record in records}
+        found, errors = read_past_damage(snapshot, isolation)
+        shown = built(found)
         offsets = [record.offset for record in shown]
         assert offsets == sorted(set(offsets))
         assert [whole.get(offset) for offset in offsets] == shown
@@ -113,10 +100,6 @@ def test_flipped_bytes_never_show_wrong_records(tmp_path, seed):
             assert (len(shown), errors) == (len(whole), [])
         elif not errors and isolation is Isolation.READ_UNCOMMITTED:
             assert offsets == sorted(whole)[: len(offsets)]
-    _all_offsets_are_found(snapshot)
-
-
-def _all_offsets_are_found(snapshot):
     for offset in range(snapshot.log_start_offset, snapshot.log_end_offset):
         assert find_batch(snapshot, offset) is not None
 
@@ -148,56 +131,52 @@ def test_a_flipped_bit_of_a_header_hides_its_batch_alone(tmp_path, magic, window
 
 BATCHES = [batch([record(i, value=bytes([65 + n]) * 50) for i in range(3)], n * 3) for n in range(6)]
 SIZE = len(BATCHES[0])
+THIRD = BATCHES[2]
 
 
-def segment(path, data):
-    log = path / f"{0:020}.log"
-    log.write_bytes(data)
-    return Segment(path, 0, LogFile(log), len(data))
+def segment(path, *parts, base=0):
+    log = path / f"{base:020}.log"
+    log.write_bytes(b"".join(parts))
+    return Segment(path, base, LogFile(log), log.stat().st_size)
 
 
 def walked(one, end_offset=1 << 40):
-    """(position and base offset of each batch that was seen, the walk, what was passed)."""
-    seen = []
-    passed = []
+    """The base offset of each batch that was seen, the walk, what was passed."""
+    seen, passed = [], []
 
     def visit(data, table, rows, origin):
-        seen.extend(zip(table.position[:rows].tolist(), table.base_offset[:rows].tolist(), strict=True))
+        seen.extend(table.base_offset[:rows].tolist())
 
     result = walk(one, visit, lambda broken, offset: passed.append((broken, offset)), end_offset)
     assert tuple(broken for broken, _ in passed) == result.breaks
     return seen, result, passed
 
 
-def test_a_sound_segment(tmp_path):
-    seen, result, _ = walked(segment(tmp_path, b"".join(BATCHES)))
-    assert seen == [(n * SIZE, n * 3) for n in range(6)]
-    assert result == Walk((), 18)
-
-
 @pytest.mark.parametrize(
     ("hurt", "fault"),
     [
-        (BATCHES[2][:80] + b"#" + BATCHES[2][81:], Fault.CRC),
-        (BATCHES[2][:8] + b"\0\0\0\1" + BATCHES[2][12:], Fault.LENGTH),
-        (BATCHES[2][:8] + b"\0\0\0\x12" + BATCHES[2][12:], Fault.LENGTH),
-        (BATCHES[2][:8] + b"\x7f\0\0\0" + BATCHES[2][12:], Fault.CUT_OFF),
-        (BATCHES[2][:16] + b"\x09" + BATCHES[2][17:80] + b"#" + BATCHES[2][81:], Fault.GARBAGE),
+        (THIRD[:80] + b"#" + THIRD[81:], Fault.CRC),
+        (THIRD[:8] + b"\0\0\0\1" + THIRD[12:], Fault.LENGTH),
+        (THIRD[:8] + b"\0\0\0\x12" + THIRD[12:], Fault.LENGTH),
+        (THIRD[:8] + b"\x7f\0\0\0" + THIRD[12:], Fault.CUT_OFF),
+        (THIRD[:16] + b"\x09" + THIRD[17:80] + b"#" + THIRD[81:], Fault.GARBAGE),
         (bytes(SIZE), Fault.ZEROS),
         (b"what is this?" * 9, Fault.GARBAGE),
-        (BATCHES[2][:-5], Fault.CRC),
+        (THIRD[:-5], Fault.CRC),
     ],
 )
 def test_behind_damage_it_goes_on(tmp_path, hurt, fault):
-    seen, result, ((broken, offset),) = walked(segment(tmp_path, b"".join([*BATCHES[:2], hurt, *BATCHES[3:]])))
-    assert [base for _, base in seen] == [0, 3, 9, 12, 15]
+    seen, result, ((broken, offset),) = walked(segment(tmp_path, *BATCHES[:2], hurt, *BATCHES[3:]))
+    assert seen == [0, 3, 9, 12, 15]
     assert (broken.fault, broken.position, broken.end) == (fault, 2 * SIZE, 2 * SIZE + len(hurt))
     assert (broken.offset, offset, broken.intact_behind) == (6, 9, True)
     assert result.next_offset == 18
 
 
-def test_a_tail(tmp_path):
-    seen, result, ((broken, offset),) = walked(segment(tmp_path, b"".join(BATCHES)[:-1]))
+def test_a_sound_segment_and_one_with_a_tail(tmp_path):
+    seen, result, _ = walked(segment(tmp_path, *BATCHES))
+    assert (seen, result) == ([0, 3, 6, 9, 12, 15], Walk((), 18))
+    seen, result, ((broken, offset),) = walked(segment(tmp_path, *BATCHES[:-1], BATCHES[5][:-1]))
     assert len(seen) == 5
     assert (broken.fault, broken.intact_behind, broken.end) == (Fault.CUT_OFF, False, 6 * SIZE - 1)
     assert (offset, result.next_offset) == (15, 15)
@@ -206,30 +185,25 @@ def test_a_tail(tmp_path):
 @pytest.mark.parametrize("offset", [900, 1 << 39])
 def test_offsets_that_fall_are_a_break_of_no_bytes(tmp_path, offset):
     high = batch([record(0)], offset)
-    seen, result, ((broken, following),) = walked(segment(tmp_path, b"".join([*BATCHES[:2], high, *BATCHES[2:]])))
-    assert [base for _, base in seen] == [0, 3, offset, 6, 9, 12, 15]
+    seen, result, ((broken, following),) = walked(segment(tmp_path, *BATCHES[:2], high, *BATCHES[2:]))
+    assert seen == [0, 3, offset, 6, 9, 12, 15]
     assert (broken.fault, broken.position, broken.end) == (Fault.ORDER, 2 * SIZE + len(high), 2 * SIZE + len(high))
     assert (broken.offset, following, result.next_offset) == (offset + 1, 6, offset + 1)
 
 
 def test_an_offset_below_the_segment_is_a_break(tmp_path):
-    log = tmp_path / f"{6:020}.log"
-    log.write_bytes(b"".join([BATCHES[2], BATCHES[0], BATCHES[3]]))
-    seen, _, ((broken, offset),) = walked(Segment(tmp_path, 6, LogFile(log), 3 * SIZE))
-    assert [base for _, base in seen] == [6, 9]
+    seen, _, ((broken, offset),) = walked(segment(tmp_path, THIRD, BATCHES[0], BATCHES[3], base=6))
+    assert seen == [6, 9]
     assert (broken.fault, broken.position, broken.end, offset) == (Fault.RANGE, SIZE, 2 * SIZE, 9)
 
 
 def test_a_copy_of_a_log_in_a_damaged_message_is_not_taken_for_this_log(tmp_path):
     """Of the batch's own length nothing says that it is wrong; and beyond the segment's offsets nothing counts."""
-    inner = b"".join(BATCHES[4:])
-    outer = bytearray(batch([record(value=inner)], 6))
+    outer = bytearray(batch([record(value=b"".join(BATCHES[4:]))], 6))
     outer[25] ^= 1
-    one = segment(tmp_path, b"".join([*BATCHES[:2], outer, BATCHES[3]]))
-    assert [base for _, base in walked(one)[0]] == [0, 3, 9]
+    assert walked(segment(tmp_path, *BATCHES[:2], outer, BATCHES[3]))[0] == [0, 3, 9]
     outer[8:12] = b"\x7f\0\0\0"  # now its length is damaged, too
-    one = segment(tmp_path, b"".join([*BATCHES[:2], outer, BATCHES[3]]))
-    assert [base for _, base in walked(one, end_offset=12)[0]] == [0, 3, 9]
+    assert walked(segment(tmp_path, *BATCHES[:2], outer, BATCHES[3]), end_offset=12)[0] == [0, 3, 9]
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -237,79 +211,67 @@ def test_old_formats(tmp_path, magic):
     parts = [message(n, b"value" * 9, magic=magic) for n in range(4)]
     parts.append(message(6, compress(Codec.GZIP, parts[0] + parts[1], magic), magic=magic, attributes=Codec.GZIP))
     parts[2] = parts[2][:40] + b"#" + parts[2][41:]
-    one = segment(tmp_path, b"".join(parts))
-    seen, result, ((broken, offset),) = walked(one)
-    assert [base for _, base in seen] == [0, 1, 3, -1]
+    seen, result, ((broken, offset),) = walked(segment(tmp_path, *parts))
+    assert seen == [0, 1, 3, -1]
     assert (broken.fault, offset, result.next_offset) == (Fault.CRC, 3, 7)
     parts[2] = parts[2][:8] + b"\x7f" + parts[2][9:]
-    assert [base for _, base in walked(segment(tmp_path, b"".join(parts)))[0]] == [0, 1, 3, -1]
+    assert walked(segment(tmp_path, *parts))[0] == [0, 1, 3, -1]
 
 
 def test_behind_a_length_of_zero_nothing_was_written_yet_at_the_end_of_a_log(tmp_path):
     """An append of several batches gets its first length last: what it left is no part of the log."""
-    unfinished = BATCHES[2][:8] + bytes(4) + BATCHES[2][12:]
-    one = segment(tmp_path, b"".join([*BATCHES[:2], unfinished, *BATCHES[3:]]))
+    one = segment(tmp_path, *BATCHES[:2], THIRD[:8] + bytes(4) + THIRD[12:], *BATCHES[3:])
     seen, _, ((broken, _),) = walked(one, end_offset=MAX_OFFSET)
-    assert [base for _, base in seen] == [0, 3]
+    assert seen == [0, 3]
     assert (broken.fault, broken.end, broken.intact_behind) == (Fault.ZEROS, one.size, False)
     assert len(walked(one, end_offset=100)[0]) == 5
 
 
-@pytest.mark.parametrize("batches_behind", [0, 2])
-def test_a_hole_of_terabytes_is_not_read(tmp_path, batches_behind, monkeypatch):
-    one = segment(tmp_path, b"".join(BATCHES[:2]))
-    behind = (1 << 40) - 5  # the hole ends within a page: the batch's first bytes follow zeros of its page
-    overwrite(one.log.path, behind, b"".join(BATCHES[2 : 2 + batches_behind]) or b"x")
-    one = Segment(tmp_path, 0, LogFile(one.log.path), one.log.path.stat().st_size)
-    sizes = []
-    read = LogFile.read
+@pytest.fixture
+def read_sizes(monkeypatch):
+    sizes, read = [], LogFile.read
 
     def counted(log, position, size, into=None):
         sizes.append(size)
         return read(log, position, size, into)
 
     monkeypatch.setattr(LogFile, "read", counted)
-    seen = []
-    result = walk(
-        one,
-        lambda _data, table, rows, _origin: seen.extend(table.base_offset[:rows].tolist()),
-        lambda _broken, _offset: None,
-        1 << 40,
-    )
+    return sizes
+
+
+@pytest.mark.parametrize("batches_behind", [0, 2])
+def test_a_hole_of_terabytes_is_not_read(tmp_path, batches_behind, read_sizes):
+    path = segment(tmp_path, *BATCHES[:2]).log.path
+    behind = (1 << 40) - 5  # the hole ends within a page: the batch's first bytes follow zeros of its page
+    overwrite(path, behind, b"".join(BATCHES[2 : 2 + batches_behind]) or b"x")
+    one = Segment(tmp_path, 0, LogFile(path), path.stat().st_size)
+    seen, result, _ = walked(one)
     assert seen == [0, 3, *([6, 9] if batches_behind else [])]
-    assert [(broken.position, broken.end) for broken in result.breaks] == [
-        (2 * SIZE, behind if batches_behind else one.size)
-    ]
-    assert sum(sizes) < 64 << 20
+    end = behind if batches_behind else one.size
+    assert [(broken.position, broken.end) for broken in result.breaks] == [(2 * SIZE, end)]
+    assert sum(read_sizes) < 64 << 20
 
 
-def test_what_looks_like_batches_everywhere_ends_the_walk_and_is_told(tmp_path, monkeypatch):
-    """All searches of a walk share one budget, and nobody is told that nothing is behind."""
-    lie = BATCHES[2][:8] + b"\0\0\x40\0" + BATCHES[2][12:61]
-    hostile = lie * (0x4000 // len(lie) + 40)
-    data = BATCHES[0] + hostile + BATCHES[3]
-    monkeypatch.setattr(intact, "_STEP", 1 << 10)
-    monkeypatch.setattr(intact, "_ROUNDS", 1000)
-    seen, result, _ = walked(segment(tmp_path, data))
-    assert seen == [(0, 0), (len(data) - SIZE, 9)]
-    assert [broken.undecided for broken in result.breaks] == [False]
-    monkeypatch.setattr(intact, "_ROUNDS", 2)
-    seen, result, _ = walked(segment(tmp_path, data))
-    assert seen == [(0, 0)]
-    (broken,) = result.breaks
-    assert (broken.position, broken.end, broken.undecided, broken.intact_behind) == (SIZE, len(data), True, False)
-    assert "too much behind it looks like batches" in broken.behind
+@pytest.mark.parametrize(("count", "shown"), [(2, [0, 3, 9]), (3, [0, 3, 6])])
+def test_what_looks_like_batches_everywhere_ends_the_walk_and_is_told(tmp_path, count, shown):
+    """All searches of a walk share one budget, and nobody is told that nothing is behind: after two breaks, each with
+    headers that claim some 16 times all that follows, it is used up."""
+    lies = (claiming(2, 4 << 20) + b"#" * 40) * 20
+    parts = [part for n in range(count) for part in (BATCHES[n], lies)]
+    data = b"".join([*parts, BATCHES[3]])
+    seen, result, _ = walked(segment(tmp_path, data, bytes(4 << 20), b"x"))
+    assert seen == shown
+    broken = result.breaks[-1]
+    assert broken.undecided == (count == 3)
+    if broken.undecided:
+        assert (broken.end, broken.intact_behind) == (len(data) + (4 << 20) + 1, False)
+        assert "too much behind it looks like batches" in broken.behind
 
 
 # The search for intact batches among bytes that look like batches, whatever these claim.
 
 GOOD = [batch([record(value=b"v" * 90)], 7), message(8, b"w" * 50), message(9, b"x" * 70, magic=0)]
-
-
-def search_segment(path, data):
-    log = path / f"{0:020}.log"
-    log.write_bytes(data)
-    return Segment(path, 0, LogFile(log), len(data))
+STEP = 1 << 20  # is read at a time
 
 
 def claiming(kind, size):
@@ -329,37 +291,31 @@ def hostile(size):
     return bytes(data)
 
 
-def first_by_brute_force(one, data):
-    at = decode_kernel.search(data, 0, len(data), 0, 2**62)
-    while at >= 0 and one.batch_at(at, len(data), any_offset=True) is None:
-        at = decode_kernel.search(data, at + 1, len(data), 0, 2**62)
-    return None if at < 0 else at
-
-
-def test_it_finds_what_brute_force_finds(tmp_path, monkeypatch):
+def test_it_finds_what_brute_force_finds(tmp_path):
+    """Also where what it reads at a time ends."""
     dice = random.Random(1)
     found = set()
-    for _ in range(150):
-        parts = []
+    for _ in range(80):
+        parts = [b"#" * dice.choice((0, STEP - dice.randrange(500)))]
         for _ in range(dice.randrange(1, 9)):
             kind = dice.randrange(3)
             garbage = bytes(dice.choices((0, 1, 2, 60), k=dice.randrange(40)))
             lie = claiming(kind, dice.randrange(30, 900))
             parts += [dice.choice((garbage, lie, lie, lie, GOOD[kind] if dice.random() < 0.3 else garbage))]
         data = b"".join(parts)
-        monkeypatch.setattr(intact, "_STEP", dice.choice((64, 100, 1 << 20)))
-        one = search_segment(tmp_path, data)
-        expected = first_by_brute_force(one, data)
-        assert intact_batch(one, 0, len(data)) == expected
-        found.add(None if expected is None else data[expected + 16])
+        one = segment(tmp_path, data)
+        expected = decode_kernel.search(data, 0, len(data), 0, 2**62)
+        while expected >= 0 and one.batch_at(expected, len(data), any_offset=True) is None:
+            expected = decode_kernel.search(data, expected + 1, len(data), 0, 2**62)
+        assert intact_batch(one, 0, len(data)) == (None if expected < 0 else expected)
+        found.add(None if expected < 0 else data[expected + 16])
     assert found == {None, 0, 1, 2}
 
 
-def test_it_gives_up_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(intact, "_STEP", 1 << 12)
-    monkeypatch.setattr(intact, "_ROUNDS", 5)
-    data = hostile(1 << 16) + GOOD[0]
-    one = search_segment(tmp_path, data)
-    assert intact_batch(one, 0, len(data)) == len(data) - len(GOOD[0])
+def test_it_gives_up_and_says_so(tmp_path):
+    """Each header claims all that follows: 2 GB are to be checked, of 512 KiB."""
+    data = hostile(1 << 19)
+    one = segment(tmp_path, data, GOOD[0])
     with pytest.raises(Undecided):
-        intact_batch(one, 0, len(data), budget=Budget(len(data)))
+        intact_batch(one, 0, one.size, budget=Budget(one.size))
+    assert intact_batch(one, 0, one.size) == len(data)
