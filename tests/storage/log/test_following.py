@@ -1,7 +1,5 @@
 """A log that somebody else writes while we look: growth, rolls, retention, compaction, truncation, leftovers."""
 
-from __future__ import annotations
-
 import os
 import shutil
 
@@ -9,6 +7,7 @@ import pytest
 
 from storage.errors import SegmentGone, UnknownTopicOrPartition
 from storage.files import names, partition_metadata
+from storage.files.names import segment_file
 from storage.format.block import Record
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
@@ -33,18 +32,20 @@ class Live:
         self.path = path
         path.mkdir(parents=True)
 
-    def copy(self, segment, size=None):
-        """Makes a segment's .log its first `size` bytes, keeping the inode, and copies its indexes."""
-        data = self.source.log(segment).read_bytes()
-        target = self.log(segment)
-        with target.open("r+b" if target.exists() else "w+b") as file:
-            file.write(data[:size])
-            file.truncate()
-        for suffix in (".index", ".timeindex"):
-            shutil.copy(self.source.log(segment).with_suffix(suffix), target.with_suffix(suffix))
+    def copy(self, *segments, size=None):
+        """Makes each segment's .log its first `size` bytes, keeping the inode, and copies its indexes."""
+        for segment in segments:
+            target = self.log(segment)
+            overwrite(target, self.source.log(segment).read_bytes()[:size])
+            for suffix in (".index", ".timeindex"):
+                shutil.copy(self.source.log(segment).with_suffix(suffix), target.with_suffix(suffix))
 
     def log(self, segment):
         return self.path / self.source.log(segment).name
+
+    def delete(self, segment):
+        """As a broker begins with it."""
+        self.log(segment).rename(self.log(segment).with_suffix(".log.deleted"))
 
     def end(self, segment, batches):
         """The position behind the first `batches` batches of a segment."""
@@ -57,42 +58,49 @@ def live(source, tmp_path):
     return Live(source, tmp_path / "live" / "t-0")
 
 
+def overwrite(path, data):
+    """As when another file gets the inode number of one that was removed, or a log is cut and written on."""
+    with path.open("r+b" if path.exists() else "w+b") as file:
+        file.write(data)
+        file.truncate()
+
+
+def bases_of(snapshot):
+    return [segment.base_offset for segment in snapshot.segments]
+
+
+def offsets_of(records):
+    return [record.offset for record in records]
+
+
 def test_growth_by_bytes_shows_whole_batches_only(live):
-    live.copy(0, 0)
+    live.copy(0, size=0)
     log = open_log(live.path)
     assert log.snapshot().log_end_offset == 0
-    size = live.end(0, 10)
     seen = set()
-    for length in range(0, size + 1, 7):
-        live.copy(0, length)
+    for length in range(0, live.end(0, 10) + 1, 7):
+        live.copy(0, size=length)
         snapshot = log.snapshot()
+        assert log.snapshot() is snapshot
         whole = sum(live.end(0, count) <= length for count in range(1, 11))
         assert snapshot.log_end_offset == 3 * whole
         assert snapshot.active_end == (live.end(0, whole) if whole else 0)
-        assert snapshot.active_size == length
-        assert snapshot.generation == 0
+        assert (snapshot.active_size, snapshot.generation) == (length, 0)
         seen.add(snapshot.log_end_offset)
     assert len(seen) == 10
 
 
-def test_nothing_changed_is_the_same_snapshot(live):
-    live.copy(0)
-    log = open_log(live.path)
-    assert log.snapshot() is log.snapshot()
-
-
 def test_roll_under_one_name_with_preallocation(live):
     """preallocate=true: the file has its full size from the start, zeros behind the data; a roll trims it."""
-    data = live.source.log(0).read_bytes()
-    live.copy(1, 0)
-    live.log(1).unlink()
-    target = live.log(0)
-    target.write_bytes(data[: live.end(0, 4)] + bytes(100_000))
+    data, target = live.source.log(0).read_bytes(), live.log(0)
+    torn = data[: live.end(0, 5) - 10] + bytes(100_000)
+    target.write_bytes(torn)
     log = open_log(live.path)
     first = log.snapshot()
     assert (first.log_end_offset, first.active_end) == (12, live.end(0, 4))
-    with target.open("r+b") as file:
-        file.write(data)
+    overwrite(target, data[: live.end(0, 5)] + bytes(100_000))
+    assert log.snapshot().log_end_offset == 15
+    overwrite(target, data + bytes(100_000))
     grown = log.snapshot()
     assert grown.log_end_offset == 30
     assert grown.active_size > grown.active_end == len(data)
@@ -105,29 +113,31 @@ def test_roll_under_one_name_with_preallocation(live):
     assert built(read_all(rolled)) == live.source.records[:60]
 
 
-def test_a_torn_write_within_preallocated_space(live):
-    data = live.source.log(0).read_bytes()
-    torn = bytearray(data[: live.end(0, 5)] + bytes(1000))
-    torn[live.end(0, 5) - 10 : live.end(0, 5)] = bytes(10)
-    live.copy(0, 0)
-    live.log(0).write_bytes(torn)
+def test_sealed_segments_stay_the_same_while_files_come_and_go(live):
+    live.copy(0, 1)
     log = open_log(live.path)
-    assert log.snapshot().log_end_offset == 12
-    live.log(0).write_bytes(data[: live.end(0, 5)] + bytes(1000))
-    assert log.snapshot().log_end_offset == 15
+    first = log.snapshot()
+    live.copy(2)
+    second = log.snapshot()
+    live.log(2).with_suffix(".snapshot").touch()
+    third = log.snapshot()
+    assert second.segments[:2] == first.segments
+    assert (third.segments, third.generation) == (second.segments, 0)
+
+
+# Compaction
 
 
 def test_compaction_takes_the_name(live):
     """The cleaned segment has other bytes under the same name; it may stand for several sources."""
-    for segment in range(3):
-        live.copy(segment)
+    live.copy(0, 1, 2)
     log = open_log(live.path)
     before = log.snapshot()
-    kept = [live.source.batches[i] for i in (0, 3, 4, 12, 19)]
+    kept = (0, 3, 4, 12, 19)
     cleaned = live.path / f"{0:020d}.log.cleaned"
-    cleaned.write_bytes(b"".join(batch.stored.data for batch in kept))
+    cleaned.write_bytes(b"".join(live.source.batches[i].stored.data for i in kept))
     (live.path / f"{0:020d}.index.cleaned").write_bytes(b"")
-    assert [segment.base_offset for segment in log.snapshot().segments] == [0, 30, 60]
+    assert bases_of(log.snapshot()) == [0, 30, 60]
     cleaned.rename(live.path / f"{0:020d}.log.swap")
     (live.path / f"{0:020d}.index.cleaned").rename(live.path / f"{0:020d}.index.swap")
     assert log.snapshot().segments == before.segments
@@ -136,33 +146,55 @@ def test_compaction_takes_the_name(live):
             path = live.log(segment).with_suffix(suffix)
             path.rename(path.with_name(path.name + ".deleted"))
         during = log.snapshot()
-        assert [s.base_offset for s in during.segments] == [0, 60]
+        assert bases_of(during) == [0, 60]
     for suffix in (".log", ".index"):
         (live.path / f"{0:020d}{suffix}.swap").rename(live.path / f"{0:020d}{suffix}")
     after = log.snapshot()
     assert after.segments == during.segments
     assert after.segments[-1] is before.segments[-1]
     assert after.generation == 0
-    offsets = [offset for i in (0, 3, 4, 12, 19) for offset in range(3 * i, 3 * i + 3)] + list(range(60, 90))
-    assert [record.offset for record in read_all(after)] == offsets
-    assert [record.offset for record in read_all(during)] == offsets
+    offsets = [offset for i in kept for offset in range(3 * i, 3 * i + 3)] + list(range(60, 90))
+    assert offsets_of(read_all(after)) == offsets_of(read_all(during)) == offsets
     assert built(read_all(before)) == live.source.records
     # An offset in a gap means the next batch.
-    assert [record.offset for record in read_all(after, 15, 40)] == [36, 37, 38]
+    assert offsets_of(read_all(after, 15, 40)) == [36, 37, 38]
 
 
-def test_sealed_segments_stay_the_same_while_files_come_and_go(live):
-    live.copy(0)
-    live.copy(1)
+def test_compaction_of_a_segment_twice(live):
+    live.copy(0, 1)
     log = open_log(live.path)
-    first = log.snapshot()
-    live.copy(2)
-    second = log.snapshot()
-    live.log(2).with_suffix(".snapshot").touch()
-    third = log.snapshot()
-    assert second.segments[:2] == first.segments
-    assert third.segments == second.segments
-    assert third.generation == 0
+    snapshots = [log.snapshot()]
+    for batches in ((1, 5), (5,)):
+        replacement = live.path / "new"
+        replacement.write_bytes(b"".join(live.source.batches[i].stored.data for i in batches))
+        live.delete(0)
+        replacement.rename(live.log(0))
+        snapshots.append(log.snapshot())
+    assert offsets_of(read_all(snapshots[2], 0, 30)) == [15, 16, 17]
+    assert offsets_of(read_all(snapshots[1], 0, 30)) == [3, 4, 5, 15, 16, 17]
+    with pytest.raises(SegmentGone):
+        read_all(snapshots[0])
+
+
+def test_split_of_a_segment(live):
+    """A segment whose offsets overflow is split: several .swap files take the place of one."""
+    live.copy(0, 2)
+    data = live.source.log(0).read_bytes()
+    log = open_log(live.path)
+    cut = live.end(0, 6)
+    swaps = []
+    for base, content in ((0, data[:cut]), (18, data[cut:])):
+        swaps.append(live.path / (segment_file(base, names.FileKind.LOG) + ".swap"))
+        swaps[-1].write_bytes(content)
+    steps = [lambda: live.delete(0), *(lambda swap=swap: swap.rename(swap.with_suffix("")) for swap in swaps)]
+    for bases, step in (([0, 60], lambda: None), *(([0, 18, 60], step) for step in steps)):
+        step()
+        snapshot = log.snapshot()
+        assert bases_of(snapshot) == bases
+        assert offsets_of(read_all(snapshot)) == [*range(30), *range(60, 90)]
+
+
+# Files that are written over, and truncation
 
 
 @pytest.fixture
@@ -170,72 +202,51 @@ def other(source):
     """The segments of `source` with other values in messages of the same sizes: files of the same names and sizes."""
     segments = []
     for number in range(3):
-        batches = [
-            Batch([Record(None, bytes(reversed(record.value or b"")), (), record.timestamp) for record in many(3, 50)])
-            for _ in range(10)
-        ]
+        records = [Record(None, record.value[::-1], (), record.timestamp) for record in many(3, 50)]
         path = source.path.parents[1] / f"other-{number}"
-        made = build_log_dir(path, {"t": [Partition(batches, start_offset=30 * number)]})["t", 0]
+        made = build_log_dir(path, {"t": [Partition([Batch(records)] * 10, start_offset=30 * number)]})["t", 0]
         segments.append(made.log(0).read_bytes())
     return segments
 
 
-def overwrite(path, data):
-    """As when another file gets the inode number of one that was removed, or a log is cut and written on."""
-    inode = path.stat().st_ino
-    with path.open("r+b") as file:
-        file.truncate(0)
-        file.write(data)
-    assert path.stat().st_ino == inode
+def values_in(records):
+    return {record.value for record in records}
 
 
-def settle(directory):
-    """Lets the last changes lie so far back that the next one shows in the times."""
-    for path in (*directory.iterdir(), directory):
-        os.utime(path, ns=(1_600_000_000_500_000_000, 1_600_000_000_500_000_000))
-
-
-def test_a_sealed_segment_that_was_written_over_is_another(live, other):
-    for number in range(3):
-        live.copy(number)
+@pytest.mark.parametrize("seen_in_directory", [True, False])
+def test_a_sealed_segment_that_was_written_over_is_another(live, other, seen_in_directory):
+    live.copy(0, 1, 2)
+    if not seen_in_directory:  # the last changes lie so far back that the next one would show in the times
+        for path in (*live.path.iterdir(), live.path):
+            os.utime(path, ns=(1_600_000_000_500_000_000, 1_600_000_000_500_000_000))
     log = open_log(live.path)
     before = log.snapshot()
     records = read_all(before)
     overwrite(live.log(1), other[1])
     assert live.log(1).stat().st_size == before.segments[1].size
-    live.log(2).with_suffix(".snapshot").touch()  # whatever changes the directory
+    if seen_in_directory:
+        live.log(2).with_suffix(".snapshot").touch()
+    else:
+        assert log.snapshot() is before
+        with pytest.raises(SegmentGone):  # then a reader that finds it makes the log look again
+            read_all(before, 30, 60)
     after = log.snapshot()
     assert after.generation == 1
     assert after.segments[0] is before.segments[0]
     assert after.segments[1] is not before.segments[1]
-    assert [len(records) for records in (records[30:60], read_all(after, 30, 60))] == [30, 30]
-    assert not {record.value for record in records[30:60]} & {record.value for record in read_all(after, 30, 60)}
+    fresh = read_all(after, 30, 60)
+    assert len(fresh) == 30
+    assert not values_in(records[30:60]) & values_in(fresh)
     # Whoever holds the old one is given nothing of the new.
     with pytest.raises(SegmentGone):
         read_all(before, 30, 60)
     assert log.snapshot() is after
 
 
-def test_a_reader_that_finds_a_segment_written_over_makes_the_log_look_again(live, other):
-    for number in range(3):
-        live.copy(number)
-    settle(live.path)
-    log = open_log(live.path)
-    before = log.snapshot()
-    overwrite(live.log(1), other[1])  # the directory shows nothing of it
-    assert log.snapshot() is before
-    with pytest.raises(SegmentGone):
-        read_all(before, 30, 60)
-    assert log.snapshot().generation == 1
-    assert len(read_all(log.snapshot(), 30, 60)) == 30
-
-
 def test_a_log_that_was_truncated_across_a_segment_and_rolled_unwatched(live, other):
-    for number in range(3):
-        live.copy(number)
+    live.copy(0, 1, 2)
     log = open_log(live.path)
-    before = log.snapshot()
-    old = read_all(before)
+    old = read_all(log.snapshot())
     # Cut to offset 45, written on up to 60 and rolled, and in the new segment up to 90.
     live.log(2).unlink()
     kept = live.end(1, 5)
@@ -244,91 +255,36 @@ def test_a_log_that_was_truncated_across_a_segment_and_rolled_unwatched(live, ot
     after = log.snapshot()
     assert after.generation == 1
     fresh = read_all(after)
-    assert fresh[:45] == old[:45]
-    assert len(fresh) == 90
-    assert not {record.value for record in old[45:]} & {record.value for record in fresh[45:]}
+    assert (fresh[:45], len(fresh)) == (old[:45], 90)
+    assert not values_in(old[45:]) & values_in(fresh[45:])
 
 
-def test_compaction_of_a_segment_twice(live):
-    for segment in range(2):
-        live.copy(segment)
-    log = open_log(live.path)
-    snapshots = [log.snapshot()]
-    for batches in ((1, 5), (5,)):
-        replacement = live.path / "new"
-        replacement.write_bytes(b"".join(live.source.batches[i].stored.data for i in batches))
-        live.log(0).rename(live.log(0).with_suffix(".log.deleted"))
-        replacement.rename(live.log(0))
-        snapshots.append(log.snapshot())
-    assert [record.offset for record in read_all(snapshots[2], 0, 30)] == [15, 16, 17]
-    assert [record.offset for record in read_all(snapshots[1], 0, 30)] == [3, 4, 5, 15, 16, 17]
-    with pytest.raises(SegmentGone):
-        read_all(snapshots[0])
-
-
-def test_split_of_a_segment(live):
-    """A segment whose offsets overflow is split: several .swap files take the place of one."""
-    live.copy(0)
-    live.copy(2)
-    data = live.source.log(0).read_bytes()
-    log = open_log(live.path)
-    cut = live.end(0, 6)
-    parts = [live.path / f"{0:020d}.log", live.path / f"{18:020d}.log"]
-    for part, content in zip(parts, (data[:cut], data[cut:]), strict=True):
-        part.with_suffix(".log.swap").write_bytes(content)
-    expected = [*range(30), *range(60, 90)]
-
-    def check(bases):
-        snapshot = log.snapshot()
-        assert [segment.base_offset for segment in snapshot.segments] == bases
-        assert [record.offset for record in read_all(snapshot)] == expected
-
-    check([0, 60])
-    live.log(0).rename(live.log(0).with_suffix(".log.deleted"))
-    check([0, 18, 60])
-    for part in parts:
-        part.with_suffix(".log.swap").rename(part)
-        check([0, 18, 60])
-
-
-def test_truncation_within_the_active_segment(live):
-    live.copy(0)
-    live.copy(1)
+def test_truncation_within_the_active_segment_and_over_segments(live):
+    live.copy(0, 1, 2)
     log = open_log(live.path)
     before = log.snapshot()
-    live.copy(1, live.end(1, 4))
+    live.copy(2, size=live.end(2, 4))
     after = log.snapshot()
-    assert after.log_end_offset == 42
-    assert after.generation == 1
-    assert after.segments[0] is before.segments[0]
-    assert after.segments[1] is not before.segments[1]
+    assert (after.log_end_offset, after.generation) == (72, 1)
+    assert after.segments[:2] == before.segments[:2]
+    assert after.segments[2] is not before.segments[2]
     with pytest.raises(SegmentGone):
         read_all(before)
-
-
-def test_truncation_over_segments(live):
-    for segment in range(3):
-        live.copy(segment)
-    log = open_log(live.path)
-    log.snapshot()
     live.log(2).unlink()
-    live.copy(1, live.end(1, 2))
-    after = log.snapshot()
-    assert (after.log_end_offset, after.generation) == (36, 1)
-    assert built(read_all(after)) == live.source.records[:36]
+    live.copy(1, size=live.end(1, 2))
+    last = log.snapshot()
+    assert (last.log_end_offset, last.generation) == (36, 2)
+    assert built(read_all(last)) == live.source.records[:36]
 
 
 def test_truncated_and_rewritten_between_two_looks(live, tmp_path):
     """The file is longer than before, yet what we knew is not in it any more."""
-    live.copy(0, live.end(0, 5))
+    live.copy(0, size=live.end(0, 5))
     log = open_log(live.path)
     before = log.snapshot()
-    other = build_log_dir(
-        tmp_path / "other", {"t": [[*(Batch(many(3, 50)) for _ in range(3)), *(Batch(many(4, 60)) for _ in range(5))]]}
-    )["t", 0]
-    with live.log(0).open("r+b") as file:
-        file.write(other.log().read_bytes())
-        file.truncate()
+    batches = [*(Batch(many(3, 50)) for _ in range(3)), *(Batch(many(4, 60)) for _ in range(5))]
+    other = build_log_dir(tmp_path / "other", {"t": [batches]})["t", 0]
+    overwrite(live.log(0), other.log().read_bytes())
     after = log.snapshot()
     assert (after.log_end_offset, after.generation) == (29, 1)
     assert after.segments[0] is not before.segments[0]
@@ -347,25 +303,20 @@ def test_truncation_to_nothing_and_a_new_start(live):
     assert (after.log_start_offset, after.log_end_offset, after.generation) == (60, 90, 1)
 
 
-def test_half_made_segments(live):
-    """A .log of no bytes, and indexes whose .log is not there (yet)."""
-    live.copy(0)
-    live.copy(2)
+# Leftovers
+
+
+@pytest.mark.parametrize("garbage", [b"", bytes(range(256)) * 4])
+def test_a_last_segment_without_a_batch_ends_at_its_base_offset(live, garbage):
+    """Of no bytes, or of garbage. Indexes whose .log is not there (yet) are no segment."""
+    live.copy(0, 2)
     live.log(2).unlink()
     log = open_log(live.path)
     assert log.snapshot().log_end_offset == 30
-    (live.path / f"{30:020d}.log").touch()
+    live.log(1).write_bytes(garbage)
     snapshot = log.snapshot()
-    assert [segment.base_offset for segment in snapshot.segments] == [0, 30]
-    assert (snapshot.log_end_offset, snapshot.active_end) == (30, 0)
-    assert built(read_all(snapshot)) == live.source.records[:30]
-
-
-def test_a_last_segment_of_garbage_ends_at_its_base_offset(live):
-    live.copy(0)
-    (live.path / f"{30:020d}.log").write_bytes(bytes(range(256)) * 4)
-    snapshot = open_log(live.path).snapshot()
-    assert (snapshot.log_end_offset, snapshot.active_end, snapshot.active_size) == (30, 0, 1024)
+    assert bases_of(snapshot) == [0, 30]
+    assert (snapshot.log_end_offset, snapshot.active_end, snapshot.active_size) == (30, 0, len(garbage))
     assert built(read_all(snapshot)) == live.source.records[:30]
 
 
@@ -373,38 +324,38 @@ def test_directory_without_segments(live):
     log = open_log(live.path, log_start=7)
     snapshot = log.snapshot()
     assert (snapshot.segments, snapshot.log_start_offset, snapshot.log_end_offset) == ((), 7, 7)
-    assert snapshot.active is None
-    assert read_all(snapshot) == []
-    assert last_stable_offset(snapshot) == 7
+    assert (snapshot.active, read_all(snapshot), last_stable_offset(snapshot)) == (None, [], 7)
     assert log.snapshot() is snapshot
 
 
 @pytest.mark.parametrize("known_at_first", [True, False])
-def test_topic_made_anew_with_the_inodes_of_the_one_before(live, other, known_at_first, monkeypatch):
-    """On a file system that keeps no time of birth, if it must be: the topic's id tells."""
-    monkeypatch.setattr(partition_metadata, "_born_ns", lambda _path: None)
+def test_topic_made_anew_with_the_inodes_of_the_one_before(live, other, known_at_first):
+    """The topic's id tells, which a broker may write later."""
     metadata = live.path / names.PARTITION_METADATA
-    if known_at_first:
+
+    def write_id():
+        metadata.unlink(missing_ok=True)
         metadata.write_bytes(partition_metadata.encode(partition_metadata.random_id()))
-    for number in range(3):
-        live.copy(number)
-    log_dir = LogDir.open_read_only(live.path.parent)
-    log = log_dir.log(TopicPartition("t", 0))
+
+    if known_at_first:
+        write_id()
+    live.copy(0, 1, 2)
+    log_dir, tp = LogDir.open_read_only(live.path.parent), TopicPartition("t", 0)
+    log = log_dir.log(tp)
     before = log.snapshot()
     if not known_at_first:
-        metadata.write_bytes(partition_metadata.encode(partition_metadata.random_id()))  # a broker writes it later
+        write_id()
         assert log.snapshot() == before
         log_dir.refresh()
-        assert log_dir.log(TopicPartition("t", 0)) is log
-    metadata.unlink()
-    metadata.write_bytes(partition_metadata.encode(partition_metadata.random_id()))
+        assert log_dir.log(tp) is log
+    write_id()
     for number in range(3):
         overwrite(live.log(number), other[number])
     with pytest.raises(UnknownTopicOrPartition, match="created again"):
         log.snapshot()
     (live.path.parent / "x.tmp").touch()
     log_dir.refresh()
-    now = log_dir.log(TopicPartition("t", 0))
+    now = log_dir.log(tp)
     assert now is not log
     assert len(read_all(now.snapshot())) == 90
     with pytest.raises(SegmentGone):
@@ -422,15 +373,12 @@ def test_last_stable_offset_follows_growth_and_truncation(tmp_path):
     ]
     source = build_log_dir(tmp_path / "source", {"t": [items]})["t", 0]
     live = Live(source, tmp_path / "live" / "t-0")
-    log = None
-    stable = []
-    for batch in source.batches:
-        live.copy(0, batch.position + batch.size)
-        log = log or open_log(live.path)
-        stable.append(last_stable_offset(log.snapshot()))
-    assert stable == [0, 3, 3, 3, 8, 9]
-    assert log is not None
+    live.copy(0, size=0)
+    log = open_log(live.path)
+    for batch, stable in zip(source.batches, [0, 3, 3, 3, 8, 9], strict=True):
+        live.copy(0, size=batch.position + batch.size)
+        assert last_stable_offset(log.snapshot()) == stable
     assert built(read_all(log.snapshot(), isolation=Isolation.READ_COMMITTED)) == source.read_committed
-    live.copy(0, source.batches[3].position)
+    live.copy(0, size=source.batches[3].position)
     assert last_stable_offset(log.snapshot()) == 3
     assert log.snapshot().generation == 1
