@@ -1,7 +1,5 @@
 """LogDir: what is listed, hidden and known of topics; which directory is one; and that looking changes nothing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import threading
@@ -25,65 +23,41 @@ from tests.support.builders import Batch, Partition, build_log_dir, many, topic_
 from tests.support.fixtures import FIXTURES, ROOT, copy_log_dir, requires_fixtures
 from tests.support.readers import built, read_all, read_past_damage
 
-# LogDir: what is listed, what is hidden, what is known of topics; and that looking changes nothing.
-
-_HEX = "0123456789abcdef0123456789abcdef"
+HEX = "0123456789abcdef0123456789abcdef"
+TP, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def test_topics_partitions_and_what_is_hidden(tmp_path):
-    one = Partition([Batch(many(2))])
-    build_log_dir(
-        tmp_path,
-        {"b": [one, one], "a.x": [one]},
-        extra={
-            f"gone-0.{_HEX}-delete/": b"",
-            f"b-7.{_HEX}-stray/": b"",
-            f"b-1.{_HEX}-future/": b"",
-            "remote-log-index-cache/": b"",
-            "lost+found/": b"",
-            "no number-x/": b"",
-            "b-100000/": b"",
-            "b-2147483647/": b"",
-            "file-0": b"a plain file",
-        },
-    )
-    os.mkfifo(tmp_path / "fifo-0")
-    log_dir = LogDir.open_read_only(tmp_path)
-    assert log_dir.topics() == ["a.x", "b"]
-    assert log_dir.partitions("b") == [0, 1]
-    hidden = {entry.name: entry for entry in log_dir.hidden()}
-    assert {name: entry.kind for name, entry in hidden.items()} == {
-        f"gone-0.{_HEX}-delete": DirKind.DELETED,
-        f"b-7.{_HEX}-stray": DirKind.STRAY,
-        f"b-1.{_HEX}-future": DirKind.FUTURE,
+    one = [Batch(many(2))]
+    hidden = {
+        f"gone-0.{HEX}-delete": DirKind.DELETED,
+        f"b-7.{HEX}-stray": DirKind.STRAY,
+        f"b-1.{HEX}-future": DirKind.FUTURE,
         "remote-log-index-cache": DirKind.REMOTE_INDEX_CACHE,
-        "fifo-0": DirKind.PARTITION,
         "lost+found": DirKind.UNPARSABLE,
         "no number-x": DirKind.UNPARSABLE,
         "b-100000": DirKind.PARTITION,
         "b-2147483647": DirKind.PARTITION,
     }
-    assert log_dir.absent() == []
-    assert hidden[f"b-7.{_HEX}-stray"].partition == TopicPartition("b", 7)
-    assert all(entry.reason for entry in hidden.values())
-    assert log_dir.is_broker
-    assert log_dir.read_only
-    assert log_dir.problems() == []
+    extra = {**{f"{name}/": b"" for name in hidden}, "file-0": b"a plain file"}
+    partition = build_log_dir(tmp_path, {"b": [one, one], "a.x": [one], "t": [one]}, extra=extra)["t", 0]
+    os.mkfifo(tmp_path / "fifo-0")
+    partition.path.rename(tmp_path / f"t-0.{HEX}-stray")
+    log_dir = LogDir.open_read_only(tmp_path)
+    assert log_dir.topics() == ["a.x", "b"]
+    assert log_dir.partitions("b") == [0, 1]
+    entries = {entry.name: entry for entry in log_dir.hidden()}
+    strays = {"fifo-0": DirKind.PARTITION, f"t-0.{HEX}-stray": DirKind.STRAY}
+    assert {name: entry.kind for name, entry in entries.items()} == {**hidden, **strays}
+    assert entries[f"b-7.{HEX}-stray"].partition == TopicPartition("b", 7)
+    assert all(entry.reason for entry in entries.values())
+    assert (log_dir.absent(), log_dir.is_broker, log_dir.read_only, log_dir.problems()) == ([], True, True, [])
     for missing in (TopicPartition("b", 2), TopicPartition("c", 0)):
         with pytest.raises(UnknownTopicOrPartition):
             log_dir.log(missing)
     with pytest.raises(UnknownTopicOrPartition):
         log_dir.partitions("c")
-
-
-def test_strays_can_be_read(tmp_path):
-    partition = build_log_dir(tmp_path, {"t": [[Batch(many(3))]]})["t", 0]
-    partition.path.rename(tmp_path / f"t-0.{_HEX}-stray")
-    log_dir = LogDir.open_read_only(tmp_path)
-    assert log_dir.topics() == []
-    (stray,) = log_dir.hidden()
-    assert stray.partition is not None
-    stray_log = ReadOnlyLog(stray.partition, tmp_path / stray.name)
+    stray_log = ReadOnlyLog(TP, tmp_path / f"t-0.{HEX}-stray")
     assert built(read_all(stray_log.snapshot())) == partition.records
 
 
@@ -91,17 +65,15 @@ def test_refresh_sees_partitions_come_and_go(tmp_path):
     built_dir = build_log_dir(tmp_path / "log", {"t": [[Batch(many(1))], [Batch(many(1))]]})
     other = build_log_dir(tmp_path / "other", {"u": [[Batch(many(1))]]})
     log_dir = LogDir.open_read_only(built_dir.path)
-    log = log_dir.log(TopicPartition("t", 1))
-    assert log_dir.log(TopicPartition("t", 1)) is log
-    built_dir["t", 1].path.rename(built_dir.path / f"t-1.{_HEX}-delete")
+    log = log_dir.log(SECOND)
+    assert log_dir.log(SECOND) is log
+    built_dir["t", 1].path.rename(built_dir.path / f"t-1.{HEX}-delete")
     other["u", 0].path.rename(built_dir.path / "u-0")
     log_dir.refresh()
-    assert log_dir.topics() == ["t", "u"]
-    assert log_dir.partitions("t") == [0]
-    with pytest.raises(UnknownTopicOrPartition):
-        log_dir.log(TopicPartition("t", 1))
-    with pytest.raises(UnknownTopicOrPartition):
-        log.snapshot()
+    assert (log_dir.topics(), log_dir.partitions("t")) == (["t", "u"], [0])
+    for attempt in (lambda: log_dir.log(SECOND), log.snapshot):
+        with pytest.raises(UnknownTopicOrPartition):
+            attempt()
     assert log_dir.log(TopicPartition("u", 0)).snapshot().log_end_offset == 1
 
 
@@ -109,7 +81,6 @@ def test_a_log_is_one_object_while_the_directory_is_listed_again(tmp_path, monke
     """A directory that has just changed is listed at each look. What is known of a log must not be lost by that."""
     build_log_dir(tmp_path, {"t": [[Batch(many(1))]]})
     log_dir = LogDir.open_read_only(tmp_path)
-
     threads = []
 
     class Disturbed(ReadOnlyLog):
@@ -122,7 +93,7 @@ def test_a_log_is_one_object_while_the_directory_is_listed_again(tmp_path, monke
             super().__init__(*arguments)
 
     monkeypatch.setattr(read_only_log, "ReadOnlyLog", Disturbed)
-    assert log_dir.log(TopicPartition("t", 0)) is log_dir.log(TopicPartition("t", 0))
+    assert log_dir.log(TP) is log_dir.log(TP)
     for thread in threads:
         thread.join(60)
 
@@ -130,49 +101,48 @@ def test_a_log_is_one_object_while_the_directory_is_listed_again(tmp_path, monke
 def test_log_start_offsets_follow_the_checkpoint(tmp_path):
     spec = Partition([Batch(many(10))], log_start_offset=4)
     log_dir = LogDir.open_read_only(build_log_dir(tmp_path, {"t": [spec, [Batch(many(3))]]}).path)
-    moved, other = (log_dir.log(TopicPartition("t", partition)) for partition in (0, 1))
-    assert [record.offset for record in read_all(moved.snapshot())] == list(range(4, 10))
-    assert other.snapshot().log_start_offset == 0
+    logs = [log_dir.log(tp) for tp in (TP, SECOND)]
     checkpoint = tmp_path / "log-start-offset-checkpoint"
-    new = checkpoint.with_suffix(".tmp")
-    new.write_bytes(b"0\n2\nt 0 7\nt 1 1\n")
-    new.rename(checkpoint)
-    assert moved.snapshot().log_start_offset == 7
-    assert other.snapshot().log_start_offset == 1
+
+    def starts(content=None):
+        if content is not None:
+            new = checkpoint.with_suffix(".tmp")
+            new.write_bytes(content)
+            new.rename(checkpoint)
+        return [log.snapshot().log_start_offset for log in logs]
+
+    assert [record.offset for record in read_all(logs[0].snapshot())] == list(range(4, 10))
+    assert starts() == [4, 0]
+    assert starts(b"0\n2\nt 0 7\nt 1 1\n") == [7, 1]
     # Nonsense changes nothing; what was known still holds, and nothing is shown that was deleted.
-    new.write_bytes(b"0\n9\nt 0 8\n")
-    new.rename(checkpoint)
-    assert moved.snapshot().log_start_offset == 7
+    assert starts(b"0\n9\nt 0 8\n") == [7, 1]
     assert [type(problem).__name__ for problem in log_dir.problems()] == ["CorruptCheckpoint"]
     # Without the file every log begins with its first segment, as a broker would start on it.
     checkpoint.unlink()
-    assert [log.snapshot().log_start_offset for log in (moved, other)] == [0, 0]
-    assert [record.offset for record in read_all(moved.snapshot())] == list(range(10))
+    assert starts() == [0, 0]
+    assert [record.offset for record in read_all(logs[0].snapshot())] == list(range(10))
     assert log_dir.problems() == []
-    new.write_bytes(b"0\n1\nt 0 5\n")
-    new.rename(checkpoint)
-    assert moved.snapshot().log_start_offset == 5
+    assert starts(b"0\n1\nt 0 5\n") == [5, 0]
 
 
-def test_topic_info_of_a_directory_of_ours(tmp_path):
-    one = Partition([Batch(many(1))], extra={"topic.properties": b"retention.ms=5\nno.such.key=1\n"})
-    build_log_dir(tmp_path, {"t": [one, one, one], "plain": [[Batch(many(1))]]}, broker=False)
-    log_dir = LogDir.open_read_only(tmp_path, config=BrokerConfig.from_values({"log.segment.bytes": "2000000"}))
+def test_topic_info_without_metadata(tmp_path):
+    one = [Batch(many(1))]
+    ours = Partition(one, extra={"topic.properties": b"retention.ms=5\nno.such.key=1\n"})
+    build_log_dir(tmp_path / "ours", {"t": [ours, ours, ours], "plain": [one]}, broker=False)
+    config = BrokerConfig.from_values({"log.segment.bytes": "2000000"})
+    log_dir = LogDir.open_read_only(tmp_path / "ours", config=config)
     assert not log_dir.is_broker
     info = log_dir.topic_info("t")
     assert (info.topic_id, info.partition_count, info.source) == (topic_id("t"), 3, "topic.properties")
-    assert info.config.retention_ms == 5
-    assert info.config.segment_bytes == 2_000_000
+    assert (info.config.retention_ms, info.config.segment_bytes) == (5, 2_000_000)
     assert [type(problem).__name__ for problem in info.problems] == ["InvalidConfig"]
     plain = log_dir.topic_info("plain")
     assert (plain.partition_count, plain.source, dict(plain.overrides)) == (1, "defaults", {})
     with pytest.raises(UnknownTopicOrPartition):
         log_dir.topic_info("missing")
-
-
-def test_topic_info_of_a_broker_that_keeps_its_metadata_elsewhere(tmp_path):
-    build_log_dir(tmp_path, {"t": [[Batch(many(1))]]})
-    info = LogDir.open_read_only(tmp_path).topic_info("t")
+    # Of a broker that keeps its metadata elsewhere.
+    build_log_dir(tmp_path / "brokers", {"t": [one]})
+    info = LogDir.open_read_only(tmp_path / "brokers").topic_info("t")
     assert (info.topic_id, info.partition_count, info.source) == (topic_id("t"), None, "defaults")
 
 
@@ -181,8 +151,7 @@ def test_topic_info_from_the_clusters_metadata(tmp_path):
     log_dir = LogDir.open_read_only(path)
     info = log_dir.topic_info("orders")
     assert (info.partition_count, info.replicas, info.source) == (2, 1, "cluster metadata")
-    assert info.overrides["index.interval.bytes"] == "2048"
-    assert info.config.index_interval_bytes == 2048
+    assert (info.overrides["index.interval.bytes"], info.config.index_interval_bytes) == ("2048", 2048)
     assert info.topic_id is not None
     assert log_dir.topic_info("__cluster_metadata").partition_count == 1
     # What a person set beside the data goes on top.
@@ -197,19 +166,6 @@ def test_topic_info_from_the_clusters_metadata(tmp_path):
     assert (stale.topic_id, stale.partition_count, stale.source) == (topic_id("other"), None, "defaults")
 
 
-def _look_at_everything(path):
-    log_dir = LogDir.open_read_only(path)
-    for topic in log_dir.topics():
-        log_dir.topic_info(topic)
-        for partition in log_dir.partitions(topic):
-            snapshot = log_dir.log(TopicPartition(topic, partition)).snapshot()
-            read_past_damage(snapshot)
-            read_past_damage(snapshot, Isolation.READ_COMMITTED)
-            last_stable_offset(snapshot)
-            for segment in snapshot.segments:
-                greatest_timestamp(snapshot, segment)
-
-
 @requires_fixtures
 def test_a_read_only_file_system_will_do(tmp_path):
     source, mountpoint = tmp_path / "log", tmp_path / "mounted"
@@ -222,7 +178,15 @@ def test_a_read_only_file_system_will_do(tmp_path):
         subprocess.run(["mount", "-o", "remount,bind,ro", mountpoint], check=True)
         with pytest.raises(OSError, match="Read-only"):
             (mountpoint / "x").touch()
-        _look_at_everything(mountpoint)
+        log_dir = LogDir.open_read_only(mountpoint)
+        for tp in log_dir.all_partitions():
+            log_dir.topic_info(tp.topic)
+            snapshot = log_dir.log(tp).snapshot()
+            for isolation in Isolation:
+                assert read_past_damage(snapshot, isolation)[1] == []
+            last_stable_offset(snapshot)
+            for segment in snapshot.segments:
+                greatest_timestamp(snapshot, segment)
     finally:
         subprocess.run(["umount", mountpoint], check=True)
 
@@ -233,25 +197,25 @@ def test_ten_thousand_partitions_open_at_once(tmp_path, monkeypatch):
         (tmp_path / f"topic-{number % 500}-{number // 500}").mkdir()
     (tmp_path / "meta.properties").write_text("version=1\n")
     looked_at = {name: [] for name in ("scandir", "listdir", "open", "stat")}
+
+    def noting(call, places):
+        def noted(place, *arguments, **more):
+            places.append(Path(f"/proc/self/fd/{place}") if isinstance(place, int) else Path(place))
+            return call(place, *arguments, **more)
+
+        return noted
+
     for name, places in looked_at.items():
-        monkeypatch.setattr(os, name, _noting(getattr(os, name), places))
+        monkeypatch.setattr(os, name, noting(getattr(os, name), places))
     log_dir = LogDir.open_read_only(tmp_path)
     monkeypatch.undo()
     assert len(log_dir.topics()) == 500
-    assert sum(len(log_dir.partitions(topic)) for topic in log_dir.topics()) == 10_000
+    assert len(log_dir.all_partitions()) == 10_000
     assert len(looked_at["scandir"]) == 1  # by a descriptor
     assert looked_at["open"] == [tmp_path]
     assert set(looked_at["stat"]) <= {tmp_path.parent, tmp_path, tmp_path / "meta.properties"}
     assert looked_at["listdir"] == []
     assert log_dir.opened() == []
-
-
-def _noting(call, places):
-    def noted(place, *arguments, **more):
-        places.append(Path(f"/proc/self/fd/{place}") if isinstance(place, int) else Path(place))
-        return call(place, *arguments, **more)
-
-    return noted
 
 
 # Which directory is a log directory, and where nothing may be made.
@@ -260,20 +224,17 @@ LOG = f"{0:020d}.log"
 
 
 def made(path, *files):
+    path.mkdir(exist_ok=True)
     for name in files:
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(b"")
-    path.mkdir(exist_ok=True)
     return path
 
 
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        (["meta.properties"], True),
-        (["bootstrap.checkpoint"], True),
-        ([".kafka_cleanshutdown"], True),
-        ([".lock"], True),
+        *(([name], True) for name in ("meta.properties", "bootstrap.checkpoint", ".kafka_cleanshutdown", ".lock")),
         (["recovery-point-offset-checkpoint"], True),
         ([f"orders-0/{LOG}", "notes.txt", "other/file"], True),
         (["orders-0/partition.metadata"], True),
@@ -302,32 +263,26 @@ def test_what_is_a_log_directory(tmp_path, files, expected):
 
 
 def test_the_directory_that_is_meant(tmp_path):
-    logs = build_log_dir(tmp_path / "one" / "logs", {"t": [[b"x"]]}).path
+    logs = build_log_dir(made(tmp_path / "one") / "logs", {"t": [[b"x"]]}).path
     (tmp_path / "link").symlink_to(logs / "t-0")
-    for wrong in (logs / "t-0", tmp_path / "link", logs / "t-0" / LOG, made(logs / "backup", "file")):
+    four = made(tmp_path / "four", *(f"kafka-{number}/meta.properties" for number in range(4)))
+    listed = ", ".join(str(four / f"kafka-{number}") for number in range(3))
+    inside = (logs / "t-0", tmp_path / "link", logs / "t-0" / LOG, made(logs / "backup", "file"))
+    for wrong, advice in (
+        *((path, f"The log directory is {logs}") for path in inside),
+        (tmp_path / "one", f"There is one in it: {logs}"),
+        (four, f"There are 4 in it: {listed} …"),
+    ):
         with pytest.raises(NotALogDir) as caught:
             check_log_dir(wrong)
-        assert caught.value.advice == f"The log directory is {logs}"
-    with pytest.raises(NotALogDir) as caught:
-        check_log_dir(tmp_path / "one")
-    assert caught.value.advice == f"There is one in it: {logs}"
-    for number in range(4):
-        made(tmp_path / "four" / f"kafka-{number}", "meta.properties")
-    with pytest.raises(NotALogDir) as caught:
-        check_log_dir(tmp_path / "four")
-    listed = ", ".join(str(tmp_path / "four" / f"kafka-{number}") for number in range(3))
-    assert caught.value.advice == f"There are 4 in it: {listed} …"
+        assert caught.value.advice == advice
     with pytest.raises(NotALogDir, match="is not a directory"):
         check_log_dir(made(tmp_path / "files", "file") / "file")
     with pytest.raises(NotALogDir, match="an empty directory"):
         check_log_dir(made(tmp_path / "empty"))
     with pytest.raises(FileNotFoundError):
         check_log_dir(tmp_path / "none")
-
-
-def test_what_may_be_created(tmp_path):
     for name in ("none", "empty"):
-        made(tmp_path / "empty")
         check_log_dir(tmp_path / name, create=True)
         OwnedDir.open(tmp_path / name, Opening(create=True)).close()
         check_log_dir(tmp_path / name)
@@ -350,30 +305,23 @@ def test_a_destination_in_a_log_directory(tmp_path, place):
     with pytest.raises(BadDestination):
         OwnedDir.open(tmp_path / place, Opening(create=True))
     assert sorted(tmp_path.rglob("*")) == before
+    for around in ("logs/..", "", "new", "logs", "logs2/x"):
+        check_destination(tmp_path / around)
 
 
-def test_a_destination_around_a_log_directory(tmp_path):
-    build_log_dir(tmp_path / "logs", {"t": [[b"x"]]}, broker=False)
-    for place in (tmp_path / "logs" / "..", tmp_path, tmp_path / "new", tmp_path / "logs", tmp_path / "logs2" / "x"):
-        check_destination(place)
-
-
-def test_a_destination_in_the_source(tmp_path):
-    """A directory into which somebody has copied partitions is a source, though nothing marks it."""
-    made(tmp_path / "copied", f"t-0/{LOG}")
-    check_destination(tmp_path / "copied" / "new")  # otherwise a copy in /tmp would forbid all of /tmp
-    for place in ("copied/new", "copied"):
+def test_destinations_where_little_marks_a_log_directory(tmp_path):
+    """Somebody has copied partitions into a directory: it is a source, though nothing marks it. A lock alone may be any
+    program's; with partitions it is of a process that was killed before it wrote a checkpoint."""
+    copied = made(tmp_path / "copied", f"t-0/{LOG}")
+    check_destination(copied / "new")  # otherwise a copy in /tmp would forbid all of /tmp
+    for place in (copied / "new", copied):
         with pytest.raises(BadDestination):
-            check_destination(tmp_path / place, tmp_path / "copied")
-
-
-def test_a_lock_and_partitions_mark_a_log_directory(tmp_path):
-    """Of a process that was killed before it wrote a checkpoint. A lock alone may be any program's."""
-    made(tmp_path, names.LOCK)
-    check_destination(tmp_path / "new")
-    made(tmp_path, f"t-0/{LOG}")
+            check_destination(place, copied)
+    locked = made(tmp_path / "locked", names.LOCK)
+    check_destination(locked / "new")
+    made(locked, f"t-0/{LOG}")
     with pytest.raises(BadDestination):
-        check_destination(tmp_path / "new")
+        check_destination(locked / "new")
 
 
 def test_links_in_a_circle(tmp_path):

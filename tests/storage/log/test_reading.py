@@ -1,7 +1,5 @@
 """What readers get of a log: of brokers' logs what consumers saw, by isolation, and what is still the same log."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -10,11 +8,12 @@ import pytest
 
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.log import isolation as isolation_module
+from storage.log.counting import count_messages, nth_message
 from storage.log.isolation import last_stable_offset
 from storage.log.lineage import agreed_end, first_difference
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
-from storage.types import Isolation, TopicPartition
+from storage.types import MAX_OFFSET, Isolation, TopicPartition
 from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, commit, many
 from tests.support.damaged_bytes import overwrite
 from tests.support.fixtures import FIXTURES, case_params, golden_cases, requires_fixtures, topics_of
@@ -24,64 +23,48 @@ from tests.support.replicas import Replica
 # Every fixture, through LogDir and read_range, against what real consumers saw.
 
 # A batch here fails for Kafka's consumer too, and the golden file ends before it.
-_DAMAGED_AFTER = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}
+DAMAGED_AFTER = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}
+COMMITTED = Isolation.READ_COMMITTED
 
 
 @pytest.mark.parametrize("case", case_params())
-def test_records_equal_golden(case):
-    log = LogDir.open_read_only(case.log_dir).log(TopicPartition(case.topic, case.partition))
-    snapshot = log.snapshot()
-    isolation = Isolation(case.isolation)
-    golden = case.records()
-    if case.topic in _DAMAGED_AFTER:
+def test_records_and_counts_equal_golden(case):
+    """Of the whole log, also in small windows, which cut batches and segments in other places; and of any range."""
+    snapshot = LogDir.open_read_only(case.log_dir).log(TopicPartition(case.topic, case.partition)).snapshot()
+    isolation, golden = Isolation(case.isolation), case.records()
+    if case.topic in DAMAGED_AFTER:
         records, errors = read_past_damage(snapshot, isolation)
         assert records[: len(golden)] == golden
         assert len(errors) == 1
         return
-    assert read_all(snapshot, isolation=isolation) == golden
-    # Small windows cut batches and segments in other places.
-    assert read_all(snapshot, isolation=isolation, window=4096) == golden
-
-
-@pytest.mark.parametrize("case", case_params())
-def test_any_range_equals_golden(case):
-    if case.topic in _DAMAGED_AFTER:
-        pytest.skip("ends in damage; see test_records_equal_golden")
-    snapshot = LogDir.open_read_only(case.log_dir).log(TopicPartition(case.topic, case.partition)).snapshot()
-    golden = case.records()
+    assert read_all(snapshot, isolation=isolation) == read_all(snapshot, isolation=isolation, window=4096) == golden
+    assert count_messages(snapshot, 0, MAX_OFFSET, isolation) == len(golden)
     rng = random.Random(str(case))
     for _ in range(12):
         start = rng.randint(snapshot.log_start_offset, snapshot.log_end_offset)
-        end = rng.randint(start, snapshot.log_end_offset)
+        end = rng.randint(start, snapshot.log_end_offset + 1)
         expected = [record for record in golden if start <= record.offset < end]
-        assert read_all(snapshot, start, end, Isolation(case.isolation)) == expected
+        assert read_all(snapshot, start, min(end, snapshot.log_end_offset), isolation) == expected
+        assert count_messages(snapshot, start, end, isolation) == len(expected)
+        after = [record.offset for record in golden if record.offset >= start]
+        number = rng.randint(1, len(after) + 1)
+        assert nth_message(snapshot, start, number, isolation) == (after[number - 1] if number <= len(after) else None)
 
 
 @requires_fixtures
-def test_last_stable_offsets_equal_the_brokers():
-    checked = 0
+def test_offsets_equal_the_brokers():
+    checked = []
     for case in golden_cases():
         counts = topics_of(case.fixture)[case.topic].get("golden", {}).get(str(case.partition), {})
         if "last_stable_offset" in counts:
             snapshot = open_log(case.partition_dir).snapshot()
             assert last_stable_offset(snapshot) == counts["last_stable_offset"], str(case)
             assert snapshot.log_end_offset == counts["high_watermark"], str(case)
-            checked += 1
-    assert checked >= 6
-
-
-@requires_fixtures
-def test_open_transaction_bounds_the_last_stable_offset():
-    counts = topics_of("transactions")["tx-open"]["golden"]["0"]
-    snapshot = open_log(FIXTURES / "transactions/log/tx-open-0").snapshot()
-    assert last_stable_offset(snapshot) == counts["last_stable_offset"] < snapshot.log_end_offset
-
-
-@requires_fixtures
-def test_log_start_offsets_come_from_the_checkpoint():
-    golden = json.loads((FIXTURES / "times/golden/list-offsets.json").read_text())
+            checked.append((case.topic, last_stable_offset(snapshot) < snapshot.log_end_offset))
+    assert len(checked) >= 6
+    assert ("tx-open", True) in checked
     log_dir = LogDir.open_read_only(FIXTURES / "times/log")
-    for name, offsets in golden.items():
+    for name, offsets in json.loads((FIXTURES / "times/golden/list-offsets.json").read_text()).items():
         topic, _, partition = name.rpartition("-")
         snapshot = log_dir.log(TopicPartition(topic, int(partition))).snapshot()
         assert (snapshot.log_start_offset, snapshot.log_end_offset) == (offsets["earliest"], offsets["latest"])
@@ -89,10 +72,8 @@ def test_log_start_offsets_come_from_the_checkpoint():
 
 # read_committed: the last stable offset and aborted transactions, from the log itself.
 
-_COMMITTED = Isolation.READ_COMMITTED
 
-
-def _random_items(rng, count):
+def random_items(rng, count):
     """Interleaved transactions of five producers, idempotent and plain batches between them, rolls anywhere."""
     items = []
     open_producers = set()
@@ -117,61 +98,48 @@ def _random_items(rng, count):
     return items
 
 
-def _write(tmp_path, seed, *, clean=True):
-    items = _random_items(random.Random(seed), 120)
-    return build_log_dir(tmp_path, {"t": [Partition(items, index_interval_bytes=300)]}, clean=clean)["t", 0]
+def written(path, seed):
+    items = random_items(random.Random(seed), 120)
+    return build_log_dir(path, {"t": [Partition(items, index_interval_bytes=300)]}, clean=seed % 2 == 0)["t", 0]
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("indexes", ["all", "no txnindex", "no snapshots", "neither", "cut txnindex"])
-def test_random_transactions(tmp_path, seed, indexes):
-    partition = _write(tmp_path, seed, clean=seed % 2 == 0)
-    if indexes in ("no txnindex", "neither"):
-        for path in partition.path.glob("*.txnindex"):
+@pytest.mark.parametrize("missing", [(), (".txnindex",), (".snapshot",), (".txnindex", ".snapshot"), ("cut",)])
+def test_random_transactions(tmp_path, seed, missing):
+    partition = written(tmp_path, seed)
+    for path in list(partition.path.iterdir()):
+        if path.suffix in missing:
             path.unlink()
-    if indexes in ("no snapshots", "neither"):
-        for path in partition.path.glob("*.snapshot"):
-            path.unlink()
-    if indexes == "cut txnindex":
-        for path in partition.path.glob("*.txnindex"):
+        elif path.suffix == ".txnindex" and "cut" in missing:
             path.write_bytes(path.read_bytes()[:-34])
     snapshot = open_log(partition.path).snapshot()
     assert last_stable_offset(snapshot) == partition.last_stable_offset
     expected = partition.read_committed
-    assert built(read_all(snapshot, isolation=_COMMITTED)) == expected
-    assert built(read_all(snapshot, isolation=_COMMITTED, window=200)) == expected
+    assert built(read_all(snapshot, isolation=COMMITTED)) == expected
+    assert built(read_all(snapshot, isolation=COMMITTED, window=200)) == expected
     rng = random.Random(seed)
     for _ in range(20):
         start = rng.randint(0, snapshot.log_end_offset)
         end = rng.randint(start, snapshot.log_end_offset)
-        records = read_all(snapshot, start, end, _COMMITTED)
+        records = read_all(snapshot, start, end, COMMITTED)
         assert built(records) == [record for record in expected if start <= record.offset < end]
 
 
 def test_forgetting_markers_changes_nothing(tmp_path, monkeypatch):
     """Markers of many segments do not fit: they are collected again."""
-    monkeypatch.setattr(isolation_module, "_MARKERS_KEPT", 3)
-    partition = _write(tmp_path, 3)
+    monkeypatch.setattr(isolation_module, "MARKERS_KEPT", 3)
+    partition = written(tmp_path, 3)
     assert len(partition.segments) > 4
     snapshot = open_log(partition.path).snapshot()
-    assert built(read_all(snapshot, isolation=_COMMITTED)) == partition.read_committed
+    assert built(read_all(snapshot, isolation=COMMITTED)) == partition.read_committed
 
 
 def test_a_marker_lost_to_damage_is_looked_up_in_the_txnindex(tmp_path):
-    items = [
-        Batch(many(2), producer_id=1, transactional=True),
-        abort(1),
-        Batch(many(2), producer_id=1, transactional=True),
-        commit(1),
-        Batch(many(1)),
-        ROLL,
-        Batch(many(1)),
-    ]
+    sent = Batch(many(2), producer_id=1, transactional=True)
+    items = [sent, abort(1), sent, commit(1), Batch(many(1)), ROLL, Batch(many(1))]
     partition = build_log_dir(tmp_path, {"t": [items]})["t", 0]
-    marker = partition.batches[1]
-    overwrite(partition.log(), marker.position + 70, b"\xff")
-    snapshot = open_log(partition.path).snapshot()
-    records, errors = read_past_damage(snapshot, _COMMITTED)
+    overwrite(partition.log(), partition.batches[1].position + 70, b"\xff")
+    records, errors = read_past_damage(open_log(partition.path).snapshot(), COMMITTED)
     assert len(errors) == 1
     assert built(records) == partition.read_committed
 
@@ -196,45 +164,50 @@ def test_an_open_transaction_whose_start_is_gone_bounds_at_the_log_start(tmp_pat
     snapshot = open_log(partition.path).snapshot()
     # The snapshots from offset 6 on know of it; nothing of it can be read, but nothing after it is stable.
     assert last_stable_offset(snapshot) == snapshot.log_start_offset == 3
-    assert read_all(snapshot, isolation=_COMMITTED) == []
+    assert read_all(snapshot, isolation=COMMITTED) == []
     assert [record.offset for record in read_all(snapshot)] == [3, 4, 5, 6, 7]
 
 
 # Which messages of a log are still those that were read, by leader epochs, and where these lack by what is seen.
 
 
-def epochs(*entries):
-    return LeaderEpochs(tuple(EpochEntry(*entry) for entry in entries))
-
-
 @pytest.mark.parametrize(
     ("before", "now", "end", "expected"),
     [
-        (epochs((1, 0)), epochs((1, 0)), 10, None),
-        (epochs((1, 0)), epochs((1, 0), (2, 5)), 10, 5),
-        (epochs((1, 0)), epochs((1, 0), (2, 10)), 10, None),  # what a new leader appended
-        (epochs((1, 0), (2, 5)), epochs((1, 0), (3, 6)), 8, 5),  # leader 1 had written one more
-        (epochs((1, 0), (2, 5)), epochs((2, 7)), 8, None),  # retention
-        (epochs((1, 0), (2, 5)), epochs((3, 7)), 8, 7),
-        (epochs((1, 0), (2, 9)), epochs((1, 0), (3, 9)), 9, None),  # leader 2 wrote nothing
-        (epochs(), epochs((1, 0)), 10, None),
+        ([(1, 0)], [(1, 0)], 10, None),
+        ([(1, 0)], [(1, 0), (2, 5)], 10, 5),
+        ([(1, 0)], [(1, 0), (2, 10)], 10, None),  # what a new leader appended
+        ([(1, 0), (2, 5)], [(1, 0), (3, 6)], 8, 5),  # leader 1 had written one more
+        ([(1, 0), (2, 5)], [(2, 7)], 8, None),  # retention
+        ([(1, 0), (2, 5)], [(3, 7)], 8, 7),
+        ([(1, 0), (2, 9)], [(1, 0), (3, 9)], 9, None),  # leader 2 wrote nothing
+        ([], [(1, 0)], 10, None),
     ],
 )
 def test_the_first_difference(before, now, end, expected):
-    assert first_difference(before, now, end) == expected
+    one, other = (LeaderEpochs(tuple(EpochEntry(*entry) for entry in entries)) for entries in (before, now))
+    assert first_difference(one, other, end) == expected
 
 
-def opened(path):
-    return LogDir.open_read_only(path).log(TopicPartition("t", 0))
+@pytest.fixture
+def watched(tmp_path):
+    """A replica with messages, and its log, of which a snapshot was taken."""
+
+    def begin(count, *, checkpoint=True, content=None):
+        replica = Replica(tmp_path, checkpoint=checkpoint)
+        if content is not None:
+            (replica.path / "leader-epoch-checkpoint").write_bytes(content)
+        replica.append(count)
+        log = LogDir.open_read_only(tmp_path).log(TopicPartition("t", 0))
+        return replica, log, log.snapshot()
+
+    return begin
 
 
 @pytest.mark.parametrize("checkpoint", [True, False])
 @pytest.mark.parametrize("count", [1, 3, 20])
-def test_a_cut_that_is_seen_after_others_were_written(tmp_path, checkpoint, count):
-    replica = Replica(tmp_path, checkpoint=checkpoint)
-    replica.append(5)
-    log = opened(tmp_path)
-    log.snapshot()
+def test_a_cut_that_is_seen_after_others_were_written(watched, checkpoint, count):
+    replica, log, _ = watched(5, checkpoint=checkpoint)
     replica.append(3)
     before = log.snapshot()
     replica.truncate(5)
@@ -244,40 +217,20 @@ def test_a_cut_that_is_seen_after_others_were_written(tmp_path, checkpoint, coun
     assert agreed_end(before, now) == 5
 
 
-def test_a_cut_outlives_the_cleaning_of_the_file(tmp_path):
-    replica = Replica(tmp_path)
-    replica.append(10)
-    log = opened(tmp_path)
-    before = log.snapshot()
-    replica.truncate(5)
-    replica.append(8)
-    log.snapshot()
-    replica.roll()
-    replica.append(3)
-    log.snapshot()
+@pytest.mark.parametrize("looks", [True, False])
+def test_a_cut_outlives_the_cleaning_of_the_file(watched, looks):
+    """Also a cut and a cleaning between two looks: no file says so any more, but the epochs do."""
+    replica, log, before = watched(10)
+    for step in (lambda: replica.truncate(5), lambda: replica.append(8), replica.roll, lambda: replica.append(3)):
+        step()
+        if looks:
+            log.snapshot()
     replica.compact(lambda offset: offset != 2)
     assert agreed_end(before, log.snapshot()) == 5
 
 
-def test_a_cut_and_a_cleaning_between_two_looks(tmp_path):
-    """No file says so any more, but the epochs do."""
-    replica = Replica(tmp_path)
-    replica.append(10)
-    log = opened(tmp_path)
-    before = log.snapshot()
-    replica.truncate(5)
-    replica.append(8)
-    replica.roll()
-    replica.append(3)
-    replica.compact(lambda offset: offset != 2)
-    assert agreed_end(before, log.snapshot()) == 5
-
-
-def test_neither_a_new_leader_nor_a_cleaning_is_a_cut(tmp_path):
-    replica = Replica(tmp_path)
-    replica.append(10)
-    log = opened(tmp_path)
-    before = log.snapshot()
+def test_neither_a_new_leader_nor_a_cleaning_is_a_cut(watched):
+    replica, log, before = watched(10)
     replica.elect()
     replica.append(10)
     replica.roll()
@@ -289,22 +242,17 @@ def test_neither_a_new_leader_nor_a_cleaning_is_a_cut(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"0\n1\n7 0\n", b"garbage", b"0\n2\n1 0\n2 4\n"])
-def test_a_checkpoint_that_is_wrong_does_no_harm(tmp_path, content):
-    replica = Replica(tmp_path, checkpoint=False)
-    (replica.path / "leader-epoch-checkpoint").write_bytes(content)
-    replica.append(10)
-    log = opened(tmp_path)
-    assert log.snapshot().log_end_offset == 10
+def test_a_checkpoint_that_is_wrong_does_no_harm(watched, content):
+    replica, log, before = watched(10, checkpoint=False, content=content)
+    assert before.log_end_offset == 10
     replica.append(10)
     assert (log.snapshot().log_end_offset, log.snapshot().cuts) == (20, ())
 
 
-def test_an_unchanged_log_is_not_looked_into(tmp_path, monkeypatch):
-    replica = Replica(tmp_path)
-    replica.append(10)
+def test_an_unchanged_log_is_not_looked_into(watched, monkeypatch):
+    replica, log, _ = watched(10)
     for path in (replica.path, *replica.path.iterdir()):
         os.utime(path, (1, 1.5))
-    log = opened(tmp_path)
     before = log.snapshot()
     monkeypatch.setattr(os, "open", None)
     assert log.snapshot() is before
