@@ -154,7 +154,7 @@ _TABLES: Final = CRC32C_TABLES.data  # getting the buffer from numpy each time i
 # timestamp, five for the offset, key, value, headers.
 _MOST_BYTES_A_BYTE: Final = 12
 # A batch of so many bytes, uncompressed, cannot have more records or headers than are read: a header has two bytes.
-_ALWAYS_READ: Final = min(LEAST_RECORD * MOST_RECORDS, 2 * MOST_HEADERS)
+ALWAYS_READ: Final = min(LEAST_RECORD * MOST_RECORDS, 2 * MOST_HEADERS)
 
 CODECS: Final = {codec.config_name: codec for codec in Codec} | {"producer": Codec.NONE}
 
@@ -179,7 +179,7 @@ class BatchEncoder:
         """
         codec = CODECS[config.compression_type]
         limit = size_limit(config)
-        if limit > _ALWAYS_READ or codec is not Codec.NONE:
+        if limit > ALWAYS_READ or codec is not Codec.NONE:
             stop = _readable_rows(columns, row, stop)
         append_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
         fields = BatchFields(log_append_time_ms=now_ms) if append_time else PLAIN
@@ -205,7 +205,7 @@ class BatchEncoder:
         """
         if config is not self._config:
             self._config = config
-            self._plain_limit = min(size_limit(config), _ALWAYS_READ) if _takes_plain_lines(config) else 0
+            self._plain_limit = min(size_limit(config), ALWAYS_READ) if _takes_plain_lines(config) else 0
             append_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
             self._attributes = TIMESTAMP_TYPE_MASK if append_time else 0
         room = BATCH_HEADER_SIZE + len(begun) + _MOST_BYTES_A_BYTE * len(data)

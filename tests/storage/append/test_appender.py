@@ -1,8 +1,5 @@
 """Records on their way into a log: what a topic takes, times, old formats; when segments roll, and index entries."""
 
-from __future__ import annotations
-
-import errno
 import os
 import random
 
@@ -16,15 +13,13 @@ from storage.append.active_segment import IndexState
 from storage.append.appender import Appended, Appender
 from storage.append.rolling_rules import RollLimits, SegmentFill, batch_fits, rows_that_fit
 from storage.errors import InvalidRecord, RecordTooLarge
+from storage.files.names import FileKind
 from storage.format.batches import BatchTable, Column
 from storage.format.block import Record, RecordColumns
 from storage.types import TimestampOffset, TopicPartition
-from tests.support.faults import FaultyDisk
-from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.faults import FaultyDisk, full_disk
 from tests.support.owned_dirs import NOW_MS, StandingClock, opened, values_of
 from tests.support.readers import read_all, table_of
-
-# Records on their way into a log: what a topic takes, how large a batch may be, timestamps, old formats.
 
 TP = TopicPartition("t", 0)
 CODECS = ["uncompressed", "gzip", "snappy", "lz4", "zstd"]
@@ -46,10 +41,13 @@ def appended(owned, records, **config):
     return Appender(owned.log(TP), clock=StandingClock()).append(records)
 
 
+def values(owned):
+    return values_of(owned.log(TP).snapshot())
+
+
 def headers_of(owned):
     """The batch headers of the last segment."""
-    data = owned.log(TP).snapshot().segments[-1].log.path.read_bytes()
-    return table_of(data)
+    return table_of(owned.log(TP).snapshot().segments[-1].log.path.read_bytes())
 
 
 def lines(count):
@@ -68,181 +66,135 @@ def test_one_call_is_one_batch(owned):
     table = headers_of(owned)
     assert table.count.tolist() == [1000, 5]
     assert table.max_timestamp.tolist() == [NOW_MS] * 2
-    assert len(values_of(owned.log(TP).snapshot())) == 1005
+    assert len(values(owned)) == 1005
 
 
 @pytest.mark.parametrize(
     ("codec", "version"), [*((codec, "3.0") for codec in CODECS), *((codec, "0.10.0") for codec in CODECS[1:4])]
 )
-def test_no_batch_has_more_records_than_are_read(owned, codec, version, monkeypatch):
-    for module in (batch_encoder, batch_encoder):
-        monkeypatch.setattr(module, "MOST_RECORDS", 400)
-    monkeypatch.setattr(batch_encoder, "_ALWAYS_READ", 2800)
-    records = [Record(None, b"") for _ in range(1000)]
-    assert appended(owned, records, compression_type=codec, message_format_version=version).taken == 1000
+def test_no_batch_has_more_records_or_headers_than_are_read(owned, codec, version, monkeypatch):
+    monkeypatch.setattr(batch_encoder, "MOST_RECORDS", 400)
+    monkeypatch.setattr(batch_encoder, "ALWAYS_READ", 2800)
+    config = {"compression_type": codec, "message_format_version": version}
+    assert appended(owned, [Record(None, b"")] * 1000, **config).taken == 1000
     assert headers_of(owned).last_offset.tolist() == [399, 799, 999]
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_no_batch_has_more_headers_than_are_read(owned, codec, monkeypatch):
-    monkeypatch.setattr(batch_encoder, "MOST_HEADERS", 10)
-    monkeypatch.setattr(batch_encoder, "_ALWAYS_READ", 20)
-    records = [Record(None, b"v", ((b"", None),) * number) for number in (3, 3, 4, 1, 0, 10, 2, 11)]
-    result = appended(owned, records, compression_type=codec)
-    assert result.taken == 7
-    assert isinstance(result.error, RecordTooLarge)
-    assert (result.error.expected, result.error.found) == ("at most 10", 11)
-    assert headers_of(owned).count.tolist() == [3, 2, 1, 1]
+    if version == "3.0":
+        monkeypatch.setattr(batch_encoder, "MOST_HEADERS", 10)
+        monkeypatch.setattr(batch_encoder, "ALWAYS_READ", 20)
+        records = [Record(None, b"v", ((b"", None),) * number) for number in (3, 3, 4, 1, 0, 10, 2, 11)]
+        result = appended(owned, records)
+        assert result.taken == 7
+        assert isinstance(result.error, RecordTooLarge)
+        assert (result.error.expected, result.error.found) == ("at most 10", 11)
+        assert headers_of(owned).count.tolist()[3:] == [3, 2, 1, 1]
 
 
 def test_plain_lines_are_bounded_too(owned, monkeypatch):
     assert Appender(owned.log(TP), clock=StandingClock()).append_lines(b"", b"\n" * 50) == (50, 50)
-    monkeypatch.setattr(batch_encoder, "_ALWAYS_READ", 100)
+    monkeypatch.setattr(batch_encoder, "ALWAYS_READ", 100)
     owned.alter_config("t", {"flush.messages": "100"})  # another configuration
     assert Appender(owned.log(TP), clock=StandingClock()).append_lines(b"", b"\n" * 50) is None
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_more_than_a_batch_takes_several(owned, codec):
+@pytest.mark.parametrize(("codec", "version"), [*((codec, "3.0") for codec in CODECS), ("gzip", "0.10.0")])
+def test_more_than_a_batch_takes_several_up_to_a_message_that_is_too_large(owned, codec, version):
     """Whatever fits max.message.bytes as stored, with incompressible values too."""
     records = [Record(None, os.urandom(100)) for _ in range(300)]
-    outcome = appended(owned, records, compression_type=codec, max_message_bytes="5000")
-    assert outcome == Appended(300, 0, 299, None)
+    config = {"compression_type": codec, "max_message_bytes": "5000", "message_format_version": version}
+    assert appended(owned, records, **config) == Appended(300, 0, 299, None)
     table = headers_of(owned)
     assert int(table.size.max()) <= 5000
-    assert int(table.count.min()) > 8
-    assert values_of(owned.log(TP).snapshot()) == [record.value for record in records]
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_a_message_that_is_too_large_ends_it(owned, codec):
-    records = [Record(None, b"fits"), Record(None, os.urandom(6000)), Record(None, b"never")]
-    outcome = appended(owned, records, compression_type=codec, max_message_bytes="5000")
+    assert version != "3.0" or int(table.count.min()) > 8
+    outcome = appended(owned, [Record(None, b"fits"), Record(None, os.urandom(6000)), Record(None, b"never")])
     assert outcome.taken == 1
     assert isinstance(outcome.error, RecordTooLarge)
     assert "max.message.bytes = 5000" in str(outcome.error)
-    assert values_of(owned.log(TP).snapshot()) == [b"fits"]
+    assert values(owned) == [*(record.value for record in records), b"fits"]
 
 
-def test_the_stored_size_counts(owned):
-    """A large message that compresses well is taken (UnifiedLog.analyzeAndValidateRecords)."""
-    outcome = appended(owned, [Record(None, b"x" * 100_000)], compression_type="zstd", max_message_bytes="5000")
-    assert outcome.error is None
+def test_limits(owned):
+    # The size as stored counts (UnifiedLog.analyzeAndValidateRecords), to the byte.
+    large = [Record(None, b"x" * 100_000)]
+    assert appended(owned, large, compression_type="zstd", max_message_bytes="5000").error is None
     assert int(headers_of(owned).size[0]) < 5000
-
-
-def test_the_limit_is_exact(owned):
-    assert appended(owned, [Record(None, b"x" * 50)]).error is None
-    size = int(headers_of(owned).size[0])
-    assert appended(owned, [Record(None, b"x" * 50)], max_message_bytes=str(size)).error is None
-    assert isinstance(appended(owned, [Record(None, b"x" * 50)], max_message_bytes=str(size - 1)).error, RecordTooLarge)
-
-
-def test_segment_bytes_limits_too(owned):
-    outcome = appended(owned, lines(100), segment_bytes="1000")
-    assert outcome.error is None
+    record = [Record(None, b"x" * 50)]
+    assert appended(owned, record, compression_type="uncompressed").error is None
+    size = int(headers_of(owned).size[1])
+    assert appended(owned, record, max_message_bytes=str(size)).error is None
+    assert isinstance(appended(owned, record, max_message_bytes=str(size - 1)).error, RecordTooLarge)
+    # segment.bytes limits too.
+    assert appended(owned, lines(100), max_message_bytes="5000", segment_bytes="1000").error is None
     assert len(owned.log(TP).snapshot().segments) > 10
-    too_large = appended(owned, [Record(None, b"x" * 1000)])
-    assert "segment.bytes = 1000" in str(too_large.error)
+    assert "segment.bytes = 1000" in str(appended(owned, [Record(None, b"x" * 1000)]).error)
 
 
-def test_a_compacted_topic_takes_keys_only(owned):
+def test_what_a_topic_does_not_take(owned):
+    records = [Record(b"k", b"v"), Record(b"k", b"w", ((b"h", b"x"),))]
+    outcome = appended(owned, records, message_format_version="0.10.0")  # which has no headers
+    assert outcome.taken == 1
+    assert isinstance(outcome.error, InvalidRecord)
     records = [Record(b"a", b"1"), Record(b"", b"2"), Record(None, b"3"), Record(b"b", b"4")]
     outcome = appended(owned, records, cleanup_policy="compact")
     assert outcome.taken == 2
     assert isinstance(outcome.error, InvalidRecord)
-    assert values_of(owned.log(TP).snapshot()) == [b"1", b"2"]
+    assert values(owned) == [b"v", b"1", b"2"]
     assert appended(owned, lines(3)).taken == 0
 
 
-@pytest.mark.parametrize(
-    ("timestamp", "taken"),
-    [
-        (NOW_MS - 1000, True),
-        (NOW_MS - 1001, False),
-        (NOW_MS + 500, True),
-        (NOW_MS + 501, False),
-        (-1, True),
-        (-2, False),
-        (2**63 - 1, False),
-        (0, False),
-    ],
-)
-def test_timestamps_have_bounds(owned, timestamp, taken):
-    outcome = appended(
-        owned,
-        [Record(None, b"x"), Record(None, b"y", (), timestamp)],
-        message_timestamp_before_max_ms="1000",
-        message_timestamp_after_max_ms="500",
-    )
-    assert outcome.taken == 1 + taken
-    assert (outcome.error is None) == taken
+def test_timestamps_have_bounds(owned):
+    owned.alter_config("t", {"message.timestamp.before.max.ms": "1000", "message.timestamp.after.max.ms": "500"})
+    for timestamp, taken in (
+        (NOW_MS - 1000, True), (NOW_MS - 1001, False), (NOW_MS + 500, True), (NOW_MS + 501, False),
+        (-1, True), (-2, False), (2**63 - 1, False), (0, False),
+    ):  # fmt: skip
+        outcome = appended(owned, [Record(None, b"x"), Record(None, b"y", (), timestamp)])
+        assert outcome.taken == 1 + taken, timestamp
+        assert (outcome.error is None) == taken, timestamp
 
 
 @pytest.mark.parametrize(("version", "magic"), [("0.9.0", 0), ("0.10.2", 1), ("0.11.0", 2)])
-@pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4"])
+@pytest.mark.parametrize("codec", CODECS[:4])
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
 def test_old_formats(owned, version, magic, codec, kind):
     records = [Record(b"k%d" % n, b"value %d" % n, (), 1000 + n) for n in range(40)]
     config = {"message_format_version": version, "compression_type": codec, "message_timestamp_type": kind}
     for _ in range(2):  # offsets within a wrapper begin at 0 only once
         assert appended(owned, records, **config).error is None
-    found = read_all(owned.log(TP).snapshot())
-    assert [r.offset for r in found] == list(range(80))
-    assert [(r.key, r.value) for r in found] == [(r.key, r.value) for r in records] * 2
+    messages = read_all(owned.log(TP).snapshot())
+    assert [r.offset for r in messages] == list(range(80))
+    assert [(r.key, r.value) for r in messages] == [(r.key, r.value) for r in records] * 2
     assert set(headers_of(owned).magic.tolist()) == {magic}
-    if magic == 0:
-        assert {r.timestamp for r in found} == {-1}
-    elif kind == "LogAppendTime":
-        assert {r.timestamp for r in found} == {NOW_MS}
-    else:
-        assert [r.timestamp for r in found[:40]] == list(range(1000, 1040))
+    by_kind = [NOW_MS] * 40 if kind == "LogAppendTime" else list(range(1000, 1040))
+    assert [r.timestamp for r in messages[:40]] == ([-1] * 40 if magic == 0 else by_kind)
 
 
-def test_old_formats_have_no_headers(owned):
-    records = [Record(b"k", b"v"), Record(b"k", b"w", ((b"h", b"x"),))]
-    outcome = appended(owned, records, message_format_version="0.10.0")
-    assert outcome.taken == 1
-    assert isinstance(outcome.error, InvalidRecord)
-
-
-@pytest.mark.parametrize("codec", ["uncompressed", "gzip"])
-def test_old_formats_have_limits_too(owned, codec):
-    records = [Record(None, os.urandom(500)) for _ in range(30)] + [Record(None, os.urandom(3000))]
-    config = {"message_format_version": "0.10.0", "compression_type": codec, "max_message_bytes": "2000"}
-    outcome = appended(owned, records, **config)
-    assert outcome.taken == 30
-    assert isinstance(outcome.error, RecordTooLarge)
-    assert int(headers_of(owned).size.max()) <= 2000
-    assert values_of(owned.log(TP).snapshot()) == [record.value for record in records[:30]]
+@pytest.mark.parametrize(("codec", "fastest", "smallest"), [("gzip", 1, 9), ("lz4", 1, 17), ("zstd", -7, 19)])
+def test_a_batch_is_compressed_at_the_topic_s_level(owned, codec, fastest, smallest):
+    dice = random.Random(1)
+    words = [dice.randbytes(dice.randint(2, 9)).hex().encode() for _ in range(300)]
+    records = [Record(None, b" ".join(dice.choices(words, k=400))) for _ in range(20)]
+    sizes = []
+    for level in (fastest, smallest):
+        levels = {f"compression_{codec}_level": str(level)}
+        assert appended(owned, records, compression_type=codec, **levels).error is None
+        sizes.append(int(headers_of(owned).size[-1]))
+    assert sizes[1] < 0.97 * sizes[0]
 
 
 def test_a_full_disk_tells_what_was_taken(tmp_path):
-    path = tmp_path / "dir"
-    first = opened(path)
-    first.create_topic("t", 1, {"max.message.bytes": "1000"})
-    first.close()
-    disk = FaultyDisk(path)
-    owned = opened(path, disk=disk)
-    written = 0
-
-    def fail(what, _path):
-        nonlocal written
-        written += what.startswith("write ") and what.endswith(".log")
-        return errno.ENOSPC if what.startswith("write ") and written > 2 else None
-
+    disk = FaultyDisk(tmp_path)
+    owned = opened(tmp_path, disk=disk)
+    owned.create_topic("t", 1, {"max.message.bytes": "1000"})
     owned.log(TP)
-    disk.fail = fail
+    disk.fail = full_disk(2)
     outcome = appended(owned, lines(30))
     assert isinstance(outcome.error, OSError)
     assert 0 < outcome.taken < 30
     assert outcome.last_offset == outcome.taken - 1
-    assert len(values_of(owned.log(TP).snapshot())) == outcome.taken
+    assert len(values(owned)) == outcome.taken
     disk.fail = lambda _what, _path: None
     assert owned.close().clean
 
-
-# When a segment rolls: one batch by itself is judged as it is among others.
 
 EDGES = st.sampled_from([-1, 0, 1, 99, 100, 101, 2**31 - 1, 2**31, 2**31 + 100])
 
@@ -272,37 +224,30 @@ EDGES = st.sampled_from([-1, 0, 1, 99, 100, 101, 2**31 - 1, 2**31, 2**31 + 100])
 def test_a_batch_by_itself_is_judged_as_among_others(size, last_offset, max_timestamp, fill, limits, now_ms):
     table = BatchTable.empty(2)
     table.rows = 1
-    for column, value in (
-        (Column.SIZE, size),
-        (Column.LAST_OFFSET, last_offset),
-        (Column.MAX_TIMESTAMP, max_timestamp),
+    for column, value in zip(
+        (Column.SIZE, Column.LAST_OFFSET, Column.MAX_TIMESTAMP), (size, last_offset, max_timestamp), strict=True
     ):
         table.data[column, 0] = value
     fits = batch_fits(size, last_offset, max_timestamp, fill, limits, now_ms)
     assert int(fits) == rows_that_fit(table, 0, fill, limits, now_ms)
 
 
-# The index arithmetic against a plain transcription of Kafka's, and against the indexes that brokers wrote.
+# Index entries, against a plain transcription of Kafka's arithmetic.
 
 
-def _table(batches):
+def table_with(batches):
     """Batches of (size, max timestamp), one offset each."""
     table = BatchTable.empty(len(batches))
     table.rows = len(batches)
     position = 0
     for row, (size, timestamp) in enumerate(batches):
-        for column, value in (
-            (Column.POSITION, position),
-            (Column.SIZE, size),
-            (Column.LAST_OFFSET, row),
-            (Column.MAX_TIMESTAMP, timestamp),
-        ):
-            table.data[column, row] = value
+        table.data[Column.POSITION, row], table.data[Column.SIZE, row] = position, size
+        table.data[Column.LAST_OFFSET, row], table.data[Column.MAX_TIMESTAMP, row] = row, timestamp
         position += size
     return table
 
 
-def _expected(batches, interval):
+def expected_entries(batches, interval):
     """LogSegment.append, line by line."""
     offsets, times = [], []
     largest, position, since, last_entry = (-1, 0), 0, 0, -1
@@ -326,20 +271,15 @@ def _expected(batches, interval):
     cut=st.integers(0, 60),
 )
 def test_entries_do_not_depend_on_how_batches_arrive(batches, interval, cut):
+    expected = expected_entries(batches, interval)
     state = IndexState(interval, 0)
-    table = _table(batches)
+    table = table_with(batches)
     cut = min(cut, len(batches))
     parts = [state.advance(table, 0, cut), state.advance(table, cut)]
     offsets = [pair for part in parts for pair in zip(part.offsets.tolist(), part.positions.tolist(), strict=True)]
     times = [pair for part in parts for pair in zip(part.timestamps.tolist(), part.time_offsets.tolist(), strict=True)]
-    assert (offsets, times) == _expected(batches, interval)
+    assert (offsets, times) == expected
 
-
-@given(
-    batches=st.lists(st.tuples(st.integers(61, 300), st.integers(-1, 50)), max_size=60),
-    interval=st.integers(0, 400),
-)
-def test_batch_by_batch_the_entries_are_the_same(batches, interval):
     state = IndexState(interval, 0)
     offsets, times, position = [], [], 0
     for offset, (size, timestamp) in enumerate(batches):
@@ -347,47 +287,39 @@ def test_batch_by_batch_the_entries_are_the_same(batches, interval):
         offsets += [(offset, position)] if entries else []
         times += [(state.largest.timestamp, state.largest.offset)] if entries > 1 else []
         position += size
-    assert (offsets, times) == _expected(batches, interval)
+    assert (offsets, times) == expected
 
 
 def test_reopening_keeps_the_largest_timestamp_and_counts_bytes_anew():
     state = IndexState(0, 100, TimestampOffset(50, 120))
     assert state.final_time_entry() is None
-    entries = state.advance(_table([(100, 40), (100, 60)]))
+    entries = state.advance(table_with([(100, 40), (100, 60)]))
     assert entries.offsets.tolist() == [1], "the first batch after reopening has no entry"
     assert entries.timestamps.tolist() == [60]
     assert state.largest == TimestampOffset(60, 1)
 
 
-@requires_fixtures
-def test_indexes_of_a_broker_come_out_again():
-    logs = sorted((FIXTURES / "codecs" / "log").glob("c-*/*.log"))
-    assert len(logs) >= 10
-    for log in logs:
-        data = log.read_bytes()
-        table = table_of(data)
-        base = int(log.stem)
-        state = IndexState(4096, base)
-        entries = state.advance(table)
-        final = state.final_time_entry()
-        pairs = list(zip(entries.timestamps.tolist(), entries.time_offsets.tolist(), strict=True))
-        pairs += [(final.timestamp, final.offset)] if final else []
-        offset_index = np.stack((entries.offsets - base, entries.positions), axis=1).astype(">i4").tobytes()
-        time_index = b"".join(
-            timestamp.to_bytes(8, "big") + (offset - base).to_bytes(4, "big") for timestamp, offset in pairs
-        )
-        assert offset_index == log.with_suffix(".index").read_bytes()
-        assert time_index == log.with_suffix(".timeindex").read_bytes()
-
-
-@pytest.mark.parametrize(("codec", "fastest", "smallest"), [("gzip", 1, 9), ("lz4", 1, 17), ("zstd", -7, 19)])
-def test_a_batch_is_compressed_at_the_topic_s_level(owned, codec, fastest, smallest):
-    dice = random.Random(1)
-    words = [dice.randbytes(dice.randint(2, 9)).hex().encode() for _ in range(300)]
-    records = [Record(None, b" ".join(dice.choices(words, k=400))) for _ in range(20)]
-    sizes = []
-    for level in (fastest, smallest):
-        levels = {f"compression_{codec}_level": str(level)}
-        assert appended(owned, records, compression_type=codec, **levels).error is None
-        sizes.append(int(headers_of(owned).size[-1]))
-    assert sizes[1] < 0.97 * sizes[0]
+@pytest.mark.parametrize("fails", [False, True])
+def test_messages_one_by_one_get_index_entries_at_the_interval(tmp_path, fails):
+    """Whatever lies before them in the segment, and also when an append in between fails."""
+    disk = FaultyDisk(tmp_path)
+    owned = opened(tmp_path, disk=disk)
+    owned.create_topic("t", 1, {"index.interval.bytes": "500"})
+    log = owned.log(TP)
+    dice = random.Random(7)
+    for number in range(60):
+        if fails:
+            disk.fail = full_disk(0)
+            assert appended(owned, [Record(None, b"lost" * 50, (), NOW_MS + 100)]).error is not None
+            disk.fail = lambda _what, _path: None
+        assert appended(owned, [Record(None, bytes(dice.randrange(200)), (), NOW_MS + number // 3)]).error is None
+    segment = log.snapshot().segments[0]
+    owned.close()
+    table = table_of(segment.log.path.read_bytes())
+    offsets, times = expected_entries(list(zip(table.size.tolist(), table.max_timestamp.tolist(), strict=True)), 500)
+    assert 5 < len(offsets) < 20
+    written = np.frombuffer(segment.path_of(FileKind.OFFSET_INDEX).read_bytes(), ">i4").reshape(-1, 2)
+    assert [tuple(entry) for entry in written.tolist()] == offsets
+    written = np.frombuffer(segment.path_of(FileKind.TIME_INDEX).read_bytes(), [("time", ">i8"), ("offset", ">i4")])
+    final = (NOW_MS + 19, 57)
+    assert written.tolist() == times + [final] * (final not in times)
