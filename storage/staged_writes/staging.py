@@ -38,8 +38,8 @@ from storage.format.record_batch import encode_batch
 from storage.types import TopicPartition
 
 KEPT_MS: Final = 7 * 24 * 3600 * 1000
-_WINDOW_BYTES: Final = 9 << 17  # batches have up to 1 MiB and 12 bytes by default; one that is cut off is read twice
-_WINDOW_ROWS: Final = 4096
+WINDOW_BYTES: Final = 9 << 17  # batches have up to 1 MiB and 12 bytes by default; one that is cut off is read twice
+WINDOW_ROWS: Final = 4096
 
 
 class StagedFileWriter:
@@ -133,7 +133,7 @@ def windows(log_dir: Path, file: StagedBatchFile) -> Iterator[tuple[memoryview, 
     """
     log = LogFile(path_of(log_dir, file))
     # One buffer for all: newly allocated memory costs more than processing the bytes.
-    buffer, table = bytearray(min(_WINDOW_BYTES, file.size_bytes)), BatchTable.empty(_WINDOW_ROWS)
+    buffer, table = bytearray(min(WINDOW_BYTES, file.size_bytes)), BatchTable.empty(WINDOW_ROWS)
     position = 0
     while position < file.size_bytes:
         data = log.read(position, min(len(buffer), file.size_bytes - position), buffer)

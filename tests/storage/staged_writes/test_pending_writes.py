@@ -1,14 +1,11 @@
 """Retention and compaction beside writes that have begun and are not through: in the end each share came once."""
 
-from __future__ import annotations
-
 import errno
 
 import pytest
 
 from storage.append.appender import Appender
 from storage.compaction import cleaner
-from storage.compaction.cleaner import compact_partition
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedBatchFile, WriteId
 from storage.format.block import Record
@@ -18,8 +15,8 @@ from storage.staged_writes.commit import CommitUnfinished
 from storage.staged_writes.pending_writes import Share, pending_writes
 from storage.types import TopicPartition
 from storage.upkeep import retention
-from storage.upkeep.retention import HIGH_WATERMARK, retain_partition
-from tests.storage.staged_writes.test_commit import close_sound, stage
+from storage.upkeep.retention import HIGH_WATERMARK
+from tests.storage.staged_writes.test_commit import close_sound, lose, stage
 from tests.support.crash_points import Sessions
 from tests.support.faults import Crash, FaultyDisk
 from tests.support.owned_dirs import NOW_MS, StandingClock, opened, read, values_of
@@ -98,19 +95,17 @@ class World:
 
 
 def retained(owned, *, before=None):
-    clock = owned.clock
-    assert isinstance(clock, StandingClock)
-    clock.time_ms = NOW_MS + LATER_MS
-    result = retain_partition(owned, FIRST, free_bytes=lambda: 1 << 40, before=before)
-    assert result is not None
-    for path in result.files:
-        owned.disk.unlink(path)
-    clock.time_ms = NOW_MS
-    return result
+    owned.clock.time_ms = NOW_MS + LATER_MS
+    result = retention.retain_partition(owned, FIRST, free_bytes=lambda: 1 << 40, before=before)
+    owned.clock.time_ms = NOW_MS
+    return without_files(owned, result)
 
 
-def _compacted(owned):
-    result = compact_partition(owned, FIRST)
+def compacted(owned):
+    return without_files(owned, cleaner.compact_partition(owned, FIRST))
+
+
+def without_files(owned, result):
     for path in result.files:
         owned.disk.unlink(path)
     return result
@@ -124,8 +119,7 @@ def test_retention_between_the_shares(tmp_path, before):
     results = []
     world.stop_between_shares(lambda: results.append(retained(world.owned, before=before)))
     (result,) = results
-    assert result.segments
-    assert result.segments[-1].next_offset <= world.base
+    assert 0 < result.segments[-1].next_offset <= world.base
     left = LogDir.open_read_only(world.path).log(FIRST).snapshot()
     assert left.segments[0].base_offset == result.segments[-1].next_offset
     world.check_finished(result.log_end_offset)
@@ -139,7 +133,7 @@ def test_compaction_between_the_shares(tmp_path):
     """Every message of the share has a later one of its key. What lies below it is compacted, it is not."""
     world = World(tmp_path / "dir", cleanup_policy="compact")
     results = []
-    world.stop_between_shares(lambda: results.append(_compacted(world.owned)))
+    world.stop_between_shares(lambda: results.append(compacted(world.owned)))
     (result,) = results
     assert result.counts.records_gone > 0
     assert result.first_uncleanable <= world.base
@@ -149,104 +143,77 @@ def test_compaction_between_the_shares(tmp_path):
     world.check_finished(end_offset)
     owned = opened(world.path)
     owned.log(FIRST).roll()
-    assert _compacted(owned).counts.records_gone >= len(SHARE)
+    assert compacted(owned).counts.records_gone >= len(SHARE)
     assert not set(read(owned, "t")) & set(SHARE)
     assert owned.log(FIRST).log_end_offset == end_offset
     close_sound(owned)
 
 
-@pytest.mark.parametrize("how", ["retention", "compaction"])
-def test_a_share_that_is_noted_as_written_holds_up_nothing(tmp_path, how):
-    """A write that cannot be finished for long: what it did write is messages like others."""
-    world = World(tmp_path / "dir", **LIMITS[how])
-    world.fail_between_shares()
-    (pending,) = commit_ledger.read(world.path).pending
-    assert [(part.tp, part.written) for part in pending.parts] == [(FIRST, True), (SECOND, False)]
-    if how == "retention":
-        assert retained(world.owned).rolled is False
-    else:
-        _compacted(world.owned)
-    assert not set(read(world.owned, "t")) & set(SHARE)
-    end_offset = world.owned.log(FIRST).log_end_offset
-    assert world.owned.close().clean
-    world.check_finished(end_offset)
-
-
-@pytest.mark.parametrize("how", ["retention", "compaction", "deletion"])
-def test_where_the_note_cannot_be_written_the_share_stays(tmp_path, how):
+@pytest.mark.parametrize("how", LIMITS)
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_share_that_is_noted_as_written_holds_up_nothing_and_another_stays(tmp_path, how, noted):
+    """A write that cannot be finished for long: what it did write is messages like others, once the ledger says so."""
     world = World(tmp_path / "dir", **LIMITS[how])
     begun = []
 
     def no_note(what, _path):
         if what == f"write {names.COMMITS}.tmp":
             begun.append(what)
-        return what.startswith("write ") and names.COMMITS in what and len(begun) > 1
+        return not noted and what.startswith("write ") and names.COMMITS in what and len(begun) > 1
 
     world.fail_between_shares(no_note)
     (pending,) = commit_ledger.read(world.path).pending
-    assert not any(part.written for part in pending.parts)
-    if how == "retention":
-        retained(world.owned)
-        assert world.owned.log(FIRST).log_start_offset <= world.base
-    elif how == "compaction":
-        _compacted(world.owned)
+    assert [(part.tp, part.written) for part in pending.parts] == [(FIRST, noted), (SECOND, False)]
+    if how == "compaction":
+        compacted(world.owned)
     else:
-        retained(world.owned, before=HIGH_WATERMARK)
-        assert world.owned.log(FIRST).snapshot().segments[0].base_offset <= world.base
-    assert (set(SHARE) <= set(read(world.owned, "t"))) is (how != "deletion"), "what is deleted is no more read"
+        retained(world.owned, before=HIGH_WATERMARK if how == "deletion" else None)
+        first_segment = world.owned.log(FIRST).snapshot().segments[0]
+        assert (first_segment.base_offset > world.base) is noted
+    # What is deleted is no more read.
+    assert (set(SHARE) <= set(read(world.owned, "t"))) is (not noted and how != "deletion")
     end_offset = world.owned.log(FIRST).log_end_offset
     assert world.owned.close().clean
     world.check_finished(end_offset)
 
 
-@pytest.fixture
-def between(tmp_path):
+@pytest.mark.leaves_damage("writes-corrupt")
+def test_a_dry_run_tells_the_same(tmp_path):
     world = World(tmp_path / "dir", retention_ms="1000", cleanup_policy="compact,delete")
     world.stop_between_shares()
-    return world, LogDir.open_read_only(world.path, clock=StandingClock(NOW_MS + LATER_MS))
-
-
-@pytest.mark.leaves_damage("writes-corrupt")
-def test_a_dry_run_tells_the_same(between):
-    world, log_dir = between
+    log_dir = LogDir.open_read_only(world.path, clock=StandingClock(NOW_MS + LATER_MS))
     told = retention.preview_partition(log_dir, FIRST, free_bytes=lambda: 1 << 40)
-    assert told is not None
     assert 0 < told.segments[-1].next_offset <= world.base
     assert 0 < cleaner.preview_partition(log_dir, FIRST).first_uncleanable <= world.base
+    # Where the log cannot be read, it is not known whether the share is there.
+    for log in sorted((world.path / FIRST.dir_name).glob("*.log"))[:-1]:
+        log.rename(log.with_suffix(".away"))
+        log.mkdir()
+    kept_from = ledger.kept_from(commit_ledger.read(world.path), log_dir.log(FIRST).snapshot())
+    assert kept_from == world.base
+    for away in (world.path / FIRST.dir_name).glob("*.away"):
+        away.with_suffix(".log").rmdir()
+        away.rename(away.with_suffix(".log"))
     (world.path / names.COMMITS).write_bytes(b"{")  # tells of no write: none can be finished
     told = retention.preview_partition(log_dir, FIRST, free_bytes=lambda: 1 << 40)
-    assert told is not None
     assert told.segments[-1].next_offset > world.base
-
-
-def test_what_cannot_be_read_is_kept(between, monkeypatch):
-    """Whether a share is there is then not known."""
-    world, log_dir = between
-
-    def unreadable(*_):
-        raise OSError(errno.EIO, "Input/output error")
-
-    snapshot = log_dir.log(FIRST).snapshot()
-    assert ledger.kept_from(commit_ledger.read(world.path), snapshot) == world.base
-    monkeypatch.setattr(ledger, "find_batch", unreadable)
-    assert ledger.kept_from(commit_ledger.read(world.path), snapshot) == world.base
 
 
 def test_a_share_that_is_not_there_yet_keeps_nothing(tmp_path):
     """Others' messages at its planned offset are none of its business."""
     world = World(tmp_path / "dir", retention_ms="1000")
-    seen = []
+    kept = []
 
     def look(_place):
         world.put(world.owned, 10)
-        seen.append(ledger.kept_from(world.owned.commits.state, world.owned.log(FIRST).snapshot()))
+        kept.append(ledger.kept_from(world.owned.commits.state, world.owned.log(FIRST).snapshot()))
         raise Crash("before the shares")
 
     world.owned.log(FIRST).append_whole = look
     with pytest.raises(Crash):
         commit.commit(world.owned, WRITE, world.files)
     assert world.owned.commits.state.pending
-    assert seen == [None]
+    assert kept == [None]
     world.disk.stopped = True
     world.sessions.end()
     world.check_finished(world.base + 10 + len(SHARE))
@@ -258,16 +225,14 @@ def test_an_opening_notes_what_it_found_written(tmp_path):
     missed when it has gone, nor appended again."""
     world = World(tmp_path / "dir", retention_ms="1000")
     world.stop_between_shares()
-    for path in (world.path / SECOND.dir_name).glob("*" + names.STAGED_SUFFIX):
-        path.unlink()
+    lose(world.path, SECOND)
     owned = opened(world.path)
     assert list(owned.unfinished) == [SECOND]
     retained(owned)
     assert owned.log(FIRST).is_empty
     end_offset = owned.log(FIRST).log_end_offset
     assert owned.close().clean
-    for path in (world.path / FIRST.dir_name).glob("*" + names.STAGED_SUFFIX):
-        path.unlink()
+    lose(world.path, FIRST)
     (pending,) = pending_writes(LogDir.open_read_only(world.path), commit_ledger.read(world.path))
     assert [share for _, share in pending.shares] == [Share.WRITTEN, Share.LOST]
     owned = opened(world.path)
@@ -278,11 +243,10 @@ def test_an_opening_notes_what_it_found_written(tmp_path):
 
 def test_the_note_is_kept_and_older_files_have_none():
     file = StagedBatchFile(FIRST, f"job.0.{'0' * 32}.staged", 9, 1)
-    part = PendingPart(FIRST, 5, 6, 7, (file,))
-    other = PendingPart(SECOND, 5, 6, 7, ())
+    part, other = PendingPart(FIRST, 5, 6, 7, (file,)), PendingPart(SECOND, 5, 6, 7, ())
     ledger = Ledger(pending=(PendingCommit(WRITE, 0, (part, other)), PendingCommit(WriteId("other", 1), 0, (part,))))
     assert b"written" not in commit_ledger.encode(ledger)
     noted = ledger.written(WRITE, [FIRST])
     assert [[part.written for part in commit.parts] for commit in noted.pending] == [[True, False], [False]]
-    assert commit_ledger.parse(commit_ledger.encode(noted)) == noted
-    assert commit_ledger.parse(commit_ledger.encode(ledger)) == ledger
+    for content in (noted, ledger):
+        assert commit_ledger.parse(commit_ledger.encode(content)) == content
