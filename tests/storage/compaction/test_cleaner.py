@@ -1,9 +1,5 @@
 """Compaction in the background: which partition, how fast, what waits for it, what the status says."""
 
-from __future__ import annotations
-
-import errno
-import shutil
 import threading
 
 import pytest
@@ -17,31 +13,13 @@ from storage.types import TopicPartition
 from storage.upkeep.maintenance import COMPACTION, Maintenance
 from tests.support.compacted_logs import SMALL, put, updates
 from tests.support.damaged_bytes import flip
-from tests.support.faults import FaultyDisk
-from tests.support.owned_dirs import NOW_MS, HastyDisk, StandingClock, append, close_clean, read
+from tests.support.owned_dirs import NOW_MS, HastyDisk, StandingClock, append, close_clean
 
 T, U = TopicPartition("t", 0), TopicPartition("u", 0)
 
 
-class _Waiter:
-    """Waiting moves the clock."""
-
-    def __init__(self, clock):
-        self.clock = clock
-        self.waits = []
-        self.on_wait = lambda: None
-
-    def wait(self, timeout_ms):
-        self.waits.append(timeout_ms)
-        self.clock.time_ms += timeout_ms
-        self.on_wait()
-
-    def wake(self):
-        pass
-
-
 class World:
-    """Two compacted topics and one that is not."""
+    """Two compacted topics and one that is not. Their maintenance waits for nothing: waiting moves the clock."""
 
     def __init__(self, path, disk=None, **broker):
         self.clock = StandingClock()
@@ -54,14 +32,33 @@ class World:
         if "kept" not in self.owned.log_dir.topics():
             self.owned.create_topic("kept", 1)
             append(self.owned.log(TopicPartition("kept", 0)), [b"x"])
-        self.waiter = _Waiter(self.clock)
-        self.maintenance = Maintenance(self.owned, waiter=self.waiter, free_bytes=lambda: 10**15)
+        self.waits, self.on_wait = [], lambda: None
+        self.maintenance = Maintenance(self.owned, waiter=self, free_bytes=lambda: 10**15)
 
-    def fill(self, tp, rounds, *, size=1000):
+    def wait(self, timeout_ms):
+        self.waits.append(timeout_ms)
+        self.clock.time_ms += timeout_ms
+        self.on_wait()
+
+    def wake(self):
+        pass
+
+    def pass_ms(self, *times_ms):
+        """Does what is due after each of these times."""
+        for time_ms in times_ms:
+            self.clock.time_ms += time_ms
+            self.maintenance.run_due()
+
+    def end(self):
+        self.maintenance.stop()
+        close_clean(self.owned)
+
+    def fill(self, tp, rounds, *, size=1000, segments=1):
         """So many updates of one key, then a new segment."""
-        for n in range(rounds):
-            put(self.owned.log(tp), updates([(b"k", b"%d" % n * size)]))
-        self.owned.log(tp).roll()
+        for _ in range(segments):
+            for n in range(rounds):
+                put(self.owned.log(tp), updates([(b"k", b"%d" % n * size)]))
+            self.owned.log(tp).roll()
 
     def status(self):
         return next(task for task in self.maintenance.status().tasks if task.name == COMPACTION)
@@ -76,112 +73,69 @@ def test_the_dirtiest_first_then_the_next_then_a_pause(tmp_path):
     world.fill(U, 10)
     world.maintenance.run_due()
     assert world.status().runs == 0
-    world.clock.time_ms += 1000
-    world.maintenance.run_due()
+    world.pass_ms(1000)
     first = world.status()
     assert first.result.startswith("t/0: 9 of 10 records removed, ")
     assert (world.offset(T), world.offset(U)) == (10, None)
     assert world.maintenance.status().dirty_ratios == {"t/0": 1.0, "u/0": 1.0}
     assert first.next_run_ms <= world.clock.time_ms + 1
-    world.clock.time_ms += 1
-    world.maintenance.run_due()
+    world.pass_ms(1)
     assert world.status().result.startswith("u/0: ")
-    world.clock.time_ms += 1
-    world.maintenance.run_due()
+    world.pass_ms(1)
     assert world.status().next_run_ms == world.clock.time_ms + 15_000
     assert world.status().result.startswith("u/0: ")  # of the last time that it did something
     assert world.maintenance.status().dirty_ratios == {"t/0": 0.0, "u/0": 0.0}
     # What it replaced goes later.
     assert world.maintenance.status().awaiting_deletion_files > 0
-    world.clock.time_ms += 5000
-    world.maintenance.run_due()
+    world.pass_ms(5000)
     assert world.maintenance.status().awaiting_deletion_files == 0
     # Half of t is dirty now: not more than min.cleanable.dirty.ratio; then more.
     world.fill(T, 1)
-    world.clock.time_ms += 15_000
-    world.maintenance.run_due()
+    world.pass_ms(15_000)
     assert world.offset(T) == 10
     world.fill(T, 1, size=1500)
-    world.clock.time_ms += 15_000
-    world.maintenance.run_due()
+    world.pass_ms(15_000)
     assert world.offset(T) == 12
-    world.maintenance.stop()
-    close_clean(world.owned)
+    world.end()
 
 
-def test_not_faster_than_it_may_be_and_others_do_not_wait(tmp_path):
+def test_not_faster_than_it_may_be_others_do_not_wait_and_stopping_ends_a_pass(tmp_path):
     world = World(tmp_path / "log", log_cleaner_io_max_bytes_per_second="10000")
-    for _ in range(5):
-        world.fill(T, 15)
+    world.fill(T, 15, segments=5)
     size = world.owned.log(T).snapshot().size_bytes
     world.clock.time_ms += 1000
     began_ms = world.clock.time_ms
     flushed = []
 
     def on_wait():
-        if len(world.waiter.waits) == 3:  # in the middle of the pass
+        if len(world.waits) == 3:  # in the middle of the pass
             append(world.owned.log(TopicPartition("kept", 0)), [b"y"])
         log = world.owned.log(TopicPartition("kept", 0))
         flushed.append(log.recovery_point)
         assert (world.maintenance.status().state, world.status().running) == ("running", True)
 
     world.owned.alter_config("kept", {"flush.ms": "100"})
-    world.waiter.on_wait = on_wait
+    world.on_wait = on_wait
     world.maintenance.run_due()
     took_ms = world.clock.time_ms - began_ms
     assert world.offset(T) == 75
     # Everything is read twice, and what stays is written.
     assert 2 * size / 10 <= took_ms + 1000 < 2 * size / 10 + 3000
     assert flushed[-1] == 2  # the others' work was done meanwhile
-    world.maintenance.stop()
-    close_clean(world.owned)
+
+    world.fill(U, 15, segments=5)
+    before = world.owned.log(U).snapshot()
+    world.waits.clear()
+    world.on_wait = lambda: world.maintenance.stop() if len(world.waits) == 5 else None
+    world.pass_ms(15_000)
+    assert len(world.waits) == 5
+    assert world.offset(U) is None
+    assert not list((world.owned.path / "u-0").glob("*.cleaned"))
+    assert world.owned.log(U).snapshot() is before
+    world.end()
 
 
-def test_stopping_ends_a_pass(tmp_path):
-    world = World(tmp_path / "log", log_cleaner_io_max_bytes_per_second="10000")
-    for _ in range(5):
-        world.fill(T, 15)
-    before = world.owned.log(T).snapshot()
-    world.clock.time_ms += 1000
-
-    def on_wait():
-        if len(world.waiter.waits) == 5:
-            world.maintenance._stopping = True
-
-    world.waiter.on_wait = on_wait
-    world.maintenance.run_due()
-    assert world.offset(T) is None
-    assert not list((world.owned.path / "t-0").glob("*.cleaned"))
-    assert world.owned.log(T).snapshot() is before
-    world.maintenance.stop()
-    close_clean(world.owned)
-
-
-def test_damage_stops_compaction_of_that_partition_alone(tmp_path):
-    world = World(tmp_path / "log")
-    world.fill(T, 10)
-    world.fill(U, 10)
-    path = world.owned.log(T).snapshot().segments[0].log.path
-    flip(path, 70)
-    for _ in range(3):
-        world.clock.time_ms += 15_000
-        world.maintenance.run_due()
-    assert world.offset(U) == 10
-    ((where, error),) = world.status().errors
-    assert where == "t/0"
-    assert "checksum differs" in error
-    world.maintenance.stop()
-    flip(path, 70)
-    close_clean(world.owned)
-
-
-def _run(world):
-    for _ in range(4):
-        world.clock.time_ms += 15_000
-        world.maintenance.run_due()
-
-
-def test_a_bug_with_one_partition_costs_the_others_nothing(tmp_path, monkeypatch, caplog):
+def test_a_bug_or_damage_in_one_partition_costs_the_others_nothing(tmp_path, monkeypatch, caplog):
     world = World(tmp_path / "log")
     world.fill(T, 40)
     world.fill(U, 10)
@@ -193,92 +147,45 @@ def test_a_bug_with_one_partition_costs_the_others_nothing(tmp_path, monkeypatch
         return swap(log, sources)
 
     monkeypatch.setattr(PartitionLog, "replace_segments", broken)
-    before = world.owned.log(U).snapshot().size_bytes
-    _run(world)
+    world.pass_ms(*[15_000] * 4)
     assert dict(world.status().errors) == {"t/0": "ZeroDivisionError()"}
-    assert world.owned.log(U).snapshot().size_bytes < before
+    assert (world.offset(T), world.offset(U)) == (None, 10)
     assert caplog.text.count("Traceback") == 1
     monkeypatch.undo()
-    _run(world)
+    world.pass_ms(*[15_000] * 4)
     assert world.status().errors == ()
-    world.maintenance.stop()
-    close_clean(world.owned)
+    assert world.offset(T) == 40
+    world.fill(T, 80)
+    world.fill(U, 30)
+    path = world.owned.log(T).snapshot().segments[-2].log.path
+    flip(path, 70)
+    world.pass_ms(*[15_000] * 3)
+    assert (world.offset(T), world.offset(U)) == (40, 40)
+    ((where, error),) = world.status().errors
+    assert where == "t/0"
+    assert "checksum differs" in error
+    flip(path, 70)
+    world.end()
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_a_disk_that_fails_once_at_any_operation(tmp_path, code):
-    """The next round compacts, unless the log's own files are in doubt: then the partition is offline, and whoever
-    opens the directory next does."""
-    offline = number = 0
-    while True:
-        path = tmp_path / f"log-{number}"
-        path.mkdir()
-        disk = FaultyDisk(path)
-        world = World(path, disk)
-        world.fill(T, 3)
-        cleaner = Cleaner(world.owned, lambda _: None, lambda _tp, _files: None)
-        assert cleaner.clean_dirtiest() is not None  # which opens the other logs, too
-        world.fill(T, 3)
-        at = len(disk.operations) + number
-        disk.fail = lambda _what, _path, at=at, disk=disk: code if len(disk.operations) == at + 1 else None
-        failed = cleaner.clean_dirtiest() is None
-        assert failed == (T in cleaner.errors) == (len(disk.operations) > at)
-        disk.fail = lambda _what, _path: None
-        if world.owned.failures():
-            offline += 1
-            assert not world.owned.close().clean
-            world = World(path)  # which may have finished it
-            Cleaner(world.owned, lambda _: None, lambda _tp, _files: None).clean_dirtiest()
-        elif failed:
-            cleaner.clean_dirtiest()
-            assert not cleaner.errors, disk.operations[at]
-        assert read(world.owned, "t") == [b"2" * 1000], disk.operations[at]
-        assert world.owned.close().clean
-        again = World(path).owned
-        assert read(again, "t") == [b"2" * 1000]  # opened, which removes what was replaced
-        close_clean(again, disk.operations[at : at + 1])
-        shutil.rmtree(path)
-        if not failed:
-            break
-        number += 1
-    assert number > 15
-    assert 0 < offline < number / 2
-
-
-def test_it_can_be_turned_off(tmp_path):
-    world = World(tmp_path / "log", log_cleaner_enable="false")
+@pytest.mark.parametrize(
+    ("broker", "dirty"),
+    [
+        ({"log_cleaner_enable": "false"}, {}),
+        ({"log_cleaner_io_max_bytes_per_second": "0"}, {"t/0": 1.0, "u/0": 0.0}),
+        ({"log_cleaner_io_max_bytes_per_second": "-1"}, {"t/0": 1.0, "u/0": 0.0}),
+    ],
+)
+def test_a_cleaner_that_is_off_or_may_read_nothing_compacts_nothing(tmp_path, broker, dirty):
+    world = World(tmp_path / "log", **broker)
     world.fill(T, 10)
-    world.clock.time_ms += 100_000
-    world.maintenance.run_due()
+    world.pass_ms(*[100_000] * 3)
+    assert not any(task.errors for task in world.maintenance.status().tasks)
     assert world.offset(T) is None
-    world.maintenance.stop()
-    close_clean(world.owned)
-
-
-@pytest.mark.parametrize("rate", ["0", "-1"])
-def test_a_cleaner_that_may_read_nothing_compacts_nothing(tmp_path, rate):
-    world = World(tmp_path / "log", log_cleaner_io_max_bytes_per_second=rate)
-    world.fill(T, 10)
-    for _ in range(3):
-        world.clock.time_ms += 100_000
-        world.maintenance.run_due()
-        assert not any(task.errors for task in world.maintenance.status().tasks)
-    assert world.offset(T) is None
-    assert world.maintenance.status().dirty_ratios["t/0"] == 1
-    config = world.owned.log_dir.broker_config()
-    assert any("a mount compacts nothing" in warning for warning in config.warnings(tmp_path / "log"))
-    world.maintenance.stop()
-    close_clean(world.owned)
-
-
-@pytest.mark.parametrize("rate", [5e-324, 1e-300, 1e-9, 1.7976931348623157e308, float("inf")])
-def test_every_rate_can_be_waited_for(rate):
-    clock = StandingClock(NOW_MS)
-    throttle = Throttle(rate, clock)
-    for size in (0, 1 << 20, 1 << 31):
-        wait_ms = throttle.wait_ms(size)
-        assert 0 <= wait_ms / 1000 < threading.TIMEOUT_MAX
-        clock.time_ms += wait_ms
+    assert world.maintenance.status().dirty_ratios == dirty
+    warnings = world.owned.log_dir.broker_config().warnings(tmp_path / "log")
+    assert any("a mount compacts nothing" in warning for warning in warnings) is bool(dirty)
+    world.end()
 
 
 def test_a_small_map_takes_pass_after_pass(tmp_path):
@@ -290,15 +197,13 @@ def test_a_small_map_takes_pass_after_pass(tmp_path):
             log.roll()
     ends = []
     for _ in range(20):
-        world.clock.time_ms += 1000
-        world.maintenance.run_due()
+        world.pass_ms(1000)
         ends.append(world.offset(T))
     # As long as the dirty part is more than half, as Kafka's does.
     assert ends[:3] == [9, 18, 27]
     assert ends[-1] is not None
     assert 50 <= ends[-1] < 100
-    world.maintenance.stop()
-    close_clean(world.owned)
+    world.end()
 
 
 def test_who_is_looked_at(tmp_path):
@@ -309,18 +214,22 @@ def test_who_is_looked_at(tmp_path):
     world.owned.checkpoints.set_cleaner_offset(T, 7)
     assert cleaner.clean_dirtiest() is None
     assert world.offset(T) == 0  # it lay outside of the log
-    world.maintenance.stop()
-    close_clean(world.owned)
+    world.end()
 
 
-@pytest.mark.parametrize("rate", [1000.0, 50_000.0])
-def test_the_throttle(rate):
+def test_the_throttle():
     clock = StandingClock(NOW_MS)
-    throttle = Throttle(rate, clock)
-    total = 0
-    for size in (100, 5000, 20, 70_000, 0, 3000):
-        clock.time_ms += throttle.wait_ms(size)
-        total += size
-    assert clock.time_ms - NOW_MS == pytest.approx(total * 1000 / rate, abs=8)
-    clock.time_ms += 100_000  # a rest is not saved up
-    assert 700 <= throttle.wait_ms(int(rate)) <= 1000
+    for rate in (1000.0, 50_000.0):
+        throttle, began_ms, total = Throttle(rate, clock), clock.time_ms, 0
+        for size in (100, 5000, 20, 70_000, 0, 3000):
+            clock.time_ms += throttle.wait_ms(size)
+            total += size
+        assert clock.time_ms - began_ms == pytest.approx(total * 1000 / rate, abs=8)
+        clock.time_ms += 100_000  # a rest is not saved up
+        assert 700 <= throttle.wait_ms(int(rate)) <= 1000
+    for rate in (5e-324, 1e-300, 1e-9, 1.7976931348623157e308, float("inf")):  # every rate can be waited for
+        throttle = Throttle(rate, clock)
+        for size in (0, 1 << 20, 1 << 31):
+            wait_ms = throttle.wait_ms(size)
+            assert 0 <= wait_ms / 1000 < threading.TIMEOUT_MAX
+            clock.time_ms += wait_ms

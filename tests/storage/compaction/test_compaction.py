@@ -1,7 +1,6 @@
 """The cleaner's pass on logs of our own and on those that Kafka's cleaner has cleaned; stopped anywhere."""
 
-from __future__ import annotations
-
+import contextlib
 import random
 import shutil
 
@@ -15,7 +14,7 @@ from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptIndex, SegmentGone
 from storage.files import checkpoints, names
 from storage.files.names import FileKind, FileState, parse_segment_file, segment_file
-from storage.format.batches import BatchTable, Column, scan
+from storage.format.batches import BatchTable, Column
 from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.control_records import ControlType, EndTransactionMarker
@@ -29,23 +28,15 @@ from tests.support.control_batches import marker_batch
 from tests.support.crash_points import every_crash
 from tests.support.fixtures import FIXTURES, copy_log_dir, log_dir_of, read_golden, requires_fixtures, topics_of
 from tests.support.owned_dirs import NOW_MS, HastyDisk, StandingClock, close_clean
-from tests.support.readers import read_all
+from tests.support.readers import read_all, table_of
 from tests.support.uncompiled import plain_kernels
-
-# The cleaner's pass on logs of our own: what stays, by which rules, from where to where; stopped anywhere.
 
 HORIZON_MS = 86_400_000
 
 
 def headers(log):
     """All batches of the sealed segments."""
-    parts = []
-    for segment in log.snapshot().segments[:-1]:
-        table = BatchTable.empty(4096)
-        data = segment.log.read(0, segment.size)
-        assert scan(data, 0, table).next_start == segment.size
-        parts.append(table)
-    return BatchTable.concat(parts)
+    return BatchTable.concat([table_of(segment.log.read(0, segment.size)) for segment in log.snapshot().segments[:-1]])
 
 
 def any_batches(log, dice, count):
@@ -357,6 +348,37 @@ def test_groups(tmp_path):
     close_clean(owned)
 
 
+def test_readers_keep_the_segments_that_a_pass_replaces(tmp_path):
+    owned = opened(tmp_path / "log", segment_bytes="100000")
+    log = owned.log(TP)
+    for n in range(4):
+        put(log, updates([(b"k%d" % n, b"1"), (b"k", b"2")]))
+        log.roll()
+    before = log.snapshot()
+    mtime = 10**18
+    owned.disk.set_mtime(before.segments[3].log.path, mtime)
+    expected = contents(owned)
+    result = compact_partition(owned, TP)
+    after = log.snapshot()
+    assert contents(owned) == latest(expected, after.log_end_offset)
+    assert [segment.base_offset for segment in after.segments] == [0, 8]
+    assert (after.log_end_offset, after.generation) == (before.log_end_offset, before.generation)
+    assert (after.segments[0].log.stat().st_mtime_ns, after.segments[0].sealed) == (mtime, True)
+    # Whoever holds the old segments reads them under their later names.
+    assert [(r.offset, r.key, r.value) for r in read_all(before)] == expected
+    assert {path.name for path in result.files} == {
+        *(segment_file(n, kind, FileState.DELETED) for n in (0, 2, 4, 6) for kind in list(FileKind)[:3]),
+        *(segment_file(n, FileKind.PRODUCER_SNAPSHOT, FileState.DELETED) for n in (2, 4, 6)),
+    }
+    for path in result.files:
+        path.unlink()
+    with pytest.raises(SegmentGone):
+        read_all(before)
+    with pytest.raises(SegmentGone):
+        log.replace_segments(())
+    close_clean(owned)
+
+
 def test_segments_that_retention_removes_meanwhile(tmp_path):
     owned = opened(tmp_path / "log")
     log = owned.log(TP)
@@ -405,7 +427,7 @@ def test_stopped_anywhere(tmp_path):
 
     values = {key: (offset, value) for offset, key, value in before if value != b"aborted"}
     expected = sorted((offset, key, value) for key, (offset, value) in values.items())
-    for stopped, _ in every_crash(tmp_path, path, work, list):
+    for stopped, _ in every_crash(tmp_path, path, work, list, power_losses=2, any_order=True):
         again = opened(stopped.path)
         found = contents(again)
         assert set(expected) <= set(found), str(stopped)
@@ -436,25 +458,15 @@ def test_a_tombstone_gets_its_horizon_in_the_first_pass_whatever_its_format(tmp_
 
 # Our cleaner on the logs of `compaction-before`: what Kafka's cleaner made of them (`compaction-after`).
 
-PARTITIONS = (
-    ["cmp-codecs-0", "cmp-empty-0", "cmp-lat-0", "cmp-nullkey-0", "cmp-plain-0", "cmp-plain-1", "cmp-sparse-0",
-     "cmp-tomb-0", "cmp-txn-0"]
-)  # fmt: skip
+PARTITIONS = sorted(path.name for path in log_dir_of("compaction-after").iterdir() if path.is_dir())
 # Among the producers' and the markers' times: when the broker's cleaner ran, where no batch tells.
 _THEN_MS = 1_795_254_398_300
 # What a later encoder makes of the same records may have other bytes.
 _ENCODED = (Column.POSITION, Column.SIZE, Column.CRC)
 
 
-def table_of(path):
-    data = path.read_bytes()
-    table = BatchTable.empty(4096)
-    assert scan(data, 0, table).next_start == len(data)
-    return table
-
-
 def horizons(directory):
-    tables = [table_of(path) for path in sorted(directory.glob("*.log"))]
+    tables = [table_of(path.read_bytes()) for path in sorted(directory.glob("*.log"))]
     return {int(t) for table in tables for t in table.base_timestamp[table.has_delete_horizon]}
 
 
@@ -509,7 +521,7 @@ def test_the_same_as_kafkas_cleaner(tmp_path, name):
             if name != "cmp-codecs-0" and (name != "cmp-empty-0" or kind is not FileKind.OFFSET_INDEX):
                 assert ours[file] == theirs[file], file
             continue
-        mine, other = table_of(path / name / file), table_of(after / file)
+        mine, other = table_of((path / name / file).read_bytes()), table_of((after / file).read_bytes())
         for column in Column:
             if column not in _ENCODED:
                 ours_here, theirs_here = mine.data[column, : mine.rows], other.data[column, : other.rows]
@@ -522,37 +534,19 @@ def test_the_same_as_kafkas_cleaner(tmp_path, name):
     golden = read_golden(FIXTURES / "compaction-after" / "golden" / f"{name}.jsonl.gz")
     assert read_all(LogDir.open_read_only(path).log(tp).snapshot()) == golden
     assert not verify_log_dir(path, [tp])
-
-
-@requires_fixtures
-def test_a_second_pass_finds_nothing_dirty(tmp_path):
-    path = prepared(tmp_path, "cmp-plain-0")
-    now_ms = cleaned_at("cmp-plain-0")
-    compacted(path, "cmp-plain-0", now_ms)
-    before = segment_files(path / "cmp-plain-0")
-    again = compacted(path, "cmp-plain-0", now_ms)
-    assert (again.first_dirty, again.end_offset, again.segments_before) == (654, 654, 0)
-    assert segment_files(path / "cmp-plain-0") == before
-    assert not [file for file in before if file.endswith(FileState.DELETED.value)]
-    assert segment_file(654, FileKind.LOG) in before
-
-
-@requires_fixtures
-def test_the_fixtures_have_all_of_these():
-    assert {p.name for p in log_dir_of("compaction-after").iterdir() if p.is_dir()} == set(PARTITIONS)
+    again = compacted(path, name, cleaned_at(name))
+    assert (again.first_dirty, again.end_offset, again.segments_before) == (there[tp], there[tp], 0)
+    assert segment_files(path / name) == ours
 
 
 def test_the_same_with_plain_kernels(tmp_path):
     """Byte for byte."""
     files = []
-    for number in range(2):
-        owned = opened(tmp_path / f"{number}")
+    for name, kernels in (("compiled", contextlib.nullcontext), ("plain", plain_kernels)):
+        owned = opened(tmp_path / name)
         any_batches(owned.log(TP), random.Random(3), 40)
-        if number:
-            with plain_kernels():
-                compact(owned)
-        else:
+        with kernels():
             compact(owned)
         close_clean(owned)
-        files.append({path.name: path.read_bytes() for path in (tmp_path / f"{number}" / "t-0").glob("*.log")})
+        files.append(segment_files(tmp_path / name / "t-0"))
     assert files[0] == files[1]
