@@ -1,7 +1,6 @@
 """Crashes at every disk operation: what was flushed is there, nothing twice, nothing invented, order kept."""
 
-from __future__ import annotations
-
+import contextlib
 from dataclasses import dataclass, field
 
 import pytest
@@ -25,10 +24,7 @@ from tests.support.owned_dirs import (
     tree_of,
 )
 
-# Crashes at every disk operation: what was flushed is there, nothing twice, nothing invented, order kept.
-
 TP = TopicPartition("t", 0)
-OTHER = TopicPartition("t", 1)
 SMALL = {"segment.bytes": "600", "index.interval.bytes": "100"}
 
 
@@ -51,50 +47,18 @@ def before(tmp_path):
     return path
 
 
-def _append(sessions_log, notes, count):
-    values = [b"message %04d" % (len(notes.tried) + n) for n in range(count)]
-    notes.tried += values
-    append(sessions_log, values)
-    notes.returned = len(notes.tried)
-
-
-def _check(stopped, notes):
-    # After a kill a mount must be content; a power loss may tear a segment before the last: then it takes `recover`.
-    for again in range(2):
-        owned = opened(stopped.path, Opening(gentle=not stopped.lost_power))
-        assert not owned.failures(), f"{stopped}: {owned.failures()}"
-        got = read(owned, "t")
-        if stopped.lost_power:
-            # Of what was not flushed any part may be gone, a whole segment in the middle too, as from a broker.
-            assert got[: notes.flushed] == notes.tried[: notes.flushed], str(stopped)
-            assert _in_order(got, notes.tried), str(stopped)
-        else:
-            assert got == notes.tried[: len(got)], str(stopped)
-            assert len(got) >= notes.returned, str(stopped)
-        assert read(owned, "t", 1) == []
-        if again:
-            append(owned.log(TP), [b"after"])
-            assert read(owned, "t") == [*got, b"after"]
-        close_clean(owned, stopped)
-    owned = opened(stopped.path)
-    assert read(owned, "t") == [*got, b"after"]
-    close_clean(owned)
-    left = {path.name for path in (stopped.path / TP.dir_name).iterdir()}
-    assert not [name for name in left if name.endswith((".tmp", ".deleted"))], str(stopped)
-
-
-def _in_order(got, tried):
-    """Nothing twice, nothing invented, nothing swapped."""
-    rest = iter(tried)
-    return all(value in rest for value in got)
-
-
 def test_append_roll_flush_close(tmp_path, before):
+    def append_noted(log, notes, count):
+        values = [b"message %04d" % (len(notes.tried) + n) for n in range(count)]
+        notes.tried += values
+        append(log, values)
+        notes.returned = len(notes.tried)
+
     def work(sessions, notes):
         owned = sessions.open()
         log = owned.log(TP)
         for step in range(9):
-            _append(log, notes, 4)
+            append_noted(log, notes, 4)
             if step == 3:
                 log.flush()
                 notes.flushed = notes.returned
@@ -110,109 +74,144 @@ def test_append_roll_flush_close(tmp_path, before):
         owned.close()
         notes.flushed = notes.returned
         owned = sessions.open()
-        _append(owned.log(TP), notes, 2)
+        append_noted(owned.log(TP), notes, 2)
         owned.close()
         notes.flushed = notes.returned
 
-    stopped = None
     for stopped, notes in every_crash(tmp_path, before, work, Notes, power_losses=2):
-        _check(stopped, notes)
-    assert stopped is not None
+        check_messages(stopped, notes)
     assert stopped.stop_at > 60
 
 
-def _check_once_more(stopped, got):
+def check_messages(stopped, notes):
+    # After a kill a mount must be content; a power loss may tear a segment before the last: then it takes `recover`.
+    for again in range(2):
+        owned = opened(stopped.path, Opening(gentle=not stopped.lost_power))
+        assert not owned.failures(), f"{stopped}: {owned.failures()}"
+        got = read(owned, "t")
+        if stopped.lost_power:
+            # Of what was not flushed any part may be gone, a whole segment in the middle too, as from a broker.
+            assert got[: notes.flushed] == notes.tried[: notes.flushed], str(stopped)
+            rest = iter(notes.tried)  # nothing twice, nothing invented, nothing swapped
+            assert all(value in rest for value in got), str(stopped)
+        else:
+            assert got == notes.tried[: len(got)], str(stopped)
+            assert len(got) >= notes.returned, str(stopped)
+        assert read(owned, "t", 1) == []
+        if again:
+            append(owned.log(TP), [b"after"])
+        close_clean(owned, stopped)
     owned = opened(stopped.path)
-    assert read(owned, "t") == got
+    assert read(owned, "t") == [*got, b"after"]
     close_clean(owned)
+    assert not [path for path in (stopped.path / "t-0").iterdir() if path.suffix in (".tmp", ".deleted")], str(stopped)
 
 
-def test_topic_creation(tmp_path, before):
+class Creation:
     """A topic that is made, widened: each of its partitions is whole or not there; the others are untouched."""
-    owned = opened(before)
-    append(owned.log(TP), [b"kept"])
-    owned.close()
 
-    def work(sessions, notes):
-        owned = sessions.open()
+    @staticmethod
+    def prepare(owned):
+        append(owned.log(TP), [b"kept"])
+
+    @staticmethod
+    def work(owned, notes):
         owned.create_topic("new", 3, {"segment.bytes": "5000"})
         notes.flushed = 3
         owned.add_partitions("new", 4)
         notes.flushed = 4
-        owned.close()
 
-    for stopped, notes in every_crash(tmp_path, before, work, Notes, power_losses=2):
-        owned = opened(stopped.path)
-        assert not owned.failures()
+    @staticmethod
+    def check(owned, flushed):
         assert read(owned, "t") == [b"kept"]
-        partitions = owned.log_dir.partitions("new") if "new" in owned.log_dir.topics() else []
-        assert partitions == list(range(len(partitions))), str(stopped)
-        assert len(partitions) >= notes.flushed, str(stopped)
-        ids = {tree_of(stopped.path / f"new-{p}")["partition.metadata"] for p in partitions}
-        assert len(ids) <= 1
+        partitions = partitions_of(owned, "new")
+        assert len(partitions) >= flushed
+        assert len({tree_of(owned.path / f"new-{p}")["partition.metadata"] for p in partitions}) <= 1
         for p in partitions:
             assert read(owned, "new", p) == []
             assert owned.topic_info("new").overrides == {"retention.ms": "-1", "segment.bytes": "5000"}
             append(owned.log(TopicPartition("new", p)), [b"x"])
-        assert not owned.log_dir.hidden()
-        close_clean(owned)
 
 
-def test_topic_deletion(tmp_path, before):
+class Deletion:
     """Partitions go from the last to the first; what is made anew under the name begins at 0."""
-    owned = opened(before)
-    owned.create_topic("old", 3)
-    for p in range(3):
-        append(owned.log(TopicPartition("old", p)), [b"old"] * 5)
-        owned.log(TopicPartition("old", p)).increment_log_start_offset(3)
-    close_clean(owned)
 
-    def work(sessions, notes):
-        owned = sessions.open()
+    @staticmethod
+    def prepare(owned):
+        owned.create_topic("old", 3)
+        for p in range(3):
+            append(owned.log(TopicPartition("old", p)), [b"old"] * 5)
+            owned.log(TopicPartition("old", p)).increment_log_start_offset(3)
+
+    @staticmethod
+    def work(owned, notes):
         owned.delete_topic("old")
         notes.flushed = 1
         owned.create_topic("old", 1)
         append(owned.log(TopicPartition("old", 0)), [b"new"])
         owned.log(TopicPartition("old", 0)).flush()
         notes.flushed = 2
-        owned.close()
 
-    for stopped, notes in every_crash(tmp_path, before, work, Notes, power_losses=2):
-        owned = opened(stopped.path)
-        assert not owned.failures(), str(stopped)
-        assert not owned.log_dir.hidden(), str(stopped)
-        here = owned.log_dir.partitions("old") if "old" in owned.log_dir.topics() else []
-        assert here == list(range(len(here)))
-        for p in here:
-            got = read(owned, "old", p)
-            if notes.flushed == 2:
-                assert got == [b"new"], str(stopped)
-            elif notes.flushed == 1:
-                assert got in ([b"new"], []), str(stopped)
-            else:
-                assert got == [b"old"] * 2, str(stopped)
-        close_clean(owned)
+    @staticmethod
+    def check(owned, flushed):
+        for p in partitions_of(owned, "old"):
+            assert read(owned, "old", p) in (([b"old"] * 2,), ([b"new"], []), ([b"new"],))[flushed]
 
 
-def test_config_change(tmp_path, before):
+class Configuration:
     """The old configuration or the new one, the same in all partitions once they are open."""
-    old = {"retention.ms": "-1", **SMALL}
-    new = {"retention.ms": "5000", "segment.bytes": "600", "index.interval.bytes": "100"}
+
+    @staticmethod
+    def prepare(owned):
+        pass
+
+    @staticmethod
+    def work(owned, notes):
+        owned.alter_config("t", {"retention.ms": "5000"})
+        notes.flushed = 1
+
+    @staticmethod
+    def check(owned, flushed):
+        overrides = dict(owned.topic_info("t").overrides)
+        assert overrides in [SMALL | {"retention.ms": limit} for limit in ("5000", "-1")[: 2 - flushed]]
+        for number in range(2):
+            read(owned, "t", number)
+        assert len({path.read_bytes() for path in owned.path.glob(f"t-*/{names.TOPIC_PROPERTIES}")}) == 1
+
+
+def partitions_of(owned, topic):
+    partitions = owned.log_dir.partitions(topic) if topic in owned.log_dir.topics() else []
+    assert partitions == list(range(len(partitions)))
+    return partitions
+
+
+@pytest.mark.parametrize("change", [Creation, Deletion, Configuration])
+def test_topics_that_are_changed(tmp_path, before, change):
+    owned = opened(before)
+    change.prepare(owned)
+    close_clean(owned)
 
     def work(sessions, notes):
         owned = sessions.open()
-        owned.alter_config("t", {"retention.ms": "5000"})
-        notes.flushed = 1
+        change.work(owned, notes)
         owned.close()
 
     for stopped, notes in every_crash(tmp_path, before, work, Notes, power_losses=2):
-        owned = opened(stopped.path)
-        found = dict(owned.topic_info("t").overrides)
-        assert found == new if notes.flushed else found in (old, new), str(stopped)
-        for tp in (TP, OTHER):
-            read(owned, tp.topic, tp.partition)
-        assert len({(stopped.path / tp.dir_name / names.TOPIC_PROPERTIES).read_bytes() for tp in (TP, OTHER)}) == 1
-        close_clean(owned)
+        with annotated(stopped):
+            owned = opened(stopped.path)
+            assert not owned.failures()
+            assert not owned.log_dir.hidden()
+            change.check(owned, notes.flushed)
+            close_clean(owned)
+
+
+@contextlib.contextmanager
+def annotated(stopped):
+    try:
+        yield
+    except AssertionError as error:
+        error.add_note(str(stopped))
+        raise
 
 
 # A power loss after a roll that follows a flush: the full segment's last time index entry is lost or spoilt.
@@ -254,29 +253,25 @@ def rolled_after_flush(path, interval_bytes=500):
     ],
 )
 def test_it_is_mended(tmp_path, spoil):
-    times, values = rolled_after_flush(tmp_path)
-    whole = times.read_bytes()
-    assert len(whole) > 24
-    times.write_bytes(spoil(whole))
-    owned = opened(tmp_path)
-    assert read(owned, "t") == values
-    close_clean(owned)
-    assert times.read_bytes() == whole
-    assert not verify_log_dir(tmp_path)
+    mended(tmp_path, spoil, interval_bytes=500, entries=6)
 
 
-def test_an_only_entry_that_is_garbage_is_not_none(tmp_path):
-    """Found by the simulation: an entry that cannot be right was taken for one that is being written, and the time
+def test_an_only_entry_that_is_garbage_is_mended(tmp_path):
+    """Found by the simulation: an only entry that cannot be right was taken for one that is being written, and the time
     index for one without entries, which is left as it is."""
-    times, values = rolled_after_flush(tmp_path, SEGMENT_BYTES)
+    mended(tmp_path, lambda data: data[:-4] + b"\xff" * 4, interval_bytes=SEGMENT_BYTES, entries=1)
+
+
+def mended(path, spoil, interval_bytes, entries):
+    times, values = rolled_after_flush(path, interval_bytes)
     whole = times.read_bytes()
-    assert len(whole) == 12
-    times.write_bytes(whole[:8] + b"\xff" * 4)
-    owned = opened(tmp_path)
+    assert len(whole) == 12 * entries
+    times.write_bytes(spoil(whole))
+    owned = opened(path)
     assert read(owned, "t") == values
     close_clean(owned)
     assert times.read_bytes() == whole
-    assert not verify_log_dir(tmp_path)
+    assert not verify_log_dir(path)
 
 
 def test_it_is_synced_by_the_process_after_a_killed_one(tmp_path):

@@ -1,7 +1,5 @@
 """Wrong offsets, which no CRC covers, and segments whose offsets pass 32 bits."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest
@@ -24,8 +22,6 @@ from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir
 from tests.support.crash_points import every_crash
 from tests.support.owned_dirs import StandingClock, append, close_clean, opened, read, tree_of
-
-# One wrong bit in a batch's header, and offsets that no log can have: no CRC covers the first 8 bytes of a batch.
 
 TP = TopicPartition("t", 0)
 HEADER_BYTES = {0: 18, 1: 26, 2: 61}
@@ -93,17 +89,6 @@ def test_a_gentle_recovery_removes_no_intact_batch(tmp_path, magic, flipped, cle
     assert refused or flipped == len(batches) - 1
 
 
-def test_a_length_of_zero_below_the_recovery_point_is_damage(tmp_path):
-    """No append can have been left unfinished there."""
-    batches = [batch(offset) for offset in range(3)]
-    batches[1] = batches[1][:8] + bytes(4) + batches[1][12:]
-    directory = made(tmp_path, {0: b"".join(batches)})
-    with pytest.raises(PartitionOffline, match="an intact batch"):
-        recovered(directory, gentle=True, recovery_point=3)
-    assert batches[2] in left(directory)
-    assert recovered(directory, gentle=True, recovery_point=1).log_end_offset == 1
-
-
 @pytest.mark.parametrize("magic", HEADER_BYTES)
 @pytest.mark.parametrize("last", [False, True])
 def test_a_length_that_one_bit_made_zero_is_damage(tmp_path, magic, last):
@@ -119,8 +104,16 @@ def test_a_length_that_one_bit_made_zero_is_damage(tmp_path, magic, last):
         with pytest.raises(PartitionOffline, match="an intact batch at position"):
             recovered(directory, gentle=True, clean=clean)
         assert left(directory) == data
-    unfinished = batch(0, magic) + batch(1, magic)[:8] + bytes(4) + batch(1, magic)[12:] + batch(2, magic)
-    assert recovered(made(tmp_path, {0: unfinished}), gentle=True).log_end_offset == 1
+
+
+@pytest.mark.parametrize("magic", HEADER_BYTES)
+def test_a_length_of_zero_is_an_unfinished_append_but_not_below_the_recovery_point(tmp_path, magic):
+    first, second, third = (batch(offset, magic) for offset in range(3))
+    directory = made(tmp_path, {0: first + second[:8] + bytes(4) + second[12:] + third})
+    with pytest.raises(PartitionOffline, match="an intact batch"):
+        recovered(directory, gentle=True, recovery_point=3)
+    assert third in left(directory)
+    assert recovered(directory, gentle=True, recovery_point=1).log_end_offset == 1
 
 
 def test_a_forced_recovery_tells_that_it_cuts_off_intact_messages(tmp_path):
@@ -137,17 +130,19 @@ def test_a_forced_recovery_tells_that_it_cuts_off_intact_messages(tmp_path):
 
 def test_what_cannot_be_told_is_not_cut(tmp_path, monkeypatch):
     """More bytes look like batches than are checked: the partition is damaged, and a forced recovery says so."""
-    monkeypatch.setattr(intact, "_STEP", 1 << 10)
-    monkeypatch.setattr(intact, "_ROUNDS", 20)
-    lies = bytearray(batch(1)[:61] * 400)
-    for at in range(0, len(lies), 61):
-        lies[at + 8 : at + 12] = (len(lies) - at - 12).to_bytes(4, "big")
-    directory = made(tmp_path, {0: batch(0) + lies})
+
+    def used_up(_budget, _count):
+        raise intact.Undecided
+
+    monkeypatch.setattr(intact.Budget, "spend", used_up)
+    lie = bytearray(batch(1)[:61])
+    lie[8:12] = bytes([0, 0, 0, 100])
+    directory = made(tmp_path, {0: batch(0) + lie * 3})
     unknown = "more that looks like batches than can be checked"
     for clean in (False, True):
         with pytest.raises(PartitionOffline, match=unknown):
             recovered(directory, gentle=True, clean=clean)
-        assert left(directory) == batch(0) + lies
+        assert left(directory) == batch(0) + lie * 3
     assert recovered(directory, gentle=False).changes[-1].endswith(f"with {unknown}; `kafkafs salvage` keeps it")
     assert left(directory) == batch(0)
 
@@ -211,43 +206,46 @@ COMPACTED = {0: range(4), 4: range(4, 8), 8: range(8, 12)}  # the first two beca
 ENDINGS = {"swap": ("", ""), "first": (".deleted", ""), "all": (".deleted", ".deleted")}
 
 
+def replacing(tmp_path, magic, step, batches):
+    """A log of twelve batches, the first two of three segments of which are being replaced by these."""
+    originals = [batch(offset, magic) for offset in range(12)]
+    segments = {base: b"".join(originals[offset] for offset in offsets) for base, offsets in COMPACTED.items()}
+    directory = made(tmp_path, segments)
+    for base, ending in zip((0, 4), ENDINGS[step], strict=True):
+        name = names.segment_file(base, FileKind.LOG)
+        (directory / name).rename(directory / (name + ending))
+    (directory / (names.segment_file(0, FileKind.LOG) + ".swap")).write_bytes(b"".join(batches))
+    return directory
+
+
 @pytest.mark.parametrize("step", ENDINGS)
-@pytest.mark.parametrize("hurt", [0, 2, 3])
 @pytest.mark.parametrize("magic", HEADER_BYTES)
-def test_a_wrong_offset_in_a_replacement_removes_nothing_else(tmp_path, magic, hurt, step):
+def test_a_wrong_offset_in_a_replacement_removes_nothing_else(tmp_path, magic, step):
     """What the `.swap` covers is known by its offsets, and where a batch has those by its magic: no CRC covers either.
     A gentle recovery does not follow what cannot be right."""
     batches = [batch(offset, magic) for offset in range(12)]
-    segments = {base: b"".join(batches[offset] for offset in offsets) for base, offsets in COMPACTED.items()}
-    for bit in (*range(0, 64, 3), *range(8 * MAGIC_AT, 8 * MAGIC_AT + 8)):
-        kept = [bytearray(batches[offset]) for offset in (1, 3, 5, 7)]
-        kept[hurt][bit // 8] ^= 1 << bit % 8
-        directory = made(tmp_path, segments)
-        for base, ending in zip((0, 4), ENDINGS[step], strict=True):
-            name = names.segment_file(base, FileKind.LOG)
-            (directory / name).rename(directory / (name + ending))
-        (directory / (names.segment_file(0, FileKind.LOG) + ".swap")).write_bytes(b"".join(kept))
-        with pytest.raises(PartitionOffline):
-            recovered(directory, gentle=True, recovery_point=8)
-        there = b"".join(file.read_bytes() for file in directory.glob("*.log*"))
-        # Nothing shows of an offset that could be right; the intact batch of a wrong magic is in what is covered.
-        seen = step == "swap" and bit >= 8 * MAGIC_AT
-        expected = {1, 3, 5, 7, 8, 9, 10, 11} - (set() if seen else {2 * hurt + 1})
-        assert not [offset for offset in expected if batches[offset] not in there], f"bit {bit}"
-
-
-def test_a_replacement_that_is_sound_is_finished(tmp_path):
-    batches = [batch(offset) for offset in range(12)]
-    segments = {base: b"".join(batches[offset] for offset in offsets) for base, offsets in COMPACTED.items()}
-    directory = made(tmp_path, segments)
-    (directory / (names.segment_file(0, FileKind.LOG) + ".swap")).write_bytes(b"".join(batches[1:8:2]))
+    for hurt in (0, 2, 3):
+        for bit in (*range(0, 64, 3), *range(8 * MAGIC_AT, 8 * MAGIC_AT + 8)):
+            kept = [bytearray(batches[offset]) for offset in (1, 3, 5, 7)]
+            kept[hurt][bit // 8] ^= 1 << bit % 8
+            directory = replacing(tmp_path, magic, step, kept)
+            with pytest.raises(PartitionOffline):
+                recovered(directory, gentle=True, recovery_point=8)
+            there = b"".join(file.read_bytes() for file in directory.glob("*.log*"))
+            # Nothing shows of an offset that could be right; the intact batch of a wrong magic is in what is covered.
+            seen = step == "swap" and bit >= 8 * MAGIC_AT
+            expected = {1, 3, 5, 7, 8, 9, 10, 11} - (set() if seen else {2 * hurt + 1})
+            assert not [offset for offset in expected if batches[offset] not in there], f"bit {bit} of {hurt}"
+    sound = b"".join(batches[1:8:2])
+    directory = replacing(tmp_path, magic, step, [sound])
     assert recovered(directory, gentle=True).log_end_offset == 12
-    assert left(directory) == b"".join(batches[1:8:2]) + b"|" + segments[8]
+    assert left(directory) == sound + b"|" + b"".join(batches[8:])
 
 
 # Segments whose offsets pass 32 bits: split when they are opened, as a broker does, and whatever stops it.
 
 SPAN = 2**31
+CONFIG = LogConfig.from_overrides(LogConfig(), {"index.interval.bytes": "100"})
 TIME = 1_763_700_000_000
 # By name: offsets of the batches of two messages each; the segments that come of it.
 OVERFLOW_SHAPES = {
@@ -300,19 +298,31 @@ def segments_in(path):
 
 @pytest.mark.parametrize("later", [False, True], ids=["the last", "not the last"])
 @pytest.mark.parametrize("clean", [False, True], ids=["unclean", "clean"])
-@pytest.mark.parametrize("shape", OVERFLOW_SHAPES)
-def test_it_is_split(tmp_path, shape, clean, later):
-    offsets, expected = OVERFLOW_SHAPES[shape]
-    overflow_made(tmp_path / "dir", offsets, clean=clean, later=later)
+@pytest.mark.parametrize(
+    ("shape", "magic"),
+    [
+        *((shape, 2) for shape in OVERFLOW_SHAPES.values()),
+        *((([0, SPAN + 10, SPAN + 12], [0, SPAN + 10]), m) for m in (0, 1)),
+    ],
+    ids=[*OVERFLOW_SHAPES, "message sets v0", "message sets v1"],
+)
+def test_it_is_split(tmp_path, shape, magic, clean, later):
+    """Message sets are named by their first message. A rehearsal tells of it."""
+    offsets, expected = shape
+    path = tmp_path / "dir"
+    overflow_made(path, offsets, clean=clean, later=later, magic=magic)
     more = [4 * SPAN] if later else []
-    owned = opened(tmp_path / "dir", Opening(gentle=True))
+    before = tree_of(path)
+    told = rehearse(RecoveryPlan(TP, path / "t-0", CONFIG, clean=clean), clock=StandingClock())
+    assert tree_of(path) == before
+    owned = opened(path, Opening(gentle=True))
     assert read(owned, "t") == values(offsets + more)
-    assert bases(tmp_path / "dir") == expected + more
+    assert bases(path) == expected + more
     assert any("splits" in change for change in owned.reports()[TP].changes)
+    assert told.changes == owned.reports()[TP].changes
     append(owned.log(TP), [b"after"])
-    assert read(owned, "t") == [*values(offsets + more), b"after"]
     close_clean(owned)
-    owned = opened(tmp_path / "dir")
+    owned = opened(path)
     assert read(owned, "t") == [*values(offsets + more), b"after"]
     assert not owned.reports()[TP].changes
     close_clean(owned)
@@ -332,16 +342,6 @@ def test_the_snapshot_at_its_base_stays(tmp_path):
     assert any("splits" in change for change in owned.reports()[TP].changes)
     assert bases(path) == [0, 1, 2, SPAN + 3]
     assert snapshot.read_bytes() == before
-    close_clean(owned)
-
-
-@pytest.mark.parametrize("magic", [0, 1])
-def test_message_sets_are_named_by_their_first_message(tmp_path, magic):
-    offsets = [0, SPAN + 10, SPAN + 12]
-    overflow_made(tmp_path / "dir", offsets, clean=False, magic=magic)
-    owned = opened(tmp_path / "dir")
-    assert bases(tmp_path / "dir") == [0, SPAN + 10]
-    assert read(owned, "t") == values(offsets)
     close_clean(owned)
 
 
@@ -380,20 +380,6 @@ def test_what_is_not_sound_behind_the_span_is_cut(tmp_path):
     owned = opened(path)
     assert owned.reports()[TP].removed_segments == [4 * SPAN]
     assert read(owned, "t") == values(offsets[:-1])
-    close_clean(owned)
-
-
-def test_a_rehearsal_tells_of_it(tmp_path):
-    path = tmp_path / "dir"
-    overflow_made(path, OVERFLOW_SHAPES["late"][0], clean=False)
-    owned = opened(path, Opening(only=()))
-    config = owned.topic_info("t").config
-    owned.close()
-    before = tree_of(path)
-    told = rehearse(RecoveryPlan(TP, path / "t-0", config, clean=False), clock=StandingClock())
-    assert tree_of(path) == before
-    owned = opened(path)
-    assert told.changes == owned.reports()[TP].changes
     close_clean(owned)
 
 
