@@ -79,7 +79,7 @@ PACKAGES = {
     ),
     "kafkafs.writing": (
         "storage.format", "storage.config", "storage.files", "storage.append", "storage.directory",
-        KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.decoding",
+        KAFKAFS_GROUND,
     ),
     "kafkafs.spark": (
         "storage.format", "storage.files", "storage.tier", "storage.log", "storage.append", "storage.staged_writes",

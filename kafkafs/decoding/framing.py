@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from storage.errors import CorruptBatch
-from storage.format.block import encode_varint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from storage.format.block import RecordBlock
 
 
@@ -89,25 +84,6 @@ def read_indexes(data: bytes) -> tuple[tuple[int, ...], int]:
     return tuple(indexes), at
 
 
-def write_indexes(indexes: tuple[int, ...]) -> bytes:
-    """The inverse of `read_indexes`, in its shortest form."""
-    if indexes == (0,):
-        return b"\0"
-    return b"".join(map(encode_varint, (len(indexes), *indexes)))
-
-
-def indexes_of(file: Any) -> Iterator[tuple[int, ...]]:
-    """The indexes of all message types of a file descriptor but those of map entries: the outer ones first."""
-    waiting: list[tuple[tuple[int, ...], Any]] = [
-        ((i,), found) for i, found in enumerate(file.message_types_by_name.values())
-    ]
-    while waiting:
-        indexes, found = waiting.pop(0)
-        yield indexes
-        nested = [inner for inner in found.nested_types if not inner.GetOptions().map_entry]
-        waiting += [((*indexes, i), inner) for i, inner in enumerate(nested)]
-
-
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     bits = 0
     for shift in range(0, 35, 7):
@@ -121,7 +97,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise BadIndexes("a message index has more than 32 bits")
 
 
-# The error of a JSON value that cannot be written by its schema; and how long the texts of errors are.
+# How long the texts of errors are.
 
 MOST_SHOWN: Final = 300
 
@@ -130,24 +106,3 @@ def shortened(text: str) -> str:
     """At most about 300 characters: the beginning and the end, which says what is wrong, of a long text. What a schema
     names may be megabytes, and each message repeats it."""
     return text if len(text) <= MOST_SHOWN else f"{text[:100]}… {text[-200:]}"
-
-
-class DoesNotFit(ValueError):
-    """A value that its schema does not allow; the message names the field."""
-
-    @classmethod
-    def named(cls, path: Sequence[str], what: str) -> DoesNotFit:
-        """Says `what` of the field at `path`; an empty one is the value itself."""
-        return cls(f"field {'.'.join(path)}: {what}" if path else what)
-
-    @classmethod
-    def at(cls, path: Sequence[str], expected: str, found: object) -> DoesNotFit:
-        return cls.named(path, f"expected {expected}, found {_short(found)}")
-
-
-def _short(value: object) -> str:
-    """A value as JSON, at most 60 characters, for messages."""
-    if isinstance(value, (dict, list)):
-        return "an object" if isinstance(value, dict) else "an array"
-    text = json.dumps(value) if not isinstance(value, int) or abs(value) < 1 << 100 else "a very large integer"
-    return text if len(text) <= 60 else f"{text[:60]}…"

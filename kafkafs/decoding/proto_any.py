@@ -6,14 +6,14 @@ schema has, is shown as the message that it is: type_url and value.
 
 The protobuf library asks a descriptor pool for such types, and refuses the whole message for one that is not there. So
 it is given `AnyTypes` in place of a pool; and before it writes a message as JSON, an Any that is to be shown as it is
-becomes the value of another Any, of a type with the same two fields. JSON is read in the opposite order.
+becomes the value of another Any, of a type with the same two fields.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from threading import Lock
@@ -123,18 +123,7 @@ class AnyTypes:
 
 def show_plainly(message: Any, types: AnyTypes) -> None:
     """Puts each Any that is to be shown as it is into another one. TooMuch."""
-
-    def turned(found: Any, kind: Any, is_own: bool, walk: _Walk, within: int) -> None:
-        if not found.type_url and not found.value:
-            return
-        content = None if kind is None else walk.content(found, kind)
-        if content is not None:
-            walk.replace_within(found, content, within)
-        elif not is_own:  # otherwise the library says what is wrong with it
-            found.value = found.SerializeToString()
-            found.type_url = _PLAIN
-
-    _Walk(types, turned).all_in(message)
+    _Walk(types).all_in(message)
 
 
 def without_marks(value: dict[str, Any]) -> dict[str, Any]:
@@ -142,54 +131,11 @@ def without_marks(value: dict[str, Any]) -> dict[str, Any]:
     return {name: value[name] for name in value if name != "@type"} if value.get("@type") == _PLAIN else value
 
 
-def marked(value: Any, kind: Any, types: AnyTypes) -> Any:
-    """The JSON value of a message of the type `kind`, in the form in which the library reads each Any that is written
-    as type_url and value."""
-    if not isinstance(value, dict) or not types.may_have_any(kind):
-        return value
-    if kind.full_name == ANY:
-        if "@type" not in value:
-            return {"@type": _PLAIN, **value} if value and value.keys() <= {"type_url", "value"} else value
-        content = types.find(_type_name(value["@type"]))[0] if isinstance(value["@type"], str) else None
-        if content is None:
-            return value
-        if content.full_name.startswith(_OWN):
-            return {name: marked(below, content, types) if name == "value" else below for name, below in value.items()}
-        return {
-            "@type": value["@type"],
-            **marked({name: value[name] for name in value if name != "@type"}, content, types),
-        }
-    found = dict(value)
-    for field, below in types.fields_with_any(kind):
-        here = found.get(field.name)
-        if field.message_type.GetOptions().map_entry and isinstance(here, dict):
-            found[field.name] = {key: marked(one, below, types) for key, one in here.items()}
-        elif isinstance(here, list):
-            found[field.name] = [marked(one, below, types) for one in here]
-        else:
-            found |= {field.name: marked(here, below, types)} if here is not None else {}
-    return found
-
-
-def unmark(message: Any, types: AnyTypes) -> None:
-    """Takes each Any that `marked` was for out of the one that it is in. TooMuch."""
-
-    def turned(found: Any, kind: Any, is_own: bool, walk: _Walk, within: int) -> None:
-        if found.type_url == _PLAIN:
-            data = found.value
-            found.Clear()
-            found.MergeFromString(data)
-        elif kind is not None and (content := walk.content(found, kind)) is not None:
-            walk.replace_within(found, content, within)
-
-    _Walk(types, turned).all_in(message)
-
-
 class _Walk:
     """Goes to every Any in one message, also to those in others."""
 
-    def __init__(self, types: AnyTypes, turned: Callable[[Any, Any, bool, _Walk, int], None]) -> None:
-        self._types, self._turned = types, turned
+    def __init__(self, types: AnyTypes) -> None:
+        self._types = types
         self._bytes_left = 0
 
     def all_in(self, message: Any) -> None:
@@ -203,14 +149,24 @@ class _Walk:
         if within > MOST_WITHIN_EACH_OTHER:
             raise TooMuch(f"more than {MOST_WITHIN_EACH_OTHER} messages are within each other")
         if message.DESCRIPTOR.full_name == ANY:
-            kind, is_own = self._types.find(_type_name(message.type_url))
-            self._turned(message, kind, is_own, self, within)
+            self._any(message, within)
             return
         for field, _ in self._types.fields_with_any(message.DESCRIPTOR):
             for below in _values(message, field):
                 self.message(below, within + 1)
 
-    def content(self, found: Any, kind: Any) -> Any:
+    def _any(self, found: Any, within: int) -> None:
+        if not found.type_url and not found.value:
+            return
+        kind, is_own = self._types.find(_type_name(found.type_url))
+        content = None if kind is None else self._content(found, kind)
+        if content is not None:
+            self._replace_within(found, content, within)
+        elif not is_own:  # otherwise the library says what is wrong with it
+            found.value = found.SerializeToString()
+            found.type_url = _PLAIN
+
+    def _content(self, found: Any, kind: Any) -> Any:
         """The message in an Any; None if its bytes are not of the type."""
         from google.protobuf import message_factory
 
@@ -224,7 +180,7 @@ class _Walk:
             return None
         return content
 
-    def replace_within(self, found: Any, content: Any, within: int) -> None:
+    def _replace_within(self, found: Any, content: Any, within: int) -> None:
         """Goes on in the message in an Any, and gives it to the Any."""
         if self._types.may_have_any(content.DESCRIPTOR):
             self.message(content, within + 1)

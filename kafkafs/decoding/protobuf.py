@@ -1,9 +1,8 @@
-"""Protobuf data to JSON, and JSON to data, by the protobuf library."""
+"""Protobuf data to JSON, by the protobuf library."""
 
 from __future__ import annotations
 
 import json
-import math
 import threading
 from enum import IntEnum
 from functools import lru_cache
@@ -13,15 +12,13 @@ import numpy as np
 
 from kafkafs.decoding import proto_kernel
 from kafkafs.decoding.avro_program import POWERS, quoted
-from kafkafs.decoding.framing import BadIndexes, DoesNotFit, indexes_of, read_indexes, shortened, write_indexes
+from kafkafs.decoding.framing import BadIndexes, read_indexes, shortened
 from kafkafs.decoding.proto_any import (
     ANY,
     AnyTypes,
     TooMuch,
     is_repeated,
-    marked,
     show_plainly,
-    unmark,
     without_marks,
 )
 from kafkafs.decoding.proto_files import compiled_files, longest_name
@@ -258,10 +255,8 @@ MOST_BYTES: Final = 4 << 20
 MOST_TEXT: Final = 1 << 20
 TEXT_PER_BYTE: Final = 16
 _NOT_COUNTED: Final = 64 << 20
-_MOST_WITHIN_EACH_OTHER: Final = 100  # messages below the outermost one: the limit of the library's decoding
 _MOST_OF_INDEXES: Final = 64  # longer ones are for the library alone
 _SLOTS: Final = 1 << 17  # of the kernel: three numbers for all that occurs in messages within each other
-_FLOAT_MAX: Final = 3.4028234663852886e38
 
 
 class CannotDecode(Exception):
@@ -332,24 +327,6 @@ class ProtobufDecoder:
             return
         self.program.add(begin[:at], kind)
 
-    def encode(self, value: object) -> bytes:
-        """Message indexes and message of the first message type that `value` fits: outer types come first. Raises
-        DoesNotFit."""
-        if not isinstance(value, dict):
-            raise DoesNotFit.at((), "an object", value)
-        try:
-            json.dumps(value, allow_nan=False)
-        except ValueError:  # google.protobuf.Value would take it, and not be shown
-            raise DoesNotFit("a number is larger than a double can hold") from None
-        refusals = []
-        for indexes in indexes_of(self._file):
-            try:
-                return write_indexes(indexes) + bytes(self._message(indexes, value).SerializePartialToString())
-            except Exception as error:  # noqa: BLE001
-                name = self._class(indexes).DESCRIPTOR.full_name
-                refusals.append(f"as {name}: {_reason(error).partition(' Available Fields')[0]}")
-        raise DoesNotFit("; ".join(refusals[:3]) or "the schema has no message type")
-
     def _text(self, fields: Any, size: int) -> str:
         encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
         longest = max(self._longest_name, self._types.longest_name)
@@ -362,36 +339,6 @@ class ProtobufDecoder:
             if length > most:
                 raise CannotDecode("the JSON text would be longer than 1 MiB and 16 times the data")
         return "".join(parts)
-
-    def _message(self, indexes: tuple[int, ...], value: object) -> Any:
-        from google.protobuf import json_format
-
-        def parsed(fields: Any) -> Any:
-            kind = self._class(indexes)
-            message = json_format.ParseDict(
-                marked(fields, kind.DESCRIPTOR, self._types),
-                kind(),
-                descriptor_pool=self._types,
-                max_recursion_depth=_MOST_WITHIN_EACH_OTHER + 1,
-            )
-            unmark(message, self._types)
-            return message
-
-        try:
-            return parsed(value)
-        except json_format.ParseError:
-            # The library writes the largest float in its shortest form and refuses to read that, which is a little
-            # above it. What a double would have become is compared.
-            lowered = _with_largest_floats(value)
-            if lowered == value:
-                raise
-            message = parsed(lowered)
-            read = type(message)()
-            read.CopyFrom(message)
-            show_plainly(read, self._types)
-            if self._fields(read) != value:
-                raise
-            return message
 
     def _fields(self, message: Any) -> Any:
         from google.protobuf import json_format
@@ -430,16 +377,6 @@ def _message_type(file: Any, indexes: tuple[int, ...]) -> Any:
 def decoder(schema: Schema, schemas: SchemaLookup) -> ProtobufDecoder:
     """The decoder for data of `schema`. Raises BadSchema, also where grpcio-tools is not installed."""
     return ProtobufDecoder(compiled_files(schema, schemas), schemas)
-
-
-def _with_largest_floats(value: Any) -> Any:
-    """With the largest float in place of its shortest form."""
-
-    def lowered(text: str) -> float:
-        number = float(text)
-        return math.copysign(_FLOAT_MAX, number) if abs(number) == 3.4028235e38 else number
-
-    return json.loads(json.dumps(value), parse_float=lowered)
 
 
 def _reason(error: Exception) -> str:

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kafkafs.reading.handle import BytesHandle, Handle, SyncHandle, WriteHandle
-from kafkafs.schemas.registry import SchemaLookup
 from kafkafs.tree.node import Attributes, File, NodeKind
 from kafkafs.tree.paths import Append
 from kafkafs.writing.destinations import Destination, open_target, sync_each
-from kafkafs.writing.line_parsers import Parse, jsonl_with, parse_txt
+from kafkafs.writing.line_parsers import Parse, parse_jsonl, parse_txt
 from kafkafs.writing.line_writer import LineWriter, Refused, RefusedLines
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import UnknownTopicOrPartition
@@ -82,12 +81,9 @@ class AppendHandle(LinesHandle):
 class AppendFile(File):
     """The file of a topic or a partition. UnknownTopicOrPartition when there is none."""
 
-    def __init__(
-        self, owned: OwnedDir, node: Append, schemas: SchemaLookup, refused: RefusedLines | None = None
-    ) -> None:
+    def __init__(self, owned: OwnedDir, node: Append, refused: RefusedLines | None = None) -> None:
         self._owned = owned
         self._node = node
-        self._schemas = schemas
         self._refused = RefusedLines(owned.clock) if refused is None else refused
         place = node.place
         if isinstance(place, str):
@@ -106,8 +102,7 @@ class AppendFile(File):
         path = f"{place}/{APPEND_FILES[self._node.jsonl]}"
         with self._refused.noting(path):
             target = open_target(self._owned, place)
-        topic = place if isinstance(place, str) else place.topic
-        parse: Parse = jsonl_with(self._schemas, topic) if self._node.jsonl else parse_txt
+        parse: Parse = parse_jsonl if self._node.jsonl else parse_txt
         return AppendHandle(target, parse, self._refused.at(path), self._flush)
 
     def _flush(self) -> None:

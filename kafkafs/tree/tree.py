@@ -172,7 +172,7 @@ class Tree:
         if isinstance(node, paths.Append) and self.owned is not None:
             # First, and without a look at the directory: `echo >>` comes here for each line, and only this process
             # makes and removes topics in a directory that it owns.
-            return AppendFile(self.owned, node, self._services.decoded.source, self._refused)
+            return AppendFile(self.owned, node, self._refused)
         try:
             self.log_dir.refresh()
         except OSError:

@@ -47,7 +47,7 @@ import numpy as np
 
 from kafkafs.file_names import printable
 from kafkafs.writing.destinations import Destination, Target
-from kafkafs.writing.line_parsers import Buffer, Int64s, JsonLines, Parse, parse_txt
+from kafkafs.writing.line_parsers import Buffer, Int64s, Parse, parse_jsonl, parse_txt
 from storage.append.appender import AppendedLines
 from storage.clock import Clock
 from storage.errors import (
@@ -295,7 +295,7 @@ class LineWriter:
             if len(refused) - at >= _NO_COINCIDENCE_BYTES and given.startswith(refused[at:]):
                 return False
             at = refused.find(_NEWLINE, at) + 1
-        if not isinstance(self._parse, JsonLines):
+        if self._parse is not parse_jsonl:
             return True
         line, newline, _ = given.partition(b"\n")
         begun = refused.rpartition(b"\n")[2]

@@ -15,7 +15,6 @@ from kafkafs.decoding.avro_program import POWERS
 from kafkafs.decoding.avro_schema import MAX_TEXT
 from kafkafs.decoding.avro_schema import parse as parse_avro
 from kafkafs.decoding.decoded_jsonl import TextDecoder
-from kafkafs.decoding.encoding import encode_json
 from kafkafs.schemas.registry import AVRO, PROTOBUF, Reference, Schema
 from storage.format.block import encode_varint
 from storage.types import is_compiled
@@ -54,14 +53,9 @@ def samples_agree(seed):
     rows = [made.sample() for _ in range(8)]
     texts, errors = decoded_texts(decoder, [framed(data) for data, _ in rows])
     assert not errors, made.text
-    schema = schemas.by_id(7)
-    assert schema is not None
     for text, (_, expected) in zip(texts, rows, strict=True):
         assert json.loads(text) == expected, made.text
         assert list_of_names(json.loads(text)) == list_of_names(expected)
-        again = encode_json(schema, schemas, expected) if not beyond_precision(made.schema) else None
-        if again is not None:
-            assert json.loads(decoded_text(decoder, again)) == expected, made.text
 
 
 def list_of_names(value):
@@ -71,12 +65,6 @@ def list_of_names(value):
     if isinstance(value, dict):
         return [name for key, item in value.items() for name in (key, *list_of_names(item))]
     return []
-
-
-def beyond_precision(schema):
-    """Whether there are decimals: those of the samples have more digits than their schema allows, which is shown but
-    not written."""
-    return "decimal" in json.dumps(schema)
 
 
 @given(seed=SEEDS)

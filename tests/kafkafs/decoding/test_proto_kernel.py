@@ -12,7 +12,6 @@ pytest.importorskip("google.protobuf", reason="no protobuf: install the extra `s
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from kafkafs.decoding import proto_kernel
-from kafkafs.decoding.framing import write_indexes
 from kafkafs.decoding.proto_files import Compiled
 from kafkafs.decoding.protobuf import CannotDecode, ProtobufDecoder
 from storage.types import is_compiled
@@ -60,7 +59,7 @@ def test_random_schemas_and_messages(first):
         decoder = ProtobufDecoder(compiled)
         types = list(range(len(compiled.file.message_types_by_name)))
         for which in dice.sample(types, len(types)):
-            indexes = write_indexes((which,))
+            indexes = bytes([2, 2 * which])
             data = [random_protobuf.message(compiled, dice, which) for _ in range(12)]
             decoded += compare(decoder, [indexes + one for one in data])
             of += len(data)

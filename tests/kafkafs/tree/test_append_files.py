@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from kafkafs.schemas.registry import Registry
 from kafkafs.tree.append_files import AppendFile
 from kafkafs.tree.paths import Append
 from kafkafs.tree.tree import Tree
@@ -26,8 +25,8 @@ def test_fsync_is_for_the_whole_file(tmp_path, place, writes_itself):
     """Whoever wrote to it: another program, or the same one before it opened the file again."""
     owned = opened(tmp_path)
     owned.create_topic("t", 2)
-    other = AppendFile(owned, Append(TP, jsonl=False), Registry()).open_to_write()
-    syncing = AppendFile(owned, Append(place, jsonl=False), Registry()).open_to_write()
+    other = AppendFile(owned, Append(TP, jsonl=False)).open_to_write()
+    syncing = AppendFile(owned, Append(place, jsonl=False)).open_to_write()
     if writes_itself:
         syncing.write(b"mine\n")
     other.write(b"theirs\n")

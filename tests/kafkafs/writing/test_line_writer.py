@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kafkafs.writing import line_writer
 from kafkafs.writing.destinations import open_target
-from kafkafs.writing.line_parsers import JsonLines, keyed_txt, parse_line, parse_txt
+from kafkafs.writing.line_parsers import keyed_txt, parse_jsonl, parse_line, parse_txt
 from kafkafs.writing.line_writer import LineWriter
 from storage.errors import InvalidRecord, PartitionOffline, RecordTooLarge
 from storage.format.block import Record
@@ -195,6 +195,9 @@ BAD_LINES = {
     "too late": b'{"value":"","timestamp":9223372036854775808}',
     "endless number": b'{"value":"","timestamp":' + b"1" * 5000 + b"}",
     "deep": b"[" * 100_000,
+    "not a number of JSON": b'{"value":"","more":NaN}',
+    "a schema for the value": b'{"value":"x","keySchema":null,"valueSchema":1}',
+    "a schema for the key": b'{"value":"x","key":"y","keySchema":2,"valueSchema":null}',
     "headers": b'{"value":"","headers":{"a":"b"}}',
     "header": b'{"value":"","headers":[["a"]]}',
     "nameless header": b'{"value":"","headers":[[null,"a"]]}',
@@ -231,7 +234,7 @@ def owned(tmp_path):
 
 
 def test_to_a_partition(owned):
-    writer = LineWriter(open_target(owned, TopicPartition("t", 1)), JsonLines())
+    writer = LineWriter(open_target(owned, TopicPartition("t", 1)), parse_jsonl)
     writer.write(jsonl({"value": "a", "partition": 2}, {"value": "b", "key": "k"}))
     writer.sync()
     log = owned.log(TopicPartition("t", 1))
@@ -247,7 +250,7 @@ def test_keys_choose_as_kafkas_producer_does(owned):
 
 
 def test_partitions_that_lines_ask_for(owned):
-    writer = LineWriter(open_target(owned, "t"), JsonLines())
+    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
     lines = [{"value": f"{number}", "partition": number % 3} for number in range(9)]
     data = jsonl(*lines, {"value": "no such partition", "partition": 3}, {"value": "after", "partition": 0})
     assert writer.write(data) == len(jsonl(*lines))
@@ -263,7 +266,7 @@ IN_ORDER = [[b"%d" % n for n in range(p, 9, 3)] for p in range(3)]
 def test_what_comes_again_after_a_full_disk_is_not_there_twice(full, failed):
     """One partition's batch is written, another's is not: the lines before the first that is missing count."""
     owned, disk = full
-    writer = LineWriter(open_target(owned, "t"), JsonLines())
+    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
     data = b"".join(NINE)
     failing(disk, *failed)
     taken = writer.write(data)
@@ -281,7 +284,7 @@ def test_what_comes_again_after_a_full_disk_is_not_there_twice(full, failed):
 
 def test_other_lines_after_a_full_disk_are_taken_as_they_are(full):
     owned, disk = full
-    writer = LineWriter(open_target(owned, "t"), JsonLines())
+    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
     failing(disk, 1)
     writer.write(b"".join(NINE))
     failing(disk)
@@ -297,9 +300,9 @@ def test_nothing_behind_a_line_for_an_offline_partition(full):
     LineWriter(open_target(owned, TopicPartition("t", 1)), parse_txt).write(b"first\n")
     disk.fail = lambda what, path: errno.EIO if path.parent.name == "t-1" else None
     with pytest.raises(PartitionOffline, match="Input/output"):
-        LineWriter(open_target(owned, TopicPartition("t", 1)), JsonLines()).write(NINE[0])
+        LineWriter(open_target(owned, TopicPartition("t", 1)), parse_jsonl).write(NINE[0])
     disk.fail = lambda _what, _path: None
-    writer = LineWriter(open_target(owned, "t"), JsonLines())
+    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
     assert writer.write(b"".join(NINE)) == len(NINE[0])
     with pytest.raises(PartitionOffline):
         writer.write(b"".join(NINE[1:]))
@@ -318,7 +321,7 @@ def test_an_overlong_line_is_refused_before_its_end(owned):
 
 
 def test_timestamps(owned):
-    writer = LineWriter(open_target(owned, TopicPartition("t", 0)), JsonLines())
+    writer = LineWriter(open_target(owned, TopicPartition("t", 0)), parse_jsonl)
     writer.write(jsonl({"value": "a", "timestamp": 5}, {"value": "b"}))
     [block] = read_range(owned.log(TopicPartition("t", 0)).snapshot(), 0)
     assert block.timestamp.tolist() == [5, NOW_MS]

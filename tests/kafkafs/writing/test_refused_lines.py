@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from kafkafs.writing.line_parsers import JsonLines, parse_txt
+from kafkafs.writing.line_parsers import parse_jsonl, parse_txt
 from kafkafs.writing.line_writer import LineWriter, RefusedLines
 from storage.errors import InvalidRecord, NotPermitted
 from tests.support.owned_dirs import NOW_MS
@@ -72,7 +72,7 @@ def test_a_bad_line_is_told_once_with_its_number(refused):
 
 
 def test_lines_are_counted_over_the_requests_of_a_write(refused):
-    writer = LineWriter(Kept(), JsonLines(), refused.at("t/@append.jsonl"))
+    writer = LineWriter(Kept(), parse_jsonl, refused.at("t/@append.jsonl"))
     request = b'{"value":"v"}\n' * 9999  # as large as one that is cut
     writer.write(request)
     assert writer.write(b'{"value":"v"}\nnothing\n') == 14
@@ -87,7 +87,7 @@ def test_lines_are_counted_over_the_requests_of_a_write(refused):
 
 @pytest.mark.parametrize("ends_by_sync", [True, False])
 def test_a_bad_last_line(refused, ends_by_sync):
-    writer = LineWriter(Kept(), JsonLines(), refused.at("t/@append.jsonl"))
+    writer = LineWriter(Kept(), parse_jsonl, refused.at("t/@append.jsonl"))
     writer.write(b'{"value":')
     with pytest.raises(InvalidRecord):
         (writer.sync if ends_by_sync else writer.close)()
@@ -96,7 +96,7 @@ def test_a_bad_last_line(refused, ends_by_sync):
 
 @pytest.mark.parametrize("side", ["key", "value"])
 def test_an_object_where_a_string_must_be(side, refused):
-    writer = LineWriter(Kept(), JsonLines(), refused.at("t/@append.jsonl"))
+    writer = LineWriter(Kept(), parse_jsonl, refused.at("t/@append.jsonl"))
     with pytest.raises(InvalidRecord, match=f"`{side}` must be a string.*jq -c '.{side} .= tojson'"):
         writer.write(b'{"value":"v","%s":{"a":1}}\n' % side.encode())
     assert len(refused.status()) == 1

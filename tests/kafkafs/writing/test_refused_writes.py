@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kafkafs.writing import line_writer
 from kafkafs.writing.destinations import open_target
-from kafkafs.writing.line_parsers import JsonLines, parse_txt
+from kafkafs.writing.line_parsers import parse_jsonl, parse_txt
 from kafkafs.writing.line_writer import LineWriter
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
 from tests.support.written_lines import NINE, Kept, failing, jsonl, values
@@ -234,7 +234,7 @@ def test_fsync_after_a_full_disk_says_so_and_forgets_nothing():
 def test_lines_that_only_look_like_refused_ones_are_appended(full):
     """What other partitions got of a refused write is not taken for lines of a later one."""
     owned, disk = full
-    writer = LineWriter(open_target(owned, "t"), JsonLines())
+    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
     data = b"".join(NINE)
     failing(disk, 1)
     assert writer.write(data) == len(NINE[0])  # 3 and 6 are in partition 0 too
