@@ -64,11 +64,11 @@ _COLUMNS: Final = _ERROR + 2
 
 _NO_SIZES: Final = np.empty(0, np.int64)
 _NO_OUT: Final = memoryview(bytearray())
-_ROOM: Final = 1 << 20
+ROOM_BYTES: Final = 1 << 20
 # What a thread keeps of a room that grew.
-_MOST_KEPT: Final = 4 << 20
+MOST_KEPT_BYTES: Final = 4 << 20
 # As many as stay in a processor's second cache with their columns and texts: with 4096 measuring takes a fifth more.
-_MOST_ROWS: Final = 1536
+MOST_ROWS: Final = 1536
 
 
 class DecodedJsonl(Format):
@@ -89,20 +89,20 @@ class DecodedJsonl(Format):
         self._keys = ColumnDecoder(schemas, f"{tp.topic}-key", programs)
         self._values = ColumnDecoder(schemas, f"{tp.topic}-value", programs)
         self._program = _line(before or f'{{"topic":"{tp.topic}","partition":{tp.partition}'.encode())
-        self._rooms = Rooms(_ROOM, _MOST_KEPT)
+        self._rooms = Rooms(ROOM_BYTES, MOST_KEPT_BYTES)
 
     def measure(self, block: RecordBlock, sizes: Int64s) -> None:
         """ValueError if a column points outside its buffer, or `sizes` is too short."""
         if len(sizes) < len(block):
             raise ValueError(f"{len(sizes)} sizes for {len(block)} records")
-        row, step = 0, _MOST_ROWS
+        row, step = 0, MOST_ROWS
         room = self._rooms.take()
         while row < len(block):
             columns = self._window(block, row, step, room)
             rows = columns.shape[1]
             self._run(block, columns, room, row, _NO_OUT, 0, sizes[row : row + rows])
             row += rows
-            step = min(rows + rows // 4 + 1, _MOST_ROWS)
+            step = min(rows + rows // 4 + 1, MOST_ROWS)
         self._rooms.keep(room)
 
     def render_rows(
@@ -111,7 +111,7 @@ class DecodedJsonl(Format):
         """ValueError if a column points outside its buffer, or `out_start` outside `out`."""
         if not 0 <= out_start <= len(out):
             raise ValueError(f"position {out_start} in {len(out)} bytes")
-        row, position, step = first_row, out_start, _MOST_ROWS
+        row, position, step = first_row, out_start, MOST_ROWS
         room = self._rooms.take()
         while row < len(block):
             columns = self._window(block, row, step, room)
@@ -120,7 +120,7 @@ class DecodedJsonl(Format):
             row += done
             if done < rows:
                 break
-            step = min(rows + rows // 4 + 1, _MOST_ROWS)
+            step = min(rows + rows // 4 + 1, MOST_ROWS)
         self._rooms.keep(room)
         return row, position
 
@@ -235,7 +235,7 @@ class TextDecoder:
 
     def __init__(self, schemas: SchemaLookup, subject: str) -> None:
         self._decoder = ColumnDecoder(schemas, subject, Programs())
-        self._rooms = Rooms(_ROOM, _MOST_KEPT)
+        self._rooms = Rooms(ROOM_BYTES, MOST_KEPT_BYTES)
 
     def decode(self, data: Buffer, starts: Int64s, lengths: Int64s, guids: Mapping[int, bytes] | None = None) -> Texts:
         """(texts one after another, where each ends, schema ids, errors by row).
@@ -250,7 +250,7 @@ class TextDecoder:
         row, total = 0, 0
         room = self._rooms.take()
         while row < count:
-            window = slice(row, row + _MOST_ROWS)
+            window = slice(row, row + MOST_ROWS)
             headers = {at - row: header for at, header in guids.items() if at >= row} if guids else None
             found, end = self._decoder.decode(data, starts[window], lengths[window], room, 0, headers)
             if not found.rows:
@@ -275,7 +275,7 @@ class TextDecoder:
 def own_texts(topic: str, block: RecordBlock) -> list[Texts]:
     """Keys and values of a block of one of Kafka's own topics, as `TextDecoder.decode` gives them; KeyError for other
     topics."""
-    decoder, room = OwnTopicDecoder(topic), Room(_ROOM)
+    decoder, room = OwnTopicDecoder(topic), Room(ROOM_BYTES)
     *sides, _ = decoder.decode(block.buffer, block.columns, room)
     while sides[0].rows < len(block):
         room.grow()

@@ -42,14 +42,6 @@ COMPILER_SECONDS: Final = 60
 COMPILER_MEMORY_BYTES: Final = 640 << 20
 COMPILER_OUTPUT_BYTES: Final = 16 << 20
 _SAID_BYTES: Final = 1 << 16
-_COMPILER: Final = f"""
-import resource, sys
-for limit, most in ((resource.RLIMIT_AS, {COMPILER_MEMORY_BYTES}), (resource.RLIMIT_FSIZE, {COMPILER_OUTPUT_BYTES}),
-                    (resource.RLIMIT_CPU, {COMPILER_SECONDS}), (resource.RLIMIT_CORE, 0)):
-    resource.setrlimit(limit, (most, most))
-from grpc_tools import protoc
-sys.exit(protoc.main(sys.argv))
-"""
 # Descriptors of a schema, by `_weight`, and of all schemas in a process: about 1 KiB of memory each.
 MOST_DESCRIPTORS: Final = 1 << 17
 MOST_IN_PROCESS: Final = 1 << 18
@@ -216,6 +208,18 @@ def _with_options(texts: tuple[tuple[str, str], ...]) -> bytes:
         )  # fmt: skip
 
 
+def _compiler() -> str:
+    """The program that a process of its own runs."""
+    return f"""
+import resource, sys
+for limit, most in ((resource.RLIMIT_AS, {COMPILER_MEMORY_BYTES}), (resource.RLIMIT_FSIZE, {COMPILER_OUTPUT_BYTES}),
+                    (resource.RLIMIT_CPU, {COMPILER_SECONDS}), (resource.RLIMIT_CORE, 0)):
+    resource.setrlimit(limit, (most, most))
+from grpc_tools import protoc
+sys.exit(protoc.main(sys.argv))
+"""
+
+
 def _descriptor_set(texts: tuple[tuple[str, str], ...]) -> bytes:
     with tempfile.TemporaryDirectory(prefix="kafkafs-proto-") as folder:
         made = Path(folder, "made")
@@ -227,7 +231,7 @@ def _descriptor_set(texts: tuple[tuple[str, str], ...]) -> bytes:
             # -P, and a directory of its own: with -m Python imports from the working directory, which may be the log's.
             with Path(folder, "said").open("w+b") as output:
                 code = subprocess.run(
-                    [sys.executable, "-P", "-c", _COMPILER, f"-I{folder}/files", *_known_files(),
+                    [sys.executable, "-P", "-c", _compiler(), f"-I{folder}/files", *_known_files(),
                      "--include_imports", f"--descriptor_set_out={made}", _MAIN],
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output, timeout=COMPILER_SECONDS,
                     cwd=folder, check=False,

@@ -163,7 +163,7 @@ class Scans:
 # One pass over a large stretch of a segment, shared among threads: parts of it that begin where the offset index says
 # that a batch begins.
 
-_PART_BYTES = 8 << 20  # the least that one thread takes at a time
+PART_BYTES = 8 << 20  # the least that one thread takes at a time
 _PARTS = 8  # the most for one segment
 
 # Read, decoded and summed up at a time. Each step of a window releases the interpreter's lock, and getting it back from
@@ -232,7 +232,7 @@ def in_parts(
 
 
 def _edges(segment: Segment, start: int, end: int) -> list[int]:
-    count = min(_PARTS, (end - start) // _PART_BYTES)
+    count = min(_PARTS, (end - start) // PART_BYTES)
     edges = [start]
     if count > 1:
         hints = segment.offset_index(end).positions

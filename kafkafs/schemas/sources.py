@@ -564,7 +564,7 @@ class _Skipped:
 # open file, so that id stays unknown for as long as the rendering is used. An id that was not asked for before is
 # looked up when it is needed: a `tail -f` decodes messages of a schema that was registered after it was opened.
 
-_MOST_ANSWERS: Final = 10_000
+MOST_ANSWERS: Final = 10_000
 
 _Question = tuple[int, str | None] | bytes | Reference | str
 
@@ -617,7 +617,7 @@ class SteadySchemas:
             registry = self._source.registry()
             answer = self._answers[question] = _ask(registry, question)
             self._compared = None, False, False
-            if len(self._answers) >= _MOST_ANSWERS:
+            if len(self._answers) >= MOST_ANSWERS:
                 self._frozen = registry
             return answer
 

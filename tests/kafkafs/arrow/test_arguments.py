@@ -346,10 +346,7 @@ def test_today_and_yesterday(tmp_path):
     [
         (lambda t, _: t.scan(offset=(0, 1)), r"Topic\.scan\(\) has no argument 'offset'; did you mean 'offsets'\?"),
         (lambda t, _: t.messages(partition=0), r"Topic\.messages\(\) .* 'partition'; did you mean 'partitions'\?"),
-        (
-            lambda t, _: t.messages(columns=("key",)),
-            r"Topic\.messages\(\) has no argument 'columns'; it has",
-        ),
+        (lambda t, _: t.messages(columns=("key",)), r"Topic\.messages\(\) has no argument 'columns'; it has"),
         (lambda t, _: t.messages(text=True), r"Topic\.messages\(\) has no argument 'text'; it has partitions, offsets"),
         (lambda t, _: t.messages(decode=True), r"Topic\.messages\(\) has no argument 'decode'"),
         (lambda t, _: t[0].scan(partitions=1), r"Partition\.scan\(\) has no argument 'partitions'; it has offsets,"),

@@ -114,10 +114,10 @@ def test_texts_that_do_not_fit_into_the_room(monkeypatch):
             )
         )
     expected = lines(DecodedJsonl(TP, table()), rows)
-    monkeypatch.setattr(decoded_jsonl, "_ROOM", 128)
+    monkeypatch.setattr(decoded_jsonl, "ROOM_BYTES", 128)
     assert lines(DecodedJsonl(TP, table()), rows) == expected
-    monkeypatch.setattr(decoded_jsonl, "_MOST_ROWS", 3)
-    monkeypatch.setattr(decoded_jsonl, "_MOST_KEPT", 1)
+    monkeypatch.setattr(decoded_jsonl, "MOST_ROWS", 3)
+    monkeypatch.setattr(decoded_jsonl, "MOST_KEPT_BYTES", 1)
     assert lines(DecodedJsonl(TP, table()), rows) == expected
 
 

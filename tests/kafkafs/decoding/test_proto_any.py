@@ -123,11 +123,7 @@ CASES = [
         field(7, field(7, field(2, UNKNOWN) + field(1, b"i"))),
         {"inner": {"inner": {"id": "i", "payload": PLAIN}}},
     ),
-    (
-        "in an own type",
-        field(2, any_of("y.Env.Own", field(2, UNKNOWN))),
-        {"payload": named("y.Env.Own", within=PLAIN)},
-    ),
+    ("in an own type", field(2, any_of("y.Env.Own", field(2, UNKNOWN))), {"payload": named("y.Env.Own", within=PLAIN)}),
     (
         "in another schema's type",
         field(2, any_of("x.Other", BOB + field(2, UNKNOWN))),
@@ -138,11 +134,7 @@ CASES = [
         field(2, any_of("x.Other", field(2, any_of("y.Env", field(1, b"i") + field(3, UNKNOWN))))),
         {"payload": named("x.Other", within=named("y.Env", id="i", more=[PLAIN]))},
     ),
-    (
-        "Any in Any",
-        field(2, any_of(ANY, any_of(ANY, UNKNOWN))),
-        {"payload": named(ANY, value=named(ANY, value=PLAIN))},
-    ),
+    ("Any in Any", field(2, any_of(ANY, any_of(ANY, UNKNOWN))), {"payload": named(ANY, value=named(ANY, value=PLAIN))}),
     ("known in Any in Any", field(2, any_of(ANY, any_of("x.Other", BOB))), {"payload": named(ANY, value=OTHERS)}),
 ]
 

@@ -17,16 +17,7 @@ from kafkafs.formats.text import BadTemplate
 from kafkafs.schemas.registry import Registry
 from storage.format.block import RecordColumn
 from storage.types import TopicPartition
-from tests.support.blocks import (
-    EVERY_LETTER,
-    TP,
-    Row,
-    block_of,
-    every_letter_line,
-    json_line,
-    rows,
-    txt_line,
-)
+from tests.support.blocks import EVERY_LETTER, TP, Row, block_of, every_letter_line, json_line, rows, txt_line
 from tests.support.uncompiled import uncompiled
 
 FORMATS = [

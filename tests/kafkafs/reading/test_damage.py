@@ -89,12 +89,7 @@ def test_an_unknown_codec_is_an_unsupported_format(live):
     data = bytearray(live.log(0).read_bytes())
     data[start + 22] |= 7
     live.log(0).write_bytes(with_right_checksums(bytes(data)))
-    check(
-        tree_of(live.path.parent),
-        "/t/0/messages.txt",
-        [part(live, 0, 20), part(live, 30, 300)],
-        UnsupportedFormat,
-    )
+    check(tree_of(live.path.parent), "/t/0/messages.txt", [part(live, 0, 20), part(live, 30, 300)], UnsupportedFormat)
 
 
 @pytest.mark.parametrize("length", [0, -1, 13, 2**31 - 1])

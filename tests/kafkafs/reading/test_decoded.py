@@ -186,7 +186,7 @@ def test_answers_stay(cluster, monkeypatch):
     assert not SteadySchemas(source).is_outdated()
 
     # After too many questions it keeps the registry as it is then.
-    monkeypatch.setattr("kafkafs.schemas.sources._MOST_ANSWERS", 3)
+    monkeypatch.setattr("kafkafs.schemas.sources.MOST_ANSWERS", 3)
     few = SteadySchemas(source)
     assert [few.by_id(number) is None for number in (1000, 1001, 1002, 1003)] == [True] * 4
     assert not few.is_outdated()

@@ -3,45 +3,21 @@
 from __future__ import annotations
 
 import os
-import struct
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from kafkafs.formats import by_name
-from kafkafs.reading import index, store
-from kafkafs.reading import workers as parts
-from kafkafs.reading.extent import Extent
-from kafkafs.reading.index import ViewIndex
-from kafkafs.reading.pieces import (
-    CRC,
-    END,
-    FILE_END,
-    NO_CRC,
-    PIECE_BYTES,
-    POSITION,
-    RECORDS,
-    SIZE,
-    SKIP,
-    SPLIT_BYTES,
-    Piece,
-    PieceBuilder,
-    Pieces,
-)
-from kafkafs.reading.store import Store, default_directory
-from kafkafs.reading.workbench import Rendition
-from kafkafs.reading.workers import Workers
+from kafkafs.reading import store, workers
+from kafkafs.reading.pieces import COLUMNS, CRC, END, FILE_END, NO_CRC, POSITION, RECORDS, SIZE, SKIP, SPLIT_BYTES
+from kafkafs.reading.store import default_directory
 from kafkafs.tree import services
 from kafkafs.tree.tree import Tree, TreeOptions
-from storage.format.checksum import crc32c
-from storage.format.compression import Codec
 from storage.log.log_dir import LogDir
 from storage.tier.blocks import BlockCache
 from storage.tier.object_places import Directory
 from storage.tier.tier import Tier
-from storage.types import Isolation, TopicPartition
+from tests.kafkafs.reading.kept_files import damaged, with_columns
 from tests.kafkafs.reading.test_damage import batches
 from tests.support.fixtures import requires_fixtures
 from tests.support.live_log import LiveLog
@@ -49,8 +25,6 @@ from tests.support.reference_views import content, read_all, tree_of
 from tests.support.tiers import KEYS, TIERS, copied
 
 PATH = "/t/0/messages.txt"
-TP = TopicPartition("t", 0)
-TXT = Rendition(by_name("txt", TP), Isolation.READ_UNCOMMITTED)
 
 
 @pytest.fixture
@@ -74,29 +48,29 @@ def tree(live, cache, **options):
 
 
 def scanned(tree):
-    count = tree.status()["view_index"]["scanned_bytes"]
-    assert isinstance(count, int)
-    return count
+    return tree.status()["view_index"]["scanned_bytes"]
 
 
 def files(cache):
     return sorted(cache.glob("*.view"))
 
 
+def sizes(live):
+    return [live.log(base).stat().st_size for base in live.segments]
+
+
 def test_sealed_segments_are_measured_once_in_their_life(live, cache):
-    first = tree(live, cache)
-    expected = live.text()
-    assert content(first, PATH) == expected
-    whole = scanned(first)
-    assert whole == sum(live.log(base).stat().st_size for base in live.segments)
+    first, second = tree(live, cache), tree(live, cache)
+    assert content(first, PATH) == live.text()
+    assert scanned(first) == sum(sizes(live))
     assert len(files(cache)) == 2
-    second = tree(live, cache)
-    assert content(second, PATH) == expected
-    assert scanned(second) == live.log(live.segments[-1]).stat().st_size
+    assert content(second, PATH) == live.text()
+    assert scanned(second) == sizes(live)[-1]
     assert content(second, "/t/0/offsets/700-1800.txt") == live.text(lambda offset, _: 700 <= offset <= 1800)
-    # Another rendition is another measure.
-    content(second, "/t/0/messages.jsonl")
+    content(second, "/t/0/messages.jsonl")  # another rendition is another measure
     assert len(files(cache)) == 4
+    assert {path.stat().st_mode & 0o777 for path in files(cache)} == {0o600}
+    assert cache.stat().st_mode & 0o777 == 0o700
 
 
 def test_the_last_segment_is_kept_when_the_mount_ends(live, cache):
@@ -115,142 +89,123 @@ def test_the_last_segment_is_kept_when_the_mount_ends(live, cache):
     assert scanned(third) > 0
 
 
-@pytest.mark.parametrize("change", ["touch", "replace", "grow", "other bytes"])
+def rewritten(path, change, times=None):
+    """Changes a file's bytes and sets its times: as before, or others."""
+    status = path.stat()
+    path.write_bytes(change(path.read_bytes()))
+    os.utime(path, ns=times or (status.st_atime_ns, status.st_mtime_ns))
+
+
+def with_other_checksum(position):
+    """Another CRC in the header of the batch at a position: a batch of another log."""
+    return lambda data: data[: position + 17] + b"\0\1\2\3" + data[position + 21 :]
+
+
+@pytest.mark.parametrize("change", ["touch", "replace", "shrink", "first batch", "last batches"])
 def test_a_changed_file_is_measured_again(live, cache, change):
+    """Also where name, size, times and inode are the same, as of a topic that was made again."""
     content(tree(live, cache), PATH)
     path = live.log(0)
-    data = path.read_bytes()
-    status = path.stat()
     if change == "touch":
         os.utime(path, ns=(1, 1))
     elif change == "replace":
-        path.rename(path.with_suffix(".old"))
-        path.write_bytes(data)
+        status = path.stat()
+        path.with_suffix(".new").write_bytes(path.read_bytes())
+        path.with_suffix(".new").replace(path)
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    elif change == "grow":
-        path.write_bytes(data[: len(data) // 2])
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    elif change == "shrink":
+        rewritten(path, lambda data: data[: len(data) // 2])
     else:
-        path.write_bytes(data[:18] + b"!" + data[19:])
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        for start, _ in batches(path)[:1] if change == "first batch" else batches(path)[1:]:
+            rewritten(path, with_other_checksum(start))
     again = tree(live, cache)
     again.lookup(PATH).open().close()
     assert scanned(again) >= path.stat().st_size
 
 
-@pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "garbage", "version", "directory"])
+@pytest.mark.parametrize("which", [slice(1), slice(1, None)], ids=["first", "others"])
+def test_what_was_measured_of_other_messages_is_not_kept(live, cache, which):
+    live.write(1500, size=1000, batch=100)
+    first, path = tree(live, cache), live.log(live.segments[-1])
+    content(first, PATH)
+    for start, _ in batches(path)[which]:
+        rewritten(path, with_other_checksum(start))
+    first.stop()
+    assert len(files(cache)) == 2
+
+
+def measured_again(live, cache):
+    """Whether a mount takes nothing of the cache; the one after it takes what it has made."""
+    again, third = tree(live, cache), tree(live, cache)
+    assert content(again, PATH) == live.text()
+    assert content(third, PATH) == live.text()
+    assert scanned(third) == sizes(live)[-1]
+    return scanned(again) == sum(sizes(live))
+
+
+@pytest.mark.parametrize("damage", [*damaged(bytes(100)), "a directory"])
 def test_damaged_cache_files_are_as_if_they_were_not_there(live, cache, damage):
     content(tree(live, cache), PATH)
     for path in files(cache):
-        data = path.read_bytes()
-        if damage == "directory":
+        if damage == "a directory":
             path.unlink()
             path.mkdir()
-            continue
-        path.write_bytes(
-            {
-                "truncate": data[: len(data) - 9],
-                "flip": data[:-20] + bytes([data[-20] ^ 1]) + data[-19:],
-                "empty": b"",
-                "garbage": os.urandom(len(data)),
-                "version": data[:7] + b"\xff" + data[8:],
-            }[damage]
-        )
-    again = tree(live, cache)
-    assert content(again, PATH) == live.text()
-    assert scanned(again) > 2 * 1500 * 1000
-
-
-def _with(column, value, row=1):
-    """The pieces with another number in a row of a column, or in all rows."""
-
-    def change(pieces):
-        columns = pieces.columns.copy()
-        columns[column, slice(None) if row is None else row] = value
-        return Pieces(columns, pieces.start, pieces.file_end)
-
-    return change
-
-
-def _all_of_size(size):
-    """The pieces with this size, and the ends that follow from it."""
-
-    def change(pieces):
-        columns = pieces.columns.copy()
-        columns[SIZE] = size
-        columns[END] = np.arange(1, len(pieces) + 1) * size
-        return Pieces(columns, pieces.start, pieces.file_end)
-
-    return change
-
-
-_IMPOSSIBLE = {
-    "all sizes 2^55": _with(SIZE, 2**55, None),
-    "sizes and ends": _all_of_size(2**55),
-    "small sizes with their ends": _all_of_size(5 << 20),
-    "size": _with(SIZE, 2**60),
-    "another size": _with(SIZE, 10),
-    "end": _with(END, 2**60),
-    "position": _with(POSITION, -(2**60)),
-    "overlapping": _with(POSITION, 1),
-    "behind its end": _with(POSITION, 2**60),
-    "file end": _with(FILE_END, 2**62),
-    "skip": _with(SKIP, -5),
-    "skip of no part": _with(SKIP, 2**40),
-    "damage": _with(CRC, NO_CRC),
-    "records": _with(RECORDS, 2**60),
-    "negative records": _with(RECORDS, -1),
-    "start": lambda pieces: Pieces(pieces.columns, 1, pieces.file_end),
-    "end of the file": lambda pieces: Pieces(pieces.columns, pieces.start, pieces.file_end + 1),
-}
-
-
-@pytest.mark.parametrize("how", [*_IMPOSSIBLE, "odd length", "count"])
-def test_numbers_that_cannot_be_are_not_believed(live, cache, how):
-    """As somebody may have written them, with a right checksum: nothing takes memory or fails, and the file is made
-    again."""
-    first = tree(live, cache)
-    content(first, PATH)
-    for path in files(cache):
-        data = path.read_bytes()
-        (length,) = struct.unpack_from("<I", data, 12)
-        key = data[16 : 16 + length]
-        found = store._decode(data, key)
-        assert found is not None
-        if how == "odd length":
-            data += b"!"
-        elif how == "count":
-            data = data[: 16 + length + 16] + struct.pack("<q", 2**61) + data[16 + length + 24 :]
         else:
-            data = store._encode(key, _IMPOSSIBLE[how](found[0]), found[1])
-        path.write_bytes(data[:8] + struct.pack("<I", crc32c(data[12:])) + data[12:])
+            path.write_bytes(damaged(path.read_bytes())[damage])
     again = tree(live, cache)
     assert content(again, PATH) == live.text()
-    assert scanned(again) == scanned(first)
-    third = tree(live, cache)
-    assert content(third, PATH) == live.text()
-    assert scanned(third) < scanned(first)
+    assert scanned(again) == sum(sizes(live))
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [(SIZE, slice(None), 2**55)],
+        [(SIZE, slice(None), 5 << 20), (END, 0, 5 << 20), (END, 1, 10 << 20), (END, 2, 15 << 20)],
+        [(SIZE, 1, 2**60)],
+        [(SIZE, 1, 10)],
+        [(END, 1, 2**60)],
+        [(POSITION, 1, -(2**60))],
+        [(POSITION, 1, 1)],
+        [(POSITION, 1, 2**60)],
+        [(FILE_END, 1, 2**62)],
+        [(SKIP, 1, -5)],
+        [(SKIP, 1, 2**40)],
+        [(CRC, 1, NO_CRC)],
+        [(RECORDS, 1, 2**60)],
+        [(RECORDS, 1, -1)],
+    ],
+)
+def test_numbers_that_cannot_be_are_not_believed(live, cache, cells):
+    """As somebody may have written them, with a right checksum: nothing takes memory or fails."""
+
+    def change(columns):
+        for row, column, value in cells:
+            columns[row, column] = value
+
+    content(tree(live, cache), PATH)
+    for path in files(cache):
+        path.write_bytes(with_columns(path, COLUMNS, change))
+    assert measured_again(live, cache)
 
 
 @pytest.mark.parametrize("name", ["messages.txt", "messages.jsonl"])
 def test_parts_of_a_huge_batch_are_kept(live, cache, name):
     live.append(b"a", b"x" * (2 * SPLIT_BYTES), b"y" * SPLIT_BYTES, b"z")
     live.write(10)
-    live.append(b"x" * (2 * SPLIT_BYTES))
-    live.append(b"x" * (2 * SPLIT_BYTES))
+    for _ in range(2):
+        live.append(b"x" * (2 * SPLIT_BYTES))
     live.roll()
     live.write(1)
-    path = PATH.replace("messages.txt", name)
-    expected = content(tree(live, cache), path)
+    expected = content(tree(live, cache), f"/t/0/{name}")
     again = tree(live, cache)
-    assert content(again, path) == expected
-    assert scanned(again) == live.log(live.segments[-1]).stat().st_size
+    assert content(again, f"/t/0/{name}") == expected
+    assert scanned(again) == sizes(live)[-1]
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(live, tmp_path):
-    blocked = tmp_path / "file"
-    blocked.write_bytes(b"no directory")
-    one = tree(live, blocked / "cache")
+    (tmp_path / "file").write_bytes(b"no directory")
+    one = tree(live, tmp_path / "file" / "cache")
     assert content(one, PATH) == live.text()
     one.stop()
 
@@ -278,45 +233,6 @@ def test_the_cache_lies_where_xdg_says(monkeypatch, tmp_path):
     assert default_directory() == tmp_path / "home" / ".cache" / "kafkafs" / "views"
 
 
-def test_pieces_of_other_messages_are_neither_kept_nor_believed(tmp_path, live):
-    """Segments of a topic that was made again may have the same names, sizes and inode numbers."""
-    snapshot = LogDir.open_read_only(live.path.parent).log(TP).snapshot()
-    segment = snapshot.segments[0]
-    extent = ViewIndex(Workers(0), None).whole(snapshot, segment, TXT, segment.size)
-    path = live.log(0)
-    own = path.read_bytes()
-    kept = Store(tmp_path / "kept", 1 << 20)
-    assert kept.save(segment, TXT.name, extent.pieces)
-    (file,) = files(tmp_path / "kept")
-
-    def again(first_byte, times):
-        """Another CRC in the header of the batch that begins there."""
-        with path.open("r+b") as log:
-            log.write(own)
-            log.seek(first_byte + 17)
-            log.write(b"\0\1\2\3")
-        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-        return LogDir.open_read_only(live.path.parent).log(TP).snapshot().segments[0]
-
-    times = path.stat()
-    last = int(extent.pieces.columns[POSITION, -1])
-    assert last > 0
-    # Even where all that the file is told by is the same: the last piece tells.
-    other = again(last, times)
-    assert path.stat().st_mtime_ns == times.st_mtime_ns
-    assert kept.load(other, TXT.name) is None
-    file.unlink()
-    for position in (0, last):
-        kept.save(again(position, times), TXT.name, extent.pieces)
-        assert files(tmp_path / "kept") == []
-
-
-def test_cache_files_are_private(live, cache):
-    content(tree(live, cache), PATH)
-    assert {path.stat().st_mode & 0o777 for path in files(cache)} == {0o600}
-    assert cache.stat().st_mode & 0o777 == 0o700
-
-
 _OTHER_UID = 4001
 
 
@@ -325,12 +241,11 @@ def test_a_cache_that_others_can_write_is_not_used(live, cache, how):
     """A right checksum says nothing about who has written a file."""
     if how == "owner" and os.geteuid() != 0:
         pytest.skip("takes another user")
-    top = tree(live, cache / "views")
-    content(top, PATH)
-    again = tree(live, cache / "views")
-    content(again, PATH)
-    assert scanned(again) < scanned(top)
     used = cache / "views"
+    for _ in range(2):
+        top = tree(live, used)
+        content(top, PATH)
+    assert scanned(top) == sizes(live)[-1]
     if how == "group":
         used.chmod(0o770)
     elif how == "everybody":
@@ -338,21 +253,20 @@ def test_a_cache_that_others_can_write_is_not_used(live, cache, how):
     elif how == "above":
         cache.chmod(0o777)
     elif how == "link":
+        used.chmod(0o777)
         used = cache.parent / "link"
         used.symlink_to(cache / "views")
-        (cache / "views").chmod(0o777)
     else:
         os.chown(used, _OTHER_UID, _OTHER_UID)
     before = {path: path.stat().st_mtime_ns for path in files(cache / "views")}
     unused = tree(live, used)
     content(unused, PATH)
-    assert scanned(unused) == scanned(top)
+    assert scanned(unused) == sum(sizes(live))
     assert {path: path.stat().st_mtime_ns for path in files(cache / "views")} == before
 
 
 def test_lookups_leave_a_bounded_number_of_entries(live, cache, monkeypatch):
     monkeypatch.setattr(services, "KEPT_STATES", 20)
-    monkeypatch.setattr(index, "KEPT_STRETCHES", 10)
     top = tree(live, cache)
     handles = [top.lookup(f"/t/0/offsets/{n}-{n + 1}.txt").open() for n in range(50)]
     for handle in handles:  # an open file keeps its state
@@ -363,61 +277,31 @@ def test_lookups_leave_a_bounded_number_of_entries(live, cache, monkeypatch):
     for n in range(100):
         content(top, f"/t/0/offsets/{n}-{n + 2}.txt")
     assert top.status()["views"] == {"known": 20, "open": 0, "handles": 0}
-    assert len(top._services.index._stretches) == 10
 
 
-def test_a_large_segment_is_measured_in_parts_that_meet(tmp_path, monkeypatch):
+@pytest.mark.parametrize("entries", ["right", "within batches", "some of each"])
+def test_a_large_segment_is_measured_in_parts_that_meet(tmp_path, monkeypatch, entries):
     """Parts begin where the offset index says; entries that lie cost time and nothing else."""
-    monkeypatch.setattr(parts, "_PART_BYTES", 20_000)
-    live = LiveLog(tmp_path / "log", Codec.NONE)
+    monkeypatch.setattr(workers, "PART_BYTES", 20_000)
+    live = LiveLog(tmp_path / "log")
     live.write(6000, batch=7)
     live.roll()
-    snapshot = LogDir.open_read_only(live.path.parent).log(TP).snapshot()
-    segment = snapshot.segments[0]
     ends = [end for _, end in batches(live.log(0))]
-    plain = Extent(segment, TXT, None, 0)
-    plain.extend(snapshot, segment.size, Workers(0), lambda _: None)
-    workers = Workers(2)
-    workers.start()
+    hints = {
+        "right": ends[::40],
+        "within batches": [end + 1 for end in ends[::40]],
+        "some of each": ends[5:9] + [end + 3 for end in ends[100:200:9]],
+    }[entries]
+    index = b"".join((7 * n + 7).to_bytes(4, "big") + hint.to_bytes(4, "big") for n, hint in enumerate(hints))
+    live.log(0).with_suffix(".index").write_bytes(index)
+    top = tree_of(live.path.parent)
+    top.start()
     try:
-        for hints in (ends[::40], [end + 1 for end in ends[::40]], ends[5:9] + [end + 3 for end in ends[100:200:9]]):
-            entries = b"".join(
-                (7 * place + 7).to_bytes(4, "big") + hint.to_bytes(4, "big") for place, hint in enumerate(hints)
-            )
-            live.log(0).with_suffix(".index").write_bytes(entries)
-            fresh = LogDir.open_read_only(live.path.parent).log(TP).snapshot()
-            extent = Extent(fresh.segments[0], TXT, None, 0)
-            done = []
-            extent.extend(fresh, segment.size, workers, done.append)
-            assert extent.pieces.size == plain.pieces.size == len(live.text())
-            assert extent.pieces.file_end == segment.size
-            assert sum(done) >= segment.size
-            positions = extent.pieces.columns[2].tolist()
-            assert set(positions) <= {0, *ends}
+        assert content(top, PATH) == live.text()
+        assert content(top, "/t/0/offsets/700-5000.txt") == live.text(lambda offset, _: 700 <= offset <= 5000)
+        assert scanned(top) >= sizes(live)[0]
     finally:
-        workers.stop()
-
-
-def test_pieces_grow_behind_their_end_only():
-    def piece(position, size):
-        return Piece(0, size, position, position + 100, -1, position, 1, 5, 6, 3)
-
-    builder = PieceBuilder(Pieces.none(0))
-    builder.add(piece(0, PIECE_BYTES - 10))
-    builder.add(piece(100, 0))
-    builder.add(piece(200, 10))
-    builder.add(piece(300, 11))
-    first = builder.build(400)
-    assert [(row.start, row.end, row.position, row.file_end) for row in map(first.piece, range(len(first)))] == [
-        (0, PIECE_BYTES, 0, 300),
-        (PIECE_BYTES, PIECE_BYTES + 11, 300, 400),
-    ]
-    more = PieceBuilder(first)
-    more.add(piece(400, 20))
-    second = more.build(500)
-    assert (len(first), first.size, first.file_end) == (2, PIECE_BYTES + 11, 400)
-    assert second.piece(1) == first.piece(1)._replace(end=PIECE_BYTES + 31, size=31, file_end=500, records=6)
-    assert [second.row_at(place) for place in (0, PIECE_BYTES - 1, PIECE_BYTES, second.size)] == [0, 0, 1, 2]
+        top.stop()
 
 
 @requires_fixtures
@@ -440,28 +324,22 @@ def test_in_a_far_tier_a_later_mount_reads_only_where_the_log_begins(cache, monk
     monkeypatch.setattr(Directory, "read", noted)
     place = copied(TIERS / "tier-aiven-enc", tmp_path / "tier")
 
-    def size(blocks):
+    def look(blocks):
+        """The size of the file, and which segments were read for it."""
+        asked.clear()
         tier = Tier([str(place)], KEYS, BlockCache(directory=tmp_path / blocks))
         options = TreeOptions(index_bytes=1 << 20, index_dir=cache)
         tree = Tree(LogDir.open_read_only(TIERS / "log", tier=tier), options)
         tree.start()
         try:
             with closing(tree.lookup("/gone/0/messages.txt").open()) as handle:
-                assert handle.size is not None
-                return handle.size
+                return handle.size, sorted({int(Path(key).name[:20]) for key in asked})
         finally:
             tree.stop()
 
-    def bases():
-        found = sorted({int(Path(key).name[:20]) for key in asked})
-        asked.clear()
-        return found
-
-    first = size("first")
-    assert bases() == [0, 233, 482, 719, 967, 1006, 1243]
-    assert size("second") == first
-    assert bases() == [0]
+    size, bases = look("first")
+    assert bases == [0, 233, 482, 719, 967, 1006, 1243]
+    assert look("second") == (size, [0])
     (other,) = place.rglob("gone-*/0/00000000000000000719-*.log")
     os.utime(other, ns=(1, 1))
-    assert size("third") == first
-    assert bases() == [0, 719]
+    assert look("third") == (size, [0, 719])

@@ -6,24 +6,23 @@ import os
 import random
 import shutil
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.reading import key_blocks, key_index
-from kafkafs.reading import store as key_store
-from kafkafs.reading.key_blocks import KeyBlocks
+from kafkafs.reading import key_blocks, key_index, selection
 from kafkafs.reading.key_index import KeyIndex
-from kafkafs.reading.store import KeyStore, file_key
 from kafkafs.reading.workers import Workers
 from storage.format.block import Record
 from storage.format.record_batch import encode_batch
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
+from tests.kafkafs.reading.kept_files import with_columns
+from tests.kafkafs.reading.test_damage import batches
 from tests.kafkafs.reading.test_keys import absent, expected, path_of
 from tests.support.live_log import LiveLog
 from tests.support.reference_views import content, tree_of
+from tests.support.uncompiled import uncompiled
 
 KEYS = 500
 SAMPLE = [b"k%d" % number for number in (0, 3, 77, 499)]
@@ -58,10 +57,6 @@ def files(cache):
     return sorted(cache.glob("*.keys"))
 
 
-def scanned(tree):
-    return int(tree.status()["key_index"]["scanned_bytes"])
-
-
 def look_up(live, cache, keys=SAMPLE):
     """Looks keys up in a new tree; how many bytes it has scanned for its index."""
     looked = tree(live, cache)
@@ -72,25 +67,50 @@ def look_up(live, cache, keys=SAMPLE):
             assert absent(looked, path_of(key))
     assert absent(looked, path_of(b"nobody"))
     looked.stop()
-    return scanned(looked)
+    return looked.status()["key_index"]["scanned_bytes"]
+
+
+def sizes(live):
+    return [live.log(base).stat().st_size for base in live.segments]
+
+
+def plain_kernel(monkeypatch):
+    for module in (key_blocks, selection):
+        monkeypatch.setattr(module, "key_kernel", uncompiled("kafkafs.reading.key_kernel"))
+
+
+def small_blocks(monkeypatch, size=20_000):
+    for module in (key_blocks, key_index):
+        monkeypatch.setattr(module, "BLOCK_BYTES", size)
 
 
 def test_it_is_kept_and_found_again(live, cache):
-    sizes = [live.log(base).stat().st_size for base in live.segments]
-    assert look_up(live, cache) >= sum(sizes) - key_blocks.BLOCK_BYTES
+    assert look_up(live, cache) >= sum(sizes(live)) - key_blocks.BLOCK_BYTES
     assert len(files(cache)) == 2
     assert look_up(live, cache) == 0
     assert {path.stat().st_mode & 0o777 for path in files(cache)} == {0o600}
 
 
+def test_both_forms_of_the_kernel_make_the_same_files(live, cache, monkeypatch):
+    made = []
+    for _ in range(2):
+        shutil.rmtree(cache, ignore_errors=True)
+        monkeypatch.setattr("secrets.randbits", random.Random(1).getrandbits)
+        small_blocks(monkeypatch)
+        look_up(live, cache)
+        made.append([path.read_bytes() for path in files(cache)])
+        plain_kernel(monkeypatch)
+    assert made[0] == made[1]
+    assert look_up(live, cache) == 0
+
+
 def test_a_segment_that_has_grown_keeps_its_blocks(live, cache):
     look_up(live, cache)
     live.write(1500, size=1000, batch=50)
-    grown = look_up(live, cache)
-    assert 0 < grown < live.log(live.segments[-1]).stat().st_size - key_blocks.BLOCK_BYTES
+    assert 0 < look_up(live, cache) < sizes(live)[-1] - key_blocks.BLOCK_BYTES
     live.roll()
     live.write(10)
-    assert look_up(live, cache) < live.log(live.segments[-2]).stat().st_size - key_blocks.BLOCK_BYTES
+    assert look_up(live, cache) < sizes(live)[-2] - key_blocks.BLOCK_BYTES
     assert look_up(live, cache) == 0
 
 
@@ -98,51 +118,47 @@ def test_a_segment_that_was_cut_and_written_again(live, cache):
     """Its size may be any: the same, less, or more than what the index describes."""
     look_up(live, cache)
     kept = {path: path.read_bytes() for path in files(cache)}
-    end = live.next_offset
-    for count in (end - 2000, end - 1990, 300, 3000):
+    live.key_of = lambda offset: key_of(offset) if offset < 2000 else b"k%d" % (offset * 31 % KEYS)
+    for count in (1000, 1010, 300, 3000):
         live.truncate(2000)
-        live.key_of = lambda offset: b"k%d" % (offset * 31 % KEYS)
-        before = {offset: key_of(offset) for offset in range(2000)}
-        live.key_of = lambda offset, before=before: before.get(offset) or b"k%d" % (offset * 31 % KEYS)
         live.write(count, size=1000, batch=50)
         for path, data in kept.items():
             path.write_bytes(data)
         look_up(live, cache)
 
 
-def test_the_same_size_and_times_with_other_messages(live, cache):
-    """A topic that was made again, with files of the same size, times and inode."""
+def rewrite(path, change):
+    """Other bytes in a file of the same size, times and inode, as of a topic that was made again."""
+    status, data = path.stat(), path.read_bytes()
+    with path.open("r+b") as file:
+        file.write(change(data))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_size == status.st_size
+
+
+def test_damage_in_a_file_of_the_same_size_and_times(live, cache):
     look_up(live, cache)
     for base in live.segments:
-        path = live.log(base)
-        status, data = path.stat(), path.read_bytes()
-        path.write_bytes(data[: len(data) // 2].replace(b"k77", b"k78") + data[len(data) // 2 :])
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    changed = tree(live, cache)
-    # Checksums no longer match, so what was k77 is damage: it is reported, not hidden.
-    handle = changed.lookup(path_of(b"k77")).open()
-    assert handle.size > 0
+        rewrite(live.log(base), lambda data: data[: len(data) // 2].replace(b"k77", b"k78") + data[len(data) // 2 :])
+    handle = tree(live, cache).lookup(path_of(b"k77")).open()
+    assert handle.size > 0  # checksums no longer match: it is reported, not hidden
     handle.close()
 
 
-def test_another_log_of_the_same_inode(live, cache):
+@pytest.mark.parametrize("changed", [range(0, 3000, 50), [850]], ids=["all batches", "one of 60"])
+def test_other_messages_in_a_file_of_the_same_size_and_times(live, cache, changed, monkeypatch):
+    """A file's ctime tells that it has changed; then all blocks are compared, by the batches that they begin with."""
+    small_blocks(monkeypatch)
     look_up(live, cache)
-    live.key_of = lambda offset: b"k%d" % (offset % 10)
-    for base, count in zip(live.segments, (1500, 1500), strict=True):
-        path = live.log(base)
-        status = path.stat()
-        values = {offset: value for offset, _, value in live.messages}
-        data = b"".join(
-            encode_batch(
-                [Record(live.key_of(o), values[o], (), 10**12) for o in range(first, first + 50)], base_offset=first
-            )
-            for first in range(base, base + count, 50)
-        )
-        with path.open("r+b") as file:
-            file.write(data)
-            file.truncate()
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    look_up(live, cache, [b"k1", b"k9", b"k77"])
+    live.key_of = lambda offset: b"u%s" % key_of(offset)[1:] if offset - offset % 50 in changed else key_of(offset)
+    values = {offset: (stamp, value) for offset, stamp, value in live.messages}
+    for first in changed:
+        records = [Record(live.key_of(o), values[o][1], (), values[o][0]) for o in range(first, first + 50)]
+        path = live.log(max(base for base in live.segments if base <= first))
+        at = batches(path)[(first - int(path.stem)) // 50][0]
+        data = encode_batch(records, base_offset=first)
+        rewrite(path, lambda whole, at=at, data=data: whole[:at] + data + whole[at + len(data) :])
+    look_up(live, cache, [b"k0", b"k77", b"u0", b"u77", b"u%s" % key_of(860)[1:]])
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -156,116 +172,92 @@ def test_damaged_files_hide_nothing(live, cache, tmp_path, data):
     shutil.rmtree(cache)
     shutil.copytree(good, cache)
     one, other = files(cache)
-    content_of = bytearray(one.read_bytes())
-    match data.draw(st.sampled_from(["flip", "cut", "add", "exchange", "empty"])):
+    found = bytearray(one.read_bytes())
+    match data.draw(st.sampled_from(["flip", "cut", "add", "exchange"])):
         case "flip":
             for _ in range(data.draw(st.integers(1, 3))):
-                content_of[data.draw(st.integers(0, len(content_of) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-            one.write_bytes(content_of)
+                found[data.draw(st.integers(0, len(found) - 1))] ^= 1 << data.draw(st.integers(0, 7))
         case "cut":
-            one.write_bytes(content_of[: data.draw(st.integers(0, len(content_of) - 1))])
+            del found[data.draw(st.integers(0, len(found) - 1)) :]
         case "add":
-            one.write_bytes(bytes(content_of) + data.draw(st.binary(min_size=1, max_size=100)))
+            found += data.draw(st.binary(min_size=1, max_size=100))
         case "exchange":
-            one.write_bytes(other.read_bytes())
-        case "empty":
-            one.write_bytes(b"")
-    is_changed = one.read_bytes() != (good / one.name).read_bytes()
+            found[:] = other.read_bytes()
+    one.write_bytes(found)
+    is_changed = found != (good / one.name).read_bytes()
     assert (look_up(live, cache, SAMPLE[:1]) > 0) == is_changed
 
 
-def test_blocks_that_are_wrong_with_a_right_checksum(live, cache):
+@pytest.mark.parametrize("difference", [-1, 1, 1000, -(2**40)])
+@pytest.mark.parametrize("row", sorted({*range(key_blocks.KEY_COLUMNS)} - {key_blocks.KEYS}))  # a number for people
+def test_blocks_that_are_wrong_with_a_right_checksum(live, cache, row, difference):
     """As a faulty version would write them: what does not fit together is not used."""
     look_up(live, cache)
+
+    def change(columns):
+        # The end of the last block is where the next scan begins; it is compared with the file's size alone.
+        columns[row, 0] += difference
+
+    for path in files(cache):
+        path.write_bytes(with_columns(path, key_blocks.KEY_COLUMNS, change))
+    assert look_up(live, cache) >= sum(sizes(live)) - key_blocks.BLOCK_BYTES
+
+
+def test_memory_is_limited(live):
     log = LogDir.open_read_only(live.path.parent).log(TopicPartition("t", 0))
-    segment = log.snapshot().segments[0]
-    store = KeyStore(cache, 1 << 20)
-    good = store.load(segment)
-    assert good is not None
-    rng, status, key = random.Random(5), segment.log.stat(), file_key(segment, key_store._WHAT, grows=True)
-    place = store._files.path(key)
-    for row in range(key_blocks.KEY_COLUMNS):
-        if row == key_blocks.KEYS:
-            continue  # a number for people
-        for _ in range(4):
-            columns = good.columns.copy()
-            # The end of the last block is where the next scan begins; it is compared with the file's size alone.
-            columns[row, rng.randrange(len(good) - 1)] += rng.choice((-1, 1, 1000, -(2**40)))
-            blocks = KeyBlocks(columns, good.words, good.names, good.secret)
-            times = status.st_mtime_ns, status.st_ctime_ns
-            place.write_bytes(key_store._encode_keys(key, blocks, status.st_size, *times))
-            assert store.load(segment) is None
-    assert store.save(segment, good)
-    assert look_up(live, cache) == 0
-
-
-def test_all_blocks_are_compared_with_a_file_that_has_changed(live, cache, monkeypatch):
-    """Also if its size and mtime are those of then; one whose ctime is, too, has not changed."""
-    monkeypatch.setattr(key_store, "_COMPARED", 1)
-    monkeypatch.setattr(key_store, "_SETTLED_NS", 0)
-    look_up(live, cache)
-    segment = LogDir.open_read_only(live.path.parent).log(TopicPartition("t", 0)).snapshot().segments[0]
-    store = KeyStore(cache, 1 << 20)
-    good = store.load(segment)
-    assert good is not None
-    assert len(good) > 1
-    columns = good.columns.copy()
-    columns[key_blocks.CRC, -1] ^= 1
-    status, key = segment.log.stat(), file_key(segment, key_store._WHAT, grows=True)
-    times = status.st_mtime_ns, status.st_ctime_ns
-    other = KeyBlocks(columns, good.words, good.names, good.secret)
-    store._files.path(key).write_bytes(key_store._encode_keys(key, other, status.st_size, *times))
-    assert store.load(segment) is not None
-    live.log(live.segments[0]).chmod(0o600)
-    live.log(live.segments[0]).chmod(0o644)
-    assert store.load(segment) is None
-
-
-def test_memory_is_limited(live, monkeypatch):
-    log = LogDir.open_read_only(live.path.parent).log(TopicPartition("t", 0))
-    index = KeyIndex(Workers(), None, kept_bytes=1)
     snapshot = log.snapshot()
-    for segment in snapshot.segments * 2:
-        index.find(snapshot, segment, b"k1", 0, snapshot.end_position(segment))
-    assert index.status()["segments"] == 1
-    assert index.status()["lookups"] == 4
-    index = KeyIndex(Workers(), None)
-    for segment in snapshot.segments:
-        index.find(snapshot, segment, b"k1", 0, snapshot.end_position(segment))
-    index = KeyIndex(Workers(), None, kept_bytes=index.status()["memory_bytes"] * 3 // 2)
-    for segment in snapshot.segments * 2:  # what is forgotten no longer counts
-        index.forget(segment)
-        index.find(snapshot, segment, b"k1", 0, snapshot.end_position(segment))
-    assert index.status()["segments"] == len(snapshot.segments) > 1
+
+    def looked_up(kept_bytes, *, forgetting=False):
+        index = KeyIndex(Workers(), None, kept_bytes)
+        for segment in snapshot.segments * 2:
+            if forgetting:  # what is forgotten no longer counts
+                index.forget(segment)
+            index.find(snapshot, segment, b"k1", 0, snapshot.end_position(segment))
+        return index.status()
+
+    assert (looked_up(1)["segments"], looked_up(1)["lookups"]) == (1, 4)
+    whole = looked_up(1 << 20)
+    assert whole["segments"] == 2
+    assert looked_up(whole["memory_bytes"] * 3 // 2, forgetting=True)["segments"] == 2
 
 
-def test_bytes_of_a_key(live):
-    """About ten bits for each distinct key of a block."""
-    log = LogDir.open_read_only(live.path.parent).log(TopicPartition("t", 0))
-    index, snapshot = KeyIndex(Workers(), None), log.snapshot()
-    segment = snapshot.segments[0]
-    index.find(snapshot, segment, b"k1", 0, segment.size)
-    blocks = index._extended(snapshot, segment, segment.size)
-    assert blocks.file_end == segment.size
-    counted = [len({key_of(offset) for offset in range(first, last)}) for first, last in ranges_of(blocks, segment)]
-    keys = blocks.columns[key_blocks.KEYS]
-    assert (np.abs(keys / counted - 1) < 0.03).all()  # counted by a sketch
-    assert 10 * blocks.keys <= 64 * len(blocks.words) <= 10 * blocks.keys + 64 * len(blocks)
+@pytest.mark.parametrize("form", ["built", "plain"])
+@pytest.mark.parametrize("distinct", [[4000, 4000, 4000], [4000, 1, 2900], [4000, 3700, 1000], [1]])
+def test_filters(tmp_path, monkeypatch, form, distinct):
+    """Ten bits for each distinct key of a block, which one in a hundred of other keys passes, whatever keys the block
+    before has; none of its keys is denied."""
+    monkeypatch.setattr("secrets.randbits", random.Random(1).getrandbits)
+    if form == "plain":
+        plain_kernel(monkeypatch)
+    small_blocks(monkeypatch, 100_000)
+    live = LiveLog(tmp_path / "log", key_of=lambda n: b"user-%d-%d" % (n // 4000, n % 4000 % distinct[n // 4000]))
+    live.write(4000 * len(distinct), batch=4000)
+    live.roll()
+    snapshot = LogDir.open_read_only(tmp_path / "log").log(TopicPartition("t", 0)).snapshot()
+    segment, index = snapshot.segments[0], KeyIndex(Workers(), None)
+    index.find(snapshot, segment, b"", 0, segment.size)
+    status, total = index.status(), sum(distinct)
+    assert abs(status["keys"] / total - 1) < 0.02  # counted by a sketch
+    words = (status["memory_bytes"] - 8 * key_blocks.KEY_COLUMNS * len(distinct)) // 8
+    assert 0.98 * 10 * total <= 64 * words <= 1.1 * 10 * total + 128 * len(distinct)
 
+    def blocks_of(key):
+        stretches = index.find(snapshot, segment, key, 0, segment.size).stretches
+        return sum((end - start) // 200_000 for start, end in stretches)  # a block has 250 kB
 
-def ranges_of(blocks, segment):
-    first = blocks.columns[key_blocks.BASE_OFFSET].tolist()
-    return list(zip(first, [*first[1:], 1500], strict=True))
+    for block, keys in enumerate(distinct):
+        assert all(blocks_of(b"user-%d-%d" % (block, key)) for key in range(0, keys, 7))
+    if form == "built" and total > 10_000:
+        passed = sum(blocks_of(b"user-%d-x" % number) for number in range(10_000))
+        assert 0.006 < passed / 10_000 / len(distinct) < 0.014  # in theory 0.0094
 
 
 def test_a_lookup_reads_little(live, cache, monkeypatch):
     """With the index only blocks that may hold the key are measured."""
-    for module in (key_blocks, key_index):
-        monkeypatch.setattr(module, "BLOCK_BYTES", 20_000)
+    small_blocks(monkeypatch)
     look_up(live, cache)
     looked = tree(live, cache)
     assert absent(looked, path_of(b"nobody"))
-    before = looked.status()["view_index"]["scanned_bytes"]
-    assert before < sum(live.log(base).stat().st_size for base in live.segments) / 8
-    rare = [key for key in SAMPLE if expected(live, key)]
-    assert content(looked, path_of(rare[0])) == expected(live, rare[0])
+    assert looked.status()["view_index"]["scanned_bytes"] < sum(sizes(live)) / 8
+    rare = next(key for key in SAMPLE if expected(live, key))
+    assert content(looked, path_of(rare)) == expected(live, rare)

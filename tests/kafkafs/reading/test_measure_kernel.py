@@ -63,10 +63,7 @@ def test_nothing_outside_of_the_columns_is_touched(form):
         form.cut(make_table(4), totals_of(4), 0, 4, 10, lines[:1])
 
 
-@given(
-    sizes=st.lists(st.integers(0, 400), min_size=1, max_size=40),
-    piece_bytes=st.integers(1, 1000),
-)
+@given(sizes=st.lists(st.integers(0, 400), min_size=1, max_size=40), piece_bytes=st.integers(1, 1000))
 def test_pieces_hold_every_batch_once(sizes, piece_bytes):
     rows = len(sizes)
     table = make_table(rows)

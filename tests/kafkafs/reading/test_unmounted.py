@@ -25,14 +25,7 @@ def built(tmp_path):
 def reader(built, notes=None, **wanted):
     log = LogDir.open_read_only(built.path.parent).log(TopicPartition("t", 0))
     note = None if notes is None else notes.append
-    return PartitionReader(
-        log,
-        Question(**wanted),
-        START_MS,
-        Decoder(),
-        follow=notes is not None,
-        note=note,
-    )
+    return PartitionReader(log, Question(**wanted), START_MS, Decoder(), follow=notes is not None, note=note)
 
 
 def offsets(reading):
