@@ -1,4 +1,4 @@
-"""Ranges on logs: edges, last-N over gaps, times."""
+"""Which messages a range means: edges, last-N over gaps, times; which rows of a block have a key or a header."""
 
 from __future__ import annotations
 
@@ -6,113 +6,111 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.reading.range_names import parse_offset_spec, parse_time_spec
-from kafkafs.reading.selection import Question, Selection, header_rows, key_rows, time_mask
+from kafkafs.reading import extent, selection, workbench
+from kafkafs.reading.selection import header_rows, key_rows
+from kafkafs.tree.tree import Tree, TreeOptions
 from storage.errors import OffsetOutOfRange
 from storage.log.log_dir import LogDir
-from storage.log.reader import read_range
-from storage.types import Isolation, TimeRange, TopicPartition
 from tests.support.blocks import Row, block_of
-from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, Partition, build_log_dir, many
-
-PLAIN = Isolation.READ_UNCOMMITTED
-
-
-def snapshot_of(path, topic="t"):
-    return LogDir.open_read_only(path).log(TopicPartition(topic, 0)).snapshot()
+from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
+from tests.support.live_log import START_MS, LiveLog
+from tests.support.owned_dirs import StandingClock
+from tests.support.reference_views import content, read_all, tree_of, txt
+from tests.support.uncompiled import uncompiled
 
 
 @pytest.fixture
-def log(tmp_path):
-    """Offsets 10 to 39 in batches of five, a segment each ten; log start 12."""
-    items = [item for _ in range(3) for item in (Batch(many(5)), Batch(many(5)), ROLL)][:-1]
-    build_log_dir(tmp_path, {"t": [Partition(items, start_offset=10, log_start_offset=12)]})
-    return snapshot_of(tmp_path)
+def live(tmp_path):
+    """Offsets 0 to 39 in batches of five, a segment each ten; log start 12."""
+    log = LiveLog(tmp_path / "log")
+    for _ in range(4):
+        log.roll()
+        log.write(10, batch=5)
+    (tmp_path / "log" / "log-start-offset-checkpoint").write_text("0\n1\nt 0 12\n")
+    return log
 
 
-def chosen(snapshot, text, *, clamp=False):
-    return Question.of(parse_offset_spec(text), PLAIN, clamp=clamp).resolve(snapshot, 0)
-
-
-@pytest.mark.parametrize(
-    ("text", "selection"),
-    [
-        ("12-", Selection(12, None)),
-        ("40-", Selection(40, None)),
-        ("20-29", Selection(20, 30, complete=True)),
-        ("20-39", Selection(20, 40, complete=True)),
-        ("20-40", Selection(20, 41)),
-        ("40-50", Selection(40, 51)),
-        ("40", Selection(40, 41)),
-        ("39", Selection(39, 40, complete=True)),
-        ("20+7", Selection(20, 27, limit=7, complete=True)),
-        ("20+20", Selection(20, 40, limit=20, complete=True)),
-        ("20+21", Selection(20, None, limit=21)),
-        ("40+1", Selection(40, None, limit=1)),
-        ("last-3", Selection(37, 40, complete=True)),
-        ("last-28", Selection(12, 40, complete=True)),
-        ("last-1000", Selection(12, 40, complete=True)),
-    ],
-)
-def test_offsets(log, text, selection):
-    assert chosen(log, text) == selection
-
-
-@pytest.mark.parametrize("text", ["41", "41-", "41-50", "41+1", "11", "0-11", "5-20", "0-", "11+2"])
-def test_out_of_range(log, text):
-    with pytest.raises(OffsetOutOfRange):
-        chosen(log, text)
+def shown(live, offsets):
+    return live.text(lambda offset, _: offset in offsets)
 
 
 @pytest.mark.parametrize(
-    ("text", "selection"),
+    ("name", "clamp", "now", "later"),
     [
-        ("5-20", Selection(12, 21, complete=True)),
-        ("0-", Selection(12, None)),
-        ("11+2", Selection(12, 14, limit=2, complete=True)),
-        ("0-12", Selection(12, 13, complete=True)),
+        ("12-", False, range(12, 40), range(12, 60)),
+        ("40-", False, (), range(40, 60)),
+        ("20-29", False, range(20, 30), range(20, 30)),
+        ("20-39", False, range(20, 40), range(20, 40)),
+        ("20-40", False, range(20, 40), range(20, 41)),
+        ("40-50", False, (), range(40, 51)),
+        ("40", False, (), [40]),
+        ("39", False, [39], [39]),
+        ("20+7", False, range(20, 27), range(20, 27)),
+        ("20+20", False, range(20, 40), range(20, 40)),
+        ("20+21", False, range(20, 40), range(20, 41)),
+        ("40+1", False, (), [40]),
+        ("last-3", False, range(37, 40), range(37, 40)),
+        ("last-28", False, range(12, 40), range(12, 40)),
+        ("last-1000", False, range(12, 40), range(12, 40)),
+        ("5-20", True, range(12, 21), range(12, 21)),
+        ("0-", True, range(12, 40), range(12, 60)),
+        ("11+2", True, range(12, 14), range(12, 14)),
+        ("0-12", True, [12], [12]),
     ],
 )
-def test_clamped(log, text, selection):
-    assert chosen(log, text, clamp=True) == selection
+def test_offsets(live, name, clamp, now, later):
+    """What an open file shows, and what it shows when the log has grown."""
+    handle = tree_of(live.path.parent, clamp=clamp).lookup(f"/t/0/offsets/{name}.txt").open()
+    assert read_all(handle) == shown(live, now)
+    live.write(20)
+    assert read_all(handle) == shown(live, later)
+    handle.close()
 
 
-@pytest.mark.parametrize("text", ["41", "41-", "11", "0-11"])
-def test_out_of_range_even_if_clamped(log, text):
+@pytest.mark.parametrize("clamp", [False, True])
+@pytest.mark.parametrize("name", ["41", "41-", "41-50", "41+1", "11", "0-11", "5-20", "0-", "11+2"])
+def test_out_of_range(live, name, clamp):
+    if clamp and name in ("5-20", "0-", "11+2"):  # a part of these is in the log
+        return
     with pytest.raises(OffsetOutOfRange):
-        chosen(log, text, clamp=True)
+        tree_of(live.path.parent, clamp=clamp).lookup(f"/t/0/offsets/{name}.txt").open()
+
+
+def test_a_last_duration_is_fixed_while_the_file_is_open_and_holds_now(live):
+    clock, options = StandingClock(START_MS + 35_000), TreeOptions(index_bytes=0)
+    first, later = (Tree(LogDir.open_read_only(live.path.parent), options, clock=clock) for _ in range(2))
+    handle = first.lookup("/t/0/time/last-10s.txt").open()
+    assert read_all(handle) == shown(live, range(25, 36))
+    clock.time_ms += 3000
+    live.append(b"late", timestamps=[START_MS + 30_000])
+    assert read_all(handle) == shown(live, range(25, 36))
+    assert content(later, "/t/0/time/last-10s.txt") == shown(live, [*range(28, 39), 40])
 
 
 times = st.lists(st.integers(-1, 40) | st.just(2000), min_size=1, max_size=30)
 
 
+@pytest.mark.parametrize("form", ["built", "plain"])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(times, st.integers(1, 8), st.integers(0, 45))
-def test_time_ranges_begin_early_enough(tmp_path_factory, timestamps, batch, start_ms):
+@given(timestamps=times, batch=st.integers(1, 8), start=st.integers(0, 45))
+def test_time_ranges_have_all_of_a_time(form, tmp_path_factory, timestamps, batch, start):
     records = [r._replace(timestamp=t) for r, t in zip(many(len(timestamps)), timestamps, strict=True)]
     items = [Batch(records[i : i + batch]) for i in range(0, len(records), batch)]
     rolled = [part for item in items for part in (item, ROLL)][:-1]
-    path = tmp_path_factory.mktemp("log")
-    build_log_dir(path, {"t": [Partition(rolled)], "one": [Partition(items)]})
-    for topic in ("t", "one"):
-        snapshot = snapshot_of(path, topic)
-        selection = Question.of(parse_time_spec(f"{start_ms:013d}--"), PLAIN).resolve(snapshot, 0)
-        expected = [offset for offset, t in enumerate(timestamps) if t >= start_ms]
-        assert selection.start_offset <= min(expected, default=len(timestamps))
-        assert selection.time_range == TimeRange(start_ms, None)
-        found = []
-        for block in read_range(snapshot, selection.start_offset):
-            found += block.offset[time_mask(block.timestamp, TimeRange(start_ms, None))].tolist()
-        assert found == expected
-
-
-def test_last_duration_is_fixed_and_holds_now(log):
-    now = START_MS + 35 * STEP_MS
-    selection = Question.of(parse_time_spec("last-10s"), PLAIN).resolve(log, now)
-    assert selection.time_range == TimeRange(now - 10_000, now + 1)
-    assert selection.end_offset == 40
-    assert selection.complete
-    assert 20 <= selection.start_offset <= 25
+    path = build_log_dir(tmp_path_factory.mktemp("log"), {"t": [Partition(rolled), Partition(items)]}).path
+    with pytest.MonkeyPatch.context() as patch:
+        if form == "plain":
+            for module in (extent, workbench):
+                patch.setattr(module, "measure_kernel", uncompiled("kafkafs.reading.measure_kernel"))
+        for partition in (0, 1):
+            tree, at = tree_of(path), f"/t/{partition}/time"
+            since = [record for record in records if record.timestamp >= start]
+            until = [record for record in records if 0 <= record.timestamp < start + 7]
+            assert content(tree, f"{at}/{start:013d}--.txt") == txt(since)
+            assert content(tree, f"{at}/until-{start + 7:013d}.txt") == txt(until)
+            both = [record for record in since if record in until]
+            assert content(tree, f"{at}/{start:013d}--{start + 7:013d}.txt") == txt(both)
+            assert content(tree, f"/t/{partition}/messages.txt") == txt(records)
 
 
 # Keys and headers of blocks against looking at each record
@@ -125,21 +123,20 @@ headers = st.lists(st.tuples(few, st.none() | few), max_size=3).map(tuple)
 rows = st.lists(st.builds(Row, key=st.none() | few, value=st.none() | few, headers=headers), max_size=12)
 
 
-@given(rows, few)
-def test_keys(chosen, key):
+@pytest.mark.parametrize("form", ["built", "plain"])
+@given(chosen=rows, key=few)
+def test_keys(form, chosen, key):
     expected = [i for i, row in enumerate(chosen) if row.key == key]
-    assert key_rows(block_of(chosen), key).tolist() == expected
+    with pytest.MonkeyPatch.context() as patch:
+        if form == "plain":
+            patch.setattr(selection, "key_kernel", uncompiled("kafkafs.reading.key_kernel"))
+        assert key_rows(block_of(chosen), key).tolist() == expected
 
 
 @given(rows, few, few)
 def test_headers(chosen, name, value):
-    expected = [i for i, row in enumerate(chosen) if (name, value) in row.headers]
-    assert header_rows(block_of(chosen), name, value).tolist() == expected
-
-
-@given(rows)
-def test_headers_that_are_there(chosen):
-    for name, value in {header for row in chosen for header in row.headers}:
-        if value is not None:
-            expected = [i for i, row in enumerate(chosen) if (name, value) in row.headers]
-            assert header_rows(block_of(chosen), name, value).tolist() == expected
+    """One that may be there, and all that are."""
+    present = {header for row in chosen for header in row.headers if header[1] is not None}
+    for header in present | {(name, value)}:
+        expected = [i for i, row in enumerate(chosen) if header in row.headers]
+        assert header_rows(block_of(chosen), *header).tolist() == expected
