@@ -1,0 +1,30 @@
+"""Every transcript's commands print what it says, and exit as it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kafkafs.cli.transcripts import DIRECTORY, run_section, sections
+
+CASES = [
+    pytest.param(
+        head.words("needs"),
+        section,
+        id=f"{file.stem}: {section.title}",
+        marks=[
+            pytest.mark.leaves_damage(*section.words("leaves")),
+            *([pytest.mark.golden] if section.words("fixture") else []),
+        ],
+    )
+    for file in sorted(DIRECTORY.glob("*.txt"))
+    for head, *others in [sections(file)]
+    for section in others
+]
+
+
+@pytest.mark.parametrize(("modules", "section"), CASES)
+def test_transcript(modules, section, tmp_path, monkeypatch):
+    for module in modules:
+        pytest.importorskip(module)
+    monkeypatch.chdir(tmp_path)
+    assert run_section(section, monkeypatch).rstrip("\n") == section.text.rstrip("\n")
