@@ -317,3 +317,10 @@ def odd_times(path):
 def cases(path):
     """Two topics whose names differ in case."""
     build_log_dir(Path(path), {"orders": [[b"small"]], "Orders": [[b"large"]]}, broker=False)
+
+
+def fetched(path):
+    """t/0 with a large batch and a small one, t/1 from offset 10 on, and the empty u/0."""
+    large = Partition([Batch(many(1, 5000)), Batch(many(2))])
+    later = Partition([Batch(many(2))], start_offset=10)
+    build_log_dir(Path(path), {"t": [large, later], "u": [[]]})

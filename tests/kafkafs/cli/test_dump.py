@@ -1,26 +1,28 @@
-"""`kafkafs dump`: every file of the fixtures, and damaged ones."""
+"""`kafkafs dump` of files that brokers wrote, and of Kafka's own topics. See also transcripts/dump.txt."""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any
+import random
+import shutil
+import struct
 
 import pytest
 
 from storage.files.log_file import LogFile
-from storage.format.compression import Codec
-from tests.support.builders import Batch, Partition, abort, build_log_dir, commit, many
+from storage.format.block import Record
+from storage.format.messages import GROUPS
+from tests.support.builders import Batch, build_log_dir
 from tests.support.commands import output_of, run
-from tests.support.damaged_bytes import flip
 from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.own_topics import INTERNAL, PARTITIONS, golden, lines, raw, without_name
 
-Lines = list[dict[str, Any]]
-
-
-def lines_of(output, kind=None):
-    lines = [json.loads(line) for line in output.splitlines()]
-    return [line for line in lines if kind in (None, line["kind"])]
+SNAPSHOTS = [
+    (fixture, path.name.removesuffix(".jsonl.gz"))
+    for fixture in INTERNAL
+    for path in sorted((FIXTURES / fixture / "golden").glob("*.checkpoint.jsonl.gz"))
+]
 
 
 @requires_fixtures
@@ -28,116 +30,21 @@ def test_every_file_of_the_fixtures():
     """Every file that real brokers wrote can be dumped; damage is reported."""
     kinds = set()
     for directory in [*sorted(FIXTURES.glob("*/log")), FIXTURES / "recovery" / "before"]:
-        for partition in sorted(path for path in directory.iterdir() if path.is_dir()):
-            result = run("dump", partition)
-            assert result.exit_code in ((0, 4) if "recovery" in partition.parts else (0,)), (partition, result.stderr)
-            lines = lines_of(result.stdout_bytes)
-            assert (result.exit_code == 4) == any(line["kind"] == "damage" for line in lines)
-            kinds |= {line["kind"] for line in lines}
-        result = run("dump", directory)
-        kinds |= {line["kind"] for line in lines_of(result.stdout_bytes)}
+        for place in [directory, *sorted(path for path in directory.iterdir() if path.is_dir())]:
+            result = run("dump", place)
+            shown = {json.loads(line)["kind"] for line in result.stdout_bytes.splitlines()}
+            assert result.exit_code == (4 if "damage" in shown else 0), (place, result.stderr)
+            assert "damage" not in shown or "recovery" in place.parts, place
+            kinds |= shown
     assert kinds == {
         "batch", "record", "controlRecord", "offsetIndexEntry", "timeIndexEntry", "abortedTransaction", "producer",
         "leaderEpoch", "partitionMetadata", "checkpoint", "property", "damage", "preallocated",
     }  # fmt: skip
 
 
-@pytest.fixture
-def partition(tmp_path):
-    items = [
-        Batch(many(3, headers=[(b"h", b"\xff")]), codec=Codec.LZ4),
-        Batch(many(2), producer_id=7, producer_epoch=1, transactional=True),
-        abort(7, 1),
-        Batch(many(1), producer_id=7, producer_epoch=1, transactional=True),
-        commit(7, 1),
-        Batch(many(2), magic=1, codec=Codec.GZIP),
-        Batch(many(1), magic=0),
-        Batch(many(1), log_append_time_ms=1234),
-    ]
-    spec = Partition(items, index_interval_bytes=0, preallocated=True)
-    return build_log_dir(tmp_path, {"t": [spec]})["t", 0].path
-
-
-def test_batches(partition):
-    lines = lines_of(output_of("dump", partition / f"{0:020d}.log"))
-    batches = [line for line in lines if line["kind"] == "batch"]
-    assert batches[0] == {
-        "file": str(partition / f"{0:020d}.log"),
-        "kind": "batch",
-        "position": 0,
-        "size": batches[1]["position"],
-        "baseOffset": 0,
-        "lastOffset": 2,
-        "count": 3,
-        "magic": 2,
-        "codec": "lz4",
-        "timestampType": "CreateTime",
-        "maxTimestamp": 1_700_000_002_000,
-        "crc": batches[0]["crc"],
-        "valid": True,
-        "baseTimestamp": 1_700_000_000_000,
-        "leaderEpoch": 0,
-        "producerId": -1,
-        "producerEpoch": -1,
-        "baseSequence": -1,
-        "isTransactional": False,
-        "isControl": False,
-    }
-    assert [b["baseOffset"] for b in batches] == [0, 3, 5, 6, 7, None, 10, 11]
-    assert [b["count"] for b in batches] == [3, 2, 1, 1, 1, None, 1, 1]
-    assert [b["magic"] for b in batches] == [2, 2, 2, 2, 2, 1, 0, 2]
-    assert [b["timestampType"] for b in batches][-2:] == ["NoTimestampType", "LogAppendTime"]
-    assert batches[1]["producerId"] == 7
-    assert batches[1]["isTransactional"]
-    markers = [
-        (line["offset"], line["type"], line["coordinatorEpoch"]) for line in lines if line["kind"] == "controlRecord"
-    ]
-    assert markers == [(5, "ABORT", 0), (7, "COMMIT", 0)]
-    records = [line for line in lines if line["kind"] == "record"]
-    assert [line["offset"] for line in records] == [0, 1, 2, 3, 4, 6, 8, 9, 10, 11]
-    assert records[0]["headers"] == [["h", {"base64": "/w=="}]]
-    assert records[-1]["timestamp"] == 1234
-    order = [line["kind"] for line in lines]
-    assert order[:6] == ["batch", "record", "record", "record", "batch", "record"]
-
-
-def test_indexes(partition):
-    lines = lines_of(output_of("dump", partition / f"{0:020d}.index"))
-    assert lines[0]["kind"] == "offsetIndexEntry"
-    assert lines[0]["offset"] == 4
-    assert lines[0]["position"] > 0
-    assert lines[-1]["kind"] == "preallocated"
-    assert lines[-1]["position"] == (len(lines) - 1) * 8
-    times = lines_of(output_of("dump", partition / f"{0:020d}.timeindex"), "timeIndexEntry")
-    assert times[0] == {
-        "file": str(partition / f"{0:020d}.timeindex"),
-        "kind": "timeIndexEntry",
-        "timestamp": times[0]["timestamp"],
-        "offset": times[0]["offset"],
-    }
-    aborted = lines_of(output_of("dump", partition / f"{0:020d}.txnindex"))
-    assert [(line["producerId"], line["firstOffset"], line["lastOffset"]) for line in aborted] == [(7, 3, 5)]
-
-
-def test_a_damaged_batch(partition):
-    """It is reported, and what follows it is printed."""
-    log = partition / f"{0:020d}.log"
-    second = lines_of(output_of("dump", "--no-records", log))[1]["position"]
-    flip(log, second + 65)
-    result = run("dump", log)
-    assert result.exit_code == 4
-    lines = lines_of(result.stdout)
-    assert [b["valid"] for b in lines if b["kind"] == "batch"] == [True, False, True, True, True, True, True, True]
-    (damage,) = [line for line in lines if line["kind"] == "damage"]
-    assert damage["position"] == second
-    assert damage["offset"] == 3
-    assert "checksum" in damage["error"]
-    assert [line["offset"] for line in lines if line["kind"] == "record"] == [0, 1, 2, 6, 8, 9, 10, 11]
-
-
-def test_a_hole_is_not_read(partition, monkeypatch):
+def test_a_hole_is_not_read(tmp_path, monkeypatch):
     """A file may claim more bytes than any disk has."""
-    log = partition / f"{0:020d}.log"
+    log = build_log_dir(tmp_path, {"t": [[b"one"]]})["t", 0].log()
     end, giant = log.stat().st_size, 1 << 40
     read = LogFile.read
 
@@ -147,46 +54,137 @@ def test_a_hole_is_not_read(partition, monkeypatch):
 
     monkeypatch.setattr(LogFile, "read", near)
     os.truncate(log, giant)
-    lines = lines_of(output_of("dump", "--no-records", log))
-    assert lines[-1] == {"file": str(log), "kind": "preallocated", "position": end, "bytes": giant - end}
+    last = json.loads(output_of("dump", "--no-records", log).splitlines()[-1])
+    assert last == {"file": str(log), "kind": "preallocated", "position": end, "bytes": giant - end}
 
 
-def test_a_torn_and_a_preallocated_tail(partition):
-    log = partition / f"{0:020d}.log"
-    content = log.read_bytes()
-    log.write_bytes(content + bytes(3_000_000))
-    lines = lines_of(output_of("dump", "--no-records", log))
-    assert lines[-1] == {"file": str(log), "kind": "preallocated", "position": len(content), "bytes": 3_000_000}
-    log.write_bytes(content + bytes(3_000_000) + b"x")
-    assert lines_of(run("dump", "--no-records", log).stdout)[-1]["kind"] == "damage"
-    log.write_bytes(content[:-1])
-    result = run("dump", "--no-records", log)
-    assert result.exit_code == 4
-    last = lines_of(result.stdout)[-1]
-    assert last["kind"] == "damage"
-    assert last["position"] + last["bytes"] == len(content) - 1
+# Records of Kafka's own topics, and of MirrorMaker's.
 
 
-def test_files_that_do_not_parse(tmp_path):
-    partition = tmp_path / "t-0"
-    partition.mkdir()
-    (partition / "leader-epoch-checkpoint").write_text("0\nnonsense\n")
-    (partition / "partition.metadata").write_text("version: 7\n")
-    (partition / f"{5:020d}.snapshot").write_bytes(b"\0\1")
-    (partition / f"{0:020d}.index").write_bytes(b"\0\0\0\5\0\0\0\5\0\0\0\3")
-    result = run("dump", partition)
-    assert result.exit_code == 4
-    lines = lines_of(result.stdout)
-    assert [line["kind"] for line in lines if line["kind"] != "offsetIndexEntry"] == ["damage"] * 4
-    assert lines[0]["kind"] == "offsetIndexEntry"
+def dumped(*args):
+    return [line for line in map(json.loads, output_of("dump", *args).splitlines()) if "ecord" in line["kind"]]
 
 
-def test_missing_and_unknown_files(tmp_path):
-    result = run("dump", tmp_path / f"{0:020d}.log", tmp_path / f"{0:020d}.index")
-    assert result.exit_code == 4
-    assert [line["error"] for line in lines_of(result.stdout)] == ["No such file or directory"] * 2
-    (tmp_path / "notes.md").touch()
-    result = run("dump", tmp_path / "notes.md")
-    assert result.exit_code == 2
-    assert "notes.md" in result.stderr
-    assert output_of("dump", tmp_path) == b""
+def as_golden(shown):
+    """Lines of the dump in the form of the golden files."""
+    for line in shown:
+        if line["kind"] == "record":
+            assert "error" not in line
+            yield {"offset": line["offset"], "key": without_name(line["key"]), "value": line["value"]}
+        else:
+            control = {name: line[name] for name in ("type", "version", "data")}
+            yield {"offset": line["offset"], "control": {**control, "keyVersion": 0}}
+
+
+@requires_fixtures
+@pytest.mark.parametrize(("fixture", "partition"), PARTITIONS)
+def test_logs(fixture, partition, tmp_path):
+    logs = sorted((FIXTURES / fixture / "log" / partition).glob("*.log"))
+    shown = dumped(*logs)
+    assert list(as_golden(shown)) == golden(fixture, partition)
+    plain = dumped("--raw", *logs)
+    assert [line["offset"] for line in plain] == [line["offset"] for line in shown]
+    assert not [line for line in plain if isinstance(line.get("value"), dict) and "data" in line["value"]]
+    # The same file where nothing but its records tells what it is.
+    lone = tmp_path / logs[0].name
+    shutil.copy(logs[0], lone)
+    assert list(as_golden(dumped(lone))) == list(as_golden(dumped(logs[0])))
+
+
+@requires_fixtures
+@pytest.mark.parametrize(("fixture", "name"), SNAPSHOTS)
+def test_snapshots_of_the_metadata_log(fixture, name):
+    partition, _, file = name.partition(".")
+    shown = dumped(FIXTURES / fixture / "log" / partition / file)
+    assert list(as_golden(shown)) == list(lines(FIXTURES / fixture / "golden" / f"{name}.jsonl.gz"))
+
+
+@requires_fixtures
+def test_the_bootstrap_checkpoint():
+    shown = dumped(FIXTURES / "internal" / "log" / "bootstrap.checkpoint")
+    assert {line["value"]["type"] for line in shown if line["kind"] == "record"} == {"FEATURE_LEVEL_RECORD"}
+
+
+def text(value):
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+def test_records_of_mirror_maker(tmp_path):
+    """A topic of somebody else that is named like one of MirrorMaker's is shown as it is."""
+    checkpoint = Record(
+        text("group") + text("a.orders") + b"\0\0\0\2", b"\0\0" + struct.pack(">qq", 7, 5) + text("m"), (), 5
+    )
+    heartbeat = Record(text("a") + text("b"), b"\0\0" + struct.pack(">q", 9), (), 5)
+    topics = {"a.checkpoints.internal": checkpoint, "heartbeats": heartbeat, "b.heartbeats": Record(b"k", b"up", (), 5)}
+    built = build_log_dir(tmp_path, {topic: [[Batch([record])]] for topic, record in topics.items()})
+    (first,), (second,), (other,) = (dumped(built[topic, 0].log()) for topic in topics)
+    assert (first["key"]["name"], first["key"]["data"], first["value"]["data"]) == (
+        "Checkpoint",
+        {"consumerGroupId": "group", "topic": "a.orders", "partition": 2},
+        {"upstreamOffset": 7, "offset": 5, "metadata": "m"},
+    )
+    assert (second["key"]["name"], second["key"]["data"], second["value"]["data"]) == (
+        "Heartbeat", {"sourceClusterAlias": "a", "targetClusterAlias": "b"}, {"timestamp": 9},
+    )  # fmt: skip
+    assert (other["key"], other["value"]) == ("k", "up")
+    assert other["error"].startswith("key: cut off")
+
+
+@pytest.mark.parametrize("value", [b"v", b"\0\0", b"{}", None, b"\1\2\0"])
+def test_records_of_clients_outside_of_any_directory_are_not_taken_for_kafkas(tmp_path, value):
+    built = build_log_dir(tmp_path / "log", {"t": [[Batch([Record(b"\0\0\0\1", value, (), 5)])]]})
+    lone = tmp_path / f"{0:020d}.log"
+    shutil.copy(built["t", 0].path / lone.name, lone)
+    (line,) = dumped(lone)
+    assert (line["key"], "keySchema" in line) == ("\0\0\0\1", False)
+
+
+# Kafka's own topics with records of every type in no sensible order, some of them damaged.
+
+
+def damaged(dice, data):
+    if data is None or dice.random() < 0.7:
+        return data
+    changed = bytearray(data)
+    for _ in range(dice.randrange(3) if changed else 0):
+        changed[dice.randrange(len(changed))] = dice.choice((0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256)))
+    return bytes(changed[: dice.choice((len(changed), dice.randrange(len(changed) + 1)))])
+
+
+def random_batches(dice, known):
+    for _ in range(dice.choice((1, 10, 30))):
+        records = []
+        for _ in range(dice.randrange(1, 30)):
+            key, value = dice.choice(known)
+            other = dice.choice(known)[1] if dice.random() < 0.3 else value
+            records.append(Record(damaged(dice, key), None if dice.random() < 0.1 else damaged(dice, other)))
+        yield Batch(records)
+
+
+@requires_fixtures
+@pytest.mark.leaves_damage
+@pytest.mark.parametrize("seed", [4, 5, 7, 11])
+def test_records_in_any_order_and_damaged_ones(seed, tmp_path):
+    dice = random.Random(seed)
+    vectors = [
+        (line["topic"], raw(line)) for name in INTERNAL for line in lines(FIXTURES / name / "golden/vectors.jsonl.gz")
+    ]
+    log_dir = tmp_path / "log"
+    topics = {topic: [[*random_batches(dice, [one for of, one in vectors if of == topic])]] for topic in sorted(GROUPS)}
+    built = build_log_dir(log_dir, topics)
+    for command in (
+        ("metadata", log_dir), ("metadata", log_dir, "--json", "--secrets"),
+        ("metadata", log_dir, "--diff", "2020-01-01"),
+        ("groups", log_dir), ("groups", log_dir, "--json"), ("transactions", log_dir, "--json"),
+        ("doctor", log_dir, "--json"), ("verify", log_dir), ("topics", "describe", log_dir),
+        ("revive", log_dir, "--to", tmp_path / "new"),
+    ):  # fmt: skip
+        assert run(*command).exit_code in (0, 1, 2, 3, 4), command
+    for topic in GROUPS:
+        for command in (
+            ("dump", built[topic, 0].log()),
+            ("cat", log_dir, f"{topic}/0", "--format", "decoded"),
+        ):
+            result = run(*command)
+            assert result.exit_code == 0, (command, result.stderr)
+            assert len([json.loads(line) for line in result.stdout_bytes.splitlines()]) >= 1
