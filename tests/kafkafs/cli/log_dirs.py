@@ -1,4 +1,4 @@
-"""The log directories of transcripts. Each function writes one, or what its docstring says, at the paths it is given."""
+"""The log directories of transcripts: each function writes what its docstring says at the paths that it is given."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ from tests.support.owned_dirs import NOW_MS, append, opened
 from tests.support.schema_logs import LONG, avro_string, framed, other_record, schema_record
 from tests.support.tiers import TIERS, copied
 
-
 T0 = TopicPartition("t", 0)
 
 
@@ -49,7 +48,7 @@ def example(name):
 
 
 def orders(path):
-    """orders/0 with an aborted transaction, two segments and a log start offset, orders/1, empty/0; hidden directories."""
+    """orders/0 with an aborted transaction, two segments and a log start offset; orders/1, empty/0; hidden ones."""
     items = [Batch(many(5)), Batch(many(3), producer_id=1, transactional=True), abort(1), ROLL, Batch(many(4))]
     topics = {"orders": [Partition(items, log_start_offset=2), [b"a"]], "empty": [Partition([])]}
     extra = {f"gone-0.{'a' * 32}-stray/{0:020d}.log": b"xyz", "lost+found/": b""}

@@ -1,4 +1,4 @@
-"""`kafkafs cat`: partitions, edges, damage, following, pipes and signals."""
+"""`kafkafs cat`: whole batches, following, pipes, signals, large values. See also transcripts/cat.txt."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
 import sys
 import termios
 import threading
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.reading.range_names import parse_offset_spec
+from kafkafs.reading.range_names import LastMessages, parse_offset_spec
 from kafkafs.reading.selection import Question
 from kafkafs.reading.unmounted import PartitionReader
 from storage.format.block import Record
@@ -24,106 +23,10 @@ from storage.format.decoder import Decoder
 from storage.format.record_batch import encode_batch
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
-from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, Partition, build_log_dir, many
+from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
 from tests.support.commands import output_of, process, run
-from tests.support.damaged_bytes import flip
 from tests.support.live_log import LiveLog
 from tests.support.waiting import wait_for
-
-TEN = [b"line %d" % i for i in range(10)]
-
-
-@pytest.fixture
-def logdir(tmp_path):
-    """orders with partitions 0, 1 and 10 (renamed from 2), and payments/0."""
-    build_log_dir(
-        tmp_path / "logs",
-        {
-            "orders": [[b"a0", b"a1", b"a2"], [b"b0"], [b"c0", b"c1"]],
-            "payments": [Partition(TEN, log_start_offset=2)],
-        },
-    )
-    (tmp_path / "logs" / "orders-2").rename(tmp_path / "logs" / "orders-10")
-    return tmp_path / "logs"
-
-
-@pytest.mark.parametrize(
-    ("pattern", "values"),
-    [
-        ("orders", "a0 a1 a2 b0 c0 c1"),
-        ("orders/1", "b0"),
-        ("orders/1*", "b0 c0 c1"),
-        ("ord*", "a0 a1 a2 b0 c0 c1"),
-        ("*/0", "a0 a1 a2 line 2 line 3 line 4 line 5 line 6 line 7 line 8 line 9"),
-        ("order[s]/?", "a0 a1 a2 b0"),
-    ],
-)
-def test_partitions(logdir, pattern, values):
-    assert output_of("cat", logdir, pattern).decode().split() == values.split()
-
-
-def test_the_range_applies_to_each(logdir):
-    assert output_of("cat", logdir, "orders", "--offsets", "last-1") == b"a2\nb0\nc1\n"
-    assert output_of("cat", logdir, "orders", "--offsets", "0+1", "--format", r"%t/%p\n") == (
-        b"orders/0\norders/1\norders/10\n"
-    )
-
-
-def test_a_range_outside_one_partition_leaves_the_others(logdir):
-    result = run("cat", logdir, "orders", "--offsets", "2-")
-    assert result.exit_code == 4
-    assert result.stdout == "a2\n"
-    assert result.stderr == ("kafkafs: offset is out of the range of orders/1 at offset 2; expected 0 to 1\n")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--offsets", "5-4"],
-        ["--offsets", "0+0"],
-        ["--time", "2026-02-30"],
-        ["--time", "someday"],
-        ["--format", "%x"],
-        ["--format", "json"],
-        ["--header", "name"],
-        ["--isolation", "serializable"],
-        ["--format", "log", "--key", "k"],
-        ["--format", "log", "--header", "n=v"],
-        ["--wrong"],
-    ],
-)
-def test_usage(logdir, options):
-    result = run("cat", logdir, "payments", *options)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
-
-
-def test_log_takes_one_partition(logdir):
-    result = run("cat", logdir, "orders", "--format", "log")
-    assert result.exit_code == 2
-    assert "one partition" in result.stderr
-
-
-def test_both_ranges_are_both(logdir):
-    low, high = START_MS + 3 * STEP_MS, START_MS + 8 * STEP_MS
-    times = f"{low}--{high}"
-    assert (
-        output_of("cat", logdir, "payments", "--time", times).split() == b"line 3 line 4 line 5 line 6 line 7".split()
-    )
-    assert output_of("cat", logdir, "payments", "--time", times, "--offsets", "last-4") == b"line 6\nline 7\n"
-    assert output_of("cat", logdir, "payments", "--time", times, "--offsets", "2+3") == b"line 3\nline 4\n"
-
-
-def test_damage_after_what_precedes(tmp_path):
-    built = build_log_dir(tmp_path, {"t": [[b"a", b"b", ROLL, b"c"], [b"d"]]})
-    log = built["t", 0].log(0)
-    flip(log, -2)  # in b, which is not the torn tail of the active segment
-    result = run("cat", tmp_path, "t")
-    assert result.exit_code == 4
-    assert result.stdout == "a\nd\n"
-    assert str(log) in result.stderr
-    assert result.stderr.count("\n") == 1
 
 
 def test_what_log_prints_is_a_segment(tmp_path):
@@ -134,8 +37,8 @@ def test_what_log_prints_is_a_segment(tmp_path):
         data = output_of("cat", tmp_path / "a", "t", "--format", "log", "--offsets", offsets)
         segment = tmp_path / "b" / "t-0" / f"{first:020d}.log"
         segment.write_bytes(data)
-        wanted = output_of("cat", tmp_path / "a", "t", "--offsets", offsets, "--format", "jsonl")
-        assert wanted in output_of("cat", tmp_path / "b", "t", "--format", "jsonl")
+        messages = output_of("cat", tmp_path / "a", "t", "--offsets", offsets, "--format", "jsonl")
+        assert messages in output_of("cat", tmp_path / "b", "t", "--format", "jsonl")
         segment.unlink()
 
 
@@ -145,8 +48,8 @@ def test_log_by_time_is_the_batches_that_hold_it(tmp_path):
     batches = [Batch(records[0:2]), Batch(records[2:4]), Batch(records[4:6])]
     built = build_log_dir(tmp_path, {"t": [Partition(batches)]})["t", 0]
     whole = [batch.stored.data for batch in built.batches]
-    found = output_of("cat", tmp_path, "t", "--format", "log", "--time", "0000000000080--")
-    assert found == whole[0] + whole[2]
+    printed = output_of("cat", tmp_path, "t", "--format", "log", "--time", "0000000000080--")
+    assert printed == whole[0] + whole[2]
 
 
 class Follower:
@@ -158,22 +61,30 @@ class Follower:
         self.patience.start()
 
     def line(self):
-        assert self.process.stdout is not None
         return self.process.stdout.readline()
 
+    def rest(self):
+        """Waits for its end; returns what else it prints, stderr and the exit code."""
+        rest, errors = self.process.communicate(timeout=120)
+        return rest, errors, self.process.returncode
+
     def end(self, number):
-        """Sends a signal; returns the exit code and stderr."""
+        """Sends a signal; returns stderr and the exit code."""
         self.process.send_signal(number)
-        _, errors = self.process.communicate(timeout=120)
-        return self.process.returncode, errors
+        return self.rest()[1:]
 
 
 @pytest.fixture
 def growing(tmp_path):
-    """A log directory with t/0 of `one`, `two`, and a list of followers to be ended."""
+    """A log directory with t/0 of `one`, `two`, and what begins to follow it."""
     build_log_dir(tmp_path, {"t": [[b"one", b"two"]]})
     followers = []
-    yield tmp_path, followers
+
+    def follow(*args, log_dir=tmp_path):
+        followers.append(Follower(log_dir, "t", *args))
+        return followers[-1]
+
+    yield tmp_path, follow
     for follower in followers:
         follower.patience.cancel()
         if follower.process.poll() is None:
@@ -188,9 +99,8 @@ def append(logdir, value, offset, segment=0):
 
 def test_follow(growing):
     """Appends, a new segment, and retention of what was printed; ^C ends it as it ends cat."""
-    logdir, followers = growing
-    follower = Follower(logdir, "t", "--offsets", "last-1")
-    followers.append(follower)
+    logdir, follow = growing
+    follower = follow("--offsets", "last-1")
     assert follower.line() == b"two\n"
     append(logdir, b"three", 2)
     assert follower.line() == b"three\n"
@@ -199,25 +109,21 @@ def test_follow(growing):
     (logdir / "t-0" / f"{0:020d}.log").unlink()
     append(logdir, b"five", 4, segment=3)
     assert follower.line() == b"five\n"
-    assert follower.end(signal.SIGINT) == (-signal.SIGINT, b"")
+    assert follower.end(signal.SIGINT) == (b"", -signal.SIGINT)
 
 
 def test_follow_ends_with_its_range(growing):
-    logdir, followers = growing
-    for offsets, lines in (("1-2", [b"two\n", b"three\n"]), ("0+3", [b"one\n", b"two\n", b"three\n"])):
-        followers.append(Follower(logdir, "t", "--offsets", offsets))
-        assert followers[-1].line() == lines[0]
+    logdir, follow = growing
+    first, second = follow("--offsets", "1-2"), follow("--offsets", "0+3")
+    assert (first.line(), second.line()) == (b"two\n", b"one\n")
     append(logdir, b"three", 2)
     append(logdir, b"four", 3)
-    for follower in followers:
-        rest, errors = follower.process.communicate(timeout=120)
-        assert rest.endswith(b"three\n")
-        assert errors == b""
-        assert follower.process.returncode == 0
+    assert [first.line(), second.line(), second.line()] == [b"three\n", b"two\n", b"three\n"]
+    assert first.rest() == second.rest() == (b"", b"", 0)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "printed"),
+    ("options", "printed"),
     [
         (["--offsets", "4-5"], b"four\nfive\n"),
         (["--offsets", "4"], b"four\n"),
@@ -226,55 +132,70 @@ def test_follow_ends_with_its_range(growing):
         (["--offsets", "2-5", "--time", "0000000001005--"], b"five\n"),
     ],
 )
-def test_follow_waits_for_its_range(growing, wanted, printed):
+def test_follow_waits_for_its_range(growing, options, printed):
     """It begins above the log end, which is out of range without --follow."""
-    logdir, followers = growing
-    if wanted[1].startswith("4"):
-        assert run("cat", logdir, "t", *wanted).exit_code == 4
+    logdir, follow = growing
+    if options[1].startswith("4"):
+        assert run("cat", logdir, "t", *options).exit_code == 4
     log = LogDir.open_read_only(logdir).log(TopicPartition("t", 0))
-    reader = PartitionReader(log, Question(parse_offset_spec(wanted[1])), 0, Decoder(), follow=True)
+    reader = PartitionReader(log, Question(parse_offset_spec(options[1])), 0, Decoder(), follow=True)
     assert [list(reader.blocks()), list(reader.raw()), reader.done] == [[], [], False]  # before any output
-    follower = Follower(logdir, "t", *wanted)
-    followers.append(follower)
+    follower = follow(*options)
     for offset, value in ((2, b"two and a half"), (3, b"three"), (4, b"four"), (5, b"five"), (6, b"six")):
         append(logdir, value, offset)
-    rest, errors = follower.process.communicate(timeout=120)
-    assert (rest, errors, follower.process.returncode) == (printed, b"", 0)
+    assert follower.rest() == (printed, b"", 0)
+
+
+def test_follow_from_the_end_does_not_end(tmp_path):
+    build_log_dir(tmp_path, {"t": [[b"one", b"two"]]})
+    snapshot = LogDir.open_read_only(tmp_path).log(TopicPartition("t", 0)).snapshot()
+    followed = Question(LastMessages(0)).resolve(snapshot, 0, follow=True, find_nth=False)
+    assert (followed.start_offset, followed.end_offset) == (2, None)
 
 
 def test_follow_tells_of_a_truncation(growing):
-    logdir, followers = growing
-    follower = Follower(logdir, "t")
-    followers.append(follower)
+    logdir, follow = growing
+    follower = follow()
     assert [follower.line(), follower.line()] == [b"one\n", b"two\n"]
     log = logdir / "t-0" / f"{0:020d}.log"
-    first = log.read_bytes()
-    os.truncate(log, len(first) // 2)
-    assert follower.process.stderr is not None
+    os.truncate(log, log.stat().st_size // 2)
     assert follower.process.stderr.readline() == b"kafkafs: t/0 was truncated to 1\n"
     append(logdir, b"another two", 1)
     assert follower.line() == b"another two\n"
-    assert follower.end(signal.SIGTERM) == (-signal.SIGTERM, b"")
+    assert follower.end(signal.SIGTERM) == (b"", -signal.SIGTERM)
 
 
-def test_a_closed_pipe_ends_it_as_it_ends_cat(tmp_path):
-    build_log_dir(tmp_path, {"t": [[Batch(many(20_000, 100)), Batch(many(20_000, 100))]]})
-    cat = process("cat", tmp_path, "t")
-    assert cat.stdout is not None
-    assert len(cat.stdout.readline()) == 101
-    cat.stdout.close()
-    assert cat.wait(timeout=120) == -signal.SIGPIPE
-    assert cat.stderr is not None
-    assert cat.stderr.read() == b""
-    cat.stderr.close()
+@pytest.mark.parametrize("options", [(), ("--key", "k"), ("--offsets", "last-1")], ids=["all", "key", "last"])
+def test_follow_goes_on_with_partitions_that_are_added(growing, options):
+    logdir, follow = growing
+    key_of = lambda _offset: b"k"  # noqa: E731
+    LiveLog(logdir / "more", key_of=key_of).append(b"first")
+    follower = follow(*options, log_dir=logdir / "more")
+    assert follower.line() == b"first\n"
+    LiveLog(logdir / "more", key_of=key_of, partition=1).append(b"second", b"third")
+    assert [follower.line(), follower.line()] == [b"second\n", b"third\n"]
+    assert follower.end(signal.SIGTERM) == (b"", -signal.SIGTERM)
 
 
-def test_a_pipe_that_does_not_block(tmp_path):
+@pytest.fixture
+def large(tmp_path):
+    """Forty thousand values of a hundred bytes, in two batches."""
+    return build_log_dir(tmp_path, {"t": [[Batch(many(20_000, 100)), Batch(many(20_000, 100))]]}).path
+
+
+def test_a_closed_pipe_ends_it_as_it_ends_cat(large):
+    with process("cat", large, "t") as cat:
+        assert len(cat.stdout.readline()) == 101
+        cat.stdout.close()
+        assert cat.wait(timeout=120) == -signal.SIGPIPE
+        assert cat.stderr.read() == b""
+
+
+def test_a_pipe_that_does_not_block(large):
     """Another process that shares our stdout may have set O_NONBLOCK on it."""
-    build_log_dir(tmp_path, {"t": [[Batch(many(20_000, 100)), Batch(many(20_000, 100))]]})
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    cat = process("cat", tmp_path, "t", stdout=writing)
+    cat = process("cat", large, "t", stdout=writing)
     os.close(writing)
     capacity = fcntl.fcntl(reading, fcntl.F_GETPIPE_SZ)
     in_pipe = lambda: int.from_bytes(fcntl.ioctl(reading, termios.FIONREAD, bytes(4)), sys.byteorder)  # noqa: E731
@@ -285,21 +206,7 @@ def test_a_pipe_that_does_not_block(tmp_path):
     cat.communicate()
 
 
-@pytest.mark.parametrize("options", [(), ("--key", "k"), ("--offsets", "last-1")], ids=["all", "key", "last"])
-def test_follow_goes_on_with_partitions_that_are_added(growing, options):
-    logdir, followers = growing
-    key_of = lambda _offset: b"k"  # noqa: E731
-    LiveLog(logdir / "more", key_of=key_of).append(b"first")
-    follower = Follower(logdir / "more", "t", *options)
-    followers.append(follower)
-    assert follower.line() == b"first\n"
-    LiveLog(logdir / "more", key_of=key_of, partition=1).append(b"second", b"third")
-    assert [follower.line(), follower.line()] == [b"second\n", b"third\n"]
-    assert follower.end(signal.SIGTERM) == (-signal.SIGTERM, b"")
-
-
-# `kafkafs cat` of values that are far larger than their batch, or than a buffer of the output
-
+# Values that are far larger than their batch, or than a buffer of the output.
 
 MIB = 1 << 20
 
@@ -311,9 +218,7 @@ def live(tmp_path):
 
 def test_the_head_takes_the_memory_of_the_value_once(live):
     live.append(b"\1" * (96 * MIB))
-    command = [sys.executable, "-m", "kafkafs", "cat", str(live.path.parent), "t", "--format", "jsonl"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
+    with process("cat", live.path.parent, "t", "--format", "jsonl", stderr=None) as child:
         head = child.stdout.read(200)
         # It waits for its reader. (A child's ru_maxrss counts its parent's memory too.)
         status = Path(f"/proc/{child.pid}/status").read_text()

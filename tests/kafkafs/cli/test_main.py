@@ -1,4 +1,4 @@
-"""The program itself: dispatch, help, versions, completion."""
+"""The program itself: help, versions, completion, interrupts. See also transcripts/habits.txt."""
 
 from __future__ import annotations
 
@@ -7,32 +7,21 @@ import shlex
 import subprocess
 import sys
 
-import click
 import pytest
 
-from kafkafs.cli import main
 from kafkafs.cli.shared_options import whole_number
 from storage.diagnosis.predictions import Reaction
-from storage.errors import LogLocked
 from tests.support.builders import build_log_dir
 from tests.support.commands import output_of, run
+from tests.support.every_command import known_commands
 from tests.support.fixtures import ROOT
 
 
-def all_commands():
-    found = []
-    for name in sorted(main.commands):
-        command = main.commands[name]
-        inner = sorted(command.commands) if isinstance(command, click.Group) else []
-        found += [(name,), *((name, sub) for sub in inner)]
-    return found
-
-
-@pytest.mark.parametrize("command", all_commands(), ids=" ".join)
+@pytest.mark.parametrize("command", [*known_commands(), "spark", "topics"])
 def test_help(command):
-    text = output_of(*command, "--help").decode()
-    assert text.startswith(f"Usage: main {' '.join(command)}")
-    assert output_of(*command, "-h").decode() == text
+    text = output_of(*command.split(), "--help").decode()
+    assert text.startswith(f"Usage: main {command}")
+    assert output_of(*command.split(), "-h").decode() == text
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
@@ -52,8 +41,7 @@ def test_run_from_within_the_package(command):
 def test_the_list_of_commands():
     text = output_of("--help").decode()
     listed = [line.split()[0] for line in text.partition("Commands:\n")[2].splitlines()]
-    assert listed == sorted(main.commands)
-    assert {"cat", "completion", "count", "dump", "mount", "topics", "umount"} <= set(listed)
+    assert listed == sorted({name.split()[0] for name in known_commands()})
 
 
 def test_versions():
@@ -85,49 +73,31 @@ def test_completion_scripts(shell):
 )
 def test_completing(tmp_path, words, expected):
     build_log_dir(tmp_path, {"orders": [[b"a"], [b"b"]], "payments": [[b"c"]]})
-    line = words.replace("LOGDIR", shlex.quote(str(tmp_path)))
-    environment = {
-        **os.environ,
+    completing = {
         "_KAFKAFS_COMPLETE": "bash_complete",
-        "COMP_WORDS": line,
+        "COMP_WORDS": words.replace("LOGDIR", shlex.quote(str(tmp_path))),
         "COMP_CWORD": str(len(words.split()) - 1),
     }
-    found = subprocess.run(
-        [sys.executable, "-m", "kafkafs"], env=environment, capture_output=True, text=True, check=True
-    ).stdout
-    assert found.split() == [f"plain,{word}" for word in expected.split()]
+    command = [sys.executable, "-m", "kafkafs"]
+    done = subprocess.run(command, env=os.environ | completing, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [f"plain,{word}" for word in expected.split()]
 
 
-def test_a_path_first_means_mount(tmp_path):
-    """As mount(8) calls its helpers. The directory is missing, so that nothing is mounted."""
-    result = run(f"{tmp_path}/none", f"{tmp_path}/mnt", "-o", "ro")
-    assert result.exit_code == 4
-    assert "none" in result.stderr
-    usage = run(f"{tmp_path}/none")
-    assert usage.exit_code == 2
-    assert "mount" in usage.stderr
-
-
-def test_usage_errors():
-    for arguments in (["nonsense"], ["cat"], ["--wrong"], ["topics", "nonsense"], ["dump"]):
-        result = run(*arguments)
-        assert result.exit_code == 2, arguments
-        assert "Traceback" not in result.stderr
-
-
-def test_a_held_lock_is_exit_code_3(monkeypatch):
-    def held():
-        raise LogLocked("held by process 7", path="/var/kafka")
-
-    monkeypatch.setitem(main.commands, "held", click.Command("held", callback=held))
-    result = run("held")
-    assert result.exit_code == 3
-    assert result.stderr == "kafkafs: /var/kafka: held by process 7\n"
+def test_start_is_lean(tmp_path):
+    """Modules for consumers and for writing are not imported: that would take as long as importing numpy."""
+    build_log_dir(tmp_path, {"t": [[b"a"]]})
+    script = (
+        "import sys\nfrom kafkafs.cli import main\n"
+        f"main(['verify', {str(tmp_path)!r}, 't'], standalone_mode=False)\n"
+        "needless = {'json', 'psutil', 'rich', 'storage.format.record_batch', 'storage.staged_writes.commit',"
+        " 'storage.directory.owned_dir', 'storage.log.read_only_log', 'storage.recovery.recovery'}\n"
+        "print(sorted(needless & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_interrupted(tmp_path, monkeypatch):
-    """The exit code says nothing about what was examined."""
-
     def interrupt(*_given):
         raise KeyboardInterrupt
 
@@ -135,9 +105,6 @@ def test_interrupted(tmp_path, monkeypatch):
     result = run("count", build_log_dir(tmp_path, {"t": [[b"one"]]}).path)
     assert result.exit_code == 130
     assert result.stderr == "kafkafs: interrupted\n"
-
-
-# ^C reaches a command wherever it comes
 
 
 # Between fork(2) and its return Python runs functions whose exceptions it drops.
@@ -164,9 +131,6 @@ def test_an_interrupt_while_python_forks():
         [sys.executable, "-c", _INTERRUPTED_IN_A_FORK], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.stdout == "dropped\ninterrupted\n", done.stderr
-
-
-# Numbers on the command line
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,9 @@ def test_what_is_secret_needs_an_option():
         for line in golden("internal", QUORUM)
         if "value" in line and line["value"]["type"] == "USER_SCRAM_CREDENTIAL_RECORD"
     ]
-    ranges = ([], ["--diff", "2026-11-23"])
-    printed = "".join(output_of("metadata", LOGS, *args, *form).decode() for args in ranges for form in ([], ["--json"]))
-    assert [secret for secrets in credentials for secret in secrets if secret in printed] == []
+    for arguments in ([], ["--json"], ["--diff", "2026-11-23"], ["--diff", "2026-11-23", "--json"]):
+        printed = output_of("metadata", LOGS, *arguments).decode()
+        assert [secret for secrets in credentials for secret in secrets if secret in printed] == []
     shown = output_of("metadata", LOGS, "--json", "--secrets").decode()
     bob, alice = credentials
     assert [secret in shown for secret in bob + alice] == [True] * 3 + [False] * 3  # alice was removed

@@ -62,7 +62,7 @@ def run_section(section, monkeypatch):
     ids = itertools.count(1 << 120)
     monkeypatch.setattr(SystemClock, "now_ms", lambda _: NOW_MS)
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(ids)))
-    monkeypatch.setenv("XDG_CACHE_HOME", os.path.abspath(".cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path.cwd() / ".cache"))
     monkeypatch.setenv("LC_ALL", "C.UTF-8")  # the order of `ls`
     shown = []
     for line in section.lines:
@@ -129,10 +129,9 @@ def run_command(words, data):
 
 def without_places(data):
     """Output with fixed words for what another run has elsewhere."""
-    places = {os.getcwd(): "HERE", str(FIXTURES): "FIXTURES", str(ROOT): "ROOT", f"process {os.getpid()}": "process PID"}
-    for place, word in places.items():
-        data = data.replace(place.encode(), word.encode())
-    return data
+    for place, word in ((Path.cwd(), "HERE"), (FIXTURES, "FIXTURES"), (ROOT, "ROOT")):
+        data = data.replace(os.fsencode(place), word.encode())
+    return data.replace(b"process %d" % os.getpid(), b"process PID")
 
 
 def readable_json(data, path):
