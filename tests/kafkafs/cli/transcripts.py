@@ -95,14 +95,7 @@ def run_stage(stage, data):
     if name != "kafkafs":
         done = subprocess.run(["sh", "-c", stage], input=data, capture_output=True, timeout=60, check=False)
         return done.stdout, done.stderr, done.returncode
-    target = None
-    if words[-2:-1] == [">"]:
-        *words, _, target = words
-    stdout, stderr, code = run_command(words, data)
-    if target is not None:
-        Path(target).write_bytes(stdout)
-        stdout = b""
-    return stdout, USAGE.sub(b"", stderr), code
+    return run_command(words, data)
 
 
 def run_command(words, data):
@@ -124,7 +117,8 @@ def run_command(words, data):
         for name in ("stdout", "stderr"):
             streams[name].flush()
             contents.append(os.pread(streams[name].fileno(), 1 << 30, 0))
-    return *contents, code
+    stdout, stderr = contents
+    return stdout, USAGE.sub(b"", stderr), code
 
 
 def without_places(data):
