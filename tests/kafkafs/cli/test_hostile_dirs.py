@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -16,32 +15,11 @@ from storage.files import manifest
 from storage.format.block import Record
 from storage.types import TopicPartition
 from tests.storage.coordinators.test_transactions import state_topic
-from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir, many
+from tests.support.builders import START_MS, Batch, Partition, build_log_dir, many
 from tests.support.commands import process, run
+from tests.support.fixtures import ROOT
 from tests.support.mounts import KAFKAFS
 from tests.support.schema_logs import GrowingLog, framed, schema_record
-
-_READING = [
-    ["topics", "list"],
-    ["topics", "describe"],
-    ["count"],
-    ["verify"],
-    ["doctor"],
-    ["groups"],
-    ["transactions"],
-    ["retain", "--dry-run"],
-    ["recover", "--dry-run"],
-]
-
-
-def _commands(log_dir):
-    return [[*words[: 1 + (words[0] == "topics")], log_dir, *words[1 + (words[0] == "topics") :]] for words in _READING]
-
-
-@pytest.fixture
-def log_dir(tmp_path):
-    items = [Batch(many(5)), ROLL, Batch(many(4))]
-    return build_log_dir(tmp_path / "log", {"orders": [Partition(items)]}, broker=False).path
 
 
 def test_no_code_of_the_directory_is_run(tmp_path):
@@ -91,54 +69,63 @@ def test_an_argument_is_printed_without_its_control_characters(tmp_path):
         assert b"x1b[2J" in stderr
 
 
-_EVIL = "\x1b]0;evil\x07\x1b[2J\x9b\u202e"
+EVIL = "\x1b]0;evil\x07\x1b[2J\x9b\u202e"
 
 
-def _evil_log_dir(path):
+def evil_log_dir(path):
     """A log directory that has an escape sequence wherever it can have a text."""
     state = TransactionMetadata(6, 6, 60_000, TransactionState.ONGOING, (TopicPartition("t", 0),), START_MS, START_MS)
     open_one = Batch(many(2), producer_id=6, producer_epoch=6, transactional=True)
-    topics = {"t": [Partition([open_one])], "__transaction_state": state_topic((f"{_EVIL}transaction", state))}
+    topics = {"t": [Partition([open_one])], "__transaction_state": state_topic((f"{EVIL}transaction", state))}
     build_log_dir(path, topics, broker=False)
-    assert run("groups", path, f"{_EVIL}group", "--reset-to", "earliest", "--topic", "t").exit_code == 0
+    assert run("groups", path, f"{EVIL}group", "--reset-to", "earliest", "--topic", "t").exit_code == 0
     records = [
-        schema_record(f"{_EVIL}subject", 1, 1),
-        schema_record("t-value", 1, 2, f"{_EVIL}schema"),
-        schema_record("t-key", 1, 3, json.dumps({"type": "record", "name": f"{_EVIL}name", "fields": []})),
+        schema_record(f"{EVIL}subject", 1, 1),
+        schema_record("t-value", 1, 2, f"{EVIL}schema"),
+        schema_record("t-key", 1, 3, json.dumps({"type": "record", "name": f"{EVIL}name", "fields": []})),
     ]
     GrowingLog(path, "_schemas-0").append(records)
     GrowingLog(path, "u-0").append([Record(None, framed(2, b"x"))])
-    (path / f"{_EVIL}-0.{'0' * 32}-delete").mkdir()
-    (path / f"t-0/{_EVIL}.log").write_text(_EVIL)
-    (path / "t-0/topic.properties").write_text(f"retention.ms={_EVIL}\n{_EVIL}=1\ncleanup.policy={_EVIL}\n")
-    (path / "meta.properties").write_text(f"version=1\nnode.id=1\ncluster.id={_EVIL}\n{_EVIL}={_EVIL}\n")
-    (path / "recovery-point-offset-checkpoint").write_text(f"0\n1\n{_EVIL} 0 1\n")
+    (path / f"{EVIL}-0.{'0' * 32}-delete").mkdir()
+    (path / f"t-0/{EVIL}.log").write_text(EVIL)
+    (path / "t-0/topic.properties").write_text(f"retention.ms={EVIL}\n{EVIL}=1\ncleanup.policy={EVIL}\n")
+    (path / "meta.properties").write_text(f"version=1\nnode.id=1\ncluster.id={EVIL}\n{EVIL}={EVIL}\n")
+    (path / "recovery-point-offset-checkpoint").write_text(f"0\n1\n{EVIL} 0 1\n")
 
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
+
+
+# Commands, their exit codes, and whether they show such a text.
+SHOWING = [
+    ("topics list LOGS", 0, True),
+    ("topics describe LOGS", 4, True),
+    ("count LOGS", 0, False),
+    ("verify LOGS", 1, True),
+    ("doctor LOGS", 1, True),
+    ("groups LOGS", 0, True),
+    ("groups LOGS GROUP", 0, False),
+    ("transactions LOGS", 0, True),
+    ("retain LOGS --dry-run", 0, False),
+    ("recover LOGS --dry-run", 0, False),
+    ("metadata LOGS", 4, False),
+    ("schemas LOGS", 0, True),
+    ("schemas LOGS --to OUT", 0, False),
+    ("cat LOGS u --format decoded", 0, False),
+    ("revive LOGS --to NEW", 0, True),
+]
 
 
 @pytest.mark.leaves_damage("dir-unparsable", "file-misnamed")
 def test_texts_of_the_directory_are_printed_without_control_characters(tmp_path):
-    log_dir, out = tmp_path / "log", tmp_path / "out"
-    _evil_log_dir(log_dir)
-    commands = [
-        *_commands(log_dir),
-        ["groups", log_dir, f"{_EVIL}group"],
-        ["metadata", log_dir],
-        ["schemas", log_dir],
-        ["schemas", log_dir, "--to", out],
-        ["cat", log_dir, "u", "--format", "decoded"],
-        ["revive", log_dir, "--to", tmp_path / "revived"],
-    ]
-    told = set()
-    for command in commands:
-        result = run(*command)
-        assert result.exit_code in (0, 1, 2, 3, 4), (command, result.output)
-        assert _CONTROL.search(result.output) is None, (command, result.output)
-        told |= {command[0]} if "x1b" in result.output else set()
-    assert told >= {"groups", "transactions", "schemas", "doctor", "verify", "topics"}
-    assert not [path for path in out.rglob("*") if _CONTROL.search(path.name)]
+    places = {name: tmp_path / name.lower() for name in ("LOGS", "OUT", "NEW")} | {"GROUP": f"{EVIL}group"}
+    evil_log_dir(places["LOGS"])
+    for command, code, shows in SHOWING:
+        result = run(*(places.get(word, word) for word in command.split()))
+        assert (command, result.exit_code) == (command, code), result.output
+        assert CONTROL.search(result.output) is None, (command, result.output)
+        assert ("x1b" in result.output) == shows, (command, result.output)
+    assert not [path for path in places["OUT"].rglob("*") if CONTROL.search(path.name)]
 
 
 @pytest.mark.parametrize("name", ["import.jsonl", "ids/1.avsc"])
@@ -154,8 +141,7 @@ def test_a_directory_of_schemas_is_opened_as_a_log_directory_is(tmp_path, name):
     assert "secret" not in run("schemas", log_dir, "--json").output
 
 
-# Files of a terabyte that take no space on disk: their size is not believed, and they are named
-
+# Files of a terabyte that take no space on disk: their size is not believed, and they are named.
 
 SIZE = 1 << 40
 
@@ -163,7 +149,7 @@ SIZE = 1 << 40
 @pytest.fixture
 def directory(tmp_path):
     path = tmp_path / "log"
-    shutil.copytree(Path(__file__).parents[3] / "examples/sample-log", path)
+    shutil.copytree(ROOT / "examples/sample-log", path)
     (path / ".kafka_cleanshutdown").unlink(missing_ok=True)
     return path
 

@@ -56,6 +56,11 @@ PRINTING = (
 )
 # These print nothing where all is well.
 SILENT = {"append", "mount", "umount"}
+# A closed pipe ends these as it ends cat(1). The others clean up first.
+FILTERS = {
+    "cat", "count", "diff", "digest", "doctor", "dump", "fetch", "groups", "histogram", "metadata", "schemas", "topics",
+    "transactions", "verify",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -101,7 +106,7 @@ def test_a_pipe_that_nobody_reads(logs, command):
         result = shell(command, "", logs, write_end)
     finally:
         os.close(write_end)
-    assert result.returncode in (DATA_ERROR, -signal.SIGPIPE)
+    assert result.returncode == (-signal.SIGPIPE if command.split()[0] in FILTERS else DATA_ERROR)
     assert result.stderr == b""
 
 
@@ -136,25 +141,18 @@ def test_no_stream_at_all(logs):
     assert output_of("cat", logs, "t") == b"one\ntwo\nthree\n"
 
 
-@pytest.mark.parametrize("command", ["verify", "count", "digest", "mirror"])
-def test_only_a_terminal_shows_progress(tmp_path, command):
-    log_dir = build_log_dir(tmp_path / "logs", {"t": [[b"one"], [b"two"]]}).path
-    words = {
-        "verify": ["verify", log_dir],
-        "count": ["count", log_dir],
-        "digest": ["digest", log_dir, "*"],
-        "mirror": ["mirror", log_dir, tmp_path / "copy"],
-    }[command]
-    line = [sys.executable, "-m", "kafkafs", *map(str, words)]
+@pytest.mark.parametrize("words", ["verify LOGS", "count LOGS", "digest LOGS *", "mirror LOGS NEW"])
+def test_only_a_terminal_shows_progress(logs, words):
+    places = {"LOGS": logs, "NEW": logs.with_name("new")}
+    line = [sys.executable, "-m", "kafkafs", *(str(places.get(word, word)) for word in words.split())]
     first, second = pty.openpty()
     try:
-        shown = subprocess.run(line, stdout=subprocess.DEVNULL, stderr=second, timeout=120, check=True)
-        assert shown.returncode == 0
+        subprocess.run(line, stdout=subprocess.DEVNULL, stderr=second, timeout=120, check=True)
         os.set_blocking(first, False)
         text = os.read(first, 1 << 16)
     finally:
         os.close(first)
         os.close(second)
     assert b"%" in text
-    shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+    shutil.rmtree(places["NEW"], ignore_errors=True)
     assert subprocess.run(line, capture_output=True, timeout=120, check=True).stderr == b""

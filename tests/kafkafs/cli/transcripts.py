@@ -1,6 +1,6 @@
 """Transcripts: commands as a person types them, and exactly what they print (tests/README.md, "Transcripts").
 
-    python -m tests.kafkafs.cli.transcripts --write [NAME…]     regenerate all files, or those of these names
+python -m tests.kafkafs.cli.transcripts --write [NAME…]     regenerate all files, or those of these names
 """
 
 from __future__ import annotations
