@@ -138,7 +138,7 @@ _BAD_LINES: Final = (InvalidRecord, RecordTooLarge, InvalidConfig)
 # A request carries at most 32 pages, and the first may be partly used. Only after a request of this size or more can
 # the next one belong to the same write(2). (A writev(2) of very many small parts is cut earlier; its caller, which
 # writes the rest again, gets the error all the same.)
-_CUT_BYTES: Final = (128 << 10) - 4095
+CUT_BYTES: Final = (128 << 10) - 4095
 # Two different lines may begin with the same few bytes.
 _NO_COINCIDENCE_BYTES: Final = 3
 
@@ -222,7 +222,7 @@ class LineWriter:
                 done = before.done - len(data)
                 self._failure = _Failure(before.data[len(data) :], before.error, told=True, may_be_cut=True, done=done)
             if error is None:
-                self._may_be_cut = len(data) >= _CUT_BYTES
+                self._may_be_cut = len(data) >= CUT_BYTES
                 return taken
             if isinstance(error, _BAD_LINES) and not again:
                 self._refused(self._lines + 1, error)
@@ -338,7 +338,7 @@ class LineWriter:
 
     def _refuse_locked(self, data: Buffer, taken: int, error: Exception, *, told: bool, again: bool) -> None:
         """Notes that of a request only the first `taken` bytes are taken."""
-        failure = self._failure = _Failure(bytes(data[taken:]), error, told, len(data) >= _CUT_BYTES)
+        failure = self._failure = _Failure(bytes(data[taken:]), error, told, len(data) >= CUT_BYTES)
         if not again and failure.is_within_line and failure.may_be_cut:
             failure.told = False
         self._may_be_cut = False

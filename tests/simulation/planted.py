@@ -54,8 +54,8 @@ FAULTS = (
     _fault(
         "full-request-ends-a-write",
         _LINES,
-        "_Failure(bytes(data[taken:]), error, told, len(data) >= _CUT_BYTES)",
-        "_Failure(bytes(data[taken:]), error, told, len(data) - taken >= _CUT_BYTES)",
+        "_Failure(bytes(data[taken:]), error, told, len(data) >= CUT_BYTES)",
+        "_Failure(bytes(data[taken:]), error, told, len(data) - taken >= CUT_BYTES)",
     ),
     _fault("sync-does-not-end-a-line", _LINES, "                failure.synced = True", "                pass"),
     _fault(

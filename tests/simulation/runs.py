@@ -154,7 +154,7 @@ def run_into(figures, plan, choices, trace=None):
         world.deletes_records = any(isinstance(op, Before) for job in jobs for op in job.ops)
         random.seed(plan.seed)  # the engine's own: which partition is next, when a segment's time is over
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(line_writer, "_CUT_BYTES", cut_bytes(plan.request_bytes))
+            patch.setattr(line_writer, "CUT_BYTES", cut_bytes(plan.request_bytes))
             try:
                 _Run(world, plan, figures, choices, trace).run()
             finally:

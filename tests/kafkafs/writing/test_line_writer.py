@@ -147,7 +147,7 @@ def test_a_sync_ends_the_line_within_which_a_refused_write_ended(kept, writer):
 
 def test_the_end_of_a_full_request_is_not_the_end_of_a_write(kept, writer, monkeypatch):
     """However few of its bytes were refused: the next line is not the rest of the one that it ends within."""
-    monkeypatch.setattr(line_writer, "_CUT_BYTES", 16)
+    monkeypatch.setattr(line_writer, "CUT_BYTES", 16)
     assert writer.write(b"good line\nBAD\nx\nthi") == 10
     with pytest.raises(InvalidRecord):
         writer.write(b"another\n")

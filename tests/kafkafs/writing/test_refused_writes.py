@@ -25,7 +25,7 @@ LIMIT = 20
 @pytest.fixture(autouse=True, scope="module")
 def _small_requests():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(line_writer, "_CUT_BYTES", CUT_BYTES)
+        patch.setattr(line_writer, "CUT_BYTES", CUT_BYTES)
         yield
 
 
