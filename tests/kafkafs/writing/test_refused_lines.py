@@ -1,7 +1,5 @@
 """Why lines were refused: what is kept of it, what is logged, and which line it was."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest
@@ -9,30 +7,39 @@ import pytest
 from kafkafs.writing.line_parsers import parse_jsonl, parse_txt
 from kafkafs.writing.line_writer import LineWriter, RefusedLines
 from storage.errors import InvalidRecord, NotPermitted
-from tests.support.owned_dirs import NOW_MS
+from tests.support.owned_dirs import NOW_MS, StandingClock
 from tests.support.written_lines import Kept
 
 
-class Clock:
-    """Epoch milliseconds, as the test wants them."""
-
-    now = NOW_MS
-
-    def now_ms(self):
-        return self.now
+@pytest.fixture
+def clock():
+    return StandingClock()
 
 
 @pytest.fixture
-def refused():
-    return RefusedLines(Clock())
+def refused(clock):
+    return RefusedLines(clock)
 
 
-def test_the_last_twenty_are_kept(refused):
+@pytest.fixture
+def writer(refused):
+    return LineWriter(Kept(), parse_jsonl, refused.at("t/@append.jsonl"))
+
+
+def numbers_of(refused):
+    return [entry["line"] for entry in refused.status()]
+
+
+def test_the_last_twenty_are_kept_and_ten_a_second_are_logged(refused, clock, caplog):
     for number in range(25):
         refused.add("t/@append", number, InvalidRecord(f"reason {number}"))
-    found = refused.status()
-    assert [entry["line"] for entry in found] == list(range(5, 25))
-    assert found[-1] == {"time": found[0]["time"], "path": "t/@append", "line": 24, "reason": "reason 24"}
+    assert numbers_of(refused) == list(range(5, 25))
+    last = {"time": "2025-11-21T04:40:00.000Z", "path": "t/@append", "line": 24, "reason": "reason 24"}
+    assert refused.status()[-1] == last
+    assert len(caplog.records) == RefusedLines.PER_SECOND
+    clock.time_ms = NOW_MS + 1000
+    refused.add("t/@append", 25, InvalidRecord("reason 25"))
+    assert len(caplog.records) == RefusedLines.PER_SECOND + 1
 
 
 def test_contents_are_printable_and_short(refused, caplog):
@@ -48,15 +55,11 @@ def test_contents_are_printable_and_short(refused, caplog):
 
 
 def test_noting(refused):
-    with pytest.raises(NotPermitted), refused.noting("x"):
-        raise NotPermitted("no")
-    with pytest.raises(OSError, match="full"), refused.noting("x"):
-        raise OSError("full")
+    """Requests are noted that are refused for what they are, and not for the state of the disk."""
+    for error in (NotPermitted("no"), OSError("full")):
+        with pytest.raises(type(error)), refused.noting("x"):
+            raise error
     assert [(entry["line"], entry["reason"]) for entry in refused.status()] == [(None, "no")]
-
-
-def numbers_of(refused):
-    return [entry["line"] for entry in refused.status()]
 
 
 def test_a_bad_line_is_told_once_with_its_number(refused):
@@ -71,8 +74,7 @@ def test_a_bad_line_is_told_once_with_its_number(refused):
     assert numbers_of(refused) == [3, 1]
 
 
-def test_lines_are_counted_over_the_requests_of_a_write(refused):
-    writer = LineWriter(Kept(), parse_jsonl, refused.at("t/@append.jsonl"))
+def test_lines_are_counted_over_the_requests_of_a_write(refused, writer):
     request = b'{"value":"v"}\n' * 9999  # as large as one that is cut
     writer.write(request)
     assert writer.write(b'{"value":"v"}\nnothing\n') == 14
@@ -85,18 +87,16 @@ def test_lines_are_counted_over_the_requests_of_a_write(refused):
     assert numbers_of(refused) == [10_001, 10_001]
 
 
-@pytest.mark.parametrize("ends_by_sync", [True, False])
-def test_a_bad_last_line(refused, ends_by_sync):
-    writer = LineWriter(Kept(), parse_jsonl, refused.at("t/@append.jsonl"))
+@pytest.mark.parametrize("end", [LineWriter.sync, LineWriter.close])
+def test_a_bad_last_line(refused, writer, end):
     writer.write(b'{"value":')
     with pytest.raises(InvalidRecord):
-        (writer.sync if ends_by_sync else writer.close)()
+        end(writer)
     assert numbers_of(refused) == [1]
 
 
 @pytest.mark.parametrize("side", ["key", "value"])
-def test_an_object_where_a_string_must_be(side, refused):
-    writer = LineWriter(Kept(), parse_jsonl, refused.at("t/@append.jsonl"))
+def test_an_object_where_a_string_must_be(refused, writer, side):
     with pytest.raises(InvalidRecord, match=f"`{side}` must be a string.*jq -c '.{side} .= tojson'"):
         writer.write(b'{"value":"v","%s":{"a":1}}\n' % side.encode())
-    assert len(refused.status()) == 1
+    assert numbers_of(refused) == [1]

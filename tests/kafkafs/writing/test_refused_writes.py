@@ -1,21 +1,18 @@
 """Writes that are refused in part, as the kernel hands them on: one write(2) comes as several requests, and only the
 first one's error reaches the caller."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kafkafs.writing import line_writer
-from kafkafs.writing.destinations import open_target
-from kafkafs.writing.line_parsers import parse_jsonl, parse_txt
+from kafkafs.writing.line_parsers import parse_txt
 from kafkafs.writing.line_writer import LineWriter
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
-from tests.support.written_lines import NINE, Kept, failing, jsonl, values
+from tests.support.written_lines import Kept
 
 REQUEST_BYTES = 12
 CUT_BYTES = 8  # what the first request of a cut write(2) has at least
@@ -33,7 +30,7 @@ class Kernel:
     """What write(2) makes of a writer: requests, the first of which may be smaller by where the buffer begins."""
 
     def __init__(self, writer, first=lambda: REQUEST_BYTES):
-        self._writer = writer
+        self.writer = writer
         self._first = first
 
     def write(self, data):
@@ -41,7 +38,7 @@ class Kernel:
         while done < len(data):
             part = data[done : done + size]
             try:
-                taken = self._writer.write(memoryview(part))
+                taken = self.writer.write(memoryview(part))
             except (StorageError, OSError):
                 if done:
                     return done
@@ -91,32 +88,22 @@ def kernel_of(kept, data):
     return Kernel(writer, lambda: data.draw(st.integers(CUT_BYTES, REQUEST_BYTES)))
 
 
-@pytest.mark.parametrize("before", [0, 1, 8, 20, 101], ids="at {}".format)
-@pytest.mark.parametrize("bad", [b"BAD", b"BAD" + b"b" * 10, b"x" * 21, b"x" * 30, b"x" * 200], ids=len)
-@pytest.mark.parametrize("cut", [*range(CUT_BYTES, REQUEST_BYTES + 1)], ids="cut {}".format)
-def test_a_bad_line_at_every_place_of_a_large_write(before, bad, cut):
-    """Exactly what precedes it is appended, the caller sees the error, and nothing more comes when the file closes."""
-    first = [b"a" * (before % 3), *[b"%02d" % number for number in range(before // 3)]]
-    kept = Kept(LIMIT)
-    writer = LineWriter(kept, parse_txt)
-    text = b"".join(line + b"\n" for line in [*first, bad, b"after", b"end"])
-    left = write_all(Kernel(writer, lambda: cut), text)
-    assert left.endswith(b"\nafter\nend\n")
-    assert kept.values == first
-    with pytest.raises((InvalidRecord, RecordTooLarge)):
-        writer.write(left[:REQUEST_BYTES])  # whoever tries again sees the same
-    writer.sync()  # all is told
-    writer.close()
-    assert kept.values == first
-
-
+@settings(max_examples=200)
 @given(lines_of_all_kinds(), st.data())
 def test_callers_that_stop_at_an_error(lines, data):
+    """Exactly what precedes the bad line is appended, and nothing more comes when the file is closed."""
     kept = Kept(LIMIT)
-    left = write_all(kernel_of(kept, data), b"".join(line + b"\n" for line in lines))
+    kernel = kernel_of(kept, data)
+    left = write_all(kernel, b"".join(line + b"\n" for line in lines))
     expected = list(itertools.takewhile(lambda line: not is_bad(line), lines))
     assert kept.values == expected
     assert bool(left) == (len(expected) < len(lines))
+    if left:
+        with pytest.raises((InvalidRecord, RecordTooLarge)):
+            kernel.writer.write(left[:REQUEST_BYTES])  # whoever tries again sees the same
+    kernel.writer.sync()  # all is told
+    kernel.writer.close()
+    assert kept.values == expected
 
 
 @given(lines_of_all_kinds(), st.data())
@@ -231,17 +218,23 @@ def test_fsync_after_a_full_disk_says_so_and_forgets_nothing():
     assert kept.values == [b"three", b"four"]
 
 
-def test_lines_that_only_look_like_refused_ones_are_appended(full):
-    """What other partitions got of a refused write is not taken for lines of a later one."""
-    owned, disk = full
-    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
-    data = b"".join(NINE)
-    failing(disk, 1)
-    assert writer.write(data) == len(NINE[0])  # 3 and 6 are in partition 0 too
-    with pytest.raises(OSError, match="No space"):
-        writer.write(data[len(NINE[0]) :])
-    failing(disk)
-    # The caller gives up line 1, and writes lines that have 3 and 6 at the same places again.
-    others = b"".join([jsonl({"value": "other", "partition": 0}), *NINE[2:]])
-    assert writer.write(others) == len(others)
-    assert values(owned, "t") == [[b"0", b"3", b"6", b"other", b"3", b"6"], [b"4", b"7"], [b"2", b"5", b"8"]]
+def test_a_sync_ends_the_line_within_which_a_refused_write_ended():
+    kept = Kept()
+    writer = LineWriter(kept, parse_txt)
+    with pytest.raises(InvalidRecord):
+        writer.write(b"BAD\nthi")
+    writer.sync()  # `thi` is over: what comes next is not its rest
+    assert writer.write(b"four") == 4
+    assert writer.write(b"th\n") == 3
+    assert kept.values == [b"fourth"]
+
+
+def test_the_end_of_a_full_request_is_not_the_end_of_a_write():
+    """However few of its bytes were refused: the next line is not the rest of the one that it ends within."""
+    kept = Kept()
+    writer = LineWriter(kept, parse_txt)
+    assert writer.write(b"good line\nBAD\nthi") == 10
+    with pytest.raises(InvalidRecord):
+        writer.write(b"another\n")
+    assert writer.write(b"another\n") == 8
+    assert kept.values == [b"good line", b"another"]
