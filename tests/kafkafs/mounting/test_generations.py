@@ -1,19 +1,16 @@
 """Other messages under the same names, inode numbers included, than the mount has shown before: a topic deleted and
-made again, a log cut and written on, while nobody looks or while a reader has the file open."""
-
-from __future__ import annotations
+made again, while nobody looks or while a reader has the file open."""
 
 import errno
 import os
 import shutil
-from collections.abc import Callable
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
 
 from storage.files import names, partition_metadata
 from storage.format.block import Record
-from tests.support.builders import AUTOMATIC, ROLL, Batch, BuiltPartition, Partition, build_log_dir
+from tests.support.builders import AUTOMATIC, ROLL, Batch, Partition, build_log_dir
 from tests.support.mounted_logs import txt
 from tests.support.mounts import mounted, requires_fuse
 from tests.support.serving_processes import fails_with, watched
@@ -22,103 +19,95 @@ from tests.support.waiting import wait_for
 pytestmark = requires_fuse
 
 SEGMENT = 2000  # messages of a segment
-VIEWS = ("messages.txt", "offsets/0-1999.txt", "offsets/1500-3500.txt", "offsets/last-100.txt", "time/2020--.txt")
-CHUNK = 4096
+RANGE, RAW, FILE = "offsets/0-1999.txt", "offsets/0-1999.log", f"segments/{0:020d}.log"
+VIEWS = {
+    "messages.txt": slice(None),
+    RANGE: slice(2000),
+    "offsets/1500-3500.txt": slice(1500, 3501),
+    "offsets/last-100.txt": slice(-100, None),
+    "time/2020--.txt": slice(None),
+}
+
+
+def renamed(built, target):
+    """The topic is deleted and made again with these messages."""
+    shutil.rmtree(target)
+    shutil.copytree(built.path, target, copy_function=shutil.copyfile)
+
+
+def same_inodes(built, target):
+    """The same on a file system that gives out the same inode numbers, and tells no time of birth."""
+    for path in target.iterdir():
+        if not (built.path / path.name).exists():
+            path.unlink()
+    for path in built.path.iterdir():
+        place = target / path.name
+        with place.open("r+b" if place.exists() else "wb") as file:
+            file.truncate(0)
+            file.write(path.read_bytes())
+    # What was removed and made shows in the directories' times.
+    for directory in (target, target.parent):
+        (directory / "x.tmp").touch()
+        (directory / "x.tmp").unlink()
 
 
 class Generations:
     """Topic `t`, made again and again with other messages of the same sizes."""
 
-    def __init__(self, path):
+    def __init__(self, path, way):
         self.path = path
-        self.log_dir = path / "logs"
-        self.partition = self.build(0)
-        shutil.copytree(self.partition.path.parent, self.log_dir)
+        self.way = way
+        self.number = 0
+        shutil.copytree(self.build(3 * SEGMENT).path.parent, path / "logs")
 
-    def build(self, number, messages=3 * SEGMENT):
-        """Another generation, beside the log directory."""
+    def build(self, messages):
+        """The next generation, beside the log directory."""
         items = []
         for start in range(0, messages, 500):
             if start and start % SEGMENT == 0:
                 items.append(ROLL)
-            values = [b"generation %d message %06d %s" % (number, n, b"x" * 900) for n in range(start, start + 500)]
+            values = [b"generation %d message %06d %s" % (self.number, n, b"x" * 900) for n in range(start, start + 500)]
             items.append(Batch([Record(None, value, (), AUTOMATIC) for value in values]))
         metadata = partition_metadata.encode(partition_metadata.random_id())
         spec = Partition(items, extra={names.PARTITION_METADATA: metadata})
-        return build_log_dir(self.path / f"generation-{number}", {"t": [spec]})["t", 0]
+        self.built = build_log_dir(self.path / f"generation-{self.number}", {"t": [spec]})["t", 0]
+        self.number += 1
+        return self.built
 
-    def make_again(self, made):
-        """Deletes the topic and makes it again with these messages."""
-        shutil.rmtree(self.log_dir / "t-0")
-        shutil.copytree(made.path, self.log_dir / "t-0", copy_function=shutil.copyfile)
-        self.partition = made
-
-    def make_again_with_the_same_inodes(self, made):
-        """As `make_again` on a file system that gives out the same inode numbers, and tells no time of birth."""
-        target = self.log_dir / "t-0"
-        wanted = {path.name for path in made.path.iterdir()}
-        for path in target.iterdir():
-            if path.name not in wanted:
-                path.unlink()
-        for path in made.path.iterdir():
-            place = target / path.name
-            with place.open("r+b" if place.exists() else "wb") as file:
-                file.truncate(0)
-                file.write(path.read_bytes())
-        # What was removed and made shows in the directories' times.
-        (target / "x.tmp").touch()
-        (target / "x.tmp").unlink()
-        (self.log_dir / "x.tmp").touch()
-        (self.log_dir / "x.tmp").unlink()
-        self.partition = made
+    def make_again(self, messages):
+        self.way(self.build(messages), self.path / "logs/t-0")
 
     def expected(self, view):
-        records = self.partition.records
-        if view.endswith(".log"):
-            return self.partition.log(0).read_bytes()
-        if view.startswith("offsets/last-"):
-            return txt(records[-100:])
-        if view.startswith("offsets/"):
-            first, last = Path(view).stem.split("-")
-            return txt(records[int(first) : int(last) + 1])
-        return txt(records)
+        return txt(self.built.records[VIEWS[view]]) if view in VIEWS else self.built.log(0).read_bytes()
 
 
-WAYS = {"made again": Generations.make_again, "same inodes": Generations.make_again_with_the_same_inodes}
-Way = Callable[[Generations, BuiltPartition], None]
+@pytest.fixture(params=[renamed, same_inodes])
+def generations(request, tmp_path):
+    return Generations(tmp_path, request.param)
 
 
 @pytest.fixture
-def generations(tmp_path):
-    return Generations(tmp_path)
+def directory(generations):
+    with watched(generations.path / "logs", generations.path / "mnt") as mount:
+        yield mount.path / "t/0"
 
 
-@pytest.fixture
-def mount(generations):
-    with watched(generations.log_dir, generations.path / "mnt") as mounted_:
-        yield mounted_
-
-
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_topic_made_again_while_nobody_looks(mount, generations, way):
-    partition = mount.path / "t/0"
-    for number in range(1, 5):
+def test_a_topic_made_again_while_nobody_looks(directory, generations):
+    for number in range(4):
+        files = sorted(generations.built.path.glob("*.log"))
         for _ in range(2):  # so that the page cache may keep what it has
             for view in VIEWS:
-                assert (partition / view).read_bytes() == generations.expected(view), (number, view)
-                assert (partition / view).stat().st_size == len(generations.expected(view))
-            for path in generations.partition.path.glob("*.log"):
-                assert (partition / "segments" / path.name).read_bytes() == path.read_bytes()
-            assert (partition / "messages.log").read_bytes() == b"".join(
-                path.read_bytes() for path in sorted(generations.partition.path.glob("*.log"))
-            )
-        # Shorter ones and longer ones.
-        way(generations, generations.build(number, SEGMENT * (3 + number % 2)))
+                assert (directory / view).read_bytes() == generations.expected(view), (number, view)
+                assert (directory / view).stat().st_size == len(generations.expected(view))
+            for path in files:
+                assert (directory / "segments" / path.name).read_bytes() == path.read_bytes()
+            assert (directory / "messages.log").read_bytes() == b"".join(path.read_bytes() for path in files)
+        generations.make_again(SEGMENT * (3 + number % 2))
 
 
-def read_on(fd, known):
-    """The rest of an open file, and the error that it ended with."""
-    data = known
+def read_on(fd):
+    """All that can be read of an open file, and the error that it ended with."""
+    data = b""
     while True:
         try:
             part = os.pread(fd, 1 << 16, len(data))
@@ -129,61 +118,56 @@ def read_on(fd, known):
         data += part
 
 
+def check_own(fd, own):
+    """A reader is given its own generation, which may be in the page cache, or an error: never the end of the file."""
+    data, number = read_on(fd)
+    assert data == own[: len(data)]
+    assert number in (errno.ENOENT, errno.ERANGE) or (number, len(data)) == (None, len(own))
+
+
 @pytest.mark.parametrize("messages", [SEGMENT, 4 * SEGMENT])
-@pytest.mark.parametrize("view", ["messages.txt", "offsets/0-1999.txt", "offsets/0-1999.log"])
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_reader_is_given_its_own_generation_or_an_error(mount, generations, way, view, messages):
-    path = mount.path / "t/0" / view
-    own = path.read_bytes()
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        start = os.pread(fd, CHUNK, 0)
-        assert start == own[: len(start)]
-        way(generations, generations.build(1, messages))
-        fresh = path.read_bytes()
-        assert fresh != own
-        if view == "messages.txt":
-            assert fresh == generations.expected(view)
-        data, failed = read_on(fd, start)
-        assert data == own[: len(data)]
-        if len(data) < len(own):
-            assert failed in (errno.ENOENT, errno.ERANGE)
-    finally:
-        os.close(fd)
+def test_a_reader_is_given_its_own_generation_or_an_error(directory, generations, messages):
+    with ExitStack() as stack:
+        readers = {}
+        for view in ("messages.txt", RANGE, RAW):
+            file = stack.enter_context((directory / view).open("rb", buffering=0))
+            readers[view] = file, generations.expected(view)
+            assert (directory / view).read_bytes() == generations.expected(view)
+            assert file.read(4096) == generations.expected(view)[:4096]
+        generations.make_again(messages)
+        assert (directory / "messages.txt").read_bytes() == generations.expected("messages.txt")
+        for view, (file, own) in readers.items():
+            if messages > SEGMENT or view != RAW:
+                assert (directory / view).read_bytes() == generations.expected(view) != own, view
+            check_own(file.fileno(), own)
+        # The growing view is not in the page cache.
+        assert read_on(readers["messages.txt"][0].fileno())[1] in (errno.ENOENT, errno.ERANGE)
     if messages > SEGMENT:
-        assert (mount.path / "t/0/messages.txt").read_bytes() == generations.expected("messages.txt")
-        for _ in range(2):
-            expected = generations.expected("offsets/0-1999.txt")
-            assert (mount.path / "t/0/offsets/0-1999.txt").read_bytes() == expected
+        for view in ("messages.txt", RANGE, RANGE):
+            assert (directory / view).read_bytes() == generations.expected(view)
 
 
-@pytest.mark.parametrize("view", ["offsets/0-1999.txt", "offsets/0-1999.log", f"segments/{0:020d}.log"])
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_no_smaller_size_is_shown_than_a_reader_through_the_page_cache_was_promised(mount, generations, way, view):
+def test_no_smaller_size_is_shown_than_a_reader_through_the_page_cache_was_promised(directory, generations):
     """The kernel would end its reading there, as if all was well."""
-    path = mount.path / "t/0" / view
-    own = path.read_bytes()
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        start = os.pread(fd, CHUNK, 0)
-        way(generations, generations.build(1, 500))
-        for look in (path.stat, path.read_bytes):
-            with fails_with(errno.ERANGE):
-                look()
-        data, failed = read_on(fd, start)
-        assert data == own[: len(data)]
-        if len(data) < len(own):
-            assert failed in (errno.ENOENT, errno.ERANGE)
-        assert (mount.path / "t/0/messages.txt").read_bytes() == generations.expected("messages.txt")
-    finally:
-        os.close(fd)
-    wait_for("the kernel tells the mount of a close(2) later", lambda: _is_shown(path))
-    fresh = path.read_bytes()
-    assert fresh == generations.expected(view)
-    assert path.stat().st_size == len(fresh)
+    for view in (RANGE, RAW, FILE):
+        path, own = directory / view, generations.expected(view)
+        wait_for("the new generation is shown", lambda path=path: is_shown(path))
+        assert path.read_bytes() == own
+        with path.open("rb", buffering=0) as file:
+            assert file.read(4096) == own[:4096]
+            generations.make_again(500)
+            for look in (path.stat, path.read_bytes):
+                with fails_with(errno.ERANGE):
+                    look()
+            check_own(file.fileno(), own)
+            assert (directory / "messages.txt").read_bytes() == generations.expected("messages.txt")
+        wait_for("the kernel tells the mount of a close(2) later", lambda path=path: is_shown(path))
+        assert path.read_bytes() == generations.expected(view)
+        assert path.stat().st_size == len(generations.expected(view))
+        generations.make_again(3 * SEGMENT)
 
 
-def _is_shown(path):
+def is_shown(path):
     """False while the path may not be looked at."""
     try:
         path.stat()
@@ -198,22 +182,18 @@ def test_a_topic_of_ours_removed_and_made_again(tmp_path):
     with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", write=True) as mount:
         topic = mount.path / "t"
         view = topic / "0/messages.txt"
-        for number in range(3):
+        for _ in range(2):
             topic.mkdir()
             assert view.read_bytes() == b""
-            if number < 2:
-                topic.rmdir()
-                with pytest.raises(FileNotFoundError):
-                    view.stat()
-        held = view.open("rb", buffering=0)
-        assert held.read() == b""
-        topic.rmdir()
+            topic.rmdir()
+            with pytest.raises(FileNotFoundError):
+                view.stat()
         topic.mkdir()
-        (topic / "0/@append").write_bytes(b"new\n")
-        assert view.read_bytes() == b"new\n"
-        assert view.stat().st_size == 4
-        with held:  # of the topic before: an error, or its own end of file
-            try:
-                assert held.read() == b""
-            except OSError as error:
-                assert error.errno in (errno.ENOENT, errno.ERANGE)  # noqa: PT017
+        with view.open("rb", buffering=0) as held:
+            assert held.read() == b""
+            topic.rmdir()
+            topic.mkdir()
+            (topic / "0/@append").write_bytes(b"new\n")
+            assert view.read_bytes() == b"new\n"
+            assert view.stat().st_size == 4
+            check_own(held.fileno(), b"")
