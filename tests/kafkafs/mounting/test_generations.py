@@ -66,7 +66,8 @@ class Generations:
         for start in range(0, messages, 500):
             if start and start % SEGMENT == 0:
                 items.append(ROLL)
-            values = [b"generation %d message %06d %s" % (self.number, n, b"x" * 900) for n in range(start, start + 500)]
+            numbers = range(start, start + 500)
+            values = [b"generation %d message %06d %s" % (self.number, number, b"x" * 900) for number in numbers]
             items.append(Batch([Record(None, value, (), AUTOMATIC) for value in values]))
         metadata = partition_metadata.encode(partition_metadata.random_id())
         spec = Partition(items, extra={names.PARTITION_METADATA: metadata})
