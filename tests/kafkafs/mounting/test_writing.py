@@ -1,6 +1,7 @@
-"""Writing to a real mount with ordinary tools: messages, topics, settings, and what a tool is told when it fails."""
+"""Writing to a real mount with ordinary tools: messages, topics, settings, and what a tool is told when it fails.
 
-from __future__ import annotations
+The rules of lines are tested in tests/kafkafs/writing.
+"""
 
 import errno
 import fcntl
@@ -16,16 +17,19 @@ import pytest
 from storage.files import names
 from storage.verify.verify import verify_log_dir
 from tests.support.builders import build_log_dir
-from tests.support.mounts import mounted, requires_fuse, run_kafkafs
+from tests.support.mounts import mounted, requires_fuse
 from tests.support.serving_processes import fails_with, killed_after
 from tests.support.waiting import wait_for
 
 pytestmark = requires_fuse
 
+REQUEST = 128 << 10
+MIB = 1 << 20
+
 
 @pytest.fixture(scope="module")
 def mount(tmp_path_factory):
-    """One mount for all tests of this module: each makes a topic of its own."""
+    """One mount for the tests of this module: each makes a topic of its own."""
     path = tmp_path_factory.mktemp("writing")
     with mounted(path / "logs", path / "mnt", "--create", write=True) as mount, killed_after(mount.process):
         yield mount
@@ -36,14 +40,14 @@ def mount(tmp_path_factory):
 @pytest.fixture
 def topic(mount, request):
     """A new topic of one partition."""
-    path = mount.path / re.sub(r"[^a-z]+", "-", request.node.name)
+    path = mount.path / re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name)
     path.mkdir()
     return path
 
 
 def shell(command, cwd, code=0):
     """What bash says on stderr."""
-    result = subprocess.run(["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode == code, result.stderr
     return result.stderr
 
@@ -58,12 +62,9 @@ def eventually(topic, expected):
 
 
 TOOLS = {
-    "echo": ("echo one >> @append; echo two >> 0/@append", [b"one", b"two"]),
-    "truncating echo": ("echo one > @append; echo two > 0/@append", [b"one", b"two"]),
-    "cat": ("seq 1000 | cat > @append", [b"%d" % n for n in range(1, 1001)]),
+    "echo": ("echo one >> @append; echo two > 0/@append", [b"one", b"two"]),
     "tee": ("seq 3000 | tee @append > /dev/null", [b"%d" % n for n in range(1, 3001)]),
     "awk": ("seq 3000 | awk '{print}' > @append", [b"%d" % n for n in range(1, 3001)]),
-    "printf line by line": ("{ for i in 1 2 3; do printf '%s\\n' $i; done; } > @append", [b"1", b"2", b"3"]),
     "printf without newlines": ("{ printf a; printf b; printf 'c\\nd'; } > @append", [b"abc", b"d"]),
     "two processes, one descriptor": ("{ (printf a); (printf b); } > @append", [b"ab"]),
     "dd in pieces": ("printf 'a\\nb\\n' | dd of=@append bs=1 2> /dev/null", [b"a", b"b"]),
@@ -73,16 +74,23 @@ TOOLS = {
 }
 
 
+@pytest.mark.parametrize("tool", TOOLS)
+def test_tools(topic, tool):
+    command, expected = TOOLS[tool]
+    assert shell(command, topic) == ""
+    eventually(topic, expected)
+    assert (topic / "@append").read_bytes() == (topic / "0" / "@append.jsonl").read_bytes() == b""
+
+
 def sparse(path, *parts, size=0):
-    """A file with these bytes at these positions and holes elsewhere; its content. It has `size` bytes at least."""
+    """A file with these bytes at these positions and holes elsewhere. It has `size` bytes at least."""
     with path.open("wb") as file:
         for position, data in parts:
             file.seek(position)
             file.write(data)
         file.truncate(max(size, file.tell()))
-    content = path.read_bytes()
-    assert path.stat().st_blocks * 512 < len(content)
-    return content
+    assert path.stat().st_blocks * 512 < path.stat().st_size
+    return shlex.quote(str(path))
 
 
 HOLES = {
@@ -94,9 +102,7 @@ HOLES = {
 COPYING = {
     "cp": "cp {} @append",
     "cp that makes holes": "cp --sparse=always {} @append",
-    "cp without": "cp --sparse=never {} @append",
     "dd": "dd if={} of=@append bs=4096 conv=sparse,notrunc 2> /dev/null",
-    "cat": "cat {} > @append",
     "cat that appends": "cat {} >> @append",
 }
 
@@ -106,19 +112,14 @@ COPYING = {
 def test_holes_are_zeros(topic, tmp_path, tool, holes):
     """Tools move on over the holes of a sparse file, and write nothing there."""
     parts, size = HOLES[holes]
-    content = sparse(tmp_path / "sparse", *parts, size=size)
-    shell(COPYING[tool].format(shlex.quote(str(tmp_path / "sparse"))), topic)
-    eventually(topic, content.splitlines() if content.endswith(b"\n") else content.split(b"\n"))
+    shell(COPYING[tool].format(sparse(tmp_path / "sparse", *parts, size=size)), topic)
+    content = (tmp_path / "sparse").read_bytes()
+    eventually(topic, content.removesuffix(b"\n").split(b"\n"))
 
 
 def test_a_hole_that_is_too_long_for_a_message_is_refused(topic, tmp_path):
-    for name, parts, size in (("middle", [(0, b"a\n"), (1 << 33, b"\nb\n")], 0), ("end", [(0, b"a\n")], 1 << 33)):
-        with (tmp_path / name).open("wb") as file:
-            for position, data in parts:
-                file.seek(position)
-                file.write(data)
-            file.truncate(max(size, file.tell()))
-        assert "Message too long" in shell(f"cp {shlex.quote(str(tmp_path / name))} @append", topic, code=1)
+    for parts, size in (([(0, b"a\n"), (1 << 33, b"\nb\n")], 0), ([(0, b"a\n")], 1 << 33)):
+        assert "Message too long" in shell(f"cp {sparse(tmp_path / 'long', *parts, size=size)} @append", topic, code=1)
     assert messages(topic) == [b"a", b"a"]
 
 
@@ -143,27 +144,23 @@ def test_positions_mean_nothing_but_holes(topic):
     assert messages(topic) == [b"one", b"two", b"three", b"four", b"five", b"six", b"seven", b"eight"]
 
 
-@pytest.mark.parametrize("tool", TOOLS)
-def test_tools(topic, tool):
-    command, expected = TOOLS[tool]
-    assert shell(command, topic) == ""
-    eventually(topic, expected)
-    assert (topic / "@append").read_bytes() == (topic / "0" / "@append.jsonl").read_bytes() == b""
+def test_parallel_writers_never_mix_lines(topic):
+    lines = [[b"%d:%d %s" % (writer, n, b"%d" % writer * (n % 50)) for n in range(2000)] for writer in range(8)]
+
+    def write(lines):
+        with (topic / "0" / "@append").open("wb", buffering=0) as file:
+            data = b"".join(line + b"\n" for line in lines)
+            for position in range(0, len(data), 777):
+                file.write(data[position : position + 777])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, lines))
+    appended = messages(topic)
+    assert [[line for line in appended if line.startswith(b"%d:" % writer)] for writer in range(8)] == lines
+    assert len(appended) == 8 * 2000
 
 
-def test_a_message_can_be_read_when_its_write_returns(topic):
-    with (topic / "@append").open("wb", buffering=0) as file:
-        for number in range(50):
-            file.write(b"%d\n" % number)
-            assert messages(topic)[-1] == b"%d" % number
-
-
-def test_fsync_ends_the_line_and_flushes(topic):
-    with (topic / "0" / "@append").open("wb", buffering=0) as file:
-        file.write(b"one\nhalf")
-        assert messages(topic) == [b"one"]
-        os.fsync(file.fileno())
-        assert messages(topic) == [b"one", b"half"]
+# When a line can be read, and when it is on disk
 
 
 def recovery_point(topic):
@@ -171,21 +168,32 @@ def recovery_point(topic):
     return int(json.loads((topic / "0" / "@info.json").read_bytes())["recovery_point"])
 
 
+def test_a_message_can_be_read_when_its_write_returns(topic):
+    with (topic / "@append").open("wb", buffering=0) as file:
+        for number in range(50):
+            file.write(b"%d\n" % number)
+            assert messages(topic)[-1] == b"%d" % number
+        file.write(b"one\nhalf")
+        assert messages(topic)[50:] == [b"one"]
+        assert recovery_point(topic) == 0
+        os.fsync(file.fileno())
+        assert messages(topic)[50:] == [b"one", b"half"]
+        assert recovery_point(topic) == 52
+
+
 def test_the_sync_command_makes_what_was_appended_durable(topic):
     """sync(1) opens its files for reading."""
-    for name in ("0/@append", "@append", "@append.jsonl"):
-        before = recovery_point(topic)
+    for number, name in enumerate(("0/@append", "@append", "@append.jsonl")):
         shell("echo one >> 0/@append", topic)
-        assert recovery_point(topic) == before
+        assert recovery_point(topic) == number
         shell(f"sync {name}", topic)
-        assert recovery_point(topic) == before + 1
+        assert recovery_point(topic) == number + 1
 
 
-@pytest.mark.parametrize("flag", [os.O_SYNC, os.O_DSYNC], ids=["O_SYNC", "O_DSYNC"])
-@pytest.mark.parametrize("name", ["0/@append", "@append", "@append.jsonl"])
-def test_a_write_to_a_file_opened_with_o_sync_is_durable_when_it_returns(mount, request, name, flag):
-    topic = mount.path / re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name)
-    topic.mkdir()
+@pytest.mark.parametrize(
+    ("name", "flag"), [("0/@append", os.O_SYNC), ("@append", os.O_DSYNC), ("@append.jsonl", os.O_DSYNC)]
+)
+def test_a_write_to_a_file_opened_with_o_sync_is_durable_when_it_returns(topic, name, flag):
     line = b'{"value":"a"}\n'
     descriptor = os.open(topic / name, os.O_WRONLY | os.O_APPEND | flag)
     try:
@@ -200,19 +208,11 @@ def test_a_write_to_a_file_opened_with_o_sync_is_durable_when_it_returns(mount, 
 
 
 @pytest.mark.parametrize("flag", [os.RWF_SYNC, os.RWF_DSYNC], ids=["RWF_SYNC", "RWF_DSYNC"])
-def test_a_single_write_can_be_durable(mount, request, flag):
-    topic = mount.path / re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name)
-    topic.mkdir()
-    descriptor = os.open(topic / "@append", os.O_WRONLY | os.O_APPEND)
-    try:
-        os.write(descriptor, b"one\n")
-        assert recovery_point(topic) == 0
-        os.pwritev(descriptor, [b"two\n"], 0, flag)
-        assert recovery_point(topic) == 2
-        os.write(descriptor, b"three\n")
-        assert recovery_point(topic) == 2
-    finally:
-        os.close(descriptor)
+def test_a_single_write_can_be_durable(topic, flag):
+    with (topic / "@append").open("ab", buffering=0) as file:
+        for line, flags, point in ((b"one\n", 0, 0), (b"two\n", flag, 2), (b"three\n", 0, 2)):
+            os.pwritev(file.fileno(), [line], 0, flags)
+            assert recovery_point(topic) == point
 
 
 def test_the_mount_option_sync_makes_every_write_durable(tmp_path):
@@ -222,55 +222,7 @@ def test_the_mount_option_sync_makes_every_write_durable(tmp_path):
         assert recovery_point(synced.path / "t") == 1
 
 
-def test_why_a_line_was_refused_is_in_the_status_and_the_log(tmp_path):
-    """EINVAL tells neither the line nor what is wrong with it."""
-    log = tmp_path / "log"
-    with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", "-o", f"log={log}", write=True) as mount:
-        (mount.path / "t").mkdir()
-        for content in (b'{"value":"a"}\n{"value":"b"}\n{"value":{"x":"\\u001b[31m"}}\n', b'{"value":1}'):
-            file = os.open(mount.path / "t/0/@append.jsonl", os.O_WRONLY)
-            try:
-                taken = os.write(file, content)
-                with fails_with(errno.EINVAL):
-                    os.write(file, content[taken:]) if taken < len(content) else os.fsync(file)
-            finally:
-                os.close(file)
-        with fails_with(errno.EINVAL):
-            (mount.path / "t/@config").write_bytes(b"# set\nretention.ms=\nsegment.bytes=few\n")
-        with fails_with(errno.EINVAL):
-            (mount.path / "a b").mkdir()
-        found = json.loads((mount.path / "@status.json").read_bytes())["refused_lines"]
-    assert [(entry["path"], entry["line"]) for entry in found] == [
-        ("t/0/@append.jsonl", 3),
-        ("t/0/@append.jsonl", 1),
-        ("t/@config", 3),
-        ("a b", None),
-    ]
-    assert found[0]["reason"].startswith("`value` must be a string")
-    assert "tojson" in found[0]["reason"]
-    assert "segment.bytes" in found[2]["reason"]
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", entry["time"]) for entry in found)
-    logged = log.read_text()
-    for entry in found:
-        assert entry["reason"] in logged
-    assert "refused: t/0/@append.jsonl: line 3 of the write: `value` must be" in logged
-    assert "\x1b" not in logged
-
-
-def test_parallel_writers_never_mix_lines(topic):
-    def write(writer):
-        with (topic / "0" / "@append").open("wb", buffering=0) as file:
-            data = b"".join(b"%d:%d %s\n" % (writer, n, b"%d" % writer * (n % 50)) for n in range(2000))
-            for position in range(0, len(data), 777):
-                file.write(data[position : position + 777])
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(write, range(8)))
-    found = messages(topic)
-    assert len(found) == 8 * 2000
-    for writer in range(8):
-        expected = [b"%d:%d %s" % (writer, n, b"%d" % writer * (n % 50)) for n in range(2000)]
-        assert [line for line in found if line.startswith(b"%d:" % writer)] == expected
+# What is refused
 
 
 def test_settings(topic):
@@ -284,13 +236,105 @@ def test_settings(topic):
     assert (topic / "@config").read_bytes().splitlines()[0] == b"retention.ms=5000"
 
 
-def test_internal_topics(tmp_path):
-    logs = build_log_dir(tmp_path / "logs", {"read": [[b"x"]]}, broker=False).path
-    with mounted(logs, tmp_path / "mnt", write=True) as mount, fails_with(errno.EPERM):
-        (mount.path / "__consumer_offsets").mkdir()
-    run_kafkafs("groups", logs, "g", "--reset-to", "earliest", "--topic", "read")
-    with mounted(logs, tmp_path / "mnt", write=True) as mount:
-        topic = mount.path / "__consumer_offsets"
-        (partition, *_) = (path for path in topic.iterdir() if path.name.isdigit())
+def test_why_a_line_was_refused_is_in_the_status_and_the_log(tmp_path):
+    """EINVAL tells neither the line nor what is wrong with it."""
+    log = tmp_path / "log"
+    with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", "-o", f"log={log}", write=True) as mount:
+        (mount.path / "t").mkdir()
+        for content in (b'{"value":"a"}\n{"value":"b"}\n{"value":{"x":"\\u001b[31m"}}\n', b'{"value":1}'):
+            with (mount.path / "t/0/@append.jsonl").open("wb", buffering=0) as file:
+                taken = file.write(content)
+                with fails_with(errno.EINVAL):
+                    file.write(content[taken:]) if taken < len(content) else os.fsync(file.fileno())
+        with fails_with(errno.EINVAL):
+            (mount.path / "t/@config").write_bytes(b"# set\nretention.ms=\nsegment.bytes=few\n")
+        with fails_with(errno.EINVAL):
+            (mount.path / "a b").mkdir()
+        refused = json.loads((mount.path / "@status.json").read_bytes())["refused_lines"]
+    paths = ["t/0/@append.jsonl", "t/0/@append.jsonl", "t/@config", "a b"]
+    assert [(entry["path"], entry["line"]) for entry in refused] == list(zip(paths, [3, 1, 3, None], strict=True))
+    assert refused[0]["reason"].startswith("`value` must be a string")
+    assert "segment.bytes" in refused[2]["reason"]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", entry["time"]) for entry in refused)
+    logged = log.read_text()
+    assert [entry["reason"] for entry in refused if entry["reason"] not in logged] == []
+    assert "refused: t/0/@append.jsonl: line 3 of the write: `value` must be" in logged
+    assert "\x1b" not in logged
+
+
+# More than a message may have: max.message.bytes is 1,048,588 unless set.
+OVERLONG = b"x" * 2 * MIB
+# Lines, and how many of them precede the one that is refused.
+REFUSED = {
+    "2 MiB": (b"g1\n" + OVERLONG + b"\ng2\n", 1),
+    "just too long": (b"g1\n" + b"x" * (MIB + 3) + b"\ng2\n", 1),
+    "first": (OVERLONG + b"\ng2\n", 0),
+    "last": (b"g1\n" * 100_000 + OVERLONG + b"\n", 100_000),
+    "without a newline": (b"g1\n" + OVERLONG, 1),
+}
+WRITING = {
+    "dd in one write": 'dd if="$1" of="$2" bs=64M status=none conv=notrunc',
+    "dd in many": 'dd if="$1" of="$2" bs=1000 status=none conv=notrunc',
+    "cat": 'cat "$1" >> "$2"',
+    "cp": 'cp "$1" "$2"',
+    "tee": 'tee "$2" < "$1" > /dev/null',
+    "python": "python3 -c \"import pathlib; pathlib.Path('$2').write_bytes(open('$1', 'rb').read())\"",
+}
+
+
+def check_refused(tool, source, target, said, good):
+    """Exactly the lines before the bad one are appended, and the tool says why it fails."""
+    result = subprocess.run(
+        ["bash", "-c", WRITING[tool], "bash", source, target], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert (result.returncode, said in result.stderr) == (1, True), result
+    assert len(messages(target.parent)) == good
+
+
+@pytest.mark.parametrize(
+    ("case", "tool"), [*((case, "cat") for case in REFUSED), *(("2 MiB", tool) for tool in WRITING)]
+)
+def test_tools_fail_at_the_line_that_is_refused(topic, tmp_path, case, tool):
+    """A write(2) of many FUSE requests, of which one is refused."""
+    data, good = REFUSED[case]
+    (tmp_path / "lines").write_bytes(data)
+    check_refused(tool, tmp_path / "lines", topic / "@append", "Message too long", good)
+
+
+@pytest.mark.parametrize("at", [0, 1, 11, REQUEST - 1, REQUEST, REQUEST + 1])
+def test_tools_fail_at_a_bad_line_near_the_border_of_two_requests(topic, tmp_path, at):
+    """It has 12 bytes, and begins so many before the border."""
+    before = 3 * REQUEST - at
+    sizes = [1023] * (before // 1024 - 1) + [1023 + before % 1024]
+    good = b"".join(b'{"value":"%s"}\n' % (b"v" * (size - 12)) for size in sizes)
+    (tmp_path / "lines").write_bytes(good + b'{"value":1}\n' + b'{"value":"g"}\n' * 20_000)
+    check_refused("cat", tmp_path / "lines", topic / "@append.jsonl", "Invalid argument", before // 1024)
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["write", "fsync"])
+def test_an_error_that_the_kernel_dropped_comes_with_the_next_call(topic, sync):
+    with (topic / "@append").open("wb", buffering=0) as file:
+        assert 0 < file.write(b"g1\n" + OVERLONG + b"\ng2\n") < 2 * MIB  # the caller does not write the rest
+        with fails_with(errno.EMSGSIZE):
+            os.fsync(file.fileno()) if sync else file.write(b"g3\n")
+        assert file.write(b"g4\n") == 3
+        os.fsync(file.fileno())
+    assert messages(topic) == [b"g1", b"g4"]
+
+
+# A stopped broker's directory
+
+
+def test_a_stopped_brokers_directory(tmp_path):
+    log_dir = build_log_dir(tmp_path / "logs", {"t": [[b"one", b"two"]], "__consumer_offsets": [[b"x"]]}).path
+    before = (log_dir / names.CLEAN_SHUTDOWN).read_bytes()
+    with mounted(log_dir, tmp_path / "mnt", write=True) as mount:
+        assert not (log_dir / names.CLEAN_SHUTDOWN).exists()
+        with fails_with(errno.EINVAL):  # how many partitions it has is not known here
+            os.open(mount.path / "t" / "@append", os.O_WRONLY)
         with fails_with(errno.EPERM):
-            os.open(partition / "@append", os.O_WRONLY)
+            os.open(mount.path / "__consumer_offsets" / "0" / "@append", os.O_WRONLY)
+        (mount.path / "t" / "0" / "@append").write_bytes(b"three\n")
+        assert messages(mount.path / "t") == [b"one", b"two", b"three"]
+    assert (log_dir / names.CLEAN_SHUTDOWN).read_bytes() == before
+    assert verify_log_dir(log_dir) == []
