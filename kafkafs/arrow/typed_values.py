@@ -71,7 +71,7 @@ class TypedColumn:
 
     def read(self, column: pa.Array, guids: Mapping[int, bytes]) -> tuple[pa.Array, Int64s, dict[int, str]]:
         """The values of a binary column, the ids of their schemas, -1 where there is none, and errors by row. `guids`:
-        the headers that name schemas (`schema_guids`), by row."""
+        the headers that name schemas (`framing.find_guids`), by row."""
         plain, starts, lengths = _spans(column)
         ids, errors = np.empty(len(column), np.int64), dict[int, str]()
         parts: list[pa.Array] = []

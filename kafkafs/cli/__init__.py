@@ -78,7 +78,7 @@ class _Main(click.Group):
     """Turns a StorageError into one line and an exit code; treats `kafkafs LOGDIR MNT` as a mount."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Only the real program, not a test that calls `main`, changes how its process handles signals (see `signals`)
+        # Only the real program, not a test that calls `main`, changes how its process handles signals (see `process`)
         # and how many descriptors it may have. Any command may open a directory of thousands of partitions.
         process.open_closed()
         descriptors.raise_limit()
@@ -154,7 +154,7 @@ class _Main(click.Group):
         except OSError as error:
             _say_failed(error)
             ctx.exit(DATA_ERROR)
-        except KeyboardInterrupt:  # only of commands that must clean up; see `signals`
+        except KeyboardInterrupt:  # only of commands that must clean up; see `process`
             say("interrupted")
             ctx.exit(INTERRUPTED)
 

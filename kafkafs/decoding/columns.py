@@ -189,7 +189,7 @@ class ColumnDecoder:
     ) -> tuple[Decoded, int]:
         """Decodes the first rows, as many as fit into `room` from `position` on; and the position after their texts.
 
-        `guids`: the header of each row that has one (`schema_guids.find_guids`); its bytes then begin with the data.
+        `guids`: the header of each row that has one (`framing.find_guids`); its bytes then begin with the data.
         Raises ValueError if a row points outside `buffer`.
         """
         starts, lengths = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)

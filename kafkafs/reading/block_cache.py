@@ -21,12 +21,12 @@ from storage.errors import SegmentGone, StorageError
 # To the kernel a path is one file, whichever log it shows by now, and all handles in the page cache share its pages and
 # its size. So that no reader gets a mixture of the path's old and new content:
 #
-# 1. A buffered handle gets the content that it was opened with, or an error, from reads and so from the pages they
-# fill. 2. An open with a content other than the one that last filled the pages makes the kernel drop them (no
-# keep_cache). 3. While a buffered handle with another content is open, new handles are direct_io: they neither see nor
-# fill pages. 4. The kernel ends a buffered read at the size that the path shows, without asking. So while such a handle
-# is open,    the path must not show a smaller size than the handle's: a stat or an open of the path fails until it is
-# closed.
+# 1. A buffered handle gets the content that it was opened with, or an error, from reads and so from the pages that they
+#    fill.
+# 2. An open with another content than the one that last filled the pages makes the kernel drop them (no keep_cache).
+# 3. While a buffered handle with another content is open, new handles are direct_io: they neither see nor fill pages.
+# 4. The kernel ends a buffered read at the size that the path shows, without asking. So while such a handle is open, the
+#    path must not show a smaller size than the handle's: a stat or an open of the path fails until it is closed.
 
 
 class _Opened(NamedTuple):

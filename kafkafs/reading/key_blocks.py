@@ -65,7 +65,7 @@ class KeyBlocks:
     """The blocks of a segment from its beginning to `file_end`, in order and without gaps. Immutable.
 
     `columns`: int64, shape (COLUMNS, blocks), see KeyBlock. `words`: all filters. `names`: the keys, without those of
-    more than LONGEST_NAME bytes; None if they are more than MOST_NAMES.
+    more than MOST_KEY_BYTES bytes; None if they are more than MOST_NAMES.
     """
 
     __slots__ = ("columns", "file_end", "names", "secret", "words")
@@ -255,7 +255,7 @@ def _with_room(array: _Array, used: _Array, rows: int) -> _Array:
 
 
 class _Names:
-    """The different keys of up to LONGEST_NAME bytes, at most MOST_NAMES."""
+    """The different keys of up to MOST_KEY_BYTES bytes, at most MOST_NAMES."""
 
     def __init__(self) -> None:
         self._count = 0

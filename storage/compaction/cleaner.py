@@ -82,8 +82,8 @@ def compact_partition(
 ) -> CompactionResult:
     """One pass over one partition, whatever its dirty ratio, and the cleaner's checkpoint after it.
 
-    `ended_early`: gets the `.deleted` files of a pass that raises. NotPermitted
-    when the topic may not be compacted; other errors as `Pass`, `OwnedDir.log`, and OSError.
+    `ended_early`: gets the `.deleted` files of a pass that raises. NotPermitted when the topic may not be compacted;
+    other errors as `Pass`, `OwnedDir.log`, and OSError.
     """
     log = owned.log(tp)  # first: the checkpoint at the end is for this log object only
     _check(owned.topic_info(tp.topic), is_broker=owned.log_dir.is_broker)

@@ -63,7 +63,7 @@ _PRODUCER_EPOCH = cython.declare(cython.int, 10)
 _BASE_SEQUENCE = cython.declare(cython.int, 11)
 _LEADER_EPOCH = cython.declare(cython.int, 12)
 
-# Rows of the columns of a RecordBlock and of RecordColumns; the numbers of record_columns.RecordColumn.
+# Rows of the columns of a RecordBlock and of RecordColumns; the numbers of `block.RecordColumn`.
 _OFFSET = cython.declare(cython.int, 0)
 _TIMESTAMP = cython.declare(cython.int, 1)
 _KEY_START = cython.declare(cython.int, 2)

@@ -2,7 +2,7 @@
 
 Each upload is an event with all that describes the segment, before its objects are written, and one when they are
 there; each removal is two events. Of a segment the last event that may follow counts. Keys say nothing, and whoever
-wants to know whether a segment is part of the log has to look at its leader epochs too (`remote_choice`). Sources:
+wants to know whether a segment is part of the log has to look at its leader epochs too (`tiered_log`). Sources:
 Kafka's RemoteLogMetadataCache, RemoteLogSegmentState, TopicBasedRemoteLogMetadataManager.
 """
 

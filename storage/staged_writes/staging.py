@@ -7,7 +7,7 @@ as the topic requires; for a topic with an old message.format.version they are c
 Brokers ignore the files. Since only the driver knows whether a write whose driver was killed continues elsewhere, files
 are removed when that is certain:
 
-- staging a micro-batch removes what earlier attempts at it have staged (commits.clear_earlier_attempts)
+- staging a micro-batch removes what earlier attempts at it have staged (`commit.clear_earlier_attempts`)
 - opening a partition for writing removes those of a micro-batch that its query has committed (another attempt at a
   task, a driver that died), and those untouched for a week
 - `kafkafs recover` on the log directory removes all that belong to no pending write (`unowned`)

@@ -421,8 +421,8 @@ def left_alone(snapshot: LogSnapshot, config: LogConfig, now_ms: int) -> Retenti
 
 
 def brokers_retention(snapshot: LogSnapshot, config: LogConfig, now_ms: int) -> BrokersRetention:
-    """Kafka's default limits count here, as they do for a broker. What the snapshot lacks of the
-    log (LogSnapshot.remote_offsets) is left out."""
+    """Kafka's default limits count here, as they do for a broker. What the snapshot lacks of the log
+    (LogSnapshot.remote_offsets) is left out."""
     whole = _state(snapshot, config, snapshot.log_start_offset, snapshot.log_end_offset, now_ms)
     try:
         ms, size = (int(config.other.get(name, _AS_TOTAL)) for name in ("local.retention.ms", "local.retention.bytes"))
