@@ -39,6 +39,7 @@ _MAGIC_ATTRIBUTES = struct.Struct(">bb")
 _TIMESTAMP = struct.Struct(">q")  # v1 only
 _LENGTH = struct.Struct(">i")  # -1 null
 _NULL = _LENGTH.pack(-1)
+MOST_MESSAGE_BYTES = 2**31 - 1  # of a message after offset and size
 
 
 def encode(
@@ -100,8 +101,9 @@ def message(
         )
     )
     size = _CRC.size + len(body)
-    if size > 2**31 - 1:
-        raise RecordTooLarge("message", expected=f"at most {2**31 - 1 + LOG_OVERHEAD} bytes", found=size)
+    if size > MOST_MESSAGE_BYTES:
+        limit = MOST_MESSAGE_BYTES + LOG_OVERHEAD
+        raise RecordTooLarge("message", expected=f"at most {limit} bytes", found=size + LOG_OVERHEAD)
     return _OVERHEAD.pack(offset, size) + _CRC.pack(crc32(body)) + body
 
 

@@ -1,7 +1,5 @@
 """Checksums, hashes of keys and digests of records: known answers, and every way to one giving the same."""
 
-from __future__ import annotations
-
 import random
 import struct
 import sys
@@ -16,24 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.backup.record_digests import CanonicalRecords, RecordDigest
-from storage.format import checksum, checksum_kernel, decoder, digest_kernel, hashing
-from storage.format.batches import Column
-from storage.format.block import Record
+from storage.errors import CorruptBatch
+from storage.format import checksum, checksum_kernel, hashing
+from storage.format.block import Record, RecordColumn
 from storage.format.compression import Codec
 from storage.format.decoder import Decoder, verify_crcs
-from storage.format.record_batch import BatchFields, encode_batch
-from storage.types import is_compiled
+from storage.format.record_batch import encode_batch
+from tests.storage.format.outcomes import exact
 from tests.support.fixtures import ROOT
 from tests.support.raw_batches import batch, message, record
 from tests.support.readers import table_of
 from tests.support.uncompiled import plain_kernels, uncompiled
 
-# Known answers, and every way to a checksum giving the same one.
+# Checksums
 
-KERNELS = [
-    pytest.param(checksum_kernel, id="as installed"),
-    pytest.param(uncompiled("storage.format.checksum_kernel"), id="plain"),
-]
 # RFC 3720 B.4 and the usual check string.
 CRC32C_ANSWERS = [
     (b"", 0),
@@ -45,114 +39,104 @@ CRC32C_ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize(("data", "answer"), CRC32C_ANSWERS)
-def test_crc32c_known_answers(data, answer):
-    assert checksum.crc32c(data) == answer
-    assert checksum.crc32c(memoryview(data)) == answer
-    assert checksum.crc32c(data[3:], checksum.crc32c(data[:3])) == answer
+def test_known_answers(monkeypatch):
+    monkeypatch.setitem(sys.modules, "crc32c", None)  # crcmod serves where the package does not load
+    without_package = uncompiled("storage.format.checksum")
+    assert (checksum.IMPLEMENTATION, without_package.IMPLEMENTATION) == ("crc32c", "crcmod")
+    for module in (checksum, without_package):
+        assert module.crc32(b"123456789") == 0xCBF43926
+        for data, answer in CRC32C_ANSWERS:
+            assert module.crc32c(data) == module.crc32c(memoryview(data)) == answer
+            assert module.crc32c(data[3:], module.crc32c(data[:3])) == answer
 
 
-def test_crc32_known_answer():
-    assert checksum.crc32(b"123456789") == 0xCBF43926
+def computed(data):
+    """The checksum that the check of a batch finds, whose stored one is wrong."""
+    damage = verify_crcs(exact(data), table_of(data), 0, 1, 0)
+    assert damage is not None
+    return damage.error.found
 
 
-def by_tables(kernel, data, magic):  # a module
-    """The checksum that the kernel finds with its slicing tables for a batch with `data` as what is checksummed."""
-    head = 21 if magic == 2 else 16
-    table = np.zeros((len(Column), 1), np.int64)
-    table[Column.SIZE], table[Column.MAGIC] = head + len(data), magic
-    tables = checksum.CRC32C_TABLES[:4096], checksum.CRC32_TABLES  # without those for the processor's instruction
-    _, found, _ = kernel.check_batches(bytes(head) + data, table, 0, 1, 0, *tables, 1000, np.zeros((1, 5), np.int64))
-    return int(found)
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_tables_agree_with_the_libraries_at_every_length(kernel):  # a module
-    data = random.Random(1).randbytes(100)
-    for start in range(3):
-        for end in range(start, len(data)):
-            part = data[start:end]
-            assert by_tables(kernel, part, 2) == crc32c_package.crc32c(part)
-            assert by_tables(kernel, part, 1) == zlib.crc32(part)
-
-
-def test_crcmod_serves_where_the_crc32c_package_does_not_load(monkeypatch):
-    monkeypatch.setitem(sys.modules, "crc32c", None)
-    function, name = checksum._choose()
-    assert name == "crcmod"
-    for data, answer in CRC32C_ANSWERS:
-        assert function(memoryview(data)) == answer
-        assert function(data[3:], function(data[:3])) == answer
+@pytest.mark.usefixtures("both_forms")
+@pytest.mark.parametrize("hardware", [True, False])
+def test_batches_of_every_size(hardware, monkeypatch):
+    """The processor's instruction takes spans of 3 x 1024 and 3 x 128 bytes, words and single bytes; tables do
+    without it."""
+    monkeypatch.setattr(checksum, "small_limit", lambda: 1 << 40)
+    if not hardware:
+        monkeypatch.setattr(checksum, "CRC32C_TABLES", checksum.CRC32C_TABLES[:4096])
+    dice = random.Random(3)
+    for size in (*range(100), *range(375, 400), *range(3060, 3090), 3500, 10_000):
+        data = batch(dice.randbytes(size), count=1, crc=1)
+        assert computed(data) == crc32c_package.crc32c(data[21:])
+        data = message(1, dice.randbytes(size), crc=1)
+        assert computed(data) == zlib.crc32(data[16:])
 
 
 def test_small_batches_go_through_tables_only_where_those_are_compiled(monkeypatch):
-    monkeypatch.setattr(checksum_kernel, "__file__", "checksum_kernel.so")
+    with plain_kernels():
+        assert checksum.small_limit() < 0
+    monkeypatch.setattr(checksum, "is_compiled", lambda _: True)
     assert checksum.small_limit() == checksum.SMALL_BYTES
     monkeypatch.setattr(checksum, "IMPLEMENTATION", "crcmod")
     assert checksum.small_limit() > 2**31  # faster than crcmod at any size
-    monkeypatch.setattr(checksum_kernel, "__file__", "checksum_kernel.py")
-    assert checksum.small_limit() < 0
 
 
-@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.usefixtures("both_forms")
 @pytest.mark.parametrize("limit", [-1, 100, 1 << 40])
-def test_a_flipped_bit_anywhere_is_found(plain, limit, monkeypatch):
+def test_a_flipped_bit_anywhere_is_found(limit, monkeypatch):
     """However batches are shared between tables and library: v2 from the attributes on, v0 and v1 from the magic on."""
     monkeypatch.setattr(checksum, "small_limit", lambda: limit)
-    if plain:
-        monkeypatch.setattr(decoder, "checksum_kernel", uncompiled("storage.format.checksum_kernel"))
     parts = [batch([record(value=b"v" * 60)]), message(1, b"v" * 99), message(2, b"v", magic=0), batch([record()], 3)]
     data = b"".join(parts)
     table = table_of(data, 1000)
     assert verify_crcs(data, table, 0, 4, 1000) is None
     for row, part in enumerate(parts):
         start = int(table.position[row]) - 1000
-        checked = 21 if table.magic[row] == 2 else 16
+        checked, function = (21, crc32c_package.crc32c) if table.magic[row] == 2 else (16, zlib.crc32)
         for at in (checked, checked + 1, len(part) - 1):
             hurt = bytearray(data)
             hurt[start + at] ^= 0x10
             damage = verify_crcs(hurt, table, 0, 4, 1000)
             assert damage is not None
             assert (damage.row, damage.position) == (row, start + 1000)
-            assert damage.error.expected == table.crc[row]
-            assert damage.error.found == (
-                crc32c_package.crc32c(bytes(hurt[start + 21 : start + len(part)]))
-                if checked == 21
-                else zlib.crc32(hurt[start + 16 : start + len(part)])
-            )
-            assert damage.error.position == damage.position
-            assert damage.error.offset == table.last_offset[row]
+            error = damage.error
+            assert (error.position, error.offset) == (damage.position, table.last_offset[row])
+            assert error.expected == table.crc[row]
+            assert error.found == function(bytes(hurt[start + checked : start + len(part)]))
             assert verify_crcs(hurt, table, row + 1, 4, 1000) is None
 
 
-def test_batches_of_every_size():
-    """The processor's instruction takes spans of 3 x 1024 and 3 x 128 bytes, words and single bytes."""
-    dice = random.Random(3)
-    for size in (*range(70), *range(375, 400), *range(3060, 3090), 3500, 10_000, 100_001):
-        data = bytearray(batch(dice.randbytes(size), count=1))
-        table = table_of(data)
-        assert verify_crcs(data, table, 0, 1, 0) is None
-        data[dice.randrange(21, len(data))] ^= 1 << dice.randrange(8)
-        damage = verify_crcs(data, table, 0, 1, 0)
-        assert damage is not None
-        assert damage.error.found == crc32c_package.crc32c(bytes(data[21:]))
+@pytest.mark.parametrize("plain", [False, True])
+def test_running_crcs_and_those_of_spans(plain):
+    kernel = uncompiled("storage.format.checksum_kernel") if plain else checksum_kernel
+    data, dice = random.Random(2).randbytes(5000), random.Random(3)
+    for tables, function in ((checksum.CRC32C_TABLES, crc32c_package.crc32c), (checksum.CRC32_TABLES, zlib.crc32)):
+        ends = np.sort(np.array([0, 0, len(data), *(dice.randrange(len(data)) for _ in range(50))], np.int64))
+        crcs = np.zeros(len(ends), np.int64)
+        kernel.crcs_up_to(exact(data), ends, function(b"before"), tables, crcs)
+        assert crcs.tolist() == [function(b"before" + data[:end]) for end in ends.tolist()]
+        starts = np.array([dice.randrange(end + 1) for end in ends.tolist()], np.int64)
+        before, whole = (
+            np.array([function(data[:at]) for at in places.tolist()], np.uint32) for places in (starts, ends)
+        )
+        found = checksum.without_prefix(whole, before, ends - starts, ieee=function is zlib.crc32)
+        assert found.tolist() == [function(data[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+        for wrong in ([-1], [3, 2], [len(data) + 1], [2**62], [-(2**63)]):
+            with pytest.raises(ValueError, match="ascend"):
+                kernel.crcs_up_to(exact(data), np.array(wrong, np.int64), 0, tables, crcs)
 
 
-plain = uncompiled("storage.format.hashing")
+# Hashes
+
+hashes_in_both_forms = pytest.mark.parametrize(
+    "module", [hashing, uncompiled("storage.format.hashing")], ids=["as installed", "plain"]
+)
 
 
-def signed(value):
-    return value - ((value & 0x80000000) << 1)
-
-
-def test_the_compiled_forms_are_compared_with_the_plain_ones():
-    assert not is_compiled(plain)
-
-
-@pytest.mark.parametrize("module", [hashing, plain], ids=["as-installed", "plain"])
-@pytest.mark.parametrize(
-    ("key", "expected"),
-    [
+@hashes_in_both_forms
+def test_murmur2_known_answers(module):
+    for key, expected in [
         # UtilsTest.testMurmur2
         (b"21", -973932308),
         (b"foobar", -790332482),
@@ -161,45 +145,37 @@ def test_the_compiled_forms_are_compared_with_the_plain_ones():
         (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
         (b"abc", 479470107),
         (b"", 275646681),
-    ],
-)
-def test_murmur2_known_answers(module, key, expected):
-    assert module.murmur2(key) == expected
+    ]:
+        assert module.murmur2(exact(key)) == expected
 
 
-@given(st.binary(max_size=300))
-def test_murmur2_equals_aiokafkas(key):
-    assert hashing.murmur2(key) == plain.murmur2(key) == signed(aiokafka_murmur2(key))
-
-
-@given(st.lists(st.none() | st.binary(max_size=40), max_size=50))
-def test_columns_of_keys_hash_as_single_keys_do(keys):
-    data = b"".join(key or b"" for key in keys)
+def columns_of(keys):
+    """(buffer, starts, lengths) of keys in exactly their memory."""
     lengths = np.array([-1 if key is None else len(key) for key in keys], np.int64)
-    ends = np.cumsum(np.maximum(lengths, 0), dtype=np.int64)
-    expected = [hashing.murmur2(key or b"") for key in keys]
-    for module in (hashing, plain):
-        hashes = np.zeros(len(keys), np.int32)
-        module.murmur2_columns(data, ends - np.maximum(lengths, 0), lengths, memoryview(hashes))
-        assert hashes.tolist() == [0 if key is None else e for key, e in zip(keys, expected, strict=True)]
+    sizes = np.maximum(lengths, 0)
+    return exact(b"".join(key or b"" for key in keys)), np.cumsum(sizes, dtype=np.int64) - sizes, lengths
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+@hashes_in_both_forms
+@given(st.lists(st.none() | st.binary(max_size=40), max_size=50))
+def test_columns_of_keys_hash_as_single_keys_do(module, keys):
+    expected = [(aiokafka_murmur2(key or b"") ^ 0x80000000) - 0x80000000 for key in keys]
+    assert [module.murmur2(key or b"") for key in keys] == expected
+    hashes = np.zeros(len(keys), np.int32)
+    module.murmur2_columns(*columns_of(keys), memoryview(hashes))
+    assert hashes.tolist() == [0 if key is None else number for key, number in zip(keys, expected, strict=True)]
+
+
+def test_java_string_hash():
+    for text, expected in [
         ("", 0),
         ("a", 97),
         ("hello", 99162322),
         ("polygenelubricants", -(2**31)),
         ("grüße", 98768023),
         ("\U0001f600", 1772899),  # a surrogate pair: 31 * 0xd83d + 0xde00
-    ],
-)
-def test_java_string_hash(text, expected):
-    assert hashing.java_string_hash(text) == expected
-
-
-def test_group_partition():
+    ]:
+        assert hashing.java_string_hash(text) == expected
     assert hashing.group_partition("polygenelubricants", 50) == 0
     assert hashing.group_partition("hello", 50) == 99162322 % 50
     assert hashing.group_partition("a" * 9, 50) == abs(hashing.java_string_hash("a" * 9)) % 50
@@ -241,23 +217,37 @@ def reference_siphash(key, secret, rounds):
     return low.to_bytes(8, "little") + (v[0] ^ v[1] ^ v[2] ^ v[3]).to_bytes(8, "little")
 
 
+@hashes_in_both_forms
 @given(st.lists(st.none() | st.binary(max_size=40), max_size=20), st.binary(min_size=16, max_size=16))
-def test_siphash_of_columns(keys, secret):
-    data = b"".join(key or b"" for key in keys)
-    lengths = np.array([-1 if key is None else len(key) for key in keys], np.int64)
-    starts = np.cumsum(np.maximum(lengths, 0), dtype=np.int64) - np.maximum(lengths, 0)
+def test_siphash_of_columns(module, keys, secret):
     words = [int.from_bytes(part, "little") for part in (secret[:8], secret[8:])]
+    hashes = np.ones((len(keys), 2), np.uint64)
+    module.siphash_columns(*columns_of(keys), *words, hashes)
     expected = [bytes(16) if key is None else reference_siphash(key, secret, (1, 3)) for key in keys]
-    for module in (hashing, plain):
-        hashes = np.ones((len(keys), 2), np.uint64)
-        module.siphash_columns(data, starts, lengths, *words, hashes)
-        assert [row.astype("<u8").tobytes() for row in hashes] == expected
+    assert [row.astype("<u8").tobytes() for row in hashes] == expected
 
 
 def test_the_reference_siphash_gives_its_authors_answers():
     secret = bytes(range(16))
     assert reference_siphash(b"", secret, (2, 4)).hex() == "a3817f04ba25a8e66df67214c7550293"
     assert reference_siphash(b"\0", secret, (2, 4)).hex() == "da87c1d86b99af44347659119b22fc45"
+
+
+@hashes_in_both_forms
+def test_keys_outside_the_buffer_are_refused(module):
+    data, one, two = exact(b"1234"), np.zeros(1, np.int32), np.zeros((1, 2), np.uint64)
+    for start, length in ((0, 5), (3, 2), (-1, 1), (4, 1), (2**63 - 1, 1), (1, 2**63 - 1), (2**62, 2**62)):
+        columns = np.array([start]), np.array([length])
+        with pytest.raises(ValueError, match="outside"):
+            module.murmur2_columns(data, *columns, one)
+        with pytest.raises(ValueError, match="outside"):
+            module.siphash_columns(data, *columns, 1, 2, two)
+    for rows, lengths in ((2, 2), (2, 1)):
+        columns = np.zeros(rows, np.int64), np.zeros(lengths, np.int64)
+        with pytest.raises(ValueError, match="fewer"):
+            module.murmur2_columns(data, *columns, one)
+        with pytest.raises(ValueError, match="fewer"):
+            module.siphash_columns(data, *columns, 1, 2, two)
 
 
 # Digests of records: the definition in plain Python, test vectors, and the kernel in both forms.
@@ -290,15 +280,14 @@ def plain_canonical(records):
 
 
 def block_of(records, base_offset=0, codec=Codec.NONE):
-    data = encode_batch(records, base_offset=base_offset, codec=codec, fields=BatchFields()) if records else b""
-    table = table_of(data)
-    block = Decoder().decode(data, table, origin=0)
+    data = encode_batch(records, base_offset=base_offset, codec=codec) if records else b""
+    block = Decoder().decode(exact(data), table_of(data), origin=0)
     block.check()
     return block
 
 
-def canonical_of(block):
-    return b"".join(bytes(part) for part in CanonicalRecords().parts(block))
+def canonical_of(block, *rows):
+    return b"".join(bytes(part) for part in CanonicalRecords().parts(block, *rows))
 
 
 def some_records(seed, count):
@@ -308,97 +297,49 @@ def some_records(seed, count):
         size = dice.choice((None, 0, 1, 7, 100, dice.randrange(3000)))
         return None if size is None else dice.randbytes(size)
 
-    return [
-        Record(
-            some(), some(), [(some() or b"", some()) for _ in range(dice.choice((0, 0, 1, 3)))], dice.randrange(10**13)
-        )
-        for _ in range(count)
-    ]
+    def headers():
+        return [(some() or b"", some()) for _ in range(dice.choice((0, 0, 1, 3)))]
+
+    return [Record(some(), some(), headers(), dice.randrange(10**13)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("vector", range(len(VECTORS)))
-def test_vectors(vector):
-    first, records, expected = VECTORS[vector]
-    digest = RecordDigest()
-    for part in CanonicalRecords().parts(block_of(records, first)):
-        digest.add(part)
-    assert digest.hexdigest() == expected
-    assert xxhash.xxh3_128_hexdigest(plain_canonical(enumerate(records, first))) == expected
+def test_vectors():
+    document = (ROOT / "storage" / "FORMAT.md").read_text()
+    for first, records, expected in VECTORS:
+        digest = RecordDigest()
+        for part in CanonicalRecords().parts(block_of(records, first)):
+            digest.add(part)
+        assert digest.hexdigest() == expected
+        assert xxhash.xxh3_128_hexdigest(plain_canonical(enumerate(records, first))) == expected
+        assert expected in document
 
 
-def test_the_document_has_the_vectors():
-    text = (ROOT / "storage" / "FORMAT.md").read_text()
-    assert all(digest in text for _, _, digest in VECTORS)
-
-
+@pytest.mark.usefixtures("both_forms")
 @pytest.mark.parametrize("codec", list(Codec))
-@pytest.mark.parametrize("seed", range(3))
-def test_the_form_is_the_definition(seed, codec):
-    records = some_records(seed, 50)
+def test_the_form_is_the_definition(codec):
+    records = some_records(int(codec), 150)
     block = block_of(records, 1000, codec)
     assert canonical_of(block) == plain_canonical(enumerate(records, 1000))
-    with plain_kernels():
-        assert canonical_of(block) == plain_canonical(enumerate(records, 1000))
+    assert canonical_of(block, 10, 20) == plain_canonical(list(enumerate(records, 1000))[10:20])
+    # One record is larger than a part.
+    records = [Record(b"k", b"x" * 3_000_000, ((b"h", b"y" * 500_000),), 5), *records[:5]]
+    assert canonical_of(block_of(records, 0, codec)) == plain_canonical(enumerate(records))
 
 
-def test_a_record_that_is_larger_than_a_part():
-    records = [Record(b"k", b"x" * 3_000_000, ((b"h", b"y" * 500_000),), 5), *some_records(1, 5)]
-    assert canonical_of(block_of(records)) == plain_canonical(enumerate(records))
-
-
-def test_rows_in_between():
-    records = some_records(5, 30)
-    block = block_of(records)
-    expected = plain_canonical(list(enumerate(records))[10:20])
-    assert b"".join(bytes(part) for part in CanonicalRecords().parts(block, 10, 20)) == expected
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_too_few_tables_are_refused(kernel):  # a module
-    short, rows = np.zeros(4095, np.uint32), (np.zeros((len(Column), 1), np.int64), 0, 0, 0)
-    for tables in ((short, checksum.CRC32_TABLES), (checksum.CRC32C_TABLES, short)):
-        with pytest.raises(ValueError, match="tables"):
-            kernel.check_batches(b"", *rows, *tables, 0, np.zeros((1, 5), np.int64))
-
-
-@pytest.mark.parametrize("module", [hashing, plain], ids=["as-installed", "plain"])
-def test_keys_outside_the_buffer_are_refused(module):
-    columns = module.murmur2_columns
-    one, two = np.zeros(1, np.int32), np.zeros(2, np.int32)
-    for start, length in ((0, 5), (-1, 1), (4, 1), (2**63 - 1, 1), (1, 2**63 - 1)):
-        with pytest.raises(ValueError, match="outside"):
-            columns(b"1234", np.array([start]), np.array([length]), one)
-    with pytest.raises(ValueError, match="fewer"):
-        columns(b"1234", np.array([0, 0]), np.array([0, 0]), one)
-    with pytest.raises(ValueError, match="fewer"):
-        columns(b"1234", np.array([0, 0]), np.array([0]), two)
-
-
-@pytest.mark.parametrize("module", [hashing, plain], ids=["as-installed", "plain"])
-def test_siphash_refuses_keys_outside_the_buffer(module):
-    column = np.array([1], np.int64)
-    hashes = np.zeros((1, 2), np.uint64)
-    for start, length in ((0, 4), (3, 1), (-1, 1), (2**62, 2**62)):
-        with pytest.raises(ValueError, match="outside"):
-            module.siphash_columns(b"abc", column * start, column * length, 1, 2, hashes)
-    with pytest.raises(ValueError, match="fewer"):
-        module.siphash_columns(b"abc", column, column, 1, 2, hashes[:0])
-
-
-@pytest.mark.parametrize("form", ["built", "plain"])
-def test_columns_are_not_trusted(form):
-    kernel = digest_kernel if form == "built" else uncompiled("storage.format.digest_kernel")
-    columns = np.zeros((9, 1), np.int64)
-    columns[3:6:2] = -1
-    spans, out, data = np.zeros((4, 1), np.int64), np.zeros(100, np.uint8), b"abcdef"
-    assert kernel.canonical(data, columns, spans, 0, 0, 1, out) == (1, 0, 28, 0)
-    for row, value in ((3, 7), (5, 7), (2, -1), (4, 6), (7, 2), (3, 2**62), (2, 2**62)):
-        wrong = columns.copy()
-        wrong[3:6:2] = 1
-        wrong[row] = value
-        with pytest.raises(ValueError, match="outside"):
-            kernel.canonical(data, wrong, spans, 0, 0, 1, out)
-    for bounds in ((-1, 1), (0, 2)):
-        with pytest.raises(ValueError, match="outside"):
-            kernel.canonical(data, columns, spans, 0, *bounds, out)
-    assert kernel.canonical(data, columns, spans, 0, 0, 1, out[:27]) == (0, 0, 0, 28)
+@pytest.mark.usefixtures("both_forms")
+def test_columns_are_not_trusted():
+    size = len(block_of([Record(b"key", b"value")]).buffer)
+    for column, value in (
+        (RecordColumn.KEY_LENGTH, size + 1),
+        (RecordColumn.VALUE_LENGTH, size + 1),
+        (RecordColumn.KEY_START, -1),
+        (RecordColumn.KEY_START, size - 2),
+        (RecordColumn.VALUE_START, size),
+        (RecordColumn.HEADERS_COUNT, 2),
+        (RecordColumn.KEY_LENGTH, 2**62),
+        (RecordColumn.KEY_START, 2**62),
+    ):
+        block = block_of([Record(b"key", b"value")])
+        block.columns[column] = value
+        with pytest.raises((ValueError, CorruptBatch), match=r"outside|headers do not parse"):
+            canonical_of(block)

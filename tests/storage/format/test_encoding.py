@@ -1,7 +1,5 @@
 """Batches and message sets as brokers, producers and cleaners wrote them; and decoded blocks encoded again."""
 
-from __future__ import annotations
-
 import mmap
 import struct
 import zlib
@@ -14,10 +12,15 @@ import numpy as np
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.legacy_records import LegacyRecordBatch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage.append import batch_encoder
+from storage.append.batch_encoder import BatchEncoder
+from storage.config import LogConfig
 from storage.errors import CorruptBatch, InvalidRecord, RecordTooLarge, UnsupportedFormat
-from storage.format.block import Record, RecordColumns
+from storage.format.batches import BATCH_HEADER_SIZE, BatchTable
+from storage.format.block import Record, RecordBlock, RecordColumn, RecordColumns, encode_varint
 from storage.format.compression import Codec
 from storage.format.control_records import (
     ControlRecord,
@@ -37,14 +40,13 @@ from storage.format.record_batch import (
     set_base_offset_and_epoch,
     set_log_append_time,
 )
-from tests.storage.format.test_both_forms import read_all
+from tests.storage.format.outcomes import exact, in_both_forms, read_all
 from tests.support.control_batches import control_batch, control_key, marker_batch, marker_value
 from tests.support.fixtures import FIXTURES, read_golden, requires_fixtures
 from tests.support.readers import table_of
 from tests.support.record_headers import batches, v2_header
-from tests.support.uncompiled import plain_kernels
 
-CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+CODECS = list(Codec)
 SOME = [
     Record(b"k", b"value", [(b"h", b"1"), (b"h", None), (b"", b"")], 1000),
     Record(None, None, [], 990),
@@ -169,12 +171,24 @@ def test_every_header_field_is_settable():
 
 
 def test_timestamps_wrap_as_javas_longs_do():
-    records = [Record(None, b"", (), -1), Record(None, b"", (), 2**63 - 1), Record(None, b"", (), -(2**63))]
-    data = encode_batch(records)
-    body = data[61:]
+    data = encode_batch([Record(None, b"", (), timestamp) for timestamp in (-1, 2**63 - 1, -(2**63))])
     # 2^63 - 1 - (-1) wraps to -2^63, whose zigzag is all ones: nine 0xff and 0x01.
-    assert body[7 + 2 : 7 + 12] == b"\xff" * 9 + b"\x01"
+    assert data[61 + 9 : 61 + 19] == b"\xff" * 9 + b"\x01"
     assert v2_header(data).max_timestamp == 2**63 - 1
+
+
+@pytest.mark.parametrize("value", [0, -1, 1, 63, 64, -64, -65, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63)])
+def test_varints_by_kafkas_rule(value):
+    """ByteUtilsTest: zigzag, seven bits a byte, least significant first."""
+    known = {0: "00", -1: "01", 1: "02", 63: "7e", 64: "8001", -64: "7f", -65: "8101"}
+    encoded = encode_varint(value)
+    raw = sum((byte & 0x7F) << 7 * i for i, byte in enumerate(encoded))
+    assert (raw >> 1) ^ -(raw & 1) == value
+    assert encoded.hex() == known.get(value, encoded.hex())
+    assert len(encoded) == max(1, -(-(raw.bit_length()) // 7))
+
+
+# Columns
 
 
 def test_columns_that_share_one_value_equal_tuples():
@@ -182,6 +196,21 @@ def test_columns_that_share_one_value_equal_tuples():
     columns = RecordColumns(lines, np.array([0, 6, 13]), np.array([5, 6, 0]), timestamp=np.array([42]))
     records = [Record(None, line, (), 42) for line in (b"first", b"second", b"")]
     assert encode_batch(columns, base_offset=3) == encode_batch(records, base_offset=3)
+    constant = [np.array([number]) for number in (2, 9, 0, 3, 0, 0, 0)]
+    short = RecordColumns(b"abc", np.zeros(4, np.int64), *constant)
+    full = RecordColumns(b"abc", np.zeros(4, np.int64), *(np.repeat(column, 4) for column in constant))
+    assert encode_batch(short) == encode_batch(full)
+    assert len(encode_batch(full)) == 61 + 4 * 12
+
+
+def test_rows_taken_and_timestamps_replaced():
+    records = [Record(b"a", b"1", [(b"h", b"x")], 5), Record(None, None), Record(b"c", b"3")]
+    columns = RecordColumns.from_records(records)
+    taken = columns.take(np.array([2, 0])).with_timestamps(7)
+    fields = [(taken.key(row), taken.value(row), int(taken.timestamp[row])) for row in range(2)]
+    assert fields == [(b"c", b"3", 7), (b"a", b"1", 7)]
+    assert encode_batch(taken) == encode_batch([records[2]._replace(timestamp=7), records[0]._replace(timestamp=7)])
+    assert columns.timestamp.tolist() == [5, -1, -1]
 
 
 def test_rows_that_fit_are_encoded_and_the_rest_left():
@@ -211,29 +240,125 @@ def test_offset_deltas_of_a_compacted_batch_are_kept():
     assert v2_header(encode_batch(columns, base_offset=100)).last_offset_delta == 9
 
 
+@pytest.mark.usefixtures("both_forms")
 @pytest.mark.parametrize(
-    ("column", "value"),
+    ("column", "values"),
     [
-        ("value_start", -1),
-        ("value_start", 4),
-        ("value_start", 2**63 - 1),
-        ("value_length", 11),
-        ("value_length", -2),
-        ("value_length", 2**63 - 1),
-        ("key_length", -(2**63)),
-        ("headers_length", -1),
-        ("headers_length", 11),
-        ("headers_count", -1),
-        ("headers_count", 2**31),
-        ("offset_delta", 2**31),
-        ("offset_delta", -(2**31) - 1),
+        ("value_start", (-1, 4, 2**63 - 1)),
+        ("value_length", (11, -2, 2**63 - 1)),
+        ("key_length", (-(2**63),)),
+        ("headers_length", (-1, 11)),
+        ("headers_count", (-1, 2**31)),
+        ("offset_delta", (2**31, -(2**31) - 1)),
     ],
 )
-def test_columns_are_checked_against_the_buffer(column, value):
+def test_columns_are_checked_against_the_buffer(column, values):
     good = {"value_start": np.array([0]), "value_length": np.array([7]), "timestamp": np.array([0])}
     encode_batch(RecordColumns(b"0123456789", **good))
-    with pytest.raises(ValueError, match="row 0"):
-        encode_batch(RecordColumns(b"0123456789", **(good | {column: np.array([value])})))
+    for value in values:
+        with pytest.raises(ValueError, match="row 0"):
+            encode_batch(RecordColumns(b"0123456789", **(good | {column: np.array([value])})))
+
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+# Mostly within a small buffer, at times anywhere.
+NEAR = st.integers(-2, 40) | st.sampled_from([2**31 - 1, 2**31, -(2**31), 2**63 - 1, -(2**63)]) | INT64
+
+
+def matrix(rows):
+    return np.array(rows, np.int64).reshape(-1, len(RecordColumn)).T.copy()
+
+
+@given(
+    data=st.binary(max_size=32),
+    rows=st.lists(st.tuples(*[NEAR] * len(RecordColumn)), min_size=1, max_size=6),
+    base_timestamp=INT64,
+    consecutive=st.booleans(),
+    room=st.integers(-70, 120),
+    position=st.integers(0, 5),
+)
+def test_any_columns_are_encoded_or_refused(data, rows, base_timestamp, consecutive, room, position):
+    offset, timestamp, key, key_size, value, value_size, headers, count, headers_size = matrix(rows)
+    columns = RecordColumns(
+        exact(data), value, value_size, timestamp, key, key_size, headers, headers_size, count,
+        None if consecutive else offset,
+    )  # fmt: skip
+
+    def encoded():
+        out = exact(b"\xaa" * (position + max(0, BATCH_HEADER_SIZE + room)))
+        done = encode_into(out, position, columns, fields=BatchFields(base_timestamp=base_timestamp))
+        assert out[:position] == b"\xaa" * position
+        assert out[done.end :] == b"\xaa" * (len(out) - done.end) or not done.next_row
+        return done, bytes(out)
+
+    in_both_forms(encoded)
+
+
+@given(st.binary(max_size=40), st.lists(st.tuples(NEAR, NEAR), max_size=4))
+def test_any_columns_of_headers_are_measured_or_refused(data, rows):
+    columns = matrix([(0,) * 6 + (start, min(count, 1 << 20), 0) for start, count in rows])
+    block = RecordBlock(exact(data), BatchTable.empty(0), columns, 0)
+    measured = in_both_forms(lambda: block.measure_headers().tolist())
+    assert measured == in_both_forms(lambda: block.headers_spans() is None or block.measure_headers().tolist())
+    assert isinstance(measured, tuple) or all(0 <= length <= len(data) for length in measured)
+
+
+@pytest.mark.usefixtures("both_forms")
+@given(st.lists(st.lists(st.tuples(st.binary(max_size=70), st.none() | st.binary(max_size=200)), max_size=4)))
+def test_spans_of_headers(rows):
+    block = decoded(encode_batch([Record(None, b"", headers) for headers in [*rows, []]]))
+    data = bytes(block.buffer)
+    assert [
+        (data[name : name + size], None if length < 0 else data[value : value + length])
+        for name, size, value, length in block.headers_spans().T.tolist()
+    ] == [header for headers in rows for header in headers]
+    assert [block.headers(row) for row in range(len(rows))] == rows
+
+
+# Lines
+
+LINE = st.binary(max_size=70).filter(lambda line: b"\n" not in line)
+
+
+@given(
+    lines=st.lists(LINE, min_size=1, max_size=80)
+    | st.lists(st.sampled_from([b"", b"x" * 3000]), min_size=1, max_size=9),
+    rest=LINE,
+    begun=LINE,
+    timestamp=st.sampled_from([0, 1, 1700000000000, 2**63 - 1]),
+    append_time=st.booleans(),
+    lacking=st.integers(-2, 2),
+)
+def test_lines_become_the_batch_of_their_values(lines, rest, begun, timestamp, append_time, lacking):
+    data = b"".join(line + b"\n" for line in lines)
+    values = [begun + lines[0], *lines[1:]]
+    fields = BatchFields(log_append_time_ms=timestamp if append_time else None)
+    expected = encode_batch([Record(None, value, timestamp=timestamp) for value in values], fields=fields)
+    config = LogConfig.from_overrides(
+        LogConfig(),
+        {
+            "message.timestamp.type": "LogAppendTime" if append_time else "CreateTime",
+            "max.message.bytes": str(len(expected) - lacking),
+        },
+    )
+
+    def encoded():
+        done = BatchEncoder().encode_lines(exact(begun), exact(data + rest), config, timestamp)
+        return done and (done[0], bytes(done[1].data), done[1].offsets, done[1].max_timestamp)
+
+    assert in_both_forms(encoded) == (None if lacking > 0 else (len(data), expected, len(lines), timestamp))
+
+
+@pytest.mark.usefixtures("both_forms")
+def test_where_no_line_ends_or_the_header_does_not_fit_there_is_no_batch():
+    for begun, data in ((b"begun", b"no end"), (b"", b"")):
+        assert BatchEncoder().encode_lines(begun, data, LogConfig(), 0) is None
+    for room in (0, BATCH_HEADER_SIZE - 1, BATCH_HEADER_SIZE):
+        config = LogConfig.from_overrides(LogConfig(), {"max.message.bytes": str(room)})
+        assert BatchEncoder().encode_lines(b"", b"\n", config, 0) is None
+
+
+# What is refused, and what is changed in place
 
 
 def test_rows_and_fields_out_of_range_are_refused():
@@ -278,13 +403,9 @@ def test_log_append_time_recomputes_the_crc_and_drops_unused_bits():
     assert header.attributes == 1 | 8 | 16
     assert (header.base_timestamp, header.max_timestamp) == (1000, 123_456)
     assert {r[1] for r in read_back(bytes(batch))} == {123_456}
-
-
-def test_an_unchanged_max_timestamp_changes_no_byte():
-    batch = bytearray(encode_batch(SOME))
     struct.pack_into(">h", batch, 21, 0x0108)
     before = bytes(batch)
-    set_log_append_time(batch, 0, 2**62)
+    set_log_append_time(batch, 0, 123_456)  # an unchanged greatest timestamp changes no byte
     assert batch == before
 
 
@@ -301,6 +422,9 @@ def test_only_a_whole_v2_batch_is_changed_in_place():
         set_base_offset_and_epoch(batch, 0, 0, 0)
 
 
+# Control records
+
+
 @pytest.mark.parametrize("kind", [kind for kind in ControlType if kind is not ControlType.UNKNOWN])
 def test_control_types_are_read_back(kind):
     batch = control_batch(kind, b"payload", base_offset=8, timestamp=5, fields=BatchFields(leader_epoch=1))
@@ -309,31 +433,52 @@ def test_control_types_are_read_back(kind):
     assert v2_header(batch).attributes == 0x20
 
 
-def test_control_keys_by_kafkas_rules():
+def test_control_keys_and_markers_by_kafkas_rules():
     assert control_type(b"\x00\x00\x00\x07") is ControlType.UNKNOWN
     assert control_type(b"\x00\x05\x00\x01more") is ControlType.COMMIT  # later versions may only add fields
     for key in (None, b"", b"\x00\x00\x00", b"\xff\xff\x00\x01"):
         with pytest.raises(CorruptBatch):
             control_type(key)
-    with pytest.raises(ValueError, match="unknown"):
-        control_key(ControlType.UNKNOWN)
-
-
-def test_markers_by_kafkas_rules():
     commit, marker = control_key(ControlType.COMMIT), EndTransactionMarker(ControlType.COMMIT, 31)
     assert parse_marker(commit, marker_value(marker)) == marker
     assert parse_marker(control_key(ControlType.LEADER_CHANGE), b"") is None
     for value in (None, b"\x00\x00\x00\x00\x00", b"\x80\x00\x00\x00\x00\x01"):
         with pytest.raises(CorruptBatch):
             parse_marker(commit, value)
-    with pytest.raises(ValueError, match="LEADER_CHANGE"):
-        marker_batch(
-            EndTransactionMarker(ControlType.LEADER_CHANGE), base_offset=0, timestamp=0, producer_id=1, producer_epoch=0
-        )
 
+
+def decoded(data, *, control=True):
+    table = table_of(data)
+    block = Decoder().decode(data, table, origin=0, control=control)
+    assert block.damage is None
+    assert block.next_row == table.rows
+    return block
+
+
+def test_control_records_of_a_block():
+    data = encode_batch([Record(None, b"data")] * 10)
+    for at, kind in enumerate((ControlType.COMMIT, ControlType.ABORT)):
+        marker = EndTransactionMarker(kind, 4 + at)
+        data += marker_batch(marker, base_offset=10 + at, timestamp=100 + at, producer_id=70 + at, producer_epoch=at)
+    assert control_records(decoded(data)) == [
+        ControlRecord(10, 100, 1, ControlType.COMMIT, 70, 0, 4),
+        ControlRecord(11, 101, 2, ControlType.ABORT, 71, 1, 5),
+    ]
+    assert control_records(decoded(data, control=False)) == []
+    fields = BatchFields(producer_id=1, producer_epoch=0, transactional=True, control=True)
+    broken = Record(control_key(ControlType.ABORT), b"12345")
+    with pytest.raises(CorruptBatch) as raised:
+        control_records(decoded(data + encode_batch([broken], base_offset=12, fields=fields)))
+    assert raised.value.offset == 12
+    data = encode_batch([Record(b"\x00\x00\x00\x02", None)], base_offset=3, fields=replace(fields, transactional=False))
+    found = [(control.type, control.coordinator_epoch) for control in control_records(decoded(data))]
+    assert found == [(ControlType.LEADER_CHANGE, None)]
+
+
+# Message sets, formats v0 and v1
 
 OLD_CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
-MESSAGES_SOME = [
+MESSAGES = [
     Record(b"k", b"value", (), 1000),
     Record(None, None, (), 3000),
     Record(b"", b"", (), 2000),
@@ -362,38 +507,39 @@ def messages_read_back(data, magic):
 def test_bytes_equal_the_brokers(magic):
     """Plain messages as Kafka 3.9.1 wrote them, converting down (partition 0) and from an old client (partition 1)."""
     seen = 0
-    for partition in (0, 1):
+    for name in (f"v{magic}-none-0", f"v{magic}-none-1"):
         fixture = FIXTURES / f"v{magic}"
-        golden = read_golden(fixture / "golden" / f"v{magic}-none-{partition}.jsonl.gz")
-        stored = [
-            batch
-            for log in sorted((fixture / "log" / f"v{magic}-none-{partition}").glob("*.log"))
-            for batch in batches(log.read_bytes())
-        ]
-        assert len(stored) == len(golden)
-        for record, batch in zip(golden, stored, strict=True):
-            ours = batch_encoder.encode(
-                [Record(record.key, record.value, (), record.timestamp)], magic, base_offset=record.offset
-            )
-            assert ours == batch
+        logs = sorted((fixture / "log" / name).glob("*.log"))
+        stored = [batch for log in logs for batch in batches(log.read_bytes())]
+        for golden, batch in zip(read_golden(fixture / "golden" / f"{name}.jsonl.gz"), stored, strict=True):
+            record = Record(golden.key, golden.value, (), golden.timestamp)
+            assert batch_encoder.encode([record], magic, base_offset=golden.offset) == batch
             seen += 1
     assert seen > 100
 
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [Codec.NONE, *OLD_CODECS])
-def test_messages_another_reader_reads_what_was_encoded(magic, codec):
-    data = batch_encoder.encode(MESSAGES_SOME, magic, base_offset=1 << 40, codec=codec)
-    assert len(list(batches(data))) == (len(MESSAGES_SOME) if codec == Codec.NONE else 1)
+def test_another_reader_reads_message_sets(magic, codec):
+    expected = [(r.timestamp if magic else None, r.key, r.value) for r in MESSAGES]
+    data = batch_encoder.encode(MESSAGES, magic, base_offset=1 << 40, codec=codec)
+    assert len(list(batches(data))) == (len(MESSAGES) if codec == Codec.NONE else 1)
+    assert messages_read_back(data, magic) == [((1 << 40) + i, *fields) for i, fields in enumerate(expected)]
+    offsets = [100, 103, 104, 110]  # gaps are kept
+    data = batch_encoder.encode(MESSAGES, magic, base_offset=100, offsets=offsets, codec=codec)
     assert messages_read_back(data, magic) == [
-        ((1 << 40) + i, r.timestamp if magic else None, r.key, r.value) for i, r in enumerate(MESSAGES_SOME)
+        (offset, *fields) for offset, fields in zip(offsets, expected, strict=True)
     ]
+    if magic:
+        data = batch_encoder.encode(MESSAGES, magic, codec=codec, log_append_time_ms=777)
+        assert all(batch[17] == codec | 8 for batch in batches(data))
+        assert [r[1] for r in messages_read_back(data, magic)] == [777] * len(MESSAGES)
 
 
 @pytest.mark.parametrize("codec", OLD_CODECS)
 def test_a_wrapper_has_its_last_messages_offset_and_the_greatest_timestamp(codec):
     for magic in (0, 1):
-        data = batch_encoder.encode(MESSAGES_SOME, magic, base_offset=50, codec=codec)
+        data = batch_encoder.encode(MESSAGES, magic, base_offset=50, codec=codec)
         offset, size, crc, stored_magic, attributes = struct.unpack_from(">qiIbb", data)
         assert (offset, size, stored_magic, attributes) == (53, len(data) - 12, magic, codec)
         assert crc == zlib.crc32(data[16:])
@@ -401,42 +547,29 @@ def test_a_wrapper_has_its_last_messages_offset_and_the_greatest_timestamp(codec
             assert struct.unpack_from(">q", data, 18) == (3000,)
         key_at = 26 if magic else 18
         assert struct.unpack_from(">i", data, key_at) == (-1,)
+        if codec is Codec.GZIP:  # offsets within it are relative in v1
+            inner = zlib.decompress(data[key_at + 8 :], 31)
+            assert [struct.unpack_from(">q", m)[0] for m in batches(inner)] == [
+                i + (0 if magic else 50) for i in range(4)
+            ]
 
 
-def test_gaps_between_offsets_are_kept():
-    offsets = [100, 103, 104, 110]
-    for magic in (0, 1):
-        for codec in (Codec.NONE, *OLD_CODECS):
-            data = batch_encoder.encode(MESSAGES_SOME, magic, base_offset=100, offsets=offsets, codec=codec)
-            assert [r[0] for r in messages_read_back(data, magic)] == offsets
-    inner = zlib.decompress(
-        batch_encoder.encode(MESSAGES_SOME, 1, base_offset=100, offsets=offsets, codec=Codec.GZIP)[34:], 31
-    )
-    assert [struct.unpack_from(">q", m)[0] for m in batches(inner)] == [0, 3, 4, 10]
-    inner = zlib.decompress(
-        batch_encoder.encode(MESSAGES_SOME, 0, base_offset=100, offsets=offsets, codec=Codec.GZIP)[26:], 31
-    )
-    assert [struct.unpack_from(">q", m)[0] for m in batches(inner)] == offsets
-
-
-@pytest.mark.parametrize("codec", [Codec.NONE, *OLD_CODECS])
-def test_log_append_time_holds_for_every_message(codec):
-    data = batch_encoder.encode(MESSAGES_SOME, 1, codec=codec, log_append_time_ms=777)
-    assert all(batch[17] == codec | 8 for batch in batches(data))
-    assert [r[1] for r in messages_read_back(data, 1)] == [777] * len(MESSAGES_SOME)
-
-
-def test_what_the_old_formats_lack_is_refused():
-    with pytest.raises(InvalidRecord):
-        batch_encoder.encode([Record(None, b"", ((b"h", b""),))], 1)
-    with pytest.raises(UnsupportedFormat):
-        batch_encoder.encode(MESSAGES_SOME, 1, codec=Codec.ZSTD)
-    with pytest.raises(UnsupportedFormat):
-        batch_encoder.encode(MESSAGES_SOME, 2)
-    with pytest.raises(UnsupportedFormat):
-        batch_encoder.encode(MESSAGES_SOME, 0, log_append_time_ms=1)
-    with pytest.raises(ValueError, match="without"):
-        batch_encoder.encode([], 1)
+def test_what_the_old_formats_lack_is_refused(monkeypatch):
+    for error, records, magic, options in (
+        (InvalidRecord, [Record(None, b"", ((b"h", b""),))], 1, {}),
+        (UnsupportedFormat, MESSAGES, 1, {"codec": Codec.ZSTD}),
+        (UnsupportedFormat, MESSAGES, 2, {}),
+        (UnsupportedFormat, MESSAGES, 0, {"log_append_time_ms": 1}),
+        (ValueError, [], 1, {}),
+    ):
+        with pytest.raises(error):
+            batch_encoder.encode(records, magic, **options)
+    assert batch_encoder.MOST_MESSAGE_BYTES == 2**31 - 1  # the size of a message is an int32
+    monkeypatch.setattr(batch_encoder, "MOST_MESSAGE_BYTES", 14 + 5)
+    assert len(batch_encoder.encode([Record(b"key", b"va")], 0)) == 12 + 14 + 5
+    with pytest.raises(RecordTooLarge) as refused:
+        batch_encoder.encode([Record(b"key", b"val")], 0)
+    assert (refused.value.expected, refused.value.found) == ("at most 31 bytes", 32)
 
 
 # Decoded blocks encoded again: the way that compaction and conversions go.
@@ -445,28 +578,13 @@ def test_what_the_old_formats_lack_is_refused():
 DAMAGED = {"rec-c4-flip-magic-0", "rec-m-flip-below-recovery-point-0"}
 
 
-def decoded(data, *, control=True):
-    table = table_of(data)
-    block = Decoder().decode(data, table, origin=0, control=control)
-    assert block.damage is None
-    assert block.next_row == table.rows
-    return block
-
-
-def partitions():
-    logs = [p for d in ("log", "after") for p in FIXTURES.glob(f"*/{d}/*") if p.is_dir() and any(p.glob("*.log"))]
-    return [
-        pytest.param(str(p.relative_to(FIXTURES)), id=f"{p.parent.parent.name}:{p.name}")
-        for p in sorted(logs)
-        if p.name not in DAMAGED
-    ]
-
-
 @requires_fixtures
-@pytest.mark.parametrize("partition", partitions())
-def test_uncompressed_batches_come_out_as_they_were(partition):
+@pytest.mark.parametrize("log_dir", [*FIXTURES.glob("*/log"), *FIXTURES.glob("*/after")], ids=lambda it: it.parent.name)
+def test_uncompressed_batches_come_out_as_they_were(log_dir):
     """Byte for byte, of every producer, coordinator and cleaner, where timestamps are the records' own."""
-    for log in sorted((FIXTURES / partition).glob("*.log")):
+    for log in sorted(log_dir.glob("*/*.log")):
+        if log.parent.name in DAMAGED:
+            continue
         data = log.read_bytes()
         table = table_of(data)
         decoder = Decoder()
@@ -488,7 +606,7 @@ def test_uncompressed_batches_come_out_as_they_were(partition):
             )
             columns = RecordColumns.from_block(block, block.offset - base_offset)
             start, size = int(table.position[row]), int(table.size[row])
-            assert encode_batch(columns, base_offset=base_offset, fields=fields) == data[start : start + size]
+            assert encode_batch(columns, base_offset=base_offset, fields=fields) == data[start : start + size], log
 
 
 def test_kept_records_of_a_compressed_batch():
@@ -496,57 +614,19 @@ def test_kept_records_of_a_compressed_batch():
     records = [Record(b"k%d" % i, b"v" * i, ((b"h", b"%d" % i), (b"n", None))[: i % 3], 1000 - i) for i in range(20)]
     block = decoded(encode_batch(records, base_offset=500, codec=Codec.ZSTD))
     kept = block.select(np.arange(20) % 3 == 2)
-    columns = RecordColumns.from_block(kept, kept.offset - 500)
-    again = encode_batch(
-        columns, base_offset=500, codec=Codec.LZ4, fields=BatchFields(delete_horizon_ms=77, last_offset_delta=19)
-    )
-    outcome = read_all(again)
+    fields = BatchFields(delete_horizon_ms=77, last_offset_delta=19)
+
+    def encoded(codec):
+        columns = RecordColumns.from_block(kept, kept.offset - 500)
+        return read_all(encode_batch(columns, base_offset=500, codec=codec, fields=fields))
+
+    outcome = encoded(Codec.LZ4)
     assert [(r.offset, r.timestamp, r.key, r.value, r.headers) for r in outcome.records] == [
         (500 + i, r.timestamp, r.key, r.value, tuple(r.headers)) for i, r in enumerate(records) if i % 3 == 2
     ]
     assert outcome.batches[0][3] == 519
-    with plain_kernels():
-        columns = RecordColumns.from_block(kept, kept.offset - 500)
-        plain = encode_batch(columns, base_offset=500, fields=BatchFields(delete_horizon_ms=77))
-    assert [r.value for r in read_all(plain).records] == [r.value for r in outcome.records]
-
-
-def test_headers_that_do_not_parse_stop_the_conversion():
-    block = decoded(encode_batch([Record(None, b"", ((b"name", b"value"),))], base_offset=9))
-    block.columns[6] = len(block.buffer) - 1
+    assert in_both_forms(encoded, Codec.NONE).records == outcome.records
+    block.headers_start[1] = len(block.buffer) - 1
     with pytest.raises(CorruptBatch, match="headers") as raised:
         RecordColumns.from_block(block)
-    assert raised.value.offset == 9
-
-
-MARKERS = [EndTransactionMarker(ControlType.COMMIT, 4), EndTransactionMarker(ControlType.ABORT, 5)]
-
-
-def a_log_with_markers():
-    markers = [
-        marker_batch(marker, base_offset=10 + i, timestamp=100 + i, producer_id=70 + i, producer_epoch=i)
-        for i, marker in enumerate(MARKERS)
-    ]
-    return encode_batch([Record(None, b"data")] * 10) + b"".join(markers)
-
-
-def test_control_records_of_a_block():
-    data = a_log_with_markers()
-    assert control_records(decoded(data)) == [
-        ControlRecord(10, 100, 1, ControlType.COMMIT, 70, 0, 4),
-        ControlRecord(11, 101, 2, ControlType.ABORT, 71, 1, 5),
-    ]
-    assert control_records(decoded(data, control=False)) == []
-
-
-def test_a_control_record_that_does_not_parse_is_told_with_its_offset():
-    fields = BatchFields(producer_id=1, producer_epoch=0, transactional=True, control=True)
-    record = Record(control_key(ControlType.ABORT), b"12345")
-    data = a_log_with_markers() + encode_batch([record], base_offset=12, fields=fields)
-    with pytest.raises(CorruptBatch) as raised:
-        control_records(decoded(data))
-    assert raised.value.offset == 12
-    data = encode_batch([Record(b"\x00\x00\x00\x02", None)], base_offset=3, fields=replace(fields, transactional=False))
-    assert [(r.type, r.coordinator_epoch) for r in control_records(decoded(data))] == [
-        (ControlType.LEADER_CHANGE, None)
-    ]
+    assert raised.value.offset == 501

@@ -1,8 +1,7 @@
 """Kafka's own records, read and written by definition; and the examples of FORMAT.md."""
 
-from __future__ import annotations
-
 import json
+import os
 import random
 import re
 import struct
@@ -25,9 +24,12 @@ from storage.files.names import KAFKAS_OWN_TOPICS
 from storage.format.messages import GROUPS, MOST_JSON, messages
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
+from tests.storage.format.outcomes import exact, in_both_forms
 from tests.support.fixtures import FIXTURES, ROOT, requires_fixtures
 from tests.support.own_topics import INTERNAL, PARTITIONS, golden, lines, raw, tp_of, without_name
-from tests.support.uncompiled import plain_kernels
+
+SEED = os.environ.get("KAFKAFS_FUZZ_SEED", "1")
+VECTORS = FIXTURES / "internal" / "golden" / "vectors.jsonl.gz"
 
 # Kafka's own records read by definition: as Kafka's own classes print them, and damaged ones as errors.
 
@@ -85,12 +87,10 @@ def test_logs_of_brokers_read_as_kafkas_classes_print_them(fixture, partition):
     assert found == golden(fixture, partition)
 
 
-@requires_fixtures
 def test_the_groups_that_are_topics_are_kafkas_own():
     assert GROUPS == KAFKAS_OWN_TOPICS
 
 
-@requires_fixtures
 def test_the_key_tells_the_name_of_its_type():
     key, _ = messages("__consumer_offsets").one(b"\0\1\0\1g\0\1t\0\0\0\3", None)
     assert json.dumps(key) == (
@@ -106,13 +106,13 @@ def all_texts(reader, rows, room):
             columns.append((len(data), -1 if side is None else len(side)))
             data += side or b""
     cells = np.array(columns, np.int64).reshape(len(rows), 4).T
-    found = []
+    data, found = exact(data), []
     while len(found) < len(rows):
         out = np.empty(room, np.uint8)
         read = reader.read(data, cells[:, len(found) :], out)
+        text = out[: read.end].tobytes()
         for row in range(read.rows):
             key, key_size, value, size = read.places[:, row].tolist()
-            text = out[: read.end].tobytes()
             first = text[key : key + key_size] if key_size >= 0 else None
             found.append((first, text[value : value + size] if size >= 0 else None, read.errors.get(row)))
         room *= 2
@@ -121,31 +121,25 @@ def all_texts(reader, rows, room):
 
 @requires_fixtures
 @pytest.mark.parametrize("topic", sorted(GROUPS))
-def test_damaged_records_give_texts_or_errors_the_same_in_both_forms_of_the_kernel(topic):
-    dice = random.Random(topic)
+def test_damaged_records_give_texts_or_errors(topic):
+    """The same in both forms of the kernel, in any room."""
+    dice = random.Random(f"{SEED} {topic}")
     rows = []
-    for line in lines(FIXTURES / "internal" / "golden" / "vectors.jsonl.gz"):
-        if line["topic"] != topic:
-            continue
-        key, value = raw(line)
+    for key, value in (raw(line) for line in lines(VECTORS) if line["topic"] == topic):
         data = bytearray(value or b"")
-        for _ in range(dice.randrange(3)):
-            if data:
-                data[dice.randrange(len(data))] = dice.choice((0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256)))
+        for _ in range(dice.randrange(3) if data else 0):
+            data[dice.randrange(len(data))] = dice.choice((0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256)))
         rows.append((key, bytes(data[: dice.choice((len(data), dice.randrange(len(data) + 1)))])))
         rows.append((key and key[: dice.randrange(len(key) + 1)], value))
     reader = messages(topic)
-    compiled = all_texts(reader, rows, 64)
-    assert compiled == all_texts(reader, rows, 1 << 20)
-    with plain_kernels():
-        assert all_texts(reader, rows, 1 << 20) == compiled
-    for _, text, error in compiled:
+    texts = in_both_forms(all_texts, reader, rows, 1 << 20)
+    assert texts == all_texts(reader, rows, 64)
+    for _, text, error in texts:
         assert text is None or error is None or error[0] == "key"
         json.loads(text or "null")
-    assert any(error is not None for _, _, error in compiled)
+    assert any(error is not None for _, _, error in texts)
 
 
-@requires_fixtures
 def test_text_that_is_not_utf8_is_replaced_as_javas_decoder_replaces_it():
     dice = random.Random(7)
     pieces = [b"a", "ü€😀".encode(), b"\x80", b"\xc3", b"\xe2\x82", b"\xf0\x9f\x98", b"\xf4\x90", b"\xff", b"\xe0\x80"]
@@ -155,7 +149,6 @@ def test_text_that_is_not_utf8_is_replaced_as_javas_decoder_replaces_it():
         assert key["data"]["transactionalId"] == text.decode(errors="replace"), text
 
 
-@requires_fixtures
 def test_an_element_that_is_null_is_an_error_as_for_kafkas_reader():
     """MessageDataGenerator: "non-nullable field topics element was serialized as null"."""
     reader, key, rest = messages("__consumer_offsets"), b"\0\x10\0\1g\0\1r", b"\0" * 17
@@ -255,7 +248,7 @@ def test_columns_outside_of_the_buffer_are_refused():
     reader = messages("__consumer_offsets")
     for start, length in ((0, 5), (-1, 2), (2**62, 2**62), (5, 1)):
         with pytest.raises(ValueError, match="outside"):
-            reader.read(b"\0\1\0\0", np.array([[start], [length], [0], [-1]], np.int64), np.empty(100, np.uint8))
+            reader.read(exact(b"\0\1\0\0"), np.array([[start], [length], [0], [-1]], np.int64), np.empty(100, np.uint8))
 
 
 def test_a_record_that_is_too_long_as_json_is_an_error():
