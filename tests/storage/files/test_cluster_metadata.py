@@ -1,7 +1,5 @@
 """KRaft's metadata, against what a real broker's Admin client and DumpLogSegments said of it (data/README.md)."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import gzip
@@ -37,29 +35,32 @@ from tests.support.readers import table_of
 DATA = Path(__file__).parent / "data" / "cluster-metadata"
 LOG = "__cluster_metadata-0/00000000000000000000.log"
 SNAPSHOT = "__cluster_metadata-0/00000000000000000120-0000000003.checkpoint"
-DIRECTORIES = ["log-only", "snapshot-and-log"]
 
 
-@pytest.fixture(params=DIRECTORIES)
+@pytest.fixture(params=["log-only", "snapshot-and-log"])
 def original(request):
-    return DATA / str(request.param)
+    return DATA / request.param
 
 
-def copy_of(name, to):
-    copied = to / name
-    shutil.copytree(DATA / name, copied)
-    return copied
+@pytest.fixture
+def log_only(tmp_path):
+    return shutil.copytree(DATA / "log-only", tmp_path / "log-only")
+
+
+@pytest.fixture
+def with_snapshot(tmp_path):
+    return shutil.copytree(DATA / "snapshot-and-log", tmp_path / "snapshot-and-log")
+
+
+def refreshed(directory):
+    return ClusterMetadataReader(directory).refresh()
 
 
 def values_of(file):
     """(offset, value) of every record in a file of batches."""
     data = file.read_bytes()
-    table = table_of(data)
-    block = Decoder().decode(data, table, origin=0)
-    for row, offset in enumerate(block.offset.tolist()):
-        value = block.value(row)
-        assert value is not None
-        yield offset, value
+    block = Decoder().decode(data, table_of(data), origin=0)
+    return [(offset, block.value(row)) for row, offset in enumerate(block.offset.tolist())]
 
 
 def decode(value):
@@ -73,7 +74,6 @@ def decode(value):
 
 def check(metadata, directory):
     """The metadata is what the Admin client said before the broker stopped."""
-    assert metadata is not None
     assert metadata.problem is None
     expected = json.loads((directory / "expected.json").read_text())
     found = {
@@ -99,7 +99,6 @@ def test_replay(original):
     reader = ClusterMetadataReader(original)
     metadata = reader.refresh()
     check(metadata, original)
-    assert metadata is not None
     assert metadata.end_offset == (64 if original.name == "log-only" else 133)
     assert reader.refresh() is metadata
 
@@ -113,17 +112,14 @@ def test_records_are_those_that_kafka_reads(directory, file):
         expected = {record["offset"]: record for record in json.load(text)}
     kinds = set()
     for offset, value in values_of(DATA / directory / file):
-        record = decode(value)
         shown = expected.pop(offset)
-        data = shown["data"]
         kinds.add(shown["type"])
-        assert record == (shown["type"], data, value)
+        assert decode(value) == (shown["type"], shown["data"], value)
     assert not expected
     assert {"TOPIC_RECORD", "PARTITION_RECORD", "CONFIG_RECORD"} <= kinds
 
 
 def partitions_of(metadata):
-    assert metadata is not None
     return {
         name: {number: dataclasses.astuple(partition)[:4] for number, partition in topic.partitions.items()}
         for name, topic in metadata.topics.items()
@@ -144,58 +140,53 @@ def drop_log_before_snapshot(directory):
     return rest
 
 
-def test_snapshot_is_needed_once_the_log_is_cleaned(tmp_path):
-    directory = copy_of("snapshot-and-log", tmp_path)
-    rest = drop_log_before_snapshot(directory)
-    check(ClusterMetadataReader(directory).refresh(), directory)
-    (directory / SNAPSHOT).unlink()
-    metadata = ClusterMetadataReader(directory).refresh()
-    assert metadata is not None
+def test_snapshot_is_needed_once_the_log_is_cleaned(with_snapshot):
+    rest = drop_log_before_snapshot(with_snapshot)
+    check(refreshed(with_snapshot), with_snapshot)
+    (with_snapshot / SNAPSHOT).unlink()
+    metadata = refreshed(with_snapshot)
     assert metadata.topics == {}
     assert isinstance(metadata.problem, CorruptCheckpoint)
     assert metadata.problem.what == "metadata log has a gap"
     assert metadata.problem.path == rest
 
 
-@pytest.mark.parametrize("size", [0, 1, 100, 1000, 2537])
-def test_cut_snapshot_is_not_used(tmp_path, size):
-    directory = copy_of("snapshot-and-log", tmp_path)
-    (directory / SNAPSHOT).write_bytes((DATA / "snapshot-and-log" / SNAPSHOT).read_bytes()[:size])
-    # The log is whole: it, after the empty first snapshot, tells all.
-    check(ClusterMetadataReader(directory).refresh(), directory)
-    drop_log_before_snapshot(directory)
-    metadata = ClusterMetadataReader(directory).refresh()
-    assert metadata is not None
-    assert metadata.topics == {}
-    assert metadata.problem is not None
+def test_cut_snapshot_is_not_used(with_snapshot):
+    whole = (with_snapshot / SNAPSHOT).read_bytes()
+    sizes = (0, 1, 100, 1000, 2537)
+    for size in sizes:
+        (with_snapshot / SNAPSHOT).write_bytes(whole[:size])
+        # The log is whole: it, after the empty first snapshot, tells all.
+        check(refreshed(with_snapshot), with_snapshot)
+    drop_log_before_snapshot(with_snapshot)
+    for size in sizes:
+        (with_snapshot / SNAPSHOT).write_bytes(whole[:size])
+        metadata = refreshed(with_snapshot)
+        assert metadata.topics == {}
+        assert isinstance(metadata.problem, CorruptCheckpoint | CorruptBatch)
 
 
-def test_damaged_snapshots_say_so(tmp_path):
-    directory = copy_of("snapshot-and-log", tmp_path)
-    for snapshot in directory.glob("__cluster_metadata-0/*.checkpoint"):
+def test_damaged_snapshots_say_so(with_snapshot):
+    for snapshot in with_snapshot.glob("__cluster_metadata-0/*.checkpoint"):
         flip(snapshot, -1)
-    drop_log_before_snapshot(directory)
-    metadata = ClusterMetadataReader(directory).refresh()
-    assert metadata is not None
+    drop_log_before_snapshot(with_snapshot)
+    metadata = refreshed(with_snapshot)
     assert isinstance(metadata.problem, CorruptBatch)
-    assert metadata.problem.path == directory / SNAPSHOT
+    assert metadata.problem.path == with_snapshot / SNAPSHOT
 
 
 def test_no_metadata(tmp_path):
-    assert ClusterMetadataReader(tmp_path).refresh() is None
+    assert refreshed(tmp_path) is None
     (tmp_path / "__cluster_metadata-0").write_text("a file")
-    assert ClusterMetadataReader(tmp_path).refresh() is None
-
-
-def test_empty_metadata(tmp_path):
+    assert refreshed(tmp_path) is None
+    (tmp_path / "__cluster_metadata-0").unlink()
     (tmp_path / "__cluster_metadata-0").mkdir()
-    metadata = ClusterMetadataReader(tmp_path).refresh()
-    assert metadata == ClusterMetadata()
+    assert refreshed(tmp_path) == ClusterMetadata()
 
 
 def test_follows_a_growing_log(original, tmp_path):
     whole = (original / LOG).read_bytes()
-    directory = copy_of(original.name, tmp_path)
+    directory = shutil.copytree(original, tmp_path / original.name)
     for snapshot in directory.glob("__cluster_metadata-0/*.checkpoint"):
         snapshot.unlink()
     log = directory / LOG
@@ -206,7 +197,6 @@ def test_follows_a_growing_log(original, tmp_path):
         for start in range(0, len(whole), 97):
             file.write(whole[start : start + 97])
             metadata = reader.refresh()
-            assert metadata is not None
             assert metadata.problem is None
             ends.append(metadata.end_offset)
     check(reader.refresh(), original)
@@ -215,11 +205,10 @@ def test_follows_a_growing_log(original, tmp_path):
 
 
 @pytest.mark.parametrize("size", [MOST_BATCH_BYTES + 1, 2**31 - 1])
-def test_a_batch_above_the_bound_is_not_read(tmp_path, monkeypatch, size):
-    directory = copy_of("log-only", tmp_path)
-    expected = ClusterMetadataReader(directory).refresh()
+def test_a_batch_above_the_bound_is_not_read(log_only, monkeypatch, size):
+    expected = refreshed(log_only)
     assert expected is not None
-    with (directory / LOG).open("ab") as file:
+    with (log_only / LOG).open("ab") as file:
         start = file.tell()
         file.write(large_batch(10_000, size))
         file.truncate(start + size)
@@ -230,58 +219,50 @@ def test_a_batch_above_the_bound_is_not_read(tmp_path, monkeypatch, size):
         return read(file, position, size, into)
 
     monkeypatch.setattr(LogFile, "read", recorded)
-    found = ClusterMetadataReader(directory).refresh()
-    assert found is not None
+    found = refreshed(log_only)
     assert max(wanted) < 1 << 24
     assert isinstance(found.problem, CorruptBatch)
     assert (found.problem.position, found.problem.found) == (start, size)
     assert (found.topics, found.end_offset) == (expected.topics, expected.end_offset)
 
 
-def test_follows_into_a_new_segment(tmp_path):
-    directory = copy_of("log-only", tmp_path)
-    whole = (directory / LOG).read_bytes()
+def test_follows_into_a_new_segment(log_only):
+    whole = (log_only / LOG).read_bytes()
     table = table_of(whole)
     middle = table.rows // 2
-    (directory / LOG).write_bytes(whole[: int(table.position[middle])])
-    reader = ClusterMetadataReader(directory)
+    (log_only / LOG).write_bytes(whole[: int(table.position[middle])])
+    reader = ClusterMetadataReader(log_only)
     first = reader.refresh()
-    assert first is not None
     assert first.end_offset == int(table.base_offset[middle])
-    (directory / LOG).with_name(f"{first.end_offset:020d}.log").write_bytes(whole[int(table.position[middle]) :])
-    check(reader.refresh(), directory)
-    (directory / LOG).unlink()  # cleaned away: the state is kept
-    check(reader.refresh(), directory)
+    (log_only / LOG).with_name(f"{first.end_offset:020d}.log").write_bytes(whole[int(table.position[middle]) :])
+    check(reader.refresh(), log_only)
+    (log_only / LOG).unlink()  # cleaned away: the state is kept
+    check(reader.refresh(), log_only)
 
 
-def test_begins_anew_when_the_log_was_replaced(tmp_path):
-    directory = copy_of("snapshot-and-log", tmp_path)
-    reader = ClusterMetadataReader(directory)
-    check(reader.refresh(), directory)
-    for file in (directory / "__cluster_metadata-0").iterdir():
+def test_begins_anew_when_the_log_was_replaced(with_snapshot):
+    reader = ClusterMetadataReader(with_snapshot)
+    check(reader.refresh(), with_snapshot)
+    for file in (with_snapshot / "__cluster_metadata-0").iterdir():
         file.unlink()
     for file in (DATA / "log-only" / "__cluster_metadata-0").iterdir():
-        shutil.copy(file, directory / "__cluster_metadata-0")
+        shutil.copy(file, with_snapshot / "__cluster_metadata-0")
     check(reader.refresh(), DATA / "log-only")
-    (directory / LOG).write_bytes((directory / LOG).read_bytes()[:-1])  # cut: the last batch is gone
+    (with_snapshot / LOG).write_bytes((with_snapshot / LOG).read_bytes()[:-1])  # cut: the last batch is gone
     cut = reader.refresh()
-    assert cut is not None
     assert cut.end_offset < 64
 
 
-def test_begins_anew_when_the_log_was_truncated_and_written_on(tmp_path):
+def test_begins_anew_when_the_log_was_truncated_and_written_on(log_only):
     """A quorum's follower gives up what was not committed; the file and its inode stay."""
-    directory = copy_of("log-only", tmp_path)
-    log = directory / LOG
+    log = log_only / LOG
     whole = log.read_bytes()
     table = table_of(whole)
     cut = int(table.position[table.rows // 2])
-    reader = ClusterMetadataReader(directory)
+    reader = ClusterMetadataReader(log_only)
     # Other batches, which make no topics, stand there first.
-    other = bytearray(whole[:cut])
-    for row in range(table.rows // 2, table.rows):
-        batch = encode_batch([Record(None, None)], base_offset=int(table.base_offset[row]))
-        other += batch
+    offsets = table.base_offset[table.rows // 2 :].tolist()
+    other = whole[:cut] + b"".join(encode_batch([Record(None, None)], base_offset=offset) for offset in offsets)
     with log.open("r+b") as file:
         file.truncate(0)
         file.write(other)
@@ -293,43 +274,37 @@ def test_begins_anew_when_the_log_was_truncated_and_written_on(tmp_path):
     check(after, DATA / "log-only")
 
 
-def test_unchanged_topics_are_shared(tmp_path):
-    directory = copy_of("snapshot-and-log", tmp_path)
-    log = directory / LOG
+def test_unchanged_topics_are_shared(with_snapshot):
+    log = with_snapshot / LOG
     whole = log.read_bytes()
     table = table_of(whole)
     created = next(row for row in range(table.rows) if table.base_offset[row] >= 120)
     log.write_bytes(whole[: int(table.position[created])])
-    reader = ClusterMetadataReader(directory)
+    reader = ClusterMetadataReader(with_snapshot)
     before = reader.refresh()
     with log.open("ab") as file:
         file.write(whole[int(table.position[created]) : int(table.end[created])])
     after = reader.refresh()
-    assert before is not None
-    assert after is not None
     assert after.end_offset > before.end_offset
     same = [name for name in before.topics if after.topics.get(name) is before.topics[name]]
     assert set(before.topics) - set(same) == {"after.snapshot"}  # which the batch is about
     assert len(same) == 4
 
 
-def test_every_byte_of_the_log_damaged_gives_a_prefix(tmp_path):
-    directory = copy_of("log-only", tmp_path)
-    log = directory / LOG
+def test_every_byte_of_the_log_damaged_gives_a_prefix(log_only):
+    log = log_only / LOG
     whole = log.read_bytes()
     states = {}
     table = table_of(whole)
     for row in range(table.rows + 1):
         log.write_bytes(whole[: int(table.position[row]) if row < table.rows else len(whole)])
-        metadata = ClusterMetadataReader(directory).refresh()
-        assert metadata is not None
+        metadata = refreshed(log_only)
         states[metadata.end_offset] = partitions_of(metadata)
     for position in range(0, len(whole), 23):
         data = bytearray(whole)
         data[position] ^= 0xFF
         log.write_bytes(data)
-        metadata = ClusterMetadataReader(directory).refresh()
-        assert metadata is not None
+        metadata = refreshed(log_only)
         assert states[metadata.end_offset] == partitions_of(metadata)
 
 
@@ -376,9 +351,7 @@ def change_a(tags):
 def replay(*values):
     state = MetadataReplay()
     for value in values:
-        record = decode(value)
-        assert record is not None
-        state.apply(record)
+        state.apply(decode(value))
     return state.show(0, None)
 
 
@@ -412,10 +385,10 @@ def test_removal_takes_the_configuration_along():
     assert dict(replay(TOPIC_A, CONFIG_A, unset).topics["a"].configs) == {}
 
 
-@pytest.mark.parametrize("values", [(PARTITION_A,), (frame(9, ID_A),), (TOPIC_A, change_a(b"\0"))])
-def test_contradictions(values):
-    with pytest.raises(CorruptCheckpoint, match="which is not there"):
-        replay(*values)
+def test_contradictions():
+    for values in ((PARTITION_A,), (frame(9, ID_A),), (TOPIC_A, change_a(b"\0"))):
+        with pytest.raises(CorruptCheckpoint, match="which is not there"):
+            replay(*values)
 
 
 @pytest.mark.parametrize(
@@ -442,7 +415,6 @@ def test_more_topics_than_memory_is_allowed_for(tmp_path, monkeypatch):
     monkeypatch.setattr("storage.format.messages.MOST_HELD", held_by_all() + (8 << 20))
     reader = ClusterMetadataReader(tmp_path)
     metadata = reader.refresh()
-    assert metadata is not None
     assert isinstance(metadata.problem, TooManyKeys)
     assert metadata.problem.offset == metadata.end_offset == len(metadata.topics)
     assert 4000 <= metadata.end_offset < 20000
@@ -458,8 +430,7 @@ def test_records_of_a_transaction_count_too(monkeypatch):
         state.held.add(1000, 0)
 
 
-def test_a_record_without_sense_ends_the_replay_for_good(tmp_path, monkeypatch):
-    directory = copy_of("log-only", tmp_path)
+def test_a_record_without_sense_ends_the_replay_for_good(log_only, monkeypatch):
     calls = 0
     apply = MetadataReplay.apply
 
@@ -471,11 +442,10 @@ def test_a_record_without_sense_ends_the_replay_for_good(tmp_path, monkeypatch):
         return apply(self, record)
 
     monkeypatch.setattr(MetadataReplay, "apply", failing)
-    reader = ClusterMetadataReader(directory)
+    reader = ClusterMetadataReader(log_only)
     metadata = reader.refresh()
-    assert metadata is not None
     assert isinstance(metadata.problem, UnsupportedFormat)
-    assert metadata.problem.path == directory / LOG
+    assert metadata.problem.path == log_only / LOG
     assert metadata.problem.offset == metadata.end_offset
     assert reader.refresh() is metadata
     assert calls == 20

@@ -1,9 +1,9 @@
 """The indexes of segments, against plain lists and against what Kafka's own tool says of those that brokers wrote."""
 
-from __future__ import annotations
-
+import gzip
 import re
 import struct
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,8 +14,7 @@ from storage.files import offset_index, producer_state, time_index, transaction_
 from storage.files.names import FileKind, parse_segment_file, segment_file
 from storage.files.transaction_index import AbortedTxn
 from storage.types import OffsetPosition, TimestampOffset
-from tests.storage.files.dumps import dumped
-from tests.support.fixtures import KAFKA_SKIPS_DATA, requires_fixtures
+from tests.support.fixtures import FIXTURES, KAFKA_SKIPS_DATA, log_dir_of, requires_fixtures
 
 # The offset index and the time index: what is trusted, what is noticed, and lookups against a plain list.
 
@@ -62,39 +61,42 @@ TIMES = Kind(
 both = pytest.mark.parametrize("kind", [OFFSETS, TIMES], ids=["offset", "time"])
 
 
+def parsed(kind, data, **options):
+    return kind.module.parse(bytes(data), BASE, *kind.limits, **options)
+
+
 @both
-@pytest.mark.parametrize("zeros", [1, 7, 8, 64, 12, 120, 8 * 12 * 8192, 8 * 12 * 20_000])
-def test_preallocated_tail_is_no_problem(tmp_path, kind, zeros):
+def test_preallocated_tail_is_no_problem(tmp_path, kind):
     path = tmp_path / "x.index"
-    path.write_bytes(kind.data + bytes(zeros))
-    index = kind.module.load(path, BASE, *kind.limits)
-    assert kind.found(index) == kind.entries
-    assert (index.problem is None) == (zeros % kind.size == 0)
+    for zeros in (1, 7, 8, 64, 12, 120, 8 * 12 * 8192, 8 * 12 * 20_000):
+        path.write_bytes(kind.data + bytes(zeros))
+        index = kind.module.load(path, BASE, *kind.limits)
+        assert kind.found(index) == kind.entries
+        assert (index.problem is None) == (zeros % kind.size == 0)
 
 
-@both
-def test_missing_and_unreadable(tmp_path, kind):
-    missing = kind.module.load(tmp_path / "no.index", BASE, *kind.limits)
-    assert (missing.entries, missing.missing, missing.problem) == (0, True, None)
+@pytest.mark.parametrize("load", [offset_index.load, time_index.load, transaction_index.load])
+def test_missing_and_unreadable(tmp_path, load):
+    limits = (END,) if load is offset_index.load else ()
+    missing = load(tmp_path / "no.index", BASE, *limits)
+    assert (len(missing), missing.missing, missing.problem) == (0, True, None)
     (tmp_path / "dir.index").mkdir()
-    unreadable = kind.module.load(tmp_path / "dir.index", BASE, *kind.limits)
-    assert (unreadable.entries, unreadable.missing) == (0, False)
-    assert unreadable.problem is not None
+    unreadable = load(tmp_path / "dir.index", BASE, *limits)
+    assert (len(unreadable), unreadable.missing) == (0, False)
     assert unreadable.problem.path == tmp_path / "dir.index"
 
 
 @both
-@pytest.mark.parametrize("cut", range(1, 12))
-def test_odd_size_is_noticed(tmp_path, kind, cut):
+def test_odd_size_is_noticed(tmp_path, kind):
     path = tmp_path / "x.index"
-    path.write_bytes(kind.data[:-cut])
-    index = kind.module.load(path, BASE, *kind.limits)
-    whole = (len(kind.data) - cut) // kind.size
-    assert kind.found(index) == kind.entries[:whole]
-    if cut % kind.size:
-        assert index.problem is not None
-        assert index.problem.what == "index file ends within an entry"
-        assert index.problem.position == whole * kind.size
+    for cut in range(1, 12):
+        path.write_bytes(kind.data[:-cut])
+        index = kind.module.load(path, BASE, *kind.limits)
+        whole = (len(kind.data) - cut) // kind.size
+        assert kind.found(index) == kind.entries[:whole]
+        if cut % kind.size:
+            assert (index.problem.what, index.problem.path) == ("index file ends within an entry", path)
+            assert index.problem.position == whole * kind.size
 
 
 @pytest.mark.parametrize(
@@ -121,9 +123,8 @@ def test_odd_size_is_noticed(tmp_path, kind, cut):
 def test_first_broken_entry_ends_the_trust(kind, slot, entry):
     data = bytearray(kind.data)
     data[slot * kind.size : (slot + 1) * kind.size] = struct.pack(kind.form, *entry)
-    index = kind.module.parse(bytes(data), BASE, *kind.limits)
+    index = parsed(kind, data)
     assert kind.found(index) == kind.entries[:slot]
-    assert index.problem is not None
     assert index.problem.what in ("index entries are not strictly ascending", "time index entries are not ascending")
     assert index.problem.position == slot * kind.size
 
@@ -135,7 +136,6 @@ def test_entries_beyond_the_log(end, trusted):
     if trusted == len(OFFSETS.entries):
         assert sealed.problem is None
     else:
-        assert sealed.problem is not None
         assert sealed.problem.position == trusted * OFFSETS.size
     growing = offset_index.parse(OFFSETS.data, BASE, end, growing=True)
     assert (OFFSETS.found(growing), growing.problem) == (OFFSETS.entries[:trusted], None)
@@ -208,21 +208,18 @@ def test_timestamp_zero_at_the_base_looks_like_preallocation():
     assert twice.problem is not None
 
 
-@pytest.mark.parametrize(
-    ("kind", "first", "second"),
-    [
-        *((OFFSETS, *case) for case in [
-            ([BASE], [5]), ([BASE + 1], [0]), ([BASE + 1, BASE + 1], [1, 2]), ([BASE + 2**31], [1]),
-        ]),
-        *((TIMES, *case) for case in [
-            ([-1], [BASE]), ([5, 5], [BASE, BASE]), ([5, 6], [BASE + 1, BASE]), ([5], [BASE - 1]),
-            ([5], [BASE + 2**31]),
-        ]),
-    ],
-)  # fmt: skip
-def test_encode_refuses_what_kafka_never_writes(kind, first, second):
-    with pytest.raises(ValueError, match="ascending"):
-        kind.module.encode(first, second, BASE)
+@both
+def test_encode_refuses_what_kafka_never_writes(kind):
+    refused = {
+        OFFSETS.name: [([BASE], [5]), ([BASE + 1], [0]), ([BASE + 1] * 2, [1, 2]), ([BASE + 2**31], [1])],
+        TIMES.name: [
+            *(([-1], [BASE]), ([5, 5], [BASE, BASE]), ([5, 6], [BASE + 1, BASE])),
+            *(([5], [BASE - 1]), ([5], [BASE + 2**31])),
+        ],
+    }
+    for first, second in refused[kind.name]:
+        with pytest.raises(ValueError, match="ascending"):
+            kind.module.encode(first, second, BASE)
 
 
 # The transaction index: what is trusted, what is noticed, and Kafka's collection rule.
@@ -237,51 +234,39 @@ TXNS = [
 TXN_DATA = transaction_index.encode(TXNS)
 
 
-def test_txn_missing_and_unreadable(tmp_path):
-    missing = transaction_index.load(tmp_path / "no.txnindex", TXN_BASE)
-    assert (len(missing), missing.missing, missing.problem) == (0, True, None)
-    (tmp_path / "dir.txnindex").mkdir()
-    unreadable = transaction_index.load(tmp_path / "dir.txnindex", TXN_BASE)
-    assert unreadable.problem is not None
-    path = tmp_path / "x.txnindex"
-    path.write_bytes(TXN_DATA)
-    assert transaction_index.load(path, TXN_BASE).entries() == TXNS
+def test_txn_first_broken_entry_ends_the_trust():
+    for slot, position, value in (
+        (0, 0, 0x01),  # version
+        (0, 1, 0x01),
+        (1, 2, 0x80),  # producer id below 0
+        (2, 10, 0x80),  # first offset below 0
+        (1, 17, 0x79),  # first offset above the last
+        (0, 25, 0x63),  # last offset below the segment's base
+        (2, 25, 0x77),  # last offsets not ascending
+        (3, 25, 0x8C),  # the same last offset twice
+        (0, 33, 0x70),  # stable beyond the abort marker
+        (3, 26, 0xFF),  # stable below 0
+    ):
+        data = bytearray(TXN_DATA)
+        data[slot * transaction_index.ENTRY_SIZE + position] = value
+        index = transaction_index.parse(bytes(data), TXN_BASE)
+        assert index.entries() == TXNS[:slot]
+        assert index.problem.what == "transaction index entry is impossible"
+        assert index.problem.position == slot * transaction_index.ENTRY_SIZE
 
 
-@pytest.mark.parametrize(
-    ("slot", "position", "value"),
-    [
-        (0, 0, b"\x01"),  # version
-        (0, 1, b"\x01"),
-        (1, 2, b"\x80"),  # producer id below 0
-        (2, 10, b"\x80"),  # first offset below 0
-        (1, 17, b"\x79"),  # first offset above the last
-        (0, 25, b"\x63"),  # last offset below the segment's base
-        (2, 25, b"\x77"),  # last offsets not ascending
-        (3, 25, b"\x8c"),  # the same last offset twice
-        (0, 33, b"\x70"),  # stable beyond the abort marker
-        (3, 26, b"\xff"),  # stable below 0
-    ],
-)
-def test_txn_first_broken_entry_ends_the_trust(slot, position, value):
-    data = bytearray(TXN_DATA)
-    data[slot * transaction_index.ENTRY_SIZE + position : slot * transaction_index.ENTRY_SIZE + position + 1] = value
-    index = transaction_index.parse(bytes(data), TXN_BASE)
-    assert index.entries() == TXNS[:slot]
-    assert index.problem is not None
-    assert index.problem.what == "transaction index entry is impossible"
-    assert index.problem.position == slot * transaction_index.ENTRY_SIZE
-
-
-@pytest.mark.parametrize("position", range(len(TXN_DATA)))
-def test_txn_every_byte_damaged(position):
-    data = bytearray(TXN_DATA)
-    data[position] ^= 0x80
-    index = transaction_index.parse(bytes(data), TXN_BASE)
-    slot = position // transaction_index.ENTRY_SIZE
-    assert index.entries()[:slot] == TXNS[: min(slot, len(index))]
-    if len(index) < len(TXNS):
-        assert index.problem is not None
+def test_txn_damaged_and_cut_anywhere():
+    for position in range(len(TXN_DATA)):
+        slot, rest = divmod(position, transaction_index.ENTRY_SIZE)
+        data = bytearray(TXN_DATA)
+        data[position] ^= 0x80
+        index = transaction_index.parse(bytes(data), TXN_BASE)
+        assert index.entries()[:slot] == TXNS[: min(slot, len(index))]
+        assert len(index) == len(TXNS) or index.problem is not None
+        cut = transaction_index.parse(TXN_DATA[:position], TXN_BASE)
+        assert (cut.entries(), cut.problem is None) == (TXNS[:slot], not rest)
+        growing = transaction_index.parse(TXN_DATA[:position], TXN_BASE, growing=True)
+        assert (growing.entries(), growing.problem) == (TXNS[:slot], None)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 9), st.integers(0, 30)), max_size=12))
@@ -312,75 +297,82 @@ def test_encode_refuses_disorder():
         transaction_index.encode([TXNS[1], TXNS[0]])
 
 
-# Every index and snapshot that real brokers wrote, against what Kafka's own tool says is in it.
+# Every index and snapshot that real brokers wrote, against what Kafka's own tool (DumpLogSegments) says is in it.
 
 
-def base_offset_of(case):
-    name = parse_segment_file(case.file.name)
-    assert name is not None
-    return name.offset
+class Dumped(NamedTuple):
+    """A file of a fixture, and the tool's text of it."""
+
+    file: Path
+    text: str
+
+    @property
+    def base_offset(self):
+        return parse_segment_file(self.file.name).offset
+
+    def rows(self, pattern):
+        """The numbers that a pattern's groups find, line by line."""
+        return [tuple(map(int, found)) for found in re.findall(pattern, self.text)]
 
 
-def sound(suffix):
-    # Beside the garbage that a broker leaves in place the tool stops.
-    return [case for case in dumped(suffix) if not any(topic in str(case.file) for topic in KAFKA_SKIPS_DATA)]
+def dumped(suffix):
+    """All dumped files with this suffix, damaged ones (`recovery/before`) left out."""
+    for dump in sorted(FIXTURES.glob(f"*/golden/dump/*/*{suffix}.txt.gz")):
+        log_dir = log_dir_of(dump.relative_to(FIXTURES).parts[0])
+        if suffix.endswith("index") and any(topic in dump.parent.name for topic in KAFKA_SKIPS_DATA):
+            continue  # beside the garbage that a broker leaves in place the tool stops
+        # The first line names the file.
+        text = gzip.decompress(dump.read_bytes()).decode().partition("\n")[2]
+        yield Dumped(log_dir / dump.parent.name / dump.name.removesuffix(".txt.gz"), text)
 
 
 @requires_fixtures
 def test_offset_indexes():
-    cases = sound(".index")
-    entries = 0
-    for case in cases:
-        base_offset = base_offset_of(case)
-        log_size = (case.file.parent / segment_file(base_offset, FileKind.LOG)).stat().st_size
-        index = offset_index.load(case.file, base_offset, log_size)
+    cases = entries = 0
+    for case in dumped(".index"):
+        log_size = (case.file.parent / segment_file(case.base_offset, FileKind.LOG)).stat().st_size
+        index = offset_index.load(case.file, case.base_offset, log_size)
         expected = case.rows(r"offset: (\d+) position: (\d+)")
-        assert list(zip(index.offsets.tolist(), index.positions.tolist(), strict=True)) == expected, case.file
+        assert OFFSETS.found(index) == expected, case.file
         assert (index.problem, index.missing, index.entries) == (None, False, len(expected)), case.file
-        assert offset_index.encode(index.offsets, index.positions, base_offset) == case.file.read_bytes(), case.file
-        entries += len(expected)
-    assert len(cases) > 400
+        assert offset_index.encode(index.offsets, index.positions, case.base_offset) == case.file.read_bytes()
+        cases, entries = cases + 1, entries + len(expected)
+    assert cases > 400
     assert entries > 2_000
 
 
 @requires_fixtures
 def test_time_indexes():
-    cases = sound(".timeindex")
-    entries = 0
-    for case in cases:
-        base_offset = base_offset_of(case)
-        index = time_index.load(case.file, base_offset)
+    cases = entries = 0
+    for case in dumped(".timeindex"):
+        index = time_index.load(case.file, case.base_offset)
         expected = case.rows(r"timestamp: (\d+) offset: (\d+)")
-        assert list(zip(index.timestamps.tolist(), index.offsets.tolist(), strict=True)) == expected, case.file
+        assert TIMES.found(index) == expected, case.file
         assert (index.problem, index.missing, index.entries) == (None, False, len(expected)), case.file
         assert index.last == index.entry(-1) if expected else index.last.timestamp == -1, case.file
-        assert time_index.encode(index.timestamps, index.offsets, base_offset) == case.file.read_bytes(), case.file
-        entries += len(expected)
-    assert len(cases) > 400
+        assert time_index.encode(index.timestamps, index.offsets, case.base_offset) == case.file.read_bytes()
+        cases, entries = cases + 1, entries + len(expected)
+    assert cases > 400
     assert entries > 2_000
 
 
 @requires_fixtures
 def test_transaction_indexes():
-    cases = dumped(".txnindex")
-    aborted = 0
-    for case in cases:
-        index = transaction_index.load(case.file, base_offset_of(case))
+    cases = aborted = 0
+    for case in dumped(".txnindex"):
+        index = transaction_index.load(case.file, case.base_offset)
         expected = case.rows(
             r"version: 0 producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)"
         )
-        found = [
-            (txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset) for txn in index.entries()
-        ]
-        assert found == expected, case.file
+        assert index.entries() == [AbortedTxn(*row) for row in expected], case.file
         assert index.problem is None, case.file
         assert transaction_index.encode(index.entries()) == case.file.read_bytes(), case.file
-        aborted += len(expected)
-    assert len(cases) > 50
+        cases, aborted = cases + 1, aborted + len(expected)
+    assert cases > 50
     assert aborted > 50
 
 
-_PRODUCER = re.compile(
+PRODUCER = re.compile(
     r"producerId: (\d+) producerEpoch: (\d+) coordinatorEpoch: (-?\d+) "
     r"currentTxnFirstOffset: Optional(?:Long\[(\d+)\]|Long\.empty) lastTimestamp: (-?\d+)"
     r"(?: firstSequence: (-?\d+) lastSequence: (-?\d+) lastOffset: (\d+) offsetDelta: (\d+) timestamp: (-?\d+))?"
@@ -389,27 +381,19 @@ _PRODUCER = re.compile(
 
 @requires_fixtures
 def test_producer_snapshots():
-    cases = dumped(".snapshot")
-    producers = 0
-    for case in cases:
+    cases = producers = 0
+    for case in dumped(".snapshot"):
         snapshot = producer_state.read(case.file)
-        assert snapshot is not None
-        expected = _PRODUCER.findall(case.text())
         found = []
         for entry in snapshot.entries():
-            batch = (
-                entry.last_sequence - entry.offset_delta,
-                entry.last_sequence,
-                entry.last_offset,
-                entry.offset_delta,
-                entry.timestamp,
-            )
+            first_sequence = entry.last_sequence - entry.offset_delta
+            batch = (first_sequence, entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp)
             open_from = "" if entry.current_txn_first_offset < 0 else str(entry.current_txn_first_offset)
-            known = [str(part) for part in batch] if entry.last_offset >= 0 else [""] * 5
-            head = [str(part) for part in (entry.producer_id, entry.epoch, entry.coordinator_epoch)]
+            known = map(str, batch) if entry.last_offset >= 0 else [""] * 5
+            head = map(str, (entry.producer_id, entry.epoch, entry.coordinator_epoch))
             found.append((*head, open_from, str(entry.timestamp), *known))
-        assert found == expected, case.file
+        assert found == PRODUCER.findall(case.text), case.file
         assert producer_state.encode(snapshot.entries()) == case.file.read_bytes(), case.file
-        producers += len(expected)
-    assert len(cases) > 300
+        cases, producers = cases + 1, producers + len(found)
+    assert cases > 300
     assert producers > 300

@@ -83,7 +83,6 @@ def test_the_checksum_of_a_skipped_batch_is_checked_its_records_are_not():
     table, skip = table_of(data), np.array([0, 1], np.uint8)
     assert Decoder().decode(data, table, origin=0, skip=skip).damage is None
     damage = Decoder().decode(data[:-1] + b"!", table, origin=0, skip=skip).damage
-    assert damage is not None
     assert (damage.row, damage.error.what) == (1, "batch checksum differs")
 
 
@@ -117,7 +116,6 @@ def test_damage_comes_after_the_good_batches(codec):
     hurt[int(table.end[1]) - 700 - 1] ^= 0xFF
     block = Decoder().decode(hurt, table, origin=700)
     assert block.offset.tolist() == [0, 1, 2]
-    assert block.damage is not None
     assert (block.next_row, block.damage.row, block.damage.position) == (1, 1, table.position[1])
     error = block.damage.error
     assert type(error) is CorruptBatch
@@ -127,7 +125,6 @@ def test_damage_comes_after_the_good_batches(codec):
 
 def test_records_are_checked_before_the_checksum_of_a_later_batch_is_blamed():
     damage = decode(packed(Codec.NONE) + batch(b"nonsense", 1, count=1) + packed(Codec.NONE, 2)[:-1] + b"!").damage
-    assert damage is not None
     assert damage.row == 1
     assert "record" in damage.error.what
 

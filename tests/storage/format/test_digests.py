@@ -53,7 +53,6 @@ def test_known_answers(monkeypatch):
 def computed(data):
     """The checksum that the check of a batch finds, whose stored one is wrong."""
     damage = verify_crcs(exact(data), table_of(data), 0, 1, 0)
-    assert damage is not None
     return damage.error.found
 
 
@@ -98,7 +97,6 @@ def test_a_flipped_bit_anywhere_is_found(limit, monkeypatch):
             hurt = bytearray(data)
             hurt[start + at] ^= 0x10
             damage = verify_crcs(hurt, table, 0, 4, 1000)
-            assert damage is not None
             assert (damage.row, damage.position) == (row, start + 1000)
             error = damage.error
             assert (error.position, error.offset) == (damage.position, table.last_offset[row])

@@ -26,7 +26,6 @@ def fault(data, **options):
     assert len(block) == 0
     told = []
     for damage in (block.damage, Decoder(**options).audit(exact(data), table_of(data), origin=0).damage):
-        assert damage is not None
         assert type(damage.error) is CorruptBatch
         told.append((damage.error.what, str(damage.error.expected), str(damage.error.found)))
     assert told[0] == told[1]
@@ -186,7 +185,6 @@ def test_nothing_of_a_bad_batch_is_kept_and_what_precedes_it_is():
     good, bad = batch([record(), record(1)]), batch([record(), record(1), b"\x0c" + bytes(5) + b"\x02"], 2)
     block = decode(good + bad + batch([record()], 10))
     assert block.offset.tolist() == [0, 1]
-    assert block.damage is not None
     assert (block.next_row, block.damage.row, block.damage.position) == (1, 1, len(good))
 
 
