@@ -1,7 +1,5 @@
 """Configuration, against the definitions and the judgement of Kafka 4.3.0 itself."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from functools import cache
@@ -11,16 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.config import (
-    BROKER_KEYS,
-    TOPIC_KEYS,
-    BrokerConfig,
-    LogConfig,
-    Origin,
-    read_overrides,
-)
-from storage.config.log_config import is_topic_key
+from storage.config import BROKER_KEYS, TOPIC_KEYS, BrokerConfig, LogConfig, Origin, read_overrides
+from storage.config.log_config import check_topic_key, is_topic_key
 from storage.errors import InvalidConfig
+from storage.types import TimestampType
 
 BROKER = BrokerConfig()
 
@@ -51,8 +43,7 @@ def test_topic_keys_and_defaults_are_kafkas():
 def test_broker_keys_and_defaults_are_kafkas():
     definitions = kafka()["definitions"]["broker"]
     assert BROKER_KEYS.keys() <= definitions.keys()
-    not_ours = {"log.dirs", "log.dir"}
-    for name in BROKER_KEYS.keys() - not_ours:
+    for name in BROKER_KEYS.keys() - {"log.dirs", "log.dir"}:
         shown = BROKER_KEYS[name].show(BROKER_KEYS[name].default)
         assert shown.upper() in (definitions[name]["default"].upper(), "1.7976931348623157E+308"), name
     synonyms = {synonym.name for key in TOPIC_KEYS.values() for synonym in key.broker}
@@ -92,48 +83,35 @@ def test_verdicts_are_kafkas():
     assert checked > 600
 
 
-def test_max_segment_ms():
+# A topic's configuration
+
+
+def test_what_keys_mean():
     assert topic(segment_ms="100", max_compaction_lag_ms="7").max_segment_ms == 100
     assert topic(segment_ms="100", max_compaction_lag_ms="7", cleanup_policy="compact").max_segment_ms == 7
     assert topic(segment_ms="5", max_compaction_lag_ms="7", cleanup_policy="compact").max_segment_ms == 5
+    for policy, expected in {"compact": (True, False), "delete": (False, True), "compact,delete": (True, True)}.items():
+        config = topic(cleanup_policy=policy)
+        assert (config.compact, config.delete) == expected
+    assert LogConfig().timestamp_type is TimestampType.CREATE_TIME
+    assert topic(message_timestamp_type="LogAppendTime").timestamp_type is TimestampType.LOG_APPEND_TIME
+    versions = {"0.8.2": 0, "0.9.0": 0, "0.10.0-IV1": 1, "0.10.2": 1, "0.11.0": 2, "1.0": 2, "3.0-IV1": 2, "4.3": 2}
+    for version, magic in versions.items():
+        assert topic(message_format_version=version).message_magic == magic
 
 
 def test_internal_segment_bytes_wins():
     both = {"internal.segment.bytes": "2000", "segment.bytes": "1048576"}
-    assert LogConfig.from_overrides(BROKER.topic_defaults, both).segment_bytes == 2000
-    reverse = dict(reversed(both.items()))
-    assert LogConfig.from_overrides(BROKER.topic_defaults, reverse).segment_bytes == 2000
-    assert LogConfig.from_overrides(BROKER.topic_defaults, both).origin("segment.bytes") is Origin.TOPIC
-
-
-@pytest.mark.parametrize(
-    ("version", "magic"),
-    [
-        ("0.8.2", 0),
-        ("0.9.0", 0),
-        ("0.10.0-IV1", 1),
-        ("0.10.2", 1),
-        ("0.11.0", 2),
-        ("1.0", 2),
-        ("3.0-IV1", 2),
-        ("4.3", 2),
-    ],
-)
-def test_message_format_version(version, magic):
-    assert topic(message_format_version=version).message_magic == magic
-
-
-@pytest.mark.parametrize("version", ["", "2", "two", "0.x", "1.2.3.4.5", ".1"])
-def test_bad_message_format_version(version):
-    with pytest.raises(InvalidConfig, match=r"a Kafka version such as 0\.10\.2"):
-        topic(message_format_version=version)
+    for overrides in (both, dict(reversed(both.items()))):
+        config = LogConfig.from_overrides(BROKER.topic_defaults, overrides)
+        assert (config.segment_bytes, config.origin("segment.bytes")) == (2000, Origin.TOPIC)
 
 
 def test_keys_without_use_here_are_kept():
     overrides = {"min.insync.replicas": "2", "remote.storage.enable": "true"}
     config, problems = read_overrides(BROKER.topic_defaults, overrides)
     assert problems == ()
-    assert dict(config.other) == {"min.insync.replicas": "2", "remote.storage.enable": "true"}
+    assert dict(config.other) == overrides
     assert config.texts()["min.insync.replicas"] == "2"
 
 
@@ -151,22 +129,31 @@ def test_keys_without_use_here_are_kept():
     ],
 )
 def test_unknown_topic_keys(name, advice):
-    with pytest.raises(InvalidConfig) as refused:
-        LogConfig.from_overrides(BROKER.topic_defaults, {"segment.ms": "5", name: "1"})
-    assert refused.value.what == f"unknown topic configuration {name!r}"
-    assert refused.value.advice == advice
+    for use in (
+        lambda: LogConfig.from_overrides(BROKER.topic_defaults, {"segment.ms": "5", name: "1"}),
+        lambda: check_topic_key(name),
+    ):
+        with pytest.raises(InvalidConfig) as refused:
+            use()
+        assert (refused.value.what, refused.value.advice) == (f"unknown topic configuration {name!r}", advice)
     config, problems = read_overrides(BROKER.topic_defaults, {"segment.ms": "5", name: "1"})
     assert config.segment_ms == 5
     assert len(problems) == 1
 
 
-def test_bad_values_say_what_is_expected():
+@pytest.mark.parametrize(
+    ("key", "text", "expected"),
+    [
+        ("segment_bytes", "13", "invalid value for segment.bytes; expected a 32-bit integer at least 14, found '13'"),
+        ("cleanup_policy", "shrink", "a comma-separated list of compact, delete, found 'shrink'"),
+        *(("message_format_version", text, "a Kafka version such as 0.10.2")
+          for text in ("", "2", "two", "0.x", "1.2.3.4.5", ".1")),
+    ],
+)  # fmt: skip
+def test_bad_values_say_what_is_expected(key, text, expected):
     with pytest.raises(InvalidConfig) as refused:
-        topic(segment_bytes="13")
-    assert str(refused.value) == ("invalid value for segment.bytes; expected a 32-bit integer at least 14, found '13'")
-    with pytest.raises(InvalidConfig) as refused:
-        topic(cleanup_policy="shrink")
-    assert "a comma-separated list of compact, delete, found 'shrink'" in str(refused.value)
+        topic(**{key: text})
+    assert expected in str(refused.value)
 
 
 def test_compaction_lags_must_not_conflict():
@@ -175,90 +162,100 @@ def test_compaction_lags_must_not_conflict():
         topic(min_compaction_lag_ms="6", max_compaction_lag_ms="5")
 
 
-Given = dict[str, str]
+texts = st.sampled_from(
+    ["-1", "0", "1", "14", "100", "2147483647", "9223372036854775807", "compact", "gzip", "true", "0.5", ""]
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(TOPIC_KEYS)), texts, max_size=8))
+def test_texts_round_trip(overrides):
+    config, _ = read_overrides(BROKER.topic_defaults, overrides)
+    again, problems = read_overrides(BROKER.topic_defaults, config.texts())
+    lags_conflict = config.min_compaction_lag_ms > config.max_compaction_lag_ms
+    assert bool(problems) == lags_conflict
+    assert again.texts() == config.texts()
+
+
+# A broker's configuration
+
+HOURS, MINUTES, MS = "log.retention.hours", "log.retention.minutes", "log.retention.ms"
 
 
 @pytest.mark.parametrize(
-    ("given", "read", "expected"),
+    ("given", "field", "expected"),
     [
-        ({}, lambda c: c.retention_ms, 604_800_000),
-        ({"log.retention.hours": "2"}, lambda c: c.retention_ms, 7_200_000),
-        ({"log.retention.minutes": "3", "log.retention.hours": "2"}, lambda c: c.retention_ms, 180_000),
-        (
-            {"log.retention.hours": "2", "log.retention.ms": "5", "log.retention.minutes": "3"},
-            lambda c: c.retention_ms,
-            5,
-        ),
-        ({"log.retention.hours": "-1"}, lambda c: c.retention_ms, -1),
-        ({"log.retention.ms": "-7"}, lambda c: c.retention_ms, -1),
-        ({"log.retention.hours": "2147483647"}, lambda c: c.retention_ms, 2147483647 * 3_600_000),
-        ({"log.roll.hours": "1"}, lambda c: c.segment_ms, 3_600_000),
-        ({"log.roll.hours": "1", "log.roll.ms": "9"}, lambda c: c.segment_ms, 9),
-        ({"log.roll.jitter.hours": "1"}, lambda c: c.segment_jitter_ms, 3_600_000),
-        ({"log.roll.jitter.hours": "1", "log.roll.jitter.ms": "8"}, lambda c: c.segment_jitter_ms, 8),
-        ({"log.flush.interval.ms": "4"}, lambda c: c.flush_ms, 4),
-        ({"log.flush.scheduler.interval.ms": "6"}, lambda c: c.flush_ms, 6),
-        ({"log.flush.scheduler.interval.ms": "6", "log.flush.interval.ms": "4"}, lambda c: c.flush_ms, 4),
-        ({"log.segment.bytes": "1000"}, lambda c: c.segment_bytes, 1000),
-        ({"message.max.bytes": "77"}, lambda c: c.max_message_bytes, 77),
-        ({"log.cleanup.policy": "compact"}, lambda c: c.cleanup_policy, ("compact",)),
-        ({"log.index.size.max.bytes": "80"}, lambda c: c.segment_index_bytes, 80),
-        ({"log.segment.delete.delay.ms": "0"}, lambda c: c.file_delete_delay_ms, 0),
-        ({"log.cleaner.min.cleanable.ratio": "0.1"}, lambda c: c.min_cleanable_dirty_ratio, 0.1),
-        ({"log.retention.free.bytes": "9"}, lambda c: c.retention_free_bytes, 9),
+        ({}, "retention_ms", 604_800_000),
+        ({HOURS: "2"}, "retention_ms", 7_200_000),
+        ({MINUTES: "3", HOURS: "2"}, "retention_ms", 180_000),
+        ({HOURS: "2", MS: "5", MINUTES: "3"}, "retention_ms", 5),
+        ({HOURS: "-1"}, "retention_ms", -1),
+        ({MS: "-7"}, "retention_ms", -1),
+        ({HOURS: "2147483647"}, "retention_ms", 2147483647 * 3_600_000),
+        ({"log.roll.hours": "1"}, "segment_ms", 3_600_000),
+        ({"log.roll.hours": "1", "log.roll.ms": "9"}, "segment_ms", 9),
+        ({"log.roll.jitter.hours": "1"}, "segment_jitter_ms", 3_600_000),
+        ({"log.roll.jitter.hours": "1", "log.roll.jitter.ms": "8"}, "segment_jitter_ms", 8),
+        ({"log.flush.interval.ms": "4"}, "flush_ms", 4),
+        ({"log.flush.scheduler.interval.ms": "6"}, "flush_ms", 6),
+        ({"log.flush.scheduler.interval.ms": "6", "log.flush.interval.ms": "4"}, "flush_ms", 4),
+        ({"log.segment.bytes": "1000"}, "segment_bytes", 1000),
+        ({"message.max.bytes": "77"}, "max_message_bytes", 77),
+        ({"log.cleanup.policy": "compact"}, "cleanup_policy", ("compact",)),
+        ({"log.index.size.max.bytes": "80"}, "segment_index_bytes", 80),
+        ({"log.segment.delete.delay.ms": "0"}, "file_delete_delay_ms", 0),
+        ({"log.cleaner.min.cleanable.ratio": "0.1"}, "min_cleanable_dirty_ratio", 0.1),
+        ({"log.retention.free.bytes": "9"}, "retention_free_bytes", 9),
     ],
 )
-def test_broker_level_forms_and_precedence(given, read, expected):
+def test_broker_level_forms_and_precedence(given, field, expected):
     broker = BrokerConfig.from_values(given)
-    assert read(broker.topic_defaults) == expected
+    assert getattr(broker.topic_defaults, field) == expected
     assert broker.problems == ()
-    origins = set(broker.topic_defaults.origins.values())
-    assert origins == ({Origin.BROKER} if given else set())
+    assert set(broker.topic_defaults.origins.values()) == ({Origin.BROKER} if given else set())
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("name", "values"),
     [
-        ("log.retention.ms", "0"),
-        ("log.retention.hours", "0"),
-        ("log.retention.hours", "2147483648"),
-        ("log.retention.hours", "9" * 5000),  # more digits than Python converts
-        ("log.retention.minutes", "x"),
-        ("log.roll.ms", "0"),
-        ("log.roll.hours", "0"),
-        ("log.roll.jitter.hours", "-1"),
-        ("log.segment.bytes", "13"),
-        ("log.flush.scheduler.interval.ms", "-1"),
-        ("num.partitions", "0"),
-        ("log.cleaner.threads", "-1"),
-        ("log.cleaner.enable", "maybe"),
+        (MS, ["0"]),
+        (HOURS, ["0", "2147483648", "9" * 5000]),  # more digits than Python converts
+        (MINUTES, ["x"]),
+        ("log.roll.ms", ["0"]),
+        ("log.roll.hours", ["0"]),
+        ("log.roll.jitter.hours", ["-1"]),
+        ("log.segment.bytes", ["13"]),
+        ("log.flush.scheduler.interval.ms", ["-1"]),
+        ("num.partitions", ["0"]),
+        ("log.cleaner.threads", ["-1"]),
+        ("log.cleaner.enable", ["maybe"]),
     ],
 )
-def test_bad_broker_values(name, text):
-    with pytest.raises(InvalidConfig, match=f"invalid value for {name}"):
-        BrokerConfig.from_values({name: text})
-
-
-def test_bad_value_of_a_form_that_loses_is_still_bad():
-    with pytest.raises(InvalidConfig, match=r"log\.retention\.hours"):
-        BrokerConfig.from_values({"log.retention.ms": "5", "log.retention.hours": "x"})
+def test_bad_broker_values(name, values):
+    for text in values:
+        for others in ({}, {MS: "5"}):  # also in a form that loses
+            with pytest.raises(InvalidConfig, match=f"invalid value for {name}") as refused:
+                BrokerConfig.from_values(others | {name: text})
+            assert refused.value.found == repr(text)
 
 
 def test_topic_over_broker():
-    broker = BrokerConfig.from_values({"log.segment.bytes": "1000", "log.retention.hours": "1"})
+    broker = BrokerConfig.from_values({"log.segment.bytes": "1000", HOURS: "1"})
     config = LogConfig.from_overrides(broker.topic_defaults, {"retention.ms": "5"})
     assert (config.segment_bytes, config.retention_ms) == (1000, 5)
-    assert config.origin("segment.bytes") is Origin.BROKER
-    assert config.origin("retention.ms") is Origin.TOPIC
-    assert config.origin("segment.ms") is Origin.DEFAULT
-
-
-def test_bad_topic_value_leaves_the_brokers():
-    broker = BrokerConfig.from_values({"log.segment.bytes": "1000"})
+    origins = [config.origin(name) for name in ("segment.bytes", "retention.ms", "segment.ms")]
+    assert origins == [Origin.BROKER, Origin.TOPIC, Origin.DEFAULT]
+    # A bad value of the topic leaves the broker's.
     config, problems = read_overrides(broker.topic_defaults, {"segment.bytes": "none", "segment.ms": "5"})
     assert (config.segment_bytes, config.segment_ms) == (1000, 5)
     assert config.origin("segment.bytes") is Origin.BROKER
     assert [problem.found for problem in problems] == ["'none'"]
+
+
+def test_dynamic_values_win():
+    broker = BrokerConfig.from_values({HOURS: "1", "num.partitions": "3"})
+    changed = broker.with_values({MS: "5"})
+    assert (changed.topic_defaults.retention_ms, changed.num_partitions) == (5, 3)
+    assert broker.topic_defaults.retention_ms == 3_600_000
 
 
 @pytest.mark.parametrize(
@@ -272,12 +269,13 @@ def test_bad_topic_value_leaves_the_brokers():
         ("log.cleaner.thread", "Did you mean 'log.cleaner.threads'?"),
     ],
 )
-def test_mistyped_broker_keys_are_reported(name, advice):
+def test_mistyped_broker_keys_are_reported(tmp_path, name, advice):
     broker = BrokerConfig.from_values({name: "1", "num.partitions": "4"})
     assert broker.num_partitions == 4
     assert [problem.what for problem in broker.problems] == [f"unknown broker configuration {name!r}"]
     assert [problem.advice for problem in broker.problems] == [advice]
     assert broker.unused == ()
+    assert broker.warnings(tmp_path) == [f"unknown broker configuration {name!r}. {advice}"]
 
 
 def test_keys_that_are_not_used_are_named_in_one_line(tmp_path):
@@ -314,6 +312,8 @@ offsets.topic.replication.factor=1
 
 def test_from_file(tmp_path):
     path = tmp_path / "server.properties"
+    with pytest.raises(FileNotFoundError):
+        BrokerConfig.from_file(path)
     path.write_text(SERVER_PROPERTIES)
     broker = BrokerConfig.from_file(path)
     assert (broker.num_partitions, broker.log_dirs) == (3, ("/data/a", "/data/b"))
@@ -322,52 +322,25 @@ def test_from_file(tmp_path):
     unused = "not used by kafkafs: process.roles, node.id, listeners, offsets.topic.replication.factor"
     assert broker.warnings(Path("/data/a")) == [unused, "log.dirs names /data/b; only /data/a is used"]
     assert broker.warnings(tmp_path) == [unused, f"log.dirs names /data/a, /data/b; only {tmp_path} is used"]
+    for text, what in (("num.partitions=none\n", "num.partitions"), ("a=\\u00\n", "escape")):
+        path.write_text(text)
+        with pytest.raises(InvalidConfig, match=what) as refused:
+            BrokerConfig.from_file(path)
+        assert refused.value.path == path
 
 
-def test_log_dirs_that_name_ours_alone(tmp_path):
+def test_warnings(tmp_path):
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
-    assert BrokerConfig.from_values({"log.dirs": str(link)}).warnings(tmp_path) == []
-    assert BrokerConfig.from_values({"log.dir": str(tmp_path)}).warnings(tmp_path) == []
-    assert BrokerConfig.from_values({"log.dir": "/x"}).warnings(tmp_path) == [
-        f"log.dir names /x; only {tmp_path} is used"
-    ]
-    assert BrokerConfig.from_values({"num.partition": "1"}).warnings(tmp_path) == [
-        "unknown broker configuration 'num.partition'. Did you mean 'num.partitions'?"
-    ]
-
-
-def test_errors_name_the_file(tmp_path):
-    path = tmp_path / "server.properties"
-    path.write_text("num.partitions=none\n")
-    with pytest.raises(InvalidConfig) as refused:
-        BrokerConfig.from_file(path)
-    assert refused.value.path == path
-    path.write_text("a=\\u00\n")
-    with pytest.raises(InvalidConfig, match="escape") as refused:
-        BrokerConfig.from_file(path)
-    assert refused.value.path == path
-    with pytest.raises(FileNotFoundError):
-        BrokerConfig.from_file(tmp_path / "none")
-
-
-def test_dynamic_values_win():
-    broker = BrokerConfig.from_values({"log.retention.hours": "1", "num.partitions": "3"})
-    changed = broker.with_values({"log.retention.ms": "5"})
-    assert changed.topic_defaults.retention_ms == 5
-    assert changed.num_partitions == 3
-    assert broker.topic_defaults.retention_ms == 3_600_000
-
-
-texts = st.sampled_from(
-    ["-1", "0", "1", "14", "100", "2147483647", "9223372036854775807", "compact", "gzip", "true", "0.5", ""]
-)
-
-
-@given(st.dictionaries(st.sampled_from(sorted(TOPIC_KEYS)), texts, max_size=8))
-def test_texts_round_trip(overrides):
-    config, _ = read_overrides(BROKER.topic_defaults, overrides)
-    again, problems = read_overrides(BROKER.topic_defaults, config.texts())
-    lags_conflict = config.min_compaction_lag_ms > config.max_compaction_lag_ms
-    assert bool(problems) == lags_conflict
-    assert again.texts() == config.texts()
+    for name, text, expected in (
+        ("log.dirs", str(link), []),
+        ("log.dir", str(tmp_path), []),
+        ("log.dir", "/x", [f"log.dir names /x; only {tmp_path} is used"]),
+        (
+            "log.cleaner.io.max.bytes.per.second",
+            "0",
+            ["log.cleaner.io.max.bytes.per.second lets the cleaner read nothing; a mount compacts nothing"],
+        ),
+        ("log.cleaner.io.max.bytes.per.second", "0.5", []),
+    ):
+        assert BrokerConfig.from_values({name: text}).warnings(tmp_path) == expected
