@@ -1,11 +1,9 @@
 """Simulated times and inode numbers, which the file system of the machine would give otherwise."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 
-from tests.simulation.scheduler import current
+from tests.simulation.scheduler import current, in_moment
 from tests.support.owned_dirs import NOW_MS
 
 
@@ -16,10 +14,10 @@ class SimulatedClock:
     system stamps files with, of which no two stamps are the same.
     """
 
-    def __init__(self, seed):
+    def __init__(self, source):
         self.time_ms = self.latest_ms = NOW_MS  # now, and the latest that was ever seen
         self.set_back = 0  # how often it was
-        self._random = seed
+        self._random = source
         self._stamp_ns = NOW_MS * 1_000_000
 
     def monotonic(self):
@@ -42,10 +40,12 @@ class SimulatedClock:
             os.utime(path, ns=(self._stamp_ns, self._stamp_ns))
 
     def now_ms(self):
-        scheduler = current()
-        if scheduler is not None and not scheduler.killed:
-            scheduler.switch("clock")
-        self.time_ms += self._random.choice((0, 0, 1, 3))
+        """The engine's time. It stands still in a moment."""
+        if not in_moment():
+            scheduler = current()
+            if scheduler is not None and not scheduler.killed:
+                scheduler.switch("clock")
+            self.time_ms += self._random.choice((0, 0, 1, 3))
         self.latest_ms = max(self.latest_ms, self.time_ms)
         return self.time_ms
 

@@ -3,10 +3,7 @@
 A plain list of batches, changed by whoever calls the engine, before and after each call.
 """
 
-from __future__ import annotations
-
 import struct
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 COMMIT, ABORT = "commit", "abort"
@@ -43,29 +40,27 @@ class Producer(NamedTuple):
         return self.open_from < 0 and latest_ms - self.wrote_ms >= PRODUCER_EXPIRATION_MS
 
 
-@dataclass
 class Copy:
     """A follower's partition. `appending`: batches of a call that has not returned; `synced`: what is below is on disk;
-    `start`: the log start, below which batches may no longer be in the files; `compacted`: a cleaner goes through
+    `start`: the log start, below which batches may no longer be in the files; `is_compacted`: a cleaner goes through
     it."""
 
-    batches: list[Copied] = field(default_factory=list)
-    appending: list[Copied] = field(default_factory=list)
-    synced: int = 0
-    start: int = 0
-    compacted: bool = False
-    undone: list[Copied] = field(default_factory=list)  # refused, and perhaps back after a power loss
-    values: set[bytes] = field(default_factory=set)  # all that ever were there
+    def __init__(self, *, is_compacted):
+        self.is_compacted = is_compacted
+        self.batches, self.appending = [], []
+        self.undone = []  # refused, and perhaps back after a power loss
+        self.values = set()  # all that ever were there
+        self.synced = self.start = 0
 
     @property
     def end(self):
         """The log end offset."""
         return self.batches[-1].last + 1 if self.batches else 0
 
-    def begin(self, batches):
+    def begin(self, batch):
         """Before an append."""
-        self.appending = list(batches)
-        self.values.update(value for batch in batches for value in batch.values if value is not None)
+        self.appending = [batch]
+        self.values.update(value for value in batch.values if value is not None)
 
     def appended(self):
         """After it."""
@@ -81,32 +76,37 @@ class Copy:
         """A flush has returned that began when the log ended at `end`."""
         self.synced = max(self.synced, end)
 
+    def recovered(self, batches):
+        """These are there after a recovery, all on disk."""
+        self.batches, self.appending, self.undone = batches, [], []
+        self.synced = self.end
+
 
 def producers_of(batches):
     """What is known of producers after these batches (ProducerStateManager)."""
-    found = {}
+    producers = {}
     for batch in batches:
         if batch.producer < 0:
             continue
-        known = found.get(batch.producer, Producer())
+        known = producers.get(batch.producer, Producer())
         if batch.marker:
             # A marker that comes before all data is of an epoch that nobody knew.
-            found[batch.producer] = known._replace(open_from=-1, timestamp=batch.timestamp)
+            producers[batch.producer] = known._replace(open_from=-1, timestamp=batch.timestamp)
             continue
         begins = known.open_from < 0 and batch.transactional
         last = batch.sequence + len(batch.values) - 1 if batch.sequence >= 0 else -1
         open_from = batch.base if begins else known.open_from
-        found[batch.producer] = Producer(last, batch.last, open_from, batch.timestamp, batch.timestamp)
-    return found
+        producers[batch.producer] = Producer(last, batch.last, open_from, batch.timestamp, batch.timestamp)
+    return producers
 
 
 def epochs_of(batches):
     """The leader epochs of these batches, each with the offset where it begins."""
-    found = []
+    epochs = []
     for batch in batches:
-        if not found or found[-1][0] != batch.epoch:
-            found.append((batch.epoch, batch.base))
-    return found
+        if not epochs or epochs[-1][0] != batch.epoch:
+            epochs.append((batch.epoch, batch.base))
+    return epochs
 
 
 def crc_of(data):
@@ -116,21 +116,19 @@ def crc_of(data):
 
 def shown(batches, *, committed):
     """What a consumer sees: offset, value and timestamp of each message."""
-    batches = list(batches)
-    fate = {}  # of the batch at this place, by the next marker of its producer
-    ends = {}
+    fates, ends = {}, {}  # of the batch at a place, by the next marker of its producer
     for place in range(len(batches) - 1, -1, -1):
         batch = batches[place]
         if batch.marker:
             ends[batch.producer] = batch.marker
         elif batch.transactional:
-            fate[place] = ends.get(batch.producer, "")
-    found = []
+            fates[place] = ends.get(batch.producer, "")
+    messages = []
     for place, batch in enumerate(batches):
-        if committed and fate.get(place) == "":
+        if committed and fates.get(place) == "":
             break  # the last stable offset
-        if batch.marker or (committed and fate.get(place) == ABORT):
+        if batch.marker or (committed and fates.get(place) == ABORT):
             continue
         first = batch.last - len(batch.values) + 1
-        found += [(first + n, value, batch.timestamp) for n, value in enumerate(batch.values)]
-    return found
+        messages += [(first + n, value, batch.timestamp) for n, value in enumerate(batch.values)]
+    return messages

@@ -1,66 +1,12 @@
 """Plans, drawn from seeds. Most worlds are small: a fault needs few operations, and many worlds find more than large
 ones."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
 
+from tests.simulation import plan as ops
+from tests.simulation import themes
 from tests.simulation.mounts import MAX_MESSAGE_BYTES
-from tests.simulation.plan import (
-    AGAIN,
-    DROPS,
-    GIVES_UP,
-    GOOD,
-    HUGE,
-    NEXT,
-    NO_KEY,
-    NOT_JSON,
-    TOO_LARGE,
-    Alter,
-    Batch,
-    Before,
-    Close,
-    Commit,
-    Create,
-    Extend,
-    Fault,
-    Flush,
-    Job,
-    Jump,
-    LineOf,
-    Look,
-    Marker,
-    Offset,
-    Pause,
-    Plan,
-    ProcessOf,
-    Read,
-    Remove,
-    Rot,
-    Status,
-    Sync,
-    TopicOf,
-    Write,
-)
-from tests.simulation.themes import (
-    CLEANED,
-    COPIED,
-    DELETED,
-    EVERYTHING,
-    FOLLOWED,
-    FULL,
-    JUMBLED,
-    LINES,
-    MADE_AGAIN,
-    OPENINGS,
-    POWER,
-    QUERIES,
-    RENAMED,
-    RETENTION,
-    ROT,
-    theme_of,
-)
 from tests.support.owned_dirs import NOW_MS
 
 _LIMIT = ("max.message.bytes", str(MAX_MESSAGE_BYTES))
@@ -85,20 +31,20 @@ class _Drawing:
         self._upto = source.randrange
 
     def plan(self, seed):
-        self._theme = theme = theme_of(self._random)
+        self._theme = theme = themes.theme_of(self._random)
         self._has_copy = self._is(theme.copies)
         self._has_commits = self._is(theme.commits)
         self._has_keys = self._is(theme.keys)
         self._remakes = self._is(theme.remakes)
         self._has_groups = self._is(theme.groups)
-        self._commits_offsets = theme is POWER and self._too(0.2)
+        self._commits_offsets = theme is themes.POWER and self._too(0.2)
         self._rots = self._is(theme.rots)
         self._fails = self._is(theme.fails)
         self._has_times = self._is(theme.times)
         self._deletes = self._is(theme.deletes)
         # One request has lines for several partitions, none of which can be too large (kafkafs.writing.destinations).
-        self._scatters = theme is LINES and self._is(0.4)
-        self._shared = self._is(0.5) if theme is LINES and not self._scatters and self._is(0.4) else None
+        self._scatters = theme is themes.LINES and self._is(0.4)
+        self._shared = self._is(0.5) if theme is themes.LINES and not self._scatters and self._is(0.4) else None
         self._fails &= self._shared is None
         wanted = ("plain", "kept") if theme.topics is None else theme.topics
         topics = [self._topic(name, 2, retained=name == "kept") for name in wanted]
@@ -113,42 +59,44 @@ class _Drawing:
         self._ranges = [self._range() for _ in range(4)]
         count = self._of(theme.processes)
         processes = tuple(self._process() for _ in range(count))
-        sizes = (24, 96, 200, 600, 600) if theme is LINES else (24, 48, 96, 96, 200)
+        sizes = (24, 96, 200, 600, 600) if theme is themes.LINES else (24, 48, 96, 96, 200)
         sizes = sizes if self._shared is None else (600,)
-        return Plan(seed, tuple(topics), processes, self._of(sizes))
+        return ops.Plan(seed, tuple(topics), processes, self._of(sizes))
 
     def _topic(self, name, partitions, *, retained=False, compacted=False):
         small = (
-            name == "copy" or (retained and self._has_commits) or self._theme in (ROT, POWER, FULL, JUMBLED, RENAMED)
+            name == "copy"
+            or (retained and self._has_commits)
+            or self._theme in (themes.ROT, themes.POWER, themes.FULL, themes.JUMBLED, themes.RENAMED)
         )
         sizes = ("300", "300", "700") if small else _SIZES
         if self._scatters:
             sizes = ("2000",)
-        if self._theme is FOLLOWED:
+        if self._theme is themes.FOLLOWED:
             sizes = ("300", "700", "2000")
         config = [
             _ROOM if self._scatters else _LIMIT,
             ("segment.bytes", self._of(sizes)),
-            ("index.interval.bytes", "0" if self._theme is FOLLOWED else self._of(("0", "100", "4096"))),
+            ("index.interval.bytes", "0" if self._theme is themes.FOLLOWED else self._of(("0", "100", "4096"))),
         ]
         if retained:
             config += [("file.delete.delay.ms", "20")]
-            config += [self._of(_LIMITS if self._theme is not RETENTION or self._is(0.6) else _LIMITS[-1:])]
+            config += [self._of(_LIMITS if self._theme is not themes.RETENTION or self._is(0.6) else _LIMITS[-1:])]
         if compacted:
             config += [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0.1")]
             config += [("file.delete.delay.ms", "20")]
-        if self._theme is CLEANED:
+        if self._theme is themes.CLEANED:
             config += [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0.05")]
             config += [("file.delete.delay.ms", "20"), ("delete.retention.ms", self._of(("0", "50", "86400000")))]
         if self._is(0.25):
             config.append(("flush.messages", "1"))
-        elif self._is(0.2) or (self._theme is RETENTION and self._too(0.5)):
+        elif self._is(0.2) or (self._theme is themes.RETENTION and self._too(0.5)):
             config.append(("flush.ms", "30"))
         if self._is(0.1):
             config.append(("preallocate", "true"))
         if self._is(0.1):
             config.append(("segment.ms", "50"))
-        return TopicOf(name, partitions, tuple(config))
+        return ops.TopicOf(name, partitions, tuple(config))
 
     def _process(self):
         theme = self._theme
@@ -157,38 +105,40 @@ class _Drawing:
             jobs += [self._sharing(f"s{index}") for index in range(self._of((2, 3)))]
         for index in range(self._of(theme.writers)):
             jobs.append(self._writer(f"w{index}", self._of(theme.written), keyed=self._scatters))
-        if self._has_keys and (self._is(0.7) or theme is RENAMED):
+        if self._has_keys and (self._is(0.7) or theme is themes.RENAMED):
             jobs.append(self._writer("k", "keyed", keyed=True))
         if self._remakes:
             jobs.append(self._writer("g", "again"))
         if self._has_copy and self._is(0.9):
             jobs.append(self._leader())
         if self._has_commits and self._is(0.8):
-            counts = (3, 8) if theme is RETENTION else (3, 9) if theme is QUERIES else (1, 5)
-            jobs.append(Job("driver", "d", self._some(*counts, self._commit)))
+            counts = (3, 8) if theme is themes.RETENTION else (3, 9) if theme is themes.QUERIES else (1, 5)
+            jobs.append(ops.Job("driver", "d", self._some(*counts, self._commit)))
         if self._has_groups:
-            jobs.append(Job("consumer", "c", self._some(1, 4, self._offset)))
+            jobs.append(ops.Job("consumer", "c", self._some(1, 4, self._offset)))
         elif self._commits_offsets:
-            offsets = [Offset(self._other.choice(("g", "h")), self._other.randrange(100)) for _ in range(3)]
-            jobs.append(Job("consumer", "c", tuple(offsets)))
+            offsets = [ops.Offset(self._other.choice(("g", "h")), self._other.randrange(100)) for _ in range(3)]
+            jobs.append(ops.Job("consumer", "c", tuple(offsets)))
         for index in range(self._of(theme.readers)):
-            jobs.append(Job("reader", f"r{index}", self._some(1, 6, self._look)))
+            jobs.append(ops.Job("reader", f"r{index}", self._some(1, 6, self._look)))
         if self._is(theme.administrator) or self._remakes or self._fails:
-            jobs.append(Job("administrator", "a", self._administration()))
+            jobs.append(ops.Job("administrator", "a", self._administration()))
         if self._is(theme.upkeep):
-            rounds = (40, 100) if theme in (RETENTION, CLEANED, RENAMED) else (5, 15, 40)
-            jobs.append(Job("upkeep", "u", (Pause(self._of(rounds)),)))
-        if self._is(theme.follows) or (theme is EVERYTHING and self._is(0.35) and (self._has_copy or self._remakes)):
-            jobs.append(Job("reader", "f", self._some(1, 6, self._look), follows=True))
+            rounds = (40, 100) if theme in (themes.RETENTION, themes.CLEANED, themes.RENAMED) else (5, 15, 40)
+            jobs.append(ops.Job("upkeep", "u", (ops.Pause(self._of(rounds)),)))
+        if self._is(theme.follows) or (
+            theme is themes.EVERYTHING and self._is(0.35) and (self._has_copy or self._remakes)
+        ):
+            jobs.append(ops.Job("reader", "f", self._some(1, 6, self._look), follows=True))
         is_killed = self._is(theme.kills)
         kill_at = self._upto(1, self._of(theme.kill_within)) if is_killed else None
         kill_operation = None
         if kill_at is not None and self._is(0.4):
             kill_at, kill_operation = None, 1 + kill_at // 8
         kill_rename = None
-        if is_killed and theme in (QUERIES, RENAMED) and self._is(0.7):
+        if is_killed and theme in (themes.QUERIES, themes.RENAMED) and self._is(0.7):
             kill_at, kill_operation, kill_rename = None, None, self._upto(1, 25)
-        return ProcessOf(
+        return ops.ProcessOf(
             tuple(jobs),
             kill_at,
             kill_operation,
@@ -212,24 +162,27 @@ class _Drawing:
 
     def _writer(self, name, topic, *, keyed=False):
         theme = self._theme
-        json = keyed or self._is(0.1 if theme is LINES else 0.35 if not self._has_times else 0.8)
+        json = keyed or self._is(0.1 if theme is themes.LINES else 0.35 if not self._has_times else 0.8)
         folder = self._of((f"/{topic}", f"/{topic}/0", f"/{topic}/0"))
         if topic in ("plain", "kept"):
             folder = self._of((f"/{topic}", f"/{topic}/0", f"/{topic}/1"))
-        folder = "/plain/0" if theme is FULL else folder
+        folder = "/plain/0" if theme is themes.FULL else folder
         path = f"{folder}/@append.jsonl" if json else f"{folder}/@append"
-        policy = DROPS if theme is FULL else self._of((DROPS, GIVES_UP, NEXT, AGAIN))
-        if theme is LINES:
+        policy = ops.DROPS if theme is themes.FULL else self._of((ops.DROPS, ops.GIVES_UP, ops.NEXT, ops.AGAIN))
+        if theme is themes.LINES:
             path = path if json and self._is(0.3) else f"/{topic}/{path.rpartition('/')[2]}"
-            policy = self._of((DROPS, DROPS, policy, AGAIN, AGAIN))
+            policy = self._of((ops.DROPS, ops.DROPS, policy, ops.AGAIN, ops.AGAIN))
         make = partial(self._writing, json=json, keyed=keyed, needs_key=topic == "keyed")
-        return Job(
+        return ops.Job(
             "writer",
             name,
-            self._some(*((10, 30) if theme in (FULL, RENAMED) else (2, 15 if theme is LINES else 11)), make),
+            self._some(
+                *((10, 30) if theme in (themes.FULL, themes.RENAMED) else (2, 15 if theme is themes.LINES else 11)),
+                make,
+            ),
             path,
             policy,
-            self._is(0.5 if theme is LINES else 0.75),
+            self._is(0.5 if theme is themes.LINES else 0.75),
             durable=self._too(0.15),
         )
 
@@ -237,57 +190,67 @@ class _Drawing:
         """One of several programs that have inherited one open file: each writes whole lines, and each line is in one
         request."""
         path = "/plain/@append.jsonl" if self._shared else "/plain/@append"
-        ops = [
-            Sync() if self._is(0.1) else Write(tuple(LineOf(self._of((0, 20, 60))) for _ in range(self._upto(1, 4))))
+        drawn = [
+            ops.Sync()
+            if self._is(0.1)
+            else ops.Write(tuple(ops.LineOf(self._of((0, 20, 60))) for _ in range(self._upto(1, 4))))
             for _ in range(self._upto(3, 12))
         ]
-        return Job("writer", name, tuple(ops), path, shares=True)
+        return ops.Job("writer", name, tuple(drawn), path, shares=True)
 
     def _writing(self, *, json, keyed, needs_key):
         kind = self._random.random()
-        if kind < {FULL: 0.03, RENAMED: 0.2}.get(self._theme, 0.15):
-            return Sync()
+        if kind < {themes.FULL: 0.03, themes.RENAMED: 0.2}.get(self._theme, 0.15):
+            return ops.Sync()
         if kind < 0.25:
-            return Close()
+            return ops.Close()
         if kind < 0.3:
-            return Pause(self._upto(1, 20))
-        counts = (1, 3, 5, 7) if self._theme is LINES else (1,) if self._theme is FULL else (1, 1, 2, 3, 5, 7)
+            return ops.Pause(self._upto(1, 20))
+        counts = (
+            (1, 3, 5, 7) if self._theme is themes.LINES else (1,) if self._theme is themes.FULL else (1, 1, 2, 3, 5, 7)
+        )
         lines = [self._line(json=json, keyed=keyed) for _ in range(self._of(counts))]
-        if self._is(0.5 * (not keyed) if self._theme is LINES else 0.2):
-            bad = [TOO_LARGE, HUGE] + [NOT_JSON] * json + [NO_KEY] * needs_key
+        if self._is(0.5 * (not keyed) if self._theme is themes.LINES else 0.2):
+            bad = [ops.TOO_LARGE, ops.HUGE] + [ops.NOT_JSON] * json + [ops.NO_KEY] * needs_key
             lines.insert(self._upto(len(lines) + 1), self._line(json=json, keyed=keyed, kind=self._of(bad)))
         if json and self._is(0.1):  # small enough for one request, which ends within a line after a bad one
-            bad = LineOf(kind=self._of((NOT_JSON, NO_KEY) if needs_key else (NOT_JSON,)), key=lines[0].key)
-            cut, last = self._random.random(), LineOf(key=lines[0].key)
-            return Write((bad, last), ended=False) if cut < 0.3 else Write((*lines[:1], bad, last), round(cut, 3))
+            bad = ops.LineOf(
+                kind=self._of((ops.NOT_JSON, ops.NO_KEY) if needs_key else (ops.NOT_JSON,)), key=lines[0].key
+            )
+            cut, last = self._random.random(), ops.LineOf(key=lines[0].key)
+            return (
+                ops.Write((bad, last), ended=False) if cut < 0.3 else ops.Write((*lines[:1], bad, last), round(cut, 3))
+            )
         first = self._of((1.0, 1.0, self._random.random()))
         if self._is(0.15):
-            return Write(tuple(lines), round(self._random.random(), 3), first=round(first, 3))
-        return Write(tuple(lines), ended=self._is(0.8 if self._theme is LINES else 0.93), first=round(first, 3))
+            return ops.Write(tuple(lines), round(self._random.random(), 3), first=round(first, 3))
+        return ops.Write(
+            tuple(lines), ended=self._is(0.8 if self._theme is themes.LINES else 0.93), first=round(first, 3)
+        )
 
-    def _line(self, *, json, keyed, kind=GOOD):
+    def _line(self, *, json, keyed, kind=ops.GOOD):
         # What a replacement of the cleaner may lose are messages that have no later ones of their keys.
-        key = self._upto({LINES: 6, RENAMED: 12}.get(self._theme, 3)) if keyed else None
+        key = self._upto({themes.LINES: 6, themes.RENAMED: 12}.get(self._theme, 3)) if keyed else None
         age = None
         if json and self._has_times and self._is(0.7):
             age = self._of((0, 10, 1000, 3000, -1000))
-        if self._theme is FULL:
-            return LineOf(self._of((0, 60, 120)), kind, key, age)
-        sizes = ((0, 20, 20) if keyed else (20, 60, 120, 120)) if self._theme is LINES else (0, 0, 20, 60, 120)
-        return LineOf(self._of(sizes), kind, key, age)
+        if self._theme is themes.FULL:
+            return ops.LineOf(self._of((0, 60, 120)), kind, key, age)
+        sizes = ((0, 20, 20) if keyed else (20, 60, 120, 120)) if self._theme is themes.LINES else (0, 0, 20, 60, 120)
+        return ops.LineOf(self._of(sizes), kind, key, age)
 
     # Readers
 
     def _look(self):
         topic, partition = ("copy", 0) if self._has_copy and self._is(0.5) else self._of(self._names)
         name = self._of(("messages", *self._ranges, self._range()))
-        if self._theme is CLEANED and self._is(0.5):
-            return Look("copy", 0, "latest.jsonl", (self._read(),), to_end=True)
+        if self._theme is themes.CLEANED and self._is(0.5):
+            return ops.Look("copy", 0, "latest.jsonl", (self._read(),), to_end=True)
         ending = self._of(("txt", "jsonl", "jsonl", "log"))
-        if self._theme is COPIED and self._is(0.4):
+        if self._theme is themes.COPIED and self._is(0.4):
             name, ending = "messages", "jsonl"
         reads = tuple(self._read() for _ in range(self._of((0, 1, 3, 6))))
-        return Look(topic, partition, f"{name}.{ending}", reads, self._is(0.85))
+        return ops.Look(topic, partition, f"{name}.{ending}", reads, self._is(0.85))
 
     def _range(self):
         first, size = self._of((0, self._upto(10), self._upto(25))), self._upto(15)
@@ -296,10 +259,10 @@ class _Drawing:
             f"offsets/{first}+{size + 1}", f"offsets/{first}+{size + 1}", f"offsets/last-{size + 1}",
             f"offsets/{first}",
         ]  # fmt: skip
-        if self._theme is DELETED:
+        if self._theme is themes.DELETED:
             first = self._upto(4)
             names = [f"offsets/{first}+{size % 4 + 1}", f"offsets/{first}-", f"offsets/{first}-{first + size}"]
-        if self._has_times and self._is(1.0 if self._theme is JUMBLED else 0.6):
+        if self._has_times and self._is(1.0 if self._theme is themes.JUMBLED else 0.6):
             start = NOW_MS + self._of((-3000, -1000, 0, 20, 100)) + self._upto(50)
             end = start + self._of((30, 200, 3000))
             names = [f"time/{start}--{end}", f"time/{start}--", f"time/until-{end}", f"time/{start}--{end}"]
@@ -307,107 +270,111 @@ class _Drawing:
 
     def _read(self):
         back = None if self._is(0.8) else round(self._random.random(), 2)
-        return Read(self._of((10, 60, 400, 4000)), back, self._of((0, 0, 3, 20, 60)))
+        return ops.Read(self._of((10, 60, 400, 4000)), back, self._of((0, 0, 3, 20, 60)))
 
     # Others
 
     def _administration(self):
         theme = self._theme
-        ops = []
-        if self._fails and self._is(0.6 if theme in (OPENINGS, LINES) else 0.1):
-            ops += self._fault()  # before anybody has opened anything
+        drawn = []
+        if self._fails and self._is(0.6 if theme in (themes.OPENINGS, themes.LINES) else 0.1):
+            drawn += self._fault()  # before anybody has opened anything
         if self._is(0.3):
-            ops.append(self._alteration())
-        kinds = [self._alteration, self._jump, Status, self._pause]
-        kinds += [self._before] * (3 if self._remakes or theme is DELETED else 1) if self._deletes else []
+            drawn.append(self._alteration())
+        kinds = [self._alteration, self._jump, ops.Status, self._pause]
+        kinds += [self._before] * (3 if self._remakes or theme is themes.DELETED else 1) if self._deletes else []
         if self._remakes:
-            kinds += [self._remaking] * (8 if theme is MADE_AGAIN else 3)
+            kinds += [self._remaking] * (8 if theme is themes.MADE_AGAIN else 3)
         else:
             kinds += [self._creating]
         kinds += [self._fault] * 3 if self._fails else []
         for _ in range(self._upto(2, 7)):
             made = self._of(kinds)()
-            ops += made if isinstance(made, list) else [made]
+            drawn += made if isinstance(made, list) else [made]
         extended = [name for name in ("plain", "again") if name in self._topics]
         if extended and self._too(0.15):
             topic = self._other.choice(extended)
-            ops.insert(self._other.randrange(len(ops) + 1), Extend(topic, self._other.choice((2, 3, 4))))
-        return tuple(ops)
+            drawn.insert(self._other.randrange(len(drawn) + 1), ops.Extend(topic, self._other.choice((2, 3, 4))))
+        return tuple(drawn)
 
     def _alteration(self):
         topic = self._of([name for name in ("plain", "kept", "again") if name in self._topics] or ["copy"])
         key, values = self._of((("segment.bytes", _SIZES), ("index.interval.bytes", ("0", "50", "4096"))))
-        return Alter(topic, key, self._of(values))
+        return ops.Alter(topic, key, self._of(values))
 
     def _jump(self):
-        return Jump(self._of((-500, 10, 1000, 100_000)))
+        return ops.Jump(self._of((-500, 10, 1000, 100_000)))
 
     def _pause(self):
-        return Pause(self._upto(1, 40))
+        return ops.Pause(self._upto(1, 40))
 
     def _before(self):
         topics = [name for name in ("kept", "again") if name in self._topics]
         if not topics:
             return self._pause()
         topic = self._of(topics)
-        return Before(topic, self._upto(2) if topic == "kept" else 0, round(self._random.random(), 2))
+        return ops.Before(topic, self._upto(2) if topic == "kept" else 0, round(self._random.random(), 2))
 
     def _remaking(self):
         waits = [self._pause()] if self._is(0.6) else []
         if self._is(0.7):
-            return [*waits, Remove("again"), Create("again")]
+            return [*waits, ops.Remove("again"), ops.Create("again")]
         if self._is(0.3):
-            return [*waits, Remove("again"), self._pause(), Status(), Create("again")]
-        return [Remove("again"), self._pause(), Create("again")]
+            return [*waits, ops.Remove("again"), self._pause(), ops.Status(), ops.Create("again")]
+        return [ops.Remove("again"), self._pause(), ops.Create("again")]
 
     def _creating(self):
-        return [Create("x"), self._pause(), Remove("x")] if self._is(0.5) else [Create("x")]
+        return [ops.Create("x"), self._pause(), ops.Remove("x")] if self._is(0.5) else [ops.Create("x")]
 
     def _fault(self):
-        if self._theme is FOLLOWED and self._is(0.8):  # an index entry, a checkpoint cannot be written
-            return [Fault("ENOSPC", self._of((0.5, 0.3, 0.2))), Pause(self._upto(20, 200)), Fault("ENOSPC")]
-        if self._theme is FULL or (self._theme is LINES and self._is(0.8)):
+        if self._theme is themes.FOLLOWED and self._is(0.8):  # an index entry, a checkpoint cannot be written
+            return [ops.Fault("ENOSPC", self._of((0.5, 0.3, 0.2))), ops.Pause(self._upto(20, 200)), ops.Fault("ENOSPC")]
+        if self._theme is themes.FULL or (self._theme is themes.LINES and self._is(0.8)):
             # Some of several partitions get their lines, some of several files are created.
-            lasts = (20, 500) if self._theme is FULL else (20, 150)
-            return [Fault("ENOSPC", self._of((0.5, 0.3, 0.1))), Pause(self._upto(*lasts)), Fault("ENOSPC")]
+            lasts = (20, 500) if self._theme is themes.FULL else (20, 150)
+            return [ops.Fault("ENOSPC", self._of((0.5, 0.3, 0.1))), ops.Pause(self._upto(*lasts)), ops.Fault("ENOSPC")]
         kind = self._of(("ENOSPC", "ENOSPC", "EMFILE", "EMFILE", "EIO", "slow"))
         rate = self._of((1.0, 0.3)) if kind in ("ENOSPC", "slow") else self._of((0.3, 0.1, 0.03))
         if self._is(0.15):
-            return [Fault(kind, rate, lasting=True)]
-        ends = [self._of((Pause(self._upto(1, 60)), Status())), Fault(kind)]
-        return [Fault(kind, rate), *ends]
+            return [ops.Fault(kind, rate, lasting=True)]
+        ends = [self._of((ops.Pause(self._upto(1, 60)), ops.Status())), ops.Fault(kind)]
+        return [ops.Fault(kind, rate), *ends]
 
     def _leader(self):
-        if self._theme is FOLLOWED:
-            return Job("leader", "l", self._some(6, 25, self._following), "/copy/0")
-        if self._theme is CLEANED:
-            return Job("leader", "l", self._some(10, 40, self._keyed), "/copy/0")
-        ops = []
+        if self._theme is themes.FOLLOWED:
+            return ops.Job("leader", "l", self._some(6, 25, self._following), "/copy/0")
+        if self._theme is themes.CLEANED:
+            return ops.Job("leader", "l", self._some(10, 40, self._keyed), "/copy/0")
+        drawn = []
         for _ in range(self._upto(4, 20)):
             kind = self._random.random()
             if kind < 0.6:
                 producer = self._of((-1, 1, 2))
                 transactional = producer > 0 and self._is(0.7)
-                ops.append(
-                    Batch(self._of((1, 2, 5)), self._of((5, 30)), producer, transactional, self._of((0, 0, 0, 0, 2)))
+                drawn.append(
+                    ops.Batch(
+                        self._of((1, 2, 5)), self._of((5, 30)), producer, transactional, self._of((0, 0, 0, 0, 2))
+                    )
                 )
             elif kind < 0.8:
-                ops.append(Marker(self._of((1, 2)), self._is(0.6)))
+                drawn.append(ops.Marker(self._of((1, 2)), self._is(0.6)))
             elif kind < 0.9:
-                ops.append(Flush())
+                drawn.append(ops.Flush())
             else:
-                ops.append(Pause(self._upto(1, 20)))
-        return Job("leader", "l", tuple(ops), "/copy/0")
+                drawn.append(ops.Pause(self._upto(1, 20)))
+        return ops.Job("leader", "l", tuple(drawn), "/copy/0")
 
     def _following(self):
         """Leaders come and go, and delete records."""
         kind = self._random.random()
         if kind < 0.7:
             producer, epoch = self._of((-1, -1, 1, 2)), self._of((0, 0, 0, 1, 2))
-            return Batch(self._of((1, 2, 5)), self._of((5, 30)), producer, skips=self._of((0, 0, 0, 2)), epoch=epoch)
+            return ops.Batch(
+                self._of((1, 2, 5)), self._of((5, 30)), producer, skips=self._of((0, 0, 0, 2)), epoch=epoch
+            )
         if kind < 0.87:
-            return Before("copy", 0, self._of((0.2, 0.5, 0.9, 1.0)))
-        return Flush() if kind < 0.94 else self._pause()
+            return ops.Before("copy", 0, self._of((0.2, 0.5, 0.9, 1.0)))
+        return ops.Flush() if kind < 0.94 else self._pause()
 
     def _keyed(self):
         """What a cleaner meets: few keys, of which some are of transactions."""
@@ -417,28 +384,28 @@ class _Drawing:
             is_transactional = producer in (1, 2) and self._is(0.7)
             counts, keys = (1, 2, 3), (1, 2, 3, 5)
             made = (self._of(counts), self._of((5, 30)), producer, is_transactional)
-            return Batch(*made, keys=self._of(keys), deletes=self._too(0.3))
+            return ops.Batch(*made, keys=self._of(keys), deletes=self._too(0.3))
         if kind < 0.75:
-            return Marker(self._of((1, 2)), self._is(0.6))
-        return Flush() if kind < 0.78 else self._pause()
+            return ops.Marker(self._of((1, 2)), self._is(0.6))
+        return ops.Flush() if kind < 0.78 else self._pause()
 
     def _commit(self):
         shares = self._random.sample([("kept", 0), ("kept", 1), ("plain", 0), ("plain", 1)], self._upto(1, 4))
-        return Commit(
+        return ops.Commit(
             tuple((topic, number, self._upto(1, 9)) for topic, number in shares),
             self._upto(1, 3),
-            self._is(0.9 if self._theme is QUERIES else 0.6),
+            self._is(0.9 if self._theme is themes.QUERIES else 0.6),
             self._is(0.4),
-            goes_on=self._theme is QUERIES and self._is(0.7),
+            goes_on=self._theme is themes.QUERIES and self._is(0.7),
         )
 
     def _offset(self):
-        return Offset(self._of(("g", "h")), self._upto(100))
+        return ops.Offset(self._of(("g", "h")), self._upto(100))
 
     def _rotting(self):
         names = [name for name in self._names if name[0] == "plain"]
-        unclean, counts = (0.1, (1, 2, 3)) if self._theme in (ROT, JUMBLED) else (0.4, (0, 1, 1))
+        unclean, counts = (0.1, (1, 2, 3)) if self._theme in (themes.ROT, themes.JUMBLED) else (0.4, (0, 1, 1))
         return tuple(
-            Rot(*self._of(names), round(self._random.random(), 3), self._upto(4000), self._is(unclean))
+            ops.Rot(*self._of(names), round(self._random.random(), 3), self._upto(4000), self._is(unclean))
             for _ in range(self._of(counts))
         )

@@ -1,13 +1,11 @@
 """Every lock of storage and kafkafs as a switch point, for the time of a `with`."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading
 from types import ModuleType
 
-from tests.simulation.scheduler import Killed, Task, current, current_task
+from tests.simulation.scheduler import Held, Killed, Task, current, current_task
 
 _LOCK, _RLOCK = type(threading.Lock()), type(threading.RLock())
 
@@ -35,7 +33,7 @@ class SimulatedLock:
             self._holder, self._depth = me, 1  # its process has ended
             return True
         if scheduler is None:
-            raise AssertionError("a lock that is held would block a thread that nobody schedules")
+            raise Held("a lock that is held would block a thread that nobody schedules")
         if scheduler.killed:
             raise Killed
         scheduler.wait_until(lambda: self._holder is None, "a lock")

@@ -1,11 +1,6 @@
 """A mount, writable or read-only, as the kernel sees it: FUSE's calls on a tree. Sizes are small."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
 
 from kafkafs.mounting.operations import Operations, Serving, Traffic
 from kafkafs.tree.paths import NoSuchPath
@@ -17,8 +12,7 @@ from storage.log.log_dir import LogDir
 from storage.types import Isolation
 from storage.upkeep.maintenance import Maintenance
 from tests.simulation.copies import PRODUCER_EXPIRATION_MS
-from tests.simulation.scheduler import Scheduler
-from tests.simulation.world import World
+from tests.simulation.scheduler import moment
 
 MAX_MESSAGE_BYTES = 250
 
@@ -58,69 +52,62 @@ class Waiter:
         pass
 
 
-class SimulatedOperations(Operations):
-    """Operations that tell whether the last line of a file was refused at its release, which the kernel does not."""
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.refused_at_release = None
-
-    def _close_writer(self, writer):
-        try:
-            writer.close()
-        except (StorageError, OSError) as error:
-            self.refused_at_release = error
-
-
-@dataclass
 class Process:
-    """A mount: what the kernel knows of it. `owned` is None for a follower, which mounts read-only; `owner`: the
-    directory as its owner sees it."""
+    """A mount: what the kernel knows of it. `opened` gets the directory of its owner before anything can end it."""
 
-    world: World
-    scheduler: Scheduler
-    operations: Any
-    request_bytes: int
-    owner: Callable[[], OwnedDir | None]
-    isolation: Isolation = Isolation.READ_UNCOMMITTED
-    clamp: bool = False
-    owned: OwnedDir | None = None
-    maintenance: Maintenance | None = None
-    shared: dict[str, tuple[Opened, int]] = field(default_factory=dict)  # open files of several programs, and how many
-    working: int = 0  # programs that are not through yet
-    close: Callable[[], None] = field(default=lambda: None)
+    def __init__(self, world, scheduler, of, opened, request_bytes):
+        self.world = world
+        self.scheduler = scheduler
+        self.request_bytes = request_bytes
+        self.isolation = Isolation.READ_COMMITTED if of.committed else Isolation.READ_UNCOMMITTED
+        self.shared = {}  # open files of several programs, and how many have them
+        self.working = 0  # programs that are not through yet
+        self.owned = self.maintenance = None  # of a mount for writing
+        self._opened = opened
+        self._options = TreeOptions(isolation=self.isolation, clamp=of.clamp, index_bytes=0, workers=0)
 
+    def mount(self, of):
+        """Opens the directory for writing and makes the tree."""
+        world, opening = self.world, Opening(create=True, gentle=of.gentle, trust_clean=of.trust_clean)
+        self.owned = OwnedDir.open(world.path, opening, config=CONFIG, disk=world.disk, clock=world.clock)
+        self._opened.append(self.owned)
+        self.tree = Tree(self.owned.log_dir, self._options, clock=world.clock, owned=self.owned)
+        self.operations = self._operations(self.tree)
+        self.maintenance = Maintenance(self.owned, waiter=Waiter(), free_bytes=lambda: 1 << 30)
 
-def mount(world, scheduler, of, opened, request_bytes):
-    """Opens the directory for writing and makes the tree. `opened` gets the directory before anything can end it."""
-    opening = Opening(create=True, gentle=of.gentle, trust_clean=of.trust_clean)
-    owned = OwnedDir.open(world.path, opening, config=CONFIG, disk=world.disk, clock=world.clock)
-    opened.append(owned)
-    options = _options(of)
-    tree = Tree(owned.log_dir, options, clock=world.clock, owned=owned)
-    serving = Serving(world.path, disk=world.path, uid=0, gid=0)
-    operations = SimulatedOperations(tree, serving, Traffic(), lambda: None, lambda: None, tree)
-    maintenance = Maintenance(owned, waiter=Waiter(), free_bytes=lambda: 1 << 30)
-    return Process(
-        world, scheduler, operations, request_bytes, lambda: owned, options.isolation, of.clamp, owned, maintenance
-    )
+    def follow(self):
+        """A read-only mount of the same directory, by somebody else; returns what closes it."""
+        log_dir = LogDir.open_read_only(self.world.path, config=CONFIG, clock=self.world.clock)
+        self.tree = Tree(log_dir, self._options, clock=self.world.clock)
+        self.operations = self._operations()
+        return log_dir
 
+    def _operations(self, *writable):
+        serving = Serving(self.world.path, disk=self.world.path, uid=0, gid=0)
+        return Operations(self.tree, serving, Traffic(), lambda: None, lambda: None, *writable)
 
-def follow(world, scheduler, of, opened, request_bytes):
-    """A read-only mount of the same directory, by somebody else."""
-    log_dir = LogDir.open_read_only(world.path, config=CONFIG, clock=world.clock)
-    options = _options(of)
-    tree = Tree(log_dir, options, clock=world.clock)
-    serving = Serving(world.path, disk=world.path, uid=0, gid=0)
-    operations = Operations(tree, serving, Traffic(), lambda: None, lambda: None)
-    owner = partial(_first, opened)
-    return Process(world, scheduler, operations, request_bytes, owner, options.isolation, of.clamp, close=log_dir.close)
+    def owner(self):
+        """The directory as its owner sees it, once it is open."""
+        return self._opened[0] if self._opened else None
 
+    def opened_log(self, tp):
+        """The log of a partition, if the owner of the directory has opened it."""
+        owner = self.owner()
+        with moment():
+            return None if owner is None else {log.tp: log for log in owner.logs()}.get(tp)
 
-def _options(of):
-    isolation = Isolation.READ_COMMITTED if of.committed else Isolation.READ_UNCOMMITTED
-    return TreeOptions(isolation=isolation, clamp=of.clamp, index_bytes=0, workers=0)
+    def release(self, info):
+        """Closes an open file. Returns why its last line was refused, which the kernel does not tell."""
+        handle, refused = self.operations.handles[info.fh], []
+        close = handle.close
 
+        def noting():
+            try:
+                close()
+            except (StorageError, OSError) as error:
+                refused.append(error)
+                raise
 
-def _first(opened):
-    return opened[0] if opened else None
+        handle.close = noting
+        self.operations.release(None, info)
+        return refused[0] if refused else None

@@ -5,21 +5,18 @@ After a loss of power there may be holes between messages that nobody was told a
 the disk in any order.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from storage.files import leader_epochs, names
-from storage.types import TopicPartition
 from tests.simulation import cleaned
+from tests.simulation.contents import Anomaly, batches_in, log_start, messages_in
 from tests.simulation.copies import shown
 from tests.simulation.states import check_epochs
-from tests.simulation.world import Anomaly, Fate, batches_in, log_start, messages_in
+from tests.simulation.world import Fate
 
 COMPACTED = frozenset(("keyed", "__consumer_offsets"))
 RETAINED = frozenset(("kept",))
-
-Place = tuple[TopicPartition, int]
+UNKNOWN_START = 1 << 62  # of a range that counts from the end
 
 
 class Oracle:
@@ -33,18 +30,17 @@ class Oracle:
     def check(self, *, lost_power):
         """After the end of a process, when the next one has recovered the directory."""
         world = self._world
-        damaged = {tp for tp, _ in world.rotten}
-        found = messages_in(world.path, damaged)
+        there = messages_in(world.path, {tp for tp, _ in world.rotten})
         self._has_lost_power |= lost_power
-        for tp, messages in found.items():
+        for tp, messages in there.items():
             copy = world.copies.get(tp)
             if copy is not None:
                 _check_copy(world, tp, copy, messages, lost_power=lost_power)
-            else:
-                self._check_offsets(tp, messages)
-                if tp.topic in COMPACTED:
-                    cleaned.check_unique(world.path, tp, messages)
-        plain = {tp: found[tp] for tp in found if tp not in world.copies and tp.topic != "__consumer_offsets"}
+                continue
+            self._check_offsets(tp, messages)
+            if tp.topic in COMPACTED:
+                cleaned.check_unique(world.path, tp, messages)
+        plain = {tp: there[tp] for tp in there if tp not in world.copies and tp.topic != "__consumer_offsets"}
         self._check_same_as_before(plain)
         if not lost_power:
             self._check_sights(plain)
@@ -52,9 +48,9 @@ class Oracle:
         world.sights.clear()
         self._before = plain
         # Recovery ends with everything on disk: what is there stays.
-        there = {message.value for messages in plain.values() for message in messages}
+        values = {message.value for messages in plain.values() for message in messages}
         for line in world.lines.values():
-            if line.value in there:
+            if line.value in values:
                 line.fate = Fate.SYNCED
                 line.told = world.tick() if line.told is None else line.told
             elif line.fate in (Fate.SENT, Fate.UNKNOWN):
@@ -64,38 +60,33 @@ class Oracle:
         offsets = [message.offset for message in messages]
         if any(later <= earlier for earlier, later in pairwise(offsets)):
             raise Anomaly(f"nonmonotonic poll: {tp}: {offsets}")
-        if self._has_lost_power:
+        known = sorted({offset for place, offset in self._world.rotten if place == tp}.union(offsets))
+        if self._has_lost_power or tp.topic in COMPACTED or not known:
             return
-        rotten = {offset for place, offset in self._world.rotten if place == tp}
-        known = sorted(rotten.union(offsets))
-        if tp.topic not in COMPACTED and known and known[-1] - known[0] + 1 != len(known):
+        if known[-1] - known[0] + 1 != len(known):
             raise Anomaly(f"lost write: {tp} has holes: {offsets}")
-        if tp.topic not in COMPACTED | RETAINED and known and known[0] > self._world.deleted.get(tp, 0):
+        if tp.topic not in RETAINED and known[0] > self._world.deleted.get(tp, 0):
             raise Anomaly(f"lost write: {tp} begins at {known[0]}")
 
-    def _check_same_as_before(self, found):
+    def _check_same_as_before(self, there):
         for tp, messages in self._before.items():
             if tp.topic in self._world.removals:
                 continue
-            now = {message.offset: message.value for message in found.get(tp, [])}
-            for message in messages:
-                value = message.value
-                if (tp, message.offset) in self._world.rotten:
-                    continue  # recovery has cut it off
-                if now.get(message.offset, value) != value:
-                    is_now = now[message.offset]
-                    raise Anomaly(f"inconsistent offsets: {tp} {message.offset} was {value!r}, is {is_now!r}")
+            now = {message.offset: message.value for message in there.get(tp, [])}
+            for offset, _, value, _ in messages:
+                is_now = now.get(offset, value)
+                if is_now != value and (tp, offset) not in self._world.rotten:  # recovery has cut that off
+                    raise Anomaly(f"inconsistent offsets: {tp} {offset} was {value!r}, is {is_now!r}")
 
     # What was read
 
-    def _check_sights(self, found):
+    def _check_sights(self, there):
         """What was read is what is there, or was until retention took it."""
-        world = self._world
-        history = {}
+        world, history = self._world, {}
         for known in (world.rotten, world.removed):
             for (tp, offset), message in known.items():
                 history.setdefault(tp, {})[offset] = message
-        for tp, messages in found.items():
+        for tp, messages in there.items():
             history.setdefault(tp, {}).update({message.offset: message for message in messages})
         for sight in world.sights:
             if sight.tp.topic in world.removals:
@@ -105,10 +96,10 @@ class Oracle:
 
     def _check_generation(self, sight):
         """Of a topic that was removed and made again, a reader sees messages of one topic: that which it has opened."""
+        removals = self._world.removals[sight.tp.topic]
+        removals = [removal for removal in removals if removal.end is not None and not removal.failed]
         seen = [self._world.lines[value] for value in sight.values if value in self._world.lines]
-        for removal in self._world.removals[sight.tp.topic]:
-            if removal.end is None or removal.failed:
-                continue
+        for removal in removals:
             later = [line for line in seen if line.began > removal.end]
             earlier = sight.opened < removal.begin or any(
                 line.told is not None and line.told < removal.begin for line in seen
@@ -119,61 +110,60 @@ class Oracle:
             line = self._world.lines.get(value)
             if line is None or line.topic != sight.tp.topic or line.fate is Fate.REFUSED:
                 raise Anomaly(f"aborted read: {sight.path} showed {value!r}, which is not there")
-            for removal in self._world.removals[line.topic]:
-                done = removal.end is not None and not removal.failed and removal.end < sight.tick
-                if done and line.told is not None and line.told < removal.begin:
+            for removal in removals:
+                if removal.end < sight.tick and line.told is not None and line.told < removal.begin:
                     raise Anomaly(f"another topic's messages: {sight.path} showed {value!r} of one that was removed")
 
     def _check_sight(self, sight, history):
-        ordered = [history[offset] for offset in sorted(history)]
-        gone = [*self._world.rotten.items(), *self._world.removed.items()]
-        by_value = {message.value: message for (tp, _), message in gone if tp == sight.tp}
-        by_value |= {message.value: message for message in ordered}
+        world, ordered = self._world, [history[offset] for offset in sorted(history)]
+        gone = [message for (tp, _), message in [*world.rotten.items(), *world.removed.items()] if tp == sight.tp]
+        by_value = {message.value: message for message in [*gone, *ordered]}
+        is_log = sight.path.endswith(".log")  # whole batches
         for row, value in enumerate(sight.values):
             message = by_value.get(value)
             if message is None:
                 raise Anomaly(f"aborted read: {sight.path} showed {value!r}, which is not there")
             if sight.offsets is not None and sight.offsets[row] != message.offset:
                 raise Anomaly(f"inconsistent offsets: {sight.path} showed {value!r} at {sight.offsets[row]}")
-            if not _is_in_time(sight, message) and not sight.path.endswith(".log"):
+            if not _is_in_time(sight, message) and not is_log:
                 raise Anomaly(f"{sight.path} showed {value!r} of {message.timestamp}")
         places = [by_value[value].offset for value in sight.values]
         if any(later <= earlier for earlier, later in pairwise(places)):
             raise Anomaly(f"nonmonotonic poll: {sight.path} showed offsets {places}")
-        if sight.path.endswith(".log"):
-            return  # whole batches
+        if not is_log and sight.tp.topic not in COMPACTED and sight.begins[1] != UNKNOWN_START:
+            self._check_complete(sight, ordered, places)
+
+    def _check_complete(self, sight, ordered, places):
+        """Nothing is missing among what was shown, nor before the end of file."""
         first, latest = sight.begins
-        if sight.tp.topic in COMPACTED or latest == 1 << 62:
-            return
         wanted = [one for one in ordered if _is_in_time(sight, one) and one.offset >= first]
         if sight.last is not None:
             wanted = [one for one in wanted if one.offset <= sight.last]
         left = list(sight.values)
-        for one in wanted:
-            if left and one.value == left[0]:
+        for message in wanted:
+            if left and message.value == left[0]:
                 left.pop(0)
                 continue
+            offset = message.offset
             # What retention had taken by then was not there at the open, or was never looked at.
-            is_needed = one.offset >= max(latest if len(left) == len(sight.values) else 0, sight.start)
+            is_needed = offset >= max(latest if len(left) == len(sight.values) else 0, sight.start)
             # A batch whose damaged header says that it ends before the range is not looked at (kafkafs/DESIGN.md).
-            within = range(first - 1, one.offset + 1)
-            is_needed &= sight.times is None or (sight.tp, one.offset) not in self._world.untimed
-            is_needed &= not all((sight.tp, offset) in self._world.rotten for offset in within)
+            is_needed &= sight.times is None or (sight.tp, offset) not in self._world.untimed
+            is_needed &= not all((sight.tp, n) in self._world.rotten for n in range(first - 1, offset + 1))
             if not is_needed or len(sight.values) - len(left) == sight.most:
                 continue
             if left:
-                raise Anomaly(f"lost write: {sight.path} showed offsets {places}, without {one.offset}")
-            if sight.ended is not None and one.offset < sight.ended:
-                raise Anomaly(f"lost write: {sight.path} ended after offsets {places}, without {one.offset}")
+                raise Anomaly(f"lost write: {sight.path} showed offsets {places}, without {offset}")
+            if sight.ended is not None and offset < sight.ended:
+                raise Anomaly(f"lost write: {sight.path} ended after offsets {places}, without {offset}")
         if left:
             raise Anomaly(f"lost write: {sight.path} showed offsets {places} in another order")
 
     # What is there
 
-    def _check_lines(self, found):
-        world = self._world
-        places = {}
-        for tp, messages in found.items():
+    def _check_lines(self, there):
+        world, places = self._world, {}
+        for tp, messages in there.items():
             for offset, key, value, timestamp in messages:
                 line = world.lines.get(value or b"")
                 if line is None:
@@ -203,9 +193,9 @@ class Oracle:
     def _check_removed(self, places):
         """What retention took, and what a flipped bit destroyed, is nowhere else."""
         for (tp, offset), message in [*self._world.removed.items(), *self._world.rotten.items()]:
-            if message.value is None:
-                continue
             value = message.value
+            if value is None:
+                continue
             place = places.get(value)
             # A share of a commit that recovery has cut off is written again.
             again = self._has_lost_power or (tp, offset) in self._world.rotten
@@ -239,9 +229,7 @@ class Oracle:
 
 
 def _is_in_time(sight, message):
-    if sight.times is None:
-        return True
-    start, end = sight.times
+    start, end = sight.times or (None, None)
     return (start is None or message.timestamp >= start) and (end is None or message.timestamp < end)
 
 
@@ -251,35 +239,29 @@ def _check_copy(world, tp, copy, messages, *, lost_power):
     if start > copy.start:
         raise Anomaly(f"log start: {tp} begins at {start}, expected {copy.start}")
     copy.start = start
-    least = list(copy.batches)
-    if lost_power:
-        least = [batch for batch in least if batch.last < copy.synced]
+    least = [batch for batch in copy.batches if not lost_power or batch.last < copy.synced]
     possible = [*copy.batches, *copy.appending]
     epochs = leader_epochs.read(world.path / tp.dir_name / names.LEADER_EPOCH_CHECKPOINT)
-    if copy.compacted:
+    if copy.is_compacted:
         cleaned.check(world, tp, copy, least, possible)
-        check_epochs(str(tp), epochs, copy.batches, start, copy.end)
+        check_epochs(tp, epochs, copy.batches, start, copy.end)
         return
-    back = copy.undone if lost_power else []
-    known = {(batch.base, batch.crc): batch for batch in [*back, *possible]}
+    known = {(batch.base, batch.crc): batch for batch in [*(copy.undone if lost_power else []), *possible]}
     there = batches_in(world.path / tp.dir_name)
     # What is below the log start may be there and need not be; it counts as there.
     first = there[0][0] if there else start
     below = [batch for batch in possible if batch.last < min(start, first)]
-    least = [batch for batch in least if batch.last >= start]
     possible = possible[len(below) :]
     for batch in there:
         if batch not in known:
             raise Anomaly(f"aborted read: {tp} holds the batch at {batch[0]}, which was refused or never was there")
     if not lost_power and there != [(batch.base, batch.crc) for batch in possible][: len(there)]:
         raise Anomaly(f"inconsistent offsets: {tp} holds batches at {there}")
-    missing = {(batch.base, batch.crc) for batch in least}.difference(there)
+    missing = {(batch.base, batch.crc) for batch in least if batch.last >= start}.difference(there)
     if missing:
         raise Anomaly(f"lost write: {tp} is without the batches at {sorted(missing)}, which were appended")
-    copy.batches = [*below, *(known[batch] for batch in there)]
-    check_epochs(str(tp), epochs, copy.batches, start, copy.end)
+    copy.recovered([*below, *(known[batch] for batch in there)])
+    check_epochs(tp, epochs, copy.batches, start, copy.end)
     expected = [(offset, value) for offset, value, _ in shown(copy.batches, committed=False) if offset >= start]
     if [(message.offset, message.value) for message in messages] != expected:
         raise Anomaly(f"inconsistent offsets: {tp} shows {messages}, expected {expected}")
-    copy.appending, copy.synced = [], copy.end
-    copy.undone.clear()

@@ -4,9 +4,7 @@ A plan is drawn from a seed (`drawing`), or written down in a test. With the cho
 everything that happens, so a failing plan can be made smaller piece by piece (`shrinking`).
 """
 
-from __future__ import annotations
-
-from tests.simulation.values import value
+import dataclasses
 
 GOOD, TOO_LARGE, HUGE, NOT_JSON, NO_KEY = "good", "too large", "huge", "not JSON", "no key"
 """Kinds of lines. All but the first are refused."""
@@ -14,6 +12,19 @@ GOOD, TOO_LARGE, HUGE, NOT_JSON, NO_KEY = "good", "too large", "huge", "not JSON
 GIVES_UP, DROPS, NEXT, AGAIN = "gives up", "drops", "next", "again"
 """What a program does after an error of write(2): closes the file; forgets the rest of its buffer; goes on with the
 line after the one that failed; writes the same bytes again, twice at most."""
+
+
+def value(kind):
+    """A frozen dataclass; its repr leaves out fields that have their default: plans are printed as tests."""
+    made = dataclasses.dataclass(frozen=True, repr=False)(kind)
+    made.__repr__ = _short
+    return made
+
+
+def _short(self):
+    fields = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
+    given = ", ".join(f"{field.name}={found!r}" for field, found in fields if found != field.default)
+    return f"{type(self).__name__}({given})"
 
 
 @value

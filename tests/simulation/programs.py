@@ -1,8 +1,6 @@
 """Programs other than writers and readers: upkeep, an administrator, a leader whose follower the mount is, a Spark
 driver, a consumer that commits offsets."""
 
-from __future__ import annotations
-
 import contextlib
 import struct
 import uuid
@@ -20,16 +18,22 @@ from storage.staged_writes.commit import CommitUnfinished, commit
 from storage.staged_writes.staging import StagedFileWriter
 from storage.types import TopicPartition
 from storage.upkeep.retention import retain_partition
+from tests.simulation.contents import Anomaly, messages_of
 from tests.simulation.copies import ABORT, COMMIT, Copied, crc_of
 from tests.simulation.mounts import MAX_MESSAGE_BYTES, Problem
-from tests.simulation.plan import (
-    Fault,
-    Pause,
-)
-from tests.simulation.scheduler import Killed
-from tests.simulation.states import ActiveIndexes, check_copy, check_largest, check_snapshot
+from tests.simulation.plan import Fault, Pause
+from tests.simulation.scheduler import Held, Killed, moment
+from tests.simulation.states import ActiveIndexes, check_copy, check_snapshot
 from tests.simulation.upkept import Flushed, check_deletes, check_removed, expired
-from tests.simulation.world import Anomaly, Fate, Removal, messages_of
+from tests.simulation.world import Fate, Removal
+
+
+def check_configuration(world, configs):
+    """What was set last is in these configurations, each with its topic."""
+    for topic, config in configs:
+        for (altered, key), to in world.altered.items():
+            if altered == topic and str(getattr(config, key.replace(".", "_"))) != to:
+                raise Anomaly(f"configuration: {topic} does not have {key} {to}")
 
 
 class Program:
@@ -103,10 +107,10 @@ class Administrator(Program):
         self._world.failing = {kind: rate for kind, rate in self._world.failing.items() if kind in lasting}
 
     def _create(self, op):
-        self._world.flushed_topics.discard(op.topic)
-        self._world.flush_ms.pop(op.topic, None)
-        self._world.segment_ms.pop(op.topic, None)
-        self._world.segment_bytes[op.topic] = max(400, self._world.segment_bytes.get(op.topic, 0))
+        settings = self._world.settings
+        for key in ("flush.messages", "flush.ms", "segment.ms"):
+            settings[key].pop(op.topic, None)
+        settings["segment.bytes"][op.topic] = max(400, settings["segment.bytes"].get(op.topic, 0))
         count = 3 if op.topic == "x" else 1
         self._owned.create_topic(op.topic, count, {"segment.bytes": "400", "max.message.bytes": str(MAX_MESSAGE_BYTES)})
         self._world.partitions[op.topic] = count
@@ -152,7 +156,10 @@ class Administrator(Program):
     def _alter(self, op):
         self._world.altered.pop((op.topic, op.key), None)
         if op.key == "segment.bytes":
-            self._world.segment_bytes[op.topic] = max(int(op.to), self._world.segment_bytes.get(op.topic, 0))
+            known = self._world.settings["segment.bytes"]
+            known[op.topic] = max(int(op.to), known.get(op.topic, 0))
+        elif op.topic == "copy":
+            self._world.intervals.add(int(op.to))
         self._half_changed.add(op.topic)
         self._owned.alter_config(op.topic, {op.key: op.to})
         self._half_changed.discard(op.topic)
@@ -161,12 +168,8 @@ class Administrator(Program):
         for tp in [tp for tp in self._owned.partitions() if tp.topic == op.topic]:
             written = topic_properties.read(self._world.path / tp.dir_name / names.TOPIC_PROPERTIES) or {}
             if written.get(op.key) != op.to:
-                raise Anomaly(
-                    f"configuration: topic.properties of {tp} has {op.key} {written.get(op.key)}, not {op.to}"
-                )
-        for log in self._owned.logs():
-            if log.tp.topic == op.topic and str(getattr(log.config, op.key.replace(".", "_"))) != op.to:
-                raise Anomaly(f"configuration: {log.tp} does not have {op.key} {op.to}")
+                raise Anomaly(f"configuration: {tp}'s topic.properties has {op.key} {written.get(op.key)}, not {op.to}")
+        check_configuration(self._world, [(log.tp.topic, log.config) for log in self._owned.logs()])
 
     def _jump(self, op):
         self._world.clock.time_ms += op.by_ms
@@ -179,7 +182,7 @@ class Administrator(Program):
             self._world.failing.pop(op.kind, None)
 
     def _status(self, op):
-        self._process.operations._tree.status()
+        self._process.tree.status()
         assert self._process.maintenance is not None
         self._process.maintenance.status()
         self._check_failures()
@@ -214,36 +217,51 @@ class Leader(Program):
         self._copy = self._world.copies[self._tp]
         self._number = 0
         self._sequences = {}
-        self._indexes = None
+        self._indexes = []  # for each interval that may be in force for the active segment
 
     def run(self):
         for op in self._job.ops:
             with contextlib.suppress(*Problem):
                 self._look_at(self._owned.log(self._tp))  # first opened, perhaps
                 getattr(self, f"_{type(op).__name__.lower()}")(op)
-            log = self._owned._logs._logs.get(self._tp)
+            log = self._process.opened_log(self._tp)
             if log is not None and not self._process.scheduler.killed:
                 self._look_at(log)
 
     def _look_at(self, log):
-        """Nobody else changes this log, except that upkeep removes segments and compacts them."""
-        copy = self._copy
-        if log.failure is not None or copy.appending:
-            self._indexes = None
+        if not self._in_a_moment(lambda: self._check(log, log.snapshot())):
             return
-        if self._indexes is None or self._indexes.base != log._active.base_offset:
-            # Opened, or rolled without an append that succeeded.
-            if not copy.compacted and not self._world.faults:
-                check_largest(log, copy.batches)
-            self._indexes = ActiveIndexes(log, log._active._state.largest)
-        failed = bool(self._world.faults)
-        self._indexes.check(log, failed=failed)
-        check_copy(log, copy, self._world.disk, failed=failed)
         until = self._owned.checkpoints.cleaner_offset(self._tp) or 0
-        if copy.compacted and until > log._active.base_offset:
-            raise Anomaly(
-                f"cleaner checkpoint: {until} of {self._tp}, which is written from {log._active.base_offset} on"
-            )
+        base = self._in_a_moment(log.snapshot).segments[-1].base_offset
+        if self._copy.is_compacted and until > base:
+            raise Anomaly(f"cleaner checkpoint: {until} of {self._tp}, which is written from {base} on")
+
+    def _in_a_moment(self, look):
+        """What `look` returns once nobody is changing the log."""
+        while True:
+            try:
+                with moment():
+                    return look()
+            except Held:
+                self._process.scheduler.pause("a log that is changed")
+
+    def _check(self, log, snapshot):
+        """Nobody else changes this log, except that upkeep removes segments and compacts them."""
+        copy, base, failed = self._copy, snapshot.segments[-1].base_offset, bool(self._world.faults)
+        if log.failure is not None or copy.appending:
+            self._indexes = []
+            return False
+        if not self._indexes or self._indexes[0].base != base:
+            # Opened, or rolled without an append that succeeded.
+            self._indexes = [ActiveIndexes(log, base, interval) for interval in sorted(self._world.intervals)]
+            if not copy.is_compacted and not failed:
+                self._indexes[0].check_largest(copy.batches)
+        problems = [indexes.problem(log, failed=failed) for indexes in self._indexes]
+        if all(problems):
+            raise Anomaly(problems[0])
+        self._indexes = [indexes for indexes, problem in zip(self._indexes, problems, strict=True) if not problem]
+        check_copy(log, copy, self._world)
+        return True
 
     def _batch(self, op):
         values = []
@@ -301,8 +319,8 @@ class Leader(Program):
     def _append(self, batch, data):
         log = self._owned.log(self._tp)
         log.check()
-        self._copy.begin([batch])
-        base = log._active.base_offset
+        self._copy.begin(batch)
+        base = self._in_a_moment(log.snapshot).segments[-1].base_offset
         try:
             log.append_batches(memoryview(data))
         except (StorageError, OSError):
@@ -310,11 +328,16 @@ class Leader(Program):
                 self._copy.refused()
             raise
         self._copy.appended()
-        if self._indexes is not None:
-            self._indexes = self._indexes.appended(log, batch)
-        if log._active.base_offset != base and not self._process.scheduler.killed:
-            check_snapshot(log, self._copy.batches, log._active.base_offset)
-        if self._tp.topic in self._world.flushed_topics:
+        snapshot = self._in_a_moment(log.snapshot)
+        active = snapshot.segments[-1].base_offset
+        if self._indexes and self._indexes[0].base != active:
+            intervals = sorted(self._world.intervals)
+            self._indexes = [ActiveIndexes(log, active, interval, is_new=True) for interval in intervals]
+        for indexes in self._indexes:
+            indexes.appended(batch, snapshot.active_end - batch.size)
+        if active != base and not self._process.scheduler.killed:
+            check_snapshot(log, self._copy.batches, active, self._world.clock.latest_ms)
+        if self._world.settings["flush.messages"].get(self._tp.topic) == 1:
             self._copy.flushed(batch.last + 1)
 
     def _flush(self, op):

@@ -1,26 +1,21 @@
 """Programs that read files of records, in order and out of order, and what they must have been shown."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
 
-from kafkafs.reading.range_names import (
-    LastMessages,
-    MalformedRange,
-    TimeBetween,
-    parse_offset_spec,
-    parse_time_spec,
-)
+from kafkafs.reading.range_names import LastMessages, MalformedRange, TimeBetween, parse_offset_spec, parse_time_spec
 from storage.errors import StorageError
 from storage.types import Isolation, TopicPartition
+from tests.simulation.contents import Anomaly, messages_of
 from tests.simulation.copies import shown
 from tests.simulation.mounts import Opened, Problem
+from tests.simulation.oracle import UNKNOWN_START
 from tests.simulation.plan import Look, Pause
-from tests.simulation.world import Anomaly, Sight, messages_of
+from tests.simulation.world import Sight
 
 _PAGE = 64  # how much the page cache asks for
+_NO_LOG = 1 << 61  # the start of a log that nobody has opened
 
 
 class Reader:
@@ -42,46 +37,31 @@ class Reader:
     def _look(self, op):
         tp = TopicPartition(op.topic, op.partition)
         path = f"/{op.topic}/{op.partition}/{op.name}"
-        spec = _spec(op.name)
         # A follower knows of a log start once it is checkpointed.
-        tick, starts = self._world.tick(), 0 if self._job.follows else self._log_start(tp, 0)
+        tick, least = self._world.tick(), 0 if self._job.follows else self._log_start(tp, 0)
         copy = self._world.copies.get(tp)
-        is_cleaned = copy is not None and copy.compacted
         info = Opened(os.O_RDONLY)
         try:
             self._process.operations.open(path, info)
         except Problem:
             return
         try:
-            tick_opened, opened = self._world.tick(), self._log_start(tp, 1 << 61)
-            reading = _Reading(self._process, info, path, tp, self._log_end)
+            sight = Sight(tp, path, [], None, (least, UNKNOWN_START), tick=tick, opened=self._world.tick())
+            most = self._log_start(tp, _NO_LOG)
+            reading = _Reading(self._process, info, path, tp)
             is_whole = all(reading.read(read) for read in op.reads) and (not op.to_end or reading.to_end())
         finally:
             if not self._process.scheduler.killed:
                 self._process.operations.release(None, info)
-        begins = starts, opened
-        if isinstance(spec, LastMessages):
-            begins = 0, 1 << 62
-        elif not isinstance(spec, TimeBetween) and spec is not None:
-            begins = max(spec.first, starts), max(spec.first, opened)
-        content = reading.content()
-        if content is None:
-            return
-        found = _parsed(op.name, content)
-        if found is None:
-            return
-        values, offsets = found
-        sight = Sight(
-            tp, path, values, offsets, begins, tick=tick, opened=tick_opened, start=self._log_start(tp, 1 << 61)
-        )
         sight.ended = reading.ended if is_whole and op.to_end else None
-        if isinstance(spec, TimeBetween):
-            sight.times = spec.start_ms, spec.end_ms
-        elif spec is not None:
-            sight.last, sight.most = spec.last if not isinstance(spec, LastMessages) else None, spec.most
-        if isinstance(spec, LastMessages):
-            sight.last, sight.ended = None, None
-        if is_cleaned:
+        self._note_range(sight, _spec(op.name), least, most)
+        content = reading.content()
+        messages = None if content is None else _parsed(op.name, content)
+        if messages is None:
+            return
+        sight.values, sight.offsets = messages
+        sight.start = self._log_start(tp, _NO_LOG)
+        if copy is not None and copy.is_compacted:
             return  # the last look has what is left in the end
         self._check_name(sight)
         if copy is None:
@@ -89,27 +69,30 @@ class Reader:
         else:
             self._check_copy(sight, copy, reading)
 
+    @staticmethod
+    def _note_range(sight, spec, least, most):
+        """What the name of a file says of its range. `least`, `most`: where the log began when it was opened."""
+        if isinstance(spec, LastMessages):
+            sight.begins, sight.most, sight.ended = (0, UNKNOWN_START), spec.most, None
+        elif isinstance(spec, TimeBetween) or spec is None:
+            sight.begins = least, most
+            sight.times = None if spec is None else (spec.start_ms, spec.end_ms)
+        else:
+            sight.begins = max(spec.first, least), max(spec.first, most)
+            sight.last, sight.most = spec.last, spec.most
+
     def _log_start(self, tp, unknown):
-        log = self._log(tp)
+        log = self._process.opened_log(tp)
         return unknown if log is None else log.log_start_offset
-
-    def _log_end(self, tp):
-        log = self._log(tp)
-        return None if log is None else log.log_end_offset
-
-    def _log(self, tp):
-        owner = self._process.owner()
-        return None if owner is None else owner._logs._logs.get(tp)
 
     def _check_name(self, sight):
         """What the name of a file says of its messages."""
-        if sight.most is not None and len(sight.values) > sight.most and not sight.path.endswith(".log"):
-            raise Anomaly(f"{sight.path} shows {len(sight.values)} messages")
-        if sight.offsets is None or sight.path.endswith(".log"):
+        if sight.path.endswith(".log"):
             return
-        for offset in sight.offsets:
-            first = 0 if sight.begins[1] == 1 << 62 else sight.begins[0]
-            if offset < first or (sight.last is not None and offset > sight.last):
+        if sight.most is not None and len(sight.values) > sight.most:
+            raise Anomaly(f"{sight.path} shows {len(sight.values)} messages")
+        for offset in sight.offsets or ():
+            if offset < sight.begins[0] or (sight.last is not None and offset > sight.last):
                 raise Anomaly(f"inconsistent offsets: {sight.path} shows offset {offset}")
 
     def _check_copy(self, sight, copy, reading):
@@ -121,16 +104,13 @@ class Reader:
         if sight.path.endswith(".log"):
             return
         committed = self._process.isolation is Isolation.READ_COMMITTED
-        all_now = [one for one in shown([*copy.batches, *copy.appending], committed=committed) if _is_in(sight, one)]
-        most = [value for _, value, _ in all_now]
-        if sight.most is not None:
-            most = most[: sight.most]
-        if values != most[: len(values)] and sight.begins[1] != 1 << 62:
+        now = shown([*copy.batches, *copy.appending], committed=committed)
+        most = [one[1] for one in now if _is_in(sight, one)][: sight.most]
+        if values != most[: len(values)] and sight.begins[1] != UNKNOWN_START:
             raise Anomaly(f"{sight.path} shows {values}, expected {most}")
-        if sight.ended is not None:
-            least = [one for one in shown(reading.seen, committed=committed) if _is_in(sight, one)]
-            if len(values) < len(least if sight.most is None else least[: sight.most]):
-                raise Anomaly(f"{sight.path} ends after {values}, expected {[value for _, value, _ in least]}")
+        least = [one[1] for one in shown(reading.seen, committed=committed) if _is_in(sight, one)][: sight.most]
+        if sight.ended is not None and len(values) < len(least):
+            raise Anomaly(f"{sight.path} ends after {values}, expected {least}")
 
 
 def _is_in(sight, one):
@@ -144,12 +124,11 @@ def _is_in(sight, one):
 class _Reading:
     """The reads of one open file."""
 
-    def __init__(self, process, info, path, tp, log_end):
+    def __init__(self, process, info, path, tp):
         self._process = process
         self._info = info
         self._path = path
         self._tp = tp
-        self._log_end = log_end
         self._copy = process.world.copies.get(tp)
         self._bytes = {}
         self._front = 0
@@ -166,7 +145,8 @@ class _Reading:
     def to_end(self):
         """Reads up to the end of file; False when an error came first."""
         for _ in range(200):
-            ended = self._log_end(self._tp)
+            log = self._process.opened_log(self._tp)
+            ended = None if log is None else log.log_end_offset
             seen = [] if self._copy is None else list(self._copy.batches)
             count = self._read_at(self._front, 700)
             if count is None:
@@ -178,10 +158,9 @@ class _Reading:
 
     def _read_at(self, position, size):
         buffer = ctypes.create_string_buffer(size)
-        operations = self._process.operations
         try:
             if self._info.direct_io:
-                count = operations.read_into(self._info.fh, ctypes.addressof(buffer), position, size)
+                count = self._process.operations.read_into(self._info.fh, ctypes.addressof(buffer), position, size)
             else:
                 count = self._through_pages(buffer, position, size)
         except Problem:
@@ -190,7 +169,7 @@ class _Reading:
             if self._bytes.setdefault(position + index, byte) != byte:
                 raise Anomaly(f"{self._path}: byte {position + index} has changed")
         self._front = max(self._front, position + count)
-        return int(count)
+        return count
 
     def _through_pages(self, buffer, position, size):
         """The kernel fills whole pages up to the file's size. A short answer is the end of the file to it."""
@@ -217,11 +196,9 @@ class _Reading:
 
 def _spec(name):
     folder, _, file = name.rpartition("/")
-    if not folder:
-        return None
     text = file.rpartition(".")[0]
     try:
-        return parse_offset_spec(text) if folder == "offsets" else parse_time_spec(text)
+        return {"offsets": parse_offset_spec, "time": parse_time_spec}[folder](text) if folder else None
     except MalformedRange:
         return None
 
@@ -237,5 +214,5 @@ def _parsed(name, content):
     lines = content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]
     if name.endswith(".txt"):
         return lines, None
-    found = [json.loads(line) for line in lines]
-    return [str(one["value"]).encode() for one in found], [int(one["offset"]) for one in found]
+    records = [json.loads(line) for line in lines]
+    return [str(record["value"]).encode() for record in records], [record["offset"] for record in records]

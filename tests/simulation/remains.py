@@ -1,19 +1,13 @@
 """What a process leaves in a log directory, before anything is repaired: what the next opening relies on."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from storage.errors import CorruptCheckpoint, PartitionUnavailable
 from storage.files import checkpoints, leader_epochs, names
 from storage.files.names import FileKind
-from storage.format.batches import BatchTable, scan
 from storage.types import TopicPartition
+from tests.simulation.contents import Anomaly, batches_in, segments_of
+from tests.simulation.disk import check_partitions
 from tests.simulation.oracle import COMPACTED
 from tests.simulation.states import check_durable, check_reaches
-from tests.simulation.world import Anomaly, batches_in, check_partitions
-
-Lines = Mapping[TopicPartition, int]
 
 
 def check_killed(world, *, lost_power):
@@ -41,15 +35,15 @@ def check_killed(world, *, lost_power):
             raise Anomaly(f"log start checkpoint: {starts[tp]} of {tp}, expected at most {copy.start}")
         directory = world.path / tp.dir_name
         if directory.is_dir():
-            _check_epochs(world, tp, leader_epochs.read(directory / names.LEADER_EPOCH_CHECKPOINT))
+            _check_epochs(tp, copy, directory)
 
 
-def _check_epochs(world, tp, epochs):
+def _check_epochs(tp, copy, directory):
     """A batch's leader epoch is on disk before the batch."""
-    copy = world.copies[tp]
+    epochs = leader_epochs.read(directory / names.LEADER_EPOCH_CHECKPOINT)
     written = {(batch.base, batch.crc): batch for batch in copy.batches if copy.start <= batch.last}
     known = {entry.epoch for entry in epochs.entries}
-    for place in batches_in(world.path / tp.dir_name):
+    for place in batches_in(directory):
         if place in written and written[place].epoch not in known:
             raise Anomaly(f"leader epochs: {tp} holds a batch of {written[place].epoch}, and has {epochs.entries}")
 
@@ -79,14 +73,14 @@ def check_closed(world, owned, closing, offline):
     points, starts = _read(world, names.RECOVERY_POINT_CHECKPOINT), _read(world, names.LOG_START_CHECKPOINT)
     marks, cleaner = _read(world, names.REPLICATION_CHECKPOINT), _read(world, names.CLEANER_CHECKPOINT)
     for log in owned.logs():
-        tp, end, first = log.tp, log.log_end_offset, min(map(int, _bases(world, log.tp)), default=0)
-        start = log.log_start_offset if log.log_start_offset > first else None
-        found = points.get(tp), marks.get(tp), starts.get(tp)
-        if found != (end, end, start):
-            raise Anomaly(f"checkpoints of {tp}: {found}, expected {(end, end, start)}")
+        tp, end, directory = log.tp, log.log_end_offset, world.path / log.tp.dir_name
+        first = min((int(path.stem) for path in directory.glob("*.log")), default=0)
+        expected = end, end, log.log_start_offset if log.log_start_offset > first else None
+        written = points.get(tp), marks.get(tp), starts.get(tp)
+        if written != expected:
+            raise Anomaly(f"checkpoints of {tp}: {written}, expected {expected}")
         if cleaner.get(tp, 0) > end:
             raise Anomaly(f"cleaner checkpoint: {cleaner[tp]} of {tp}, which ends at {end}")
-        directory = world.path / tp.dir_name
         _check_rolled(world, tp)
         if end and not (directory / names.segment_file(end, FileKind.PRODUCER_SNAPSHOT)).exists():
             raise Anomaly(f"producers: {tp} was closed at {end} without a snapshot")
@@ -96,26 +90,21 @@ def check_closed(world, owned, closing, offline):
 
 def _check_rolled(world, tp):
     """No segment is larger than segment.bytes, or goes on for longer than segment.ms."""
-    copy = world.copies.get(tp)
-    if tp.topic not in world.segment_bytes or (copy is not None and copy.compacted):
+    most_bytes, copy = world.settings["segment.bytes"].get(tp.topic), world.copies.get(tp)
+    if most_bytes is None or (copy is not None and copy.is_compacted):
         return
     if any(rotten == tp for rotten, _ in world.rotten):  # a flipped bit may be one of a time
         return
-    for path in (world.path / tp.dir_name).glob("*.log"):
-        table = BatchTable.empty(4096)
-        scan(memoryview(data := path.read_bytes()), 0, table, 0, len(data))
+    for path, _, table in segments_of(world.path / tp.dir_name):
         if table.rows < 2:
             continue
         times = table.max_timestamp[: table.rows]
         waits_ms = int(times.max()) - int(times[0])
-        if int(table.end[table.rows - 1]) > world.segment_bytes[tp.topic]:
-            raise Anomaly(f"segment of {tp}: {path.name} has more than {world.segment_bytes[tp.topic]} bytes")
-        if waits_ms > world.segment_ms.get(tp.topic, 1 << 62) and tp.topic not in COMPACTED:  # a cleaner joins them
+        if int(table.end[table.rows - 1]) > most_bytes:
+            raise Anomaly(f"segment of {tp}: {path.name} has more than {most_bytes} bytes")
+        is_late = waits_ms > world.settings["segment.ms"].get(tp.topic, 1 << 62)
+        if is_late and tp.topic not in COMPACTED:  # a cleaner joins them
             raise Anomaly(f"segment of {tp}: {path.name} goes on for {waits_ms} ms")
-
-
-def _bases(world, tp):
-    return [path.stem for path in (world.path / tp.dir_name).glob("*.log")]
 
 
 def _read(world, name):

@@ -1,7 +1,5 @@
 """One plan: some processes one after the other on one directory, each ended in order, killed, or by a loss of power."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
@@ -9,6 +7,7 @@ import secrets
 import shutil
 import tempfile
 import uuid
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,24 +20,27 @@ from kafkafs.tree import tree
 from kafkafs.writing import line_writer
 from storage.append import partitioner
 from storage.coordinators.groups import GroupOffsets
+from storage.directory import owned_dir
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import UnknownTopicOrPartition
 from storage.files import descriptors, dir_lock, file_mark, log_file, names, partition_metadata
+from storage.files.dir_lock import DirLock
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind, Severity
 from storage.verify.verify import verify_log_dir
 from tests.simulation import mounts, remains, rotting
+from tests.simulation.contents import Anomaly
 from tests.simulation.copies import Copy
-from tests.simulation.drawing import draw
 from tests.simulation.last_looks import last_look
 from tests.simulation.locks import simulated_locks
 from tests.simulation.oracle import Oracle
 from tests.simulation.plan import Before
-from tests.simulation.programs import Administrator, Consumer, Driver, Leader, Upkeep
+from tests.simulation.programs import Administrator, Consumer, Driver, Leader, Upkeep, check_configuration
 from tests.simulation.readers import Reader
-from tests.simulation.scheduler import Choices, Scheduler
-from tests.simulation.world import Anomaly, Fate, World
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.world import Fate, World
 from tests.simulation.writers import Writer, cut_bytes
+from tests.support.faults import Crash
 
 _MEMORY = Path("/dev/shm")
 _PROGRAMS = {
@@ -63,8 +65,13 @@ class Figures:
     power_losses: int = 0
     lines: int = 0
     rots: int = 0
-    faults: dict[str, int] = field(default_factory=dict)
-    choices: list[Choices] = field(default_factory=list)
+    faults: Counter = field(default_factory=Counter)
+    choices: list = field(default_factory=list, repr=False)
+
+    def add(self, other):
+        """Adds what another plan did."""
+        for name in ("steps", "processes", "kills", "power_losses", "lines", "rots", "faults"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 _worlds = []  # the one that runs
@@ -84,6 +91,14 @@ class _Random(ModuleType):
     @staticmethod
     def Random():  # noqa: N802
         return random.Random(_worlds[-1].random.getrandbits(48))
+
+
+class _NotedLock(DirLock):
+    """A lock that a killed process loses."""
+
+    def __init__(self, disk, directory):
+        _worlds[-1].lock = self
+        super().__init__(disk, directory)
 
 
 def _inode(real):
@@ -111,47 +126,40 @@ def simulation():
         patch.setattr(os, "urandom", lambda size: _worlds[-1].random.randbytes(size))
         of = partition_metadata.DirIdentity.of
         patch.setattr(
-            partition_metadata.DirIdentity, "of", lambda path: (found := of(path))._replace(inode=_inode(found.inode))
+            partition_metadata.DirIdentity, "of", lambda path: (real := of(path))._replace(inode=_inode(real.inode))
         )
         patch.setattr(
             log_file.FileIdentity, "of", lambda status: log_file.FileIdentity(status.st_dev, _inode(status.st_ino))
         )
         patch.setattr(log_file.LogFile, "is_it", lambda file, status: log_file.FileIdentity.of(status) == file.identity)
-        take = dir_lock.DirLock._acquire
-
-        def acquire(lock):
-            _worlds[-1].on_lock(lock)
-            return take(lock)
-
-        patch.setattr(dir_lock.DirLock, "_acquire", acquire)
+        patch.setattr(owned_dir, "DirLock", _NotedLock)
+        patch.setattr(descriptors, "held_files", descriptors.held_files)  # restored at the end
         patch.setattr(tree, "Clocks", partial(Clocks, monotonic=_monotonic))
         yield
 
 
-def run_seed_into(figures, seed, trace=None):
-    """Runs the plan of a seed within `simulation`. Errors as `run`; the figures are filled in as far as it comes."""
-    run_into(figures, draw(seed), None, trace)
+def failure_of(figures, plan, choices=None, trace=None):
+    """The error that a plan ends with, None if it does not fail; for the rest as `run`."""
+    try:
+        run(figures, plan, choices, trace)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it is
+        return error
+    return None
 
 
-def run(plan, choices=None, *, trace=None):
+def run(figures, plan, choices=None, trace=None):
     """Runs a plan within `simulation`; with `choices`, those of the scheduler. AssertionError (an Anomaly, a Deadlock
-    …) or a bug's own error."""
-    figures = Figures(plan.seed)
-    run_into(figures, plan, choices, trace)
-    return figures
-
-
-def run_into(figures, plan, choices, trace=None):
-    """As `run`; the figures are filled in as far as it comes."""
+    …) or a bug's own error. The figures are filled in as far as it comes."""
     # Relative, so of the same name each time: what is ordered by hashes of paths comes in the same order.
     place = Path(f"seed-{plan.seed}")
     place.mkdir()
-    limit = descriptors.held_files._limit
     try:
         world = World(plan.seed, place / "log")
         _worlds.append(world)
-        jobs = [job for of in plan.processes for job in of.jobs]
-        world.deletes_records = any(isinstance(op, Before) for job in jobs for op in job.ops)
+        ops = [op for of in plan.processes for job in of.jobs for op in job.ops]
+        world.deletes_records = any(isinstance(op, Before) for op in ops)
         random.seed(plan.seed)  # the engine's own: which partition is next, when a segment's time is over
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(line_writer, "CUT_BYTES", cut_bytes(plan.request_bytes))
@@ -160,7 +168,6 @@ def run_into(figures, plan, choices, trace=None):
             finally:
                 figures.lines, figures.faults = len(world.lines), world.faults
     finally:
-        descriptors.held_files._limit = limit
         _worlds.pop()
         shutil.rmtree(place, ignore_errors=True)
 
@@ -173,27 +180,17 @@ class _Run:
         self._trace = trace
         self._oracle = Oracle(world)
         self._figures = figures
-        self._locks = []
         self._empty = set()  # time indexes whose only entry a loss of power has taken
         self._is_clean = True  # what the next process finds was recovered and closed in order
         for topic in plan.topics:
             config = dict(topic.config)
-            if config.get("flush.messages") == "1":
-                world.flushed_topics.add(topic.name)
-            for key, known in (
-                ("retention.bytes", world.retained_bytes),
-                ("retention.ms", world.retained_ms),
-                ("flush.ms", world.flush_ms),
-                ("segment.bytes", world.segment_bytes),
-                ("segment.ms", world.segment_ms),
-                ("delete.retention.ms", world.delete_retention_ms),
-            ):
+            for key, by_topic in world.settings.items():
                 if key in config:
-                    known[topic.name] = int(config[key])
+                    by_topic[topic.name] = int(config[key])
             if topic.name == "copy":
                 is_compacted = "compact" in config.get("cleanup.policy", "")
-                world.copies[TopicPartition(topic.name, 0)] = Copy(compacted=is_compacted)
-        world.on_lock = self._locks.append
+                world.copies[TopicPartition(topic.name, 0)] = Copy(is_compacted=is_compacted)
+                world.intervals.add(int(config.get("index.interval.bytes", 4096)))
 
     def run(self):
         world, figures = self._world, self._figures
@@ -234,46 +231,42 @@ class _Run:
             figures.rots += rotting.rot_sealed(world, [rot for rot in of.rots if not rot.unclean])
 
     def _scheduler(self, number, of):
-        given = None
-        if self._choices is not None:
-            given = self._choices[number] if number < len(self._choices) else {}
-        return Scheduler(
-            random.Random(of.order), kill_at=of.kill_at, switching=of.switching, given=given, trace=self._trace
-        )
+        given = self._choices
+        if given is not None:
+            given = given[number] if number < len(given) else {}
+        order = random.Random(of.order)
+        return Scheduler(order, kill_at=of.kill_at, switching=of.switching, given=given, trace=self._trace)
 
     def _process(self, scheduler, of):
         """A mount from start to end. Killed at some step, or unmounted when everybody is through."""
-        opened = []
-        locks = self._locks
-        locks.clear()
-        self._forget_files()
-        held = of.held
-        descriptors.held_files._limit = descriptors.half_the_limit if held is None else lambda: held
+        opened, disk = [], self._world.disk
+        self._forget_files(of.held)
 
         def stop():
-            self._world.disk.stopped = True
+            disk.stopped = True
 
         scheduler.on_kill = stop
-        self._world.disk.left = -1 if of.kill_operation is None else of.kill_operation
-        self._world.disk.left_renames = -1 if of.kill_rename is None else of.kill_rename
-        mounted = scheduler.spawn("mount", lambda: self._mount(scheduler, of, opened))
+        disk.left = -1 if of.kill_operation is None else of.kill_operation
+        disk.left_renames = -1 if of.kill_rename is None else of.kill_rename
+        new_process = partial(mounts.Process, self._world, scheduler, of, opened, self._plan.request_bytes)
+        mounted = scheduler.spawn("mount", lambda: self._mount(new_process(), of))
         followers = [job for job in of.jobs if job.follows]
         if followers:
-            scheduler.spawn("follower", lambda: self._follow(scheduler, of, followers, opened, mounted))
+            scheduler.spawn("follower", lambda: self._follow(new_process(), followers, mounted))
         try:
             scheduler.run()
         finally:
             for owned in opened:
-                owned._logs.abandon()
-            for lock in [lock for lock in locks if hasattr(lock, "_file") and lock._file.fileno() >= 0]:
-                dir_lock._held.discard(lock._path)
-                lock._file.close()
+                for log in owned.logs():
+                    log.abandon()
+            if dir_lock.holder(self._world.path) is not None:
+                with contextlib.suppress(Crash):
+                    self._world.lock.release()
 
-    def _mount(self, scheduler, of, opened):
-        world = self._world
-        process = mounts.mount(world, scheduler, of, opened, self._plan.request_bytes)
+    def _mount(self, process, of):
+        world, scheduler = self._world, process.scheduler
+        process.mount(of)
         owned = process.owned
-        assert owned is not None
         there = set(owned.log_dir.topics())
         for topic in self._plan.topics:
             if topic.name not in there and (world.number == 0 or topic.name != "again"):
@@ -288,9 +281,9 @@ class _Run:
             world.clock.rest(1)
             last_look(process, self._partitions())
         process.operations.destroy("/")
-        assert process.maintenance is not None
         process.maintenance.stop()
-        self._check_configuration(owned)
+        # Also of logs that were being opened when it was changed.
+        check_configuration(world, [(log.tp.topic, log.config) for log in owned.logs()])
         offline = owned.failures()
         closing = owned.close()
         remains.check_closed(world, owned, closing, offline)
@@ -300,13 +293,6 @@ class _Run:
         counts = {topic.name: self._world.partitions.get(topic.name, topic.partitions) for topic in self._plan.topics}
         return [TopicPartition(name, n) for name, count in counts.items() for n in range(count)]
 
-    def _check_configuration(self, owned):
-        """What was set last is in force, also for logs that were being opened then."""
-        for log in owned.logs():
-            for (topic, key), to in self._world.altered.items():
-                if topic == log.tp.topic and str(getattr(log.config, key.replace(".", "_"))) != to:
-                    raise Anomaly(f"configuration: {log.tp} does not have {key} {to}")
-
     def _check_closing(self, closing):
         """What an orderly end has to be, after which faults."""
         world = self._world
@@ -315,72 +301,69 @@ class _Run:
             raise Anomaly(f"partitions did not close that do not exist: {closing}")
         if not closing.clean and self._is_clean and not world.faults:
             raise Anomaly(f"an orderly end is not clean: {closing}")
-        passing = world.faults.keys() <= {"ENOSPC", "EMFILE", "slow"} and "plain" not in world.flushed_topics
+        passing = world.faults.keys() <= {"ENOSPC", "EMFILE", "slow"} and not world.had_unfinished
+        passing = passing and world.settings["flush.messages"].get("plain") != 1
         offline = [tp for tp in closing.errors if tp.topic == "plain"]
-        passing = passing and not world.had_unfinished
         if offline and passing and self._is_clean and not world.failing and not world.rotten:
             raise Anomaly(f"an error that passes took a partition offline: {closing}")
-        if closing.clean:
-            for line in list(world.lines.values()):
-                if line.fate is Fate.ACKNOWLEDGED:
-                    world.synced(line.path, {line.value})
+        for line in list(world.lines.values()) if closing.clean else ():
+            if line.fate is Fate.ACKNOWLEDGED:
+                world.synced(line.path, {line.value})
 
     @staticmethod
     def _work(process, job):
         _PROGRAMS[job.kind](process, job).run()
         process.working -= 1
 
-    def _follow(self, scheduler, of, jobs, opened, mounted):
+    def _follow(self, process, jobs, mounted):
+        world, scheduler = self._world, process.scheduler
         topics = [f"{topic.name}-0" for topic in self._plan.topics]
         scheduler.wait_until(
-            lambda: all((self._world.path / name).exists() for name in topics) or bool(opened), "a mount"
+            lambda: all((world.path / name).exists() for name in topics) or process.owner() is not None, "a mount"
         )
-        process = mounts.follow(self._world, scheduler, of, opened, self._plan.request_bytes)
+        log_dir = process.follow()
         try:
             for job in jobs:
                 Reader(process, job).run()
             scheduler.wait_until(lambda: mounted.done, "the mount's end")
-            if not self._world.had_errors and not self._world.failing:
-                self._world.clock.rest(1)
+            if not world.had_errors and not world.failing:
+                world.clock.rest(1)
                 last_look(process, self._partitions())
         finally:
-            process.close()
+            log_dir.close()
 
     def _recover(self, lost_power):
         """The next opening, which recovers, and a clean close; then nothing is wrong, and again changes nothing."""
         world = self._world
         self._forget_files()
-        owned = OwnedDir.open(
-            world.path, Opening(create=True), config=mounts.CONFIG, disk=world.disk, clock=world.clock
-        )
+        opening = Opening(create=True)
+        owned = OwnedDir.open(world.path, opening, config=mounts.CONFIG, disk=world.disk, clock=world.clock)
         offline, unfinished = owned.failures(), owned.unfinished
         remains.check_opened(world, owned)
         if left := [path.name for path in world.path.glob("*-delete")]:
             raise Anomaly(f"removed topics stay: {left}")
         self._check_groups(owned)
-        for (topic, key), to in world.altered.items():
-            if str(getattr(owned.topic_info(topic).config, key.replace(".", "_"))) != to:
-                raise Anomaly(f"configuration: {topic} does not have {key} {to} any longer")
+        check_configuration(world, [(topic, owned.topic_info(topic).config) for topic, _ in world.altered])
         closing = owned.close()
         remains.check_closed(world, owned, closing, offline)
         if offline or unfinished or not closing.clean:
             raise Anomaly(f"not recovered: {offline}, {unfinished}, {closing}")
         damaged = {tp.dir_name for tp, _ in world.rotten}
         findings = [
-            one
-            for one in verify_log_dir(world.path)
-            if one.severity is not Severity.NOTE
-            and one.path.parent.name not in damaged
-            and not self._is_lost_first_entry(one, lost_power=lost_power)
+            finding
+            for finding in verify_log_dir(world.path)
+            if finding.severity is not Severity.NOTE
+            and finding.path.parent.name not in damaged
+            and not self._is_lost_first_entry(finding, lost_power=lost_power)
         ]
         if findings:
             raise Anomaly(f"verify finds: {findings}")
 
     @staticmethod
-    def _forget_files():
-        """The engine's table of descriptors begins empty in each process."""
-        descriptors.held_files.forget_all()
-        descriptors.held_files._failures.clear()
+    def _forget_files(held=None):
+        """The engine's table of descriptors begins empty in each process. `held`: how many it may have."""
+        limit = descriptors.half_the_limit if held is None else lambda: held
+        descriptors.held_files = descriptors.HeldFiles(limit)
 
     def _is_lost_first_entry(self, finding, *, lost_power):
         """An empty time index of a segment that was rolled right after a flush (storage.recovery.recovery). It
@@ -394,10 +377,10 @@ class _Run:
     def _check_groups(self, owned):
         for group, known in self._world.offsets.items():
             try:
-                found = GroupOffsets(owned.log_dir).group(group)
+                state = GroupOffsets(owned.log_dir).group(group)
             except UnknownTopicOrPartition:  # a loss of power has left some of its topic's directories
-                found = None
-            committed = None if found is None else found.offsets.get("plain", {}).get(0)
+                state = None
+            committed = None if state is None else state.offsets.get("plain", {}).get(0)
             offset = None if committed is None else committed.offset
             if offset not in known:
                 raise Anomaly(f"lost write: group {group} has committed {offset}, expected one of {known}")

@@ -9,18 +9,12 @@ can. `Scheduler.choices` has those that differed, by task and number of the poin
 code are the same order again, and fewer of them are a simpler one.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import contextlib
 from functools import partial
 
 from greenlet import getcurrent, greenlet
 
 from tests.support.faults import Crash
-
-Choices = dict[tuple[str, int], str]
-"""By task and number of a point in it, who went on there."""
 
 
 class Killed(Crash):
@@ -31,22 +25,25 @@ class Deadlock(AssertionError):
     """Every task that is left waits for another."""
 
 
+class Held(AssertionError):
+    """A lock is held, and nobody will release it meanwhile."""
+
+
 class TooManySteps(AssertionError):
     """The tasks do not come to an end."""
 
 
-@dataclass(eq=False)
 class Task:
     """A thread of the simulated process."""
 
-    name: str
-    run: Callable[[], None]
-    waits_for: Callable[[], bool] | None = None  # cannot go on before this is true
-    waits_at: str = ""
-    points: int = 0  # where it might have handed over, so far
-    error: BaseException | None = None
-    done: bool = False
-    thread: greenlet = field(default_factory=greenlet)
+    def __init__(self, name, run):
+        self.name = name
+        self.run = run
+        self.waits_for = None  # cannot go on before this is true
+        self.waits_at = ""
+        self.points = 0  # where it might have handed over, so far
+        self.error = None
+        self.done = False
 
 
 _running = []  # at most one
@@ -60,6 +57,22 @@ def current():
 def current_task():
     """The task that runs; None outside of tasks."""
     return _running[-1][1] if _running else None
+
+
+@contextlib.contextmanager
+def moment():
+    """A moment of the running task, in which it looks at what others do: nobody else goes on, no time passes, and a
+    lock that somebody holds raises Held."""
+    _running.append((None, current_task()))
+    try:
+        yield
+    finally:
+        _running.pop()
+
+
+def in_moment():
+    """Whether the running task is in a moment."""
+    return bool(_running) and _running[-1][0] is None
 
 
 class Scheduler:

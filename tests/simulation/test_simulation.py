@@ -1,13 +1,9 @@
 """The simulation itself: it is the same each time, sees deadlocks, and finds nothing in some hundred seeds."""
 
-from __future__ import annotations
-
-import contextlib
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,18 +14,16 @@ from storage.append.partition_files import PartitionFiles
 from tests.simulation import plan
 from tests.simulation.drawing import draw
 from tests.simulation.locks import SimulatedLock
-from tests.simulation.mutations import apply, copy_project
 from tests.simulation.planted import FAULTS
-from tests.simulation.runs import Figures, run, simulation
+from tests.simulation.runs import Figures, failure_of, run, simulation
 from tests.simulation.scheduler import Deadlock, Scheduler
-from tests.simulation.shrinking import failure_of, shrink
+from tests.simulation.shrinking import shrink
 from tests.support.nightly import rounds
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = os.environ.get("KAFKAFS_SIMULATION_SEEDS") or str(rounds(usual=500, nightly=2000))
 FRESH = os.environ.get("KAFKAFS_SIMULATION_FRESH") or "2000"
-
-RecordProperty = Callable[[str, object], None]
+QUICKLY_FOUND = ("recovery_point_is_too_far", "names_are_not_synced")
 
 
 def simulate(*arguments):
@@ -59,42 +53,36 @@ def test_a_seed_is_the_same_each_time():
     assert one == other
 
 
-def test_every_planted_fault_applies(tmp_path):
-    """And the copy still compiles. Whether the simulation finds it is what `--mutations` tells."""
-    copy_project(tmp_path)
-    for fault in FAULTS:
-        before = {change.path: (tmp_path / change.path).read_text() for change in fault.changes}
-        apply(fault, tmp_path)
-        for path, text in before.items():
-            changed = (tmp_path / path).read_text()
-            assert changed != text, fault.name
-            compile(changed, path, "exec")
-            (tmp_path / path).write_text(text)
+def test_every_planted_fault_stands_in_for_something():
+    """Whether the simulation finds it is what `--mutations` tells."""
+    for name, (_, owner, replaced) in FAULTS.items():
+        assert replaced in vars(owner), name
+        assert not replaced.startswith("_"), name
 
 
 def test_a_planted_fault_is_found():
-    done = simulate("--mutations", "recovery-point-too-far", "directory-sync-left-out", "--seeds", "100")
+    done = simulate("--mutations", *QUICKLY_FOUND, "--seeds", "100")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("Anomaly: ") == 2
+    assert done.stdout.count("Anomaly: ") == len(QUICKLY_FOUND)
 
 
 def test_a_failing_plan_is_reduced(monkeypatch, capsys):
     """A fault that one write and one fsync(2) show is reduced to little more than these."""
     monkeypatch.setattr(PartitionFiles, "sync", lambda _files, _unsynced: None)
     with simulation():
-        seed = next(seed for seed in range(1, 50) if failure_of(Figures(seed), draw(seed), None) is not None)
+        seed = next(seed for seed in range(1, 50) if failure_of(Figures(seed), draw(seed)) is not None)
         assert shrink(seed) == 0
         printed = capsys.readouterr().out
-        names = {**vars(plan), "simulate": lambda reduced, choices: run(reduced, choices)}
+        names = {**vars(plan), "simulate": lambda plan, choices: run(Figures(plan.seed), plan, choices)}
         exec(printed, names)  # what is printed can be pasted
         with pytest.raises(AssertionError):
             names[f"test_seed_{seed}"]()
     assert printed.count("Write(") + printed.count("Batch(") <= 3
-    assert len(printed.splitlines()) < 40
+    assert printed.count("=") < 40
 
 
 def test_a_deadlock_is_seen():
-    found = set()
+    deadlocks = set()
     for seed in range(30):
         scheduler = Scheduler(random.Random(seed), switching=0.5)
         first, second = SimulatedLock(), SimulatedLock()
@@ -105,8 +93,8 @@ def test_a_deadlock_is_seen():
 
         scheduler.spawn("a", lambda take=take, one=first, other=second: take(one, other))
         scheduler.spawn("b", lambda take=take, one=second, other=first: take(one, other))
-        with contextlib.suppress(Deadlock):
+        try:
             scheduler.run()
-            continue
-        found.add(seed)
-    assert 0 < len(found) < 30
+        except Deadlock:
+            deadlocks.add(seed)
+    assert 0 < len(deadlocks) < 30

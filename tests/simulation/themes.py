@@ -3,12 +3,10 @@ comes to a rare sequence of events too seldom; one of few features comes to it o
 do not pay for it.
 """
 
-from __future__ import annotations
-
-from tests.simulation.values import value
+from dataclasses import dataclass
 
 
-@value
+@dataclass(frozen=True)
 class Theme:
     """What a world is likely to have.
 

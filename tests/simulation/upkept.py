@@ -1,33 +1,24 @@
 """What background work has to have done once it was due: retention, flushes, the second pass over what was deleted."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-from storage.format.batches import BatchTable, scan
 from storage.format.decoder import Decoder
 from storage.upkeep.maintenance import COMPACTION, RETENTION
-from tests.simulation.world import Anomaly
-
-Old = tuple[int, list[Path]]  # how often the clock was set back; segments that retention.ms lets go
+from tests.simulation.contents import Anomaly, segments_of
 
 
 def expired(world, owned, status):
-    """The sealed segments that a pass of retention will remove by their age, if one is due."""
-    found = []
-    now_ms = world.clock.time_ms
-    if world.retained_ms and not owned.commits.state.pending and _task(status, RETENTION).next_run_ms <= now_ms:
-        for tp in owned.partitions():
-            limit_ms = world.retained_ms.get(tp.topic)
-            if limit_ms is None:
-                continue
-            for path in sorted((world.path / tp.dir_name).glob("*.log"))[:-1]:
-                data = path.read_bytes()
-                table = _scanned(data)
-                if not table.rows or now_ms - int(table.max_timestamp[: table.rows].max()) <= limit_ms:
-                    break
-                found.append(path)
-    return world.clock.set_back, found
+    """The sealed segments that a pass of retention will remove by their age, if one is due; and how often the clock
+    was set back."""
+    paths, now_ms = [], world.clock.time_ms
+    is_due = not owned.commits.state.pending and _task(status, RETENTION).next_run_ms <= now_ms
+    limits_ms = world.settings["retention.ms"]
+    for tp in owned.partitions() if limits_ms and is_due else ():
+        if tp.topic not in limits_ms:
+            continue
+        for path, _, table in list(segments_of(world.path / tp.dir_name))[:-1]:
+            if not table.rows or now_ms - int(table.max_timestamp[: table.rows].max()) <= limits_ms[tp.topic]:
+                break
+            paths.append(path)
+    return world.clock.set_back, paths
 
 
 def check_removed(world, owned, old, began, ended):
@@ -50,12 +41,13 @@ class Flushed:
 
     def begin(self):
         """Before a round of upkeep."""
-        if not self._world.flush_ms:
+        limits_ms = self._world.settings["flush.ms"]
+        if not limits_ms:
             return
         if self._set_back != self._world.clock.set_back:
             self._rounds.clear()
         self._set_back = self._world.clock.set_back
-        ends = {log: log.log_end_offset for log in self._owned.logs() if log.tp.topic in self._world.flush_ms}
+        ends = {log: log.log_end_offset for log in self._owned.logs() if log.tp.topic in limits_ms}
         self._rounds.append((self._world.clock.time_ms, ends))
 
     def check(self):
@@ -63,7 +55,7 @@ class Flushed:
         if len(self._rounds) < 2 or self._set_back != self._world.clock.set_back:
             return
         for log in self._owned.logs():
-            limit_ms = self._world.flush_ms.get(log.tp.topic)
+            limit_ms = self._world.settings["flush.ms"].get(log.tp.topic)
             if limit_ms is None or log.failure is not None:
                 continue
             until_ms = self._rounds[-2][0] - limit_ms
@@ -83,56 +75,39 @@ def check_deletes(world, owned, began, ended):
         return
     for tp in [tp for tp in world.copies if task.result.startswith(f"{tp}:")]:
         until = owned.checkpoints.cleaner_offset(tp) or 0
-        for horizon_ms, last_offset, has_deletes in deletes_in(world.path / tp.dir_name):
-            if horizon_ms is None or not has_deletes:
-                continue
+        for horizon_ms, last_offset in _deletes_in(world.path / tp.dir_name):
             known_ms = world.horizons.setdefault((tp, last_offset), horizon_ms)
+            deletes = f"deleted keys: {tp} has those at {last_offset}"
             if horizon_ms != known_ms:
-                raise Anomaly(
-                    f"deleted keys: {tp} kept those at {last_offset} until {known_ms}, now until {horizon_ms}"
-                )
+                raise Anomaly(f"{deletes}, until {known_ms} at first, and now until {horizon_ms}")
             if horizon_ms < task.last_run_ms and last_offset < until:
-                raise Anomaly(f"deleted keys: {tp} has those at {last_offset}, whose time was over at {horizon_ms}")
+                raise Anomaly(f"{deletes}, whose time was over at {horizon_ms}")
 
 
 def check_horizons(world, tp, written_ms):
     """How long messages without a value stay: delete.retention.ms from the pass on that has seen them first.
     `written_ms`: the timestamps of batches by their last offsets."""
-    keep_ms = world.delete_retention_ms.get(tp.topic)
+    keep_ms = world.settings["delete.retention.ms"].get(tp.topic)
     if keep_ms is None or world.clock.set_back:
         return
-    for horizon_ms, last_offset, has_deletes in deletes_in(world.path / tp.dir_name):
-        if horizon_ms is None or not has_deletes or last_offset not in written_ms:
-            continue
-        if not written_ms[last_offset] <= horizon_ms - keep_ms <= world.clock.latest_ms:
-            raise Anomaly(
-                f"deleted keys: {tp} keeps those at {last_offset} until {horizon_ms}, which is not {keep_ms} ms"
-            )
+    for horizon_ms, last_offset in _deletes_in(world.path / tp.dir_name):
+        if last_offset in written_ms and not (written_ms[last_offset] <= horizon_ms - keep_ms <= world.clock.latest_ms):
+            kept = f"keeps those at {last_offset} until {horizon_ms}, which is not {keep_ms} ms"
+            raise Anomaly(f"deleted keys: {tp} {kept}")
 
 
-def deletes_in(directory):
-    """Of each data batch in a partition's segments: its delete horizon, its last offset, and whether messages have no
-    value."""
-    found = []
+def _deletes_in(directory):
+    """Delete horizon and last offset of each data batch in a partition's segments that has messages without a value."""
     decoder = Decoder()
-    for path in sorted(directory.glob("*.log")):
-        data = path.read_bytes()
-        table, row = _scanned(data), 0
+    for _, data, table in segments_of(directory):
+        row = 0
         while row < table.rows:
             block = decoder.decode(data, table, row, origin=0)
-            empty = {int(block.batch[n]) for n in range(len(block)) if block.value(n) is None}
+            deletes = {int(block.batch[n]) for n in range(len(block)) if block.value(n) is None}
             for at in range(row, block.next_row):
-                horizon_ms = int(table.base_timestamp[at]) if table.has_delete_horizon[at] else None
-                if not table.is_control[at]:
-                    found.append((horizon_ms, int(table.last_offset[at]), at in empty))
+                if at in deletes and table.has_delete_horizon[at] and not table.is_control[at]:
+                    yield int(table.base_timestamp[at]), int(table.last_offset[at])
             row = block.next_row
-    return found
-
-
-def _scanned(data):
-    table = BatchTable.empty(4096)
-    scan(memoryview(data), 0, table, 0, len(data))
-    return table
 
 
 def _task(status, name):

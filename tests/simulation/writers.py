@@ -4,27 +4,15 @@ A write(2) comes in requests. Of an error in a later request than the first the 
 program may not even look at the count.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 
 from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
+from tests.simulation import plan
+from tests.simulation.contents import Anomaly
 from tests.simulation.mounts import MAX_MESSAGE_BYTES, Opened, Problem
-from tests.simulation.plan import (
-    AGAIN,
-    GIVES_UP,
-    HUGE,
-    NEXT,
-    NO_KEY,
-    NOT_JSON,
-    TOO_LARGE,
-    Close,
-    Pause,
-    Sync,
-    Write,
-)
-from tests.simulation.world import Anomaly, Fate, Line
+from tests.simulation.plan import Close, Pause, Sync, Write
+from tests.simulation.world import Fate, Line
 
 _OF_A_LINE = (InvalidRecord, RecordTooLarge, InvalidConfig)
 
@@ -119,10 +107,7 @@ class Writer:
                 self._new_file()
                 return
             del self._process.shared[self._job.path]
-        operations = self._process.operations
-        operations.refused_at_release = None
-        operations.release(None, info)
-        refused = operations.refused_at_release
+        refused = self._process.release(info)
         self._new_file()
         for sent in unended:
             if sent.line.fate is Fate.SENT:
@@ -162,9 +147,12 @@ class Writer:
     def _line(self, of):
         self._number += 1
         world = self._world
-        size = {TOO_LARGE: 2 * MAX_MESSAGE_BYTES, HUGE: 5 * self._process.request_bytes + 2 * MAX_MESSAGE_BYTES}
+        size = {
+            plan.TOO_LARGE: 2 * MAX_MESSAGE_BYTES,
+            plan.HUGE: 5 * self._process.request_bytes + 2 * MAX_MESSAGE_BYTES,
+        }
         key = None
-        if of.key is not None and of.kind != NO_KEY:
+        if of.key is not None and of.kind != plan.NO_KEY:
             key = b"%s-k%d" % (self._job.name.encode(), of.key)
         timestamp = None if of.age_ms is None or not self._json else world.clock.time_ms - of.age_ms
         name = f"{self._job.name}.{world.number}"
@@ -175,9 +163,9 @@ class Writer:
             fields += [] if key is None else [b'"key":"%s"' % key]
             fields += [] if timestamp is None else [b'"timestamp":%d' % timestamp]
             data = b"{%s}" % b",".join(fields)
-            if of.kind == NOT_JSON:
+            if of.kind == plan.NOT_JSON:
                 data = data[:-1]
-        is_bad = of.kind in (TOO_LARGE, HUGE) or (self._json and of.kind in (NOT_JSON, NO_KEY))
+        is_bad = of.kind in (plan.TOO_LARGE, plan.HUGE) or (self._json and of.kind in (plan.NOT_JSON, plan.NO_KEY))
         if is_bad:
             line.fate = Fate.REFUSED
         data += b"\n"
@@ -238,18 +226,18 @@ class Writer:
             was_pending = False
             self._was_told(error)
             self._mark(lines, error)
-            if self._job.after_error == AGAIN and tries < 2:
+            if self._job.after_error == plan.AGAIN and tries < 2:
                 tries += 1
                 _sent_again(lines)
                 continue
-            if self._job.after_error == NEXT and len(lines) > 1 and isinstance(error, _OF_A_LINE):
+            if self._job.after_error == plan.NEXT and len(lines) > 1 and isinstance(error, _OF_A_LINE):
                 lines = [sent for sent in lines if sent.left]
                 lines[0].given_up = True
                 lines = lines[1:]
                 _sent_again(lines)
                 continue
             self._forget(lines, error, back)
-            if self._job.after_error == GIVES_UP:
+            if self._job.after_error == plan.GIVES_UP:
                 self._over = []
                 self._close()
             elif not lines[-1].data.endswith(b"\n"):
