@@ -1,9 +1,8 @@
-"""The kernels under address and undefined-behaviour sanitizers: run.sh for a while, and proof that it finds faults.
+"""The kernels under address and undefined-behaviour sanitizers: their tests find no fault, and a planted one is found.
 
-KAFKAFS_SANITIZE_SECONDS sets how long (5; with CI=true 30). The first run builds all kernels: a minute.
+KAFKAFS_SANITIZE_SECONDS sets how long the tests are repeated (5; with CI=true 30): once at least. The first run builds
+all kernels: a minute.
 """
-
-from __future__ import annotations
 
 import os
 import shutil
@@ -28,9 +27,7 @@ def missing():
         found = subprocess.run(["gcc", f"-print-file-name={library}"], capture_output=True, text=True, check=True)
         if not Path(found.stdout.strip()).is_absolute():
             return f"gcc without {library}"
-    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
-        return "no Python.h"
-    return None
+    return None if (Path(sysconfig.get_path("include")) / "Python.h").is_file() else "no Python.h"
 
 
 LACK = missing()
@@ -38,7 +35,7 @@ LACK = missing()
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.skipif(LACK is not None and not REQUIRED, reason=f"kernels cannot be built with sanitizers: {LACK}"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(3600),
 ]
 
 
@@ -51,7 +48,7 @@ def run(*arguments, root=ROOT):
 def test_no_fault_in_any_kernel():
     finished = run(SECONDS)
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert "no fault in" in finished.stdout
+    assert "no fault with seeds" in finished.stdout
 
 
 def test_a_removed_length_check_is_found(tmp_path):
@@ -62,8 +59,9 @@ def test_a_removed_length_check_is_found(tmp_path):
     source = kernel.read_text()
     assert source.count(check) == 1
     kernel.write_text(source.replace(check, " or start > size"))
-    finished = run("60", "--only", "hash_keys", "--seed", "1", root=tmp_path)
+    finished = run("0", "tests/storage/format/test_digests.py", "-k", "outside_the_buffer", root=tmp_path)
     assert finished.returncode != 0
     assert "AddressSanitizer: heap-buffer-overflow" in finished.stderr
     assert "storage/format/hashing.py" in finished.stderr
-    assert "--replay hash_keys" in finished.stderr
+    assert "in test_keys_outside_the_buffer_are_refused" in finished.stderr
+    assert "repeat it with KAFKAFS_FUZZ_SEED=" in finished.stderr

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from storage.backup.record_digests import CanonicalRecords, RecordDigest
 from storage.errors import CorruptBatch
-from storage.format import checksum, checksum_kernel, hashing
+from storage.format import checksum, hashing
 from storage.format.block import Record, RecordColumn
 from storage.format.compression import Codec
 from storage.format.decoder import Decoder, verify_crcs
@@ -103,26 +103,6 @@ def test_a_flipped_bit_anywhere_is_found(limit, monkeypatch):
             assert error.expected == table.crc[row]
             assert error.found == function(bytes(hurt[start + checked : start + len(part)]))
             assert verify_crcs(hurt, table, row + 1, 4, 1000) is None
-
-
-@pytest.mark.parametrize("plain", [False, True])
-def test_running_crcs_and_those_of_spans(plain):
-    kernel = uncompiled("storage.format.checksum_kernel") if plain else checksum_kernel
-    data, dice = random.Random(2).randbytes(5000), random.Random(3)
-    for tables, function in ((checksum.CRC32C_TABLES, crc32c_package.crc32c), (checksum.CRC32_TABLES, zlib.crc32)):
-        ends = np.sort(np.array([0, 0, len(data), *(dice.randrange(len(data)) for _ in range(50))], np.int64))
-        crcs = np.zeros(len(ends), np.int64)
-        kernel.crcs_up_to(exact(data), ends, function(b"before"), tables, crcs)
-        assert crcs.tolist() == [function(b"before" + data[:end]) for end in ends.tolist()]
-        starts = np.array([dice.randrange(end + 1) for end in ends.tolist()], np.int64)
-        before, whole = (
-            np.array([function(data[:at]) for at in places.tolist()], np.uint32) for places in (starts, ends)
-        )
-        found = checksum.without_prefix(whole, before, ends - starts, ieee=function is zlib.crc32)
-        assert found.tolist() == [function(data[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-        for wrong in ([-1], [3, 2], [len(data) + 1], [2**62], [-(2**63)]):
-            with pytest.raises(ValueError, match="ascend"):
-                kernel.crcs_up_to(exact(data), np.array(wrong, np.int64), 0, tables, crcs)
 
 
 # Hashes

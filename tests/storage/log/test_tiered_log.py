@@ -698,7 +698,9 @@ def test_transitions_are_kafkas(tmp_path):
         broker = struct.pack(">i", 1)
         described = struct.pack(">qq", 5, 9) + broker + struct.pack(">qq", 0, 0) + one_epoch + struct.pack(">i", 1)
         body = described if first else broker + struct.pack(">q", 0)
-        return Record(None, (b"\1\0\0" if first else b"\1\1\0") + named + body + b"\0" + struct.pack(">b", state) + b"\0")
+        return Record(
+            None, (b"\1\0\0" if first else b"\1\1\0") + named + body + b"\0" + struct.pack(">b", state) + b"\0"
+        )
 
     expected, records = {}, []
     for segment in (topic_id(str(number)) for number in range(300)):
