@@ -1,7 +1,5 @@
 """python -m tests.soak --minutes N [--broker]: see the package."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

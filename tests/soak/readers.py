@@ -1,7 +1,5 @@
 """Threads that read: everything that is new (for the ledger), and anything in any way (for its own consistency)."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -26,14 +24,14 @@ class Inconsistent(Exception):
 class Reader(Thread):
     """Does something, waits, and again. Errors count unless the mount was killed meanwhile."""
 
-    def __init__(self, number, stop, lives):
+    def __init__(self, number, stop, lives, pause_s=0.3):
         super().__init__(name=f"reader {number}")
         self.problems = []
         self.counts = Counter()
         self._stop_now = stop
         self._lives = lives
         self._dice = random.Random(1000 + number)
-        self._pause_s = 0.3
+        self._pause_s = pause_s
 
     def run(self):
         while not self._stop_now.is_set():
@@ -47,35 +45,24 @@ class Reader(Thread):
         kills = self._lives.kills
         try:
             self.look()
-        except OSError as error:
-            killed = kills != self._lives.kills or not self._lives.serving.is_set()
-            if error.errno in _OF_RETENTION:
+        except (OSError, Inconsistent, BadLine, subprocess.SubprocessError, ValueError, KeyError) as error:
+            number = getattr(error, "errno", None)
+            if number in _OF_RETENTION:
                 self.counts["ERANGE or ENOENT"] += 1
-            elif killed and error.errno in _OF_A_KILL:
+                return
+            if number is not None and kills == self._lives.kills:
+                self._stop_now.wait(2)  # the kill may be noted after the reader has met it
+            if kills != self._lives.kills or not self._lives.serving.is_set():
                 self.counts["killed"] += 1
             else:
-                # The kill may be noted after the reader has met it.
-                self._stop_now.wait(2)
-                if kills != self._lives.kills or not self._lives.serving.is_set():
-                    self.counts["killed"] += 1
-                else:
-                    self.problems.append(f"{self.name}: {error}")
-        except (Inconsistent, BadLine, subprocess.SubprocessError, ValueError, KeyError) as error:
-            if kills == self._lives.kills and self._lives.serving.is_set():
                 self.problems.append(f"{self.name}: {type(error).__name__}: {error}")
-            else:
-                self.counts["killed"] += 1
-
-    def look(self):
-        raise NotImplementedError
 
 
 class Follower(Reader):
     """Reads each partition from where it has come to, and tells the ledger every message once."""
 
     def __init__(self, stop, lives, ledger, partitions):
-        super().__init__(99, stop, lives)
-        self._pause_s = 0.05
+        super().__init__(99, stop, lives, pause_s=0.05)
         self._ledger = ledger
         self._next = dict.fromkeys(partitions, 0)
 
@@ -84,11 +71,9 @@ class Follower(Reader):
             path = self._lives.path / topic / str(partition) / "offsets" / f"{offset}-.jsonl"
             with path.open("rb") as file:
                 for line in file:
-                    if not line.endswith(b"\n"):
-                        raise Inconsistent(f"{path}: a line without its end")
                     record = json.loads(line)
-                    if record["offset"] < self._next[topic, partition]:
-                        raise Inconsistent(f"{path}: offset {record['offset']}")
+                    if not line.endswith(b"\n") or record["offset"] < self._next[topic, partition]:
+                        raise Inconsistent(f"{path}: {line!r}")
                     self._next[topic, partition] = record["offset"] + 1
                     message = message_of(record["value"].encode())
                     wrong = self._ledger.see(message, f"{topic}/{partition}")
@@ -105,17 +90,14 @@ class Browser(Reader):
 
     def look(self):
         topic, partition = self._dice.choice(self._partitions)
-        where = self._lives.path / topic / str(partition)
-        way = self._dice.choice(
-            (self.cat, self.tail, self.follow, self.offsets, self.last, self.time, self.random_reads, self.status)
-        )
+        ways = self.cat, self.tail, self.follow, self.offsets, self.last, self.time, self.random_reads, self.status
+        way = self._dice.choice(ways)
         self.counts[way.__name__] += 1
-        way(where)
+        way(self._lives.path / topic / str(partition))
 
     def check(self, data, what):
         """The messages of whole lines, which must be in the order of their writers."""
-        messages = [message_of(line) for line in data.splitlines()]
-        last = {}
+        messages, last = [message_of(line) for line in data.splitlines()], {}
         for message in messages:
             if message.number <= last.get(message.writer, -1):
                 raise Inconsistent(f"{what}: {message} after number {last[message.writer]}")
@@ -125,7 +107,7 @@ class Browser(Reader):
 
     def _tool(self, *command):
         done = subprocess.run(list(map(str, command)), capture_output=True, timeout=120, check=False)
-        if done.returncode != 0:
+        if done.stderr:
             text = done.stderr.decode()
             number = next((n for n in _OF_A_KILL | _OF_RETENTION if os.strerror(n) in text), errno.EREMOTEIO)
             raise OSError(number, text.strip())
@@ -140,25 +122,23 @@ class Browser(Reader):
 
     def follow(self, where):
         """tail -f for two seconds: complete lines only, each once."""
-        done = subprocess.run(
-            ["timeout", "2", "tail", "-n", "5", "-f", str(where / "messages.txt")],
-            capture_output=True, timeout=120, check=False,
-        )  # fmt: skip
-        if done.stderr:
-            raise OSError(errno.ENOTCONN if b"transport" in done.stderr else errno.ERANGE, done.stderr.decode())
-        self.check(done.stdout[: done.stdout.rfind(b"\n") + 1], where)
+        data = self._tool("timeout", "2", "tail", "-n", "5", "-f", where / "messages.txt")
+        self.check(data[: data.rfind(b"\n") + 1], where)
+
+    def _ends(self, where):
+        info = json.loads((where / "@info.json").read_bytes())
+        return info["log_start_offset"], info["log_end_offset"]
 
     def offsets(self, where):
-        info = json.loads((where / "@info.json").read_bytes())
-        start, end = info["log_start_offset"], info["log_end_offset"]
+        start, end = self._ends(where)
         if start == end:
             return
         first = self._dice.randrange(start, end)
         last = min(first + self._dice.choice((0, 10, 500)), end - 1)
         name = self._dice.choice((f"{first}-{last}", f"{first}+{last - first + 1}"))
-        found = self.check((where / "offsets" / f"{name}.txt").read_bytes(), name)
-        if where.parent.name != "compacted" and len(found) != last - first + 1:
-            raise Inconsistent(f"{where}/offsets/{name}.txt: {len(found)} messages")
+        messages = self.check((where / "offsets" / f"{name}.txt").read_bytes(), name)
+        if where.parent.name != "compacted" and len(messages) != last - first + 1:
+            raise Inconsistent(f"{where}/offsets/{name}.txt: {len(messages)} messages")
 
     def last(self, where):
         self.check((where / "offsets" / "last-100.txt").read_bytes(), "last-100")
@@ -168,22 +148,19 @@ class Browser(Reader):
         from_ms = now_ms - self._dice.choice((5_000, 60_000))
         second = datetime.fromtimestamp(from_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
         name = self._dice.choice((f"{from_ms}--{now_ms}", second, "last-5s"))
-        data = (where / "time" / f"{name}.jsonl").read_bytes()
-        for line in data.splitlines():
+        for line in (where / "time" / f"{name}.jsonl").read_bytes().splitlines():
             record = json.loads(line)
             message_of(record["value"].encode())
             if name.startswith(str(from_ms)) and not from_ms <= record["timestamp"] < now_ms:
                 raise Inconsistent(f"{name}: {record['timestamp']}")
-        self.counts["messages"] += data.count(b"\n")
+            self.counts["messages"] += 1
 
     def random_reads(self, where):
         """Bytes at random places are those of a read from the beginning to the end."""
-        info = json.loads((where / "@info.json").read_bytes())
-        first = max(info["log_start_offset"], info["log_end_offset"] - 2000)
-        fd = os.open(where / "offsets" / f"{first}-.jsonl", os.O_RDONLY)
+        start, end = self._ends(where)
+        fd = os.open(where / "offsets" / f"{max(start, end - 2000)}-.jsonl", os.O_RDONLY)
         try:
-            size = os.lseek(fd, 0, os.SEEK_END)
-            whole = b""
+            size, whole = os.lseek(fd, 0, os.SEEK_END), b""
             while part := os.pread(fd, 1 << 20, len(whole)):
                 whole += part
             if len(whole) < size:
@@ -198,8 +175,6 @@ class Browser(Reader):
     def status(self, where):
         status = json.loads((self._lives.path / "@status.json").read_bytes())
         failed = {tp: part for tp, part in status["partitions"].items() if part["state"] != "online"}
-        if failed:
-            raise Inconsistent(f"offline: {failed}")
-        if status["errors"]["bugs"]:
-            raise Inconsistent(f"a bug: {status['errors']['last']}")
+        if failed or status["errors"]["bugs"]:
+            raise Inconsistent(f"offline: {failed}, bugs: {status['errors']}")
         self._tool("ls", "-lR", where)
