@@ -1,7 +1,5 @@
 """`python -m tests.hostile --minutes 60`: new seeds until the time is over; `--seed N` repeats one."""
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

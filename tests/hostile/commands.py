@@ -1,7 +1,5 @@
 """How each command of the command line is called on a hostile directory."""
 
-from __future__ import annotations
-
 # {log}: the directory; {tp}, {topic}: a partition and a topic that it had; {out}: a place that does not exist yet;
 # {file}: a file of a partition. A command with several calls is tried with each.
 READS = {

@@ -1,7 +1,5 @@
 """What somebody may do to a log directory: links, devices, damage, names, modes, giants."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random
@@ -18,14 +16,19 @@ from tests.support.replaced_files import plausible
 _GIANT_BYTES = 1 << 40
 _MOST_COPIED_BYTES = 64 << 20  # a giant that was cut is still one
 _ESCAPE = "\x1b]0;evil\x07\x1b[2J"
-_NUMBERS = (0, 1, -1, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 10**30)
+_NUMBERS = (0, 1, -1, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 10**30, "9" * 5000)
 _CHECKPOINTS = (
     "recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint",
     "cleaner-offset-checkpoint",
 )  # fmt: skip
+# Names that no broker would give.
+_NAMES = (
+    b"\xff\xfe-0", _ESCAPE.encode() + b"-0", b"x" * 249 + b"-0", b"t-2147483647", b"t-99999999999", b"-0", b"t-",
+    b"t-0." + b"a" * 32 + b"-delete", b"t-0." + b"b" * 32 + b"-future", b"t-00", b"..-0", b"t-0\n",
+)  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Place:
     """A log directory that is mutated, the tree outside of it that must stay as it is, and the dice."""
 
@@ -39,27 +42,25 @@ class Place:
 
     def partition(self):
         """Any partition's directory."""
-        found = sorted(path for path in self.log_dir.iterdir() if stat.S_ISDIR(path.lstat().st_mode))
-        return self.dice.choice(found or [self.log_dir])
+        directories = sorted(path for path in self.log_dir.iterdir() if stat.S_ISDIR(path.lstat().st_mode))
+        return self.dice.choice(directories or [self.log_dir])
 
-
-def _content(path):
-    if path.stat().st_size > _MOST_COPIED_BYTES:
-        raise OSError(errno.EFBIG, "an earlier mutation has made it a giant", os.fspath(path))
-    return bytearray(path.read_bytes())
+    def content(self):
+        """The path and the bytes of any file."""
+        path = self.file()
+        if path.stat().st_size > _MOST_COPIED_BYTES:
+            raise OSError(errno.EFBIG, "an earlier mutation has made it a giant", os.fspath(path))
+        return path, bytearray(path.read_bytes())
 
 
 def _bit(place):
-    path = place.file()
-    data = _content(path)
-    if data:
-        data[place.dice.randrange(len(data))] ^= 1 << place.dice.randrange(8)
-        path.write_bytes(data)
+    path, data = place.content()
+    data[place.dice.randrange(len(data))] ^= 1 << place.dice.randrange(8)
+    path.write_bytes(data)
 
 
 def _garbage(place):
-    path, size = place.file(), place.dice.choice((0, 1, 13, 61, 5000))
-    path.write_bytes(place.dice.randbytes(size))
+    place.file().write_bytes(place.dice.randbytes(place.dice.choice((0, 1, 13, 61, 5000))))
 
 
 def _cut(place):
@@ -69,8 +70,7 @@ def _cut(place):
 
 def _overwritten(place):
     """Random bytes within a file."""
-    path = place.file()
-    data = _content(path)
+    path, data = place.content()
     at = place.dice.randrange(len(data) + 1)
     data[at : at + 8] = place.dice.choice((bytes(8), b"\xff" * 8, b"\x7f" + b"\xff" * 7, place.dice.randbytes(8)))
     path.write_bytes(data)
@@ -92,9 +92,8 @@ def _large_batch(place):
 def _linked_file(place):
     path = place.file()
     alike = place.outside / path.name  # what it has could be that file's
-    target = place.dice.choice(
-        (alike, place.outside / "secret", place.outside, Path("/dev/zero"), path, Path("/nowhere"), place.file())
-    )
+    targets = alike, place.outside / "secret", place.outside, Path("/dev/zero"), path, Path("/nowhere"), place.file()
+    target = place.dice.choice(targets)
     if target == alike:
         alike.write_bytes(plausible(path.name))
         alike.chmod(0o600)
@@ -118,12 +117,12 @@ def _fifo(place):
 def _socket(place):
     path = place.file()
     path.unlink()
-    with socket.socket(socket.AF_UNIX) as one:
-        here = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            one.bind(f"/proc/self/fd/{here}/{path.name}")  # a socket's path is short
-        finally:
-            os.close(here)
+    here = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(f"/proc/self/fd/{here}/{path.name}")  # a socket's path is short
+    finally:
+        os.close(here)
 
 
 def _directory(place):
@@ -140,21 +139,17 @@ def _owner(place):
     os.chown(place.file(), place.dice.choice((0, 1, 65533)), 0)
 
 
+def _link(place, path, *targets):
+    """A link where nothing is."""
+    if not os.path.lexists(path):
+        path.symlink_to(place.dice.choice(targets))
+
+
 def _added(place):
-    """A name that no broker would give."""
-    name = place.dice.choice(
-        (
-            b"\xff\xfe-0", _ESCAPE.encode() + b"-0", b"x" * 249 + b"-0", b"t-2147483647", b"t-99999999999", b"-0",
-            b"t-",
-            b"t-0." + b"a" * 32 + b"-delete", b"t-0." + b"b" * 32 + b"-future", b"t-00", b"..-0", b"t-0\n",
-        )
-    )  # fmt: skip
-    path = place.log_dir / os.fsdecode(name)
-    if os.path.lexists(path):
-        return
+    path = place.log_dir / os.fsdecode(place.dice.choice(_NAMES))
     if place.dice.random() < 0.3:
-        path.symlink_to(place.outside)
-    else:
+        _link(place, path, place.outside)
+    elif not os.path.lexists(path):
         shutil.copytree(place.partition(), path, symlinks=True, copy_function=_copied)
 
 
@@ -166,24 +161,20 @@ def _copied(source, target):
 def _temporary(place):
     """A link where something is written first, or cleaned up later."""
     path, suffix = place.file(), place.dice.choice((".tmp", ".deleted", ".cleaned", ".swap"))
-    link = path.with_name(path.name + suffix)
-    if not os.path.lexists(link):
-        link.symlink_to(place.dice.choice((place.outside / "secret", place.outside / "new")))
+    _link(place, path.with_name(path.name + suffix), place.outside / "secret", place.outside / "new")
 
 
 def _set_aside(place):
-    link = place.log_dir / f"t-0.{'c' * 32}{place.dice.choice(('-delete', '-stray', '-future'))}"
-    if not os.path.lexists(link):
-        link.symlink_to(place.outside)
+    suffix = place.dice.choice(("-delete", "-stray", "-future"))
+    _link(place, place.log_dir / f"t-0.{'c' * 32}{suffix}", place.outside)
 
 
 def _numbers(place):
     """A checkpoint with a number that cannot be."""
     path = place.log_dir / place.dice.choice(_CHECKPOINTS)
     topic, _, number = place.partition().name.rpartition("-")
-    value = place.dice.choice((*map(str, _NUMBERS), "9" * 5000))
     path.unlink(missing_ok=True)
-    path.write_text(f"0\n1\n{topic or 't'} {number or 0} {value}\n")
+    path.write_text(f"0\n1\n{topic or 't'} {number or 0} {place.dice.choice(_NUMBERS)}\n")
 
 
 def _text(place):
@@ -209,7 +200,7 @@ def mutate(place):
         mutation = place.dice.choice(MUTATIONS)
         try:
             mutation(place)
-        except (IndexError, OSError):
+        except (ValueError, IndexError, OSError):
             continue  # nothing of that kind is left, or what is there has been made something else
         made.append(mutation.__name__.lstrip("_"))
     return made

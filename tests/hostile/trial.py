@@ -1,7 +1,5 @@
 """One seed: a hostile directory, and what commands and a mount do with it."""
 
-from __future__ import annotations
-
 import codecs
 import importlib
 import json
@@ -28,7 +26,6 @@ from tests.support.mounts import mounted
 from tests.support.replaced_files import SECRET as OUTSIDE_SECRET
 
 SECRET = OUTSIDE_SECRET.encode()
-
 _HANG_S = 60
 _WALK_S = 30  # of a tree, in which each of hundreds of files may take a second
 _MOST_RSS_BYTES = 1 << 30
@@ -47,7 +44,7 @@ _ABOUT_THE_MOUNT = ("@help", "@metrics", "@status.json")
 _NOT_LOADED = ("kafkafs.__main__", "kafkafs.spark", "kafkafs.mounting", "kafkafs.cli.spark")
 
 
-@dataclass(slots=True)
+@dataclass
 class Result:
     """What a seed came to. `faults`: in words, with the command; `calls`: how many commands ran; `read_files`: how many
     files could be read in a mount that came up."""
@@ -82,8 +79,8 @@ def run_seed(seed, scratch, *, mounts=False):
         if mounts:
             _mount(place, scratch, result)
         else:
-            for call in _calls(dice):
-                _call(call, place, scratch, result)
+            for name, text in _calls(dice):
+                _call(name, text, place, scratch, result)
         if _state(place.outside) != before:
             result.faults.append("something outside was changed")
     finally:
@@ -98,7 +95,6 @@ def _made(dice, scratch):
     """A small copy of a fixture, and a tree outside with a secret."""
     source = FIXTURES / dice.choice(_LOGS) / "log"
     log_dir, outside = scratch / "log", scratch / "outside"
-    scratch.chmod(0o755)
     log_dir.mkdir()
     partitions = sorted(path for path in source.iterdir() if path.is_dir())
     for path in dice.sample(partitions, min(len(partitions), _MOST_PARTITIONS)):
@@ -120,57 +116,55 @@ def _made(dice, scratch):
 
 def _state(tree):
     """Everything about the files of a tree but access times."""
-    found = []
-    for path in sorted(os.walk(os.fsencode(tree))):
-        for name in (b".", *path[1], *path[2]):
-            at = path[0] + b"/" + name
-            one = os.lstat(at)
-            found.append((at, one.st_mode, one.st_uid, one.st_size, one.st_mtime_ns, one.st_ino))
-    return sorted(found, key=str)
+    states = []
+    for folder, directories, files in os.walk(os.fsencode(tree)):
+        for name in (b".", *directories, *files):
+            one = os.lstat(path := folder + b"/" + name)
+            states.append((path, one.st_mode, one.st_uid, one.st_size, one.st_mtime_ns, one.st_ino))
+    return sorted(states)
 
 
 def _calls(dice):
     """Commands with their arguments, those that change something last."""
-    reads = [(name, text) for name, texts in commands.READS.items() for text in texts]
-    changes = [(name, text) for name, texts in commands.CHANGES.items() for text in texts]
-    yield from dice.sample(reads, _CALLS_A_SEED)
-    yield dice.choice(changes)
+    reads, changes = (
+        [(name, text) for name, texts in calls.items() for text in texts]
+        for calls in (commands.READS, commands.CHANGES)
+    )
+    return [*dice.sample(reads, _CALLS_A_SEED), dice.choice(changes)]
 
 
-def _call(call, place, scratch, result):
-    name, text = call
+def _call(name, text, place, scratch, result):
     topics = [path.name for path in sorted(place.log_dir.iterdir()) if re.fullmatch(r".*-[0-9]{1,5}", path.name)]
     topic, _, number = place.dice.choice(topics or ["t-0"]).rpartition("-")
     files = sorted(path for path in place.log_dir.rglob("*") if path.suffix) or [place.log_dir / "x.log"]
-    out = scratch / "out"
-    values = {
-        "log": place.log_dir, "tp": f"{topic}/{number}", "topic": topic, "out": out, "file": place.dice.choice(files),
-    }  # fmt: skip
+    file, out = place.dice.choice(files), scratch / "out"
+    values = {"log": place.log_dir, "tp": f"{topic}/{number}", "topic": topic, "out": out, "file": file}
     arguments = [*name.split(), *(word.format_map(values) for word in text.split())]
     uid = place.dice.choice((0, _NOBODY)) if os.geteuid() == 0 else None
     reads = text in commands.READS.get(name, ())
     before = _state(place.log_dir) if reads else []
-    ended = _forked(arguments, scratch, uid)
+    ended = _in_a_child(lambda: main(arguments, prog_name="kafkafs"), scratch, _HANG_S, uid)
     result.calls += 1
     result.most_rss_bytes = max(result.most_rss_bytes, ended.rss_bytes)
-    shown = f"kafkafs {' '.join(map(repr, arguments))} as {'this user' if uid is None else uid}"
-    result.faults += [f"{shown}: {fault}" for fault in _judged(name, ended)]
+    faults = list(_judged(name, ended))
     if reads and _state(place.log_dir) != before:
-        result.faults.append(f"{shown}: changed the directory")
+        faults.append("changed the directory")
     if out.exists():
         copied = [path for path in out.rglob("*") if stat.S_ISREG(path.lstat().st_mode) and _holds_secret(path)]
-        result.faults += [f"{shown}: copied what is outside to {path}" for path in copied]
+        faults += [f"copied what is outside to {path}" for path in copied]
         shutil.rmtree(out)
     out.with_name("out.json").unlink(missing_ok=True)
+    shown = f"kafkafs {' '.join(map(repr, arguments))} as {'this user' if uid is None else uid}"
+    result.faults += [f"{shown}: {fault}" for fault in faults]
 
 
 def _holds_secret(path):
     return path.stat().st_size < _MOST_FILE_BYTES and SECRET in path.read_bytes()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Ended:
-    """How a process ended: `code` None when it was killed for taking too long, negative for a signal."""
+    """How a child ended: `code` None when it was killed for taking too long, negative for a signal."""
 
     code: int | None
     stdout: bytes
@@ -183,43 +177,42 @@ def _judged(name, ended):
         yield f"did not end within {_HANG_S} s"
     elif ended.code not in _EXIT_CODES:
         yield f"exit code {ended.code}: {ended.stderr[-300:]!r}"
-    if b"Traceback" in ended.stderr:
-        yield f"a traceback: {ended.stderr[-500:]!r}"
     if ended.rss_bytes > _MOST_RSS_BYTES:
         yield f"took {ended.rss_bytes} bytes of memory"
-    if SECRET in ended.stdout + ended.stderr:
+    yield from _wrong_text(ended.stderr)
+    yield from _wrong_text(ended.stdout, is_raw=name.split()[0] in commands.RAW)
+
+
+def _wrong_text(text, *, is_raw=False):
+    """What must not be in what is printed or logged. `is_raw`: it is the content of files."""
+    if b"Traceback" in text and not is_raw:
+        yield f"a traceback: {text[-800:]!r}"
+    if SECRET in text:
         yield "showed what is outside"
-    raw = name.split()[0] in commands.RAW
-    found = _CONTROL.search(ended.stderr if raw else ended.stdout + ended.stderr)
-    if found is not None:
-        yield f"control characters: {found[0]!r}"
+    if not is_raw and (control := _CONTROL.search(text)):
+        yield f"control characters: {control[0]!r}"
 
 
-def _forked(arguments, scratch, uid):
-    """Runs a command in a child of this process, whose modules are loaded already."""
+def _in_a_child(work, scratch, seconds, uid=None):
+    """Does something in a child of this process, whose modules are loaded already."""
     stdout, stderr = scratch / "stdout", scratch / "stderr"
-
-    def command():
-        main(arguments, prog_name="kafkafs")
-
     with stdout.open("wb") as out, stderr.open("wb") as err:
         pid = os.fork()
         if not pid:
-            _child(command, out.fileno(), err.fileno(), uid)
-    deadline = time.monotonic() + _HANG_S
-    while True:
-        ended, status, usage = os.wait4(pid, os.WNOHANG)
-        if ended:
-            code = os.waitstatus_to_exitcode(status)
-            return _Ended(code, stdout.read_bytes(), stderr.read_bytes(), usage.ru_maxrss * 1024)
+            _child(work, out.fileno(), err.fileno(), uid)
+    code, deadline = None, time.monotonic() + seconds
+    while not (ended := os.wait4(pid, os.WNOHANG))[0]:
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            return _Ended(None, stdout.read_bytes(), stderr.read_bytes(), 0)
+            ended = os.wait4(pid, 0)
+            break
         time.sleep(0.002)
+    else:
+        code = os.waitstatus_to_exitcode(ended[1])
+    return _Ended(code, stdout.read_bytes(), stderr.read_bytes(), ended[2].ru_maxrss * 1024)
 
 
-def _child(command, stdout, stderr, uid):
+def _child(work, stdout, stderr, uid):
     code = 70
     try:
         null = os.open(os.devnull, os.O_RDONLY)
@@ -227,12 +220,12 @@ def _child(command, stdout, stderr, uid):
             os.dup2(fd, number)
         resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_FILE_BYTES, _MOST_FILE_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if uid is not None and uid:
+        if uid:
             os.setgroups([])
             os.setgid(uid)
             os.setuid(uid)
         os.environ["XDG_CACHE_HOME"] = "/nonexistent"
-        command()
+        work()
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -252,70 +245,47 @@ def _mount(place, scratch, result):
         with mounted(place.log_dir, mnt, write=write) as tree:
             status = json.loads((mnt / "@status.json").read_bytes())
             assert status["mode"]
-            _walk_in_a_child(mnt, scratch, result)
+            _walk(mnt, scratch, result)
             memory = Path(f"/proc/{tree.pid}/status").read_text()
-            peak = int(re.findall(r"VmHWM:\s+(\d+) kB", memory)[0]) * 1024
-            result.most_rss_bytes = max(result.most_rss_bytes, peak)
-            if peak > _MOST_RSS_BYTES:
-                result.faults.append(f"a mount took {peak} bytes of memory")
+            result.most_rss_bytes = int(re.findall(r"VmHWM:\s+(\d+) kB", memory)[0]) * 1024
+            if result.most_rss_bytes > _MOST_RSS_BYTES:
+                result.faults.append(f"a mount took {result.most_rss_bytes} bytes of memory")
     except AssertionError as error:
         # Refused with a message is an answer; what it says is judged below.
         if "exit 4" not in str(error) and "exit 3" not in str(error):
             result.faults.append(f"a mount failed: {error}")
     result.calls += 1
-    said = mnt.with_name("mnt.messages").read_bytes()
-    if b"Traceback" in said:
-        result.faults.append(f"a traceback of a mount: {said[-800:]!r}")
-    if SECRET in said:
-        result.faults.append("a mount's log showed what is outside")
-    if _CONTROL.search(said):
-        result.faults.append("control characters in a mount's log")
+    result.faults += [f"a mount's log: {fault}" for fault in _wrong_text(mnt.with_name("mnt.messages").read_bytes())]
     if not write and _state(place.log_dir) != before:
         result.faults.append("a read-only mount changed the directory")
 
 
-def _walk_in_a_child(mnt, scratch, result):
-    """Walks the tree in another process, which is killed if a call of it hangs. The files about the mount itself can be
+def _walk(mnt, scratch, result):
+    """Reads the tree in another process, which is killed if a call of it hangs. The files about the mount itself can be
     read whatever the log directory holds."""
-    report = scratch / "walked"
-    with report.open("wb") as out:
-        pid = os.fork()
-        if not pid:
-            _child(lambda: _walk(mnt), out.fileno(), out.fileno(), None)
-    deadline = time.monotonic() + _WALK_S + _HANG_S
-    while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            break
-        if time.monotonic() > deadline:
-            result.faults.append("reading a mount did not end")
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            return
-        time.sleep(0.01)
-    said = report.read_text(errors="replace")
-    if status:
-        result.faults.append(f"reading a mount failed: {said[-800:]}")
+    ended = _in_a_child(lambda: _read_all(mnt), scratch, _WALK_S + _HANG_S)
+    if ended.code != 0:
+        how = "did not end" if ended.code is None else f"failed: {ended.stderr[-800:]!r}"
+        result.faults.append(f"reading a mount {how}")
         return
-    names = said.splitlines()
+    names = ended.stdout.decode().splitlines()
     result.read_files = len(names)
     result.faults += [f"{name} could not be read" for name in _ABOUT_THE_MOUNT if repr(name) not in names]
 
 
-def _walk(mnt):
+def _read_all(mnt):
     """Opens everything, as far as it comes in its time, and prints the names of what could be read; errors are
     answers."""
-    secrets, end = 0, time.monotonic() + _WALK_S
+    end = time.monotonic() + _WALK_S
     for folder, _, names in os.walk(os.fsencode(mnt)):
         for name in (*names[:200], b"keys/k.txt", b"offsets/0-3.jsonl", b"time/2026-11-20.txt"):
             if time.monotonic() > end:
-                break
+                return
             try:
                 with open(folder + b"/" + name, "rb") as file:  # noqa: PTH123 - names are bytes
-                    secrets += SECRET in file.read(1 << 16)
+                    if SECRET in file.read(1 << 16):
+                        raise RuntimeError("a mount shows what is outside")
                 os.write(1, f"{os.fsdecode(name)!a}\n".encode())
                 os.listxattr(folder + b"/" + name)
             except OSError:
                 continue
-    if secrets:
-        raise RuntimeError("a mount shows what is outside")
