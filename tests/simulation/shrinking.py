@@ -6,7 +6,7 @@ of the scheduler. A failure counts as the same if it is of the same type, and it
 """
 
 import re
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 
 from tests.simulation import runs
 from tests.simulation.drawing import draw
@@ -74,7 +74,8 @@ def shrink(seed):
         before = state.plan
         _reduce(state, lambda plan: plan, lambda _, smaller: smaller)
     _reduce_choices(state)
-    print(as_test(state.plan, state.choices, state.failure))  # noqa: T201
+    # A test to be pasted into a module of tests; `ruff format` lays it out.
+    print(f"def test_seed_{seed}():\n    {str(state.failure)[:300]!r}\n    simulate({state.plan!r}, {state.choices!r})")  # noqa: T201
     return 0
 
 
@@ -93,7 +94,7 @@ def _reduce(state, get, put):
     elif is_dataclass(part):
         for field in fields(part):
             name, default = field.name, field.default
-            if default is not MISSING and getattr(get(state.plan), name) != default:
+            if getattr(get(state.plan), name) != default:
                 state.try_plan(put(state.plan, replace(get(state.plan), **{name: default})))
             _reduce(
                 state,
@@ -125,8 +126,3 @@ def _reduce_choices(state):
 
 def _with(values, place, value):
     return (*values[:place], value, *values[place + 1 :])
-
-
-def as_test(plan, choices, failure):
-    """A test to be pasted into a module of tests; `ruff format` lays it out."""
-    return f"def test_seed_{plan.seed}():\n    {str(failure)[:300]!r}\n    simulate({plan!r}, {choices!r})"
