@@ -55,7 +55,7 @@ def test_a_seed_is_the_same_each_time():
 
 def test_every_planted_fault_stands_in_for_something():
     """Whether the simulation finds it is what `--mutations` tells."""
-    for name, (_, owner, replaced) in FAULTS.items():
+    for name, (owner, replaced, _) in FAULTS.items():
         assert replaced in vars(owner), name
         assert not replaced.startswith("_"), name
 
