@@ -9,8 +9,6 @@ from tests.simulation import themes
 from tests.simulation.mounts import MAX_MESSAGE_BYTES
 from tests.support.owned_dirs import NOW_MS
 
-_LIMIT = ("max.message.bytes", str(MAX_MESSAGE_BYTES))
-_ROOM = ("max.message.bytes", "2000")
 _SIZES = ("300", "700", "2000")
 _LIMITS = (("retention.bytes", "900"), ("retention.ms", "200"), ("retention.bytes", "300"), ("retention.bytes", "0"))
 
@@ -57,46 +55,35 @@ class _Drawing:
         common = ("copy", "again", "plain") if self._rots else ("copy", "again")
         self._names += [name for name in self._names if name[0] in common] * 2
         self._ranges = [self._range() for _ in range(4)]
-        count = self._of(theme.processes)
-        processes = tuple(self._process() for _ in range(count))
+        processes = self._times(self._of(theme.processes), self._process)
         sizes = (24, 96, 200, 600, 600) if theme is themes.LINES else (24, 48, 96, 96, 200)
-        sizes = sizes if self._shared is None else (600,)
-        return ops.Plan(seed, tuple(topics), processes, self._of(sizes))
+        return ops.Plan(seed, tuple(topics), processes, self._of(sizes if self._shared is None else (600,)))
 
     def _topic(self, name, partitions, *, retained=False, compacted=False):
-        small = (
-            name == "copy"
-            or (retained and self._has_commits)
-            or self._theme in (themes.ROT, themes.POWER, themes.FULL, themes.JUMBLED, themes.RENAMED)
-        )
-        sizes = ("300", "300", "700") if small else _SIZES
-        if self._scatters:
-            sizes = ("2000",)
-        if self._theme is themes.FOLLOWED:
-            sizes = ("300", "700", "2000")
-        config = [
-            _ROOM if self._scatters else _LIMIT,
-            ("segment.bytes", self._of(sizes)),
-            ("index.interval.bytes", "0" if self._theme is themes.FOLLOWED else self._of(("0", "100", "4096"))),
-        ]
+        theme = self._theme
+        is_small = name == "copy" or (retained and self._has_commits) or theme in themes.SMALL
+        sizes = ("300", "300", "700") if is_small and theme is not themes.FOLLOWED else _SIZES
+        config = {"max.message.bytes": "2000" if self._scatters else str(MAX_MESSAGE_BYTES)}
+        config["segment.bytes"] = self._of(("2000",) if self._scatters else sizes)
+        config["index.interval.bytes"] = "0" if theme is themes.FOLLOWED else self._of(("0", "100", "4096"))
+        if retained or compacted or theme is themes.CLEANED:
+            config["file.delete.delay.ms"] = "20"
         if retained:
-            config += [("file.delete.delay.ms", "20")]
-            config += [self._of(_LIMITS if self._theme is not themes.RETENTION or self._is(0.6) else _LIMITS[-1:])]
-        if compacted:
-            config += [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0.1")]
-            config += [("file.delete.delay.ms", "20")]
-        if self._theme is themes.CLEANED:
-            config += [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0.05")]
-            config += [("file.delete.delay.ms", "20"), ("delete.retention.ms", self._of(("0", "50", "86400000")))]
+            key, limit = self._of(_LIMITS if theme is not themes.RETENTION or self._is(0.6) else _LIMITS[-1:])
+            config[key] = limit
+        if compacted or theme is themes.CLEANED:
+            config |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1" if compacted else "0.05"}
+        if theme is themes.CLEANED:
+            config["delete.retention.ms"] = self._of(("0", "50", "86400000"))
         if self._is(0.25):
-            config.append(("flush.messages", "1"))
-        elif self._is(0.2) or (self._theme is themes.RETENTION and self._too(0.5)):
-            config.append(("flush.ms", "30"))
+            config["flush.messages"] = "1"
+        elif self._is(0.2) or (theme is themes.RETENTION and self._too(0.5)):
+            config["flush.ms"] = "30"
         if self._is(0.1):
-            config.append(("preallocate", "true"))
+            config["preallocate"] = "true"
         if self._is(0.1):
-            config.append(("segment.ms", "50"))
-        return ops.TopicOf(name, partitions, tuple(config))
+            config["segment.ms"] = "50"
+        return ops.TopicOf(name, partitions, tuple(config.items()))
 
     def _process(self):
         theme = self._theme
@@ -117,8 +104,7 @@ class _Drawing:
         if self._has_groups:
             jobs.append(ops.Job("consumer", "c", self._some(1, 4, self._offset)))
         elif self._commits_offsets:
-            offsets = [ops.Offset(self._other.choice(("g", "h")), self._other.randrange(100)) for _ in range(3)]
-            jobs.append(ops.Job("consumer", "c", tuple(offsets)))
+            jobs.append(ops.Job("consumer", "c", self._times(3, lambda: self._offset(self._other))))
         for index in range(self._of(theme.readers)):
             jobs.append(ops.Job("reader", f"r{index}", self._some(1, 6, self._look)))
         if self._is(theme.administrator) or self._remakes or self._fails:
@@ -126,26 +112,21 @@ class _Drawing:
         if self._is(theme.upkeep):
             rounds = (40, 100) if theme in (themes.RETENTION, themes.CLEANED, themes.RENAMED) else (5, 15, 40)
             jobs.append(ops.Job("upkeep", "u", (ops.Pause(self._of(rounds)),)))
-        if self._is(theme.follows) or (
-            theme is themes.EVERYTHING and self._is(0.35) and (self._has_copy or self._remakes)
-        ):
+        has_more = self._has_copy or self._remakes
+        if self._is(theme.follows) or (theme is themes.EVERYTHING and self._is(0.35) and has_more):
             jobs.append(ops.Job("reader", "f", self._some(1, 6, self._look), follows=True))
         is_killed = self._is(theme.kills)
         kill_at = self._upto(1, self._of(theme.kill_within)) if is_killed else None
-        kill_operation = None
-        if kill_at is not None and self._is(0.4):
+        kill_operation = kill_rename = None
+        if is_killed and self._is(0.4):
             kill_at, kill_operation = None, 1 + kill_at // 8
-        kill_rename = None
         if is_killed and theme in (themes.QUERIES, themes.RENAMED) and self._is(0.7):
             kill_at, kill_operation, kill_rename = None, None, self._upto(1, 25)
         return ops.ProcessOf(
-            tuple(jobs),
-            kill_at,
-            kill_operation,
-            kill_rename,
-            is_killed and self._is(theme.power),
-            self._of((0.02, 0.1, 0.3, 0.5)),
-            self._upto(1 << 32),
+            tuple(jobs), kill_at, kill_operation, kill_rename,
+            loses_power=is_killed and self._is(theme.power),
+            switching=self._of((0.02, 0.1, 0.3, 0.5)),
+            order=self._upto(1 << 32),
             gentle=self._is(0.2),
             trust_clean=self._is(0.8),
             committed=self._has_copy and self._is(theme.committed),
@@ -153,10 +134,14 @@ class _Drawing:
             held=self._of((None, None, 6)),
             unchecked=is_killed and not self._has_copy and not self._rots and self._is(0.4),
             rots=self._rotting() if self._rots else (),
-        )
+        )  # fmt: skip
 
-    def _some(self, least, most, make):
-        return tuple(make() for _ in range(self._upto(least, most)))
+    @staticmethod
+    def _times(count, draw_one):
+        return tuple(draw_one() for _ in range(count))
+
+    def _some(self, least, most, draw_one):
+        return self._times(self._upto(least, most), draw_one)
 
     # Writers
 
@@ -172,31 +157,21 @@ class _Drawing:
         if theme is themes.LINES:
             path = path if json and self._is(0.3) else f"/{topic}/{path.rpartition('/')[2]}"
             policy = self._of((ops.DROPS, ops.DROPS, policy, ops.AGAIN, ops.AGAIN))
-        make = partial(self._writing, json=json, keyed=keyed, needs_key=topic == "keyed")
-        return ops.Job(
-            "writer",
-            name,
-            self._some(
-                *((10, 30) if theme in (themes.FULL, themes.RENAMED) else (2, 15 if theme is themes.LINES else 11)),
-                make,
-            ),
-            path,
-            policy,
-            self._is(0.5 if theme is themes.LINES else 0.75),
-            durable=self._too(0.15),
-        )
+        counts = (10, 30) if theme in (themes.FULL, themes.RENAMED) else (2, 15 if theme is themes.LINES else 11)
+        drawn = self._some(*counts, partial(self._writing, json=json, keyed=keyed, needs_key=topic == "keyed"))
+        persists = self._is(0.5 if theme is themes.LINES else 0.75)
+        return ops.Job("writer", name, drawn, path, policy, persists, durable=self._too(0.15))
 
     def _sharing(self, name):
         """One of several programs that have inherited one open file: each writes whole lines, and each line is in one
         request."""
         path = "/plain/@append.jsonl" if self._shared else "/plain/@append"
-        drawn = [
-            ops.Sync()
-            if self._is(0.1)
-            else ops.Write(tuple(ops.LineOf(self._of((0, 20, 60))) for _ in range(self._upto(1, 4))))
-            for _ in range(self._upto(3, 12))
-        ]
-        return ops.Job("writer", name, tuple(drawn), path, shares=True)
+
+        def whole_lines():
+            return ops.Write(self._some(1, 4, lambda: ops.LineOf(self._of((0, 20, 60)))))
+
+        drawn = self._some(3, 12, lambda: ops.Sync() if self._is(0.1) else whole_lines())
+        return ops.Job("writer", name, drawn, path, shares=True)
 
     def _writing(self, *, json, keyed, needs_key):
         kind = self._random.random()
@@ -206,27 +181,23 @@ class _Drawing:
             return ops.Close()
         if kind < 0.3:
             return ops.Pause(self._upto(1, 20))
-        counts = (
-            (1, 3, 5, 7) if self._theme is themes.LINES else (1,) if self._theme is themes.FULL else (1, 1, 2, 3, 5, 7)
-        )
+        counts = {themes.LINES: (1, 3, 5, 7), themes.FULL: (1,)}.get(self._theme, (1, 1, 2, 3, 5, 7))
         lines = [self._line(json=json, keyed=keyed) for _ in range(self._of(counts))]
-        if self._is(0.5 * (not keyed) if self._theme is themes.LINES else 0.2):
+        is_lines = self._theme is themes.LINES
+        if self._is(0.5 * (not keyed) if is_lines else 0.2):
             bad = [ops.TOO_LARGE, ops.HUGE] + [ops.NOT_JSON] * json + [ops.NO_KEY] * needs_key
             lines.insert(self._upto(len(lines) + 1), self._line(json=json, keyed=keyed, kind=self._of(bad)))
         if json and self._is(0.1):  # small enough for one request, which ends within a line after a bad one
-            bad = ops.LineOf(
-                kind=self._of((ops.NOT_JSON, ops.NO_KEY) if needs_key else (ops.NOT_JSON,)), key=lines[0].key
-            )
-            cut, last = self._random.random(), ops.LineOf(key=lines[0].key)
-            return (
-                ops.Write((bad, last), ended=False) if cut < 0.3 else ops.Write((*lines[:1], bad, last), round(cut, 3))
-            )
+            kind = self._of((ops.NOT_JSON, ops.NO_KEY) if needs_key else (ops.NOT_JSON,))
+            bad, last = ops.LineOf(kind=kind, key=lines[0].key), ops.LineOf(key=lines[0].key)
+            cut = self._random.random()
+            if cut < 0.3:
+                return ops.Write((bad, last), ended=False)
+            return ops.Write((*lines[:1], bad, last), round(cut, 3))
         first = self._of((1.0, 1.0, self._random.random()))
         if self._is(0.15):
             return ops.Write(tuple(lines), round(self._random.random(), 3), first=round(first, 3))
-        return ops.Write(
-            tuple(lines), ended=self._is(0.8 if self._theme is themes.LINES else 0.93), first=round(first, 3)
-        )
+        return ops.Write(tuple(lines), ended=self._is(0.8 if is_lines else 0.93), first=round(first, 3))
 
     def _line(self, *, json, keyed, kind=ops.GOOD):
         # What a replacement of the cleaner may lose are messages that have no later ones of their keys.
@@ -249,7 +220,7 @@ class _Drawing:
         ending = self._of(("txt", "jsonl", "jsonl", "log"))
         if self._theme is themes.COPIED and self._is(0.4):
             name, ending = "messages", "jsonl"
-        reads = tuple(self._read() for _ in range(self._of((0, 1, 3, 6))))
+        reads = self._times(self._of((0, 1, 3, 6)), self._read)
         return ops.Look(topic, partition, f"{name}.{ending}", reads, self._is(0.85))
 
     def _range(self):
@@ -281,12 +252,11 @@ class _Drawing:
             drawn += self._fault()  # before anybody has opened anything
         if self._is(0.3):
             drawn.append(self._alteration())
-        kinds = [self._alteration, self._jump, ops.Status, self._pause]
+        jump = lambda: ops.Jump(self._of((-500, 10, 1000, 100_000)))  # noqa: E731
+        kinds = [self._alteration, jump, ops.Status, self._pause]
         kinds += [self._before] * (3 if self._remakes or theme is themes.DELETED else 1) if self._deletes else []
-        if self._remakes:
-            kinds += [self._remaking] * (8 if theme is themes.MADE_AGAIN else 3)
-        else:
-            kinds += [self._creating]
+        remaking = [self._remaking] * (8 if theme is themes.MADE_AGAIN else 3)
+        kinds += remaking if self._remakes else [self._creating]
         kinds += [self._fault] * 3 if self._fails else []
         for _ in range(self._upto(2, 7)):
             made = self._of(kinds)()
@@ -301,9 +271,6 @@ class _Drawing:
         topic = self._of([name for name in ("plain", "kept", "again") if name in self._topics] or ["copy"])
         key, values = self._of((("segment.bytes", _SIZES), ("index.interval.bytes", ("0", "50", "4096"))))
         return ops.Alter(topic, key, self._of(values))
-
-    def _jump(self):
-        return ops.Jump(self._of((-500, 10, 1000, 100_000)))
 
     def _pause(self):
         return ops.Pause(self._upto(1, 40))
@@ -328,11 +295,10 @@ class _Drawing:
 
     def _fault(self):
         if self._theme is themes.FOLLOWED and self._is(0.8):  # an index entry, a checkpoint cannot be written
-            return [ops.Fault("ENOSPC", self._of((0.5, 0.3, 0.2))), ops.Pause(self._upto(20, 200)), ops.Fault("ENOSPC")]
+            return self._full((0.5, 0.3, 0.2), 20, 200)
         if self._theme is themes.FULL or (self._theme is themes.LINES and self._is(0.8)):
             # Some of several partitions get their lines, some of several files are created.
-            lasts = (20, 500) if self._theme is themes.FULL else (20, 150)
-            return [ops.Fault("ENOSPC", self._of((0.5, 0.3, 0.1))), ops.Pause(self._upto(*lasts)), ops.Fault("ENOSPC")]
+            return self._full((0.5, 0.3, 0.1), 20, 500 if self._theme is themes.FULL else 150)
         kind = self._of(("ENOSPC", "ENOSPC", "EMFILE", "EMFILE", "EIO", "slow"))
         rate = self._of((1.0, 0.3)) if kind in ("ENOSPC", "slow") else self._of((0.3, 0.1, 0.03))
         if self._is(0.15):
@@ -340,38 +306,35 @@ class _Drawing:
         ends = [self._of((ops.Pause(self._upto(1, 60)), ops.Status())), ops.Fault(kind)]
         return [ops.Fault(kind, rate), *ends]
 
+    def _full(self, rates, *lasts):
+        """A disk that is full now and then."""
+        return [ops.Fault("ENOSPC", self._of(rates)), ops.Pause(self._upto(*lasts)), ops.Fault("ENOSPC")]
+
     def _leader(self):
-        if self._theme is themes.FOLLOWED:
-            return ops.Job("leader", "l", self._some(6, 25, self._following), "/copy/0")
-        if self._theme is themes.CLEANED:
-            return ops.Job("leader", "l", self._some(10, 40, self._keyed), "/copy/0")
-        drawn = []
-        for _ in range(self._upto(4, 20)):
-            kind = self._random.random()
-            if kind < 0.6:
-                producer = self._of((-1, 1, 2))
-                transactional = producer > 0 and self._is(0.7)
-                drawn.append(
-                    ops.Batch(
-                        self._of((1, 2, 5)), self._of((5, 30)), producer, transactional, self._of((0, 0, 0, 0, 2))
-                    )
-                )
-            elif kind < 0.8:
-                drawn.append(ops.Marker(self._of((1, 2)), self._is(0.6)))
-            elif kind < 0.9:
-                drawn.append(ops.Flush())
-            else:
-                drawn.append(ops.Pause(self._upto(1, 20)))
-        return ops.Job("leader", "l", tuple(drawn), "/copy/0")
+        counts, draw_one = {
+            themes.FOLLOWED: ((6, 25), self._following),
+            themes.CLEANED: ((10, 40), self._keyed),
+        }.get(self._theme, ((4, 20), self._copied))
+        return ops.Job("leader", "l", self._some(*counts, draw_one), "/copy/0")
+
+    def _copied(self):
+        kind = self._random.random()
+        if kind < 0.6:
+            producer = self._of((-1, 1, 2))
+            is_transactional = producer > 0 and self._is(0.7)
+            size = self._of((1, 2, 5)), self._of((5, 30))
+            return ops.Batch(*size, producer, is_transactional, self._of((0, 0, 0, 0, 2)))
+        if kind < 0.8:
+            return ops.Marker(self._of((1, 2)), self._is(0.6))
+        return ops.Flush() if kind < 0.9 else ops.Pause(self._upto(1, 20))
 
     def _following(self):
         """Leaders come and go, and delete records."""
         kind = self._random.random()
         if kind < 0.7:
             producer, epoch = self._of((-1, -1, 1, 2)), self._of((0, 0, 0, 1, 2))
-            return ops.Batch(
-                self._of((1, 2, 5)), self._of((5, 30)), producer, skips=self._of((0, 0, 0, 2)), epoch=epoch
-            )
+            size = self._of((1, 2, 5)), self._of((5, 30))
+            return ops.Batch(*size, producer, skips=self._of((0, 0, 0, 2)), epoch=epoch)
         if kind < 0.87:
             return ops.Before("copy", 0, self._of((0.2, 0.5, 0.9, 1.0)))
         return ops.Flush() if kind < 0.94 else self._pause()
@@ -382,9 +345,9 @@ class _Drawing:
         if kind < 0.6:
             producer = self._of((-1, 1, 2, 3))
             is_transactional = producer in (1, 2) and self._is(0.7)
-            counts, keys = (1, 2, 3), (1, 2, 3, 5)
-            made = (self._of(counts), self._of((5, 30)), producer, is_transactional)
-            return ops.Batch(*made, keys=self._of(keys), deletes=self._too(0.3))
+            size = self._of((1, 2, 3)), self._of((5, 30))
+            keys = self._of((1, 2, 3, 5))
+            return ops.Batch(*size, producer, is_transactional, keys=keys, deletes=self._too(0.3))
         if kind < 0.75:
             return ops.Marker(self._of((1, 2)), self._is(0.6))
         return ops.Flush() if kind < 0.78 else self._pause()
@@ -399,13 +362,15 @@ class _Drawing:
             goes_on=self._theme is themes.QUERIES and self._is(0.7),
         )
 
-    def _offset(self):
-        return ops.Offset(self._of(("g", "h")), self._upto(100))
+    def _offset(self, source=None):
+        source = source or self._random
+        return ops.Offset(source.choice(("g", "h")), source.randrange(100))
 
     def _rotting(self):
         names = [name for name in self._names if name[0] == "plain"]
         unclean, counts = (0.1, (1, 2, 3)) if self._theme in (themes.ROT, themes.JUMBLED) else (0.4, (0, 1, 1))
-        return tuple(
-            ops.Rot(*self._of(names), round(self._random.random(), 3), self._upto(4000), self._is(unclean))
-            for _ in range(self._of(counts))
-        )
+
+        def rot():
+            return ops.Rot(*self._of(names), round(self._random.random(), 3), self._upto(4000), self._is(unclean))
+
+        return self._times(self._of(counts), rot)

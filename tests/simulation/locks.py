@@ -7,7 +7,7 @@ from types import ModuleType
 
 from tests.simulation.scheduler import Held, Killed, Task, current, current_task
 
-_LOCK, _RLOCK = type(threading.Lock()), type(threading.RLock())
+_PACKAGES = ("storage", "kafkafs")
 
 
 class SimulatedLock:
@@ -20,24 +20,20 @@ class SimulatedLock:
         self._depth = 0
 
     def acquire(self, blocking=True, timeout=-1):
-        scheduler = current()
-        me = _me()
+        scheduler, me = current(), current_task() or threading.current_thread()
         if scheduler is not None and not scheduler.killed:
             scheduler.switch("lock")
-        if self._holder is None or (self.reentrant and self._holder is me):
-            self._holder, self._depth = me, self._depth + 1
-            return True
-        if not blocking or timeout >= 0:
-            return False
         if scheduler is None and isinstance(self._holder, Task) and self._holder.done:
-            self._holder, self._depth = me, 1  # its process has ended
-            return True
-        if scheduler is None:
-            raise Held("a lock that is held would block a thread that nobody schedules")
-        if scheduler.killed:
-            raise Killed
-        scheduler.wait_until(lambda: self._holder is None, "a lock")
-        self._holder, self._depth = me, 1
+            self._holder, self._depth = None, 0  # its process has ended
+        if self._holder is not None and not (self.reentrant and self._holder is me):
+            if not blocking or timeout >= 0:
+                return False
+            if scheduler is None:
+                raise Held("a lock that is held would block a thread that nobody schedules")
+            if scheduler.killed:
+                raise Killed
+            scheduler.wait_until(lambda: self._holder is None, "a lock")
+        self._holder, self._depth = me, self._depth + 1
         return True
 
     def release(self):
@@ -65,10 +61,6 @@ class SimulatedRLock(SimulatedLock):
     reentrant = True
 
 
-def _me():
-    return current_task() or threading.current_thread()
-
-
 class _Threading(ModuleType):
     """The module `threading`, with simulated locks."""
 
@@ -88,20 +80,18 @@ def simulated_locks():
         undo.append((where, name, getattr(where, name)))
         setattr(where, name, value)
 
-    proxy = _Threading("threading")
-    for module in [module for name, module in sys.modules.items() if name.split(".")[0] in ("storage", "kafkafs")]:
+    lock_type = type(threading.Lock())
+    stand_ins = {threading: _Threading("threading"), threading.Lock: SimulatedLock, threading.RLock: SimulatedRLock}
+    for module in [module for name, module in sys.modules.items() if name.split(".")[0] in _PACKAGES]:
         for name, value in list(vars(module).items()):
-            if value is threading:
-                put(module, name, proxy)
-            elif value is threading.Lock:
-                put(module, name, SimulatedLock)
-            elif value is threading.RLock:
-                put(module, name, SimulatedRLock)
-            elif isinstance(value, _LOCK):
+            stand_in = next((stand_in for real, stand_in in stand_ins.items() if value is real), None)
+            if stand_in is not None:
+                put(module, name, stand_in)
+            elif isinstance(value, lock_type):
                 put(module, name, SimulatedLock())
-            elif type(value).__module__.split(".")[0] in ("storage", "kafkafs"):
+            elif type(value).__module__.split(".")[0] in _PACKAGES:
                 for attribute in _attributes(value):
-                    if isinstance(getattr(value, attribute, None), _LOCK):
+                    if isinstance(getattr(value, attribute, None), lock_type):
                         put(value, attribute, SimulatedLock())
     try:
         yield

@@ -46,17 +46,23 @@ class Task:
         self.done = False
 
 
-_running = []  # at most one
+_running = [(None, None)]  # at the end the scheduler of the task that runs, None in a moment, and the task
 
 
 def current():
-    """The scheduler of the task that runs; None outside of tasks."""
-    return _running[-1][0] if _running else None
+    """The scheduler of the task that runs; None outside of tasks, and in a moment."""
+    return _running[-1][0]
 
 
 def current_task():
     """The task that runs; None outside of tasks."""
-    return _running[-1][1] if _running else None
+    return _running[-1][1]
+
+
+def in_moment():
+    """Whether the running task is in a moment."""
+    scheduler, task = _running[-1]
+    return scheduler is None and task is not None
 
 
 @contextlib.contextmanager
@@ -70,11 +76,6 @@ def moment():
         _running.pop()
 
 
-def in_moment():
-    """Whether the running task is in a moment."""
-    return bool(_running) and _running[-1][0] is None
-
-
 class Scheduler:
     """Runs tasks to their end, or kills them all at a step. One use.
 
@@ -82,12 +83,12 @@ class Scheduler:
     the running task could go on. `given`: the choices to make instead of random ones. `trace` gets a line a step.
     """
 
-    def __init__(self, seed, *, kill_at=None, switching=0.3, most_steps=200_000, given=None, trace=None):
+    def __init__(self, source, *, kill_at=None, switching=0.3, most_steps=200_000, given=None, trace=None):
         self.steps = 0
         self.choices = {}
         self.killed = False
         self.on_kill = lambda: None
-        self._random = seed
+        self._random = source
         self._kill_at = kill_at
         self._switching = switching
         self._most_steps = most_steps
@@ -114,43 +115,37 @@ class Scheduler:
                 self._next.thread.switch()
             finally:
                 _running.pop()
-        if self._problem is not None:
-            raise self._problem
-        for task in self._tasks:
-            if task.error is not None and not isinstance(task.error, Killed):
-                raise task.error
+        errors = [self._problem, *(task.error for task in self._tasks)]
+        for error in errors:
+            if error is not None and not isinstance(error, Killed):
+                raise error
 
     def switch(self, where):
         """A switch point: another task may go on here. Raises Killed in every task once the process has ended."""
-        self._step(where)
-        task = self._mine()
+        task = self._step(where)
         task.points += 1
         if self._given is not None:
-            if (task.name, task.points) in self._given:
-                self._pass_on(task)
-                self._check_killed()
-        elif self._random.random() < self._switching:
+            switches = (task.name, task.points) in self._given
+        else:
+            switches = self._random.random() < self._switching
+        if switches:
             self._pass_on(task)
-            self._check_killed()
 
     def pause(self, where):
         """Others come first, if there are any that can go on."""
-        self._step(where)
-        task = self._mine()
+        task = self._step(where)
         task.points += 1
         self._pass_on(task, rests=True)
-        self._check_killed()
 
     def wait_until(self, ready, where):
         """Waits; `ready` is asked whenever a task is to be chosen."""
-        self._step(where)
-        task = self._mine()
+        task = self._step(where)
+        task.waits_at = where
         while not ready():
-            task.waits_for, task.waits_at = ready, where
+            task.waits_for = ready
             task.points += 1
             self._pass_on(task)
             task.waits_for = None
-            self._check_killed()
 
     def kill(self):
         """Ends the process now: every task gets Killed at its next switch point."""
@@ -159,24 +154,21 @@ class Scheduler:
             self.on_kill()
 
     def _step(self, where):
+        """Counts a step of the running task, which it returns."""
         self._check_killed()
         self.steps += 1
         if self._trace is not None:
-            self._trace(f"{self.steps:6} {self._mine().name:12} {where}")
-        if self.steps == self._kill_at:
-            self.kill()
-            self._check_killed()
-        if self.steps > self._most_steps and self._problem is None:
+            self._trace(f"{self.steps:6} {current_task().name:12} {where}")
+        if self.steps > self._most_steps:
             self._problem = TooManySteps(f"after {self.steps} steps: {self._described()}")
+        if self.steps == self._kill_at or self._problem is not None:
             self.kill()
-            self._check_killed()
+        self._check_killed()
+        return current_task()
 
     def _check_killed(self):
         if self.killed:
             raise Killed
-
-    def _mine(self):
-        return _running[-1][1]
 
     def _work(self, task):
         try:
@@ -195,9 +187,10 @@ class Scheduler:
         self._next = self._chosen(task, rests=rests)
         if self._next is not task:
             self._outside.switch()
+        self._check_killed()
 
     def _chosen(self, task, *, rests=False):
-        """Who goes on after the given task; None when all have ended."""
+        """Who goes on after the given task, which `rests` or may go on; None when all have ended."""
         left = [one for one in self._tasks if not one.done]
         if not left:
             return None
@@ -206,9 +199,6 @@ class Scheduler:
             self._problem = Deadlock(self._described())
             self.kill()
             able = left
-        return self._choose(task, able, rests=rests)
-
-    def _choose(self, task, able, *, rests):
         usual = task if task is not None and task in able and not rests else able[0]
         if rests and usual is task and len(able) > 1:
             usual = able[1]
@@ -216,8 +206,8 @@ class Scheduler:
             return usual
         place = ("", 0) if task is None else (task.name, task.points)
         if self._given is not None:
-            wanted = self._given.get(place)
-            return next((one for one in able if one.name == wanted), usual)
+            name = self._given.get(place)
+            return next((one for one in able if one.name == name), usual)
         chosen = self._random.choice([one for one in able if one is not task] if rests else able)
         if chosen is not usual:
             self.choices[place] = chosen.name

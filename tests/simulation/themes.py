@@ -111,6 +111,7 @@ RENAMED = Theme(
     readers=(0,), kills=0.95, power=1.0, commits=0.4, keys=1.0, upkeep=1.0, administrator=0.0, deletes=0.0, times=0.0,
 )  # fmt: skip
 
+SMALL = (ROT, POWER, FULL, JUMBLED, RENAMED)  # small segments are many
 # How many of all worlds have each theme. Those from DELETED to RENAMED came later, amid the worlds of everything, so
 # that the seeds by which the planted faults are found are the worlds that they were.
 SHARES = (
