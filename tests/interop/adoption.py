@@ -1,11 +1,9 @@
 """Checks of a real broker that starts on a directory that we have changed."""
 
-from __future__ import annotations
-
 from storage.files.names import CLUSTER_METADATA_TOPIC
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
-from tests.interop.kafka import dump_log_segments, run_tool
+from tests.interop.kafka import run_tool
 
 # What a broker logs when it repairs, rebuilds or sets something aside (LogManager, LogLoader, LogSegment, UnifiedLog).
 _MENDING = (
@@ -14,14 +12,10 @@ _MENDING = (
 )  # fmt: skip
 
 
-def told_since(broker, said):
-    """The broker's log from that position on."""
-    return broker.log_text()[said:]
-
-
-def adopted_as_it_is(text):
-    """The broker's log reports a clean shutdown, and no repairs or strays; its metadata log, which it always
-    checks, left aside."""
+def adopted_as_it_is(broker):
+    """The log of a broker's last start reports a clean shutdown, and no repairs or strays; its metadata log, which it
+    always checks, left aside."""
+    text = broker.log_since_start()
     assert "since clean shutdown file was found" in text
     lines = [line for line in text.splitlines() if "__cluster_metadata" not in line and "since clean" not in line]
     assert not [line for line in lines if any(word in line.lower() for word in _MENDING)]
@@ -31,7 +25,9 @@ def faults(log_dir):
     """What `verify` finds, without the notes about the metadata log, whose indexes Kafka 4.4.0 leaves preallocated."""
     metadata = log_dir / f"{CLUSTER_METADATA_TOPIC}-0"
     return [
-        one for one in verify_log_dir(log_dir) if one.severity is not Severity.NOTE or metadata not in one.path.parents
+        finding
+        for finding in verify_log_dir(log_dir)
+        if finding.severity is not Severity.NOTE or metadata not in finding.path.parents
     ]
 
 
@@ -39,10 +35,11 @@ def dumps_without_a_finding(partitions):
     """Kafka's DumpLogSegments reads all records, compares the indexes with them, and finds no fault."""
     logs = [path for partition in partitions for path in sorted(partition.glob("*.log"))]
     indexes = [path for partition in partitions for path in sorted(partition.glob("*index"))]
-    told = dump_log_segments(*logs, *indexes).lower()
+    dump = ("org.apache.kafka.tools.DumpLogSegments", "--files")
+    names = ",".join(map(str, [*logs, *indexes]))
+    told = run_tool(*dump, names, "--deep-iteration", "--print-data-log").lower()
     assert told.count("starting offset: ") == len(logs)
     for finding in ("mismatch", "non-consecutive", "out of order", "corrupt", "invalid", "non-secutive", "exception"):
         assert finding not in told
-    names = ",".join(map(str, indexes))
-    sane = run_tool("org.apache.kafka.tools.DumpLogSegments", "--index-sanity-check", "--files", names)
+    sane = run_tool(*dump, ",".join(map(str, indexes)), "--index-sanity-check")
     assert sane.count(" passed sanity check.") + sane.count(" is empty.") == len(indexes)

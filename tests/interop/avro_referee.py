@@ -6,8 +6,6 @@ makes the fixture `avro` in DIRECTORY, which `tests/fixtures/pack.py` packs: `an
 of the data of the first PAIRS pairs of schemas.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

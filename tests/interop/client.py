@@ -1,17 +1,14 @@
-"""Simple calls to a broker: create topics, produce, consume, list offsets. With aiokafka and kcat."""
-
-from __future__ import annotations
+"""Simple calls to a broker: create topics, produce, consume, list offsets. With aiokafka."""
 
 import asyncio
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from tests.support.fixtures import Golden
 
-T = TypeVar("T")
 TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 
 
@@ -41,11 +38,29 @@ class Client:
 
         return asyncio.run(run())
 
+    def with_consumer(self, work, **options):
+        """What `work` returns for a consumer."""
+
+        async def run():
+            async with AIOKafkaConsumer(
+                bootstrap_servers=self.address, enable_auto_commit=False, request_timeout_ms=120_000, **options
+            ) as consumer:
+                return await work(consumer)
+
+        return asyncio.run(run())
+
+    def with_producer(self, work, **options):
+        """What `work` returns for a producer."""
+
+        async def run():
+            async with AIOKafkaProducer(bootstrap_servers=self.address, **options) as producer:
+                return await work(producer)
+
+        return asyncio.run(run())
+
     def create_topic(self, topic, partitions=1, config=None):
         """Creates a topic with one replica and waits for its partitions; error codes are raised."""
         self.create_topics({topic: (partitions, config or {})})
-        for partition in range(partitions):
-            self.offsets(topic, partition)
 
     def create_topics(self, topics, replicas=1):
         """Creates many topics, of (partitions, configuration), in one request, and waits for their partitions."""
@@ -68,176 +83,118 @@ class Client:
                 raise AssertionError(errors)
 
         self._with_admin(work)
-        for topic, (partitions, _) in topics.items():
-            self.offsets(topic, partitions - 1)
+        places = [TopicPartition(topic, number) for topic, (count, _) in topics.items() for number in range(count)]
+        self.with_consumer(lambda consumer: consumer.end_offsets(places))
 
     def delete_topic(self, topic):
-        """Delete a topic."""
         self._with_admin(lambda admin: admin.delete_topics([topic]))
 
     def delete_records(self, topic, partition, before):
         """Move the log start offset (kafka-delete-records)."""
-        from aiokafka.admin import RecordsToDelete
-
         target = {TopicPartition(topic, partition): RecordsToDelete(before_offset=before)}
         self._with_admin(lambda admin: admin.delete_records(target))
 
     def topics(self):
         """Number of partitions by topic, internal ones included."""
-
-        async def work(admin):
-            described = await admin.describe_topics()
-            return {topic["topic"]: len(topic["partitions"]) for topic in described}
-
-        return self._with_admin(work)
+        described = self._with_admin(lambda admin: admin.describe_topics())
+        return {topic["topic"]: len(topic["partitions"]) for topic in described}
 
     def topic_config(self, topic):
         """A topic's own settings (config source 1: DYNAMIC_TOPIC_CONFIG)."""
-
-        async def work(admin):
-            answers = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
-            (resource,) = answers[0].resources
-            return {entry[0]: entry[1] for entry in resource[4] if entry[3] == 1}
-
-        return self._with_admin(work)
+        asked = [ConfigResource(ConfigResourceType.TOPIC, topic)]
+        answers = self._with_admin(lambda admin: admin.describe_configs(asked))
+        (resource,) = answers[0].resources
+        return {entry[0]: entry[1] for entry in resource[4] if entry[3] == 1}
 
     def alter_topic(self, topic, config):
         """Replace a topic's own settings."""
         settings = {key: str(value) for key, value in config.items()}
-
-        async def work(admin):
-            answers = await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, settings)])
-            errors = [resource for answer in answers for resource in answer.resources if resource[0]]
-            if errors:
-                raise AssertionError(errors)
-
-        self._with_admin(work)
+        altered = [ConfigResource(ConfigResourceType.TOPIC, topic, settings)]
+        answers = self._with_admin(lambda admin: admin.alter_configs(altered))
+        errors = [resource for answer in answers for resource in answer.resources if resource[0]]
+        assert not errors, errors
 
     def produce(self, topic, messages, partition=0, *, batch=50, **options):
-        """Produce to one partition, `batch` messages per record batch; `options` are passed to the producer."""
-
-        async def run():
-            async with AIOKafkaProducer(bootstrap_servers=self.address, **options) as producer:
-                await send(producer, topic, messages, partition, batch=batch)
-
-        asyncio.run(run())
-
-    def produce_keyed(self, topic, messages):
-        """Produce to the partitions that the client chooses by key."""
-
-        async def run():
-            async with AIOKafkaProducer(bootstrap_servers=self.address) as producer:
-                for message in messages:
-                    await producer.send_and_wait(topic, message.value, key=message.key)
-
-        asyncio.run(run())
+        """Produce to one partition (None: to those that the client chooses by key), `batch` messages per record batch;
+        `options` are passed to the producer."""
+        self.with_producer(lambda producer: send(producer, topic, messages, partition, batch=batch), **options)
 
     def transactions(self, topic, rounds, partition=0, *, id="tx"):
         """One transaction per entry: (commit or abort, its messages)."""
 
-        async def run():
-            async with AIOKafkaProducer(bootstrap_servers=self.address, transactional_id=id) as producer:
-                for commit, messages in rounds:
-                    await producer.begin_transaction()
-                    await send(producer, topic, messages, partition)
-                    await (producer.commit_transaction() if commit else producer.abort_transaction())
+        async def work(producer):
+            for commit, messages in rounds:
+                await producer.begin_transaction()
+                await send(producer, topic, messages, partition)
+                await (producer.commit_transaction() if commit else producer.abort_transaction())
 
-        asyncio.run(run())
+        self.with_producer(work, transactional_id=id)
 
     def consume(self, topic, partition=0, *, committed=False, start=None, end=None):
         """Everything that a consumer gets now from `start` (default: log start) to `end` (default: log end)."""
-        isolation = "read_committed" if committed else "read_uncommitted"
+        tp = TopicPartition(topic, partition)
 
-        async def run():
-            tp = TopicPartition(topic, partition)
-            consumer = AIOKafkaConsumer(
-                bootstrap_servers=self.address,
-                isolation_level=isolation,
-                enable_auto_commit=False,
-                request_timeout_ms=120_000,
-            )
-            await consumer.start()
-            try:
-                consumer.assign([tp])
-                first = (await consumer.beginning_offsets([tp]))[tp] if start is None else start
-                # under read_committed this is the last stable offset
-                last = (await consumer.end_offsets([tp]))[tp] if end is None else end
-                consumer.seek(tp, first)
-                found = []
-                while await consumer.position(tp) < last:
-                    got = await consumer.getmany(tp, timeout_ms=500)
-                    found.extend(golden(record) for record in got.get(tp, ()) if record.offset < last)
-                return found
-            finally:
-                await consumer.stop()
+        async def work(consumer):
+            consumer.assign([tp])
+            first = (await consumer.beginning_offsets([tp]))[tp] if start is None else start
+            # under read_committed this is the last stable offset
+            last = (await consumer.end_offsets([tp]))[tp] if end is None else end
+            consumer.seek(tp, first)
+            found = []
+            while await consumer.position(tp) < last:
+                got = await consumer.getmany(tp, timeout_ms=500)
+                found.extend(golden(record) for record in got.get(tp, ()) if record.offset < last)
+            return found
 
-        return asyncio.run(run())
+        return self.with_consumer(work, isolation_level="read_committed" if committed else "read_uncommitted")
 
-    def commit(self, group, topic, partition, offset):
-        """Commit a group's offset."""
+    def commit(self, group, offsets):
+        """Commit a group's offsets, by topic and partition."""
+        positions = {TopicPartition(*place): offset for place, offset in offsets.items()}
 
-        async def run():
-            tp = TopicPartition(topic, partition)
-            async with AIOKafkaConsumer(
-                bootstrap_servers=self.address, group_id=group, enable_auto_commit=False, request_timeout_ms=120_000
-            ) as consumer:
-                consumer.assign([tp])
-                await consumer.commit({tp: offset})
+        async def work(consumer):
+            consumer.assign(list(positions))
+            await consumer.commit(positions)
 
-        asyncio.run(run())
+        self.with_consumer(work, group_id=group)
+
+    def committed(self, group, *places):
+        """A group's committed offsets, by topic and partition; None where it has none."""
+
+        async def work(consumer):
+            return {place: await consumer.committed(TopicPartition(*place)) for place in places}
+
+        return self.with_consumer(work, group_id=group)
 
     def offsets(self, topic, partition=0):
         """(log start offset, high watermark)."""
+        tp = TopicPartition(topic, partition)
 
-        async def work(consumer, tp):
+        async def work(consumer):
             return (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
 
-        return self._with_consumer(topic, partition, work)
+        return self.with_consumer(work)
 
     def offset_for_time(self, topic, timestamp_ms, partition=0):
         """ListOffsets by timestamp: (offset, its timestamp) of the first record at or after it, or None."""
-
-        async def work(consumer, tp):
-            found = (await consumer.offsets_for_times({tp: timestamp_ms}))[tp]
-            return None if found is None else (found.offset, found.timestamp)
-
-        return self._with_consumer(topic, partition, work)
-
-    def _with_consumer(self, topic, partition, work):
-        async def run():
-            consumer = AIOKafkaConsumer(
-                bootstrap_servers=self.address, enable_auto_commit=False, request_timeout_ms=120_000
-            )
-            await consumer.start()
-            try:
-                return await work(consumer, TopicPartition(topic, partition))
-            finally:
-                await consumer.stop()
-
-        return asyncio.run(run())
+        tp = TopicPartition(topic, partition)
+        found = self.with_consumer(lambda consumer: consumer.offsets_for_times({tp: timestamp_ms}))[tp]
+        return None if found is None else (found.offset, found.timestamp)
 
 
 async def send(producer, topic, messages, partition, *, batch=50):
     """Send in order and wait; at most `batch` messages go into a record batch."""
-    waiting = []
-    for message in messages:
-        waiting.append(
-            await producer.send(
-                topic,
-                message.value,
-                key=message.key,
-                partition=partition,
-                timestamp_ms=message.timestamp,
-                headers=list(message.headers),
-            )
-        )
-        if len(waiting) == batch:
-            await asyncio.gather(*waiting)
-            waiting.clear()
-    await asyncio.gather(*waiting)
+    for first in range(0, len(messages), batch):
+        sent = [
+            await producer.send(topic, one.value, one.key, partition, one.timestamp, list(one.headers))
+            for one in messages[first : first + batch]
+        ]
+        await asyncio.gather(*sent)
 
 
 def golden(record):
-    """A consumer's record in the form of the golden files."""
+    """A consumer's record in the form of the golden files; format v0 has no timestamps."""
+    old = record.timestamp is None or record.timestamp_type is None or record.timestamp < 0
     headers = tuple((name.encode(), value) for name, value in record.headers)
-    return Golden(record.offset, record.timestamp, TYPES[record.timestamp_type], record.key, record.value, headers)
+    kind = TYPES[-1 if old else record.timestamp_type]
+    return Golden(record.offset, -1 if old else record.timestamp, kind, record.key, record.value, headers)

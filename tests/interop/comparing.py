@@ -1,7 +1,5 @@
 """What a broker answers about a directory, against what the engine answers about a copy."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 import time
@@ -25,11 +23,11 @@ from storage.log.offset_lookup import offset_for_timestamp
 from storage.log.segment import Segment
 from storage.log.segment_check import ignore_batches
 from storage.types import Isolation, TimestampOffset
-from tests.interop.client import TYPES
-from tests.interop.comparing_files import FORGOTTEN, Difference, producers_in, table_of
-from tests.interop.raw_requests import Listed, RawClient
-from tests.support.fixtures import Golden
-from tests.support.readers import read_all, read_past_damage
+from tests.interop.client import golden
+from tests.interop.comparing_files import FORGOTTEN, Difference, producers_in
+from tests.interop.raw_requests import Listed, fetch, list_offsets
+from tests.support.readers import read_all, read_past_damage, table_of
+from tests.support.waiting import wait_for
 
 _EARLIEST, _LATEST = -2, -1  # in place of a time: ListOffsetsRequest
 _OUT_OF_RANGE, _UNKNOWN = 1, -1  # Errors.OFFSET_OUT_OF_RANGE, UNKNOWN_SERVER_ERROR
@@ -47,9 +45,7 @@ class Logs:
 
     def __init__(self, path, partitions):
         log_dir = LogDir.open_read_only(path)
-        self.snapshots = {
-            tp: log_dir.log(tp).snapshot() for tp in partitions
-        }  # fmt: skip
+        self.snapshots = {tp: log_dir.log(tp).snapshot() for tp in partitions}
         self.damaged = {tp for tp, snapshot in self.snapshots.items() if read_past_damage(snapshot)[1]}
         self.wrong_times = {tp: _wrong_times(path / tp.dir_name) for tp in self.snapshots}
         # Why a broker's last stable offset is another one, where it is; found out when it is asked for.
@@ -118,51 +114,44 @@ def different_lookups(address, logs, dice, rounds, timestamps, rewritten=()):
     `dice(…)`: dice for what is named, so that a partition gets the same questions whatever else is asked.
     `rewritten`: logs whose batches another encoder has compressed, so that their bytes differ.
     """
-    client = RawClient(address)
     found = []
-    try:
-        _wait_for_leaders(client, logs)
-        for end in (_EARLIEST, _LATEST):
-            for isolation in Isolation:
-                answers = _listed(client, dict.fromkeys(logs.snapshots, end), isolation)
-                for tp, snapshot in logs.snapshots.items():
-                    mine = _answer(partial(_end_of, snapshot, end, isolation))
-                    excused = () if isolation is Isolation.READ_UNCOMMITTED else logs.damaged
-                    what, theirs = f"{'EARLIEST' if end == _EARLIEST else 'LATEST'} {isolation.value}", answers[tp]
-                    reason = logs.why(tp, isolation)
-                    if end == _LATEST and not isinstance(mine, str):
-                        reason = logs.why_stable(tp, theirs.offset, mine.offset)
-                    _compare(found, tp, what, theirs, mine, excused, reason)
-        for number in range(rounds):
-            wanted = {tp: _some_time(dice("time", number, tp), timestamps.get(tp, ())) for tp in logs.snapshots}
-            for isolation in Isolation:
-                answers = _listed(client, wanted, isolation)
-                for tp, snapshot in logs.snapshots.items():
-                    mine = _answer(partial(offset_for_timestamp, snapshot, wanted[tp], isolation))
-                    reason = logs.why(tp, isolation, is_time=True)
-                    failed = answers[tp].error == _UNKNOWN or isinstance(mine, str)
-                    if failed and answers[tp] != mine and logs.holds_damage(tp):
-                        reason = DAMAGE_BELOW_START
-                    _compare(found, tp, f"time {wanted[tp]} {isolation.value}", answers[tp], mine, logs.damaged, reason)
-        for number in range(rounds):
-            fetched = _different_fetches(client, logs, partial(dice, "fetch", number))
-            found += (difference for difference in fetched if difference.tp not in rewritten)
-    finally:
-        client.close()
+    failing = partial(_without_leaders, address, dict.fromkeys(logs.snapshots, _EARLIEST))
+    wait_for("the leaders", lambda: not failing())
+    for end in (_EARLIEST, _LATEST):
+        for isolation in Isolation:
+            answers = list_offsets(address, dict.fromkeys(logs.snapshots, end), committed=_committed(isolation))
+            for tp, snapshot in logs.snapshots.items():
+                mine = _answer(partial(_end_of, snapshot, end, isolation))
+                excused = () if isolation is Isolation.READ_UNCOMMITTED else logs.damaged
+                what, theirs = f"{'EARLIEST' if end == _EARLIEST else 'LATEST'} {isolation.value}", answers[tp]
+                reason = logs.why(tp, isolation)
+                if end == _LATEST and not isinstance(mine, str):
+                    reason = logs.why_stable(tp, theirs.offset, mine.offset)
+                _compare(found, tp, what, theirs, mine, excused, reason)
+    for number in range(rounds):
+        times = {tp: _some_time(dice("time", number, tp), timestamps.get(tp, ())) for tp in logs.snapshots}
+        for isolation in Isolation:
+            answers = list_offsets(address, times, committed=_committed(isolation))
+            for tp, snapshot in logs.snapshots.items():
+                mine = _answer(partial(offset_for_timestamp, snapshot, times[tp], isolation))
+                reason = logs.why(tp, isolation, is_time=True)
+                failed = answers[tp].error == _UNKNOWN or isinstance(mine, str)
+                if failed and answers[tp] != mine and logs.holds_damage(tp):
+                    reason = DAMAGE_BELOW_START
+                _compare(found, tp, f"time {times[tp]} {isolation.value}", answers[tp], mine, logs.damaged, reason)
+    for number in range(rounds):
+        fetched = _different_fetches(address, logs, partial(dice, "fetch", number))
+        found += (difference for difference in fetched if difference.tp not in rewritten)
     return found
 
 
-def _wait_for_leaders(client, logs):
+def _without_leaders(address, wanted):
     """A broker that has just started becomes the leader of one partition after the other."""
-    deadline = time.monotonic() + 120
-    wanted = dict.fromkeys(logs.snapshots, _EARLIEST)
-    while failing := {str(tp): answer.error for tp, answer in client.list_offsets(wanted).items() if answer.error}:
-        assert time.monotonic() < deadline, f"no leader, or another error: {failing}"
-        time.sleep(0.2)
+    return {tp: answer.error for tp, answer in list_offsets(address, wanted).items() if answer.error}
 
 
-def _listed(client, wanted, isolation):
-    return dict(client.list_offsets(wanted, committed=isolation is Isolation.READ_COMMITTED))
+def _committed(isolation):
+    return isolation is Isolation.READ_COMMITTED
 
 
 def _end_of(snapshot, end, isolation):
@@ -189,7 +178,7 @@ def _some_time(dice, known):
     return max(dice.choice(known) + dice.choice((-1, 0, 0, 1, 5000)), 0)
 
 
-def _different_fetches(client, logs, dice):
+def _different_fetches(address, logs, dice):
     """Bytes from a random offset of each log on, those below its start and above its end included."""
     found = []
     max_bytes = dice().choice((100_000, 1 << 20))
@@ -198,7 +187,7 @@ def _different_fetches(client, logs, dice):
         start, end = snapshot.log_start_offset, snapshot.log_end_offset
         own = dice(tp)
         offsets[tp] = own.choice((own.randrange(start, end + 1), start, max(end - 1, 0), end + 1, max(start - 1, 0)))
-    answers = client.fetch(offsets, max_bytes)
+    answers = fetch(address, offsets, max_bytes)
     for tp, offset in offsets.items():
         snapshot, answer = logs.snapshots[tp], answers[tp]
         theirs = (answer.error, answer.records)
@@ -246,10 +235,7 @@ def different_consumption(address, logs):
 async def _consume(address, partitions, isolation):
     """What a consumer gets of each partition."""
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=address,
-        isolation_level=isolation.value,
-        enable_auto_commit=False,
-        request_timeout_ms=120_000,
+        bootstrap_servers=address, isolation_level=isolation.value, enable_auto_commit=False, request_timeout_ms=120_000
     )
     await consumer.start()
     try:
@@ -274,7 +260,7 @@ async def _consume(address, partitions, isolation):
                 consumer.pause(failed)
                 continue
             for theirs, records in got.items():
-                found[wanted[theirs]] += [_golden(record) for record in records if record.offset < last[theirs]]
+                found[wanted[theirs]] += [golden(record) for record in records if record.offset < last[theirs]]
             now = {theirs: await consumer.position(theirs) for theirs in left}
             if any(positions.get(theirs) != now[theirs] for theirs in left):
                 positions |= now
@@ -285,11 +271,3 @@ async def _consume(address, partitions, isolation):
         return found
     finally:
         await consumer.stop()
-
-
-def _golden(record):
-    """A consumer's record; format v0 has no timestamps."""
-    old = record.timestamp is None or record.timestamp_type is None or record.timestamp < 0
-    headers = tuple((name.encode(), value) for name, value in record.headers)
-    kind = "NoTimestampType" if old else TYPES[record.timestamp_type]
-    return Golden(record.offset, -1 if old else record.timestamp, kind, record.key, record.value, headers)

@@ -1,7 +1,5 @@
 """What a broker made of a directory, against what the engine made of a copy: files, batches, snapshots."""
 
-from __future__ import annotations
-
 import struct
 import time
 from typing import NamedTuple
@@ -9,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.files.names import FileKind, FileState, parse_segment_file
-from storage.format.batches import BatchTable, Column, scan
+from storage.format.batches import Column
 from storage.types import TopicPartition
+from tests.support.readers import table_of
 
 _EXPIRATION_MS = 86_400_000  # producer.id.expiration.ms
 # Why a broker does otherwise (storage/DESIGN.md, "Where we differ from a broker").
@@ -174,9 +173,3 @@ def _different_batches(theirs, mine, start):
     same = (theirs.codec == 0) & ~np.asarray(theirs.has_delete_horizon, dtype=bool)
     a, b = (table.crc[: table.rows][chosen][same[: theirs.rows][pair[0][1]]].tolist() for table, chosen in pair)
     return ("CRCs", a, b) if a != b else None
-
-
-def table_of(data):
-    table = BatchTable.empty(len(data) // 26 + 1)
-    scan(data, 0, table)
-    return table

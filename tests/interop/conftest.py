@@ -1,6 +1,4 @@
-"""One broker for all tests here, its live directory mounted twice, and a check that its log stays free of errors."""
-
-from __future__ import annotations
+"""One broker for all tests here, its live directory mounted, and a check that its log stays free of errors."""
 
 import pytest
 
@@ -10,7 +8,7 @@ from tests.support.mounts import mounted
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory):
+def shared_broker(tmp_path_factory):
     running = Broker(tmp_path_factory.mktemp("broker"))
     try:
         running.start()
@@ -21,22 +19,20 @@ def broker(tmp_path_factory):
         running.kill()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
+def broker(shared_broker):
+    """After each test its log holds no error."""
+    yield shared_broker
+    assert shared_broker.complaints() == []
+
+
+@pytest.fixture
 def client(broker):
     return Client(broker.address)
 
 
 @pytest.fixture(scope="session")
-def live(broker, tmp_path_factory):
+def live(shared_broker, tmp_path_factory):
     """The running broker's directory, mounted read-only."""
-    with mounted(broker.log_dir, tmp_path_factory.mktemp("live") / "mnt") as tree:
+    with mounted(shared_broker.log_dir, tmp_path_factory.mktemp("live") / "mnt") as tree:
         yield tree
-
-
-@pytest.fixture(autouse=True)
-def the_broker_does_not_notice(request):
-    """After each test on the shared broker its log holds no error."""
-    yield
-    if "broker" in request.fixturenames:
-        running = request.getfixturevalue("broker")
-        assert running.complaints() == []

@@ -15,8 +15,6 @@ Each difference is printed. What a broker does otherwise for a reason stands in 
 a broker", and in `explained` here.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import re
@@ -42,7 +40,7 @@ from tests.interop.client import Client
 from tests.interop.comparing import Logs, different_consumption, different_lookups
 from tests.interop.comparing_files import Difference, different_compacted, different_files
 from tests.interop.kafka import Broker, DidNotStart
-from tests.interop.log_damages import CLEAN, UNCLEAN, DamagedLog
+from tests.interop.log_damages import CLEAN, UNCLEAN, UncleanDamages
 from tests.interop.random_logs import TopicShape, random_log, topic_shape
 from tests.support.builders import build_partition
 from tests.support.owned_dirs import HastyDisk
@@ -51,7 +49,7 @@ PER_TOPIC = 10
 HOUR_MS = "3600000"
 # Replacements are made without a transaction index.
 _WITHOUT_TRANSACTIONS = {
-    "without.txnindex", "without_any_index", "transaction_index_cut",
+    "without_transaction_indexes", "without_any_index", "transaction_index_cut",
     "swap_left", "swap_and_sources_gone", "swap_and_cleaned",
 }  # fmt: skip
 DESCENT = "recovery cuts at offsets that do not ascend, where a broker looks at checksums alone"
@@ -171,8 +169,6 @@ class Differential:
             else:
                 self.outcome.explained[reason] = self.outcome.explained.get(reason, 0) + 1
 
-    # 1
-
     def _create(self):
         client = Client(self._broker.start().address)
         shapes = {case.shape.name: case.shape for case in self._cases.values()}
@@ -188,7 +184,7 @@ class Differential:
             partition = self._directory / "built" / tp.dir_name
             built = build_partition(partition, spec, clean=False)
             assert spec.recovery_point is not None
-            log = DamagedLog(partition, built, spec.recovery_point, spec.log_start_offset, self._dice("damage", tp))
+            log = UncleanDamages(partition, built, spec.recovery_point, spec.log_start_offset, self._dice("damage", tp))
             if case.unclean is not None:
                 UNCLEAN[case.unclean](log)
                 reason = _not_comparable(partition, log.recovery_point)
@@ -207,8 +203,6 @@ class Differential:
         _set(log_dir / names.RECOVERY_POINT_CHECKPOINT, points)
         _set(log_dir / names.LOG_START_CHECKPOINT, starts)
         (log_dir / names.CLEAN_SHUTDOWN).unlink()
-
-    # 2
 
     def _recover(self):
         ours = self._copied("recovered")
@@ -255,8 +249,6 @@ class Differential:
     def _copied(self, name):
         return Path(shutil.copytree(self._broker.log_dir, self._directory / name))
 
-    # 3
-
     def _damage_again(self):
         log_dir = self._broker.log_dir
         starts = checkpoints.read(log_dir / names.LOG_START_CHECKPOINT)
@@ -264,7 +256,7 @@ class Differential:
             if case.clean is not None:
                 directory = log_dir / tp.dir_name
                 before = {path: path.read_bytes() for path in directory.iterdir()}
-                log = DamagedLog(directory, self._built[tp], 0, starts.get(tp), self._dice("damage", tp))
+                log = UncleanDamages(directory, self._built[tp], 0, starts.get(tp), self._dice("damage", tp))
                 CLEAN[case.clean](log)
                 if _not_comparable(directory, MAX_OFFSET) is not None:
                     self._note([Difference(tp, "log", "?", "?", UPSET)])

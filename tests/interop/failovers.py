@@ -1,71 +1,271 @@
-"""Failovers of three brokers under load, while a mount and `cat --follow` read the directory of the one that loses.
+"""Failovers of two brokers that replicate two topics, while their directories are read on and through mounts.
 
-    python -m tests.interop.failovers --rounds 20
+The segments of the topic `tiered` are uploaded to one LocalTieredStorage, those of `plain` stay. A third node, which
+has no replica, is the controller. In each round the follower catches up in larger steps than the leader appended in, so
+that its segments end elsewhere, and the leader is killed while it uploads: the other one uploads the same offsets in
+other segments. In some rounds the follower's log was removed before, or the leader alone has accepted and uploaded
+messages that an unclean election takes back, so that it truncates its log.
 
-In each round the leader alone accepts messages while the others are stopped (SIGSTOP), and is killed; another one
-becomes the leader and accepts other messages; the first one comes back, truncates its log and leads again. Both readers
-must then have exactly what the log holds, by an error or a note wherever they had read something else.
+After each round consumers and `cat` of both directories must have what was acknowledged and not taken back, and so
+must, at any time, what readers are given through mounts. `cat --follow` and a file of `plain` that is read on must have
+exactly what the log holds, by a note or an error wherever they had something else.
 """
 
-from __future__ import annotations
-
-import argparse
+import asyncio
 import json
 import os
+import random
 import re
+import shutil
 import signal
 import subprocess
-import sys
-import tempfile
-import time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from threading import Event, Thread
+from contextlib import ExitStack
+from itertools import combinations
+from threading import Thread
 
-from tests.interop.kafka import Broker, run_tool
-from tests.support.mounts import mounted
+from aiokafka import AIOKafkaProducer
 
-_SECONDS = 60
+from storage.log.log_dir import LogDir
+from storage.log.remote_metadata import RemoteState
+from storage.types import TopicPartition
+from tests.interop.client import Client
+from tests.interop.clusters import Cluster, Repeated, partition_state, wait_for_state
+from tests.interop.kafka import run_tool
+from tests.support.commands import process
+from tests.support.fixtures import read_jsonl
+from tests.support.mounts import mounted, run_kafkafs
+from tests.support.waiting import wait_for
+
+TIERED, PLAIN = TOPICS = ("tiered", "plain")
+PARTITION = TopicPartition(TIERED, 0)
+WAYS = ("unclean", "killed", "rebuilt")
+READERS = 8
 CONFIG = {
     "unclean.leader.election.enable": "true",
-    "leader.imbalance.check.interval.seconds": "2",
-    "leader.imbalance.per.broker.percentage": "0",
-    "broker.session.timeout.ms": "6000",
+    "auto.leader.rebalance.enable": "false",
+    "broker.session.timeout.ms": "12000",
     "broker.heartbeat.interval.ms": "1000",
-    "controller.quorum.election.timeout.ms": "2000",
-    "controller.quorum.fetch.timeout.ms": "4000",
-    "replica.lag.time.max.ms": "4000",
+    "replica.fetch.max.bytes": "12000",
+    "replica.lag.time.max.ms": "20000",
+    "replica.high.watermark.checkpoint.interval.ms": "500",
+    "remote.log.storage.system.enable": "true",
+    "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
+    "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+    "remote.log.manager.task.interval.ms": "500",
+    "rlmm.config.remote.log.metadata.topic.replication.factor": "3",
+    "rlmm.config.remote.log.metadata.topic.num.partitions": "2",
+    "rlmm.config.remote.log.metadata.topic.min.isr": "1",
 }
+TOPIC_CONFIG = {
+    "internal.segment.bytes": "20000",
+    "segment.index.bytes": "100000",
+    "index.interval.bytes": "500",
+    "min.insync.replicas": "1",
+}
+TIERED_CONFIG = {"remote.storage.enable": "true", "local.retention.ms": "4000"}
 
 
-def eventually(condition, what):
-    """Waits until the condition holds; what is wrong otherwise."""
-    deadline = time.monotonic() + _SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
+class Failovers(Cluster):
+    """The brokers. `truth`: by topic, values by offset that were acknowledged and not taken back; of those of `tiered`
+    the ones below `safe` are in both replicas."""
+
+    def __init__(self, directory, seed):
+        self._random = random.Random(seed)
+        self.tier = directory / "tier"
+        self.tier.mkdir()
+        super().__init__(directory, {**CONFIG, "rsm.config.dir": str(self.tier)})
+        self._controller = self.nodes[3]
+        voters = {"controller.quorum.voters": f"3@{self._controller.controller_address}"}
+        self._controller.reconfigure(voters)
+        self.replicas = {number: self.nodes[number] for number in (1, 2)}
+        for node in self.replicas.values():
+            node.reconfigure({"process.roles": "broker", "listeners": f"PLAINTEXT://{node.address}", **voters})
+        self.truth = {topic: {} for topic in TOPICS}
+        self.safe = 0
+        self.made_anew = None  # the node whose log is being made anew, and so may lack messages
+        self.mounts = {}  # of the replicas' directories
+        self._written = 0
+
+    def begin(self):
+        self.start()
+        for topic, config in ((TIERED, {**TOPIC_CONFIG, **TIERED_CONFIG}), (PLAIN, TOPIC_CONFIG)):
+            run_tool(
+                "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self._controller.address, "--create",
+                "--topic", topic, "--replica-assignment", "1:2",
+                *(word for key, value in config.items() for word in ("--config", f"{key}={value}")),
+            )  # fmt: skip
+        self._wait_for(lambda leader, in_sync: leader == 1 and len(in_sync) == 2)
+        self._write(200)
+        self._wait_for_uploads_to_end()
+
+    def round(self, way):
+        """Ends with both replicas in sync, and everything uploaded. Returns what was done."""
+        leader = self._leader()
+        follower = 3 - leader
+        if way == "rebuilt":
+            self._rebuild(leader, follower)
+        os.kill(self.nodes[follower].pid, signal.SIGSTOP)
+        try:
+            if way == "unclean":
+                self._wait_for(lambda leader, in_sync: in_sync == [leader])
+            # By the leader alone: what it loses of them another one gets.
+            written = self._write(600, acks=1)
+            if way == "unclean":
+                uploads = self._wait_for_uploads()
+                self._wait_until_read_on(leader)
+                self.nodes[leader].kill()
+        finally:
+            os.kill(self.nodes[follower].pid, signal.SIGCONT)
+        if way != "unclean":
+            uploads = self._wait_for_uploads()
+            self.nodes[leader].kill()
+        self._wait_for(lambda leader, _: leader == follower)
+        taken_back = 0
+        for topic, more in self._write(200).items():
+            taken_back += sum(offset >= min(more) for offset in written[topic])
+            kept = {offset: value for offset, value in self.truth[topic].items() if offset < min(more)}
+            self.truth[topic] = kept | more
+        self._start_again(leader)
+        self._wait_for_uploads_to_end()
+        assert way != "unclean" or taken_back
+        return f"{leader} was killed after {uploads} uploads, {taken_back} messages taken back"
+
+    def check(self):
+        """A consumer and both directories, with the tier, have what they should have."""
+        for topic, truth in self.truth.items():
+            expected = dict(sorted(truth.items()))
+            consumed = Client(self.nodes[self._leader()].address).consume(topic, 0)
+            found = {record.offset: record.value for record in consumed}
+            offsets = sorted(expected.keys() | found.keys())
+            differing = [offset for offset in offsets if expected.get(offset) != found.get(offset)]
+            assert not differing, f"{topic}: {len(differing)} offsets differ from {differing[0]} to {differing[-1]}"
+            for number, node in self.replicas.items():
+                done = run_kafkafs("cat", node.log_dir, f"{topic}/0", "--format", "jsonl", "--tier", self.tier)
+                assert read_jsonl(done.stdout) == consumed, f"node {number}"
+        for number, node in self.replicas.items():
+            verified = run_kafkafs("verify", node.log_dir, str(PARTITION), "--tier", self.tier, "--json", check=False)
+            names = [finding["name"] for finding in json.loads(verified.stdout)["findings"]]
+            assert "remote-segment" not in names, f"node {number}"
+        self.safe = len(self.truth[TIERED])
+
+    def overlaps(self):
+        """Remote segments that have some of the same offsets, as the events tell them."""
+        known = sorted(self._known(1), key=lambda segment: (segment.base_offset, segment.order))
+        return [
+            (one, other)
+            for one, other in combinations(known, 2)
+            if one.base_offset < other.end_offset and other.base_offset < one.end_offset
+        ]
+
+    def _leader(self):
+        return partition_state(self._controller.address, TIERED)[0]
+
+    def _wait_for(self, condition):
+        for topic in TOPICS:
+            wait_for_state(self._controller.address, topic, condition)
+
+    def _rebuild(self, leader, follower):
+        """The follower loses its log; what it then has begins where the leader's local log does."""
+        self.nodes[follower].kill()
+        self._wait_for(lambda _, in_sync: in_sync == [leader])
+        self._wait_for_uploads_to_end()
+        self.made_anew = follower
+        shutil.rmtree(self.nodes[follower].log_dir / PARTITION.dir_name)
+        self._start_again(follower)
+
+    def _start_again(self, number):
+        """A replica that cuts its log below its local start, or has none, begins anew at the other one's."""
+        self.made_anew = number
+        self.nodes[number].start()
+        self._wait_for(lambda _, in_sync: len(in_sync) == 2)
+        wait_for(f"all messages in the mount of node {number}", lambda: self._shows_all(number))
+        self.made_anew = None
+
+    def _shows_all(self, number):
+        """Whether the mount of a node shows all messages that both replicas have."""
+        view = self.mounts[number].path / TIERED / "0" / "offsets" / f"0-{self.safe - 1}.jsonl"
+        try:
+            return [record.offset for record in read_jsonl(view.read_bytes())] == list(range(self.safe))
+        except OSError:
+            return False
+
+    def _wait_until_read_on(self, leader):
+        """The readers of the leader's directory have what it alone has accepted."""
+        wait_for("the readers", lambda: all(reader.has(self.truth[PLAIN]) for reader in self.readers_of[leader]))
+
+    def _write(self, count, acks="all"):
+        """Writes messages to each topic in small batches; returns them by offset when all are acknowledged."""
+
+        async def run():
+            async with AIOKafkaProducer(
+                bootstrap_servers=self.bootstrap, acks=acks, request_timeout_ms=90_000, max_batch_size=3000
+            ) as producer:
+                sent = {}
+                for topic in TOPICS:
+                    values = [self._value() for _ in range(count)]
+                    sent[topic] = [(await producer.send(topic, value, partition=0), value) for value in values]
+                return {topic: {(await told).offset: value for told, value in rows} for topic, rows in sent.items()}
+
+        found = asyncio.run(run())
+        for topic in TOPICS:
+            self.truth[topic] |= found[topic]
+        return found
+
+    def _value(self):
+        self._written += 1
+        return b"%07d " % self._written + b"x" * self._random.randint(10, 900)
+
+    def _uploads(self):
+        return sum(1 for _ in self.tier.rglob("*.log"))
+
+    def _wait_for_uploads(self):
+        """Waits until some more segments are in the tier; the last of them may not be whole. Returns their number."""
+        before, more = self._uploads(), self._random.randint(2, 8)
+        wait_for("uploads", lambda: self._uploads() >= before + more)
+        return more
+
+    def _wait_for_uploads_to_end(self):
+        wait_for("all segments before the active one are uploaded", self._all_are_uploaded)
+
+    def _all_are_uploaded(self):
+        """Whether the leader's last segment before the active one is in the tier, with what its leader wrote."""
+        leader = self._leader()
+        if leader not in self.replicas:
+            return False
+        snapshot = LogDir.open_read_only(self.nodes[leader].log_dir).log(PARTITION).snapshot()
+        active = snapshot.segments[-1].base_offset
+        expected = (active, snapshot.epochs.epoch_at(active - 1), RemoteState.FINISHED)
+        known = self._known(leader)
+        return any((segment.end_offset, segment.epochs[-1][0], segment.state) == expected for segment in known)
+
+    def _known(self, node):
+        """The remote segments, as the events in a node's directory tell them."""
+        log_dir = LogDir.open_read_only(self.nodes[node].log_dir)
+        topic_id = log_dir.topic_info(TIERED).topic_id
+        return list((log_dir.remote_metadata.segments(topic_id, 0) or {}).values())
 
 
 class Follower:
-    """`cat --follow`: its messages, without those that a note has taken back."""
+    """`cat --follow` of `plain`: its messages, without those that a note has taken back."""
 
-    def __init__(self, directory):
-        command = [sys.executable, "-m", "kafkafs", "cat", str(directory), "t", "-f", "--format", r"%o %s\n"]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    def __init__(self, directory, _view):
+        self._process = process("cat", directory, PLAIN, "-f", "--format", r"%o %s\n", stderr=subprocess.STDOUT)
         self.given = []
         self.notes = 0
         self._thread = Thread(target=self._read)
         self._thread.start()
 
     def _read(self):
-        assert self._process.stdout is not None
         for line in self._process.stdout:
             note = re.search(rb"truncated to (\d+)", line)
             if note:
                 self.notes += 1
-                self.given = [one for one in self.given if int(one.split()[0]) < int(note[1])]
+                self.given = [given for given in self.given if int(given.split()[0]) < int(note[1])]
             else:
                 self.given = [*self.given, line]
+
+    def has(self, truth):
+        return self.given == [b"%d %s\n" % row for row in sorted(truth.items())]
 
     def close(self):
         self._process.terminate()
@@ -73,132 +273,113 @@ class Follower:
         self._thread.join()
 
 
-class Reader:
+class FileReader(Repeated):
     """Reads a file of a mount on, and from its beginning after an error."""
 
-    def __init__(self, path):
-        self._path = path
-        self._end = Event()
+    def __init__(self, _directory, view):
+        self._view = view
+        self._file = None
         self.given = b""
-        self.errors = 0
-        self._thread = Thread(target=self._read)
-        self._thread.start()
+        self.notes = 0
+        super().__init__(self._read)
 
     def _read(self):
-        while not self._end.is_set():
-            try:
-                with self._path.open("rb", buffering=0) as file:
-                    self.given = b""
-                    while not self._end.wait(0.05):
-                        self.given += file.read(1 << 16)
-            except OSError:
-                self.errors += 1
+        try:
+            if self._file is None:
+                self.given = b""
+                self._file = self._view.open("rb", buffering=0)
+            self.given += self._file.read(1 << 16)
+        except OSError:
+            self.notes += 1
+            self._close_file()
+
+    def _close_file(self):
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def has(self, truth):
+        return self.given == b"".join(value + b"\n" for _, value in sorted(truth.items()))
 
     def close(self):
-        self._end.set()
-        self._thread.join()
+        super().close()
+        self._close_file()
 
 
-class Failovers:
-    """Three brokers and the readers of the first one's directory."""
+class RangeReader(Repeated):
+    """Reads ranges of messages that are in both replicas through a mount of one of them, again and again.
 
-    def __init__(self, directory):
-        self._brokers = [Broker(directory / f"n{number}", CONFIG) for number in (1, 2, 3)]
-        voters = ",".join(f"{n}@{broker.controller_address}" for n, broker in enumerate(self._brokers, 1))
-        for number, broker in enumerate(self._brokers, 1):
-            broker.reconfigure({"node.id": str(number), "controller.quorum.voters": voters})
-        self.log_dir = self._brokers[0].log_dir
-        self._bootstrap = ",".join(broker.address for broker in self._brokers)
-        self.messages = 0
+    `wrong`: what it was given instead. `short`: ranges that a replica which is being made anew did not have, or not to
+    their end: `check` reads them again.
+    """
 
-    def begin(self):
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda broker: broker.start(), self._brokers))
-        run_tool(
-            "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self._brokers[0].address, "--create",
-            "--topic", "t", "--replica-assignment", "1:2:3", "--config", "min.insync.replicas=1",
-        )  # fmt: skip
-        self._wait_for(lambda leader, replicas: leader == 1 and len(replicas) == 3)
+    def __init__(self, cluster, node, seed):
+        self._cluster = cluster
+        self._node = node
+        self._path = cluster.mounts[node].path / TIERED / "0" / "offsets"
+        self._random = random.Random(seed)
+        self.read = 0
+        self.wrong = []
+        self.short = set()
+        super().__init__(self._read_some, pause=0.2)
 
-    def round(self, number):
-        first, *others = self._brokers
-        self._write(b"%03d together" % number)
-        self._wait_for(lambda leader, replicas: leader == 1 and len(replicas) == 3)
-        for broker in others:
-            os.kill(broker.pid, signal.SIGSTOP)
+    def _read_some(self):
+        first = self._random.randrange(self._cluster.safe)
+        self._read(range(first, min(self._cluster.safe, first + self._random.choice((1, 10, 100, 1000)))))
+
+    def check(self):
+        for offsets in list(self.short):
+            self._read(offsets)
+        assert not self.wrong, self.wrong[:3]
+
+    def _read(self, offsets):
+        began = self._cluster.made_anew
+        name, found, error = f"{offsets[0]}-{offsets[-1]}.jsonl", [], None
         try:
-            self._write(b"%03d alone---" % number, to=first.address)
-            time.sleep(1)  # the readers may read them
-        finally:
-            first.kill()
-            for broker in others:
-                os.kill(broker.pid, signal.SIGCONT)
-        self._wait_for(lambda leader, _: leader in (2, 3))
-        self._write(b"%03d others--" % number)
-        first.start()
-        self._write(b"%03d again---" % number)
-        self._wait_for(lambda leader, replicas: leader == 1 and len(replicas) == 3)
-
-    def check(self, follower, reader, path):
-        """Waits until both readers have what the leader has."""
-        command = ["kcat", "-C", "-b", self._brokers[0].address, "-t", "t", "-o", "beginning", "-e", "-q",
-                   "-f", r"%o %s\n"]  # fmt: skip
-
-        def agree():
-            # Again each time: the leader shows messages only once the others have them.
-            there = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=True).stdout
-            self.messages = len(there.splitlines())
-            values = b"".join(line.split(b" ", 1)[1] for line in there.splitlines(keepends=True))
-            return b"".join(follower.given) == there and reader.given == values == path.read_bytes()
-
-        eventually(agree, "the readers have other messages than the leader")
-
-    def _write(self, word, to=None):
-        lines = b"".join(b"%s %03d\n" % (word, number) for number in range(100))
-        subprocess.run(
-            ["kcat", "-P", "-b", to or self._bootstrap, "-t", "t", "-p", "0", "-X", "acks=1"],
-            input=lines, capture_output=True, timeout=_SECONDS, check=True,
-        )  # fmt: skip
-
-    def _wait_for(self, condition):
-        def holds():
-            command = ["kcat", "-L", "-J", "-b", self._bootstrap, "-t", "t", "-m", "5"]
-            done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
-            partitions = json.loads(done.stdout)["topics"][0]["partitions"] if done.returncode == 0 else []
-            return any(condition(one["leader"], [node["id"] for node in one["isrs"]]) for one in partitions)
-
-        eventually(holds, "the partition has not the leader and the replicas that it should have")
-
-    def close(self):
-        for broker in self._brokers:
-            broker.kill()
+            found = [(record.offset, record.value) for record in read_jsonl((self._path / name).read_bytes())]
+        except OSError as failed:
+            error = failed.strerror
+        truth = self._cluster.truth[TIERED]
+        expected = [(offset, truth.get(offset)) for offset in offsets]
+        self.read += len(found)
+        if error is not None or found != expected:
+            if self._node in (began, self._cluster.made_anew) and found == expected[: len(found)]:
+                self.short.add(offsets)
+            else:
+                self.wrong.append(f"node {self._node}, {name}: {error or found[:1]}, {len(found)} messages")
 
 
-def main(arguments):
-    parser = argparse.ArgumentParser(prog="python -m tests.interop.failovers")
-    parser.add_argument("--rounds", type=int, default=20)
-    chosen = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as temporary:
-        failovers = Failovers(Path(temporary))
-        try:
-            failovers.begin()
-            with mounted(failovers.log_dir, Path(temporary) / "mnt") as mount:
-                path = mount.path / "t" / "0" / "messages.txt"
-                follower, reader = Follower(failovers.log_dir), Reader(path)
-                try:
-                    for number in range(chosen.rounds):
-                        failovers.round(number)
-                        failovers.check(follower, reader, path)
-                        told = f"{failovers.messages} messages, {follower.notes} notes, {reader.errors} errors"
-                        print(f"round {number}: {told}", flush=True)  # noqa: T201
-                finally:
-                    follower.close()
-                    reader.close()
-        finally:
-            failovers.close()
-    print("nothing skipped, doubled or made up")  # noqa: T201
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def run(directory, *, rounds, seed, **_):
+    ways = [WAYS[number % len(WAYS)] for number in range(rounds)]
+    with ExitStack() as stack:
+        cluster = Failovers(directory, seed)
+        stack.callback(cluster.close)
+        cluster.begin()
+        cluster.check()
+        for number, node in cluster.replicas.items():
+            mount = mounted(node.log_dir, directory / f"mnt{number}", "--tier", str(cluster.tier))
+            cluster.mounts[number] = stack.enter_context(mount)
+        cluster.readers_of = {
+            number: [kind(node.log_dir, cluster.mounts[number].path / PLAIN / "0" / "messages.txt")
+                     for kind in (Follower, FileReader)]
+            for number, node in cluster.replicas.items()
+        }  # fmt: skip
+        followers = [reader for readers in cluster.readers_of.values() for reader in readers]
+        ranges = [RangeReader(cluster, 1 + number % 2, number) for number in range(READERS)]
+        for reader in (*followers, *ranges):
+            stack.callback(reader.close)
+        for number, way in enumerate(ways):
+            told = cluster.round(way)
+            cluster.check()
+            for reader in ranges:
+                reader.check()
+            for reader in followers:
+                wait_for(f"what {PLAIN} holds", lambda: reader.has(cluster.truth[PLAIN]))  # noqa: B023
+            yield f"round {number}, {way}: {told}; {cluster.safe} messages"
+        # Each was told of what was taken back.
+        assert "unclean" not in ways or any(reader.notes for reader in followers)
+        yield f"{sum(reader.read for reader in ranges)} messages read, nothing skipped, doubled or made up"
+        overlaps = cluster.overlaps()
+        # Not only what was uploaded again because nobody knew that it was there.
+        assert "unclean" not in ways or any(one.end_offset != other.end_offset for one, other in overlaps)
+        yield f"{len(overlaps)} pairs of uploads have some of the same offsets"

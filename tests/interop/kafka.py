@@ -3,8 +3,6 @@
 Processes are ended by the Popen that started them, never by name.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil
@@ -17,62 +15,63 @@ import pytest
 
 from tests.support.downloads import DOWNLOADS
 
-VERSION = "4.3.0"
-OLDER_VERSION = "3.9.1"
-LATER_VERSION = "4.4.0"
+VERSION, OLDER_VERSION, LATER_VERSION = "4.3.0", "3.9.1", "4.4.0"
 # Of a broker for which a test names none.
 BROKER_VERSION = os.environ.get("KAFKAFS_BROKER", VERSION)
 CLUSTER_ID = "a2Fma2Fmcy1pbnRlcm9wLTE"
-
-
 JARS = Path(os.environ.get("KAFKAFS_KAFKA") or DOWNLOADS / f"kafka-{VERSION}")
-OLDER_JARS = DOWNLOADS / f"kafka-{OLDER_VERSION}"
-LATER_JARS = DOWNLOADS / f"kafka-{LATER_VERSION}"
-HAVE_KAFKA = bool(shutil.which("java")) and (JARS / f"kafka-clients-{VERSION}.jar").is_file()
-HAVE_LATER_KAFKA = HAVE_KAFKA and (LATER_JARS / f"kafka-clients-{LATER_VERSION}.jar").is_file()
-HAVE_OLDER_KAFKA = HAVE_KAFKA and (OLDER_JARS / f"kafka-clients-{OLDER_VERSION}.jar").is_file()
 REQUIRED = os.environ.get("CI", "").lower() in ("true", "1")
 
-_HAVE_BROKER = {VERSION: HAVE_KAFKA, OLDER_VERSION: HAVE_OLDER_KAFKA, LATER_VERSION: HAVE_LATER_KAFKA}[BROKER_VERSION]
-requires_kafka = pytest.mark.skipif(
-    not _HAVE_BROKER and not REQUIRED,
-    reason=f"no Java, or no Kafka {VERSION} in {JARS}, or no {BROKER_VERSION} (tests/run.sh fetches them)",
-)
+
+def jars_of(version):
+    return JARS if version == VERSION else DOWNLOADS / f"kafka-{version}"
+
+
+def have(version, jar="kafka-clients-{}.jar"):
+    """Whether there are Java, Kafka's jars for the tools, and a jar of a release."""
+    needed = [JARS / f"kafka-clients-{VERSION}.jar", jars_of(version) / jar.format(version)]
+    return bool(shutil.which("java")) and all(path.is_file() for path in needed)
+
+
+HAVE_KAFKA = have(VERSION)
+# The mark of a test with a broker of a release.
+REQUIRES = {
+    version: pytest.mark.skipif(
+        not have(version) and not REQUIRED,
+        reason=f"no Java, or no Kafka {version} in {jars_of(version)} (tests/run.sh fetches them)",
+    )
+    for version in (OLDER_VERSION, VERSION, LATER_VERSION)
+}
+requires_kafka = REQUIRES[BROKER_VERSION]
 requires_tiering = pytest.mark.skipif(
-    BROKER_VERSION != VERSION
-    or not ((HAVE_KAFKA and (JARS / f"kafka-storage-{VERSION}-test.jar").is_file()) or REQUIRED),
+    BROKER_VERSION != VERSION or not (have(VERSION, "kafka-storage-{}-test.jar") or REQUIRED),
     reason=f"no Java, or no LocalTieredStorage of Kafka {VERSION} in {JARS} (tests/run.sh fetches it)",
-)
-requires_older_kafka = pytest.mark.skipif(
-    not HAVE_OLDER_KAFKA and not REQUIRED, reason=f"no Kafka {OLDER_VERSION} in {OLDER_JARS} (tests/run.sh fetches it)"
-)
-requires_later_kafka = pytest.mark.skipif(
-    not HAVE_LATER_KAFKA and not REQUIRED, reason=f"no Kafka {LATER_VERSION} in {LATER_JARS} (tests/run.sh fetches it)"
 )
 
 # With which kafka.Kafka ends when it cannot start, or loses its last log directory.
 KAFKA_FAILED = 1
 
-# For tests that start a broker, or another JVM: one worker runs them all (`--dist loadgroup`).
-on_broker = [pytest.mark.broker, pytest.mark.xdist_group("broker")]
+# What a broker on a busy machine logs: it is slow to reach its own controller, or to register it, and tries again; or
+# it was stopped while it still loaded the groups.
+NO_COMPLAINTS = (
+    "channel manager timed out before sending the request",
+    "Unexpected error handling request RequestHeader(apiKey=CONTROLLER_REGISTRATION",
+    "Exceptionally slow controller event",
+    "due to Stopped loading records from __",
+)
 
+# For tests that start a broker, or another JVM: one worker runs them all (tests/conftest.py).
+on_broker = pytest.mark.broker
+
+# For Log4j 2, and for Log4j 1, which Kafka had before 4.0.
 LOG4J = """\
-Configuration:
-  Appenders:
-    File:
-      name: File
-      fileName: ${sys:kafkafs.log}
-      PatternLayout:
-        pattern: "%d %p %m (%c)%n%throwable"
-  Loggers:
-    Root:
-      level: INFO
-      AppenderRef:
-        - ref: File
-"""
-
-# The same for Log4j 1, which Kafka had before 4.0.
-OLDER_LOG4J = """\
+appender.file.type=File
+appender.file.name=File
+appender.file.fileName=${sys:kafkafs.log}
+appender.file.layout.type=PatternLayout
+appender.file.layout.pattern=%d %p %m (%c)%n%throwable
+rootLogger.level=INFO
+rootLogger.appenderRef.file.ref=File
 log4j.rootLogger=INFO, File
 log4j.appender.File=org.apache.log4j.FileAppender
 log4j.appender.File.File=${kafkafs.log}
@@ -136,13 +135,6 @@ def run_tool(*arguments, timeout=120, jars=JARS):
     return done.stdout
 
 
-def dump_log_segments(*files, deep=True):
-    """The output of Kafka's DumpLogSegments for `files`."""
-    names = ",".join(map(str, files))
-    more = ["--deep-iteration", "--print-data-log"] if deep else []
-    return run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", names, *more)
-
-
 class DidNotStart(Exception):
     """The broker has ended by itself, with Kafka's exit code and a log that says why, instead of starting."""
 
@@ -155,18 +147,20 @@ class Broker:
 
     def __init__(self, directory, config=None, *, quick_jvm=True, version=BROKER_VERSION):
         self.version = version
+        self._jars = jars_of(version)
+        self.cluster_id = CLUSTER_ID
         self.directory = directory
         self.log_dir = directory / "log"
         self.log_file = directory / "broker.log"
         self._config = {**QUICK, **(config or {})}
         self._jvm = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC") if quick_jvm else ("-XX:+UseG1GC",)
         self._process = None
+        self._said_before = 0  # the last start
         self._new_archive = None  # of classes, which the JVM writes when it ends
         self._port, self._controller_port = free_ports(2)
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "log4j2.yaml").write_text(LOG4J)
-        (directory / "log4j.properties").write_text(OLDER_LOG4J)
-        self._properties = directory / "server.properties"
+        (directory / "log4j.properties").write_text(LOG4J)
+        self.properties = directory / "server.properties"
         self._write_properties()
 
     def reconfigure(self, config):
@@ -186,7 +180,6 @@ class Broker:
 
     @property
     def pid(self):
-        assert self._process is not None
         return self._process.pid
 
     @property
@@ -205,7 +198,7 @@ class Broker:
         }
 
     def _write_properties(self):
-        self._properties.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
+        self.properties.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
 
     def start(self, timeout=180):
         """Format the directory if it is new, start the broker, and wait until it answers. DidNotStart if it refuses to;
@@ -213,22 +206,22 @@ class Broker:
         self._format()
         logging = (
             f"-Dkafkafs.log={self.log_file}",
-            f"-Dlog4j2.configurationFile={self.directory}/log4j2.yaml",
+            f"-Dlog4j2.configurationFile={self.directory}/log4j.properties",
             f"-Dlog4j.configuration=file:{self.directory}/log4j.properties",
         )
-        program = ["-cp", f"{self._jars}/*", "kafka.Kafka", str(self._properties)]
+        program = ["-cp", f"{self._jars}/*", "kafka.Kafka", str(self.properties)]
         command = ["java", "-Xmx512m", *self._jvm, *self._class_archive(), *logging, *program]
-        said_before = len(self.log_text())
+        self._said_before = len(self.log_text())
         with (self.directory / "broker.out").open("ab") as output:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
         deadline = time.monotonic() + timeout
-        while not self._answers(said_before):
+        while not self._answers():
             exit_code = self._process.poll()
             if exit_code is not None or time.monotonic() > deadline:
                 self.kill()
-                text = self.log_text()[said_before:]
+                text = self.log_since_start()
                 if exit_code == KAFKA_FAILED and self.log_file.exists() and (" ERROR " in text or " FATAL " in text):
                     raise DidNotStart(f"the broker did not start:\n{text[-4000:]}")
                 ending = f"does not answer in {timeout} s" if exit_code is None else f"ended with exit code {exit_code}"
@@ -249,44 +242,41 @@ class Broker:
     def _format(self):
         if (self.log_dir / "meta.properties").exists():
             return
-        place = (self.version, self._settings["node.id"], self._settings["process.roles"])
+        place = (self.version, self.cluster_id, self._settings["node.id"], self._settings["process.roles"])
         if self._settings["log.dirs"] == str(self.log_dir) and place in _FORMATTED:
             for name, content in _FORMATTED[place].items():
                 (self.log_dir / name).parent.mkdir(parents=True, exist_ok=True)
                 (self.log_dir / name).write_bytes(content)
             return
-        run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self._properties, jars=self._jars)
+        run_tool("kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", self.properties, jars=self._jars)
         if self._settings["log.dirs"] == str(self.log_dir):
             files = [path for path in self.log_dir.rglob("*") if path.is_file()]
-            _FORMATTED[place] = {str(path.relative_to(self.log_dir)): path.read_bytes() for path in files}
+            _FORMATTED[place] = {path.relative_to(self.log_dir): path.read_bytes() for path in files}
 
-    @property
-    def _jars(self):
-        return {VERSION: JARS, OLDER_VERSION: OLDER_JARS, LATER_VERSION: LATER_JARS}[self.version]
-
-    def _answers(self, said_before):
-        """Whether the listener is open and the broker says, after `said_before` characters of log, that it serves."""
+    def _answers(self):
+        """Whether the listener is open and the broker says that it serves."""
         try:
             socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
         except OSError:
             return False
-        return "Kafka Server started" in self.log_text()[said_before:]
+        return "Kafka Server started" in self.log_since_start()
 
     def log_text(self):
         """Everything that the broker has logged so far, and the output of the JVM."""
-        texts = [path.read_text(errors="replace") for path in (self.directory / "broker.out", self.log_file)
-                 if path.exists()]  # fmt: skip
-        return "".join(texts)
+        files = (self.directory / "broker.out", self.log_file)
+        return "".join(path.read_text(errors="replace") for path in files if path.exists())
+
+    def log_since_start(self):
+        """What it has logged since it was started last."""
+        return self.log_text()[self._said_before :]
 
     def complaints(self):
-        """The log's lines of level ERROR or FATAL, and those that report a failed log directory. Not that the broker
-        was slow to reach its own controller, or to register it, as it is on a busy machine: it tries again."""
+        """The log's lines of level ERROR or FATAL, and of failed log directories, but for NO_COMPLAINTS."""
         return [
             line
             for line in self.log_text().splitlines()
             if (" ERROR " in line or " FATAL " in line or (" WARN " in line and "offline" in line.lower()))
-            and "channel manager timed out before sending the request" not in line
-            and "Unexpected error handling request RequestHeader(apiKey=CONTROLLER_REGISTRATION" not in line
+            and not any(expected in line for expected in NO_COMPLAINTS)
         ]
 
     def stop(self, timeout=180):

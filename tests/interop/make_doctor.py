@@ -5,8 +5,6 @@
 DIRECTORY gets `doctor`, which `tests/fixtures/pack.py` packs. `tests/interop/test_doctor.py` breaks copies of both.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tempfile
@@ -31,7 +29,7 @@ makes it.
 
 @dataclass(frozen=True)
 class Origin:
-    """A directory of a release after a clean stop, and one after kill -9."""
+    """A directory of a release (None: of the fixture) after a clean stop, and one after kill -9."""
 
     version: str
     clean: Path

@@ -7,21 +7,16 @@ A shop on two days of November 2026: `orders` (two partitions, several segments)
 the consumer group `billing` committed. Values are the same each time; what the broker adds (ids, epochs) is not.
 """
 
-from __future__ import annotations
-
-import asyncio
 import json
 import random
 import shutil
 import sys
 import tempfile
-import time
 from pathlib import Path
-
-from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker
+from tests.support.waiting import wait_for
 
 START_MS = 1_795_046_400_000  # 2026-11-19T00:00:00Z
 DAY_MS = 86_400_000
@@ -73,21 +68,7 @@ def payments():
     def paid(number):
         return Message(f"order {number} paid".encode(), str(number).encode(), (), START_MS + number * 3_600_000)
 
-    return [
-        (True, [paid(1), paid(2)]),
-        (False, [paid(3), paid(4)]),
-        (True, [paid(5)]),
-    ]
-
-
-async def commit(address, group, offsets):
-    consumer = AIOKafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
-    await consumer.start()
-    try:
-        consumer.assign(list(offsets))
-        await consumer.commit(offsets)
-    finally:
-        await consumer.stop()
+    return [(True, [paid(1), paid(2)]), (False, [paid(3), paid(4)]), (True, [paid(5)])]
 
 
 def fill(client, log_dir):
@@ -101,14 +82,9 @@ def fill(client, log_dir):
     client.produce("clicks", clicks(600), batch=100)
     client.transactions("payments", payments())
     client.produce("accounts", accounts(), batch=10)
-    asyncio.run(commit(client.address, "billing", {TopicPartition("orders", 0): 420, TopicPartition("orders", 1): 200}))
-    deadline = time.monotonic() + 30
-    while len(client.consume("accounts")) > 60:  # the cleaner has run
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
-    while list(log_dir.glob("*/*.deleted")):  # until the files that it replaced are removed
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    client.commit("billing", {("orders", 0): 420, ("orders", 1): 200})
+    wait_for("the cleaner", lambda: len(client.consume("accounts")) <= 60)
+    wait_for("the deletion of what it replaced", lambda: not list(log_dir.glob("*/*.deleted")))
 
 
 def main(destination):

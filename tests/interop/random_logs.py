@@ -5,8 +5,6 @@ idempotent producers, transactions that end or do not, tombstones, null keys, ga
 batches, leader epochs, timestamps in and out of order; rolled by size, time, full indexes and offsets.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ The newest release that Maven has completely is 4.0.0, which does not run on the
 pyspark has an environment of its own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

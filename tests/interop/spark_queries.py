@@ -7,8 +7,6 @@ base64, timestamps in epoch milliseconds), or its error. Imports nothing else of
 pyspark, in an environment without kafkafs.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,19 +1,11 @@
 """A real broker on what we wrote: it serves it, repairs nothing, sets nothing aside, and appends after us."""
 
-from __future__ import annotations
-
-import asyncio
 import json
-import random
-import shutil
 import subprocess
 import time
-from collections.abc import Callable
 
 import pytest
-from aiokafka import AIOKafkaConsumer
 
-from storage.append.appender import Appender
 from storage.clock import SystemClock
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import commit_ledger, names
@@ -21,84 +13,22 @@ from storage.files.commit_ledger import WriteId
 from storage.files.disk import RealDisk
 from storage.format.block import Record, RecordColumns
 from storage.log.log_dir import LogDir
-from storage.log.reader import read_range
 from storage.staged_writes import commit
 from storage.staged_writes.staging import StagedFileWriter
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
-from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, faults, told_since
+from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, faults
 from tests.interop.client import Client, Message
-from tests.interop.kafka import (
-    LATER_VERSION,
-    OLDER_VERSION,
-    VERSION,
-    Broker,
-    DidNotStart,
-    on_broker,
-    requires_kafka,
-    requires_later_kafka,
-    requires_older_kafka,
-)
+from tests.interop.kafka import REQUIRES, Broker, on_broker, requires_kafka
 from tests.support.commands import output_of, process, run
 from tests.support.faults import Crash, FaultyDisk
-from tests.support.fixtures import FIXTURES, read_golden, requires_fixtures
 from tests.support.mounted_logs import state_of
 from tests.support.mounts import mounted, requires_fuse, run_kafkafs
-from tests.support.random_damages import batch_of, hurt, last_offset
-from tests.support.record_headers import batches
+from tests.support.owned_dirs import killed
 
 pytestmark = on_broker
 
-# A real broker on what we wrote: it serves it, repairs nothing, sets nothing aside, and appends after us.
-
-A = TopicPartition("adopted", 0)
-CODECS = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
-
-
-@pytest.fixture
-def stopped(tmp_path):
-    """A broker with a topic, stopped."""
-    broker = Broker(tmp_path / "broker")
-    try:
-        client = Client(broker.start().address)
-        client.create_topic("adopted", 2, {"internal.segment.bytes": 20_000, "index.interval.bytes": 500})
-        broker.stop()
-        yield broker
-        assert broker.complaints() == []
-    finally:
-        broker.kill()
-
-
-def append(owned, tp, records):
-    outcome = Appender(owned.appendable(tp), clock=owned.clock).append(records)
-    assert outcome.error is None
-
-
-@pytest.mark.nightly
-@requires_kafka
-def test_every_codec_of_ours_is_read(stopped):
-    owned = OwnedDir.open(stopped.log_dir)
-    now_ms = owned.clock.now_ms()  # the broker's retention is a week
-    written = []
-    for codec in CODECS:
-        owned.alter_config("adopted", {"compression.type": codec})
-        records = [
-            Record(b"k%d" % n, codec.encode() + b" %d " % n * 30, ((b"h", None),), now_ms + n) for n in range(500)
-        ]
-        append(owned, TopicPartition("adopted", 1), records)
-        written += records
-    assert owned.close().clean
-    client = Client(stopped.start().address)
-    found = client.consume("adopted", 1)
-    assert [(r.key, r.value, r.timestamp) for r in found] == [(r.key, r.value, r.timestamp) for r in written]
-    stopped.stop()
-
-
-# A stopped broker's directory, mounted for writing: its configuration is followed, and the broker continues.
-
 HOUR_MS = 3_600_000
-T = TopicPartition("t", 0)
-INTERNAL = ("__consumer_offsets-0", "__cluster_metadata-0")
 SMALL = {"internal.segment.bytes": 20_000, "index.interval.bytes": 500}
 
 
@@ -113,36 +43,19 @@ def mine(tmp_path):
         running.kill()
 
 
-def commit_offset(address, topic, group):
-    """A group that has read to offset 7."""
-
-    async def run():
-        consumer = AIOKafkaConsumer(topic, bootstrap_servers=address, group_id=group, enable_auto_commit=False)
-        await consumer.start()
-        try:
-            (tp,) = consumer.assignment() or {None}
-            while tp is None:
-                await consumer.getmany(timeout_ms=200)
-                (tp,) = consumer.assignment() or {None}
-            await consumer.commit({tp: 7})
-        finally:
-            await consumer.stop()
-
-    asyncio.run(run())
-
-
-def internal(log_dir):
-    """Everything about the directories that are the brokers' own, times included."""
-    return {name: state_of(log_dir / name) for name in INTERNAL}
-
-
 def bases(log_dir, partition):
     return sorted(int(path.stem) for path in (log_dir / partition).glob("*.log"))
+
+
+def values_of(records):
+    return [record.value for record in records]
 
 
 @requires_kafka
 @requires_fuse
 def test_appended_through_the_mount(mine, tmp_path):
+    """A stopped broker's directory, mounted for writing: its configuration is followed, and the broker continues."""
+    log_dir = mine.log_dir
     client = Client(mine.start().address)
     client.create_topic("through", 2, SMALL)
     client.create_topic("kept", 1, {**SMALL, "retention.ms": -1})
@@ -152,132 +65,65 @@ def test_appended_through_the_mount(mine, tmp_path):
     for topic in ("kept", "expiring"):
         client.produce(topic, old)
     client.produce("through", [Message(b"theirs %d" % n) for n in range(100)], 0)
-    commit_offset(mine.address, "kept", "readers")
+    client.commit("readers", {("kept", 0): 7})
+    refused = run_kafkafs("recover", log_dir, check=False)
+    assert refused.returncode == 3
+    assert f"held by kafka.Kafka (process {mine.pid})" in refused.stderr.decode()
     mine.stop()
-    before = internal(mine.log_dir)
-    assert all(before.values())
-    kept = bases(mine.log_dir, "kept-0")
-    assert len(bases(mine.log_dir, "expiring-0")) > 3
+    brokers_own = {name: state_of(log_dir / name) for name in ("__consumer_offsets-0", "__cluster_metadata-0")}
+    kept = bases(log_dir, "kept-0")
+    assert len(bases(log_dir, "expiring-0")) > 3
     assert len(kept) > 3
 
     ours = [b"ours %d" % n for n in range(3000)]
     keyed = [{"key": f"key {n}", "value": f"keyed {n}", "headers": [["h", "x"]]} for n in range(500)]
-    with mounted(mine.log_dir, tmp_path / "mnt", write=True) as mount:
+    with mounted(log_dir, tmp_path / "mnt", write=True) as mount:
         topic = mount.path / "through"
-        with subprocess.Popen(
-            ["tee", topic / "0" / "@append"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
-        ) as tee:
-            tee.communicate(b"".join(value + b"\n" for value in ours))
-        assert tee.returncode == 0
+        command = ["tee", topic / "0" / "@append"]
+        lines = b"".join(value + b"\n" for value in ours)
+        subprocess.run(command, input=lines, stdout=subprocess.DEVNULL, check=True, timeout=120)
         with (topic / "@append.jsonl").open("w") as file:
             file.writelines(json.dumps(line) + "\n" for line in keyed)
         subprocess.run(["bash", "-c", f"echo one line >> {topic}/0/@append"], check=True, timeout=120)
         assert (topic / "0" / "messages.txt").read_bytes().splitlines()[100:3100] == ours
-    run_kafkafs("retain", mine.log_dir)
-    assert internal(mine.log_dir) == before
-    assert bases(mine.log_dir, "kept-0") == kept
-    assert bases(mine.log_dir, "expiring-0")[0] > 0
-    assert not faults(mine.log_dir)
-    assert len(bases(mine.log_dir, "through-0")) > 2
-    dumps_without_a_finding([mine.log_dir / name for name in ("through-0", "through-1", "kept-0", "expiring-0")])
+    run_kafkafs("retain", log_dir)
+    assert {name: state_of(log_dir / name) for name in brokers_own} == brokers_own
+    assert bases(log_dir, "kept-0") == kept
+    assert bases(log_dir, "expiring-0")[0] > 0
+    assert not faults(log_dir)
+    assert len(bases(log_dir, "through-0")) > 2
+    dumps_without_a_finding([log_dir / name for name in ("through-0", "through-1", "kept-0", "expiring-0")])
 
-    said = len(mine.log_text())
     client = Client(mine.start().address)
     consumed = {partition: client.consume("through", partition) for partition in (0, 1)}
-    adopted_as_it_is(told_since(mine, said))
-    values = [record.value for record in consumed[0]]
+    adopted_as_it_is(mine)
     keys_of_0 = [record.value for record in consumed[0] if record.key is not None]
-    assert values == [b"theirs %d" % n for n in range(100)] + ours + keys_of_0 + [b"one line"]
+    assert values_of(consumed[0]) == [b"theirs %d" % n for n in range(100)] + ours + keys_of_0 + [b"one line"]
     found = sorted((record.key, record.value, record.headers) for p in (0, 1) for record in consumed[p] if record.key)
     assert found == sorted((b"key %d" % n, b"keyed %d" % n, ((b"h", b"x"),)) for n in range(500))
-    assert {len(consumed[1]), len(keys_of_0)} == {len(consumed[1]), 500 - len(consumed[1])}
-    assert [record.value for record in client.consume("kept")] == [message.value for message in old]
+    assert len(consumed[1]) == 500 - len(keys_of_0)
+    assert values_of(client.consume("kept")) == values_of(old)
     # The broker's own partitioner sends a key where ours did.
     place = {record.key: p for p in (0, 1) for record in consumed[p] if record.key}
-    client.produce_keyed("through", [Message(b"again", key=b"key %d" % n) for n in range(40)])
+    client.produce("through", [Message(b"again", key=b"key %d" % n) for n in range(40)], None)
     for p in (0, 1):
         again = client.consume("through", p, start=len(consumed[p]))
-        assert all(place[record.key] == p for record in again if record.key is not None)
+        assert all((place[record.key], record.value) == (p, b"again") for record in again)
         consumed[p] += again
-    assert sum(record.value == b"again" for p in (0, 1) for record in consumed[p]) == 40
+    assert len(consumed[0]) + len(consumed[1]) == 100 + 3000 + 500 + 1 + 40
     mine.stop()
 
-    with mounted(mine.log_dir, tmp_path / "mnt", write=True) as mount:
+    with mounted(log_dir, tmp_path / "mnt", write=True) as mount:
         for p in (0, 1):
-            lines_read = (mount.path / "through" / str(p) / "messages.txt").read_bytes().splitlines()
-            assert lines_read == [record.value for record in consumed[p]]
+            lines = (mount.path / "through" / str(p) / "messages.txt").read_bytes().splitlines()
+            assert lines == values_of(consumed[p])
         (mount.path / "through" / "1" / "@append").write_bytes(b"and again\n")
-    assert not faults(mine.log_dir)
-    said = len(mine.log_text())
+    assert not faults(log_dir)
     client = Client(mine.start().address)
     last = client.consume("through", 1)[-1]
     assert (last.value, last.offset) == (b"and again", len(consumed[1]))
-    adopted_as_it_is(told_since(mine, said))
+    adopted_as_it_is(mine)
     mine.stop()
-
-
-@pytest.mark.nightly
-@requires_kafka
-@requires_fuse
-def test_killed_while_it_writes(mine):
-    """kill -9 in mid-write, `kafkafs recover`, then the broker: it has nothing to recover, and finds what we found."""
-    client = Client(mine.start().address)
-    client.create_topic("t", 1, {**SMALL, "internal.segment.bytes": 2_000_000})
-    command = ["kcat", "-P", "-b", mine.address, "-t", "t", "-p", "0", "-z", "lz4"]
-    lines = subprocess.Popen(["awk", 'BEGIN { for (;;) printf("line %d %0200d\\n", ++n, n) }'], stdout=subprocess.PIPE)
-    kcat = subprocess.Popen(command, stdin=lines.stdout, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 180
-        while len(list((mine.log_dir / "t-0").glob("*.log"))) < 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        mine.kill()
-    finally:
-        for process in (lines, kcat):
-            process.kill()
-            process.communicate()
-    assert not (mine.log_dir / names.CLEAN_SHUTDOWN).exists()
-    run_kafkafs("recover", mine.log_dir)
-    assert not faults(mine.log_dir)
-    assert not verify_log_dir(mine.log_dir, [T])
-    snapshot = LogDir.open_read_only(mine.log_dir).log(T).snapshot()
-    found = [block.value(row) for block in read_range(snapshot, 0) for row in range(len(block))]
-    assert len(found) > 1000
-    before = {path.name: path.read_bytes() for path in (mine.log_dir / "t-0").glob("*.log")}
-    said = len(mine.log_text())
-    client = Client(mine.start().address)
-    assert [record.value for record in client.consume("t")] == found
-    adopted_as_it_is(told_since(mine, said))
-    assert {path.name: path.read_bytes() for path in (mine.log_dir / "t-0").glob("*.log")} == before
-    client.produce("t", [Message(b"after")])
-    assert client.consume("t")[-1].offset == len(found)
-    mine.stop()
-
-
-@pytest.mark.nightly
-@requires_kafka
-@requires_fuse
-def test_each_refuses_while_the_other_holds_the_directory(tmp_path):
-    """Both use the same lock, and the one that is refused names its holder."""
-    broker = Broker(tmp_path / "broker")
-    try:
-        broker.start()
-        (tmp_path / "mnt").mkdir()
-        for command in (["mount", "--write", broker.log_dir, tmp_path / "mnt"], ["recover", broker.log_dir]):
-            refused = run_kafkafs(*command, check=False)
-            assert refused.returncode == 3
-            assert f"held by kafka.Kafka (process {broker.pid})" in refused.stderr.decode()
-        broker.stop()
-        with mounted(broker.log_dir, tmp_path / "mnt", write=True) as mount:
-            with pytest.raises(DidNotStart):
-                broker.start()
-            assert "Failed to acquire lock on file .lock" in broker.log_text()
-            assert b'"read-write"' in (mount.path / "@status.json").read_bytes()
-        assert not faults(broker.log_dir)
-        broker.start()
-        broker.stop()
-    finally:
-        broker.kill()
 
 
 # A real broker on what a commit wrote, and on what one left that was killed: of each partition's share it serves all
@@ -289,105 +135,77 @@ QUERY = "0a8e7a3b-9d1b-4f0e-8c3d-2b1a0f9e8d7c"
 SHARES = {FEW: 30, LARGE: 400}
 
 
-@pytest.fixture
-def with_two_partitions(tmp_path):
-    """A broker with a topic of two partitions, a message in each; stopped."""
-    broker = Broker(tmp_path / "broker")
-    try:
-        client = Client(broker.start().address)
-        client.create_topic("written", 2, {"internal.segment.bytes": 20_000, "index.interval.bytes": 500})
-        for partition in range(2):
-            client.produce("written", [Message(b"theirs")], partition)
-        broker.stop()
-        yield broker
-        assert broker.complaints() == []
-    finally:
-        broker.kill()
-
-
-def values(batch, tp):
+def share(batch, tp):
     return [b"batch %d message %04d %s" % (batch, n, b"." * 100) for n in range(SHARES[tp])]
 
 
-def stage(path, batch, disk=None):
+def stage(path, batch, disk):
     config = LogDir.open_read_only(path).topic_info("written").config
     files = []
     for tp in SHARES:
-        writer = StagedFileWriter(
-            disk or RealDisk(), path, tp, WriteId(QUERY, batch), config=config, clock=SystemClock()
-        )
-        share = values(batch, tp)
-        for first in range(0, len(share), 15):
-            writer.append(RecordColumns.from_records([Record(b"k", value) for value in share[first : first + 15]]))
-        staged = writer.finish()
-        assert staged is not None
-        files.append(staged)
+        writer = StagedFileWriter(disk, path, tp, WriteId(QUERY, batch), config=config, clock=SystemClock())
+        values = share(batch, tp)
+        for first in range(0, len(values), 15):
+            writer.append(RecordColumns.from_records([Record(b"k", value) for value in values[first : first + 15]]))
+        files.append(writer.finish())
     return files
 
 
-@pytest.mark.nightly
-@requires_kafka
-def test_a_broker_serves_what_was_committed(with_two_partitions):
-    """It finds nothing to repair, also not in segments that were created at once."""
-    owned = OwnedDir.open(with_two_partitions.log_dir)
-    assert commit.commit(owned, WriteId(QUERY, 0), stage(with_two_partitions.log_dir, 0)).appended
-    assert len(owned.log(LARGE).snapshot().segments) > 2
-    assert owned.close().clean
-    dumps_without_a_finding([with_two_partitions.log_dir / tp.dir_name for tp in SHARES])
-    said = len(with_two_partitions.log_text())
-    client = Client(with_two_partitions.start().address)
-    for tp in SHARES:
-        found = [record.value for record in client.consume(tp.topic, tp.partition)]
-        assert found == [b"theirs", *values(0, tp)]
-        client.produce(tp.topic, [Message(b"after")], tp.partition)
-    adopted_as_it_is(told_since(with_two_partitions, said))
-    with_two_partitions.stop()
-    assert commit_ledger.read(with_two_partitions.log_dir).queries[QUERY].batch == 0
-    assert not verify_log_dir(with_two_partitions.log_dir, list(SHARES))
-
-
 # When a commit is killed, and which shares a broker serves then: before anything was appended; with a share whose first
-# batch has no length yet; with new segments of which some are ready; with all of them ready and none in its place.
-Moment = tuple[Callable[[str], bool], dict[TopicPartition, bool]]
-MOMENTS = [
-    (lambda what: what.startswith("write") and what.endswith(".log"), {FEW: False, LARGE: False}),
-    (lambda what: what.startswith("sync") and what.endswith(".log"), {FEW: False, LARGE: False}),
-    (lambda what: what.startswith("rename") and what.endswith(".log.swap"), {FEW: True, LARGE: False}),
-    (lambda what: what.startswith("rename") and what.endswith(".log"), {FEW: True, LARGE: True}),
-]
+# batch has no length yet; with new segments of which some are ready; with all of them ready and none in its place;
+# never.
+SOME_READY = ("rename", ".log.swap", {FEW})
+MOMENTS = [("write", ".log", set()), ("sync", ".log", set()), SOME_READY, ("rename", ".log", {FEW, LARGE}), None]
 
 
 @requires_kafka
-@pytest.mark.parametrize(
-    "moments",
-    [pytest.param(MOMENTS[2:3], id="some segments ready"), pytest.param(MOMENTS, id="all", marks=pytest.mark.nightly)],
-)
-def test_a_broker_where_a_commit_was_killed(with_two_partitions, moments):
-    expected = {tp: [b"theirs"] for tp in SHARES}
-    for batch, (moment, there) in enumerate(moments):
-        _killed(with_two_partitions.log_dir, batch, moment)
-        client = Client(with_two_partitions.start().address)
-        for tp, share in SHARES.items():
-            found = [record.value for record in client.consume(tp.topic, tp.partition)]
-            wanted = [*expected[tp], *(values(batch, tp) if there[tp] else [])]
-            assert found == wanted, f"moment {batch}, {tp}: {len(found)} of {share} more"
-            client.produce(tp.topic, [Message(b"theirs again")], tp.partition)
-            expected[tp] = [*wanted, b"theirs again", *([] if there[tp] else values(batch, tp))]
-        with_two_partitions.stop()
-        owned = OwnedDir.open(with_two_partitions.log_dir)
-        assert not owned.unfinished
-        assert not commit.commit(owned, WriteId(QUERY, batch), stage(with_two_partitions.log_dir, batch)).appended
-        assert owned.close().clean
-        assert not verify_log_dir(with_two_partitions.log_dir, list(SHARES))
-        assert not list(with_two_partitions.log_dir.rglob("*" + names.STAGED_SUFFIX))
-    client = Client(with_two_partitions.start().address)
+@pytest.mark.parametrize("moments", [[SOME_READY], pytest.param(MOMENTS, marks=pytest.mark.nightly)])
+def test_a_broker_where_a_commit_was_killed(mine, moments):
+    log_dir = mine.log_dir
+    client = Client(mine.start().address)
+    client.create_topic("written", 2, SMALL)
+    expected = {tp: [] for tp in SHARES}
+    for batch, moment in enumerate(moments):
+        for tp in SHARES:
+            client.produce(tp.topic, [Message(b"theirs")], tp.partition)
+            expected[tp].append(b"theirs")
+        mine.stop()
+        if moment is None:
+            there = set(SHARES)
+            assert open_and_commit(log_dir, batch).appended
+            dumps_without_a_finding([log_dir / tp.dir_name for tp in SHARES])
+        else:
+            there = moment[2]
+            kill_commit(log_dir, batch, *moment[:2])
+        client = Client(mine.start().address)
+        for tp in SHARES:
+            expected[tp] += share(batch, tp) if tp in there else []
+            assert values_of(client.consume(tp.topic, tp.partition)) == expected[tp], f"moment {batch}, {tp}"
+        if moment is None:
+            adopted_as_it_is(mine)
+        mine.stop()
+        assert not open_and_commit(log_dir, batch).appended  # opening it has completed the write
+        for tp in SHARES:
+            expected[tp] += [] if tp in there else share(batch, tp)
+        assert commit_ledger.read(log_dir).queries[QUERY].batch == batch
+        assert not verify_log_dir(log_dir, list(SHARES))
+        assert not list(log_dir.rglob("*" + names.STAGED_SUFFIX))
+        client = Client(mine.start().address)
     for tp in SHARES:
-        assert [record.value for record in client.consume(tp.topic, tp.partition)] == expected[tp]
-    with_two_partitions.stop()
+        assert values_of(client.consume(tp.topic, tp.partition)) == expected[tp]
+    mine.stop()
 
 
-def _killed(path, batch, moment):
-    """Leaves the directory as a commit that was killed at a moment after its intent was recorded."""
+def open_and_commit(path, batch):
+    owned = OwnedDir.open(path)
+    assert not owned.unfinished
+    outcome = commit.commit(owned, WriteId(QUERY, batch), stage(path, batch, RealDisk()))
+    assert owned.close().clean
+    return outcome
+
+
+def kill_commit(path, batch, operation, suffix):
+    """Leaves the directory as a commit that was killed before such an operation, after its intent was recorded."""
     disk = FaultyDisk(path)
     owned = OwnedDir.open(path, Opening(), disk=disk)
     files = stage(path, batch, disk)
@@ -395,111 +213,53 @@ def _killed(path, batch, moment):
 
     def stop(what, _path):
         nonlocal begun
-        if begun and moment(what):
+        if begun and what.startswith(operation) and what.endswith(suffix):
             disk.stopped = True
             raise Crash(what)
         begun = begun or what.startswith(f"sync {names.COMMITS}")
-        return
 
     disk.fail = stop
     with pytest.raises(Crash):
         commit.commit(owned, WriteId(QUERY, batch), files)
-    owned._logs.abandon()
-    with pytest.raises(Crash):
-        owned._dir_lock.release()
-    if not commit_ledger.read(path).pending:
-        pytest.fail("the write was not pending")
-
-
-# A real broker serves what was salvaged from a damaged log.
-
-TP = TopicPartition("c-lz4", 0)
+    disk.fail, disk.stopped = (lambda _what, _path: None), False
+    killed(owned)
+    assert commit_ledger.read(path).pending
 
 
 @pytest.mark.nightly
-@requires_kafka
-@requires_fixtures
-def test_a_broker_serves_what_was_salvaged(tmp_path):
-    damaged = tmp_path / "damaged"
-    shutil.copytree(FIXTURES / "codecs" / "log" / TP.dir_name, damaged / TP.dir_name)
-    for path in (damaged / TP.dir_name).iterdir():
-        path.chmod(0o644)
-    files = sorted((damaged / TP.dir_name).glob("*.log"))
-    lasts = [last_offset(part) for log in files for part in batches(log.read_bytes())]
-    (golden,) = (FIXTURES / "codecs" / "golden").glob("c-lz4-0*.jsonl.gz")
-    gone = hurt(files, random.Random(7))
-    expected = [one for one in read_golden(golden) if batch_of(lasts, one.offset) not in gone]
-    broker = Broker(tmp_path / "broker")
-    try:
-        client = Client(broker.start().address)
-        client.create_topic(TP.topic, 1, {"retention.ms": -1, "max.message.bytes": 5_000_000})
-        broker.stop()
-        told = json.loads(output_of("salvage", damaged, str(TP), "--to", broker.log_dir, "--json"))
-        assert told["failed"] == []
-        assert told["partitions"][0]["lost"]
-        assert not verify_log_dir(broker.log_dir, [TP])
-        dumps_without_a_finding([broker.log_dir / TP.dir_name])
-        said = len(broker.log_text())
-        client = Client(broker.start().address)
-        consumed = {one.offset: one for one in client.consume(TP.topic)}
-        assert expected
-        assert {one.offset: one for one in expected}.items() <= consumed.items()
-        adopted_as_it_is(told_since(broker, said))
-        client.produce(TP.topic, [Message(b"after")], 0)
-        assert client.consume(TP.topic)[-1].value == b"after"
-        broker.stop()
-        assert broker.complaints() == []
-    finally:
-        broker.kill()
-
-
-# Brokers of each version that is named as tested: their logs are read and appended to, and they go on with them.
-
-ALL_CODECS = (None, "gzip", "snappy", "lz4", "zstd")
-
-
-def loses_nothing(log_dir):
-    """What doctor says of a broker that starts on it."""
-    return bool(json.loads(run("doctor", log_dir, "--json").stdout)["loses_nothing"])
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "version",
-    [
-        pytest.param(OLDER_VERSION, marks=requires_older_kafka),
-        pytest.param(VERSION, marks=requires_kafka),
-        pytest.param(LATER_VERSION, marks=requires_later_kafka),
-    ],
-)
+@pytest.mark.parametrize("version", [pytest.param(version, marks=mark) for version, mark in REQUIRES.items()])
 def test_a_broker_and_kafkafs_take_turns(version, tmp_path):
+    """Brokers of each version that is named as tested: their logs are read and appended to with each codec, and they go
+    on with them."""
+    codecs = (None, "gzip", "snappy", "lz4", "zstd")
     broker = Broker(tmp_path, version=version)
+    log_dir = broker.log_dir
     try:
         client = Client(broker.start().address)
-        client.create_topic("t", len(ALL_CODECS) + 1, {"retention.ms": -1})
-        for partition, codec in enumerate(ALL_CODECS):
-            messages = [Message(b"%d of %d" % (number, partition), b"k") for number in range(200)]
-            client.produce("t", messages, partition, compression_type=codec)
-        client.transactions("t", [(True, [Message(b"committed")]), (False, [Message(b"aborted")])], len(ALL_CODECS))
+        for codec in codecs:
+            client.create_topic(f"t-{codec}", 1, {"retention.ms": -1, "compression.type": codec or "uncompressed"})
+            messages = [Message(b"%d of theirs" % n, b"k") for n in range(200)]
+            client.produce(f"t-{codec}", messages, compression_type=codec)
+        client.create_topic("tx")
+        client.transactions("tx", [(True, [Message(b"committed")]), (False, [Message(b"aborted")])])
         broker.stop()
-        assert run("verify", broker.log_dir).exit_code == 0
-        assert loses_nothing(broker.log_dir)
-        for partition in range(len(ALL_CODECS)):
-            expected = b"".join(b"%d of %d\n" % (number, partition) for number in range(200))
-            assert output_of("cat", broker.log_dir, f"t/{partition}") == expected
-        assert (
-            output_of("cat", broker.log_dir, f"t/{len(ALL_CODECS)}", "--isolation", "read_committed") == b"committed\n"
-        )
-        with process("append", broker.log_dir, "t/0", stdin=subprocess.PIPE) as appending:
-            assert appending.communicate(b"by kafkafs\n")[1] == b""
-        assert appending.returncode == 0
-        broker.start()
-        client.produce("t", [Message(b"after it")], 0)
-        values = [record.value for record in client.consume("t", 0)]
-        assert values[-2:] == [b"by kafkafs", b"after it"]
-        assert len(values) == 202
+        assert run("verify", log_dir).exit_code == 0
+        assert json.loads(output_of("doctor", log_dir, "--json"))["loses_nothing"]
+        assert output_of("cat", log_dir, "tx", "--isolation", "read_committed") == b"committed\n"
+        theirs = [b"%d of theirs" % n for n in range(200)]
+        ours = [b"%d of ours" % n for n in range(500)]
+        for codec in codecs:
+            assert output_of("cat", log_dir, f"t-{codec}").splitlines() == theirs
+            with process("append", log_dir, f"t-{codec}", stdin=subprocess.PIPE) as appending:
+                assert appending.communicate(b"".join(value + b"\n" for value in ours))[1] == b""
+            assert appending.returncode == 0
+        client = Client(broker.start().address)
+        for codec in codecs:
+            client.produce(f"t-{codec}", [Message(b"after it")])
+            assert values_of(client.consume(f"t-{codec}")) == [*theirs, *ours, b"after it"]
+        adopted_as_it_is(broker)
         broker.stop()
         assert broker.complaints() == []
-        assert output_of("cat", broker.log_dir, "t/0").splitlines()[-2:] == [b"by kafkafs", b"after it"]
+        assert output_of("cat", log_dir, "t-zstd").splitlines() == [*theirs, *ours, b"after it"]
     finally:
         broker.kill()

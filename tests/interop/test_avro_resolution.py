@@ -4,8 +4,6 @@ Nightly Java's Avro itself answers: KAFKAFS_AVRO_PAIRS is the number of pairs of
 seed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

@@ -1,8 +1,6 @@
 """A real broker on what our cleaner left: it serves it and finds nothing to clean; and every step of a replacement that
 was interrupted becomes the same log with its recovery as with ours."""
 
-from __future__ import annotations
-
 import random
 import shutil
 
@@ -12,20 +10,19 @@ from storage.append import swap
 from storage.append.swap import CleanedSegment
 from storage.compaction.cleaner import compact_partition
 from storage.directory.owned_dir import OwnedDir
-from storage.files.names import FileKind, FileState, parse_segment_file
-from storage.format.batches import BatchTable, scan
 from storage.log.log_dir import LogDir
-from storage.log.read_only_log import ReadOnlyLog
 from storage.types import Isolation, TopicPartition
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
+from tests.interop.adoption import adopted_as_it_is
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker, on_broker, requires_kafka
 from tests.support.faults import Crash, FaultyDisk
-from tests.support.readers import read_all
+from tests.support.readers import open_log, read_all, table_of
+from tests.support.record_headers import batches
 from tests.support.waiting import wait_for
 
-pytestmark = [requires_kafka, *on_broker]
+pytestmark = [requires_kafka, on_broker]
 
 SMALL = {"cleanup.policy": "compact", "internal.segment.bytes": 20_000, "index.interval.bytes": 500}
 OURS = TopicPartition("ours", 0)
@@ -66,7 +63,6 @@ def test_the_broker_finds_nothing_to_do(own):
         client.create_topic(topic, 1, {**SMALL, "min.cleanable.dirty.ratio": "0.001"})
         produce(client, topic)
     own.stop()
-
     owned = OwnedDir.open(own.log_dir)
     before = len(read_all(owned.log(OURS).snapshot()))
     result = compact_partition(owned, OURS)
@@ -75,32 +71,25 @@ def test_the_broker_finds_nothing_to_do(own):
         owned.disk.unlink(path)
     assert owned.close().clean
     assert not verify_log_dir(own.log_dir, [OURS])
-    log = LogDir.open_read_only(own.log_dir).log(OURS)
-    expected = {
-        committed: read_all(log.snapshot(), isolation=isolation)
-        for committed, isolation in ((False, Isolation.READ_UNCOMMITTED), (True, Isolation.READ_COMMITTED))
-    }
-    assert len(expected[True]) == len(expected[False]) < before / 3
+    snapshot = LogDir.open_read_only(own.log_dir).log(OURS).snapshot()
+    expected = {isolation: read_all(snapshot, isolation=isolation) for isolation in Isolation}
+    assert [len(records) < before / 3 for records in expected.values()] == [True, True]
 
     own.reconfigure({"log.cleaner.enable": "true"})
-    said = len(own.log_text())
     client = Client(own.start().address)
-    wait_for("the cleaner to begin", lambda: "Beginning cleaning of log theirs-0" in own.log_text()[said:])
-    for committed, records in expected.items():
-        assert client.consume("ours", committed=committed) == records
-    # Its own cleaner produced the same result from the same log.
-    wanted = [(r.offset, r.key, r.value) for r in expected[False]]
-    wait_for("the same", lambda: [(r.offset, r.key, r.value) for r in client.consume("theirs")] == wanted)
+    for isolation, records in expected.items():
+        assert client.consume("ours", committed=isolation is Isolation.READ_COMMITTED) == records
+    # Its own cleaner produces the same result from the same log, and has nothing to do in ours.
+    same = [(record.offset, record.key, record.value) for record in expected[Isolation.READ_UNCOMMITTED]]
+    wait_for("the same", lambda: [(r.offset, r.key, r.value) for r in client.consume("theirs")] == same)
     own.stop()
-    text = own.log_text()[said:]
-    assert "cleaning of log ours-0" not in text
-    assert "Recovering unflushed segment" not in "".join(line for line in text.splitlines() if "ours-0" in line)
+    assert "cleaning of log ours-0" not in own.log_since_start()
+    adopted_as_it_is(own)
 
     # It continues where we stopped, once there are new messages.
-    said = len(own.log_text())
     client = Client(own.start().address)
     client.produce("ours", [Message(b"y" * 500, b"k%d" % n) for n in range(60)], batch=5)
-    wait_for("a pass of the cleaner", lambda: "cleaned log ours-0 (dirty section" in own.log_text()[said:])
+    wait_for("a pass of the cleaner", lambda: "cleaned log ours-0 (dirty section" in own.log_since_start())
     own.stop()
     # If it was stopped in the middle of another pass, a .cleaned file is left until its next start.
     own.reconfigure({"log.cleaner.enable": "false"})
@@ -112,20 +101,13 @@ def test_the_broker_finds_nothing_to_do(own):
 
 def replace(directory, disk):
     """All steps for a group of segments; every other batch of them stays."""
-    topic, _, number = directory.name.rpartition("-")
-    segments = ReadOnlyLog(TopicPartition(topic, int(number)), directory).snapshot().segments
+    segments = open_log(directory).snapshot().segments
     sources = segments[1:4]
     base_offset = sources[0].base_offset
     cleaned = CleanedSegment(disk, directory, base_offset, interval_bytes=500)
     for source in sources:
-        data = source.log.read(0, source.size)
-        table = BatchTable.empty(512)
-        scan(data, 0, table)
-        for row in range(1, table.rows, 2):
-            batch = data[int(table.position[row]) : int(table.end[row])]
-            one = BatchTable.empty(1)
-            scan(batch, 0, one)
-            cleaned.append(batch, one)
+        for batch in list(batches(source.log.path.read_bytes()))[1::2]:
+            cleaned.append(batch, table_of(batch))
     cleaned.finish([], sources[-1].log.stat().st_mtime_ns)
     swap.make_ready(disk, directory, base_offset)
     _, removed = swap.replace(disk, directory, sources, tuple(segments))
@@ -134,11 +116,7 @@ def replace(directory, disk):
 
 
 def live_files(directory):
-    return {
-        path.name: path.read_bytes()
-        for path in directory.iterdir()
-        if (part := parse_segment_file(path.name)) is not None and part.kind is not FileKind.PRODUCER_SNAPSHOT
-    }
+    return {path.name: path.read_bytes() for path in directory.glob("0*") if path.suffix != ".snapshot"}
 
 
 def test_every_step_is_recovered_as_the_broker_recovers_it(own, tmp_path):
@@ -161,25 +139,16 @@ def test_every_step_is_recovered_as_the_broker_recovers_it(own, tmp_path):
 
     for topic, number in topics.items():
         directory = own.log_dir / f"{topic}-0"
-        for path in directory.iterdir():
-            if path.name != "partition.metadata":
-                path.unlink()
-        for path in whole.iterdir():
-            if path.name != "partition.metadata":
-                shutil.copy2(path, directory / path.name)
+        topic_id = (directory / "partition.metadata").read_bytes()
+        shutil.rmtree(directory)
+        shutil.copytree(whole, directory)
+        (directory / "partition.metadata").write_bytes(topic_id)
         try:
             replace(directory, FaultyDisk(directory, stop_at=number))
         except Crash:
             assert number < len(steps)
-    states = {
-        frozenset(
-            (part.state, part.kind)
-            for path in (own.log_dir / f"{topic}-0").iterdir()
-            if (part := parse_segment_file(path.name)) is not None and part.state is not FileState.LIVE
-        )
-        for topic in topics
-    }
-    assert len(states) >= 10  # the number of different states
+    states = {frozenset(path.name for path in (own.log_dir / f"{topic}-0").iterdir()) for topic in topics}
+    assert len(states) >= 10
     (own.log_dir / ".kafka_cleanshutdown").unlink()
     ours = shutil.copytree(own.log_dir, tmp_path / "recovered")
 
