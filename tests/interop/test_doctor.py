@@ -10,6 +10,7 @@ import re
 import shutil
 import struct
 import subprocess
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -83,6 +84,7 @@ def flip(path, position):
 
 META, QUORUM_STATE, BOOTSTRAP = "meta.properties", "__cluster_metadata-0/quorum-state", "bootstrap.checkpoint"
 METADATA, POINTS = "__cluster_metadata-0", "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS, CLEANER_OFFSETS = "replication-offset-checkpoint", "cleaner-offset-checkpoint"
 
 
@@ -124,12 +126,11 @@ def renamed(name, new):
 def as_directory(pattern):
     """The last file of a pattern replaced by a directory."""
 
-    def damage(logs):
-        file = sorted(logs.glob(pattern))[-1]
+    def replace(file):
         file.unlink()
         file.mkdir()
 
-    return damage
+    return at_file(pattern, replace)
 
 
 def copied(name, to):
@@ -177,13 +178,14 @@ def add(path, data):
         file.write(data)
 
 
-def last_of_p_3(logs):
-    return logs_of(logs / "p-3")[-1]
+def at_file(pattern, damage):
+    """The last file of a pattern is damaged."""
+    return lambda logs: damage(sorted(logs.glob(pattern))[-1])
 
 
 def last_index_entry(position):
     """The last index of p-3 ends with an entry for this position."""
-    return lambda logs: add(last_of_p_3(logs).with_suffix(".index"), struct.pack(">ii", 1, position))
+    return at_file("p-3/*.index", lambda index: add(index, struct.pack(">ii", 1, position)))
 
 
 ID = "directory.id=.*"
@@ -241,7 +243,7 @@ WHOLE = {
     "quorum-state": refuses(written(QUORUM_STATE, b"{"), "quorum-state-corrupt", "quorum-state"),
     **{
         f"garbage in {name}": goes_offline(written(name), "checkpoint-corrupt", f"{name}]: garbage")
-        for name in (POINTS, "log-start-offset-checkpoint", HIGH_WATERMARKS, CLEANER_OFFSETS)
+        for name in (POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
     },
     "a topic id": refuses(
         edited("p-3/partition.metadata", "topic_id: .*", "topic_id: nonsense"),
@@ -311,9 +313,9 @@ WHOLE = {
         for name in ("p-3/leader-epoch-checkpoint", "p-3/partition.metadata", "p-3/*.index", "p-3/*.snapshot")
     },
     "the last segment is a directory": starts(as_directory("p-3/*.log"), "log-end-lost", "cuts"),
-    "no last segment": starts(lambda logs: last_of_p_3(logs).unlink(), "log-end-lost", "cuts", "orphaned index file"),
+    "no last segment": starts(at_file("p-3/*.log", Path.unlink), "log-end-lost", "cuts", "orphaned index file"),
     "zeros at the end": refuses(
-        lambda logs: add(last_of_p_3(logs), bytes(4096)), "log-end-misread", "record size 0 smaller than"
+        at_file("p-3/*.log", lambda log: add(log, bytes(4096))), "log-end-misread", "record size 0 smaller than"
     ),
     "a last index entry within a batch": refuses(last_index_entry(4), "log-end-misread", "smaller than"),
     "a last index entry beyond the log": starts(last_index_entry(1 << 20), "log-end-misread", "cuts"),
@@ -321,7 +323,7 @@ WHOLE = {
     "p-3 twice": refuses(copied("p-3", "p-003"), "partition-twice", "Duplicate log directories"),
     "only a future log": starts(renamed("p-3", f"p-3.{'a' * 32}-future"), "being-moved", "ignores"),
     "a metadata log that is damaged": starts(
-        lambda logs: flip_at_the_end(logs_of(logs / METADATA)[-1]), "metadata-log-damaged", "cuts", "Corruption found"
+        at_file(f"{METADATA}/*.log", flip_at_the_end), "metadata-log-damaged", "cuts", "Corruption found"
     ),
 }
 
@@ -387,137 +389,104 @@ def test_a_held_directory(origin, tmp_path):
 # Faults of single partitions: all of them at one start.
 
 
-FIRST = f"{0:020}.log"
-DELETED, STRAY, LEFT_OVER = f"p-3.{'a' * 32}-delete", f"p-7.{'b' * 32}-stray", f"{7:020}.log.cleaned"
+class Fault(NamedTuple):
+    """What becomes of a partition: the finding, if it is worth a word, its reaction, and the log's start and end.
+    `remains`: a pattern of what is there once then; `unchanged`, `gone`: files."""
+
+    damage: object
+    finding: str = ""
+    reaction: str = ""
+    offsets: tuple = (0, 60)
+    remains: str = ""
+    unchanged: str = ""
+    gone: str = ""
 
 
-def expect(told, expected):
-    """Findings and notes of these partitions, and their reactions; whether a broker starts."""
-    assert told["starts"]
-    found = {name: set() for name in expected}
-    for finding in (*told["findings"], *told["notes"]):
-        found.setdefault(f"{finding['topic']}-{finding['partition']}", set()).add(
-            (finding["name"], finding["reaction"])
-        )
-    assert {name: found[name] for name in expected} == expected
-
-
-def break_clean(logs):
-    """A fault in each partition of a directory after a clean stop."""
-    (logs / "p-0" / "partition.metadata").unlink()
-    (logs / "p-1" / "partition.metadata").write_text(f"version: 0\ntopic_id: {OTHER_ID}")
-    shutil.rmtree(logs / "p-2")
-    shutil.copytree(logs / "p-3", logs / DELETED)
-    (logs / "log-start-offset-checkpoint").write_text("0\n1\np 4 100\n")
-    (logs / "p-5" / FIRST).with_suffix(".index").unlink()
-    flip_at_the_end(logs / "p-6" / FIRST)
-    shutil.copytree(logs / "p-7", logs / STRAY)
-    snapshot = sorted((logs / "p-8").glob("*.snapshot"))[-1]
-    flip(snapshot, 7)
-    (logs / "p-9" / FIRST).with_suffix(".index").write_bytes(b"\xff" * 16)
-    add(logs_of(logs / "p-10")[-1], b"garbage!")
-    (logs / "p-11" / LEFT_OVER).write_bytes(b"unfinished")
-    shutil.copytree(logs / "p-12", logs / "unknown-0")
-    (logs / "unknown-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {OTHER_ID}")
-    shutil.copytree(logs / "p-12", logs / "p-99")
+FIRST = f"{0:020}"
+NEVER_MIND = "does-not-notice"
+DELETED, STRAY, LEFT_OVER = f"p-3.{'a' * 32}-delete", f"p-7.{'b' * 32}-stray", f"p-11/{7:020}.log.cleaned"
+DIFFERS = ("topic_id: .*", f"topic_id: {OTHER_ID}")
+# After a clean stop.
+CLEAN = {
+    "p-0": Fault(removed("p-0/partition.metadata"), "topic-id-missing", "sets-aside", (0, 0), "p-0.*-stray"),
+    "p-1": Fault(edited("p-1/partition.metadata", *DIFFERS), "topic-id-differs", "sets-aside", (0, 0), "p-1.*-stray"),
+    "p-2": Fault(removed("p-2"), "partition-absent", "creates-empty", (0, 0)),
+    "p-3": Fault(copied("p-3", DELETED), "being-deleted", "removes", gone=DELETED),
+    "p-4": Fault(written(LOG_STARTS, b"0\n1\np 4 100\n"), "log-start-beyond-end", "cuts", (100, 100)),
+    "p-5": Fault(removed(f"p-5/{FIRST}.index"), "index-missing", "repairs", remains=f"p-5/{FIRST}.index"),
+    "p-6": Fault(at_file(f"p-6/{FIRST}.log", flip_at_the_end), "batch-crc", NEVER_MIND, unchanged=f"p-6/{FIRST}.log"),
+    "p-7": Fault(copied("p-7", STRAY), "stray", "ignores", remains=STRAY),
+    "p-8": Fault(at_file("p-8/*.snapshot", lambda path: flip(path, 7)), "snapshot-corrupt", "repairs"),
+    "p-9": Fault(
+        written(f"p-9/{FIRST}.index", b"\xff" * 16), "index-order", NEVER_MIND, unchanged=f"p-9/{FIRST}.index"
+    ),
+    "p-10": Fault(at_file("p-10/*.log", lambda path: add(path, b"garbage!")), "batch-cut-off", NEVER_MIND),
+    "p-11": Fault(written(LEFT_OVER, b"unfinished"), "file-left-over", "removes", gone=LEFT_OVER),
+    "p-12": Fault(copied("p-12", "p-99")),
+    "unknown-0": Fault(
+        all_of(copied("p-12", "unknown-0"), edited("unknown-0/partition.metadata", *DIFFERS)),
+        "topic-unknown",
+        "sets-aside",
+        None,
+        "unknown-0.*-stray",
+    ),
+    "p-99": Fault(all_of(), "not-assigned", "sets-aside", None, "p-99.*-stray"),
+}
+# After kill -9, with recovery points of 0; the ends are those that are predicted where it cuts.
+KILLED = {
+    "p-0": Fault(at_file("p-0/*.log", lambda path: path.write_bytes(path.read_bytes()[:-10])), "torn-tail", "cuts"),
+    "p-1": Fault(at_file(f"p-1/{FIRST}.log", flip_at_the_end), "damage", "cuts"),
+    "p-2": Fault(at_file("p-2/*.log", flip_at_the_end), "torn-tail", "cuts"),
+    "p-3": Fault(at_file("p-3/*.log", lambda path: add(path, bytes(5000))), "preallocated-tail", "repairs"),
+    "p-4": Fault(at_file("p-4/*.log", lambda path: add(path, b"\xff" * 100)), "torn-tail", "cuts"),
+    # The magic of the first batch, which no checksum covers.
+    "p-5": Fault(at_file(f"p-5/{FIRST}.log", lambda path: flip(path, 16)), "batch-magic", NEVER_MIND),
+    "p-6": Fault(written(f"p-6/{FIRST}.index", b"\xff" * 16)),
+    "p-7": Fault(removed("p-7/leader-epoch-checkpoint")),
+    "p-8": Fault(lambda logs: [path.unlink() for path in (logs / "p-8").glob("*.snapshot")]),
+    "p-9": Fault(renamed(f"p-9/{FIRST}.log", f"p-9/{FIRST}.log.swap")),
+    "p-10": Fault(copied(f"p-10/{FIRST}.log", f"p-10/{FIRST}.log.deleted")),
+    "p-11": Fault(written(POINTS, b"0\n0\n")),
+}
 
 
 @every_origin
-def test_partitions_of_a_clean_directory(origin, tmp_path):
-    logs = copy_log_dir(origin.clean, tmp_path / "logs")
-    break_clean(logs)
-    expected = {
-        "p-0": {("topic-id-missing", "sets-aside")},
-        "p-1": {("topic-id-differs", "sets-aside")},
-        "p-2": {("partition-absent", "creates-empty")},
-        "p-3": {("being-deleted", "removes")},
-        "p-4": {("log-start-beyond-end", "cuts")},
-        "p-5": {("index-missing", "repairs")},
-        "p-6": {("batch-crc", "does-not-notice")},
-        "p-7": {("stray", "ignores")},
-        "p-8": {("snapshot-corrupt", "repairs")},
-        "p-9": {("index-order", "does-not-notice")},
-        "p-10": {("batch-cut-off", "does-not-notice")},
-        "p-11": {("file-left-over", "removes")},
-        "p-12": set(),
-        "unknown-0": {("topic-unknown", "sets-aside")},
-        "p-99": {("not-assigned", "sets-aside")},
-    }
-    expect(examined([logs]), expected)
+@pytest.mark.parametrize(("state", "faults"), [("clean", CLEAN), ("killed", KILLED)], ids=["clean", "killed"])
+def test_partitions(origin, tmp_path, state, faults):
+    logs = copy_log_dir(getattr(origin, state), tmp_path / "logs")
+    for fault in faults.values():
+        fault.damage(logs)
+    told = examined([logs])
+    assert told["starts"]
+    found = {name: set() for name in faults}
+    for one in (*told["findings"], *told["notes"]):
+        found.setdefault(f"{one['topic']}-{one['partition']}", set()).add((one["name"], one["reaction"]))
+    for name, fault in faults.items():
+        if fault.finding:
+            assert found[name] == {(fault.finding, fault.reaction)}
+    assert not found.get("p-12")
+    cuts = {one["partition"]: one["log_end_offset"] for one in told["findings"] if one["reaction"] == "cuts"}
+    if state == "killed":
+        assert cuts[1] < cuts[0] == cuts[2] < cuts[4] == 60
     if origin is RECORDED:
         return
-    damaged = (logs / "p-6" / FIRST).read_bytes()
+    before = {fault.unchanged: (logs / fault.unchanged).read_bytes() for fault in faults.values() if fault.unchanged}
     broker = Patient(tmp_path / "broker", [logs], origin)
     try:
         client = Client(broker.start().address)
-        ends = {number: client.offsets("p", number) for number in range(PARTITIONS - 1)}
-        empty = {0: (0, 0), 1: (0, 0), 2: (0, 0), 4: (100, 100)}
-        assert ends == dict.fromkeys(range(PARTITIONS - 1), (0, 60)) | empty
+        for number, fault in enumerate(fault for fault in faults.values() if fault.offsets):
+            end = cuts.get(number, fault.offsets[1])
+            assert client.offsets("p", number) == (fault.offsets[0], end), number
         broker.stop()
     finally:
         broker.kill()
-    for name in ("p-0", "p-1", "unknown-0", "p-99"):
-        assert len(list(logs.glob(f"{name}.*-stray"))) == 1, name
-    assert not (logs / DELETED).exists()
-    assert (logs / STRAY).exists()
-    assert (logs / "p-5" / FIRST).with_suffix(".index").exists()
-    assert (logs / "p-6" / FIRST).read_bytes() == damaged
-    assert (logs / "p-9" / FIRST).with_suffix(".index").read_bytes() == b"\xff" * 16
-    assert not (logs / "p-11" / LEFT_OVER).exists()
-    assert logs_of(logs / "p-10")[-1].read_bytes().endswith(b"garbage!")
-
-
-def break_killed(logs):
-    """A fault in each partition of a directory after kill -9."""
-    (logs / "recovery-point-offset-checkpoint").write_text("0\n0\n")
-
-    def sized(number, at=-1):
-        return logs_of(logs / f"p-{number}")[at]
-
-    torn = sized(0)
-    torn.write_bytes(torn.read_bytes()[:-10])
-    flip_at_the_end(sized(1, 0))
-    flip_at_the_end(sized(2))
-    add(sized(3), bytes(5000))
-    add(sized(4), b"\xff" * 100)
-    flip(sized(5, 0), 16)  # the magic of the first batch, which no checksum covers
-    sorted((logs / "p-6").glob("*.index"))[0].write_bytes(b"\xff" * 16)
-    (logs / "p-7" / "leader-epoch-checkpoint").unlink()
-    for snapshot in (logs / "p-8").glob("*.snapshot"):
-        snapshot.unlink()
-    swap = sized(9, 0)
-    swap.rename(swap.with_name(swap.name + ".swap"))
-    shutil.copy(sized(10, 0), sized(10, 0).with_name(sized(10, 0).name + ".deleted"))
-
-
-@every_origin
-def test_partitions_of_a_killed_broker(origin, tmp_path):
-    logs = copy_log_dir(origin.killed, tmp_path / "logs")
-    break_killed(logs)
-    told = examined([logs])
-    expected = {
-        "p-0": {("torn-tail", "cuts")},
-        "p-1": {("damage", "cuts")},
-        "p-2": {("torn-tail", "cuts")},
-        "p-3": {("preallocated-tail", "repairs")},
-        "p-4": {("torn-tail", "cuts")},
-        "p-5": {("batch-magic", "does-not-notice")},
-    }
-    expect(told, expected)
-    cuts = {
-        finding["partition"]: finding["log_end_offset"] for finding in told["findings"] if finding["reaction"] == "cuts"
-    }
-    assert cuts[1] < cuts[0] == cuts[2] < cuts[4] == 60
-    if origin is RECORDED:
-        return
-    broker = Patient(tmp_path / "broker", [logs], origin)
-    try:
-        client = Client(broker.start().address)
-        ends = {number: client.offsets("p", number)[1] for number in range(12)}
-        assert ends == {number: cuts.get(number, 60) for number in range(12)}
-        assert not list(logs.glob("*-stray"))
-    finally:
-        broker.kill()
+    for name, data in before.items():
+        assert (logs / name).read_bytes() == data, name
+    for fault in faults.values():
+        assert not fault.remains or len(list(logs.glob(fault.remains))) == 1, fault.remains
+        assert not fault.gone or not (logs / fault.gone).exists(), fault.gone
+    assert logs_of(logs / "p-10")[-1].read_bytes().endswith(b"garbage!") == (state == "clean")
+    assert state == "clean" or not list(logs.glob("*-stray"))
 
 
 # What consumers are given where a broker does not look.
@@ -534,20 +503,15 @@ SECOND_BATCHES = [
 ]
 
 
-def break_second_batches(logs):
-    """Each in a partition of its own."""
-    for number, (_, at, field, _) in enumerate(SECOND_BATCHES):
-        log = logs / f"p-{number}" / FIRST
-        data = bytearray(log.read_bytes())
-        position = 12 + int.from_bytes(data[8:12])  # of the second batch
-        data[position + at : position + at + len(field)] = field
-        log.write_bytes(data)
-
-
 @every_origin
 def test_what_consumers_are_given(origin, tmp_path):
     logs = copy_log_dir(origin.clean, tmp_path / "logs")
-    break_second_batches(logs)
+    for number, (_, at, field, _) in enumerate(SECOND_BATCHES):
+        log = logs / f"p-{number}" / f"{FIRST}.log"
+        data = bytearray(log.read_bytes())
+        position = 12 + int.from_bytes(data[8:12]) + at
+        data[position : position + len(field)] = field
+        log.write_bytes(data)
     told = examined([logs])
     for number, (name, _, _, later) in enumerate(SECOND_BATCHES):
         own = [finding for finding in told["findings"] if (finding["partition"], finding["name"]) == (number, name)]
