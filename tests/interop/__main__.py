@@ -1,6 +1,7 @@
 """Programs that do random work with real brokers for hours. The module of each says what it does, and what must hold.
 
 python -m tests.interop turns --rounds 20 --seed 5
+python -m tests.interop differential --logs 300 --damages 300 --seed 7
 """
 
 import argparse
@@ -10,9 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.interop import failovers, three_nodes, turns
+from tests.interop import differential, failovers, three_nodes, turns
 
-PROGRAMS = {"turns": turns, "failovers": failovers, "three_nodes": three_nodes}
+PROGRAMS = {"differential": differential, "turns": turns, "failovers": failovers, "three_nodes": three_nodes}
 
 
 def main():
@@ -21,6 +22,12 @@ def main():
     parser.add_argument("--rounds", type=int, default=20, help="of turns and failovers")
     parser.add_argument("--ways", default=",".join(three_nodes.WAYS), help="in which three_nodes revives")
     parser.add_argument("--seed", type=int, default=1)
+    group = parser.add_argument_group("differential")
+    group.add_argument("--logs", type=int, default=300)
+    group.add_argument("--damages", type=int, default=300)
+    group.add_argument("--now", type=int, help="epoch milliseconds that timestamps are relative to; default: now")
+    group.add_argument("--keep", type=Path, help="a directory to be created, for looking at the files afterwards")
+    group.add_argument("--only", default="", help="the partitions that differed, as d4-2,d17-0: the same logs again")
     chosen = vars(parser.parse_args())
     for name in ("aiokafka", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # of brokers that were killed

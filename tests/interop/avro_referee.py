@@ -13,6 +13,7 @@ import lzma
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,42 +28,30 @@ SOURCE = Path(__file__).with_name("AvroReferee.java")
 CACHE = DOWNLOADS / "avro-1.12.1"
 
 
-def _missing():
-    if not (CACHE / "avro-1.12.1.jar").exists():
-        return f"needs Java's Avro in {CACHE}: tests/run.sh fetches it"
-    return "" if shutil.which("javac") else "needs a JDK (javac)"
+requires_avro = pytest.mark.skipif(
+    not (REQUIRED or ((CACHE / "avro-1.12.1.jar").exists() and shutil.which("javac"))),
+    reason=f"needs a JDK, and Java's Avro in {CACHE}: tests/run.sh fetches it",
+)
 
 
-requires_avro = pytest.mark.skipif(bool(_missing()) and not REQUIRED, reason=_missing() or "it is there")
+@contextmanager
+def referee():
+    """A function that gives its answer to a question (AvroReferee.java)."""
+    command = ["java", "-Xmx256m", "-cp", f"{CACHE}/*", str(SOURCE)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
 
+        def ask(question):
+            process.stdin.write(question + b"\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+            assert answer, "the referee has ended"
+            return json.loads(answer)
 
-class Referee:
-    """A running one."""
-
-    def __init__(self):
-        if why := _missing():
-            raise RuntimeError(why)
-        self._process = subprocess.Popen(
-            ["java", "-Xmx256m", "-cp", f"{CACHE}/*", str(SOURCE)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, at):
-        self._process.kill()
-        self._process.communicate()
-
-    def read(self, question):
-        """Its answer (AvroReferee.java)."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(question + b"\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, "the referee has ended"
-        return json.loads(answer)
+        try:
+            yield ask
+        finally:
+            process.kill()
 
 
 def question_of(writer, reader, data):
@@ -91,11 +80,11 @@ def main(directory):
     fixture = directory / "avro"
     fixture.mkdir(parents=True)
     answers = {}
-    with Referee() as referee:
+    with referee() as ask:
         for seed in range(PAIRS):
             pair = Evolution(seed)
             question = question_of(*pair.texts, [pair.data() for _ in range(VALUES)])
-            answers[digest_of(question)] = referee.read(question)
+            answers[digest_of(question)] = ask(question)
     (fixture / "answers.json.xz").write_bytes(lzma.compress(json.dumps(answers).encode(), preset=9))
     (fixture / "README.md").write_text(README)
 

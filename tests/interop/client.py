@@ -63,11 +63,17 @@ class Client:
         self.create_topics({topic: (partitions, config or {})})
 
     def create_topics(self, topics, replicas=1):
-        """Creates many topics, of (partitions, configuration), in one request, and waits for their partitions."""
+        """Creates many topics, of (partitions, configuration), in one request, and waits for their partitions.
+
+        `replicas`: their number, or the brokers of one partition."""
         new = [
-            NewTopic(topic, partitions, replicas, topic_configs={key: str(value) for key, value in config.items()})
-            for topic, (partitions, config) in topics.items()
+            NewTopic(topic, partitions, replicas)
+            if isinstance(replicas, int)
+            else NewTopic(topic, -1, -1, {0: replicas})
+            for topic, (partitions, _) in topics.items()
         ]
+        for topic in new:
+            topic.topic_configs = {key: str(value) for key, value in topics[topic.name][1].items()}
 
         async def work(admin):
             answer = await admin.create_topics(new, timeout_ms=120_000)
@@ -83,7 +89,9 @@ class Client:
                 raise AssertionError(errors)
 
         self._with_admin(work)
-        places = [TopicPartition(topic, number) for topic, (count, _) in topics.items() for number in range(count)]
+        places = [
+            TopicPartition(topic, number) for topic, (count, _) in topics.items() for number in range(max(count, 1))
+        ]
         self.with_consumer(lambda consumer: consumer.end_offsets(places))
 
     def delete_topic(self, topic):
@@ -174,12 +182,6 @@ class Client:
             return (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
 
         return self.with_consumer(work)
-
-    def offset_for_time(self, topic, timestamp_ms, partition=0):
-        """ListOffsets by timestamp: (offset, its timestamp) of the first record at or after it, or None."""
-        tp = TopicPartition(topic, partition)
-        found = self.with_consumer(lambda consumer: consumer.offsets_for_times({tp: timestamp_ms}))[tp]
-        return None if found is None else (found.offset, found.timestamp)
 
 
 async def send(producer, topic, messages, partition, *, batch=50):

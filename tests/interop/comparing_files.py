@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.files.names import FileKind, FileState, parse_segment_file
 from storage.format.batches import Column
 from storage.types import TopicPartition
 from tests.support.readers import table_of
@@ -39,12 +38,7 @@ def _short(value):
 
 def segment_files(directory):
     """The segments' files and snapshots, without those that await deletion."""
-    found = {}
-    for path in sorted(directory.iterdir()):
-        part = parse_segment_file(path.name)
-        if part is not None and part.state is not FileState.DELETED:
-            found[path.name] = path.read_bytes()
-    return found
+    return {path.name: path.read_bytes() for path in directory.glob("[0-9]*") if path.suffix != ".deleted"}
 
 
 def different_files(tp, broker, ours, log_start=0):
@@ -79,7 +73,7 @@ def _first_difference(theirs, mine):
 
 def _same_producers(name, theirs, mine, log_start):
     """Whether two snapshots have the same entries: their order is free."""
-    if _kind(name) is not FileKind.PRODUCER_SNAPSHOT:
+    if not name.endswith(".snapshot"):
         return False
     a, b = producers_in(theirs, log_start), producers_in(mine, log_start)
     return a.keys() == b.keys() and all(_same_producer(a[key], b[key], log_start) for key in a)
@@ -116,7 +110,7 @@ def _same_producer(theirs, mine, log_start):
 def _forgotten_transactions(name, theirs, mine, log_start):
     """Whether a broker's transaction index lacks only what began below the log start: transactions, or their first
     batches. (Which transaction was open at a marker depends on them too.)"""
-    if _kind(name) is not FileKind.TRANSACTION_INDEX:
+    if not name.endswith(".txnindex"):
         return False
     a, b = (_aborted(data) for data in (theirs, mine))
     return a.keys() <= b.keys() and all(a.get(key) == first for key, first in b.items() if first >= log_start)
@@ -126,11 +120,6 @@ def _aborted(data):
     """The first offset by producer id and last offset."""
     entries = (struct.unpack_from(">qqq", data, at + 2) for at in range(0, len(data), 34))
     return {(producer, last): first for producer, first, last in entries}
-
-
-def _kind(name):
-    part = parse_segment_file(name)
-    return None if part is None else part.kind
 
 
 def _epochs(directory):

@@ -1,7 +1,7 @@
 """Logs and damages drawn from a seed, given to a real broker and to the engine: both must make the same of them.
 
-    python -m tests.interop.differential --logs 300 --damages 300 --seed 7
-    python -m tests.interop.differential --logs 300 --damages 300 --seed 7 --now 1795399323071 --only d4-2,d17-0
+    python -m tests.interop differential --logs 300 --damages 300 --seed 7
+    python -m tests.interop differential --logs 300 --damages 300 --seed 7 --now 1795399323071 --only d4-2,d17-0
 
 One broker has them all as partitions of its log directory, so a few starts serve hundreds of logs:
 
@@ -15,17 +15,14 @@ Each difference is printed. What a broker does otherwise for a reason stands in 
 a broker", and in `explained` here.
 """
 
-import argparse
 import random
 import re
 import shutil
-import sys
-import tempfile
 import time
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from storage.compaction.cleaner import compact_partition
 from storage.directory.owned_dir import OwnedDir
@@ -78,33 +75,12 @@ class Case:
     clean: str | None = None
 
     @property
+    def is_damaged(self):
+        return (self.unclean or self.clean) is not None
+
+    @property
     def is_compacted(self):
         return self.shape.is_compacted and self.clean is None
-
-
-@dataclass
-class Outcome:
-    """What was compared, and the differences that nothing explains."""
-
-    logs: int = 0
-    damages: int = 0
-    compacted: int = 0
-    left_damaged: int = 0
-    records: int = 0
-    differences: list[tuple[Case, Difference]] = field(default_factory=list)
-    explained: dict[str, int] = field(default_factory=dict)
-
-    def __str__(self):
-        lines = [
-            f"{self.logs} logs and {self.damages} damages, {self.records} records; {self.compacted} logs compacted; "
-            f"{self.left_damaged} left damaged by both"
-        ]
-        lines += [f"explained: {reason}: {count}" for reason, count in sorted(self.explained.items())]
-        lines += [
-            f"DIFFERENT {difference} (damage: {case.unclean or case.clean or 'none'})"
-            for case, difference in self.differences
-        ]
-        return "\n".join([*lines, f"{len(self.differences)} differences"])
 
 
 def cases(logs, damages, seed):
@@ -133,10 +109,10 @@ class Differential:
     """One run in `directory`."""
 
     def __init__(self, directory, chosen, seed, now_ms):
-        self.outcome = Outcome(
-            sum(case.unclean is None and case.clean is None for case in chosen),
-            sum(case.unclean is not None or case.clean is not None for case in chosen),
-        )
+        self.counts = Counter(damages=sum(case.is_damaged for case in chosen))
+        self.counts["logs"] = len(chosen) - self.counts["damages"]
+        self.explained = Counter()
+        self.differences = []
         self._directory = directory
         self._cases = {case.tp: case for case in chosen}
         self._seed = seed
@@ -155,7 +131,17 @@ class Differential:
             self._compact()
         finally:
             self._broker.kill()
-        return self.outcome
+
+    def lines(self):
+        """What was compared, and the differences that nothing explains."""
+        counts = (
+            "{logs} logs and {damages} damages, {records} records; {compacted} logs compacted; {damaged} left damaged"
+        )
+        yield counts.format_map(self.counts)
+        yield from (f"explained: {reason}: {count}" for reason, count in sorted(self.explained.items()))
+        for case, difference in self.differences:
+            yield f"DIFFERENT {difference} (damage: {case.unclean or case.clean or 'none'})"
+        yield f"{len(self.differences)} differences"
 
     def _dice(self, *what):
         return random.Random(" ".join(map(str, (self._seed, *what))))
@@ -165,9 +151,9 @@ class Differential:
             case = self._cases[difference.tp]
             reason = explained(case, difference)
             if reason is None:
-                self.outcome.differences.append((case, difference))
+                self.differences.append((case, difference))
             else:
-                self.outcome.explained[reason] = self.outcome.explained.get(reason, 0) + 1
+                self.explained[reason] += 1
 
     def _create(self):
         client = Client(self._broker.start().address)
@@ -183,7 +169,6 @@ class Differential:
             spec = random_log(case.shape, self._dice("log", tp), self._now_ms)
             partition = self._directory / "built" / tp.dir_name
             built = build_partition(partition, spec, clean=False)
-            assert spec.recovery_point is not None
             log = UncleanDamages(partition, built, spec.recovery_point, spec.log_start_offset, self._dice("damage", tp))
             if case.unclean is not None:
                 UNCLEAN[case.unclean](log)
@@ -199,7 +184,7 @@ class Differential:
                 starts[tp] = log.log_start
             built.path = log_dir / tp.dir_name
             self._built[tp] = built
-            self.outcome.records += len(built.all_records)
+            self.counts["records"] += len(built.all_records)
         _set(log_dir / names.RECOVERY_POINT_CHECKPOINT, points)
         _set(log_dir / names.LOG_START_CHECKPOINT, starts)
         (log_dir / names.CLEAN_SHUTDOWN).unlink()
@@ -213,7 +198,7 @@ class Differential:
         assert closing.clean, (closing, failures)
         compared = [tp for tp in self._cases if tp not in self._set_aside]
         logs = Logs(ours, compared)
-        self.outcome.left_damaged = len(logs.damaged)
+        self.counts["damaged"] = len(logs.damaged)
         self._compare_answers(client.address, logs, compared)
         self._broker.stop()
         for tp in compared:
@@ -224,11 +209,10 @@ class Differential:
         all others as they were."""
         log_dir = self._broker.log_dir
         while True:
-            said = len(self._broker.log_text())
             try:
                 return Client(self._broker.start().address)
             except DidNotStart:
-                text = self._broker.log_text()[said:]
+                text = self._broker.log_since_start()
                 failed = set(re.findall(r"Error while loading logs in \S*/(\S+) in ", text))
                 if not failed:
                     raise
@@ -292,13 +276,12 @@ class Differential:
             if result.end_offset > result.first_dirty and any(segment.size for segment in sealed):
                 ends[tp] = result.end_offset
         assert owned.close().clean
-        self.outcome.compacted = len(ends)
+        self.counts["compacted"] = len(ends)
         self._broker.reconfigure({"log.cleaner.enable": "true"})
-        said = len(self._broker.log_text())
         client = Client(self._broker.start().address)
-        done = self._cleaned(ends, said)
+        done = self._cleaned(ends)
         for tp in ends.keys() - done:
-            self._note([Difference(tp, "compaction", _why_given_up(self._broker.log_text()[said:], tp), ends[tp])])
+            self._note([Difference(tp, "compaction", self._why_given_up(tp), ends[tp])])
         for tp, failure in failed.items():
             self._note([Difference(tp, "compaction", "?", str(failure))])
         compared = [*chosen, *sorted(done)]
@@ -313,18 +296,22 @@ class Differential:
         for tp in chosen:
             self._note(different_files(tp, self._broker.log_dir, ours, logs.snapshots[tp].log_start_offset))
 
-    def _cleaned(self, ends, said):
+    def _cleaned(self, ends):
         """Waits until the broker's cleaner has reached these offsets, or has given up; returns where it did."""
         path = self._broker.log_dir / names.CLEANER_CHECKPOINT
         deadline = time.monotonic() + 120
         while True:
             there = checkpoints.read(path) if path.exists() else {}
             done = {tp for tp, end in ends.items() if there.get(tp) == end}
-            text = self._broker.log_text()[said:]
-            given_up = {tp for tp in ends if _why_given_up(text, tp)}
-            if done | given_up >= ends.keys() or time.monotonic() > deadline:
+            if all(tp in done or self._why_given_up(tp) for tp in ends) or time.monotonic() > deadline:
                 return done
             time.sleep(0.5)
+
+    def _why_given_up(self, tp):
+        """What the broker's cleaner said when it set this partition aside; empty if it did not."""
+        said = rf"Unexpected exception thrown when cleaning log Log\(dir=\S*/{tp.dir_name},.*\n.*"
+        found = re.search(said, self._broker.log_since_start())
+        return "" if found is None else found[0].splitlines()[1]
 
 
 def explained(case, difference):
@@ -334,7 +321,7 @@ def explained(case, difference):
     if difference.what.startswith("consumed read_committed") and {case.unclean, case.clean} & _WITHOUT_TRANSACTIONS:
         return "a broker takes a segment whose transaction index is missing for one without aborted transactions"
     if difference.what == "files":
-        only = [name for names_here in (difference.broker, difference.ours) for name in cast("list[str]", names_here)]
+        only = [*difference.broker, *difference.ours]
         if len(only) == 1 and only[0].endswith(".snapshot"):
             return "the snapshot of an empty log, which the next opening removes"
     if difference.what == "compaction" and "Attempt to append to a full" in str(difference.broker):
@@ -342,12 +329,6 @@ def explained(case, difference):
     if difference.what == "compaction" and "Empty batches are only supported for magic v2" in str(difference.broker):
         return "its cleaner fails where the last batch of a round has an old format and no records left"
     return None
-
-
-def _why_given_up(text, tp):
-    """What the broker's cleaner said when it set this partition aside; empty if it did not."""
-    said = re.search(rf"Unexpected exception thrown when cleaning log Log\(dir=\S*/{tp.dir_name},.*\n.*", text)
-    return "" if said is None else said[0].splitlines()[1]
 
 
 def _not_comparable(directory, recovery_point):
@@ -389,34 +370,13 @@ def _set(path, offsets):
     path.write_bytes(checkpoints.encode({**before, **offsets}))
 
 
-def run(directory, *, logs, damages, seed, now_ms=None, only=()):
-    """One run; see the module. `only`: directory names of the partitions that are wanted, if not all are."""
-    chosen = [case for case in cases(logs, damages, seed) if not only or case.tp.dir_name in only]
-    return Differential(directory, chosen, seed, now_ms or int(time.time() * 1000)).run()
-
-
-def main(arguments):
-    """Exit code 1 if there is a difference that nothing explains."""
-    parser = argparse.ArgumentParser(prog="python -m tests.interop.differential", description=__doc__)
-    parser.add_argument("--logs", type=int, default=300)
-    parser.add_argument("--damages", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--now", type=int, help="epoch milliseconds that timestamps are relative to; default: now")
-    parser.add_argument("--keep", type=Path, help="a directory to be created, for looking at the files afterwards")
-    parser.add_argument("--only", default="", help="the partitions that differed, as d4-2,d17-0: the same logs again")
-    chosen = parser.parse_args(arguments)
-    began = time.monotonic()
-    now_ms = chosen.now or int(time.time() * 1000)
-    print(f"seed {chosen.seed}, now {now_ms}", flush=True)  # noqa: T201 - a command for people
-    with tempfile.TemporaryDirectory() as temporary:
-        outcome = run(
-            chosen.keep or Path(temporary), logs=chosen.logs, damages=chosen.damages, seed=chosen.seed, now_ms=now_ms,
-            only=set(filter(None, chosen.only.split(","))),
-        )  # fmt: skip
-    print(outcome)  # noqa: T201 - a command for people
-    print(f"{time.monotonic() - began:.0f} s")  # noqa: T201 - a command for people
-    return bool(outcome.differences)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def run(directory, *, logs, damages, seed, now=None, only="", keep=None, **_):
+    """AssertionError if there is a difference that nothing explains."""
+    now_ms = now or int(time.time() * 1000)
+    yield f"seed {seed}, now {now_ms}"
+    wanted = set(filter(None, only.split(",")))
+    chosen = [case for case in cases(logs, damages, seed) if not wanted or case.tp.dir_name in wanted]
+    work = Differential(keep or directory, chosen, seed, now_ms)
+    work.run()
+    yield from work.lines()
+    assert not work.differences

@@ -21,7 +21,6 @@ import signal
 import subprocess
 from contextlib import ExitStack
 from itertools import combinations
-from threading import Thread
 
 from aiokafka import AIOKafkaProducer
 
@@ -29,8 +28,7 @@ from storage.log.log_dir import LogDir
 from storage.log.remote_metadata import RemoteState
 from storage.types import TopicPartition
 from tests.interop.client import Client
-from tests.interop.clusters import Cluster, Repeated, partition_state, wait_for_state
-from tests.interop.kafka import run_tool
+from tests.interop.clusters import Cluster, Repeated, partition_state
 from tests.support.commands import process
 from tests.support.fixtures import read_jsonl
 from tests.support.mounts import mounted, run_kafkafs
@@ -56,13 +54,9 @@ CONFIG = {
     "rlmm.config.remote.log.metadata.topic.num.partitions": "2",
     "rlmm.config.remote.log.metadata.topic.min.isr": "1",
 }
-TOPIC_CONFIG = {
-    "internal.segment.bytes": "20000",
-    "segment.index.bytes": "100000",
-    "index.interval.bytes": "500",
-    "min.insync.replicas": "1",
-}
-TIERED_CONFIG = {"remote.storage.enable": "true", "local.retention.ms": "4000"}
+SMALL = {"internal.segment.bytes": 20_000, "segment.index.bytes": 100_000, "index.interval.bytes": 500}
+TOPIC_CONFIG = {**SMALL, "min.insync.replicas": 1}
+TIERED_CONFIG = {"remote.storage.enable": "true", "local.retention.ms": 4000}
 
 
 class Failovers(Cluster):
@@ -88,12 +82,8 @@ class Failovers(Cluster):
 
     def begin(self):
         self.start()
-        for topic, config in ((TIERED, {**TOPIC_CONFIG, **TIERED_CONFIG}), (PLAIN, TOPIC_CONFIG)):
-            run_tool(
-                "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self._controller.address, "--create",
-                "--topic", topic, "--replica-assignment", "1:2",
-                *(word for key, value in config.items() for word in ("--config", f"{key}={value}")),
-            )  # fmt: skip
+        topics = {TIERED: (-1, {**TOPIC_CONFIG, **TIERED_CONFIG}), PLAIN: (-1, TOPIC_CONFIG)}
+        Client(self._controller.address).create_topics(topics, replicas=[1, 2])
         self._wait_for(lambda leader, in_sync: leader == 1 and len(in_sync) == 2)
         self._write(200)
         self._wait_for_uploads_to_end()
@@ -138,7 +128,7 @@ class Failovers(Cluster):
             found = {record.offset: record.value for record in consumed}
             offsets = sorted(expected.keys() | found.keys())
             differing = [offset for offset in offsets if expected.get(offset) != found.get(offset)]
-            assert not differing, f"{topic}: {len(differing)} offsets differ from {differing[0]} to {differing[-1]}"
+            assert not differing, (topic, differing[0], differing[-1])
             for number, node in self.replicas.items():
                 done = run_kafkafs("cat", node.log_dir, f"{topic}/0", "--format", "jsonl", "--tier", self.tier)
                 assert read_jsonl(done.stdout) == consumed, f"node {number}"
@@ -157,12 +147,15 @@ class Failovers(Cluster):
             if one.base_offset < other.end_offset and other.base_offset < one.end_offset
         ]
 
+    def _state(self, topic):
+        return partition_state(self._controller.address, topic)
+
     def _leader(self):
-        return partition_state(self._controller.address, TIERED)[0]
+        return self._state(TIERED)[0]
 
     def _wait_for(self, condition):
         for topic in TOPICS:
-            wait_for_state(self._controller.address, topic, condition)
+            wait_for(f"leader and replicas of {topic}", lambda: condition(*self._state(topic)))  # noqa: B023
 
     def _rebuild(self, leader, follower):
         """The follower loses its log; what it then has begins where the leader's local log does."""
@@ -248,29 +241,27 @@ class Failovers(Cluster):
 class Follower:
     """`cat --follow` of `plain`: its messages, without those that a note has taken back."""
 
-    def __init__(self, directory, _view):
-        self._process = process("cat", directory, PLAIN, "-f", "--format", r"%o %s\n", stderr=subprocess.STDOUT)
-        self.given = []
+    def __init__(self, directory, view):
         self.notes = 0
-        self._thread = Thread(target=self._read)
-        self._thread.start()
+        self._output = view.parents[2].with_suffix(".followed")
+        with self._output.open("wb") as output:
+            options = ("-f", "--format", r"%o %s\n")
+            self._process = process("cat", directory, PLAIN, *options, stdout=output, stderr=subprocess.STDOUT)
 
-    def _read(self):
-        for line in self._process.stdout:
+    def has(self, truth):
+        given, self.notes = [], 0
+        for line in self._output.read_bytes().splitlines():
             note = re.search(rb"truncated to (\d+)", line)
             if note:
                 self.notes += 1
-                self.given = [given for given in self.given if int(given.split()[0]) < int(note[1])]
+                given = [line for line in given if int(line.split()[0]) < int(note[1])]
             else:
-                self.given = [*self.given, line]
-
-    def has(self, truth):
-        return self.given == [b"%d %s\n" % row for row in sorted(truth.items())]
+                given.append(line)
+        return given == [b"%d %s" % row for row in sorted(truth.items())]
 
     def close(self):
         self._process.terminate()
-        self._process.wait()
-        self._thread.join()
+        self._process.communicate()
 
 
 class FileReader(Repeated):
@@ -291,26 +282,25 @@ class FileReader(Repeated):
             self.given += self._file.read(1 << 16)
         except OSError:
             self.notes += 1
-            self._close_file()
+            self._let_go()
 
-    def _close_file(self):
+    def _let_go(self):
         if self._file is not None:
             self._file.close()
-            self._file = None
+        self._file = None
 
     def has(self, truth):
         return self.given == b"".join(value + b"\n" for _, value in sorted(truth.items()))
 
     def close(self):
         super().close()
-        self._close_file()
+        self._let_go()
 
 
 class RangeReader(Repeated):
     """Reads ranges of messages that are in both replicas through a mount of one of them, again and again.
 
-    `wrong`: what it was given instead. `short`: ranges that a replica which is being made anew did not have, or not to
-    their end: `check` reads them again.
+    `wrong`: what it was given instead. A replica that is being made anew may lack what comes later, or fail.
     """
 
     def __init__(self, cluster, node, seed):
@@ -320,19 +310,11 @@ class RangeReader(Repeated):
         self._random = random.Random(seed)
         self.read = 0
         self.wrong = []
-        self.short = set()
-        super().__init__(self._read_some, pause=0.2)
+        super().__init__(self._read, pause=0.2)
 
-    def _read_some(self):
+    def _read(self):
         first = self._random.randrange(self._cluster.safe)
-        self._read(range(first, min(self._cluster.safe, first + self._random.choice((1, 10, 100, 1000)))))
-
-    def check(self):
-        for offsets in list(self.short):
-            self._read(offsets)
-        assert not self.wrong, self.wrong[:3]
-
-    def _read(self, offsets):
+        offsets = range(first, min(self._cluster.safe, first + self._random.choice((1, 10, 100, 1000))))
         began = self._cluster.made_anew
         name, found, error = f"{offsets[0]}-{offsets[-1]}.jsonl", [], None
         try:
@@ -342,11 +324,9 @@ class RangeReader(Repeated):
         truth = self._cluster.truth[TIERED]
         expected = [(offset, truth.get(offset)) for offset in offsets]
         self.read += len(found)
-        if error is not None or found != expected:
-            if self._node in (began, self._cluster.made_anew) and found == expected[: len(found)]:
-                self.short.add(offsets)
-            else:
-                self.wrong.append(f"node {self._node}, {name}: {error or found[:1]}, {len(found)} messages")
+        anew = self._node in (began, self._cluster.made_anew)
+        if found != expected and not (anew and found == expected[: len(found)]):
+            self.wrong.append(f"node {self._node}, {name}: {error or found[:1]}, {len(found)} messages")
 
 
 def run(directory, *, rounds, seed, **_):
@@ -372,7 +352,7 @@ def run(directory, *, rounds, seed, **_):
             told = cluster.round(way)
             cluster.check()
             for reader in ranges:
-                reader.check()
+                assert not reader.wrong, reader.wrong[:3]
             for reader in followers:
                 wait_for(f"what {PLAIN} holds", lambda: reader.has(cluster.truth[PLAIN]))  # noqa: B023
             yield f"round {number}, {way}: {told}; {cluster.safe} messages"

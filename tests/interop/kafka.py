@@ -103,10 +103,7 @@ _ports = itertools.count(os.getpid() * 32)
 
 
 def free_ports(count):
-    """Free ports, which no other process will take before the broker does, or while it is stopped.
-
-    They are below those that the system assigns to connections, and the tests of other processes begin elsewhere.
-    """
+    """Free ports, below those that the system assigns to connections: no other process takes them meanwhile."""
     found = []
     while len(found) < count:
         port = 10_000 + next(_ports) % 20_000
@@ -121,10 +118,8 @@ def free_ports(count):
 
 def java(*arguments, heap="256m", options=(), jars=JARS):
     """The command line of one of Kafka's tools. With the client compiler only, because they run for seconds."""
-    return [
-        "java", f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *options,
-        "-cp", f"{jars}/*", *map(str, arguments),
-    ]  # fmt: skip
+    quick = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+    return ["java", f"-Xmx{heap}", *quick, *options, "-cp", f"{jars}/*", *map(str, arguments)]
 
 
 def run_tool(*arguments, timeout=120, jars=JARS):
@@ -148,7 +143,6 @@ class Broker:
     def __init__(self, directory, config=None, *, quick_jvm=True, version=BROKER_VERSION):
         self.version = version
         self._jars = jars_of(version)
-        self.cluster_id = CLUSTER_ID
         self.directory = directory
         self.log_dir = directory / "log"
         self.log_file = directory / "broker.log"
@@ -157,7 +151,7 @@ class Broker:
         self._process = None
         self._said_before = 0  # the last start
         self._new_archive = None  # of classes, which the JVM writes when it ends
-        self._port, self._controller_port = free_ports(2)
+        self.address, self.controller_address = (f"127.0.0.1:{port}" for port in free_ports(2))
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "log4j.properties").write_text(LOG4J)
         self.properties = directory / "server.properties"
@@ -169,16 +163,6 @@ class Broker:
         self._write_properties()
 
     @property
-    def address(self):
-        """host:port for bootstrap.servers."""
-        return f"127.0.0.1:{self._port}"
-
-    @property
-    def controller_address(self):
-        """host:port for controller.quorum.voters."""
-        return f"127.0.0.1:{self._controller_port}"
-
-    @property
     def pid(self):
         return self._process.pid
 
@@ -187,9 +171,9 @@ class Broker:
         return {
             "process.roles": "broker,controller",
             "node.id": "1",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{self.controller_address}",
             "controller.listener.names": "CONTROLLER",
-            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "controller.quorum.voters": f"1@{self.controller_address}",
             "log.dirs": str(self.log_dir),
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
@@ -231,32 +215,32 @@ class Broker:
 
     def _class_archive(self):
         """Options of the JVM for an archive of Kafka's classes beside the jars, with which a start takes little more
-        than half of the CPU time. The first broker that is stopped writes it. A JVM of another version goes without;
-        it would say so, and which classes are not archived, in the broker's output."""
+        than half of the CPU time. The first broker that is stopped writes it. A JVM of another version goes without."""
         archive = self._jars.with_name(f"{self._jars.name}.jsa")
         if archive.exists():
             return "-Xlog:disable", f"-XX:SharedArchiveFile={archive}"
-        self._new_archive = archive.with_name(f"{archive.name}.{self._port}")
+        self._new_archive = archive.with_name(f"{archive.name}.{self.address.partition(':')[2]}")
         return "-Xlog:disable", f"-XX:ArchiveClassesAtExit={self._new_archive}"
 
     def _format(self):
         if (self.log_dir / "meta.properties").exists():
             return
-        place = (self.version, self.cluster_id, self._settings["node.id"], self._settings["process.roles"])
-        if self._settings["log.dirs"] == str(self.log_dir) and place in _FORMATTED:
-            for name, content in _FORMATTED[place].items():
-                (self.log_dir / name).parent.mkdir(parents=True, exist_ok=True)
-                (self.log_dir / name).write_bytes(content)
+        place = (self.version, self._settings["node.id"], self._settings["process.roles"])
+        is_one = self._settings["log.dirs"] == str(self.log_dir)
+        if not is_one or place not in _FORMATTED:
+            run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self.properties, jars=self._jars)
+            if is_one:
+                files = [path for path in self.log_dir.rglob("*") if path.is_file()]
+                _FORMATTED[place] = {path.relative_to(self.log_dir): path.read_bytes() for path in files}
             return
-        run_tool("kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", self.properties, jars=self._jars)
-        if self._settings["log.dirs"] == str(self.log_dir):
-            files = [path for path in self.log_dir.rglob("*") if path.is_file()]
-            _FORMATTED[place] = {path.relative_to(self.log_dir): path.read_bytes() for path in files}
+        for name, content in _FORMATTED[place].items():
+            (self.log_dir / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.log_dir / name).write_bytes(content)
 
     def _answers(self):
         """Whether the listener is open and the broker says that it serves."""
         try:
-            socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+            socket.create_connection(self.address.split(":"), timeout=1).close()
         except OSError:
             return False
         return "Kafka Server started" in self.log_since_start()

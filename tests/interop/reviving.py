@@ -25,7 +25,7 @@ class RevivedBroker(Broker):
     def __init__(self, directory, log_dir, port, config=None, version=BROKER_VERSION):
         super().__init__(directory, version=version)
         self.log_dir = log_dir
-        self._port = port
+        self.address = f"127.0.0.1:{port}"
         more = {"group.initial.rebalance.delay.ms": "0", "initial.broker.registration.timeout.ms": "170000"}
         lines = "".join(f"{key}={value}\n" for key, value in {**more, **(config or {})}.items())
         self.properties.write_text((log_dir / "server.properties").read_text() + lines)

@@ -87,10 +87,7 @@ _CHOICES = {
     "no_topic_option": {},
 }
 _OFFSETS = _json({"0": 10, "1": -2, "2": 1990})
-_BEHIND = {
-    "startingOffsets": _json({"0": 100, "1": 0, "2": 0}),
-    "endingOffsets": _json({"0": 50, "1": 10, "2": 10}),
-}
+_BEHIND = {"startingOffsets": _json({"0": 100, "1": 0, "2": 0}), "endingOffsets": _json({"0": 50, "1": 10, "2": 10})}
 # Of `clicks`, unless they name another topic.
 _OTHERS = {
     # From which offset, up to which one.

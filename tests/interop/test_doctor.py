@@ -82,7 +82,7 @@ def flip(path, position):
 
 # The whole directory: each case is a start. Damages are made of these.
 
-META, QUORUM_STATE, BOOTSTRAP = "meta.properties", "__cluster_metadata-0/quorum-state", "bootstrap.checkpoint"
+META, QUORUM, BOOTSTRAP = "meta.properties", "__cluster_metadata-0/quorum-state", "bootstrap.checkpoint"
 METADATA, POINTS = "__cluster_metadata-0", "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS, CLEANER_OFFSETS = "replication-offset-checkpoint", "cleaner-offset-checkpoint"
@@ -192,6 +192,7 @@ ID = "directory.id=.*"
 NO_NUMBER = b"0\n1\np zero 5\n"  # in a checkpoint
 VERSION_7 = edited(META, "version=1", "version=7")
 OF_ZOOKEEPER = all_of(edited(META, "version=1", "version=0"), edited(META, "node.id", "broker.id"), removed(METADATA))
+UNNOTICED = "does-not-notice"
 LATER = f"{METADATA}/{50:020}-{1:010}.checkpoint"
 
 
@@ -209,8 +210,13 @@ def refuses(damage, finding, said):
     return Verdict(damage, finding, said, "refuses", False)
 
 
-def goes_offline(damage, finding, said, starts=False):
-    return Verdict(damage, finding, said, "takes-offline", starts)
+def goes_offline(damage, finding, said):
+    return Verdict(damage, finding, said, "takes-offline", False)
+
+
+def loses_one(damage, finding, said):
+    """One of two directories goes offline."""
+    return Verdict(damage, finding, said, "takes-offline", True)
 
 
 def starts(damage, finding, reaction, said=""):
@@ -221,88 +227,56 @@ WHOLE = {
     "no meta.properties": refuses(removed(META), "meta-properties-missing", META),
     "version 7": refuses(VERSION_7, "meta-properties-corrupt", "version number 7"),
     "meta.properties of ZooKeeper": starts(OF_ZOOKEEPER, "metadata-lost", "sets-aside"),
-    "no cluster id": refuses(
-        edited(META, "cluster.id=", "cluster.was="), "meta-properties-corrupt", "cluster.id was not found"
-    ),
+    "no cluster": refuses(edited(META, "cluster.id=", "cluster.was="), "meta-properties-corrupt", "cluster.id was not"),
     "another node's": refuses(edited(META, "node.id=1", "node.id=5"), "node-id-differs", "Stored node id 5"),
     "two clusters": refuses(
-        second(edited(META, "cluster.id=", "cluster.id=X")), "cluster-id-differs", "Invalid cluster.id"
+        second(edited(META, "cluster.id=", "cluster.id=X")), "cluster-id-differs", "Invalid cluster"
     ),
     "one id twice": refuses(
-        all_of(made("../second"), copied(META, "../second")), "directory-id-shared", "Duplicate directory ID"
+        all_of(made("../second"), copied(META, "../second")), "directory-id-shared", "Duplicate directory"
     ),
     "a reserved id": refuses(second(edited(META, OTHER_ID, RESERVED_ID)), "directory-id-reserved", RESERVED_ID),
     "lost+found": refuses(made("lost+found"), "name-unparsable", "lost+found"),
     ".snapshot": refuses(made(".snapshot"), "name-unparsable", ".snapshot"),
-    "p-0 twice": refuses(
-        all_of(second(), copied("p-0", "../second/p-0")), "partition-twice", "Duplicate log directories"
-    ),
+    "p-0 twice": refuses(all_of(second(), copied("p-0", "../second/p-0")), "partition-twice", "Duplicate log"),
     "two metadata logs": refuses(
         all_of(second(), copied(METADATA, f"../second/{METADATA}")), "metadata-log-elsewhere", "__cluster_metadata"
     ),
-    "quorum-state": refuses(written(QUORUM_STATE, b"{"), "quorum-state-corrupt", "quorum-state"),
+    "quorum-state": refuses(written(QUORUM, b"{"), "quorum-state-corrupt", "quorum-state"),
     **{
         f"garbage in {name}": goes_offline(written(name), "checkpoint-corrupt", f"{name}]: garbage")
         for name in (POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
     },
-    "a topic id": refuses(
-        edited("p-3/partition.metadata", "topic_id: .*", "topic_id: nonsense"),
-        "topic-id-corrupt",
-        "`nonsense`",
-    ),
+    "a topic id": refuses(edited("p-3/partition.metadata", "id: .*", "id: nonsense"), "topic-id-corrupt", "`nonsense`"),
     "a segment's name": refuses(written("p-3/backup.log", b""), "file-misnamed", "NumberFormatException"),
-    "epochs": goes_offline(
-        written("p-3/leader-epoch-checkpoint"), "epochs-corrupt", "leader-epoch-checkpoint]: garbage"
-    ),
+    "epochs": goes_offline(written("p-3/leader-epoch-checkpoint"), "epochs-corrupt", "checkpoint]: garbage"),
     "a later txnindex": refuses(txn_index_entry(0, b"\1"), "txn-index-version", "aborted transaction version"),
-    "a producer id that is none": starts(txn_index_entry(2, b"\xff"), "txn-index-corrupt", "does-not-notice"),
+    "a producer id that is none": starts(txn_index_entry(2, b"\xff"), "txn-index-corrupt", UNNOTICED),
     "aborted below": starts(txn_index_entry(18, bytes(8)), "txn-index-corrupt", "repairs", "corrupted index file"),
     "a batch below its log": refuses(unindexed(-1, below_its_segment), "batch-range", "Split operation"),
-    "damage where the index is missing": starts(
-        unindexed(0, flip_at_the_end), "batch-crc", "cuts", "Found invalid messages"
-    ),
+    "damage without an index": starts(unindexed(0, flip_at_the_end), "batch-crc", "cuts", "invalid messages"),
     "the metadata log lost": starts(removed(METADATA), "metadata-lost", "sets-aside"),
     "no bootstrap": starts(all_of(removed(BOOTSTRAP), removed(METADATA)), "metadata-lost", "sets-aside"),
-    "an unformatted second directory": refuses(
-        made("../second"), "meta-properties-missing", "No `meta.properties` found"
+    "an unformatted second directory": refuses(made("../second"), "meta-properties-missing", "No `meta.properties`"),
+    "second of version 7": loses_one(second(VERSION_7), "meta-properties-corrupt", "version number 7"),
+    "second with a wrong id": loses_one(
+        second(edited(META, OTHER_ID, "nonsense")), "directory-id-corrupt", "directory.id as a Uuid"
     ),
-    "second of version 7": goes_offline(second(VERSION_7), "meta-properties-corrupt", "version number 7", starts=True),
-    "second with a wrong id": goes_offline(
-        second(edited(META, OTHER_ID, "nonsense")),
-        "directory-id-corrupt",
-        "directory.id as a Uuid",
-        starts=True,
-    ),
-    "second without a file": goes_offline(
-        second(as_directory(META)), "meta-properties-corrupt", "Is a directory", starts=True
-    ),
-    "second with garbage": goes_offline(
-        second(written(POINTS)), "checkpoint-corrupt", f"{POINTS}]: garbage", starts=True
-    ),
+    "second without a file": loses_one(second(as_directory(META)), "meta-properties-corrupt", "Is a directory"),
+    "second with garbage": loses_one(second(written(POINTS)), "checkpoint-corrupt", f"{POINTS}]: garbage"),
     "a wrong id": refuses(edited(META, ID, "directory.id=nonsense"), "directory-id-corrupt", "directory.id as a Uuid"),
-    "quorum of version 7": refuses(
-        edited(QUORUM_STATE, r'"data_version":\d', '"data_version":7'), "quorum-state-corrupt", "data_version (7)"
-    ),
+    "quorum version": refuses(edited(QUORUM, r'version":\d', 'version":7'), "quorum-state-corrupt", "version (7)"),
     "quorum without a field": refuses(
-        edited(QUORUM_STATE, r'"leaderEpoch":', '"leaderEpoch_":'),
-        "quorum-state-corrupt",
-        "field 'leaderEpoch'",
+        edited(QUORUM, "leaderEpoch", "leaderEpoch_"), "quorum-state-corrupt", "'leaderEpoch'"
     ),
-    "quorum-state is a directory": refuses(as_directory(QUORUM_STATE), "quorum-state-corrupt", "Is a directory"),
+    "quorum-state is a directory": refuses(as_directory(QUORUM), "quorum-state-corrupt", "Is a directory"),
     "bootstrap.checkpoint is a directory": refuses(as_directory(BOOTSTRAP), "bootstrap-corrupt", "Is a directory"),
     "a snapshot's name": refuses(written(f"{METADATA}/x.checkpoint", b""), "file-misnamed", "StringIndexOutOfBounds"),
-    "another id": starts(edited(META, ID, f"directory.id={OTHER_ID}"), "directory-id-unknown", "does-not-notice"),
+    "another id": starts(edited(META, ID, f"directory.id={OTHER_ID}"), "directory-id-unknown", UNNOTICED),
     "a name of 19 digits": starts(written(f"p-3/{7:019}.log", b""), "file-misnamed", "cuts", "rebuilding index file"),
     "recovery points": starts(written(POINTS, NO_NUMBER), "checkpoint-corrupt", "recovers", "resetting"),
-    "high watermarks": starts(
-        written(HIGH_WATERMARKS, NO_NUMBER), "checkpoint-corrupt", "does-not-notice", "NumberFormatException"
-    ),
-    "cleaner offsets": starts(
-        written(CLEANER_OFFSETS, NO_NUMBER),
-        "checkpoint-corrupt",
-        "does-not-notice",
-        'string: "zero"',
-    ),
+    "high watermarks": starts(written(HIGH_WATERMARKS, NO_NUMBER), "checkpoint-corrupt", UNNOTICED, "NumberFormat"),
+    "cleaner offsets": starts(written(CLEANER_OFFSETS, NO_NUMBER), "checkpoint-corrupt", UNNOTICED, 'string: "zero"'),
     "an empty snapshot": refuses(written(LATER, b""), "metadata-snapshot-damaged", "handleLoadSnapshot"),
     "a snapshot of garbage": refuses(written(LATER, b"x" * 100), "metadata-snapshot-damaged", "magic"),
     "bootstrap.checkpoint": refuses(written(BOOTSTRAP, b""), "bootstrap-corrupt", "No FeatureLevelRecord"),
@@ -315,16 +289,14 @@ WHOLE = {
     "the last segment is a directory": starts(as_directory("p-3/*.log"), "log-end-lost", "cuts"),
     "no last segment": starts(at_file("p-3/*.log", Path.unlink), "log-end-lost", "cuts", "orphaned index file"),
     "zeros at the end": refuses(
-        at_file("p-3/*.log", lambda log: add(log, bytes(4096))), "log-end-misread", "record size 0 smaller than"
+        at_file("p-3/*.log", lambda log: add(log, bytes(4096))), "log-end-misread", "size 0 smaller"
     ),
     "a last index entry within a batch": refuses(last_index_entry(4), "log-end-misread", "smaller than"),
     "a last index entry beyond the log": starts(last_index_entry(1 << 20), "log-end-misread", "cuts"),
     "zeros before a number": starts(renamed("p-3", "p-003"), "name-not-canonical", "ignores"),
-    "p-3 twice": refuses(copied("p-3", "p-003"), "partition-twice", "Duplicate log directories"),
+    "p-3 twice": refuses(copied("p-3", "p-003"), "partition-twice", "Duplicate log"),
     "only a future log": starts(renamed("p-3", f"p-3.{'a' * 32}-future"), "being-moved", "ignores"),
-    "a metadata log that is damaged": starts(
-        at_file(f"{METADATA}/*.log", flip_at_the_end), "metadata-log-damaged", "cuts", "Corruption found"
-    ),
+    "metadata log": starts(at_file(f"{METADATA}/*.log", flip_at_the_end), "metadata-log-damaged", "cuts", "Corruption"),
 }
 
 
@@ -403,7 +375,6 @@ class Fault(NamedTuple):
 
 
 FIRST = f"{0:020}"
-NEVER_MIND = "does-not-notice"
 DELETED, STRAY, LEFT_OVER = f"p-3.{'a' * 32}-delete", f"p-7.{'b' * 32}-stray", f"p-11/{7:020}.log.cleaned"
 DIFFERS = ("topic_id: .*", f"topic_id: {OTHER_ID}")
 # After a clean stop.
@@ -414,13 +385,11 @@ CLEAN = {
     "p-3": Fault(copied("p-3", DELETED), "being-deleted", "removes", gone=DELETED),
     "p-4": Fault(written(LOG_STARTS, b"0\n1\np 4 100\n"), "log-start-beyond-end", "cuts", (100, 100)),
     "p-5": Fault(removed(f"p-5/{FIRST}.index"), "index-missing", "repairs", remains=f"p-5/{FIRST}.index"),
-    "p-6": Fault(at_file(f"p-6/{FIRST}.log", flip_at_the_end), "batch-crc", NEVER_MIND, unchanged=f"p-6/{FIRST}.log"),
+    "p-6": Fault(at_file(f"p-6/{FIRST}.log", flip_at_the_end), "batch-crc", UNNOTICED, unchanged=f"p-6/{FIRST}.log"),
     "p-7": Fault(copied("p-7", STRAY), "stray", "ignores", remains=STRAY),
     "p-8": Fault(at_file("p-8/*.snapshot", lambda path: flip(path, 7)), "snapshot-corrupt", "repairs"),
-    "p-9": Fault(
-        written(f"p-9/{FIRST}.index", b"\xff" * 16), "index-order", NEVER_MIND, unchanged=f"p-9/{FIRST}.index"
-    ),
-    "p-10": Fault(at_file("p-10/*.log", lambda path: add(path, b"garbage!")), "batch-cut-off", NEVER_MIND),
+    "p-9": Fault(written(f"p-9/{FIRST}.index", b"\xff" * 16), "index-order", UNNOTICED, unchanged=f"p-9/{FIRST}.index"),
+    "p-10": Fault(at_file("p-10/*.log", lambda path: add(path, b"garbage!")), "batch-cut-off", UNNOTICED),
     "p-11": Fault(written(LEFT_OVER, b"unfinished"), "file-left-over", "removes", gone=LEFT_OVER),
     "p-12": Fault(copied("p-12", "p-99")),
     "unknown-0": Fault(
@@ -440,7 +409,7 @@ KILLED = {
     "p-3": Fault(at_file("p-3/*.log", lambda path: add(path, bytes(5000))), "preallocated-tail", "repairs"),
     "p-4": Fault(at_file("p-4/*.log", lambda path: add(path, b"\xff" * 100)), "torn-tail", "cuts"),
     # The magic of the first batch, which no checksum covers.
-    "p-5": Fault(at_file(f"p-5/{FIRST}.log", lambda path: flip(path, 16)), "batch-magic", NEVER_MIND),
+    "p-5": Fault(at_file(f"p-5/{FIRST}.log", lambda path: flip(path, 16)), "batch-magic", UNNOTICED),
     "p-6": Fault(written(f"p-6/{FIRST}.index", b"\xff" * 16)),
     "p-7": Fault(removed("p-7/leader-epoch-checkpoint")),
     "p-8": Fault(lambda logs: [path.unlink() for path in (logs / "p-8").glob("*.snapshot")]),

@@ -4,9 +4,7 @@ import itertools
 import json
 import random
 import re
-import subprocess
 import threading
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -278,75 +276,3 @@ def test_topics_ids_partitions_configs(broker, client, live):
         assert {path.name for path in tree.iterdir() if path.name.isdigit()} == set(map(str, range(partitions[topic])))
         lines = (tree / "@config").read_text().splitlines()
         assert config.items() <= dict(line.split("=", 1) for line in lines if line[:1] != "#").items()
-
-
-# `tail -f messages.txt` on a live topic while the broker's retention and cleaner change the log.
-
-
-@contextmanager
-def tail(view, output):
-    """`tail -n +1 -f VIEW`; `lines` returns what it has printed so far."""
-    with output.open("wb") as out:
-        process = subprocess.Popen(["tail", "-n", "+1", "-f", str(view)], stdout=out, stderr=subprocess.PIPE)
-    try:
-        yield lambda: output.read_bytes().splitlines()
-    finally:
-        process.terminate()
-        errors = process.communicate()[1].decode()
-        assert not errors, errors
-
-
-def deleted_files_open(pid):
-    """The deleted files, and those that await deletion, that a process holds open."""
-    targets = []
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            targets.append(str(link.readlink()))
-        except FileNotFoundError:  # closed meanwhile
-            continue
-    return [target for target in targets if "deleted" in target]
-
-
-@requires_fuse
-@pytest.mark.timeout(240)
-def test_tail_gets_each_message_once_and_the_space_is_freed(broker, client, live, tmp_path):
-    topic, view = "tailed", live.path / "tailed/0/messages.txt"
-    client.create_topic(topic, 1, {"internal.segment.bytes": 10_000, "retention.bytes": 40_000})
-    log = broker.log_dir / "tailed-0"
-    sent = []
-
-    def size():
-        return sum(path.stat().st_size for path in log.glob("*.log"))
-
-    with tail(view, tmp_path / "tailed") as printed:
-
-        def produce(count, keys=3):
-            values = [b"%06d " % number + b"x" * 90 for number in range(len(sent), len(sent) + count)]
-            sent.extend(values)
-            client.produce(topic, [Message(value, b"%d" % (n % keys)) for n, value in enumerate(values)], batch=10)
-            wait_for("tail", lambda: len(printed()) >= len(sent))
-
-        def files_are_freed():
-            wait_for("the files' deletion", lambda: not list(log.glob("*.deleted")))
-            assert deleted_files_open(live.pid) == []
-            assert printed() == sent
-
-        produce(300)  # nearly retention.bytes: from here on each round removes segments that tail has read
-        for _ in range(10):
-            # at most retention.bytes and a segment remain: about 430 messages
-            start = len(sent) - 300
-            produce(200)
-            wait_for("a retention pass", lambda: first_segment(broker, topic) > start)  # noqa: B023 - called at once
-            files_are_freed()
-        # The lag lets tail, which polls once a second, see a message before compaction removes it.
-        compact = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01, "min.compaction.lag.ms": 4_000}
-        client.alter_topic(topic, {"internal.segment.bytes": 10_000, **compact})
-        before = size()
-        produce(300)
-        wait_for("a compaction", lambda: size() < before)
-        produce(150)
-        files_are_freed()
-        produce(1)  # for one more poll of tail, which must not print anything twice
-        assert printed() == sent
-    # All handles are closed: positions begin again at the log start, and what remains is what a consumer gets.
-    wait_for("the compacted view", lambda: view.read_bytes() == as_txt(client.consume(topic)))

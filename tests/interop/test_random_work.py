@@ -28,12 +28,22 @@ def quiet(caplog):
 
 
 @pytest.mark.parametrize(
-    ("seed", "count"),
-    [("1", "15"), *(pytest.param(seed, "40", marks=pytest.mark.nightly) for seed in SEEDS)],
+    ("seed", "count"), [("1", "15"), *(pytest.param(seed, "40", marks=pytest.mark.nightly) for seed in SEEDS)]
 )
 def test_the_same_of_both(seed, count):
     """In a process of its own: some of the damaged logs stay damaged."""
-    command = [sys.executable, "-m", "tests.interop.differential", "--logs", count, "--damages", count, "--seed", seed]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.interop",
+        "differential",
+        "--logs",
+        count,
+        "--damages",
+        count,
+        "--seed",
+        seed,
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=850)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{count} logs and {count} damages" in done.stdout

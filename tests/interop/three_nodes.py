@@ -4,12 +4,10 @@ Groups of the classic protocol, of KIP-848 and share groups have read something,
 and producers, transactions and a group are at work while `mirror --manifest` copies each directory, after it was killed
 at random moments, and while the nodes are killed one after the other. On a full disk `mirror` and `revive` fail, and
 then complete. `revive` makes a new cluster in each of WAYS, and in each of them every acknowledged message is at its
-offset, committed transactions are whole, clients of all kinds go on where they were, a second broker joins and takes
-over a partition, and a second start is clean. The sources keep every byte, also if the new cluster shares their files.
+offset, committed transactions are whole, clients of all kinds go on where they were, and a
+second start is clean. The sources keep every byte, also if the new cluster shares their files.
 """
 
-import json
-import re
 import shutil
 import subprocess
 import time
@@ -17,11 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tests.interop.client import Client, Message
-from tests.interop.clusters import LOAD_TOPICS, Cluster, Done, Load, files_of, partition_state
-from tests.interop.kafka import Broker, run_tool
+from tests.interop.clusters import LOAD_TOPICS, Cluster, Done, Load, files_of
 from tests.interop.reviving import (
     AUTHORIZER,
-    TOOLS,
     asked,
     configured,
     read_by_java,
@@ -34,7 +30,6 @@ from tests.interop.reviving import (
 )
 from tests.support.commands import output_of, process
 from tests.support.mounts import KAFKAFS
-from tests.support.waiting import wait_for
 
 _RECORDS = 40
 _GROUPS = {"g-classic": 11, "g-848": 9, "g-share": 7}  # and how many records of the topic `t` each has read
@@ -160,7 +155,6 @@ def restore(cluster, way, room):
             assert asked(client.address) == cluster.said
         assert way.metadata != any("no source tells" in note for note in told["notes"])
         go_on(client)
-        second_broker_takes_over(broker, room)
         second_start_is_clean(broker)
     finally:
         broker.kill()
@@ -193,50 +187,6 @@ def go_on(client):
     transacted(client.address, 5, "pay", _TRANSACTIONAL_ID)
     client.transactions("pay", [(True, [Message(b"afterwards")])], 1, id="load-tx")
     assert client.consume("pay", 1, committed=True)[-1].value == b"afterwards"
-
-
-def second_broker_takes_over(first, room):
-    """A second broker joins the revived one, and takes over orders/0: the same records, and new ones."""
-    client = Client(first.address)
-    before = client.consume("orders", 0)
-    second = SecondBroker(room / "second", first)
-    try:
-        second.start()
-        plan = room / "plan.json"
-        partition = {"topic": "orders", "partition": 0, "replicas": [second.node_id]}
-        plan.write_text(json.dumps({"version": 1, "partitions": [partition]}))
-        run_tool(
-            f"{TOOLS}.reassign.ReassignPartitionsCommand", "--bootstrap-server", first.address,
-            "--reassignment-json-file", plan, "--execute",
-        )  # fmt: skip
-        taken = (second.node_id, [second.node_id])
-        wait_for("the partition", lambda: partition_state(first.address, "orders")[:2] == taken)
-        assert client.consume("orders", 0) == before
-        client.produce("orders", [Message(b"to the second one")], acks="all")
-        assert client.consume("orders", 0)[-1].value == b"to the second one"
-        second.stop()
-        assert second.complaints() == []
-    finally:
-        second.kill()
-
-
-class SecondBroker(Broker):
-    """A broker without a controller, formatted for the cluster of a revived one."""
-
-    def __init__(self, directory, first):
-        lines = (first.log_dir / "meta.properties").read_text().splitlines()
-        identity = dict(line.split("=", 1) for line in lines if "=" in line)
-        self.node_id = int(identity["node.id"]) + 10
-        text = (first.log_dir / "server.properties").read_text()
-        controller = re.search("^controller.quorum.bootstrap.servers=(.*)$", text, re.MULTILINE)
-        super().__init__(directory, {"controller.quorum.bootstrap.servers": controller[1], **AUTHORIZER})
-        self.cluster_id = identity["cluster.id"]
-        own = {"process.roles": "broker", "node.id": self.node_id, "listeners": f"PLAINTEXT://{self.address}"}
-        self.reconfigure({**own, "controller.quorum.voters": ""})
-
-    def complaints(self):
-        """Not what every broker says that is given a partition of an older topic."""
-        return [line for line in super().complaints() if "to exist, but it was missing. Creating..." not in line]
 
 
 # A file system of 1 MB at $1, for this process alone; there the command $2 fails, and when there is more room it does
