@@ -62,16 +62,13 @@ assert STEP_MS == 1000
 MEANT = [
     ("offsets", None, ALL),
     ("offsets", (2, 5), [2, 3, 4]),
-    ("offsets", [2, 5], [2, 3, 4]),
-    ("offsets", (None, 2), [0, 1]),
+    ("offsets", [None, 2], [0, 1]),
     ("offsets", (8, None), [8, 9]),
     ("offsets", (None, None), ALL),
     ("offsets", (3, 3), []),
     ("offsets", (8, 2**63 - 1), [8, 9]),
-    ("offsets", (np.int64(2), np.int32(5)), [2, 3, 4]),
-    ("offsets", (np.uint8(2), np.array(5)), [2, 3, 4]),
+    ("offsets", (np.int64(2), np.array(5)), [2, 3, 4]),
     ("offsets", (pd.Series([2])[0], 5), [2, 3, 4]),
-    ("offsets", "2-4", [2, 3, 4]),
     ("offsets", np.str_("2-4"), [2, 3, 4]),
     ("offsets", "2", [2]),
     ("offsets", "8-", [8, 9]),
@@ -84,42 +81,29 @@ MEANT = [
     ("offsets", "end", []),
     ("time", None, ALL),
     ("time", (None, None), ALL),
-    ("time", (START_MS + 2000, START_MS + 4000), [2, 3]),
-    ("time", [START_MS + 2000, START_MS + 4000], [2, 3]),
-    ("time", (np.int64(START_MS + 2000), np.int64(START_MS + 4000)), [2, 3]),
+    ("time", [START_MS + 2000, np.int64(START_MS + 4000)], [2, 3]),
     ("time", (START_MS + 2000, START_MS + 2000), []),
     ("time", (-5, START_MS + 1000), [0]),
-    ("time", (moment(2), moment(4)), [2, 3]),
-    ("time", (moment(2).replace(tzinfo=None), moment(4).replace(tzinfo=None)), [2, 3]),
+    ("time", (moment(2), moment(4).replace(tzinfo=None)), [2, 3]),
     ("time", (moment(2).astimezone(EAST), None), ALL[2:]),
     ("time", (moment(2.0001), None), ALL[3:]),
     ("time", (START.date(), None), ALL),
     ("time", (START.date() + timedelta(days=1), None), []),
     ("time", (None, date(1969, 1, 1)), []),
-    ("time", (pd.Timestamp(moment(2)), pd.Timestamp(moment(4))), [2, 3]),
-    ("time", (pd.Timestamp(moment(2)).tz_convert("Asia/Tokyo"), None), ALL[2:]),
-    ("time", (pd.Timestamp(moment(2)).tz_localize(None), None), ALL[2:]),
+    ("time", (pd.Timestamp(moment(2)).tz_convert("Asia/Tokyo"), pd.Timestamp(moment(4)).tz_localize(None)), [2, 3]),
     ("time", (pd.Timestamp(NS + 2_000_000_001), None), ALL[3:]),
-    ("time", (np.datetime64(START_MS + 2000, "ms"), np.datetime64(START_MS + 4000, "ms")), [2, 3]),
     ("time", (np.datetime64(NS + 2_000_000_000, "ns"), np.datetime64(NS + 2_000_000_001, "ns")), [2]),
-    ("time", (np.datetime64(NS // 1000 + 2_000_001, "us"), None), ALL[3:]),
+    ("time", (np.datetime64(NS // 1000 + 2_000_001, "us"), np.datetime64(START_MS + 4000, "ms")), [3]),
     ("time", (np.datetime64(START.date().isoformat()), None), ALL),
     ("time", (np.datetime64(1970, "Y"), None), []),
-    ("time", (moment(2).isoformat().replace("+00:00", "Z"), START_MS + 4000), [2, 3]),
-    ("time", (str(START_MS + 2000), None), ALL[2:]),
+    ("time", (moment(2).isoformat().replace("+00:00", "Z"), str(START_MS + 4000)), [2, 3]),
     ("time", START.date().isoformat(), ALL),
     ("time", f"{moment(2):%Y-%m-%dT%H:%M:%S}--", ALL[2:]),
     ("time", f"until-{moment(2):%Y-%m-%dT%H:%M:%S}", [0, 1]),
+    *(("key", key, [1, 6]) for key in (b"key-00001", "key-00001", memoryview(b"key-00001"), np.str_("key-00001"))),
     ("key", None, ALL),
-    ("key", b"key-00001", [1, 6]),
-    ("key", "key-00001", [1, 6]),
-    ("key", bytearray(b"key-00001"), [1, 6]),
-    ("key", memoryview(b"key-00001"), [1, 6]),
-    ("key", np.bytes_(b"key-00001"), [1, 6]),
-    ("key", np.str_("key-00001"), [1, 6]),
     ("key", b"", []),
     ("latest", False, ALL),
-    ("latest", True, ALL[5:]),
     ("latest", np.True_, ALL[5:]),
     ("on_damage", "skip", ALL),
     ("on_damage", np.str_("fail"), ALL),
@@ -130,30 +114,23 @@ WRONG = [
     *(
         ("offsets", given, "offsets takes a pair of whole numbers from 0 on")
         for given in (
-            5, np.int64(5), 1.5, True, (1,), (1, 2, 3), (), [], (1.0, 2), (True, 2), (np.True_, 2), ("1", "2"),
-            (-1, None), (np.int64(-1), None), (0, 2**63), (Decimal(1), None), (np.float64(1), None), (b"1", None),
-            (float("nan"), None), (pd.NA, None), (pd.NaT, None), (datetime(2026, 1, 1), None), range(2), range(1, 3),
-            {1, 2}, {1: 2, 3: 4}, b"12", bytearray(b"12"), iter((1, 2)), (n for n in (1, 2)), np.array([1, 2]),
-            pd.Series([1, 2]), slice(1, 2), Path("1-2"), object(), int,
+            5, True, (1,), (1, 2, 3), [], (1.0, 2), (np.True_, 2), ("1", "2"), (-1, None), (np.int64(-1), None),
+            (0, 2**63), (Decimal(1), None), (b"1", None), (pd.NaT, None), (datetime(2026, 1, 1), None), range(1, 3),
+            {1, 2}, {1: 2, 3: 4}, b"12", iter((1, 2)), np.array([1, 2]), Path("1-2"), int,
         )
     ),
-    *(("offsets", given, "ends before it begins") for given in ((2, 1), (np.int64(2), 1), [9, 0], "2-1")),
-    *(
-        ("offsets", given, "is not an offset range; write")
-        for given in ("", "x", "1:2", "5-x", "Earliest", "today", " 1", "-", "1-2-3")
-    ),
+    *(("offsets", given, "ends before it begins") for given in ((2, 1), (np.int64(2), 1), "2-1")),
+    *(("offsets", given, "is not an offset range; write") for given in ("", "1:2", "5-x", "Earliest", "today", "-")),
     ("offsets", "last-0", "asks for zero messages"),
     ("offsets", str(2**63), "above 2^63-1"),
     *(
         ("time", given, "time takes")
         for given in (
-            5, START_MS, START, START.date(), pd.NaT, pd.Timestamp(0), 1.5, True, (1,), (START, START, START), (), [],
-            (pd.NaT, None), (None, pd.NaT), (np.datetime64("NaT"), None), (np.datetime64("NaT", "ns"), None),
-            (None, np.datetime64("NaT", "D")), (np.timedelta64(1, "s"), None), (timedelta(1), None),
-            (float(START_MS), None), (float("nan"), None), (True, None), (np.False_, None), (Decimal(1), None),
-            (b"2026", None), (START.time(), None), (2**63, None), (-(2**70), None), (np.datetime64(10**12, "Y"), None),
-            (pd.NA, None), (pd.Timestamp, None), (datetime, None), (object(), None), ((START, START), None), b"12",
-            {START, moment(1)}, iter((START, START)), np.array([1, 2]), pd.to_datetime([0, 1]), range(2), Path("2026"),
+            START_MS, START, START.date(), pd.NaT, True, (1,), (START, START, START), [], (pd.NaT, None),
+            (np.datetime64("NaT"), None), (None, np.datetime64("NaT", "D")), (timedelta(1), None),
+            (float(START_MS), None), (True, None), (Decimal(1), None), (b"2026", None), (START.time(), None),
+            (2**63, None), (np.datetime64(10**12, "Y"), None), (pd.NA, None), (datetime, None), {START, moment(1)},
+            iter((START, START)), np.array([1, 2]), range(2),
         )
     ),
     *(
@@ -167,73 +144,59 @@ WRONG = [
     *(
         ("time", given, "is not a time")
         for given in (
-            "", "x", "Today", "todays", "earliest", (" ", None), ("x", None), ("", None), ("last-15m", None),
-            ("2026--2027", None), ("until-2026", None), ("--2026", None), (None, "2026--"), ("2026-02-30", None),
-            ("2026-01-01T25", None),
+            "", "Today", "earliest", ("x", None), ("last-15m", None), ("2026--2027", None), ("--2026", None),
+            (None, "2026--"), ("2026-01-01T25", None),
         )
     ),
     ("time", "2026-02-30", "a day that does not exist"),
-    *(
-        ("key", given, "key takes bytes, or a text")
-        for given in (5, 1.5, True, np.int64(1), ("k",), [b"k"], {b"k"}, Path("k"), date(2026, 1, 1), pd.NaT, object())
-    ),
+    *(("key", given, "key takes bytes, or a text") for given in (5, True, ("k",), [b"k"], Path("k"), pd.NaT)),
     ("key", "\ud800", "cannot be written in UTF-8"),
-    *(("latest", given, "latest must be True or False") for given in (None, 0, 1, "yes", "", [], 1.0, np.int64(1))),
+    *(("latest", given, "latest must be True or False") for given in (None, 1, "yes", [], np.int64(1))),
     *(
         ("on_damage", given, "on_damage must be 'fail' or 'skip'")
-        for given in (None, True, "ignore", "", b"skip", 1, ["skip"], np.array(["skip", "fail"]))
+        for given in (None, True, "ignore", b"skip", ["skip"], np.array(["skip", "fail"]))
     ),
     ("on_damage", "skp", "did you mean 'skip'?"),
 ]  # fmt: skip
 
 PARTITIONS = [
     (None, [0, 1]),
-    (1, [1]),
     (np.int64(1), [1]),
     (np.array(1), [1]),
-    ([0, 1], [0, 1]),
-    ((1,), [1]),
     ([1, 0, 1], [0, 1]),
     ({0}, [0]),
     (range(2), [0, 1]),
-    (np.arange(2), [0, 1]),
     (pd.Series([1]), [1]),
     ({1: "x"}, [1]),
-    (iter([0]), [0]),
     ((n for n in (1, 0)), [0, 1]),
     ([], []),
 ]
 WRONG_PARTITIONS = [
     *(
         (given, "partitions takes a whole number from 0 on, or several")
-        for given in (
-            "0", "", b"\0", bytearray(b"\0"), 0.0, 1.5, True, np.True_, [True], [0.0], ["0"], [None], -1, [0, -1],
-            np.int64(-1), np.array([0.0]), pd.NA, float("nan"), 2**63, Decimal(0), object(), Path("0"), [[0]], int,
-            date(2026, 1, 1), "01",
-        )
+        for given in ("0", b"\0", 0.0, True, [True], ["0"], [0, -1], np.array([0.0]), pd.NA, 2**63, [[0]], int)
     ),
     (2, "t has no partition 2 in .*: it has 0, 1"),
     ([0, 7, 8], "t has no partition 7, 8 in .*: it has 0, 1"),
     (range(10**12), "t has no partition 2, 3, 4, .*: it has 0, 1"),
-]  # fmt: skip
+]
 
 WRONG_OF_SCANS = [
     *(({"columns": given}, "columns takes at least one name, and each once") for given in (
-        (), [], 5, True, b"key", {"key"}, frozenset({"key"}), ("key", "key"), object(), iter(()), Path("key"),
+        (), 5, b"key", {"key"}, ("key", "key"), iter(()), Path("key"),
     )),
     *(({"columns": given}, "is not one of key, value, topic") for given in (
-        "", "x", "KEY", [5], [None], ("key", b"value"), [["key"]], range(2), iter(["key", "x"]), {"x": 1},
+        "", "KEY", [5], ("key", b"value"), [["key"]], iter(["key", "x"]), {"x": 1},
     )),
     ({"columns": "vlaue"}, "did you mean 'value'?"),
     ({"columns": "value_json"}, r"with decode=True"),
-    *(({"decode": given}, "decode must be True, False or 'json'") for given in (
-        None, 1, 0, "yes", "True", b"json", [], np.array([1, 2]),
-    )),
+    *(({"decode": given}, "decode must be True, False or 'json'") for given in (None, 1, "yes", [], np.array([1, 2]))),
     ({"decode": "jsn"}, "did you mean 'json'?"),
     ({"decode": True}, "there are no schemas in"),
-    *(({"text": given}, "text must be True, False, 'strict' or 'replace'") for given in (
-        None, 1, 0, "ignore", "utf-8", b"strict", [], np.array([1, 2]),
-    )),
+    *(
+        ({"text": given}, "text must be True, False, 'strict' or 'replace'")
+        for given in (None, 1, "ignore", b"strict", np.array([1, 2]))
+    ),
     ({"latest": True, "offsets": (1, 2)}, "latest means the whole log"),
     ({"latest": True, "time": "today"}, "latest means the whole log"),
 ]  # fmt: skip
@@ -295,20 +258,7 @@ def copy_of(given):
     return copy.copy(given) if isinstance(given, Iterator) else given
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        "key",
-        ["key"],
-        ("key",),
-        iter(["key"]),
-        (name for name in ["key"]),
-        {"key": 1},
-        np.array(["key"]),
-        pd.Index(["key"]),
-    ],
-    ids=named,
-)
+@pytest.mark.parametrize("given", ["key", ("key",), iter(["key"]), {"key": 1}, pd.Index(["key"])], ids=named)
 def test_columns(topic, given):
     assert topic.scan(columns=given).schema.names == ["key"]
 
@@ -344,35 +294,29 @@ def test_today_and_yesterday(tmp_path):
 @pytest.mark.parametrize(
     ("use", "why"),
     [
-        (lambda t, _: t.scan(offset=(0, 1)), r"Topic\.scan\(\) has no argument 'offset'; did you mean 'offsets'\?"),
-        (lambda t, _: t.messages(partition=0), r"Topic\.messages\(\) .* 'partition'; did you mean 'partitions'\?"),
-        (lambda t, _: t.messages(columns=("key",)), r"Topic\.messages\(\) has no argument 'columns'; it has"),
-        (lambda t, _: t.messages(text=True), r"Topic\.messages\(\) has no argument 'text'; it has partitions, offsets"),
-        (lambda t, _: t.messages(decode=True), r"Topic\.messages\(\) has no argument 'decode'"),
-        (lambda t, _: t[0].scan(partitions=1), r"Partition\.scan\(\) has no argument 'partitions'; it has offsets,"),
-        (lambda t, _: t[0].messages(partitions=1), r"Partition\.messages\(\) has no argument 'partitions'"),
-        (lambda t, _: t[0].messages(ofsets=1), r"Partition\.messages\(\) .*did you mean 'offsets'\?"),
-        (lambda _, path: kafkafs.open(path, isolaton="x"), r"kafkafs\.open\(\) .*did you mean 'isolation'\?"),
-        (lambda t, _: t.scan().to_pandas(split_block=1), r"Scan\.to_pandas\(\) .*did you mean 'split_blocks'\?"),
-        (lambda t, _: t.scan().to_dataset().to_table(colums=["key"]), r"\.to_table\(\) .*did you mean 'columns'\?"),
-        (lambda t, _: t.scan().to_dataset().scanner(filtr=1), r"\.scanner\(\) .*did you mean 'filter'\?"),
-        (lambda t, _: t.scan().to_dataset().head(1, column=[]), r"\.head\(\) .*did you mean 'columns'\?"),
-        (lambda t, _: t.scan().to_dataset().count_rows(where=1), r"\.count_rows\(\) has no argument 'where'"),
-        (lambda t, _: t.scan().to_dataset().to_batches(batchsize=1), r"\.to_batches\(\) .*did you mean 'batch_size'\?"),
+        (lambda t: t.scan(offset=(0, 1)), r"Topic\.scan\(\) has no argument 'offset'; did you mean 'offsets'\?"),
+        (lambda t: t.messages(partition=0), r"Topic\.messages\(\) .* 'partition'; did you mean 'partitions'\?"),
+        (lambda t: t.messages(text=True), r"Topic\.messages\(\) has no argument 'text'; it has partitions, offsets"),
+        (lambda t: t[0].scan(partitions=1), r"Partition\.scan\(\) has no argument 'partitions'; it has offsets,"),
+        (lambda t: t[0].messages(ofsets=1), r"Partition\.messages\(\) .*did you mean 'offsets'\?"),
+        (lambda t: kafkafs.open("x", isolaton="x"), r"kafkafs\.open\(\) .*did you mean 'isolation'\?"),
+        (lambda t: t.scan().to_pandas(split_block=1), r"Scan\.to_pandas\(\) .*did you mean 'split_blocks'\?"),
+        (lambda t: t.scan().to_dataset().to_table(colums=["key"]), r"\.to_table\(\) .*did you mean 'columns'\?"),
+        (lambda t: t.scan().to_dataset().scanner(filtr=1), r"\.scanner\(\) .*did you mean 'filter'\?"),
+        (lambda t: t.scan().to_dataset().head(1, column=[]), r"\.head\(\) .*did you mean 'columns'\?"),
+        (lambda t: t.scan().to_dataset().count_rows(where=1), r"\.count_rows\(\) has no argument 'where'"),
+        (lambda t: t.scan().to_dataset().to_batches(batchsize=1), r"\.to_batches\(\) .*did you mean 'batch_size'\?"),
     ],
 )
-def test_an_unknown_argument_is_reported_with_the_nearest(topic, built, use, why):
+def test_an_unknown_argument_is_reported_with_the_nearest(topic, use, why):
     with pytest.raises(TypeError, match=why):
-        use(topic, built.path)
+        use(topic)
 
 
 @pytest.mark.parametrize(
     ("given", "missing"),
-    [
-        ("tt", "no topic 'tt' in .*; did you mean"), ("", "no topic ''"), (5, "no topic 5 in"), (None, "no topic None"),
-        (b"t", "no topic b't'"), ([], r"no topic \[\]"), (("t",), "no topic"),
-    ],
-)  # fmt: skip
+    [("tt", "no topic 'tt' in .*; did you mean"), ("", "no topic ''"), (5, "no topic 5 in"), (b"t", "no topic b't'")],
+)
 def test_a_topic_that_is_not_there(tmp_path, given, missing):
     log = kafkafs.open(build_log_dir(tmp_path, {"ttt": [[b"x"]]}).path)
     assert given not in log
@@ -381,17 +325,14 @@ def test_a_topic_that_is_not_there(tmp_path, given, missing):
     assert isinstance(caught.value, StorageError)
 
 
-@pytest.mark.parametrize("given", [2, -1, True, 1.0, "0", None, [], np.True_, 2**70, slice(None)], ids=named)
-def test_a_partition_that_is_not_there(topic, given):
-    assert given not in topic
-    with pytest.raises(KeyError, match=r"no partition .* of t in .*: it has 0, 1") as caught:
-        topic[given]
-    assert isinstance(caught.value, StorageError)
-
-
 def test_partitions_by_numbers(topic):
     assert all(number in topic for number in (0, 1, np.int64(1)))
     assert topic[np.int32(1)].tp.partition == 1
+    for given in (2, -1, True, 1.0, "0", None, [], 2**70, slice(None)):
+        assert given not in topic
+        with pytest.raises(KeyError, match=r"no partition .* of t in .*: it has 0, 1") as caught:
+            topic[given]
+        assert isinstance(caught.value, StorageError)
 
 
 def test_paths(built, tmp_path, monkeypatch):
@@ -408,26 +349,21 @@ def test_paths(built, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        *(({"path": given}, "path takes") for given in (
-            None, 5, True, 1.5, "", b"", "a\0b", [], (), [None], ["", "x"], [5], object(), Path, iter([]), {},
-        )),
+        *(({"path": given}, "path takes") for given in (None, 5, "", b"", "a\0b", [], [None], ["", "x"], Path, {})),
         *(({"isolation": given}, "isolation must be 'read_uncommitted' or 'read_committed'") for given in (
-            None, 1, True, "", "READ_COMMITTED", b"read_committed", ["read_committed"], object(),
+            None, True, "READ_COMMITTED", b"read_committed", ["read_committed"],
         )),
         ({"isolation": "read_comitted"}, "did you mean 'read_committed'?"),
-        *(({"schemas": given}, "schemas takes the path") for given in (5, True, "", "a\0b", [], object(), {})),
-        *(({"schemas": given}, "is not a directory") for given in ("nope", Path("/nope"), __file__, b"nope")),
-        *(({"tier": given}, "tier takes") for given in (5, True, "", [], object(), {}, [None], [""])),
-        *(({"tier": given}, "nope is not a directory") for given in (
-            "nope", b"nope", Path("/nope"), ["nope"], Path("s3://bucket/nope"),
-        )),
+        *(({"schemas": given}, "schemas takes the path") for given in (5, "", "a\0b", [])),
+        *(({"schemas": given}, "is not a directory") for given in ("nope", __file__, b"nope")),
+        *(({"tier": given}, "tier takes") for given in (5, "", [], {}, [None])),
+        *(({"tier": given}, "nope is not a directory") for given in ("nope", b"nope", ["nope"], Path("s3://b/nope"))),
         ({"tier": __file__}, "is not a directory"),
         ({"tier": "nope://bucket"}, "tier: nope://bucket: is a URL of an unknown kind"),
         *(({"tier": ".", "tier_keys": given}, "tier_keys takes a mapping of ids to the paths") for given in (
-            5, "k=f", [("k", "f")], {1: "f"}, {b"k": "f"}, object(),
+            5, "k=f", [("k", "f")], {1: "f"},
         )),
         ({"tier": ".", "tier_keys": {"k": 5}}, "tier_keys: 'k' takes the path"),
-        ({"tier": ".", "tier_keys": {"k": "nope"}}, "nope, the key 'k', is not a file"),
         ({"tier": ".", "tier_keys": {"k": "/"}}, "the key 'k', is not a file"),
         ({"tier_keys": {"k": __file__}}, "name it too, as tier="),
     ],
@@ -579,24 +515,6 @@ def test_everything_public_has_a_docstring():
             assert f"`{parameter}`" in (function.__doc__ or ""), (function.__qualname__, parameter)
 
 
-def test_signatures_name_the_arguments(topic):
-    """What IPython, `help` and editors complete."""
-    assert list(inspect.signature(kafkafs.open).parameters) == ["path", "isolation", "schemas", "tier", "tier_keys"]
-    messages = ["partitions", "offsets", "time", "key", "latest", "on_damage"]
-    scan = ["partitions", "offsets", "time", "key", "latest", "columns", "decode", "text", "on_damage"]
-    assert list(inspect.signature(topic.scan).parameters) == scan
-    assert list(inspect.signature(topic.messages).parameters) == messages
-    assert list(inspect.signature(topic[0].scan).parameters) == scan[1:]
-    assert list(inspect.signature(topic[0].messages).parameters) == messages[1:]
-    assert not [
-        name
-        for name, value in public()
-        if isinstance(value, FunctionType) and name != "Scan.to_pandas"
-        for parameter in inspect.signature(value).parameters.values()
-        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-    ]
-
-
 PROGRAM = """\
 from collections.abc import Iterator
 from datetime import date, datetime
@@ -611,11 +529,11 @@ from kafkafs import Log, Message, Partition, Scan, Topic
 def read(log: Log) -> Iterator[Message]:
     topic: Topic = log["orders"]
     partition: Partition = topic[0]
-    yield from topic.messages(partitions=[0, 1], time=(datetime(2026, 1, 1), None), on_damage="skip")
+    yield from topic.messages(partitions=[0, 1], time=(datetime(2026, 1, 1), None), latest=False, on_damage="skip")
     yield from partition.messages(offsets=(np.int64(1), None), key="k")
 
 
-log: Log = kafkafs.open([Path("a"), b"b"], isolation="read_committed", tier="c", tier_keys={"k": Path("d")})
+log: Log = kafkafs.open([Path("a"), b"b"], isolation="read_committed", schemas="s", tier="c", tier_keys={"k": "d"})
 keys: list[bytes | None] = [message.key for message in read(log)]
 scan: Scan = log["orders"].scan(columns=("key",), time=("yesterday", date(2026, 1, 2)), decode="json", text=True)
 number: int = scan.count()
@@ -627,8 +545,6 @@ import kafkafs
 topic = kafkafs.open("a")["t"]
 topic.scan(offset=(0, 1))
 topic.messages(columns="key")
-topic[0].messages(partitions=1)
-kafkafs.open("a", isolaton="read_committed")
 topic.scan(latest="yes")
 len(topic.scan())
 topic.scan().count().nothing
@@ -649,7 +565,7 @@ def test_a_strict_type_checker_reads_the_installed_packages(tmp_path):
     command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", environment / "bin" / "python"]
     done = subprocess.run([*command, "good.py", "bad.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     found = re.findall(r"^(\w+)\.py:(\d+): error: (.*)$", done.stdout, re.MULTILINE)
-    assert [(name, int(line)) for name, line, _ in found] == [("bad", line) for line in range(4, 11)], done.stdout
+    assert [(name, int(line)) for name, line, _ in found] == [("bad", line) for line in range(4, 9)], done.stdout
     assert 'Unexpected keyword argument "offset"' in found[0][2]
     for package in ("kafkafs", "storage"):
         assert (ROOT / package / "py.typed").is_file()
