@@ -1,4 +1,4 @@
-"""The files of a log directory that each command opens, according to the kernel: none is opened through a link."""
+"""What each command does to the files of a log directory: it opens none through a link, and a look changes nothing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.spark.session import new_spark
+from tests.support.commands import process
 from tests.support.every_command import EVERY_COMMAND, known_commands, placed, runs, sample_beside, sample_log_dir
-from tests.support.mounts import KAFKAFS
+from tests.support.mounts import KAFKAFS, requires_fuse
+from tests.support.serving_processes import watched
 from tests.support.system_calls import Call, Naming, calls, objection, objections, requires_strace, traced
 
 # A broker follows links, so these commands look whether an entry of the log directory leads to a directory, which only
@@ -100,3 +102,59 @@ def test_the_referee_sees_what_a_program_does(tmp_path):
     assert list(objections(tmp_path / "cat", log_dir).values()) == ["follows a link"]
     subprocess.run(traced(["rm", file], tmp_path / "rm"), check=True, timeout=60)
     assert "changes something by its path" in objections(tmp_path / "rm", log_dir).values()
+
+
+# Commands that only read, and mounts, do not even change access times.
+
+LONG_AGO_NS = 10**18  # so that a file system mounted `relatime` records any access
+
+
+def writes(words):
+    return (
+        words[0] in ("append", "reindex")
+        or (words[0] in ("compact", "recover", "retain") and "--dry-run" not in words)
+        or (words[0] == "topics" and words[1] in ("alter", "create", "delete"))
+        or "--reset-to" in words
+        or words[:3] == ["mirror", "SOURCE", "LOGS"]
+    )
+
+
+class Logs:
+    """A log directory as after a crash, and what was done to its files."""
+
+    def __init__(self, path):
+        self.path = sample_log_dir(path, clean=False)
+        self.paths = [path, *sorted(path.rglob("*"))]
+        for file in self.paths:
+            os.utime(file, ns=(LONG_AGO_NS, LONG_AGO_NS))
+
+    def touched(self):
+        """Files and directories that were read or written."""
+        times = {file: (file.stat().st_atime_ns, file.stat().st_mtime_ns) for file in self.paths}
+        return [str(file.relative_to(self.path)) for file in self.paths if times[file] != (LONG_AGO_NS, LONG_AGO_NS)]
+
+
+@pytest.fixture
+def logs(tmp_path):
+    return Logs(tmp_path / "logs")
+
+
+@pytest.mark.parametrize("words", [words for words in runs() if not writes(words)], ids=" ".join)
+def test_a_look_changes_nothing(logs, tmp_path, words):
+    sample_beside(tmp_path)
+    with process(*placed(words, logs.path, tmp_path)) as running:
+        _, messages = running.communicate(timeout=120)
+    # `doctor` has findings, `dump` shows the torn tail, and there is no group `readers`.
+    expected = {"doctor": 1, "dump": 4, "groups": 4 if "readers" in words else 0}.get(words[0], 0)
+    assert running.returncode == expected, messages
+    assert logs.touched() == []
+
+
+@requires_fuse
+def test_a_read_only_mount_changes_nothing(logs, tmp_path):
+    with watched(logs.path, tmp_path / "mnt") as mount:
+        for folder, _, files in os.walk(mount.path):
+            for name in files:
+                Path(folder, name).read_bytes()
+        assert (mount.path / "orders/0/time/2020--.log").read_bytes()
+    assert logs.touched() == []
