@@ -10,11 +10,13 @@ import signal
 import sys
 import termios
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from kafkafs.reading.range_names import LastMessages, parse_offset_spec
+from kafkafs.reading import unmounted
+from kafkafs.reading.range_names import LastMessages, dated, parse_offset_spec
 from kafkafs.reading.selection import Question
 from kafkafs.reading.unmounted import PartitionReader
 from storage.format.block import Record
@@ -26,6 +28,7 @@ from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
 from tests.support.commands import output_of, process, run
 from tests.support.live_log import LiveLog
+from tests.support.reference_views import content, tree_of
 from tests.support.waiting import wait_for
 
 
@@ -239,3 +242,104 @@ def test_values_are_exact(live):
     assert values[:4] == [value.decode() for value in expected[:4]]
     assert base64.b64decode(values[4]["base64"]) == expected[4]
     assert values[5] == "after"
+
+
+# `kafkafs cat --key`: the bytes of `keys/<key>.EXT`, with the same index.
+
+
+def key_of(offset):
+    return b"k%d" % (offset * 7919 % 500)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "kafkafs" / "views"
+
+
+@pytest.fixture
+def keyed(tmp_path, cache):
+    log = LiveLog(tmp_path / "log", key_of=key_of)
+    for _ in range(2):
+        log.write(1500, size=1000, batch=50)
+        log.roll()
+    log.write(100)
+    return log
+
+
+def test_the_index_is_made_kept_and_used(keyed, cache, monkeypatch):
+    log_dir, tree = keyed.path.parent, tree_of(keyed.path.parent)
+    for key in ("k1", "k499"):
+        assert output_of("cat", log_dir, "t", "--key", key) == content(tree, f"/t/0/keys/{key}.txt")
+    assert len(list(cache.glob("*.keys"))) == 2
+    sizes = []
+    real = unmounted.read_blocks
+
+    def counted(*arguments, **options):
+        sizes.append(arguments[3] - arguments[2])
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(unmounted, "read_blocks", counted)
+    # A filter lets one of a hundred other keys pass, and its block is a third of a segment: not so for three of them.
+    sums = []
+    for key in ("nobody", "no-one", "none"):
+        sizes.clear()
+        assert run("cat", log_dir, "t/0", "--key", key).exit_code == 4
+        sums.append(sum(sizes))
+    assert min(sums) < keyed.log(0).stat().st_size / 3
+    mounted = tree_of(log_dir, index_dir=cache, index_bytes=1 << 20)
+    assert content(mounted, "/t/0/keys/k1.txt") == content(tree, "/t/0/keys/k1.txt")
+    assert mounted.status()["key_index"]["scanned_bytes"] < keyed.log(keyed.segments[-1]).stat().st_size + 1
+
+
+@pytest.mark.parametrize("limits", [
+    ("--offsets", "100-2400"), ("--offsets", "last-500"), ("--offsets", "700+900"), ("--offsets", "2990-"),
+    ("--time", "2023-11-14T22:20--2023-11-14T22:40"),
+], ids=" ".join)  # fmt: skip
+def test_keys_within_ranges(keyed, limits):
+    command = ("cat", keyed.path.parent, "t", *limits, "--format", "jsonl")
+    whole = output_of(*command).splitlines()
+    for key in ("k1", "k20"):
+        matching = [line for line in whole if json.loads(line)["key"] == key]
+        assert output_of(*command, "--key", key).splitlines() == matching
+
+
+def test_following_continues_after_the_index(keyed):
+    log = LogDir.open_read_only(keyed.path.parent).log(TopicPartition("t", 0))
+    offsets = []
+    with unmounted.key_index() as keys:
+        reader = PartitionReader(log, Question(key=b"k1"), 0, Decoder(), follow=True, keys=keys)
+        offsets += [int(offset) for block in reader.blocks() for offset in block.offset]
+        keyed.write(600)
+        offsets += [int(offset) for block in reader.blocks() for offset in block.offset]
+    assert offsets == [offset for offset, _, _ in keyed.messages if key_of(offset) == b"k1"]
+
+
+# Words for days
+
+DAY_MS = 86_400_000
+
+
+def test_days(tmp_path):
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    midnight = int(today.timestamp()) * 1000
+    times = {"old": -8 * DAY_MS, "week": -6 * DAY_MS, "yesterday": -1, "today": 0}
+    records = [Record(None, name.encode(), (), midnight + delta) for name, delta in times.items()]
+    logs = build_log_dir(tmp_path / "logs", {"t": [records]}, broker=False).path
+
+    def at(text):
+        return output_of("cat", logs, "t", "--time", text).decode().split()
+
+    assert at("today") == ["today"]
+    assert at("yesterday") == at("yesterday--today") == at(f"{midnight - 1}--{midnight}") == ["yesterday"]
+    assert at("yesterday--") == at("yesterdayT00--") == ["yesterday", "today"]
+    assert at("until-today") == at("--today") == ["old", "week", "yesterday"]
+    assert at("last-1w") == ["week", "yesterday", "today"]
+    reset = json.loads(output_of("groups", logs, "g", "--reset-to", "today", "--topic", "t", "--json"))
+    assert [row["offset"] for row in reset["offsets"]] == [3]
+    for until, end_offset in (("2000-01-01", 0), ("today", len(times))):
+        copy = json.loads(output_of("mirror", logs, tmp_path / "copy", "t", "--until", until, "--json"))
+        assert [partition["log_end_offset"] for partition in copy["partitions"]] == [end_offset]
+    assert dated("2026-todays", today.date()) == "2026-todays"
+    assert dated("today", today.date()) == today.date().isoformat()
+    assert dated("yesterday--today", today.date()).startswith((today.date() - timedelta(days=1)).isoformat())

@@ -1,4 +1,5 @@
-"""Commands that take the lock: held directories, full disks, mirrors that follow. See also transcripts/owning.txt."""
+"""Commands that write: held directories, full disks, mirrors that follow or fail, writes that were stopped. See also
+transcripts/owning.txt, backup.txt, retain.txt and compact.txt."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import pytest
 
 from kafkafs.mounting.errnos import errno_of
 from kafkafs.tree.tree import Tree
+from storage.append.partition_log import PartitionLog
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import NotPermitted
 from storage.files import names
@@ -18,9 +20,11 @@ from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
+from tests.storage.staged_writes.test_pending_writes import FIRST, SECOND, SHARE, World
 from tests.support.builders import Batch, Partition, build_log_dir, many, metadata_records
 from tests.support.commands import output_of, process, run
-from tests.support.owned_dirs import append, close_clean, opened, read
+from tests.support.mounts import mounted, requires_fuse, run_kafkafs
+from tests.support.owned_dirs import append, close_clean, opened, read, values_of
 from tests.support.waiting import wait_for
 
 TP = TopicPartition("t", 0)
@@ -78,6 +82,22 @@ def test_a_directory_that_is_held_is_verified_all_the_same(tmp_path):
         assert run("recover", tmp_path, "--dry-run").exit_code == 3
     finally:
         lock.release()
+
+
+@requires_fuse
+def test_a_mount_that_holds_the_lock_is_named(tmp_path):
+    logs, mnt = build_log_dir(tmp_path / "logs", {"t": [[b"one"]]}, broker=False).path, tmp_path / "mnt"
+    with mounted(logs, mnt, write=True), mounted(logs, tmp_path / "reading"):
+        for words in (["topics", "delete", logs, "t"], ["recover", logs], ["recover", logs, "--dry-run"]):
+            result = run(*words)
+            assert result.exit_code == 3
+            assert f"kafkafs mount {logs} {mnt} (process " in result.stderr
+            assert result.stderr.endswith(f"It is mounted at {mnt}: `kafkafs umount {mnt}` releases it\n")
+        (tmp_path / "third").mkdir()
+        mount = run_kafkafs("mount", "--write", logs, tmp_path / "third", check=False)
+        assert mount.returncode == 3
+        said = f"`kafkafs umount {mnt}` releases it. Or mount it read-only, without --write\n"
+        assert mount.stderr.decode().endswith(said)
 
 
 @pytest.mark.parametrize(
@@ -143,3 +163,56 @@ def test_mirror_follows_until_it_is_told_to_stop(logdir, tmp_path):
     copy = OwnedDir.open(target)
     assert read(copy, "t")[-3:] == [b"new 0", b"new 1", b"new 2"]
     assert copy.close().clean
+
+
+def test_a_killed_mirror_leaves_no_manifest(tmp_path):
+    source, copy, manifest = opened(tmp_path / "source"), tmp_path / "copy", tmp_path / "m.json"
+    source.create_topic("t", 1)
+    append(source.log(TP), [b"one"] * 10)
+    with process("mirror", source.path, copy, "--follow", "--manifest", manifest) as follower:
+        wait_for("the copy's topic", (copy / "t-0").is_dir)
+        wait_for("its messages", lambda: LogDir.open_read_only(copy).log(TP).snapshot().log_end_offset == 10)
+        follower.kill()
+    append(source.log(TP), [b"two"] * 5)
+    assert not manifest.exists()
+    assert not (copy / names.CLEAN_SHUTDOWN).exists()
+    result = run("mirror", source.path, copy, "--manifest", manifest, "--json")
+    assert result.exit_code == 0
+    assert "was not closed in order; this run continued" in result.stderr
+    assert json.loads(result.stdout)["partitions"][0]["added_to_manifest"] == [0, 9]
+    assert output_of("verify", copy, "--manifest", manifest) == b"nothing wrong\n"
+    assert output_of("count", copy, "t/0") == b"15\n"
+    source.close()
+
+
+def test_no_manifest_of_what_may_not_be_on_the_disk(tmp_path, monkeypatch):
+    """The last sync of a partition fails, after everything was copied."""
+    source = build_log_dir(tmp_path / "source", {"t": [[b"one"], [b"two"]]}).path
+    close = PartitionLog.close
+
+    def failing(log):
+        close(log)
+        if log.tp.partition == 1:
+            raise OSError(errno.EIO, "the disk failed")
+
+    monkeypatch.setattr(PartitionLog, "close", failing)
+    result = run("mirror", source, tmp_path / "copy", "--manifest", tmp_path / "m.json", "--json")
+    assert result.exit_code == 4
+    assert ["disk failed" in str(row["error"]) for row in json.loads(result.stdout)["partitions"]] == [False, True]
+    assert "the disk failed" in result.stderr
+    assert not (tmp_path / "m.json").exists()
+
+
+@pytest.mark.parametrize("command", ["retain", "compact"])
+def test_a_write_that_was_stopped_is_finished_first(tmp_path, command):
+    """Then its messages are like others, and none is there twice."""
+    world = World(tmp_path / "dir", retention_ms="1000", cleanup_policy="compact,delete")
+    world.stop_between_shares()
+    (report,) = json.loads(output_of(command, world.path, "t/0", "--json"))["partitions"]
+    assert report["removed_bytes"] > 0
+    log_dir = LogDir.open_read_only(world.path)
+    assert not set(values_of(log_dir.log(FIRST).snapshot())) & set(SHARE)
+    assert values_of(log_dir.log(SECOND).snapshot()) == SHARE
+    end_offset = world.base + len(SHARE) + 10
+    assert log_dir.log(FIRST).snapshot().log_end_offset == end_offset
+    world.check_finished(end_offset)

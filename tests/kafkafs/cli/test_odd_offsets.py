@@ -1,4 +1,5 @@
-"""Segments whose offsets are further above their base than an index can have (KAFKA-6264): all readers have them."""
+"""Offsets further above the base of their segment than an index can have (KAFKA-6264), which all readers have; and
+offsets that do not ascend, in batches with correct CRCs: a broker keeps them, and readers fail there."""
 
 from __future__ import annotations
 
@@ -8,9 +9,10 @@ import struct
 import pytest
 
 import kafkafs
+from storage.errors import CorruptBatch
 from tests.support.commands import output_of, process, run
 from tests.support.raw_batches import batch, message, record
-from tests.support.reference_views import content, tree_of
+from tests.support.reference_views import content, readable, tree_of
 
 pytest.importorskip("pyarrow")
 
@@ -88,3 +90,43 @@ def test_no_check_takes_them_for_damage(log_dir):
     result = run("verify", log_dir)
     assert "segment-span" in result.stdout
     assert "damage" not in run("doctor", log_dir).stdout
+
+
+# Offsets that do not ascend at the end of a log
+
+SHAPES = {
+    "the last": [0, 1, 2, 1],
+    "the last again": [0, 1, 2, 2],
+    "the last two": [0, 1, 2, 0, 1],
+    "after a far one": [0, 1, 2, 2**20, 3, 4],
+    "after a farther one": [0, 1, 2, 2**40, 3, 4],
+    "the last, after a far one": [0, 1, 2, 2**20, 3],
+}
+
+
+@pytest.fixture(params=SHAPES.values(), ids=SHAPES)
+def fallen(request, tmp_path):
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    data = b"".join(batch([record(value=b"v")], offset, max_timestamp=1000) for offset in request.param)
+    (directory / f"{0:020d}.log").write_bytes(data)
+    return tmp_path
+
+
+def test_readers_fail(fallen, tmp_path_factory):
+    for name, place in (
+        ("cat", "t/0"),
+        ("count", "t/0"),
+        ("digest", "t/0"),
+        ("mirror", tmp_path_factory.mktemp("copy")),
+    ):
+        result = run(name, fallen, place)
+        assert (name, result.exit_code) == (name, 4)
+        assert "offsets do not ascend" in result.stderr
+    scan = kafkafs.open(fallen)["t"].scan()
+    for read in (scan.to_arrow, scan.count):
+        with pytest.raises(CorruptBatch, match="offsets do not ascend"):
+            read()
+    stretches, errors = readable(tree_of(fallen).lookup("/t/0/messages.txt"))
+    assert b"".join(stretches).startswith(b"v\nv\nv\n")
+    assert errors
