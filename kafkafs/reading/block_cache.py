@@ -25,8 +25,8 @@ from storage.errors import SegmentGone, StorageError
 #    fill.
 # 2. An open with another content than the one that last filled the pages makes the kernel drop them (no keep_cache).
 # 3. While a buffered handle with another content is open, new handles are direct_io: they neither see nor fill pages.
-# 4. The kernel ends a buffered read at the size that the path shows, without asking. So while such a handle is open, the
-#    path must not show a smaller size than the handle's: a stat or an open of the path fails until it is closed.
+# 4. The kernel ends a buffered read at the size that the path shows, without asking. So while such a handle is open,
+#    the path must not show a smaller size than the handle's: a stat or an open of the path fails until it is closed.
 
 
 class _Opened(NamedTuple):
