@@ -155,8 +155,13 @@ def test_clean_shutdown_file_goes_first_and_comes_back_with_its_epoch(broker, ep
 
 
 @pytest.mark.leaves_damage("batch-crc")
-def test_no_clean_shutdown_file_while_a_partition_is_offline(broker):
-    (broker.path / names.CLEAN_SHUTDOWN).unlink()
+def test_no_clean_shutdown_file_while_a_partition_is_offline_or_not_recovered(broker):
+    marker = broker.path / names.CLEAN_SHUTDOWN
+    marker.unlink()
+    owned = opened(broker.path, Opening(trust_clean=False, only=[PLAIN]))
+    assert list(owned.reports()) == [PLAIN]
+    assert not owned.close().clean
+    assert not marker.exists()
     (broker.path / names.RECOVERY_POINT_CHECKPOINT).unlink()
     log = broker["plain", 0].log()
     data = bytearray(log.read_bytes() * 2)
@@ -169,17 +174,8 @@ def test_no_clean_shutdown_file_while_a_partition_is_offline(broker):
         owned.log_dir.log(PLAIN)
     append(owned.appendable(TopicPartition("plain", 1)), [b"others go on"])
     closing = owned.close()
-    assert not closing.clean
-    assert list(closing.errors) == [PLAIN]
-    assert not (broker.path / names.CLEAN_SHUTDOWN).exists()
-
-
-def test_recovering_only_some_never_marks_it(broker):
-    (broker.path / names.CLEAN_SHUTDOWN).unlink()
-    owned = opened(broker.path, Opening(trust_clean=False, only=[PLAIN]))
-    assert list(owned.reports()) == [PLAIN]
-    assert not owned.close().clean
-    assert not (broker.path / names.CLEAN_SHUTDOWN).exists()
+    assert (closing.clean, list(closing.errors)) == (False, [PLAIN])
+    assert not marker.exists()
 
 
 # Checkpoints
@@ -200,7 +196,8 @@ def test_lines_of_unopened_partitions_are_carried_over(broker):
     assert checkpoints.read(broker.path / names.REPLICATION_CHECKPOINT)[PLAIN] == 15
 
 
-def test_log_start_has_a_line_only_beyond_the_first_segment(tmp_path):
+def test_what_checkpoints_say_of_a_log(tmp_path):
+    """The log start has a line only beyond the first segment; a corrupt checkpoint counts as empty."""
     owned = opened(tmp_path)
     owned.create_topic("t", 1)
     append(owned.log(TP), [b"a", b"b"])
@@ -209,20 +206,14 @@ def test_log_start_has_a_line_only_beyond_the_first_segment(tmp_path):
     owned.log(TP).increment_log_start_offset(1)
     owned.checkpoint()
     assert checkpoints.read(tmp_path / names.LOG_START_CHECKPOINT) == {TP: 1}
-    owned.close()
+    killed(owned)
+    (tmp_path / names.RECOVERY_POINT_CHECKPOINT).write_text("nonsense")
     owned = opened(tmp_path)
-    assert read(owned, "t") == [b"b"]
-    owned.close()
-
-
-def test_a_corrupt_checkpoint_counts_as_empty(broker):
-    (broker.path / names.RECOVERY_POINT_CHECKPOINT).write_text("nonsense")
-    (broker.path / names.CLEAN_SHUTDOWN).unlink()
-    owned = opened(broker.path)
     assert len(owned.checkpoints.problems) == 1
-    assert owned.reports()[PLAIN].recovered_segments == [0]
+    assert owned.reports()[TP].recovered_segments == [0]
+    assert read(owned, "t") == [b"b"]
     close_clean(owned)
-    assert checkpoints.read(broker.path / names.RECOVERY_POINT_CHECKPOINT)[PLAIN] == 10
+    assert checkpoints.read(tmp_path / names.RECOVERY_POINT_CHECKPOINT) == {TP: 2}
 
 
 # Guests
@@ -279,14 +270,12 @@ def test_retention_and_compaction_need_somebodys_word(broker):
     assert guest_rules.retention_config(topic({"retention.ms": "5"}).config).retention_ms == 5
 
 
-def test_appends_to_replicated_partitions_take_force():
+def test_who_may_append(broker):
+    """Appends to replicated partitions take force; internal topics are written by groups alone."""
     with pytest.raises(NotPermitted, match=r"3 replicas.*--force"):
         guest_rules.check_append(topic(replicas=3))
     guest_rules.check_append(topic(replicas=3), force=True)
     guest_rules.check_append(topic())
-
-
-def test_internal_topics_are_written_by_groups_alone(broker):
     owned = opened(broker.path)
     assert owned.appendable(OFFSETS, as_group_coordinator=True).log_end_offset == 10
     for attempt in (
@@ -341,16 +330,36 @@ def test_a_new_topic_keeps_everything_and_describes_itself(tmp_path):
     assert (tmp_path / "t-1" / names.LEADER_EPOCH_CHECKPOINT).read_bytes() == b"0\n1\n0 0\n"
 
 
-def test_partitions_by_num_partitions(tmp_path):
-    owned = opened(tmp_path, config=BrokerConfig.from_values({"num.partitions": "4"}))
+def test_more_partitions_and_only_an_empty_topic_goes_when_asked_so(tmp_path):
+    owned = opened(tmp_path, config=BrokerConfig.from_values({"num.partitions": "2"}))
     owned.create_topic("t")
-    assert owned.log_dir.partitions("t") == [0, 1, 2, 3]
-    owned.add_partitions("t", 6)
-    assert owned.log_dir.partitions("t") == [0, 1, 2, 3, 4, 5]
+    assert owned.log_dir.partitions("t") == [0, 1]
+    owned.add_partitions("t", 3)
+    assert owned.log_dir.partitions("t") == [0, 1, 2]
     assert len({path.read_bytes() for path in tmp_path.glob(f"t-*/{names.PARTITION_METADATA}")}) == 1
     with pytest.raises(NotPermitted, match="cannot be removed"):
         owned.add_partitions("t", 2)
-    owned.close()
+    append(owned.log(SECOND), [b"x"])
+    assert not owned.is_empty("t")
+    with pytest.raises(OSError, match="holds messages") as caught:
+        owned.delete_topic("t", only_empty=True)
+    assert caught.value.errno == errno.ENOTEMPTY
+    for p in range(3):
+        append(owned.log(TopicPartition("t", p)), [b"goes on"])
+    owned.log(TP).increment_log_start_offset(1)
+    owned.delete_topic("t")
+    assert owned.log_dir.topics() == []
+    owned.create_topic("t", 2)
+    assert owned.is_empty("t")
+    owned.delete_topic("t", only_empty=True)
+    owned.create_topic("u", 2)
+    log, other = owned.log(TopicPartition("u", 0)), TopicPartition("u", 1)
+    close_clean(owned)
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"u-0", "u-1"}
+    assert not owned.close().clean
+    for attempt in (lambda: append(log, [b"x"]), lambda: owned.log(other), lambda: owned.create_topic("v")):
+        with pytest.raises(PartitionOffline):
+            attempt()
 
 
 @pytest.mark.parametrize("full_disk", [False, True])
@@ -405,16 +414,18 @@ def test_altering_sets_unsets_and_reaches_open_logs(tmp_path):
 
 @pytest.mark.parametrize("lasts", [False, True])
 def test_a_change_that_failed_halfway_is_completed(tmp_path, lasts):
-    """By the close if the disk works again, otherwise by the next opening."""
+    """By the close if the disk works again, otherwise by the next opening. The first partition's file counts: logs go
+    by it although the second's could not be written."""
     path = tmp_path / "dir"
     opened(path).close()
     disk = FaultyDisk(path)
     owned = opened(path, disk=disk)
     owned.create_topic("t", 3)
+    log = owned.log(TP)
     disk.fail = failing(path, errno.EIO, "topic.properties", "t-1").fail
     with pytest.raises(OSError, match="Input/output error"):
         owned.alter_config("t", {"segment.bytes": "1000"})
-    assert owned.topic_info("t").config.segment_bytes == 1000
+    assert [one.config.segment_bytes for one in (owned.topic_info("t"), log)] == [1000] * 2
     if not lasts:
         works(disk)
         close_clean(owned)
@@ -422,7 +433,9 @@ def test_a_change_that_failed_halfway_is_completed(tmp_path, lasts):
         closing = owned.close()
         assert not closing.clean
         assert errno_of(closing.failure) == errno.EIO
-        close_clean(opened(path))
+        owned = opened(path)
+        assert owned.log(SECOND).config.segment_bytes == 1000
+        close_clean(owned)
     assert len({file.read_bytes() for file in path.glob(f"t-*/{names.TOPIC_PROPERTIES}")}) == 1
     assert len(list(path.glob(f"t-*/{names.TOPIC_PROPERTIES}*"))) == 3
 
@@ -457,26 +470,6 @@ def test_a_first_change_that_was_killed_is_completed_where_there_was_no_file(bro
     assert files[1].read_bytes() == files[0].read_bytes()
 
 
-def test_only_an_empty_topic_goes_when_asked_so(tmp_path):
-    owned = opened(tmp_path)
-    owned.create_topic("t", 3)
-    append(owned.log(SECOND), [b"x"])
-    assert not owned.is_empty("t")
-    with pytest.raises(OSError, match="holds messages") as caught:
-        owned.delete_topic("t", only_empty=True)
-    assert caught.value.errno == errno.ENOTEMPTY
-    for p in range(3):
-        append(owned.log(TopicPartition("t", p)), [b"goes on"])
-    owned.log(TP).increment_log_start_offset(1)
-    owned.delete_topic("t")
-    assert owned.log_dir.topics() == []
-    owned.create_topic("t", 1)
-    assert owned.is_empty("t")
-    owned.delete_topic("t", only_empty=True)
-    close_clean(owned)
-    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
-
-
 def test_a_failed_creation_leaves_nothing(tmp_path):
     path = tmp_path / "dir"
     owned = opened(path)
@@ -496,17 +489,6 @@ def test_a_failed_creation_leaves_nothing(tmp_path):
     assert not list(path.glob("*-delete"))
     owned.create_topic("t", 2)
     close_clean(owned)
-
-
-def test_after_closing_nothing_is_taken(tmp_path):
-    owned = opened(tmp_path)
-    owned.create_topic("t", 2)
-    log = owned.log(TP)
-    close_clean(owned)
-    assert not owned.close().clean
-    for attempt in (lambda: append(log, [b"x"]), lambda: owned.log(SECOND), lambda: owned.create_topic("u")):
-        with pytest.raises(PartitionOffline):
-            attempt()
 
 
 def killed_with_messages(path):
@@ -558,7 +540,7 @@ def test_what_may_pass_is_tried_again(tmp_path, number):
 
 def test_what_has_passed_by_the_end_is_recovered_then(tmp_path):
     disk = killed_with_messages(tmp_path / "dir")
-    disk.fail = lambda what, place: errno.ENOSPC if place.parts[:1] == ("t-0",) else None
+    disk.fail = failing(tmp_path / "dir", errno.ENOSPC, "", "t-0").fail
     owned = opened(tmp_path / "dir", disk=disk)
     assert list(owned.failures()) == [TP]
     works(disk)

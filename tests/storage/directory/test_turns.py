@@ -4,7 +4,6 @@ One thread is stopped in the middle of what it does; another then goes on until 
 turn; then the first goes on.
 """
 
-import errno
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,6 @@ from storage.format.block import Record
 from storage.format.record_batch import encode_batch
 from storage.recovery.recovery import Recovery
 from storage.types import TopicPartition
-from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import NOW_MS, append, close_clean, opened, read
 
 TP = TopicPartition("t", 0)
@@ -129,23 +127,6 @@ def test_a_directory_that_somebody_takes_away_while_it_is_opened(tmp_path, monke
     assert not owned.failures()
     assert read(owned, "t", 1) == [b"old"] * 2
     close_clean(owned)
-
-
-def test_a_configuration_that_could_be_written_in_part_is_in_force_where_it_says_so(tmp_path):
-    """The first partition's file counts: logs go by it although the second's could not be written."""
-    cleanly_shut_down(tmp_path / "dir")
-    disk = FaultyDisk(tmp_path / "dir")
-    owned = opened(tmp_path / "dir", disk=disk)
-    log = owned.log(TP)
-    disk.fail = lambda what, place: errno.ENOSPC if what.startswith("write") and place.parent.name == "t-1" else None
-    with pytest.raises(OSError, match="No space"):
-        owned.alter_config("t", {"max.message.bytes": "100"})
-    disk.fail = lambda _what, _place: None
-    mended = owned.log(SECOND)
-    assert [one.config.max_message_bytes for one in (owned.topic_info("t"), log, mended)] == [100] * 3
-    close_clean(owned)
-    first, second = ((tmp_path / "dir" / tp.dir_name / names.TOPIC_PROPERTIES).read_bytes() for tp in (TP, SECOND))
-    assert first == second
 
 
 def test_two_who_want_it_rebuilt_and_opened_get_one_log(tmp_path, monkeypatch, doing):
