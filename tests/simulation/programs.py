@@ -22,7 +22,7 @@ from tests.simulation.contents import Anomaly, messages_of
 from tests.simulation.copies import ABORT, COMMIT, Copied, crc_of
 from tests.simulation.mounts import MAX_MESSAGE_BYTES, Problem
 from tests.simulation.plan import Fault, Pause
-from tests.simulation.scheduler import Held, Killed, moment
+from tests.simulation.scheduler import Held, moment
 from tests.simulation.states import ActiveIndexes, check_copy, check_snapshot
 from tests.simulation.upkept import Flushed, check_deletes, check_removed, expired
 from tests.simulation.world import Fate, Removal
@@ -40,7 +40,6 @@ class Program:
     """A program of operations, each with its own method here or in a subclass."""
 
     def __init__(self, process, job):
-        assert process.owned is not None
         self._process = process
         self._world = process.world
         self._owned = process.owned
@@ -48,12 +47,14 @@ class Program:
 
     def run(self):
         for op in self._job.ops:
-            try:
-                getattr(self, f"_{type(op).__name__.lower()}")(op)
-            except Problem:
-                continue
+            with contextlib.suppress(*Problem):
+                self.carry_out(op)
 
-    def _pause(self, op):
+    def carry_out(self, op):
+        """One operation. Raises a Problem."""
+        getattr(self, type(op).__name__.lower())(op)
+
+    def pause(self, op):
         for _ in range(op.times):
             self._process.scheduler.pause("a while")
 
@@ -62,22 +63,22 @@ class Upkeep(Program):
     """The maintenance thread. Each operation is a time in which it looks for what is due."""
 
     def run(self):
-        assert self._process.maintenance is not None
+        maintenance, world, owned = self._process.maintenance, self._world, self._owned
         rounds = sum(op.times for op in self._job.ops if isinstance(op, Pause))
-        flushing = Flushed(self._world, self._owned)
+        flushing = Flushed(world, owned)
         while self._process.working > 1 and rounds > 0:
             rounds -= 1
-            began = self._process.maintenance.status()
-            old = expired(self._world, self._owned, began)
+            began = maintenance.status()
+            old = expired(world, owned, began)
             flushing.begin()
-            wait_ms = self._process.maintenance.run_due()
+            wait_ms = maintenance.run_due()
             self._check_errors()
-            if not self._world.faults:
-                ended = self._process.maintenance.status()
-                check_removed(self._world, self._owned, old, began, ended)
+            if not world.faults:
+                ended = maintenance.status()
+                check_removed(world, owned, old, began, ended)
                 flushing.check()
-                check_deletes(self._world, self._owned, began, ended)
-            self._world.clock.time_ms += min(wait_ms, self._world.trouble.randrange(1, 60))
+                check_deletes(world, owned, began, ended)
+            world.clock.time_ms += min(wait_ms, world.trouble.randrange(1, 60))
             self._process.scheduler.pause("waits")
 
     def _check_errors(self):
@@ -86,7 +87,6 @@ class Upkeep(Program):
         world = self._world
         if world.faults or world.rotten or world.removals:
             return
-        assert self._process.maintenance is not None
         for task in self._process.maintenance.status().tasks:
             errors = [text for _, text in task.errors if not (world.deletes_records and "no longer" in text)]
             if errors:
@@ -106,7 +106,7 @@ class Administrator(Program):
         lasting = {op.kind for op in self._job.ops if isinstance(op, Fault) and op.lasting}
         self._world.failing = {kind: rate for kind, rate in self._world.failing.items() if kind in lasting}
 
-    def _create(self, op):
+    def create(self, op):
         settings = self._world.settings
         for key in ("flush.messages", "flush.ms", "segment.ms"):
             settings[key].pop(op.topic, None)
@@ -116,74 +116,64 @@ class Administrator(Program):
         self._world.partitions[op.topic] = count
         self._half_changed.discard(op.topic)
 
-    def _extend(self, op):
+    def extend(self, op):
         """All partitions have the same topic id and the same configuration, unless a change of it failed before."""
         self._owned.add_partitions(op.topic, op.partitions)
         self._world.partitions[op.topic] = op.partitions
-        names_of = [names.PARTITION_METADATA, names.TOPIC_PROPERTIES]
-        if op.topic in self._half_changed:
-            names_of.remove(names.TOPIC_PROPERTIES)
+        kept = [names.PARTITION_METADATA] + [names.TOPIC_PROPERTIES] * (op.topic not in self._half_changed)
         paths = [self._world.path / TopicPartition(op.topic, n).dir_name for n in range(op.partitions)]
-        files = {tuple((path / name).read_bytes() for name in names_of) for path in paths}
+        files = {tuple((path / name).read_bytes() for name in kept) for path in paths}
         if len(files) != 1:
             raise Anomaly(f"partitions of {op.topic} differ: {files}")
 
-    def _remove(self, op):
-        removal = Removal(self._world.tick(), failed=True)
-        self._world.removals.setdefault(op.topic, []).append(removal)
-        self._world.partitions.pop(op.topic, None)
+    def remove(self, op):
+        world, removal = self._world, Removal(self._world.tick(), failed=True)
+        world.removals.setdefault(op.topic, []).append(removal)
+        world.partitions.pop(op.topic, None)
         # One that fails half-way may have been carried out by the next opening.
-        self._world.altered = {key: to for key, to in self._world.altered.items() if key[0] != op.topic}
+        world.altered = {key: to for key, to in world.altered.items() if key[0] != op.topic}
         try:
             self._owned.delete_topic(op.topic)
             removal.failed = False
             self._check_failures()
-            self._check_lines(op.topic)
-            self._world.deleted = {tp: offset for tp, offset in self._world.deleted.items() if tp.topic != op.topic}
-        except Killed:
-            raise
+            for name in CHECKPOINTS:  # a line would count for the next topic of that name
+                if left := [tp for tp in checkpoints.read(world.path / name) if tp.topic == op.topic]:
+                    raise Anomaly(f"{name} has lines of a topic that was removed: {left}")
+            world.deleted = {tp: offset for tp, offset in world.deleted.items() if tp.topic != op.topic}
         finally:
             if not self._process.scheduler.killed:
-                removal.end = self._world.tick()
+                removal.end = world.tick()
 
-    def _check_lines(self, topic):
-        """The checkpoints have no line of a removed topic: it would count for the next one of that name."""
-        for name in CHECKPOINTS:
-            left = [tp for tp in checkpoints.read(self._world.path / name) if tp.topic == topic]
-            if left:
-                raise Anomaly(f"{name} has lines of a topic that was removed: {left}")
-
-    def _alter(self, op):
-        self._world.altered.pop((op.topic, op.key), None)
+    def alter(self, op):
+        world = self._world
+        world.altered.pop((op.topic, op.key), None)
         if op.key == "segment.bytes":
-            known = self._world.settings["segment.bytes"]
+            known = world.settings["segment.bytes"]
             known[op.topic] = max(int(op.to), known.get(op.topic, 0))
         elif op.topic == "copy":
-            self._world.intervals.add(int(op.to))
+            world.intervals.add(int(op.to))
         self._half_changed.add(op.topic)
         self._owned.alter_config(op.topic, {op.key: op.to})
         self._half_changed.discard(op.topic)
-        self._world.altered[op.topic, op.key] = op.to
+        world.altered[op.topic, op.key] = op.to
         # The only program that does this has returned from it: this is in force, for logs that are being opened too.
         for tp in [tp for tp in self._owned.partitions() if tp.topic == op.topic]:
-            written = topic_properties.read(self._world.path / tp.dir_name / names.TOPIC_PROPERTIES) or {}
+            written = topic_properties.read(world.path / tp.dir_name / names.TOPIC_PROPERTIES) or {}
             if written.get(op.key) != op.to:
                 raise Anomaly(f"configuration: {tp}'s topic.properties has {op.key} {written.get(op.key)}, not {op.to}")
-        check_configuration(self._world, [(log.tp.topic, log.config) for log in self._owned.logs()])
+        check_configuration(world, [(log.tp.topic, log.config) for log in self._owned.logs()])
 
-    def _jump(self, op):
+    def jump(self, op):
         self._world.clock.time_ms += op.by_ms
         self._world.clock.set_back += op.by_ms < 0
 
-    def _fault(self, op):
+    def fault(self, op):
+        self._world.failing.pop(op.kind, None)
         if op.rate:
             self._world.failing[op.kind] = op.rate
-        else:
-            self._world.failing.pop(op.kind, None)
 
-    def _status(self, op):
+    def status(self, _op):
         self._process.tree.status()
-        assert self._process.maintenance is not None
         self._process.maintenance.status()
         self._check_failures()
 
@@ -193,7 +183,7 @@ class Administrator(Program):
         if gone:
             raise Anomaly(f"partitions are offline that do not exist: {gone}")
 
-    def _before(self, op):
+    def before(self, op):
         log = self._owned.log(TopicPartition(op.topic, op.partition))
         start, end = log.log_start_offset, log.log_end_offset
         before = start + int(op.part * (end - start))
@@ -203,7 +193,7 @@ class Administrator(Program):
                 if message.offset < before:  # it may no longer be shown, and its segment stays
                     self._world.removed[log.tp, message.offset] = message
         result = retain_partition(self._owned, log.tp, free_bytes=lambda: 1 << 30, before=before)
-        if result is not None and self._process.maintenance is not None:
+        if result is not None:
             self._process.maintenance.delete_later(result.files, 20)
 
 
@@ -223,7 +213,7 @@ class Leader(Program):
         for op in self._job.ops:
             with contextlib.suppress(*Problem):
                 self._look_at(self._owned.log(self._tp))  # first opened, perhaps
-                getattr(self, f"_{type(op).__name__.lower()}")(op)
+                self.carry_out(op)
             log = self._process.opened_log(self._tp)
             if log is not None and not self._process.scheduler.killed:
                 self._look_at(log)
@@ -263,23 +253,20 @@ class Leader(Program):
         check_copy(log, copy, self._world)
         return True
 
-    def _batch(self, op):
-        values = []
-        records, keys = [], []
-        time_ms = self._world.clock.time_ms
+    def batch(self, op):
+        values, keys, time_ms = [], [], self._world.clock.time_ms
         for _ in range(op.messages):
             self._number += 1
             text = b"%s.%d.%d." % (self._job.name.encode(), self._world.number, self._number)
             values.append(None if op.deletes else text + b"y" * max(0, op.size - len(text)))
             keys.append(b"k%d" % (self._number * 7 % 11 % op.keys) if op.keys else None)
-            records.append(Record(keys[-1], values[-1], (), time_ms))
-        base = self._end() + op.skips
-        epoch, sequence = self._epoch() + op.epoch, -1
+        base, epoch, sequence = self._end() + op.skips, self._epoch() + op.epoch, -1
         fields = BatchFields(leader_epoch=epoch)
         if op.producer >= 0:
             sequence = self._sequences.get(op.producer, 0)
             self._sequences[op.producer] = sequence + op.messages
             fields = BatchFields(epoch, op.producer, 0, sequence, op.transactional)
+        records = [Record(key, value, (), time_ms) for key, value in zip(keys, values, strict=True)]
         data = encode_batch(records, base_offset=base, fields=fields)
         batch = Copied(
             base, base + op.messages - 1, crc_of(data), tuple(values), time_ms, op.producer, op.transactional,
@@ -287,24 +274,22 @@ class Leader(Program):
         )  # fmt: skip
         self._append(batch, data)
 
-    def _marker(self, op):
-        base, time_ms = self._end(), self._world.clock.time_ms
+    def marker(self, op):
+        base, time_ms, epoch = self._end(), self._world.clock.time_ms, self._epoch()
         kind = ControlType.COMMIT if op.commits else ControlType.ABORT
         key, value = struct.pack(">hh", 0, kind), struct.pack(">hi", 0, EndTransactionMarker(kind, 0).coordinator_epoch)
-        epoch = self._epoch()
         fields = BatchFields(epoch, op.producer, 0, -1, transactional=True, control=True)
         data = encode_batch([Record(key, value, (), time_ms)], base_offset=base, fields=fields)
         marker = COMMIT if op.commits else ABORT
-        batch = Copied(
-            base, base, crc_of(data), (), time_ms, op.producer, True, marker, epoch=epoch, size=len(data)
-        )  # fmt: skip
-        self._append(batch, data)
+        self._append(
+            Copied(base, base, crc_of(data), (), time_ms, op.producer, True, marker, epoch=epoch, size=len(data)), data
+        )
 
     def _epoch(self):
         """The leader epoch of the last batch."""
         return self._copy.batches[-1].epoch if self._copy.batches else 0
 
-    def _before(self, op):
+    def before(self, op):
         """The leader's log start has moved."""
         log = self._owned.log(self._tp)
         start = log.log_start_offset
@@ -340,7 +325,7 @@ class Leader(Program):
         if self._world.settings["flush.messages"].get(self._tp.topic) == 1:
             self._copy.flushed(batch.last + 1)
 
-    def _flush(self, op):
+    def flush(self, _op):
         end = self._copy.end
         self._owned.log(self._tp).flush()
         self._copy.flushed(end)
@@ -352,43 +337,44 @@ class Driver(Program):
     def __init__(self, process, job):
         super().__init__(process, job)
         self._number = 0
-        self._query = str(uuid.uuid4())
-        self._batch = 0
+        self._query, self._batch = str(uuid.uuid4()), 0
         self._failed = 0  # writes
 
-    def _commit(self, op):
+    def commit(self, op):
         world = self._world
         if world.query is not None:
-            last = world.query[0]
+            last, shares = world.query
             # A batch that failed may be written all the same: its query writes it again, with the same content.
             failed = op.query and last == WriteId(self._query, self._batch)
             if failed or (op.goes_on and self._query != last.id):
-                self._resume(*world.query)
+                self._resume(last, shares)
         is_behind = self._is_behind()
         write = WriteId(self._query, self._batch) if op.query else WriteId(str(uuid.uuid4()), None)
-        shares = {}
-        for topic, partition, count in op.shares:
-            lines = shares[TopicPartition(topic, partition)] = []
-            for _ in range(count):
-                self._number += 1
-                # A write that failed may come after what was written meanwhile: by the next opening, or when its query
-                # is started again.
-                name = f"{self._job.name}.{world.number}.{self._failed}"
-                line = world.line(topic, f"/{topic}/{partition}/@staged", name, self._number, 30)
-                line.fate = Fate.REFUSED  # as long as nothing is committed
-                lines.append(line)
-        whole = [line for lines in shares.values() for line in lines]
+        shares = {
+            TopicPartition(topic, partition): self._lines(topic, partition, n) for topic, partition, n in op.shares
+        }
         if op.query and not is_behind and (op.goes_on or (world.query is not None and world.query[0].id == write.id)):
             world.query = write, shares
         if op.query and is_behind:
             self._refused(WriteId(self._query, self._batch + 1), shares)
-            return
-        if not self._write(write, shares, op.batches, whole, goes_on=op.goes_on):
+        elif not self._write(write, shares, op.batches, goes_on=op.goes_on):
             self._failed += 1
-            return
-        self._batch += op.query
-        if op.query and op.again:
-            self._write(write, shares, op.batches, whole)
+        else:
+            self._batch += op.query
+            if op.query and op.again:
+                self._write(write, shares, op.batches)
+
+    def _lines(self, topic, partition, count):
+        """Lines to write, which stay refused as long as nothing is committed."""
+        lines = []
+        for _ in range(count):
+            self._number += 1
+            # A write that failed may come after what was written meanwhile: by the next opening, or when its query is
+            # started again.
+            name = f"{self._job.name}.{self._world.number}.{self._failed}"
+            lines.append(self._world.line(topic, f"/{topic}/{partition}/@staged", name, self._number, 30))
+            lines[-1].fate = Fate.REFUSED
+        return lines
 
     def _resume(self, write, shares):
         """A query that was started again begins with its last batch: what is there of it stays, otherwise it is written
@@ -396,7 +382,7 @@ class Driver(Program):
         self._query, self._batch = write.id, write.batch or 0
         if self._is_behind():
             return
-        if self._write(write, shares, 1, [line for part in shares.values() for line in part]):
+        if self._write(write, shares, 1):
             self._batch += 1
         else:
             self._query, self._batch = str(uuid.uuid4()), 0
@@ -430,25 +416,24 @@ class Driver(Program):
                 writer = StagedFileWriter(world.disk, world.path, tp, write, config=config, clock=world.clock)
                 try:
                     for part in task:
-                        records = [Record(line.key, line.value) for line in part]
-                        writer.append(RecordColumns.from_records(records))
-                    file = writer.finish()
+                        writer.append(RecordColumns.from_records([Record(line.key, line.value) for line in part]))
+                    files.append(writer.finish())
                 except OSError:
                     writer.discard()
                     return None
-                assert file is not None
-                files.append(file)
         return files
 
-    def _write(self, write, shares, batches, whole, *, goes_on=False):
+    def _write(self, write, shares, batches, *, goes_on=False):
         """True once it is committed. `goes_on`: the query does after a failure."""
         world, files = self._world, self._staged(write, shares, batches)
         if files is None:
             return False
-        fresh = [line for line in whole if line.fate is Fate.REFUSED]
+        lines = [line for share in shares.values() for line in share]
+        fresh = [line for line in lines if line.fate is Fate.REFUSED]
+        fate = Fate.UNKNOWN
         for line in fresh:
-            line.fate = Fate.UNKNOWN
-        world.commits.append(whole)
+            line.fate = fate
+        world.commits.append(lines)
         try:
             commit(self._owned, write, files)
         except CommitUnfinished:
@@ -457,20 +442,21 @@ class Driver(Program):
             world.had_unfinished = True
             if not goes_on:
                 self._query, self._batch = str(uuid.uuid4()), 0
-            for line in fresh:  # the next opening will see to it, if the disk has really kept what began
-                line.fate = Fate.UNKNOWN if world.had_errors else Fate.SYNCED
-            return False
+            # The next opening will see to it, if the disk has really kept what began.
+            fate = Fate.UNKNOWN if world.had_errors else Fate.SYNCED
         except (StorageError, OSError):
+            fate = Fate.REFUSED
+        else:
+            left = [file.name for file in files if (world.path / file.tp.dir_name / file.name).exists()]
+            if left and not world.faults:
+                raise Anomaly(f"staged files stay after their commit: {left}")
             for line in fresh:
-                line.fate = Fate.REFUSED
-            return False
-        left = [file.name for file in files if (world.path / file.tp.dir_name / file.name).exists()]
-        if left and not world.faults:
-            raise Anomaly(f"staged files stay after their commit: {left}")
+                world.acknowledge(line)
+            world.synced("a commit", {line.value for line in fresh})
+            return True
         for line in fresh:
-            world.acknowledge(line)
-        world.synced("a commit", {line.value for line in fresh})
-        return True
+            line.fate = fate
+        return False
 
 
 class Consumer(Program):
@@ -481,7 +467,7 @@ class Consumer(Program):
         groups = GroupOffsets(self._owned.log_dir)
         self._committer = GroupCommitter(self._owned, groups, partitions=2)  # Kafka's fifty would take most of the time
 
-    def _offset(self, op):
+    def offset(self, op):
         known = self._world.offsets.setdefault(op.group, [None])
         self._committer.check(op.group, [TopicPartition("plain", 0)])
         known.append(op.offset)
