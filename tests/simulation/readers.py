@@ -11,30 +11,21 @@ from tests.simulation.contents import Anomaly, messages_of
 from tests.simulation.copies import shown
 from tests.simulation.mounts import Opened, Problem
 from tests.simulation.oracle import UNKNOWN_START
-from tests.simulation.plan import Look, Pause
+from tests.simulation.programs import Program
 from tests.simulation.world import Sight
 
 _PAGE = 64  # how much the page cache asks for
 _NO_LOG = 1 << 61  # the start of a log that nobody has opened
 
 
-class Reader:
+class Reader(Program):
     """A program that opens files of records."""
-
-    def __init__(self, process, job):
-        self._process = process
-        self._world = process.world
-        self._job = job
 
     def run(self):
         for op in self._job.ops:
-            if isinstance(op, Pause):
-                for _ in range(op.times):
-                    self._process.scheduler.pause("a while")
-            elif isinstance(op, Look):
-                self._look(op)
+            self.carry_out(op)
 
-    def _look(self, op):
+    def look(self, op):
         tp = TopicPartition(op.topic, op.partition)
         path = f"/{op.topic}/{op.partition}/{op.name}"
         # A follower knows of a log start once it is checkpointed.

@@ -5,37 +5,35 @@ program may not even look at the count.
 """
 
 import os
-from dataclasses import dataclass
 
 from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
 from tests.simulation import plan
 from tests.simulation.contents import Anomaly
 from tests.simulation.mounts import MAX_MESSAGE_BYTES, Opened, Problem
-from tests.simulation.plan import Close, Pause, Sync, Write
-from tests.simulation.world import Fate, Line
+from tests.simulation.plan import Close, Pause, Sync
+from tests.simulation.programs import Program
+from tests.simulation.world import Fate
 
 _OF_A_LINE = (InvalidRecord, RecordTooLarge, InvalidConfig)
 
 
-@dataclass(eq=False)
 class _Sent:
     """A line on its way. `left`: its bytes that were not taken yet."""
 
-    line: Line
-    data: bytes
-    left: int
-    is_bad: bool
-    told: bool = False  # an error came after its first byte was written
-    given_up: bool = False  # the program has gone on without the rest of it
+    def __init__(self, line, data, *, is_bad):
+        self.line = line
+        self.data = data
+        self.left = len(data)
+        self.is_bad = is_bad
+        self.told = False  # an error came after its first byte was written
+        self.given_up = False  # the program has gone on without the rest of it
 
 
-class Writer:
+class Writer(Program):
     """A program that appends lines to one file."""
 
     def __init__(self, process, job):
-        self._process = process
-        self._world = process.world
-        self._job = job
+        super().__init__(process, job)
         self._topic = job.path.split("/")[1]
         self._json = job.path.endswith(".jsonl")
         self._number = 0
@@ -53,24 +51,16 @@ class Writer:
 
     def run(self):
         for op in self._job.ops:
-            if isinstance(op, Pause):
-                for _ in range(op.times):
-                    self._process.scheduler.pause("a while")
-                continue
-            if self._info is None and not self._open():
-                continue
-            if self._unended and not isinstance(op, Close):
-                self._sync()  # otherwise the next line would be the rest of it
-                if isinstance(op, Sync) or self._info is None:
+            if not isinstance(op, Pause):
+                if self._info is None and not self._open():
                     continue
-            if isinstance(op, Write):
-                self._write(op)
-            elif isinstance(op, Sync):
-                self._sync()
-            elif isinstance(op, Close):
-                self._close()
+                if self._unended and not isinstance(op, Close):
+                    self.sync()  # otherwise the next line would be the rest of it
+                    if isinstance(op, Sync) or self._info is None:
+                        continue
+            self.carry_out(op)
         if self._info is not None:
-            self._close()
+            self.close()
 
     def _open(self):
         path, shared = self._job.path, self._process.shared
@@ -94,42 +84,35 @@ class Writer:
         self._info = info
         return True
 
-    def _close(self):
-        if self._over:
-            self._flush_rest()
-        if self._info is None:
+    def close(self, _op=None):
+        if not self._write_rest():
             return
-        info, unended = self._info, self._unended
-        if self._job.shares:
-            programs = self._process.shared[self._job.path][1] - 1
-            if programs:
-                self._process.shared[self._job.path] = info, programs
-                self._new_file()
-                return
-            del self._process.shared[self._job.path]
-        refused = self._process.release(info)
+        info, unended, shared, path = self._info, self._unended, self._process.shared, self._job.path
         self._new_file()
+        if self._job.shares:
+            programs = shared.pop(path)[1] - 1
+            if programs:
+                shared[path] = info, programs
+                return
+        refused = self._process.release(info)
         for sent in unended:
-            if sent.line.fate is Fate.SENT:
-                if refused is None:
-                    self._acknowledge(sent.line)
-                else:
-                    sent.line.fate = Fate.UNKNOWN
+            if sent.line.fate is Fate.SENT and refused is None:
+                self._acknowledge(sent.line)
+            elif sent.line.fate is Fate.SENT:
+                sent.line.fate = Fate.UNKNOWN
 
-    def _sync(self):
-        if self._over:
-            self._flush_rest()
-        if self._info is None:
+    def sync(self, _op=None):
+        if not self._write_rest():
             return
         lines = self._world.acknowledged(self._job.path)
         try:
             self._process.operations.fsync(None, 0, self._info)
-        except Problem as error:
-            self._was_told(error)
+        except Problem:
+            self._was_told()
             if self._unended:  # it may still be the beginning of a line
                 for sent in self._unended:
                     sent.line.fate = Fate.REFUSED if sent.is_bad else Fate.UNKNOWN
-                self._close()
+                self.close()
             return
         if self._pending or any(sent.is_bad and not sent.told and not sent.left for sent in self._sent):
             raise Anomaly(f"a refused line vanished: fsync of {self._job.path} says nothing of an error that it met")
@@ -147,38 +130,35 @@ class Writer:
     def _line(self, of):
         self._number += 1
         world = self._world
-        size = {
-            plan.TOO_LARGE: 2 * MAX_MESSAGE_BYTES,
-            plan.HUGE: 5 * self._process.request_bytes + 2 * MAX_MESSAGE_BYTES,
-        }
-        key = None
-        if of.key is not None and of.kind != plan.NO_KEY:
-            key = b"%s-k%d" % (self._job.name.encode(), of.key)
+        too_large = 2 * MAX_MESSAGE_BYTES
+        sizes = {plan.TOO_LARGE: too_large, plan.HUGE: 5 * self._process.request_bytes + too_large}
+        has_key = of.key is not None and of.kind != plan.NO_KEY
+        key = b"%s-k%d" % (self._job.name.encode(), of.key) if has_key else None
         timestamp = None if of.age_ms is None or not self._json else world.clock.time_ms - of.age_ms
-        name = f"{self._job.name}.{world.number}"
-        line = world.line(self._topic, self._job.path, name, self._number, size.get(of.kind, of.size), key, timestamp)
+        name, size = f"{self._job.name}.{world.number}", sizes.get(of.kind, of.size)
+        line = world.line(self._topic, self._job.path, name, self._number, size, key, timestamp)
         data = line.value
         if self._json:
             fields = [b'"value":"%s"' % line.value]
             fields += [] if key is None else [b'"key":"%s"' % key]
             fields += [] if timestamp is None else [b'"timestamp":%d' % timestamp]
             data = b"{%s}" % b",".join(fields)
-            if of.kind == plan.NOT_JSON:
-                data = data[:-1]
+            data = data[:-1] if of.kind == plan.NOT_JSON else data
         is_bad = of.kind in (plan.TOO_LARGE, plan.HUGE) or (self._json and of.kind in (plan.NOT_JSON, plan.NO_KEY))
         if is_bad:
             line.fate = Fate.REFUSED
-        data += b"\n"
-        return _Sent(line, data, len(data), is_bad)
+        return _Sent(line, data + b"\n", is_bad=is_bad)
 
     # write(2)
 
-    def _flush_rest(self):
-        """The rest of a line that an earlier buffer ended within."""
-        over, self._over = self._over, []
-        self._write_all(over, 0, 1.0)
+    def _write_rest(self):
+        """The rest of a line that an earlier buffer ended within. Whether the file is still open after that."""
+        if self._over:
+            over, self._over = self._over, []
+            self._write_all(over, 0, 1.0)
+        return self._info is not None
 
-    def _write(self, op):
+    def write(self, op):
         sent = [self._line(of) for of in op.lines]
         lines, self._over = [*self._over, *sent], []
         if sent and not op.ended:
@@ -220,11 +200,11 @@ class Writer:
                 if not self._job.persists:
                     self._forget(lines, None, back)
                     if not lines[-1].data.endswith(b"\n"):
-                        self._sync()
+                        self.sync()
                     return
                 continue
             was_pending = False
-            self._was_told(error)
+            self._was_told()
             self._mark(lines, error)
             if self._job.after_error == plan.AGAIN and tries < 2:
                 tries += 1
@@ -239,9 +219,9 @@ class Writer:
             self._forget(lines, error, back)
             if self._job.after_error == plan.GIVES_UP:
                 self._over = []
-                self._close()
+                self.close()
             elif not lines[-1].data.endswith(b"\n"):
-                self._sync()  # otherwise the next line would be taken for the rest of the last one
+                self.sync()  # otherwise the next line would be taken for the rest of the last one
             return
 
     def _took(self, lines, taken):
@@ -262,7 +242,7 @@ class Writer:
         if self._job.durable:
             self._world.synced(self._job.path, {line.value})
 
-    def _was_told(self, error):
+    def _was_told(self):
         self._pending = False
         for sent in self._sent:
             sent.told = True
@@ -305,16 +285,13 @@ class Writer:
 
     def _write_once(self, data, first):
         """write(2) as the kernel makes it of requests: how much was taken, or the error of the first request."""
-        assert self._info is not None
-        whole = self._process.request_bytes
+        whole, write_from = self._process.request_bytes, self._process.operations.write_from
         done, size = 0, self._first_bytes(first)
         while done < len(data):
             part = data[done : done + size]
             self._refused = len(part)
             try:
-                count = self._process.operations.write_from(
-                    self._info.fh, memoryview(part), None, durable=self._job.durable
-                )
+                count = write_from(self._info.fh, memoryview(part), None, durable=self._job.durable)
             except Problem as error:
                 return done, None if done else error
             done += count
