@@ -1,14 +1,12 @@
 """What a broker answers about a directory, against what the engine answers about a copy."""
 
-import asyncio
 import struct
 import time
 from functools import partial
 from unittest import mock
 
-import aiokafka
 import numpy as np
-from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as Theirs
 from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import _MemoryRecordsPy
@@ -23,7 +21,7 @@ from storage.log.offset_lookup import offset_for_timestamp
 from storage.log.segment import Segment
 from storage.log.segment_check import ignore_batches
 from storage.types import Isolation, TimestampOffset
-from tests.interop.client import golden
+from tests.interop.client import Client, golden
 from tests.interop.comparing_files import FORGOTTEN, Difference, producers_in
 from tests.interop.raw_requests import Listed, fetch, list_offsets
 from tests.support.readers import read_all, read_past_damage, table_of
@@ -41,7 +39,7 @@ DAMAGE_BELOW_START = "a lookup by time that may meet damage below the log start 
 
 
 class Logs:
-    """The engine's view of a directory that nobody writes to: snapshots, what is damaged, where times are missing."""
+    """The engine's view of a directory that nobody writes to."""
 
     def __init__(self, path, partitions):
         log_dir = LogDir.open_read_only(path)
@@ -88,10 +86,9 @@ class Logs:
 
     def holds_damage(self, tp):
         """Whether a segment holds damage, also below the log start."""
-        for path in (self._path / tp.dir_name).glob("*.log"):
-            if walk(Segment.at(path.parent, int(path.stem)), ignore_batches, lambda *_: None).breaks:
-                return True
-        return False
+        directory = self._path / tp.dir_name
+        segments = [Segment.at(directory, int(path.stem)) for path in directory.glob("*.log")]
+        return any(walk(segment, ignore_batches, lambda *_: None).breaks for segment in segments)
 
 
 def _wrong_times(directory):
@@ -221,7 +218,7 @@ def different_consumption(address, logs):
         }
         # aiokafka's compiled reader of formats v0 and v1 fails at null keys and values; the one in Python does not.
         with mock.patch.object(fetcher, "MemoryRecords", _MemoryRecordsPy):
-            consumed = asyncio.run(_consume(address, list(expected), isolation)) if expected else {}
+            consumed = _consumed(address, list(expected), isolation) if expected else {}
         for tp, records in expected.items():
             if consumed[tp] != records:
                 pairs = zip(consumed[tp], records, strict=False)
@@ -232,22 +229,17 @@ def different_consumption(address, logs):
     return found
 
 
-async def _consume(address, partitions, isolation):
+def _consumed(address, partitions, isolation):
     """What a consumer gets of each partition."""
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=address, isolation_level=isolation.value, enable_auto_commit=False, request_timeout_ms=120_000
-    )
-    await consumer.start()
-    try:
-        wanted = {aiokafka.TopicPartition(tp.topic, tp.partition): tp for tp in partitions}
+
+    async def work(consumer):
+        names = {Theirs(tp.topic, tp.partition): tp for tp in partitions}
         found = {tp: [] for tp in partitions}
-        first = await consumer.beginning_offsets(list(wanted))
-        last = await consumer.end_offsets(list(wanted))
-        left = {theirs for theirs in wanted if first[theirs] < last[theirs]}
-        consumer.assign(sorted(wanted))
-        consumer.pause(*(wanted.keys() - left))
-        for theirs in left:
-            consumer.seek(theirs, first[theirs])
+        first, last = await consumer.beginning_offsets(list(names)), await consumer.end_offsets(list(names))
+        consumer.assign(list(names))
+        for theirs, offset in first.items():
+            consumer.seek(theirs, offset)
+        left = {theirs for theirs in names if first[theirs] < last[theirs]}
         positions = {}
         deadline = time.monotonic() + _WITHOUT_PROGRESS_S
         while left and time.monotonic() < deadline:
@@ -255,19 +247,15 @@ async def _consume(address, partitions, isolation):
                 got = await consumer.getmany(*left, timeout_ms=500)
             except CorruptRecordException as error:
                 # Damage that we did not find: what is missing of this partition will be a difference.
-                (failed,) = (theirs for theirs in left if str(theirs) in str(error))
-                left.discard(failed)
-                consumer.pause(failed)
+                left -= {theirs for theirs in left if str(theirs) in str(error)}
                 continue
             for theirs, records in got.items():
-                found[wanted[theirs]] += [golden(record) for record in records if record.offset < last[theirs]]
-            now = {theirs: await consumer.position(theirs) for theirs in left}
-            if any(positions.get(theirs) != now[theirs] for theirs in left):
-                positions |= now
+                found[names[theirs]] += [golden(record) for record in records if record.offset < last[theirs]]
+            before, positions = positions, {theirs: await consumer.position(theirs) for theirs in left}
+            if positions != before:
                 deadline = time.monotonic() + _WITHOUT_PROGRESS_S
-            done = {theirs for theirs in left if now[theirs] >= last[theirs]}
-            left -= done
-            consumer.pause(*done)
+            left = {theirs for theirs in left if positions[theirs] < last[theirs]}
+            consumer.pause(*(names.keys() - left))
         return found
-    finally:
-        await consumer.stop()
+
+    return Client(address).with_consumer(work, isolation_level=isolation.value)

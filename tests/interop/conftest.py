@@ -9,14 +9,11 @@ from tests.support.mounts import mounted
 
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory):
-    running = Broker(tmp_path_factory.mktemp("broker"))
-    try:
+    with Broker(tmp_path_factory.mktemp("broker")) as running:
         running.start()
         yield running
         running.stop()
         assert running.complaints() == []
-    finally:
-        running.kill()
 
 
 @pytest.fixture
@@ -24,6 +21,14 @@ def broker(shared_broker):
     """After each test its log holds no error."""
     yield shared_broker
     assert shared_broker.complaints() == []
+
+
+@pytest.fixture
+def own_broker(request, tmp_path):
+    """A broker for one test, with the module's SETTINGS."""
+    with Broker(tmp_path / "broker", request.module.SETTINGS) as running:
+        yield running
+        assert running.complaints() == []
 
 
 @pytest.fixture

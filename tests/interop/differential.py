@@ -38,7 +38,7 @@ from tests.interop.comparing import Logs, different_consumption, different_looku
 from tests.interop.comparing_files import Difference, different_compacted, different_files
 from tests.interop.kafka import Broker, DidNotStart
 from tests.interop.log_damages import CLEAN, UNCLEAN, UncleanDamages
-from tests.interop.random_logs import TopicShape, random_log, topic_shape
+from tests.interop.random_logs import random_log, topic_config
 from tests.support.builders import build_partition
 from tests.support.owned_dirs import HastyDisk
 
@@ -67,10 +67,10 @@ AT_REST = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One partition: its topic, how it is damaged before the recovery and after it (None: not at all)."""
+    """One partition: its configuration, how it is damaged before the recovery and after it (None: not at all)."""
 
     tp: TopicPartition
-    shape: TopicShape
+    config: dict
     unclean: str | None = None
     clean: str | None = None
 
@@ -80,7 +80,7 @@ class Case:
 
     @property
     def is_compacted(self):
-        return self.shape.is_compacted and self.clean is None
+        return self.config["cleanup.policy"] == "compact" and self.clean is None
 
 
 def cases(logs, damages, seed):
@@ -92,11 +92,11 @@ def cases(logs, damages, seed):
     found = []
     for first in range(0, len(kinds), PER_TOPIC):
         part = kinds[first : first + PER_TOPIC]
-        shape = topic_shape(f"d{first // PER_TOPIC}", len(part), dice)
+        config = topic_config(dice)
         if part[0] != (None, None) or part[-1] != (None, None):
-            shape.config["cleanup.policy"] = "delete"
+            config["cleanup.policy"] = "delete"
         for number, (before, after) in enumerate(part):
-            found.append(Case(TopicPartition(shape.name, number), shape, before, after))
+            found.append(Case(TopicPartition(f"d{first // PER_TOPIC}", number), config, before, after))
     return found
 
 
@@ -157,8 +157,9 @@ class Differential:
 
     def _create(self):
         client = Client(self._broker.start().address)
-        shapes = {case.shape.name: case.shape for case in self._cases.values()}
-        client.create_topics({name: (shape.partitions, shape.config) for name, shape in shapes.items()})
+        # The last partition of a topic counts.
+        topics = {tp.topic: (tp.partition + 1, case.config) for tp, case in sorted(self._cases.items())}
+        client.create_topics(topics)
         self._broker.stop()
 
     def _write(self):
@@ -166,7 +167,7 @@ class Differential:
         points = {}
         starts = self._starts
         for tp, case in self._cases.items():
-            spec = random_log(case.shape, self._dice("log", tp), self._now_ms)
+            spec = random_log(case.config, self._dice("log", tp), self._now_ms)
             partition = self._directory / "built" / tp.dir_name
             built = build_partition(partition, spec, clean=False)
             log = UncleanDamages(partition, built, spec.recovery_point, spec.log_start_offset, self._dice("damage", tp))

@@ -7,8 +7,8 @@ other segments. In some rounds the follower's log was removed before, or the lea
 messages that an unclean election takes back, so that it truncates its log.
 
 After each round consumers and `cat` of both directories must have what was acknowledged and not taken back, and so
-must, at any time, what readers are given through mounts. `cat --follow` and a file of `plain` that is read on must have
-exactly what the log holds, by a note or an error wherever they had something else.
+must, at any time, what readers are given through mounts. `cat --follow` of `plain` must have exactly what the log
+holds, by a note wherever it had something else.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class Failovers(Cluster):
         self.truth = {topic: {} for topic in TOPICS}
         self.safe = 0
         self.made_anew = None  # the node whose log is being made anew, and so may lack messages
-        self.mounts = {}  # of the replicas' directories
+        self.mounts, self.followers = {}, {}  # of the replicas' directories
         self._written = 0
 
     def begin(self):
@@ -102,7 +102,8 @@ class Failovers(Cluster):
             written = self._write(600, acks=1)
             if way == "unclean":
                 uploads = self._wait_for_uploads()
-                self._wait_until_read_on(leader)
+                # What it alone has accepted.
+                wait_for("the follower", lambda: self.followers[leader].has(self.truth[PLAIN]))
                 self.nodes[leader].kill()
         finally:
             os.kill(self.nodes[follower].pid, signal.SIGCONT)
@@ -182,10 +183,6 @@ class Failovers(Cluster):
         except OSError:
             return False
 
-    def _wait_until_read_on(self, leader):
-        """The readers of the leader's directory have what it alone has accepted."""
-        wait_for("the readers", lambda: all(reader.has(self.truth[PLAIN]) for reader in self.readers_of[leader]))
-
     def _write(self, count, acks="all"):
         """Writes messages to each topic in small batches; returns them by offset when all are acknowledged."""
 
@@ -241,9 +238,9 @@ class Failovers(Cluster):
 class Follower:
     """`cat --follow` of `plain`: its messages, without those that a note has taken back."""
 
-    def __init__(self, directory, view):
+    def __init__(self, directory):
         self.notes = 0
-        self._output = view.parents[2].with_suffix(".followed")
+        self._output = directory.with_name("followed")
         with self._output.open("wb") as output:
             options = ("-f", "--format", r"%o %s\n")
             self._process = process("cat", directory, PLAIN, *options, stdout=output, stderr=subprocess.STDOUT)
@@ -262,39 +259,6 @@ class Follower:
     def close(self):
         self._process.terminate()
         self._process.communicate()
-
-
-class FileReader(Repeated):
-    """Reads a file of a mount on, and from its beginning after an error."""
-
-    def __init__(self, _directory, view):
-        self._view = view
-        self._file = None
-        self.given = b""
-        self.notes = 0
-        super().__init__(self._read)
-
-    def _read(self):
-        try:
-            if self._file is None:
-                self.given = b""
-                self._file = self._view.open("rb", buffering=0)
-            self.given += self._file.read(1 << 16)
-        except OSError:
-            self.notes += 1
-            self._let_go()
-
-    def _let_go(self):
-        if self._file is not None:
-            self._file.close()
-        self._file = None
-
-    def has(self, truth):
-        return self.given == b"".join(value + b"\n" for _, value in sorted(truth.items()))
-
-    def close(self):
-        super().close()
-        self._let_go()
 
 
 class RangeReader(Repeated):
@@ -339,25 +303,19 @@ def run(directory, *, rounds, seed, **_):
         for number, node in cluster.replicas.items():
             mount = mounted(node.log_dir, directory / f"mnt{number}", "--tier", str(cluster.tier))
             cluster.mounts[number] = stack.enter_context(mount)
-        cluster.readers_of = {
-            number: [kind(node.log_dir, cluster.mounts[number].path / PLAIN / "0" / "messages.txt")
-                     for kind in (Follower, FileReader)]
-            for number, node in cluster.replicas.items()
-        }  # fmt: skip
-        followers = [reader for readers in cluster.readers_of.values() for reader in readers]
+            cluster.followers[number] = Follower(node.log_dir)
         ranges = [RangeReader(cluster, 1 + number % 2, number) for number in range(READERS)]
-        for reader in (*followers, *ranges):
+        for reader in (*cluster.followers.values(), *ranges):
             stack.callback(reader.close)
         for number, way in enumerate(ways):
             told = cluster.round(way)
             cluster.check()
             for reader in ranges:
                 assert not reader.wrong, reader.wrong[:3]
-            for reader in followers:
-                wait_for(f"what {PLAIN} holds", lambda: reader.has(cluster.truth[PLAIN]))  # noqa: B023
+            for follower in cluster.followers.values():
+                wait_for(f"what {PLAIN} holds", lambda: follower.has(cluster.truth[PLAIN]))  # noqa: B023
             yield f"round {number}, {way}: {told}; {cluster.safe} messages"
-        # Each was told of what was taken back.
-        assert "unclean" not in ways or any(reader.notes for reader in followers)
+        assert "unclean" not in ways or any(follower.notes for follower in cluster.followers.values())
         yield f"{sum(reader.read for reader in ranges)} messages read, nothing skipped, doubled or made up"
         overlaps = cluster.overlaps()
         # Not only what was uploaded again because nobody knew that it was there.

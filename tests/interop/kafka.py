@@ -157,6 +157,12 @@ class Broker:
         self.properties = directory / "server.properties"
         self._write_properties()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, at):
+        self.kill()
+
     def reconfigure(self, config):
         """Changes settings from the next start on."""
         self._config |= config

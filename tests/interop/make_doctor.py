@@ -38,8 +38,7 @@ class Origin:
 
 def make_origin(place, version=VERSION):
     """`place` gets the directories."""
-    broker = Broker(place / "broker", CONFIG, version=version)
-    try:
+    with Broker(place / "broker", CONFIG, version=version) as broker:
         client = Client(broker.start().address)
         client.create_topic("p", PARTITIONS, {"retention.ms": -1, "internal.segment.bytes": 4000})
         for partition in range(PARTITIONS):
@@ -53,8 +52,6 @@ def make_origin(place, version=VERSION):
         broker.stop()
         assert broker.complaints() == []
         return Origin(version, broker.log_dir, killed)
-    finally:
-        broker.kill()
 
 
 def main(directory):

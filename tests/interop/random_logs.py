@@ -11,40 +11,26 @@ from dataclasses import dataclass, field
 from storage.format.block import Record
 from storage.format.compression import Codec
 from tests.support import raw_batches
-from tests.support.builders import ROLL, Batch, Item, Marker, Partition, Raw, abort, commit
+from tests.support.builders import ROLL, Batch, Marker, Partition, Raw, abort, commit
 
 DAY_MS = 86_400_000
 _OLD_CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicShape:
-    """A topic to be created: its number of partitions and its configuration."""
-
-    name: str
-    partitions: int
-    config: dict[str, str]
-
-    @property
-    def is_compacted(self):
-        return self.config["cleanup.policy"] == "compact"
-
-
-def topic_shape(name, partitions, dice):
-    """A topic with small segments and indexes, that keeps everything unless it is compacted."""
-    config = {
-        "internal.segment.bytes": str(dice.choice((1_500, 4_000, 16_000, 60_000, 1_000_000))),
-        "index.interval.bytes": str(dice.choice((0, 100, 500, 500, 4096))),
-        "segment.index.bytes": str(dice.choice((60, 600, 100_000, 100_000))),
-        "segment.ms": str(dice.choice((60_000, DAY_MS, 7 * DAY_MS))),
-        "retention.ms": "-1",
+def topic_config(dice):
+    """Of a topic with small segments and indexes, that keeps everything unless it is compacted."""
+    return {
+        "internal.segment.bytes": dice.choice((1_500, 4_000, 16_000, 60_000, 1_000_000)),
+        "index.interval.bytes": dice.choice((0, 100, 500, 500, 4096)),
+        "segment.index.bytes": dice.choice((60, 600, 100_000, 100_000)),
+        "segment.ms": dice.choice((60_000, DAY_MS, 7 * DAY_MS)),
+        "retention.ms": -1,
         "cleanup.policy": dice.choice(("delete", "delete", "compact")),
-        "min.cleanable.dirty.ratio": "0",
-        "delete.retention.ms": str(dice.choice((0, DAY_MS))),
-        "message.timestamp.before.max.ms": str(2**63 - 1),
-        "message.timestamp.after.max.ms": str(2**63 - 1),
+        "min.cleanable.dirty.ratio": 0,
+        "delete.retention.ms": dice.choice((0, DAY_MS)),
+        "message.timestamp.before.max.ms": 2**63 - 1,
+        "message.timestamp.after.max.ms": 2**63 - 1,
     }
-    return TopicShape(name, partitions, config)
 
 
 @dataclass
@@ -53,11 +39,11 @@ class _Writer:
 
     dice: random.Random
     now_ms: int
-    items: list[Item] = field(default_factory=list)
+    items: list = field(default_factory=list)
     next_offset: int = 0
     epoch: int = 0
-    open: dict[int, int] = field(default_factory=dict)  # producer id of an open transaction: its epoch
-    epochs: dict[int, int] = field(default_factory=dict)
+    open: dict = field(default_factory=dict)  # producer id of an open transaction: its epoch
+    epochs: dict = field(default_factory=dict)
     magic: int = 2
     keys: int = 1
     pace: str = ""
@@ -78,9 +64,11 @@ class _Writer:
         return self.clock
 
     def records(self):
-        dice = self.dice
-        count = dice.choice((1, 1, dice.randrange(1, 6), dice.randrange(1, 60)))
+        count = self.dice.choice((1, 1, self.dice.randrange(1, 6), self.dice.randrange(1, 60)))
         return [self.record() for _ in range(count)]
+
+    def batch(self, codec, **more):
+        return Batch(self.records(), codec, leader_epoch=self.epoch, **more)
 
     def record(self):
         dice = self.dice
@@ -119,33 +107,23 @@ class _Writer:
         what = dice.random()
         if what < 0.5:
             when = self.now_ms - dice.randrange(DAY_MS // 2) if dice.random() < 0.1 else None
-            self.put(
-                Batch(self.records(), codec, base_offset=self.base(), log_append_time_ms=when, leader_epoch=self.epoch)
-            )
+            self.put(self.batch(codec, base_offset=self.base(), log_append_time_ms=when))
         elif what < 0.65:
-            producer = dice.randrange(100, 104)
-            self.put(Batch(self.records(), codec, producer_id=producer, leader_epoch=self.epoch))
+            self.put(self.batch(codec, producer_id=dice.randrange(100, 104)))
         elif what < 0.9:
             self.transact(codec)
         elif what < 0.95:
             self.end_transaction()
         else:
             delta = dice.randrange(5)
-            data = raw_batches.batch(
-                b"", self.next_offset, count=0, last_offset_delta=delta, leader_epoch=self.epoch, max_timestamp=-1
-            )
-            self.items.append(Raw(data))
+            empty = {"count": 0, "last_offset_delta": delta, "max_timestamp": -1}
+            self.items.append(Raw(raw_batches.batch(b"", self.next_offset, leader_epoch=self.epoch, **empty)))
             self.next_offset += delta + 1
 
     def transact(self, codec):
         producer = self.dice.randrange(200, 204)
         epoch = self.epochs.setdefault(producer, 0)
-        self.put(
-            Batch(
-                self.records(), codec, producer_id=producer, producer_epoch=epoch, transactional=True,
-                leader_epoch=self.epoch,
-            )
-        )  # fmt: skip
+        self.put(self.batch(codec, producer_id=producer, producer_epoch=epoch, transactional=True))
         self.open[producer] = epoch
         if self.dice.random() < 0.6:
             self.end_transaction()
@@ -163,7 +141,7 @@ class _Writer:
         self.next_offset += 1
 
 
-def random_log(shape, dice, now_ms):
+def random_log(config, dice, now_ms):
     """What one partition of such a topic holds, and what its directory's checkpoints say of it."""
     start = dice.choice((0, 0, 0, dice.randrange(1, 2_000), 2**40))
     writer = _Writer(dice, now_ms, next_offset=start)
@@ -177,15 +155,14 @@ def random_log(shape, dice, now_ms):
     if dice.random() < 0.5:
         while writer.open:
             writer.end_transaction()
-    config = shape.config
     points = (0, start, writer.next_offset, writer.next_offset, dice.randrange(start, writer.next_offset + 1))
     return Partition(
         writer.items,
         start_offset=start,
-        segment_bytes=int(config["internal.segment.bytes"]),
-        segment_ms=int(config["segment.ms"]),
-        index_interval_bytes=int(config["index.interval.bytes"]),
-        segment_index_bytes=int(config["segment.index.bytes"]),
+        segment_bytes=config["internal.segment.bytes"],
+        segment_ms=config["segment.ms"],
+        index_interval_bytes=config["index.interval.bytes"],
+        segment_index_bytes=config["segment.index.bytes"],
         preallocated=True,
         recovery_point=dice.choice(points),
         log_start_offset=dice.randrange(start, writer.next_offset + 1) if dice.random() < 0.15 else None,

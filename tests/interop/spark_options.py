@@ -226,16 +226,13 @@ def produce(client):
 @contextmanager
 def produced(directory):
     """A new broker with these topics: a pattern would find other tests' topics."""
-    broker = Broker(directory / "broker")
-    try:
+    with Broker(directory / "broker") as broker:
         produce(Client(broker.start().address))
         log = LogDir.open_read_only(broker.log_dir).log(TopicPartition("mixed", 1))
         wait_for("the deletion", lambda: log.snapshot().log_start_offset == DELETED)  # of a periodic checkpoint
         yield broker
         broker.stop()
         assert broker.complaints() == []
-    finally:
-        broker.kill()
 
 
 def recorded(fixture):

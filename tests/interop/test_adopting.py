@@ -32,15 +32,7 @@ HOUR_MS = 3_600_000
 SMALL = {"internal.segment.bytes": 20_000, "index.interval.bytes": 500}
 
 
-@pytest.fixture
-def mine(tmp_path):
-    """A broker whose own retention does not run."""
-    running = Broker(tmp_path / "broker", {"log.initial.task.delay.ms": str(HOUR_MS)})
-    try:
-        yield running
-        assert running.complaints() == []
-    finally:
-        running.kill()
+SETTINGS = {"log.initial.task.delay.ms": str(HOUR_MS)}  # its own retention does not run
 
 
 def bases(log_dir, partition):
@@ -53,10 +45,10 @@ def values_of(records):
 
 @requires_kafka
 @requires_fuse
-def test_appended_through_the_mount(mine, tmp_path):
+def test_appended_through_the_mount(own_broker, tmp_path):
     """A stopped broker's directory, mounted for writing: its configuration is followed, and the broker continues."""
-    log_dir = mine.log_dir
-    client = Client(mine.start().address)
+    log_dir = own_broker.log_dir
+    client = Client(own_broker.start().address)
     client.create_topic("through", 2, SMALL)
     client.create_topic("kept", 1, {**SMALL, "retention.ms": -1})
     client.create_topic("expiring", 1, {**SMALL, "retention.ms": HOUR_MS})
@@ -68,8 +60,8 @@ def test_appended_through_the_mount(mine, tmp_path):
     client.commit("readers", {("kept", 0): 7})
     refused = run_kafkafs("recover", log_dir, check=False)
     assert refused.returncode == 3
-    assert f"held by kafka.Kafka (process {mine.pid})" in refused.stderr.decode()
-    mine.stop()
+    assert f"held by kafka.Kafka (process {own_broker.pid})" in refused.stderr.decode()
+    own_broker.stop()
     brokers_own = {name: state_of(log_dir / name) for name in ("__consumer_offsets-0", "__cluster_metadata-0")}
     kept = bases(log_dir, "kept-0")
     assert len(bases(log_dir, "expiring-0")) > 3
@@ -94,9 +86,9 @@ def test_appended_through_the_mount(mine, tmp_path):
     assert len(bases(log_dir, "through-0")) > 2
     dumps_without_a_finding([log_dir / name for name in ("through-0", "through-1", "kept-0", "expiring-0")])
 
-    client = Client(mine.start().address)
+    client = Client(own_broker.start().address)
     consumed = {partition: client.consume("through", partition) for partition in (0, 1)}
-    adopted_as_it_is(mine)
+    adopted_as_it_is(own_broker)
     keys_of_0 = [record.value for record in consumed[0] if record.key is not None]
     assert values_of(consumed[0]) == [b"theirs %d" % n for n in range(100)] + ours + keys_of_0 + [b"one line"]
     found = sorted((record.key, record.value, record.headers) for p in (0, 1) for record in consumed[p] if record.key)
@@ -111,7 +103,7 @@ def test_appended_through_the_mount(mine, tmp_path):
         assert all((place[record.key], record.value) == (p, b"again") for record in again)
         consumed[p] += again
     assert len(consumed[0]) + len(consumed[1]) == 100 + 3000 + 500 + 1 + 40
-    mine.stop()
+    own_broker.stop()
 
     with mounted(log_dir, tmp_path / "mnt", write=True) as mount:
         for p in (0, 1):
@@ -119,11 +111,11 @@ def test_appended_through_the_mount(mine, tmp_path):
             assert lines == values_of(consumed[p])
         (mount.path / "through" / "1" / "@append").write_bytes(b"and again\n")
     assert not faults(log_dir)
-    client = Client(mine.start().address)
+    client = Client(own_broker.start().address)
     last = client.consume("through", 1)[-1]
     assert (last.value, last.offset) == (b"and again", len(consumed[1]))
-    adopted_as_it_is(mine)
-    mine.stop()
+    adopted_as_it_is(own_broker)
+    own_broker.stop()
 
 
 # A real broker on what a commit wrote, and on what one left that was killed: of each partition's share it serves all
@@ -160,16 +152,16 @@ MOMENTS = [("write", ".log", set()), ("sync", ".log", set()), SOME_READY, ("rena
 
 @requires_kafka
 @pytest.mark.parametrize("moments", [[SOME_READY], pytest.param(MOMENTS, marks=pytest.mark.nightly)])
-def test_a_broker_where_a_commit_was_killed(mine, moments):
-    log_dir = mine.log_dir
-    client = Client(mine.start().address)
+def test_a_broker_where_a_commit_was_killed(own_broker, moments):
+    log_dir = own_broker.log_dir
+    client = Client(own_broker.start().address)
     client.create_topic("written", 2, SMALL)
     expected = {tp: [] for tp in SHARES}
     for batch, moment in enumerate(moments):
         for tp in SHARES:
             client.produce(tp.topic, [Message(b"theirs")], tp.partition)
             expected[tp].append(b"theirs")
-        mine.stop()
+        own_broker.stop()
         if moment is None:
             there = set(SHARES)
             assert open_and_commit(log_dir, batch).appended
@@ -177,23 +169,23 @@ def test_a_broker_where_a_commit_was_killed(mine, moments):
         else:
             there = moment[2]
             kill_commit(log_dir, batch, *moment[:2])
-        client = Client(mine.start().address)
+        client = Client(own_broker.start().address)
         for tp in SHARES:
             expected[tp] += share(batch, tp) if tp in there else []
             assert values_of(client.consume(tp.topic, tp.partition)) == expected[tp], f"moment {batch}, {tp}"
         if moment is None:
-            adopted_as_it_is(mine)
-        mine.stop()
+            adopted_as_it_is(own_broker)
+        own_broker.stop()
         assert not open_and_commit(log_dir, batch).appended  # opening it has completed the write
         for tp in SHARES:
             expected[tp] += [] if tp in there else share(batch, tp)
         assert commit_ledger.read(log_dir).queries[QUERY].batch == batch
         assert not verify_log_dir(log_dir, list(SHARES))
         assert not list(log_dir.rglob("*" + names.STAGED_SUFFIX))
-        client = Client(mine.start().address)
+        client = Client(own_broker.start().address)
     for tp in SHARES:
         assert values_of(client.consume(tp.topic, tp.partition)) == expected[tp]
-    mine.stop()
+    own_broker.stop()
 
 
 def open_and_commit(path, batch):
@@ -234,7 +226,7 @@ def test_a_broker_and_kafkafs_take_turns(version, tmp_path):
     codecs = (None, "gzip", "snappy", "lz4", "zstd")
     broker = Broker(tmp_path, version=version)
     log_dir = broker.log_dir
-    try:
+    with broker:
         client = Client(broker.start().address)
         for codec in codecs:
             client.create_topic(f"t-{codec}", 1, {"retention.ms": -1, "compression.type": codec or "uncompressed"})
@@ -261,5 +253,3 @@ def test_a_broker_and_kafkafs_take_turns(version, tmp_path):
         broker.stop()
         assert broker.complaints() == []
         assert output_of("cat", log_dir, "t-zstd").splitlines() == [*theirs, *ours, b"after it"]
-    finally:
-        broker.kill()

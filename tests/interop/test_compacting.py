@@ -16,7 +16,7 @@ from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
 from tests.interop.adoption import adopted_as_it_is
 from tests.interop.client import Client, Message
-from tests.interop.kafka import Broker, on_broker, requires_kafka
+from tests.interop.kafka import on_broker, requires_kafka
 from tests.support.faults import Crash, FaultyDisk
 from tests.support.readers import open_log, read_all, table_of
 from tests.support.record_headers import batches
@@ -28,16 +28,7 @@ SMALL = {"cleanup.policy": "compact", "internal.segment.bytes": 20_000, "index.i
 OURS = TopicPartition("ours", 0)
 
 
-@pytest.fixture
-def own(tmp_path):
-    """A broker whose own cleaner is off until a test turns it on."""
-    running = Broker(tmp_path / "broker", {"log.cleaner.enable": "false"})
-    try:
-        running.start()
-        yield running
-        assert running.complaints() == []
-    finally:
-        running.kill()
+SETTINGS = {"log.cleaner.enable": "false"}  # until a test turns it on
 
 
 def produce(client, topic):
@@ -57,45 +48,45 @@ def produce(client, topic):
 
 
 @pytest.mark.nightly
-def test_the_broker_finds_nothing_to_do(own):
-    client = Client(own.address)
+def test_the_broker_finds_nothing_to_do(own_broker):
+    client = Client(own_broker.start().address)
     for topic in ("ours", "theirs"):
         client.create_topic(topic, 1, {**SMALL, "min.cleanable.dirty.ratio": "0.001"})
         produce(client, topic)
-    own.stop()
-    owned = OwnedDir.open(own.log_dir)
+    own_broker.stop()
+    owned = OwnedDir.open(own_broker.log_dir)
     before = len(read_all(owned.log(OURS).snapshot()))
     result = compact_partition(owned, OURS)
     assert result.is_complete
     for path in result.files:
         owned.disk.unlink(path)
     assert owned.close().clean
-    assert not verify_log_dir(own.log_dir, [OURS])
-    snapshot = LogDir.open_read_only(own.log_dir).log(OURS).snapshot()
+    assert not verify_log_dir(own_broker.log_dir, [OURS])
+    snapshot = LogDir.open_read_only(own_broker.log_dir).log(OURS).snapshot()
     expected = {isolation: read_all(snapshot, isolation=isolation) for isolation in Isolation}
     assert [len(records) < before / 3 for records in expected.values()] == [True, True]
 
-    own.reconfigure({"log.cleaner.enable": "true"})
-    client = Client(own.start().address)
+    own_broker.reconfigure({"log.cleaner.enable": "true"})
+    client = Client(own_broker.start().address)
     for isolation, records in expected.items():
         assert client.consume("ours", committed=isolation is Isolation.READ_COMMITTED) == records
-    # Its own cleaner produces the same result from the same log, and has nothing to do in ours.
+    # The cleaner of the broker produces the same result from the same log, and has nothing to do in ours.
     same = [(record.offset, record.key, record.value) for record in expected[Isolation.READ_UNCOMMITTED]]
     wait_for("the same", lambda: [(r.offset, r.key, r.value) for r in client.consume("theirs")] == same)
-    own.stop()
-    assert "cleaning of log ours-0" not in own.log_since_start()
-    adopted_as_it_is(own)
+    own_broker.stop()
+    assert "cleaning of log ours-0" not in own_broker.log_since_start()
+    adopted_as_it_is(own_broker)
 
     # It continues where we stopped, once there are new messages.
-    client = Client(own.start().address)
+    client = Client(own_broker.start().address)
     client.produce("ours", [Message(b"y" * 500, b"k%d" % n) for n in range(60)], batch=5)
-    wait_for("a pass of the cleaner", lambda: "cleaned log ours-0 (dirty section" in own.log_since_start())
-    own.stop()
+    wait_for("a pass of the cleaner", lambda: "cleaned log ours-0 (dirty section" in own_broker.log_since_start())
+    own_broker.stop()
     # If it was stopped in the middle of another pass, a .cleaned file is left until its next start.
-    own.reconfigure({"log.cleaner.enable": "false"})
-    own.start()
-    own.stop()
-    findings = verify_log_dir(own.log_dir, [OURS])
+    own_broker.reconfigure({"log.cleaner.enable": "false"})
+    own_broker.start()
+    own_broker.stop()
+    findings = verify_log_dir(own_broker.log_dir, [OURS])
     assert {finding.severity for finding in findings} <= {Severity.NOTE}  # its `.deleted` files
 
 
@@ -119,12 +110,12 @@ def live_files(directory):
     return {path.name: path.read_bytes() for path in directory.glob("0*") if path.suffix != ".snapshot"}
 
 
-def test_every_step_is_recovered_as_the_broker_recovers_it(own, tmp_path):
-    client = Client(own.address)
+def test_every_step_is_recovered_as_the_broker_recovers_it(own_broker, tmp_path):
+    client = Client(own_broker.start().address)
     client.create_topic("whole", 1, SMALL)
     client.produce("whole", [Message(b"v" * 300, b"k%d" % n) for n in range(360)], batch=4)
-    own.stop()
-    whole = own.log_dir / "whole-0"
+    own_broker.stop()
+    whole = own_broker.log_dir / "whole-0"
     assert len(list(whole.glob("*.log"))) >= 6
     trial = FaultyDisk(shutil.copytree(whole, tmp_path / "trial-0"))
     replace(tmp_path / "trial-0", trial)
@@ -132,13 +123,13 @@ def test_every_step_is_recovered_as_the_broker_recovers_it(own, tmp_path):
     # While batches are appended only the progress changes, so only the last of these steps is tested.
     first = max(number for number, what in enumerate(steps) if what.startswith("write")) - 1
     topics = {f"s{number}": number for number in range(first, len(steps) + 1)}
-    client = Client(own.start().address)
+    client = Client(own_broker.start().address)
     for topic in topics:
         client.create_topic(topic, 1, SMALL)
-    own.stop()
+    own_broker.stop()
 
     for topic, number in topics.items():
-        directory = own.log_dir / f"{topic}-0"
+        directory = own_broker.log_dir / f"{topic}-0"
         topic_id = (directory / "partition.metadata").read_bytes()
         shutil.rmtree(directory)
         shutil.copytree(whole, directory)
@@ -147,14 +138,14 @@ def test_every_step_is_recovered_as_the_broker_recovers_it(own, tmp_path):
             replace(directory, FaultyDisk(directory, stop_at=number))
         except Crash:
             assert number < len(steps)
-    states = {frozenset(path.name for path in (own.log_dir / f"{topic}-0").iterdir()) for topic in topics}
+    states = {frozenset(path.name for path in (own_broker.log_dir / f"{topic}-0").iterdir()) for topic in topics}
     assert len(states) >= 10
-    (own.log_dir / ".kafka_cleanshutdown").unlink()
-    ours = shutil.copytree(own.log_dir, tmp_path / "recovered")
+    (own_broker.log_dir / ".kafka_cleanshutdown").unlink()
+    ours = shutil.copytree(own_broker.log_dir, tmp_path / "recovered")
 
-    client = Client(own.start().address)
+    client = Client(own_broker.start().address)
     consumed = {topic: client.consume(topic) for topic in topics}
-    own.stop()
+    own_broker.stop()
     owned = OwnedDir.open(ours)
     assert not owned.failures()
     assert owned.close().clean
@@ -164,7 +155,7 @@ def test_every_step_is_recovered_as_the_broker_recovers_it(own, tmp_path):
     for topic, number in topics.items():
         what = f"step {number}: {steps[number] if number < len(steps) else 'the end'}"
         assert read_all(log_dir.log(TopicPartition(topic, 0)).snapshot()) == consumed[topic], what
-        mine, theirs = live_files(ours / f"{topic}-0"), live_files(own.log_dir / f"{topic}-0")
+        mine, theirs = live_files(ours / f"{topic}-0"), live_files(own_broker.log_dir / f"{topic}-0")
         theirs = {name: data for name, data in theirs.items() if not name.endswith(".deleted")}
         assert mine == theirs, what
         lengths.add(len(consumed[topic]))

@@ -324,14 +324,12 @@ def test_the_directory(origin, tmp_path, case):
     told = prediction(broker, verdict)
     if origin is RECORDED:
         return
-    try:
+    with broker:
         began = broker.begins()
         if began and verdict.finding in ("log-end-lost", "log-end-misread", "name-not-canonical", "being-moved"):
             cuts = [finding for finding in told["findings"] if finding["reaction"] == "cuts"]
             end = next((finding["log_end_offset"] for finding in cuts), 60)
             assert Client(broker.address).offsets("p", 3) == (0, end)
-    finally:
-        broker.kill()
     assert began == verdict.starts
     if verdict.said:
         assert verdict.said in broker.log_text()
@@ -440,15 +438,12 @@ def test_partitions(origin, tmp_path, state, faults):
     if origin is RECORDED:
         return
     before = {fault.unchanged: (logs / fault.unchanged).read_bytes() for fault in faults.values() if fault.unchanged}
-    broker = Patient(tmp_path / "broker", [logs], origin)
-    try:
+    with Patient(tmp_path / "broker", [logs], origin) as broker:
         client = Client(broker.start().address)
         for number, fault in enumerate(fault for fault in faults.values() if fault.offsets):
             end = cuts.get(number, fault.offsets[1])
             assert client.offsets("p", number) == (fault.offsets[0], end), number
         broker.stop()
-    finally:
-        broker.kill()
     for name, data in before.items():
         assert (logs / name).read_bytes() == data, name
     for fault in faults.values():
@@ -488,8 +483,7 @@ def test_what_consumers_are_given(origin, tmp_path):
         assert all(finding["broker"].endswith(later) for finding in own), (name, own)
     if origin is RECORDED:
         return
-    broker = Patient(tmp_path / "broker", [logs], origin)
-    try:
+    with Patient(tmp_path / "broker", [logs], origin) as broker:
         client = Client(broker.start().address)
         for number, (name, _, _, later) in enumerate(SECOND_BATCHES):
             assert client.offsets("p", number)[1] == 60  # it leads the partition
@@ -505,5 +499,3 @@ def test_what_consumers_are_given(origin, tmp_path):
                 assert offsets != list(range(60)), name
             else:
                 assert offsets == list(range(5)), name
-    finally:
-        broker.kill()

@@ -2,14 +2,13 @@
 
 import json
 
-import pytest
 from aiokafka import TopicPartition as ClientPartition
 
 from storage.coordinators.groups import GroupOffsets
 from storage.log.log_dir import LogDir
 from tests.interop.adoption import faults
 from tests.interop.client import Client, Message
-from tests.interop.kafka import Broker, on_broker, requires_kafka, run_tool
+from tests.interop.kafka import on_broker, requires_kafka, run_tool
 from tests.storage.coordinators.test_group_offsets import plain
 from tests.support.mounts import mounted, requires_fuse, run_kafkafs
 from tests.support.waiting import wait_for
@@ -21,16 +20,7 @@ ONE, TWO = ("read", 0), ("read", 1)
 GROUPS = ("billing", "größe-групп", "🐘 with blanks", "a/b%c", ".dot")
 
 
-@pytest.fixture
-def own_broker(tmp_path):
-    """A separate broker, with several partitions of committed offsets."""
-    running = Broker(tmp_path / "broker", {"offsets.topic.num.partitions": "7"})
-    try:
-        Client(running.start().address).create_topic("read", 2)
-        yield running
-        assert running.complaints() == []
-    finally:
-        running.kill()
+SETTINGS = {"offsets.topic.num.partitions": "7"}
 
 
 def seen_by_us(log_dir):
@@ -43,7 +33,8 @@ def seen_by_us(log_dir):
 @requires_fuse
 def test_what_consumers_commit_and_where_we_let_them_go_on(own_broker, tmp_path):
     log_dir = own_broker.log_dir
-    client = Client(own_broker.address)
+    client = Client(own_broker.start().address)
+    client.create_topic("read", 2)
     for place in (ONE, TWO):
         client.produce("read", [Message(b"%d" % n) for n in range(100)], place[1])
     for number, group in enumerate(GROUPS):

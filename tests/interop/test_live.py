@@ -12,10 +12,9 @@ import psutil
 import pytest
 
 from storage.errors import SegmentGone
-from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
-from storage.types import Isolation, TopicPartition
+from storage.types import TopicPartition
 from tests.interop.client import Message
 from tests.interop.kafka import on_broker, requires_kafka, run_tool
 from tests.support.fixtures import read_jsonl
@@ -133,30 +132,6 @@ def test_compaction(broker, client):
         assert first < 50_000
         look_beside([partial(write, first)], look)
         first += 250
-
-
-def test_transactions(broker, client):
-    topic = "log-transactions"
-    client.create_topic(topic, config=SMALL)
-    log = log_of(broker, topic)
-
-    def look():
-        snapshot = log.snapshot()
-        committed = read_all(snapshot, isolation=Isolation.READ_COMMITTED)
-        stable = read_all(snapshot, 0, last_stable_offset(snapshot))
-        assert committed == [record for record in stable if record.value.startswith(b"keep")]
-
-    def write(turn):
-        rounds = [(b"drop", False), (b"keep", True), (b"keep", True)] * 2
-        messages = [(commit, [Message(b"%s %d" % (word, n)) for n in range(20)]) for word, commit in rounds]
-        client.transactions(topic, messages, id=f"tx-{turn % 2}")
-
-    assert look_beside([partial(write, turn) for turn in range(12)], look) > 10
-    snapshot = log.snapshot()
-    assert last_stable_offset(snapshot) == snapshot.log_end_offset
-    for isolation in Isolation:
-        consumed = client.consume(topic, committed=isolation is Isolation.READ_COMMITTED)
-        assert read_all(snapshot, isolation=isolation) == consumed
 
 
 # A running broker's directory, mounted read-only while producers write: files hold what a consumer gets.

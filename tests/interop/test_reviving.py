@@ -74,8 +74,7 @@ def dead(request, tmp_path_factory):
     version = getattr(request, "param", BROKER_VERSION)
     root = tmp_path_factory.mktemp("dead")
     config = {"offsets.topic.num.partitions": "7", "transaction.state.log.num.partitions": "3"}
-    broker = Broker(root / "broker", config, version=version)
-    try:
+    with Broker(root / "broker", config, version=version) as broker:
         client = Client(broker.start().address)
         client.create_topic("orders", 3, {**KEEP, "internal.segment.bytes": 16_000, "index.interval.bytes": 1024})
         client.create_topic("clicks", 1, {**KEEP, "compression.type": "zstd"})
@@ -99,8 +98,6 @@ def dead(request, tmp_path_factory):
         assert read_by_java(Client(broker.start().address), "java", "clicks", 60) == list(range(60))
         broker.stop()
         yield Dead(version, broker.log_dir, killed, expected)
-    finally:
-        broker.kill()
 
 
 # Also on a broker of the oldest version that `kafkafs doctor` knows.
@@ -120,15 +117,13 @@ def is_sound(log_dir):
 def serves(broker, expected):
     """The whole check of a revived directory."""
     is_sound(broker.log_dir)
-    try:
+    with broker:
         client = Client(broker.start().address)
         served_as_expected(client, expected)
         group_continues(client, "billing", "orders", 0, 250)
         group_continues(client, "shipping", "clicks", 0, 17)
         producers_write_on(client, "orders", 2, "tx")
         second_start_is_clean(broker)
-    finally:
-        broker.kill()
     is_sound(broker.log_dir)
 
 
@@ -204,7 +199,7 @@ def test_a_killed_and_damaged_directory(dead, tmp_path):
     broker, told = revived(tmp_path, [source], "--salvage", version=dead.version)
     assert [part["partition"] for part in told["partitions"] if part["salvaged"]] == [0]
     assert [note for note in told["notes"] if "clicks" in note and ("torn" in note or "no whole batches" in note)]
-    try:
+    with broker:
         client = Client(broker.start().address)
         for place, offsets in dead.expected.offsets.items():
             got = client.consume(*place)
@@ -218,8 +213,6 @@ def test_a_killed_and_damaged_directory(dead, tmp_path):
         group_continues(client, "billing", "orders", 0, 250)
         producers_write_on(client, "orders", 0, "tx")
         second_start_is_clean(broker)
-    finally:
-        broker.kill()
 
 
 @pytest.mark.nightly
@@ -230,7 +223,7 @@ def test_without_transactions(dead, tmp_path):
     aborted = {(part["topic"], part["partition"]): part["aborted_transactions"] for part in told["partitions"]}
     assert {place: count for place, count in aborted.items() if count} == {("payments", 1): 1}
     assert "__transaction_state" not in {topic["topic"] for topic in told["topics"]}
-    try:
+    with broker:
         client = Client(broker.start().address)
         start, end = dead.expected.offsets["payments", 1]
         assert client.offsets("payments", 1) == (start, end + 1)  # the marker
@@ -240,8 +233,6 @@ def test_without_transactions(dead, tmp_path):
         assert not dead.expected.records[("payments", 1), True]
         producers_write_on(client, "payments", 1, "unfinished")
         second_start_is_clean(broker)
-    finally:
-        broker.kill()
 
 
 @pytest.mark.nightly
@@ -259,13 +250,10 @@ def test_the_page_about_dead_brokers(dead, tmp_path):
         if words[0] == "kafka-server-start.sh":
             log_dir = Path(words[1]).parent
             assert Path(words[1]).name == "server.properties"
-            broker = RevivedBroker(tmp_path / "broker", log_dir, port)
-            try:
+            with RevivedBroker(tmp_path / "broker", log_dir, port) as broker:
                 served_as_expected(Client(broker.start().address), dead.expected)
                 broker.stop()
                 assert broker.complaints() == []
-            finally:
-                broker.kill()
             continue
         assert words.pop(0) == "kafkafs"
         if words[0] == "revive":
@@ -284,7 +272,7 @@ def test_a_broker_without_tiering_serves_all(tmp_path):
     """`kafkafs revive --tier`: a broker without tiered storage serves all that the tiered one did."""
     broker, told = revived(tmp_path, [TIERS / "log"], *tier_options("tier-aiven-enc"))
     ends = {(part["topic"], part["partition"]): part["log_end_offset"] for part in told["partitions"]}
-    try:
+    with broker:
         client = Client(broker.start().address)
         for tp in partitions():
             start = 517 if tp.topic == "cut" else 0
@@ -295,8 +283,6 @@ def test_a_broker_without_tiering_serves_all(tmp_path):
         assert "remote.storage.enable" not in client.topic_config("gone")
         broker.stop()
         assert broker.complaints() == []
-    finally:
-        broker.kill()
 
 
 # A backup of a broker that is written to, cut at one moment, and restored into another broker.
@@ -365,8 +351,7 @@ def test_a_consistent_cut_is_restored(broker, client, writing, tmp_path):
     moment, told = mirrored()  # an increment, while they write on
     assert output_of("verify", backup, "--manifest", manifest) == b"nothing wrong\n"
 
-    other = Broker(tmp_path / "other")
-    try:
+    with Broker(tmp_path / "other") as other:
         create_cut_topics(Client(other.start().address), 50_000)
         other.stop()
         output_of("mirror", backup, other.log_dir)
@@ -394,5 +379,3 @@ def test_a_consistent_cut_is_restored(broker, client, writing, tmp_path):
         other.stop()
         assert other.complaints() == []
         assert output_of("verify", other.log_dir, "cut*", "--manifest", manifest) == b"nothing wrong\n"
-    finally:
-        other.kill()

@@ -147,7 +147,7 @@ def restore(cluster, way, room):
     broker, told = revived(room, sources, *way.options, config=AUTHORIZER)
     links = [path for path in broker.log_dir.rglob("*.log") if path.stat().st_nlink > 1]
     assert bool(links) == bool(way.options)
-    try:
+    with broker:
         client = Client(broker.start().address)
         check_data(client, cluster.backed_up if way.copies else cluster.killed)
         assert {name: cluster.ids[name] for name in ("t", *LOAD_TOPICS)}.items() <= topic_ids(client.address).items()
@@ -156,8 +156,6 @@ def restore(cluster, way, room):
         assert way.metadata != any("no source tells" in note for note in told["notes"])
         go_on(client)
         second_start_is_clean(broker)
-    finally:
-        broker.kill()
     assert files_of(sources) == before
     return told
 
