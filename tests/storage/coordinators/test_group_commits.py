@@ -178,15 +178,6 @@ def test_the_first_commit_crashes(tmp_path):
     assert stopped.stop_at > 40
 
 
-def test_a_copy_with_fewer_partitions_stays_as_it_is(owned):
-    owned.create_topic(CONSUMER_OFFSETS_TOPIC, 2, {"cleanup.policy": "compact"})
-    first, offsets = committer_of(owned, 2)
-    first.commit("g", {T0: 1})
-    committer_of(owned)[0].commit("h", {T0: 2})
-    assert offsets.partitions() == [0, 1]
-    assert plain(offsets.groups()) == {"g": {"t": {0: 1}}, "h": {"t": {0: 2}}}
-
-
 def test_a_brokers_directory_that_does_not_tell_how_many_partitions(tmp_path):
     """Groups that are there have shown where they are; others could be anywhere."""
     build_log_dir(tmp_path, {CONSUMER_OFFSETS_TOPIC: [[], [Batch([committed("g", 1)])]]})

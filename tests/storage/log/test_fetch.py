@@ -2,8 +2,8 @@
 
 import os
 import struct
-import threading
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -32,7 +32,6 @@ from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, commit, many
 from tests.support.damaged_bytes import flip, overwrite
-from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.readers import open_log
 
 # A message or a whole batch, whose `offset` is that of its last message.
@@ -122,23 +121,6 @@ def test_a_consumer_that_reads_chunk_by_chunk(tmp_path, magic, codec):
     assert read_chunk(snapshot, offset, 500).size == 0
 
 
-@requires_fixtures
-@pytest.mark.parametrize("fixture", ["v0", "v1", "codecs"])
-def test_the_fixtures_bytes(tmp_path, fixture):
-    log_dir = LogDir.open_read_only(FIXTURES / fixture / "log")
-    tps = [tp for tp in log_dir.all_partitions() if not tp.topic.startswith("_")]
-    assert tps
-    for tp in tps:
-        snapshot = log_dir.log(tp).snapshot()
-        offset, found = snapshot.log_start_offset, b""
-        while offset < snapshot.log_end_offset:
-            result, _ = parse(written(MessageSetSend.of(fetch(snapshot, offset, max_bytes=5000)), tmp_path / "out"))
-            found += b"".join(message.data for message in result.messages)
-            offset = result.messages[-1].offset + 1
-        whole = b"".join(bytes(s.log.read(0, snapshot.end_position(s))) for s in snapshot.segments)
-        assert found == whole, str(tp)
-
-
 def test_it_begins_with_the_batch_that_holds_the_offset(tmp_path):
     snapshot = snapshot_of(tmp_path, Batch(many(5)), Batch(many(5)), Batch(many(2), base_offset=20))
     for offset, first, last in ((0, 0, 21), (4, 4, 21), (7, 7, 21), (12, 20, 21), (21, 21, 21)):
@@ -152,11 +134,8 @@ def test_it_begins_with_the_batch_that_holds_the_offset(tmp_path):
     for size in (0, -1, 2**31):
         with pytest.raises(ValueError, match="chunk"):
             read_chunk(snapshot, 0, size)
-
-
-def test_a_chunk_of_control_records_has_a_next_offset(tmp_path):
-    chunk = read_chunk(snapshot_of(tmp_path, commit(3), commit(4), Batch(many(1))), 0, 2 * 78)
-    assert (list(chunk.blocks()), chunk.next_offset(), chunk.at_end) == ([], 2, False)
+    control = read_chunk(snapshot_of(tmp_path / "control", commit(3), commit(4), Batch(many(1))), 0, 2 * 78)
+    assert (list(control.blocks()), control.next_offset(), control.at_end) == ([], 2, False)
 
 
 def test_out_of_range(tmp_path):
@@ -264,33 +243,27 @@ def sent(monkeypatch):
     return counts
 
 
-@pytest.mark.parametrize("flags", [0, os.O_APPEND])
-def test_sendfile_to_a_file(chunk, sent, tmp_path, flags):
-    """A file opened to append gets copies: sendfile(2) does not write to it."""
-    assert written(MessageSetSend.of(chunk), tmp_path / "out", flags)[6:] == chunk.read()
-    assert sum(sent) == (0 if flags else chunk.size)
+@pytest.mark.parametrize("how", ["file", "append", "blocking", "not blocking"])
+def test_sendfile(chunk, sent, tmp_path, how):
+    """To a file and a pipe. A file opened to append gets copies: sendfile(2) does not write to it."""
+    if how in ("file", "append"):
+        result = written(MessageSetSend.of(chunk), tmp_path / "out", os.O_APPEND if how == "append" else 0)
+    else:
+        result = through_a_pipe(MessageSetSend.of(chunk), blocking=how == "blocking")
+    assert result[6:] == chunk.read()
+    assert sum(sent) == (0 if how == "append" else chunk.size)
 
 
-@pytest.mark.parametrize("blocking", [True, False])
-def test_sendfile_to_a_pipe(chunk, sent, blocking):
+def through_a_pipe(send, *, blocking):
     reading, writing = os.pipe()
     os.set_blocking(writing, blocking)
-    parts = []
-
-    def drain():
-        while part := os.read(reading, 1 << 16):
-            parts.append(part)
-
-    reader = threading.Thread(target=drain)
-    reader.start()
-    try:
-        MessageSetSend.of(chunk).write_to(writing)
-    finally:
-        os.close(writing)
-        reader.join(timeout=120)
-        os.close(reading)
-    assert b"".join(parts)[6:] == chunk.read()
-    assert sum(sent) == chunk.size
+    with ThreadPoolExecutor(1) as pool, os.fdopen(reading, "rb") as end:
+        whole = pool.submit(end.read)
+        try:
+            send.write_to(writing)
+        finally:
+            os.close(writing)
+        return whole.result(120)
 
 
 def test_a_segment_that_was_renamed_is_found(chunk, tmp_path):

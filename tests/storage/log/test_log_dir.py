@@ -1,7 +1,6 @@
 """LogDir: what is listed, hidden and known of topics; which directory is one; and that looking changes nothing."""
 
 import os
-import subprocess
 import threading
 from pathlib import Path
 
@@ -13,15 +12,13 @@ from storage.errors import BadDestination, NotALogDir, UnknownTopicOrPartition
 from storage.files import names
 from storage.files.names import DirKind
 from storage.log import read_only_log
-from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
-from storage.log.offset_lookup import greatest_timestamp
 from storage.log.places import check_destination, check_log_dir, is_log_dir
 from storage.log.read_only_log import ReadOnlyLog
-from storage.types import Isolation, TopicPartition
+from storage.types import TopicPartition
 from tests.support.builders import Batch, Partition, build_log_dir, many, topic_id
-from tests.support.fixtures import FIXTURES, ROOT, copy_log_dir, requires_fixtures
-from tests.support.readers import built, read_all, read_past_damage
+from tests.support.fixtures import ROOT, copy_log_dir
+from tests.support.readers import built, read_all
 
 HEX = "0123456789abcdef0123456789abcdef"
 TP, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -164,31 +161,6 @@ def test_topic_info_from_the_clusters_metadata(tmp_path):
     (path / "orders-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id('other')}")
     stale = log_dir.topic_info("orders")
     assert (stale.topic_id, stale.partition_count, stale.source) == (topic_id("other"), None, "defaults")
-
-
-@requires_fixtures
-def test_a_read_only_file_system_will_do(tmp_path):
-    source, mountpoint = tmp_path / "log", tmp_path / "mounted"
-    copy_log_dir(FIXTURES / "transactions/log", source)
-    mountpoint.mkdir()
-    bound = subprocess.run(["mount", "--bind", source, mountpoint], check=False, capture_output=True)
-    if bound.returncode:
-        pytest.skip("needs the right to mount")
-    try:
-        subprocess.run(["mount", "-o", "remount,bind,ro", mountpoint], check=True)
-        with pytest.raises(OSError, match="Read-only"):
-            (mountpoint / "x").touch()
-        log_dir = LogDir.open_read_only(mountpoint)
-        for tp in log_dir.all_partitions():
-            log_dir.topic_info(tp.topic)
-            snapshot = log_dir.log(tp).snapshot()
-            for isolation in Isolation:
-                assert read_past_damage(snapshot, isolation)[1] == []
-            last_stable_offset(snapshot)
-            for segment in snapshot.segments:
-                greatest_timestamp(snapshot, segment)
-    finally:
-        subprocess.run(["umount", mountpoint], check=True)
 
 
 def test_ten_thousand_partitions_open_at_once(tmp_path, monkeypatch):

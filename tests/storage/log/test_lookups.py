@@ -190,20 +190,6 @@ def end_at(snapshot, until):
     return cut_at(snapshot, until).snapshot.log_end_offset
 
 
-def test_the_last_batch_with_a_message_of_that_time_is_the_last(tmp_path):
-    items = [
-        Batch(stamped(10, 20)), ROLL, Batch(stamped(30, 40)), Batch(stamped(50)), ROLL, Batch(stamped(60)),
-    ]  # fmt: skip
-    whole = snapshot_of(tmp_path / "log", items)
-    ends = {9: 0, 10: 2, 19: 2, 20: 2, 29: 2, 30: 4, 39: 4, 40: 4, 49: 4, 50: 5, 59: 5, 60: 6, 1000: 6}
-    mixed = {10: MixedBatch(0, 1, 1), 30: MixedBatch(2, 3, 1)}
-    mixed |= {19: mixed[10], 39: mixed[30]}
-    for until, end in ends.items():
-        cut = cut_at(whole, until)
-        assert [r.offset for r in read_all(cut.snapshot)] == list(range(end)), until
-        assert (cut.snapshot.log_end_offset, cut.mixed) == (end, mixed.get(until)), until
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_timestamps_in_any_order(tmp_path, seed):
     dice = random.Random(seed)
@@ -216,12 +202,14 @@ def test_timestamps_in_any_order(tmp_path, seed):
         items += [Batch(stamped(*batch), codec=codec, log_append_time_ms=append_time), *dice.choice(([], [], [ROLL]))]
     whole = snapshot_of(tmp_path / "log", items)
     for until in (-1, 0, 5, 50, 99, *dice.choices(range(100), k=5)):
+        # The last batch with a message of that time is the last.
         kept = max((n for n, batch in enumerate(batches) if min(batch) <= until), default=-1)
+        end = sum(map(len, batches[: kept + 1]))
         cut = cut_at(whole, until)
-        assert cut.snapshot.log_end_offset == sum(map(len, batches[: kept + 1]))
+        assert [r.offset for r in read_all(cut.snapshot)] == list(range(end))
+        assert cut.snapshot.log_end_offset == end
         later = sum(stamp > until for stamp in batches[kept]) if kept >= 0 else 0
-        assert (0 if cut.mixed is None else cut.mixed.later) == later
-        assert len(read_all(cut.snapshot)) == cut.snapshot.log_end_offset
+        assert cut.mixed == (MixedBatch(end - len(batches[kept]), end - 1, later) if later else None)
 
 
 @pytest.mark.parametrize("magic", [0, 1])
