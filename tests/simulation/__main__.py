@@ -45,35 +45,34 @@ def main():
 
 
 def _search(seeds, until, *, steps, go_on):
-    total = runs.Figures(seeds[0])
-    count = failed = 0
+    total = runs.Figures()
+    total.update(seeds=0, failed=0)
     start = reported = time.monotonic()
     gc.disable()  # a tenth of the time; a world's rest is collected now and then
     for seed in seeds:
         if until is not None and time.monotonic() > until:
             break
-        figures = runs.Figures(seed)
+        figures = runs.Figures()
         error = runs.failure_of(figures, draw(seed), trace=print if steps else None)
         if error is not None:
-            failed += 1
+            figures["failed"] = 1
             print(f"seed {seed}: {type(error).__name__}: {error}", flush=True)  # noqa: T201
             if not go_on:
                 traceback.print_exception(error)
-        count += 1
-        total.add(figures)
-        if count % 20 == 0:
+        total.update(figures, seeds=1)
+        if total["seeds"] % 20 == 0:
             gc.collect()
-        if failed and not go_on:
+        if total["failed"] and not go_on:
             break
         if until is not None and time.monotonic() > reported + _REPORT_S:
             reported = time.monotonic()
-            _print_figures(total, count, failed, reported - start)
-    _print_figures(total, count, failed, time.monotonic() - start)
-    return 1 if failed else 0
+            _print_figures(seeds[0], total, reported - start)
+    _print_figures(seeds[0], total, time.monotonic() - start)
+    return 1 if total["failed"] else 0
 
 
-def _print_figures(total, count, failed, seconds):
-    print(f"from seed {total.seed}: {count} seeds, {failed} failed, {total}, {seconds:.1f} s", flush=True)  # noqa: T201
+def _print_figures(first, total, seconds):
+    print(f"from seed {first}: {dict(total)}, {seconds:.1f} s", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

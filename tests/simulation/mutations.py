@@ -32,7 +32,7 @@ def run(names, seeds, first):
 
 def _first_failure(seeds):
     for seed in seeds:
-        error = runs.failure_of(runs.Figures(seed), draw(seed))
+        error = runs.failure_of(runs.Figures(), draw(seed))
         if error is not None:
             return seed, f"{type(error).__name__}: {error}"
     return None, ""

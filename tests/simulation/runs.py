@@ -8,10 +8,9 @@ import shutil
 import tempfile
 import uuid
 from collections import Counter
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,54 +42,17 @@ from tests.simulation.writers import Writer, cut_bytes
 from tests.support.faults import Crash
 
 _MEMORY = Path("/dev/shm")
-_PROGRAMS = {
-    "writer": Writer,
-    "reader": Reader,
-    "upkeep": Upkeep,
-    "administrator": Administrator,
-    "leader": Leader,
-    "driver": Driver,
-    "consumer": Consumer,
-}
-
-
-@dataclass
-class Figures:
-    """What one plan did. `choices`: of the scheduler, by process."""
-
-    seed: int
-    steps: int = 0
-    processes: int = 0
-    kills: int = 0
-    power_losses: int = 0
-    lines: int = 0
-    rots: int = 0
-    faults: Counter = field(default_factory=Counter)
-    choices: list = field(default_factory=list, repr=False)
-
-    def add(self, other):
-        """Adds what another plan did."""
-        for name in ("steps", "processes", "kills", "power_losses", "lines", "rots", "faults"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
-
+_PROGRAMS = (Writer, Reader, Upkeep, Administrator, Leader, Driver, Consumer)
+_PROGRAM_OF = {program.__name__.lower(): program for program in _PROGRAMS}
 _worlds = []  # the one that runs
 
 
-class _Time(ModuleType):
-    """The module `time` of those who compare with the times of files."""
+class Figures(Counter):
+    """How often plans did what. `choices`: of the scheduler, by process."""
 
-    @staticmethod
-    def time_ns():
-        return _worlds[-1].clock.time_ns()
-
-
-class _Random(ModuleType):
-    """The module `random` of the partitioner."""
-
-    @staticmethod
-    def Random():  # noqa: N802
-        return random.Random(_worlds[-1].random.getrandbits(48))
+    def __init__(self):
+        super().__init__()
+        self.choices = []
 
 
 class _NotedLock(DirLock):
@@ -101,41 +63,39 @@ class _NotedLock(DirLock):
         super().__init__(disk, directory)
 
 
-def _inode(real):
-    return _worlds[-1].inodes.of(real)
-
-
-def _monotonic():
-    return _worlds[-1].clock.monotonic()
-
-
 @contextlib.contextmanager
 def simulation():
     """Around any number of runs: locks and times are simulated."""
     memory = _MEMORY if _MEMORY.is_dir() else None
+    dir_of, is_it = partition_metadata.DirIdentity.of, lambda file, status: _identity(status) == file.identity
     with (
         tempfile.TemporaryDirectory(prefix="kafkafs-simulation-", dir=memory) as place,
         simulated_locks(),
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.chdir(place)
-        patch.setattr(file_mark, "time", _Time("time"))
-        patch.setattr(partitioner, "random", _Random("random"))
+        # Of those who compare with the times of files, and of the partitioner.
+        patch.setattr(file_mark, "time", SimpleNamespace(time_ns=lambda: _worlds[-1].clock.time_ns()))
+        source = SimpleNamespace(Random=lambda: random.Random(_worlds[-1].random.getrandbits(48)))
+        patch.setattr(partitioner, "random", source)
         patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=_worlds[-1].random.getrandbits(128), version=4))
         patch.setattr(secrets, "randbits", lambda bits: _worlds[-1].random.getrandbits(bits))
         patch.setattr(os, "urandom", lambda size: _worlds[-1].random.randbytes(size))
-        of = partition_metadata.DirIdentity.of
-        patch.setattr(
-            partition_metadata.DirIdentity, "of", lambda path: (real := of(path))._replace(inode=_inode(real.inode))
-        )
-        patch.setattr(
-            log_file.FileIdentity, "of", lambda status: log_file.FileIdentity(status.st_dev, _inode(status.st_ino))
-        )
-        patch.setattr(log_file.LogFile, "is_it", lambda file, status: log_file.FileIdentity.of(status) == file.identity)
+        patch.setattr(partition_metadata.DirIdentity, "of", lambda path: _numbered(dir_of(path)))
+        patch.setattr(log_file.FileIdentity, "of", _identity)
+        patch.setattr(log_file.LogFile, "is_it", is_it)
         patch.setattr(owned_dir, "DirLock", _NotedLock)
         patch.setattr(descriptors, "held_files", descriptors.held_files)  # restored at the end
-        patch.setattr(tree, "Clocks", partial(Clocks, monotonic=_monotonic))
+        patch.setattr(tree, "Clocks", partial(Clocks, monotonic=lambda: _worlds[-1].clock.monotonic()))
         yield
+
+
+def _identity(status):
+    return log_file.FileIdentity(status.st_dev, _worlds[-1].inodes.of(status.st_ino))
+
+
+def _numbered(identity):
+    return identity._replace(inode=_worlds[-1].inodes.of(identity.inode))
 
 
 def failure_of(figures, plan, choices=None, trace=None):
@@ -166,7 +126,7 @@ def run(figures, plan, choices=None, trace=None):
             try:
                 _Run(world, plan, figures, choices, trace).run()
             finally:
-                figures.lines, figures.faults = len(world.lines), world.faults
+                figures.update(world.faults, lines=len(world.lines))
     finally:
         _worlds.pop()
         shutil.rmtree(place, ignore_errors=True)
@@ -202,12 +162,10 @@ class _Run:
             try:
                 self._process(scheduler, of)
             finally:
-                figures.steps += scheduler.steps
-                figures.processes += 1
+                figures.update(steps=scheduler.steps, processes=1)
             lost_power = scheduler.killed and of.loses_power
             has_lost_power |= lost_power
-            figures.kills += scheduler.killed
-            figures.power_losses += lost_power
+            figures.update(kills=scheduler.killed, power_losses=lost_power)
             world.failing.clear()
             world.end_removals()
             world.disk.stopped = False
@@ -224,11 +182,11 @@ class _Run:
             # A process that was killed after it had closed the directory in order leaves nothing that is checked.
             is_checked = scheduler.killed and not (world.path / names.CLEAN_SHUTDOWN).exists()
             unclean = [rot for rot in of.rots if rot.unclean] if is_checked and not has_lost_power else []
-            figures.rots += rotting.rot_unsynced(world, unclean)
+            figures["rots"] += rotting.rot_unsynced(world, unclean)
             self._recover(has_lost_power)
             self._oracle.check(lost_power=has_lost_power)
             has_lost_power, self._is_clean = False, True
-            figures.rots += rotting.rot_sealed(world, [rot for rot in of.rots if not rot.unclean])
+            figures["rots"] += rotting.rot_sealed(world, [rot for rot in of.rots if not rot.unclean])
 
     def _scheduler(self, number, of):
         given = self._choices
@@ -312,7 +270,7 @@ class _Run:
 
     @staticmethod
     def _work(process, job):
-        _PROGRAMS[job.kind](process, job).run()
+        _PROGRAM_OF[job.kind](process, job).run()
         process.working -= 1
 
     def _follow(self, process, jobs, mounted):

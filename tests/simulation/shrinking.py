@@ -47,7 +47,7 @@ class _Shrinking:
         if self._runs >= _MOST_RUNS:
             return None
         self._runs += 1
-        figures = runs.Figures(plan.seed)
+        figures = runs.Figures()
         failure = runs.failure_of(figures, plan, choices)
         if failure is None or _kind_of(failure) != _kind_of(self.failure):
             return None
@@ -63,7 +63,7 @@ def _kind_of(failure):
 
 def shrink(seed):
     """Prints a test; 1 where the seed does not fail."""
-    plan, figures = draw(seed), runs.Figures(seed)
+    plan, figures = draw(seed), runs.Figures()
     failure = runs.failure_of(figures, plan)
     if failure is None:
         print(f"seed {seed} does not fail")  # noqa: T201

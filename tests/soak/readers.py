@@ -90,8 +90,7 @@ class Browser(Reader):
 
     def look(self):
         topic, partition = self._dice.choice(self._partitions)
-        ways = self.cat, self.tail, self.follow, self.offsets, self.last, self.time, self.random_reads, self.status
-        way = self._dice.choice(ways)
+        way = self._dice.choice((self.tools, self.follow, self.offsets, self.time, self.random_reads, self.status))
         self.counts[way.__name__] += 1
         way(self._lives.path / topic / str(partition))
 
@@ -113,12 +112,11 @@ class Browser(Reader):
             raise OSError(number, text.strip())
         return done.stdout
 
-    def cat(self, where):
+    def tools(self, where):
+        commands = [("tail", "-n", "200", where / "messages.txt"), ("cat", where / "offsets" / "last-100.txt")]
         if (where / "messages.txt").stat().st_size < 1 << 20:
-            self.check(self._tool("cat", where / "messages.txt"), where)
-
-    def tail(self, where):
-        self.check(self._tool("tail", "-n", "200", where / "messages.txt"), where)
+            commands.append(("cat", where / "messages.txt"))
+        self.check(self._tool(*self._dice.choice(commands)), where)
 
     def follow(self, where):
         """tail -f for two seconds: complete lines only, each once."""
@@ -139,9 +137,6 @@ class Browser(Reader):
         messages = self.check((where / "offsets" / f"{name}.txt").read_bytes(), name)
         if where.parent.name != "compacted" and len(messages) != last - first + 1:
             raise Inconsistent(f"{where}/offsets/{name}.txt: {len(messages)} messages")
-
-    def last(self, where):
-        self.check((where / "offsets" / "last-100.txt").read_bytes(), "last-100")
 
     def time(self, where):
         now_ms = int(time.time() * 1000)
