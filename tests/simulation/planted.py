@@ -4,7 +4,6 @@ import contextlib
 import errno
 from dataclasses import replace
 
-from kafkafs.reading import growth
 from kafkafs.reading.layout import Layout
 from kafkafs.tree.append_files import AppendHandle, LinesHandle
 from kafkafs.writing.destinations import AlreadyAppended
@@ -159,11 +158,6 @@ def write_begins_without_its_intent(_begun, state, _commit):
 @_stands_in_for(Ledger, "is_done")
 def replay_is_written(_is_done, _state, _write):
     return False
-
-
-@_stands_in_for(growth, "spans_from")
-def deleted_messages_are_shown(spans_from, snapshot, *arguments):
-    return spans_from(replace(snapshot, log_start_offset=snapshot.segments[0].base_offset), *arguments)
 
 
 @_stands_in_for(Layout, "of")
