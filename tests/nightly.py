@@ -26,7 +26,6 @@ PYTEST = ("-m", "pytest", "-q", "--nightly", "-n", "2", "--dist", "loadgroup")
 MORE = {
     "KAFKAFS_AVRO_PAIRS": "3000",
     "KAFKAFS_DIFFERENTIAL_SEEDS": "1,2,3",
-    "KAFKAFS_DOCTOR_JUDGES": "3.9.1,4.3.0,4.4.0",
     "KAFKAFS_FUZZ_ROUNDS": "20",
     "KAFKAFS_POWER_LOSSES": "4",
     "KAFKAFS_SANITIZE_SECONDS": "300",

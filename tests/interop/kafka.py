@@ -15,36 +15,20 @@ import pytest
 
 from tests.support.downloads import DOWNLOADS
 
-VERSION, OLDER_VERSION, LATER_VERSION = "4.3.0", "3.9.1", "4.4.0"
-# Of a broker for which a test names none.
+VERSION = "4.3.0"
+# Of the broker: also 3.9.1, 4.4.0.
 BROKER_VERSION = os.environ.get("KAFKAFS_BROKER", VERSION)
 CLUSTER_ID = "a2Fma2Fmcy1pbnRlcm9wLTE"
 JARS = Path(os.environ.get("KAFKAFS_KAFKA") or DOWNLOADS / f"kafka-{VERSION}")
+BROKER_JARS = JARS if BROKER_VERSION == VERSION else DOWNLOADS / f"kafka-{BROKER_VERSION}"
 REQUIRED = os.environ.get("CI", "").lower() in ("true", "1")
-
-
-def jars_of(version):
-    return JARS if version == VERSION else DOWNLOADS / f"kafka-{version}"
-
-
-def have(version, jar="kafka-clients-{}.jar"):
-    """Whether there are Java, Kafka's jars for the tools, and a jar of a release."""
-    needed = [JARS / f"kafka-clients-{VERSION}.jar", jars_of(version) / jar.format(version)]
-    return bool(shutil.which("java")) and all(path.is_file() for path in needed)
-
-
-HAVE_KAFKA = have(VERSION)
-# The mark of a test with a broker of a release.
-REQUIRES = {
-    version: pytest.mark.skipif(
-        not have(version) and not REQUIRED,
-        reason=f"no Java, or no Kafka {version} in {jars_of(version)} (tests/run.sh fetches them)",
-    )
-    for version in (OLDER_VERSION, VERSION, LATER_VERSION)
-}
-requires_kafka = REQUIRES[BROKER_VERSION]
+HAVE_KAFKA = bool(shutil.which("java")) and (JARS / f"kafka-clients-{VERSION}.jar").is_file()
+requires_kafka = pytest.mark.skipif(
+    not (HAVE_KAFKA and BROKER_JARS.is_dir()) and not REQUIRED,
+    reason=f"no Java, or no Kafka {VERSION} in {JARS}, or no {BROKER_VERSION} (tests/run.sh fetches them)",
+)
 requires_tiering = pytest.mark.skipif(
-    BROKER_VERSION != VERSION or not (have(VERSION, "kafka-storage-{}-test.jar") or REQUIRED),
+    BROKER_VERSION != VERSION or not ((JARS / f"kafka-storage-{VERSION}-test.jar").is_file() or REQUIRED),
     reason=f"no Java, or no LocalTieredStorage of Kafka {VERSION} in {JARS} (tests/run.sh fetches it)",
 )
 
@@ -95,7 +79,7 @@ QUICK = {
 }
 
 
-# The files of a directory that Kafka has formatted, by release, node id and roles: the tool takes a JVM each time, and
+# The files of a directory that Kafka has formatted, by node id and roles: the tool takes a JVM each time, and
 # writes the same but for a random directory id.
 _FORMATTED = {}
 
@@ -135,14 +119,9 @@ class DidNotStart(Exception):
 
 
 class Broker:
-    """One KRaft node (broker and controller) over `directory`/log. `start` may follow `stop` or `kill`.
+    """One KRaft node (broker and controller) over `directory`/log. `start` may follow `stop` or `kill`."""
 
-    `version`: VERSION, OLDER_VERSION or LATER_VERSION.
-    """
-
-    def __init__(self, directory, config=None, *, quick_jvm=True, version=BROKER_VERSION):
-        self.version = version
-        self._jars = jars_of(version)
+    def __init__(self, directory, config=None, *, quick_jvm=True):
         self.directory = directory
         self.log_dir = directory / "log"
         self.log_file = directory / "broker.log"
@@ -199,7 +178,7 @@ class Broker:
             f"-Dlog4j2.configurationFile={self.directory}/log4j.properties",
             f"-Dlog4j.configuration=file:{self.directory}/log4j.properties",
         )
-        program = ["-cp", f"{self._jars}/*", "kafka.Kafka", str(self.properties)]
+        program = ["-cp", f"{BROKER_JARS}/*", "kafka.Kafka", str(self.properties)]
         command = ["java", "-Xmx512m", *self._jvm, *self._class_archive(), *logging, *program]
         self._said_before = len(self.log_text())
         with (self.directory / "broker.out").open("ab") as output:
@@ -222,7 +201,7 @@ class Broker:
     def _class_archive(self):
         """Options of the JVM for an archive of Kafka's classes beside the jars, with which a start takes little more
         than half of the CPU time. The first broker that is stopped writes it. A JVM of another version goes without."""
-        archive = self._jars.with_name(f"{self._jars.name}.jsa")
+        archive = BROKER_JARS.with_name(f"{BROKER_JARS.name}.jsa")
         if archive.exists():
             return "-Xlog:disable", f"-XX:SharedArchiveFile={archive}"
         self._new_archive = archive.with_name(f"{archive.name}.{self.address.partition(':')[2]}")
@@ -231,10 +210,10 @@ class Broker:
     def _format(self):
         if (self.log_dir / "meta.properties").exists():
             return
-        place = (self.version, self._settings["node.id"], self._settings["process.roles"])
+        place = (self._settings["node.id"], self._settings["process.roles"])
         is_one = self._settings["log.dirs"] == str(self.log_dir)
         if not is_one or place not in _FORMATTED:
-            run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self.properties, jars=self._jars)
+            run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self.properties, jars=BROKER_JARS)
             if is_one:
                 files = [path for path in self.log_dir.rglob("*") if path.is_file()]
                 _FORMATTED[place] = {path.relative_to(self.log_dir): path.read_bytes() for path in files}
@@ -276,7 +255,7 @@ class Broker:
             self._process.wait(timeout)
             self._process = None
             if self._new_archive is not None and self._new_archive.exists():
-                self._new_archive.replace(self._jars.with_name(f"{self._jars.name}.jsa"))
+                self._new_archive.replace(BROKER_JARS.with_name(f"{BROKER_JARS.name}.jsa"))
 
     def kill(self):
         """kill -9, which leaves what a crash leaves."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.interop.client import Client, Message
-from tests.interop.kafka import VERSION, Broker
+from tests.interop.kafka import BROKER_VERSION, Broker
 from tests.support.waiting import wait_for
 
 PARTITIONS = 14
@@ -29,16 +29,15 @@ makes it.
 
 @dataclass(frozen=True)
 class Origin:
-    """A directory of a release (None: of the fixture) after a clean stop, and one after kill -9."""
+    """A directory after a clean stop, and one after kill -9."""
 
-    version: str
     clean: Path
     killed: Path
 
 
-def make_origin(place, version=VERSION):
+def make_origin(place):
     """`place` gets the directories."""
-    with Broker(place / "broker", CONFIG, version=version) as broker:
+    with Broker(place / "broker", CONFIG) as broker:
         client = Client(broker.start().address)
         client.create_topic("p", PARTITIONS, {"retention.ms": -1, "internal.segment.bytes": 4000})
         for partition in range(PARTITIONS):
@@ -51,7 +50,7 @@ def make_origin(place, version=VERSION):
         broker.start()
         broker.stop()
         assert broker.complaints() == []
-        return Origin(version, broker.log_dir, killed)
+        return Origin(broker.log_dir, killed)
 
 
 def main(directory):
@@ -62,7 +61,7 @@ def main(directory):
         for name, source in (("clean", origin.clean), ("killed", origin.killed)):
             shutil.copytree(source, fixture / name)
             (fixture / name / ".lock").unlink(missing_ok=True)
-        (fixture / "README.md").write_text(README.format(version=origin.version))
+        (fixture / "README.md").write_text(README.format(version=BROKER_VERSION))
 
 
 if __name__ == "__main__":

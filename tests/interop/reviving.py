@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 
 from tests.interop.adoption import adopted_as_it_is
 from tests.interop.client import Message
-from tests.interop.kafka import BROKER_VERSION, Broker, free_ports, run_tool
+from tests.interop.kafka import Broker, free_ports, run_tool
 from tests.support.commands import output_of
 
 TOOLS = "org.apache.kafka.tools"
@@ -22,8 +22,8 @@ AUTHORIZER = {
 class RevivedBroker(Broker):
     """A broker with the server.properties of `log_dir`, unchanged but for settings that make it quicker."""
 
-    def __init__(self, directory, log_dir, port, config=None, version=BROKER_VERSION):
-        super().__init__(directory, version=version)
+    def __init__(self, directory, log_dir, port, config=None):
+        super().__init__(directory)
         self.log_dir = log_dir
         self.address = f"127.0.0.1:{port}"
         more = {"group.initial.rebalance.delay.ms": "0", "initial.broker.registration.timeout.ms": "170000"}
@@ -39,12 +39,12 @@ def port_pair():
             return first
 
 
-def revived(directory, sources, *options, config=None, version=BROKER_VERSION):
+def revived(directory, sources, *options, config=None):
     """Runs `kafkafs revive` and returns a broker for the result, not started yet, and the command's report."""
     port = port_pair()
     target = directory / "revived"
     told = output_of("revive", *sources, *options, "--to", target, "--listener", f"127.0.0.1:{port}", "--json")
-    return RevivedBroker(directory / "broker", target, port, config, version), json.loads(told)
+    return RevivedBroker(directory / "broker", target, port, config), json.loads(told)
 
 
 def without_metadata(source, target):

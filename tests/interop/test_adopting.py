@@ -19,16 +19,17 @@ from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
 from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, faults
 from tests.interop.client import Client, Message
-from tests.interop.kafka import REQUIRES, Broker, on_broker, requires_kafka
-from tests.support.commands import output_of, process, run
+from tests.interop.kafka import on_broker, requires_kafka
+from tests.support.commands import output_of, run
 from tests.support.faults import Crash, FaultyDisk
 from tests.support.mounted_logs import state_of
 from tests.support.mounts import mounted, requires_fuse, run_kafkafs
 from tests.support.owned_dirs import killed
 
-pytestmark = on_broker
+pytestmark = [requires_kafka, on_broker]
 
 HOUR_MS = 3_600_000
+CODECS = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 SMALL = {"internal.segment.bytes": 20_000, "index.interval.bytes": 500}
 
 
@@ -43,7 +44,6 @@ def values_of(records):
     return [record.value for record in records]
 
 
-@requires_kafka
 @requires_fuse
 def test_appended_through_the_mount(own_broker, tmp_path):
     """A stopped broker's directory, mounted for writing: its configuration is followed, and the broker continues."""
@@ -57,6 +57,8 @@ def test_appended_through_the_mount(own_broker, tmp_path):
     for topic in ("kept", "expiring"):
         client.produce(topic, old)
     client.produce("through", [Message(b"theirs %d" % n) for n in range(100)], 0)
+    for codec in CODECS:
+        client.create_topic(codec, 1, {"compression.type": codec})
     client.commit("readers", {("kept", 0): 7})
     refused = run_kafkafs("recover", log_dir, check=False)
     assert refused.returncode == 3
@@ -66,6 +68,8 @@ def test_appended_through_the_mount(own_broker, tmp_path):
     kept = bases(log_dir, "kept-0")
     assert len(bases(log_dir, "expiring-0")) > 3
     assert len(kept) > 3
+    assert run("verify", log_dir).exit_code == 0
+    assert json.loads(output_of("doctor", log_dir, "--json"))["loses_nothing"]
 
     ours = [b"ours %d" % n for n in range(3000)]
     keyed = [{"key": f"key {n}", "value": f"keyed {n}", "headers": [["h", "x"]]} for n in range(500)]
@@ -74,6 +78,8 @@ def test_appended_through_the_mount(own_broker, tmp_path):
         command = ["tee", topic / "0" / "@append"]
         lines = b"".join(value + b"\n" for value in ours)
         subprocess.run(command, input=lines, stdout=subprocess.DEVNULL, check=True, timeout=120)
+        for codec in CODECS:
+            (mount.path / codec / "0" / "@append").write_bytes(lines)
         with (topic / "@append.jsonl").open("w") as file:
             file.writelines(json.dumps(line) + "\n" for line in keyed)
         subprocess.run(["bash", "-c", f"echo one line >> {topic}/0/@append"], check=True, timeout=120)
@@ -95,6 +101,8 @@ def test_appended_through_the_mount(own_broker, tmp_path):
     assert found == sorted((b"key %d" % n, b"keyed %d" % n, ((b"h", b"x"),)) for n in range(500))
     assert len(consumed[1]) == 500 - len(keys_of_0)
     assert values_of(client.consume("kept")) == values_of(old)
+    for codec in CODECS:
+        assert values_of(client.consume(codec)) == ours
     # The broker's own partitioner sends a key where ours did.
     place = {record.key: p for p in (0, 1) for record in consumed[p] if record.key}
     client.produce("through", [Message(b"again", key=b"key %d" % n) for n in range(40)], None)
@@ -150,7 +158,6 @@ SOME_READY = ("rename", ".log.swap", {FEW})
 MOMENTS = [("write", ".log", set()), ("sync", ".log", set()), SOME_READY, ("rename", ".log", {FEW, LARGE}), None]
 
 
-@requires_kafka
 @pytest.mark.parametrize("moments", [[SOME_READY], pytest.param(MOMENTS, marks=pytest.mark.nightly)])
 def test_a_broker_where_a_commit_was_killed(own_broker, moments):
     log_dir = own_broker.log_dir
@@ -216,40 +223,3 @@ def kill_commit(path, batch, operation, suffix):
     disk.fail, disk.stopped = (lambda _what, _path: None), False
     killed(owned)
     assert commit_ledger.read(path).pending
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("version", [pytest.param(version, marks=mark) for version, mark in REQUIRES.items()])
-def test_a_broker_and_kafkafs_take_turns(version, tmp_path):
-    """Brokers of each version that is named as tested: their logs are read and appended to with each codec, and they go
-    on with them."""
-    codecs = (None, "gzip", "snappy", "lz4", "zstd")
-    broker = Broker(tmp_path, version=version)
-    log_dir = broker.log_dir
-    with broker:
-        client = Client(broker.start().address)
-        for codec in codecs:
-            client.create_topic(f"t-{codec}", 1, {"retention.ms": -1, "compression.type": codec or "uncompressed"})
-            messages = [Message(b"%d of theirs" % n, b"k") for n in range(200)]
-            client.produce(f"t-{codec}", messages, compression_type=codec)
-        client.create_topic("tx")
-        client.transactions("tx", [(True, [Message(b"committed")]), (False, [Message(b"aborted")])])
-        broker.stop()
-        assert run("verify", log_dir).exit_code == 0
-        assert json.loads(output_of("doctor", log_dir, "--json"))["loses_nothing"]
-        assert output_of("cat", log_dir, "tx", "--isolation", "read_committed") == b"committed\n"
-        theirs = [b"%d of theirs" % n for n in range(200)]
-        ours = [b"%d of ours" % n for n in range(500)]
-        for codec in codecs:
-            assert output_of("cat", log_dir, f"t-{codec}").splitlines() == theirs
-            with process("append", log_dir, f"t-{codec}", stdin=subprocess.PIPE) as appending:
-                assert appending.communicate(b"".join(value + b"\n" for value in ours))[1] == b""
-            assert appending.returncode == 0
-        client = Client(broker.start().address)
-        for codec in codecs:
-            client.produce(f"t-{codec}", [Message(b"after it")])
-            assert values_of(client.consume(f"t-{codec}")) == [*theirs, *ours, b"after it"]
-        adopted_as_it_is(broker)
-        broker.stop()
-        assert broker.complaints() == []
-        assert output_of("cat", log_dir, "t-zstd").splitlines() == [*theirs, *ours, b"after it"]

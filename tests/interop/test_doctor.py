@@ -1,11 +1,10 @@
 """`kafkafs doctor` predicts what a real broker then does on broken directories: its log and its directory decide.
 
-The predictions are compared with recorded verdicts, on copies of the fixture `doctor`. Nightly, brokers of three
-releases give these verdicts: each of them starts on its own directories, broken in the same way.
+The predictions are compared with recorded verdicts, on copies of the fixture `doctor`. Nightly, a broker gives these
+verdicts: it starts on its own directories, broken in the same way.
 """
 
 import json
-import os
 import re
 import shutil
 import struct
@@ -18,7 +17,7 @@ import pytest
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from tests.interop.client import Client
-from tests.interop.kafka import REQUIRES, VERSION, Broker, DidNotStart, on_broker
+from tests.interop.kafka import Broker, DidNotStart, on_broker, requires_kafka
 from tests.interop.make_doctor import PARTITIONS, Origin, make_origin
 from tests.support.commands import run
 from tests.support.fixtures import FIXTURES, copy_log_dir, requires_fixtures
@@ -26,29 +25,26 @@ from tests.support.fixtures import FIXTURES, copy_log_dir, requires_fixtures
 OTHER_ID = "qqqqqqqqqqqqqqqqqqqqqg"
 RESERVED_ID = "AAAAAAAAAAAAAAAAAAAAAQ"  # DirectoryId.LOST or the like
 
-RECORDED = Origin(None, FIXTURES / "doctor" / "clean", FIXTURES / "doctor" / "killed")
-JUDGES = os.environ.get("KAFKAFS_DOCTOR_JUDGES", ",".join(REQUIRES)).split(",")
-# The recorded directories, and nightly those of brokers of each release, which judge.
-every_origin = pytest.mark.parametrize(
-    "origin",
-    [
-        pytest.param(None, id="recorded", marks=requires_fixtures),
-        *(pytest.param(judge, marks=[pytest.mark.nightly, on_broker, REQUIRES[judge]]) for judge in JUDGES),
+RECORDED = Origin(FIXTURES / "doctor" / "clean", FIXTURES / "doctor" / "killed")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("recorded", marks=requires_fixtures),
+        pytest.param("broker", marks=[pytest.mark.nightly, on_broker, requires_kafka]),
     ],
-    indirect=True,
 )
-
-
-@pytest.fixture(scope="module")
 def origin(request, tmp_path_factory):
-    return RECORDED if request.param is None else make_origin(tmp_path_factory.mktemp("origin"), request.param)
+    """The recorded directories, and nightly those of a broker, which judges."""
+    return RECORDED if request.param == "recorded" else make_origin(tmp_path_factory.mktemp("origin"))
 
 
 class Patient(Broker):
     """A broker on existing directories, which are not formatted."""
 
-    def __init__(self, directory, dirs, origin):
-        super().__init__(directory, {"log.dirs": ",".join(map(str, dirs))}, version=origin.version or VERSION)
+    def __init__(self, directory, dirs):
+        super().__init__(directory, {"log.dirs": ",".join(map(str, dirs))})
         self.dirs = dirs
 
     def _format(self):
@@ -311,16 +307,15 @@ def prediction(broker, verdict):
     return told
 
 
-@every_origin
 @pytest.mark.parametrize("case", WHOLE)
 def test_the_directory(origin, tmp_path, case):
     if case in ("no bootstrap", "bootstrap.checkpoint is a directory") and not (origin.clean / BOOTSTRAP).exists():
-        pytest.skip(f"Kafka {origin.version} formats a directory without {BOOTSTRAP}")
+        pytest.skip(f"this release formats a directory without {BOOTSTRAP}")
     verdict = WHOLE[case]
     logs = copy_log_dir(origin.clean, tmp_path / "logs")
     verdict.damage(logs)
     dirs = [path for path in (logs, logs.with_name("second")) if path.exists()]
-    broker = Patient(tmp_path / "broker", dirs, origin)
+    broker = Patient(tmp_path / "broker", dirs)
     told = prediction(broker, verdict)
     if origin is RECORDED:
         return
@@ -340,10 +335,9 @@ def test_the_directory(origin, tmp_path, case):
         assert len(list(broker.dirs[0].glob("p-*-stray"))) == PARTITIONS
 
 
-@every_origin
 def test_a_held_directory(origin, tmp_path):
     logs = copy_log_dir(origin.clean, tmp_path / "logs")
-    broker = Patient(tmp_path / "broker", [logs], origin)
+    broker = Patient(tmp_path / "broker", [logs])
     lock = DirLock(RealDisk(), logs)
     try:
         told = examined([logs])
@@ -417,7 +411,6 @@ KILLED = {
 }
 
 
-@every_origin
 @pytest.mark.parametrize(("state", "faults"), [("clean", CLEAN), ("killed", KILLED)], ids=["clean", "killed"])
 def test_partitions(origin, tmp_path, state, faults):
     logs = copy_log_dir(getattr(origin, state), tmp_path / "logs")
@@ -438,7 +431,7 @@ def test_partitions(origin, tmp_path, state, faults):
     if origin is RECORDED:
         return
     before = {fault.unchanged: (logs / fault.unchanged).read_bytes() for fault in faults.values() if fault.unchanged}
-    with Patient(tmp_path / "broker", [logs], origin) as broker:
+    with Patient(tmp_path / "broker", [logs]) as broker:
         client = Client(broker.start().address)
         for number, fault in enumerate(fault for fault in faults.values() if fault.offsets):
             end = cuts.get(number, fault.offsets[1])
@@ -467,7 +460,6 @@ SECOND_BATCHES = [
 ]
 
 
-@every_origin
 def test_what_consumers_are_given(origin, tmp_path):
     logs = copy_log_dir(origin.clean, tmp_path / "logs")
     for number, (_, at, field, _) in enumerate(SECOND_BATCHES):
@@ -483,7 +475,7 @@ def test_what_consumers_are_given(origin, tmp_path):
         assert all(finding["broker"].endswith(later) for finding in own), (name, own)
     if origin is RECORDED:
         return
-    with Patient(tmp_path / "broker", [logs], origin) as broker:
+    with Patient(tmp_path / "broker", [logs]) as broker:
         client = Client(broker.start().address)
         for number, (name, _, _, later) in enumerate(SECOND_BATCHES):
             assert client.offsets("p", number)[1] == 60  # it leads the partition

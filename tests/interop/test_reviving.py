@@ -17,23 +17,11 @@ from aiokafka import AIOKafkaProducer
 
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
+from tests.interop import reviving
 from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding
 from tests.interop.client import Client, Message
 from tests.interop.clusters import files_of
-from tests.interop.kafka import BROKER_VERSION, OLDER_VERSION, REQUIRES, Broker, on_broker, requires_kafka
-from tests.interop.reviving import (
-    Expected,
-    RevivedBroker,
-    group_continues,
-    left_open,
-    port_pair,
-    producers_write_on,
-    read_by_java,
-    revived,
-    second_start_is_clean,
-    served_as_expected,
-    without_metadata,
-)
+from tests.interop.kafka import Broker, on_broker, requires_kafka
 from tests.support.commands import output_of, run
 from tests.support.fixtures import ROOT
 from tests.support.tiers import TIERS, golden_of, partitions, tier_options
@@ -50,10 +38,9 @@ START_MS = 1_763_683_200_000
 class Dead:
     """The directory of a broker that was shut down, one that was killed, and what the broker served before."""
 
-    version: str
     clean: Path
     killed: Path
-    expected: Expected
+    expected: reviving.Expected
 
 
 def messages(seed, count):
@@ -70,11 +57,10 @@ def messages(seed, count):
 
 
 @pytest.fixture(scope="module")
-def dead(request, tmp_path_factory):
-    version = getattr(request, "param", BROKER_VERSION)
+def dead(tmp_path_factory):
     root = tmp_path_factory.mktemp("dead")
     config = {"offsets.topic.num.partitions": "7", "transaction.state.log.num.partitions": "3"}
-    with Broker(root / "broker", config, version=version) as broker:
+    with Broker(root / "broker", config) as broker:
         client = Client(broker.start().address)
         client.create_topic("orders", 3, {**KEEP, "internal.segment.bytes": 16_000, "index.interval.bytes": 1024})
         client.create_topic("clicks", 1, {**KEEP, "compression.type": "zstd"})
@@ -88,24 +74,16 @@ def dead(request, tmp_path_factory):
         client.transactions("payments", [(True, messages(20, 5)), (False, messages(21, 5)), (True, messages(22, 3))])
         client.commit("billing", {("orders", 0): 250})
         client.commit("shipping", {("clicks", 0): 17})
-        left_open(client, "payments", messages(23, 4), 1, "unfinished")
+        reviving.left_open(client, "payments", messages(23, 4), 1, "unfinished")
         client.produce("payments", messages(24, 3), 1)
-        expected = Expected(client, TOPICS)
+        expected = reviving.Expected(client, TOPICS)
         broker.kill()
         killed = root / "killed"
         shutil.copytree(broker.log_dir, killed)
         # In a later epoch than the first.
-        assert read_by_java(Client(broker.start().address), "java", "clicks", 60) == list(range(60))
+        assert reviving.read_by_java(Client(broker.start().address), "java", "clicks", 60) == list(range(60))
         broker.stop()
-        yield Dead(version, broker.log_dir, killed, expected)
-
-
-# Also on a broker of the oldest version that `kafkafs doctor` knows.
-with_an_older_broker = pytest.mark.parametrize(
-    "dead",
-    [BROKER_VERSION, pytest.param(OLDER_VERSION, marks=[pytest.mark.nightly, REQUIRES[OLDER_VERSION]])],
-    indirect=True,
-)
+        yield Dead(broker.log_dir, killed, expected)
 
 
 def is_sound(log_dir):
@@ -119,19 +97,18 @@ def serves(broker, expected):
     is_sound(broker.log_dir)
     with broker:
         client = Client(broker.start().address)
-        served_as_expected(client, expected)
-        group_continues(client, "billing", "orders", 0, 250)
-        group_continues(client, "shipping", "clicks", 0, 17)
-        producers_write_on(client, "orders", 2, "tx")
-        second_start_is_clean(broker)
+        reviving.served_as_expected(client, expected)
+        reviving.group_continues(client, "billing", "orders", 0, 250)
+        reviving.group_continues(client, "shipping", "clicks", 0, 17)
+        reviving.producers_write_on(client, "orders", 2, "tx")
+        reviving.second_start_is_clean(broker)
     is_sound(broker.log_dir)
 
 
-@with_an_older_broker
 def test_a_whole_directory(dead, tmp_path):
     """With its metadata log: features, ids, counts and configurations are those of the cluster."""
     before = files_of([dead.clean])
-    broker, told = revived(tmp_path, [dead.clean], version=dead.version)
+    broker, told = reviving.revived(tmp_path, [dead.clean])
     assert files_of([dead.clean]) == before
     by_name = {topic["topic"]: topic for topic in told["topics"]}
     assert by_name["__consumer_offsets"]["partitions"] == 7
@@ -141,7 +118,6 @@ def test_a_whole_directory(dead, tmp_path):
 
 
 @pytest.mark.nightly
-@with_an_older_broker
 @pytest.mark.parametrize("with_ids", [True, False])
 def test_bare_partition_directories(dead, tmp_path, with_ids):
     """Nothing but the segments of some partitions: no checkpoint, no metadata, perhaps no partition.metadata. The
@@ -155,7 +131,7 @@ def test_bare_partition_directories(dead, tmp_path, with_ids):
                 (bare / path.name / "partition.metadata").unlink()
     options = ("--link", "--config", "state:cleanup.policy=compact")
     quick = {"log.initial.task.delay.ms": "500", "log.retention.check.interval.ms": "500", "log.retention.ms": "1000"}
-    broker, told = revived(tmp_path, sorted(bare.iterdir()), *options, config=quick, version=dead.version)
+    broker, told = reviving.revived(tmp_path, sorted(bare.iterdir()), *options, config=quick)
     topics = {topic["topic"]: topic for topic in told["topics"]}
     counts = {"__consumer_offsets": 7, "__transaction_state": 3, **TOPICS}
     assert {name: topic["partitions"] for name, topic in topics.items()} == counts
@@ -168,7 +144,7 @@ def test_bare_partition_directories(dead, tmp_path, with_ids):
     try:
         client = Client(broker.start().address)
         # Committed offsets name the topic's id, which is a new one without partition.metadata.
-        assert read_by_java(client, "java", "clicks", 140) == list(range(60, 200))
+        assert reviving.read_by_java(client, "java", "clicks", 140) == list(range(60, 200))
         client.create_topic("young", 1, {"retention.ms": "1000", "internal.segment.bytes": 2000})
         client.produce("young", messages(1, 100), batch=5)
         wait_for("retention", lambda: client.offsets("young")[0] >= 80)
@@ -181,10 +157,9 @@ def test_bare_partition_directories(dead, tmp_path, with_ids):
     assert {path: path.read_bytes() for path in contents} == contents  # the broker wrote to none of them
 
 
-@with_an_older_broker
 def test_a_killed_and_damaged_directory(dead, tmp_path):
     """Torn tails are left out; damage is refused, and salvaged on request: everything around it is served."""
-    source = without_metadata(dead.killed, tmp_path / "source")
+    source = reviving.without_metadata(dead.killed, tmp_path / "source")
     with (source / "clicks-0" / f"{0:020}.log").open("ab") as log:
         log.write(b"\0\0\0\0\0\0\0\xff torn")
     damaged = sorted((source / "orders-0").glob("*.log"))[1]
@@ -196,7 +171,7 @@ def test_a_killed_and_damaged_directory(dead, tmp_path):
     assert "salvage" in refused.stderr
     assert str(damaged) in refused.stderr
     assert not list(tmp_path.glob("refused*"))
-    broker, told = revived(tmp_path, [source], "--salvage", version=dead.version)
+    broker, told = reviving.revived(tmp_path, [source], "--salvage")
     assert [part["partition"] for part in told["partitions"] if part["salvaged"]] == [0]
     assert [note for note in told["notes"] if "clicks" in note and ("torn" in note or "no whole batches" in note)]
     with broker:
@@ -210,16 +185,16 @@ def test_a_killed_and_damaged_directory(dead, tmp_path):
                 assert 0 < len(expected) - len(kept) <= 20  # one batch
                 expected = [record for record in expected if record.offset in kept]
             assert got == expected
-        group_continues(client, "billing", "orders", 0, 250)
-        producers_write_on(client, "orders", 0, "tx")
-        second_start_is_clean(broker)
+        reviving.group_continues(client, "billing", "orders", 0, 250)
+        reviving.producers_write_on(client, "orders", 0, "tx")
+        reviving.second_start_is_clean(broker)
 
 
 @pytest.mark.nightly
 def test_without_transactions(dead, tmp_path):
     """Where the coordinator's topic is lost, an open transaction would hold back committed messages for ever."""
-    source = without_metadata(dead.clean, tmp_path / "source")
-    broker, told = revived(tmp_path, [source], "--without-transactions")
+    source = reviving.without_metadata(dead.clean, tmp_path / "source")
+    broker, told = reviving.revived(tmp_path, [source], "--without-transactions")
     aborted = {(part["topic"], part["partition"]): part["aborted_transactions"] for part in told["partitions"]}
     assert {place: count for place, count in aborted.items() if count} == {("payments", 1): 1}
     assert "__transaction_state" not in {topic["topic"] for topic in told["topics"]}
@@ -231,8 +206,8 @@ def test_without_transactions(dead, tmp_path):
         assert client.consume("payments", 1) == uncommitted
         assert client.consume("payments", 1, committed=True) == uncommitted[4:]
         assert not dead.expected.records[("payments", 1), True]
-        producers_write_on(client, "payments", 1, "unfinished")
-        second_start_is_clean(broker)
+        reviving.producers_write_on(client, "payments", 1, "unfinished")
+        reviving.second_start_is_clean(broker)
 
 
 @pytest.mark.nightly
@@ -240,18 +215,18 @@ def test_the_page_about_dead_brokers(dead, tmp_path):
     """The commands of examples/dead-broker.md, in order, on the disk of a killed broker whose metadata log is lost."""
     place = tmp_path / "var"
     place.mkdir()
-    without_metadata(dead.killed, place / "kafka")
+    reviving.without_metadata(dead.killed, place / "kafka")
     page = (ROOT / "examples" / "dead-broker.md").read_text()
     commands = [line for block in re.findall(r"```\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
     assert len(commands) == 7
-    port = port_pair()
+    port = reviving.port_pair()
     for command in commands:
         words = shlex.split(command.replace("/var/", f"{place}/").replace("orders/3", "orders/2"))
         if words[0] == "kafka-server-start.sh":
             log_dir = Path(words[1]).parent
             assert Path(words[1]).name == "server.properties"
-            with RevivedBroker(tmp_path / "broker", log_dir, port) as broker:
-                served_as_expected(Client(broker.start().address), dead.expected)
+            with reviving.RevivedBroker(tmp_path / "broker", log_dir, port) as broker:
+                reviving.served_as_expected(Client(broker.start().address), dead.expected)
                 broker.stop()
                 assert broker.complaints() == []
             continue
@@ -270,7 +245,7 @@ def test_the_page_about_dead_brokers(dead, tmp_path):
 @pytest.mark.timeout(600)
 def test_a_broker_without_tiering_serves_all(tmp_path):
     """`kafkafs revive --tier`: a broker without tiered storage serves all that the tiered one did."""
-    broker, told = revived(tmp_path, [TIERS / "log"], *tier_options("tier-aiven-enc"))
+    broker, told = reviving.revived(tmp_path, [TIERS / "log"], *tier_options("tier-aiven-enc"))
     ends = {(part["topic"], part["partition"]): part["log_end_offset"] for part in told["partitions"]}
     with broker:
         client = Client(broker.start().address)

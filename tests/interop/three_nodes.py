@@ -14,20 +14,9 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tests.interop import reviving
 from tests.interop.client import Client, Message
 from tests.interop.clusters import LOAD_TOPICS, Cluster, Done, Load, files_of
-from tests.interop.reviving import (
-    AUTHORIZER,
-    asked,
-    configured,
-    read_by_java,
-    read_by_share_group,
-    revived,
-    second_start_is_clean,
-    topic_ids,
-    transacted,
-    without_metadata,
-)
 from tests.support.commands import output_of, process
 from tests.support.mounts import KAFKAFS
 
@@ -36,7 +25,7 @@ _GROUPS = {"g-classic": 11, "g-848": 9, "g-share": 7}  # and how many records of
 _TRANSACTIONAL_ID = "java-tx"
 _INTERNAL = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
 _SETTINGS = {
-    **AUTHORIZER,
+    **reviving.AUTHORIZER,
     **{f"{topic}.num.partitions": "3" for topic in _INTERNAL},
     **{f"{topic}.replication.factor": "3" for topic in _INTERNAL},
     **{f"{topic}.min.isr": "2" for topic in _INTERNAL[1:]},
@@ -78,11 +67,11 @@ class ThreeNodes(Cluster):
             replicas=3,
         )
         client.produce("t", [Message(b"%d" % number) for number in range(_RECORDS)], batch=5, acks="all")
-        configured(address, "g-848", "g-share", "t")
-        transacted(address, 5, "pay", _TRANSACTIONAL_ID)
+        reviving.configured(address, "g-848", "g-share", "t")
+        reviving.transacted(address, 5, "pay", _TRANSACTIONAL_ID)
         for group, count in _GROUPS.items():
             assert next_offsets(client, group, count) == list(range(count))
-        self.said, self.ids = asked(address), topic_ids(address)
+        self.said, self.ids = reviving.asked(address), reviving.topic_ids(address)
 
     def back_up(self, load):
         """A copy of each directory, made while the nodes run."""
@@ -110,9 +99,9 @@ class ThreeNodes(Cluster):
 def next_offsets(client, group, count):
     """The offsets of the next `count` records of `t` that a member of a group of _GROUPS is given."""
     if group == "g-share":
-        return read_by_share_group(client.address, group, "t", count)
+        return reviving.read_by_share_group(client.address, group, "t", count)
     protocol = "consumer" if group == "g-848" else "classic"
-    return read_by_java(client, group, "t", count, protocol=protocol)
+    return reviving.read_by_java(client, group, "t", count, protocol=protocol)
 
 
 @dataclass(frozen=True)
@@ -142,20 +131,24 @@ def restore(cluster, way, room):
     place = cluster.copies if way.copies else cluster.dirs
     sources = [source for number in way.nodes for source in place(number)]
     if not way.metadata:
-        sources = [without_metadata(source, room / f"{source.parent.name}-{source.name}") for source in sources]
+        sources = [
+            reviving.without_metadata(source, room / f"{source.parent.name}-{source.name}") for source in sources
+        ]
     before = files_of(sources)
-    broker, told = revived(room, sources, *way.options, config=AUTHORIZER)
+    broker, told = reviving.revived(room, sources, *way.options, config=reviving.AUTHORIZER)
     links = [path for path in broker.log_dir.rglob("*.log") if path.stat().st_nlink > 1]
     assert bool(links) == bool(way.options)
     with broker:
         client = Client(broker.start().address)
         check_data(client, cluster.backed_up if way.copies else cluster.killed)
-        assert {name: cluster.ids[name] for name in ("t", *LOAD_TOPICS)}.items() <= topic_ids(client.address).items()
+        assert {name: cluster.ids[name] for name in ("t", *LOAD_TOPICS)}.items() <= reviving.topic_ids(
+            client.address
+        ).items()
         if way.metadata:
-            assert asked(client.address) == cluster.said
+            assert reviving.asked(client.address) == cluster.said
         assert way.metadata != any("no source tells" in note for note in told["notes"])
         go_on(client)
-        second_start_is_clean(broker)
+        reviving.second_start_is_clean(broker)
     assert files_of(sources) == before
     return told
 
@@ -182,7 +175,7 @@ def go_on(client):
     for group, count in _GROUPS.items():
         rest = next_offsets(client, group, _RECORDS + 5 - count)
         assert rest == list(range(count, _RECORDS + 5)), (group, rest)
-    transacted(client.address, 5, "pay", _TRANSACTIONAL_ID)
+    reviving.transacted(client.address, 5, "pay", _TRANSACTIONAL_ID)
     client.transactions("pay", [(True, [Message(b"afterwards")])], 1, id="load-tx")
     assert client.consume("pay", 1, committed=True)[-1].value == b"afterwards"
 
