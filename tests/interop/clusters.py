@@ -48,23 +48,6 @@ def partition_state(address, topic):
     return -1, []
 
 
-class Repeated:
-    """Work that is done again and again on a thread of its own, until `close`."""
-
-    def __init__(self, work, pause=0.05):
-        self._end = Event()
-        self._thread = Thread(target=self._run, args=(work, pause))
-        self._thread.start()
-
-    def _run(self, work, pause):
-        while not self._end.wait(pause):
-            work()
-
-    def close(self):
-        self._end.set()
-        self._thread.join()
-
-
 @dataclass
 class Done:
     """What brokers have acknowledged: keys and values by partition and offset; values of transactions that were

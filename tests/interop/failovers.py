@@ -21,6 +21,7 @@ import signal
 import subprocess
 from contextlib import ExitStack
 from itertools import combinations
+from threading import Event, Thread
 
 from aiokafka import AIOKafkaProducer
 
@@ -28,7 +29,7 @@ from storage.log.log_dir import LogDir
 from storage.log.remote_metadata import RemoteState
 from storage.types import TopicPartition
 from tests.interop.client import Client
-from tests.interop.clusters import Cluster, Repeated, partition_state
+from tests.interop.clusters import Cluster, partition_state
 from tests.support.commands import process
 from tests.support.fixtures import read_jsonl
 from tests.support.mounts import mounted, run_kafkafs
@@ -261,7 +262,7 @@ class Follower:
         self._process.communicate()
 
 
-class RangeReader(Repeated):
+class RangeReader:
     """Reads ranges of messages that are in both replicas through a mount of one of them, again and again.
 
     `wrong`: what it was given instead. A replica that is being made anew may lack what comes later, or fail.
@@ -274,7 +275,13 @@ class RangeReader(Repeated):
         self._random = random.Random(seed)
         self.read = 0
         self.wrong = []
-        super().__init__(self._read, pause=0.2)
+        self._end = Event()
+        self._thread = Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        while not self._end.wait(0.2):
+            self._read()
 
     def _read(self):
         first = self._random.randrange(self._cluster.safe)
@@ -291,6 +298,10 @@ class RangeReader(Repeated):
         anew = self._node in (began, self._cluster.made_anew)
         if found != expected and not (anew and found == expected[: len(found)]):
             self.wrong.append(f"node {self._node}, {name}: {error or found[:1]}, {len(found)} messages")
+
+    def close(self):
+        self._end.set()
+        self._thread.join()
 
 
 def run(directory, *, rounds, seed, **_):

@@ -66,10 +66,6 @@ def examined(dirs, *options):
     return told
 
 
-def logs_of(directory):
-    return sorted(directory.glob("*.log"))
-
-
 def flip(path, position):
     data = bytearray(path.read_bytes())
     data[position] ^= 0x55
@@ -139,30 +135,14 @@ def second(*damages):
     return all_of(made("../second"), formatted, lambda logs: all_of(*damages)(logs.with_name("second")))
 
 
+def patch(path, at, field):
+    data = path.read_bytes()
+    path.write_bytes(data[:at] + field + data[at + len(field) :])
+
+
 def txn_index_entry(at, field):
     """The only entry of a transaction index changed."""
-
-    def damage(logs):
-        (index,) = (logs / f"p-{PARTITIONS - 1}").glob("*.txnindex")
-        data = index.read_bytes()
-        index.write_bytes(data[:at] + field + data[at + len(field) :])
-
-    return damage
-
-
-def unindexed(segment, damage):
-    """A damaged segment of p-3, without its index."""
-
-    def damages(logs):
-        log = logs_of(logs / "p-3")[segment]
-        damage(log)
-        log.with_suffix(".index").unlink()
-
-    return damages
-
-
-def below_its_segment(log):
-    log.write_bytes(bytes(8) + log.read_bytes()[8:])
+    return at_file(f"p-{PARTITIONS - 1}/*.txnindex", lambda index: patch(index, at, field))
 
 
 def flip_at_the_end(log):
@@ -185,6 +165,7 @@ def last_index_entry(position):
 
 
 ID = "directory.id=.*"
+FIRST, LOG = f"{0:020}", "p-3/*.log"
 NO_NUMBER = b"0\n1\np zero 5\n"  # in a checkpoint
 VERSION_7 = edited(META, "version=1", "version=7")
 OF_ZOOKEEPER = all_of(edited(META, "version=1", "version=0"), edited(META, "node.id", "broker.id"), removed(METADATA))
@@ -249,8 +230,17 @@ WHOLE = {
     "a later txnindex": refuses(txn_index_entry(0, b"\1"), "txn-index-version", "aborted transaction version"),
     "a producer id that is none": starts(txn_index_entry(2, b"\xff"), "txn-index-corrupt", UNNOTICED),
     "aborted below": starts(txn_index_entry(18, bytes(8)), "txn-index-corrupt", "repairs", "corrupted index file"),
-    "a batch below its log": refuses(unindexed(-1, below_its_segment), "batch-range", "Split operation"),
-    "damage without an index": starts(unindexed(0, flip_at_the_end), "batch-crc", "cuts", "invalid messages"),
+    "a batch below its log": refuses(
+        all_of(at_file(LOG, lambda log: patch(log, 0, bytes(8))), at_file("p-3/*.index", Path.unlink)),
+        "batch-range",
+        "Split operation",
+    ),
+    "damage without an index": starts(
+        all_of(at_file(f"p-3/{FIRST}.log", flip_at_the_end), removed(f"p-3/{FIRST}.index")),
+        "batch-crc",
+        "cuts",
+        "invalid messages",
+    ),
     "the metadata log lost": starts(removed(METADATA), "metadata-lost", "sets-aside"),
     "no bootstrap": starts(all_of(removed(BOOTSTRAP), removed(METADATA)), "metadata-lost", "sets-aside"),
     "an unformatted second directory": refuses(made("../second"), "meta-properties-missing", "No `meta.properties`"),
@@ -282,11 +272,9 @@ WHOLE = {
         f"{name} is a directory": goes_offline(as_directory(name), "no-regular-file", "Is a directory")
         for name in ("p-3/leader-epoch-checkpoint", "p-3/partition.metadata", "p-3/*.index", "p-3/*.snapshot")
     },
-    "the last segment is a directory": starts(as_directory("p-3/*.log"), "log-end-lost", "cuts"),
-    "no last segment": starts(at_file("p-3/*.log", Path.unlink), "log-end-lost", "cuts", "orphaned index file"),
-    "zeros at the end": refuses(
-        at_file("p-3/*.log", lambda log: add(log, bytes(4096))), "log-end-misread", "size 0 smaller"
-    ),
+    "the last segment is a directory": starts(as_directory(LOG), "log-end-lost", "cuts"),
+    "no last segment": starts(at_file(LOG, Path.unlink), "log-end-lost", "cuts", "orphaned index file"),
+    "zeros at the end": refuses(at_file(LOG, lambda log: add(log, bytes(4096))), "log-end-misread", "size 0 smaller"),
     "a last index entry within a batch": refuses(last_index_entry(4), "log-end-misread", "smaller than"),
     "a last index entry beyond the log": starts(last_index_entry(1 << 20), "log-end-misread", "cuts"),
     "zeros before a number": starts(renamed("p-3", "p-003"), "name-not-canonical", "ignores"),
@@ -366,7 +354,6 @@ class Fault(NamedTuple):
     gone: str = ""
 
 
-FIRST = f"{0:020}"
 DELETED, STRAY, LEFT_OVER = f"p-3.{'a' * 32}-delete", f"p-7.{'b' * 32}-stray", f"p-11/{7:020}.log.cleaned"
 DIFFERS = ("topic_id: .*", f"topic_id: {OTHER_ID}")
 # After a clean stop.
@@ -398,7 +385,7 @@ KILLED = {
     "p-0": Fault(at_file("p-0/*.log", lambda path: path.write_bytes(path.read_bytes()[:-10])), "torn-tail", "cuts"),
     "p-1": Fault(at_file(f"p-1/{FIRST}.log", flip_at_the_end), "damage", "cuts"),
     "p-2": Fault(at_file("p-2/*.log", flip_at_the_end), "torn-tail", "cuts"),
-    "p-3": Fault(at_file("p-3/*.log", lambda path: add(path, bytes(5000))), "preallocated-tail", "repairs"),
+    "p-3": Fault(at_file(LOG, lambda path: add(path, bytes(5000))), "preallocated-tail", "repairs"),
     "p-4": Fault(at_file("p-4/*.log", lambda path: add(path, b"\xff" * 100)), "torn-tail", "cuts"),
     # The magic of the first batch, which no checksum covers.
     "p-5": Fault(at_file(f"p-5/{FIRST}.log", lambda path: flip(path, 16)), "batch-magic", UNNOTICED),
@@ -442,7 +429,7 @@ def test_partitions(origin, tmp_path, state, faults):
     for fault in faults.values():
         assert not fault.remains or len(list(logs.glob(fault.remains))) == 1, fault.remains
         assert not fault.gone or not (logs / fault.gone).exists(), fault.gone
-    assert logs_of(logs / "p-10")[-1].read_bytes().endswith(b"garbage!") == (state == "clean")
+    assert sorted((logs / "p-10").glob("*.log"))[-1].read_bytes().endswith(b"garbage!") == (state == "clean")
     assert state == "clean" or not list(logs.glob("*-stray"))
 
 
@@ -464,10 +451,7 @@ def test_what_consumers_are_given(origin, tmp_path):
     logs = copy_log_dir(origin.clean, tmp_path / "logs")
     for number, (_, at, field, _) in enumerate(SECOND_BATCHES):
         log = logs / f"p-{number}" / f"{FIRST}.log"
-        data = bytearray(log.read_bytes())
-        position = 12 + int.from_bytes(data[8:12]) + at
-        data[position : position + len(field)] = field
-        log.write_bytes(data)
+        patch(log, 12 + int.from_bytes(log.read_bytes()[8:12]) + at, field)
     told = examined([logs])
     for number, (name, _, _, later) in enumerate(SECOND_BATCHES):
         own = [finding for finding in told["findings"] if (finding["partition"], finding["name"]) == (number, name)]

@@ -9,8 +9,8 @@ import shutil
 import threading
 import time
 from copy import copy
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -34,15 +34,6 @@ TOPICS = {"orders": 3, "clicks": 1, "state": 1, "payments": 2}
 START_MS = 1_763_683_200_000
 
 
-@dataclass
-class Dead:
-    """The directory of a broker that was shut down, one that was killed, and what the broker served before."""
-
-    clean: Path
-    killed: Path
-    expected: reviving.Expected
-
-
 def messages(seed, count):
     rng = random.Random(seed)
     return [
@@ -58,6 +49,7 @@ def messages(seed, count):
 
 @pytest.fixture(scope="module")
 def dead(tmp_path_factory):
+    """The directory of a broker that was shut down, one that was killed, and what the broker served before."""
     root = tmp_path_factory.mktemp("dead")
     config = {"offsets.topic.num.partitions": "7", "transaction.state.log.num.partitions": "3"}
     with Broker(root / "broker", config) as broker:
@@ -83,7 +75,7 @@ def dead(tmp_path_factory):
         # In a later epoch than the first.
         assert reviving.read_by_java(Client(broker.start().address), "java", "clicks", 60) == list(range(60))
         broker.stop()
-        yield Dead(broker.log_dir, killed, expected)
+        yield SimpleNamespace(clean=broker.log_dir, killed=killed, expected=expected)
 
 
 def is_sound(log_dir):
