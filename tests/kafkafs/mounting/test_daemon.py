@@ -1,6 +1,5 @@
 """Forking: the parent knows when the child is ready, or why it is not. Each case in a process of its own."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -44,20 +43,6 @@ def run(work):
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     return result.returncode, result.stdout
-
-
-def test_the_child_goes_on_by_itself(tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    assert run(
-        f"""
-        ready(os.open(os.devnull, os.O_WRONLY))
-        with open({str(pipe)!r}, "w") as out:  # waits for the test, which reads when the parent has ended
-            links = [os.readlink(f"/proc/self/fd/{{fd}}") for fd in (0, 1, 2)]
-            print(os.getsid(0) == os.getpid(), os.getcwd(), *links, file=out)
-        """
-    ) == (0, "ready\n")
-    assert pipe.read_text().split() == ["True", "/", "/dev/null", "/dev/null", "/dev/null"]
 
 
 def test_descriptors_are_not_inherited():

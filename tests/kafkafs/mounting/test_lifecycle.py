@@ -15,7 +15,6 @@ import pytest
 
 from kafkafs.reading.block_cache import DEFAULT_CACHE_BYTES
 from tests.support.builders import build_log_dir
-from tests.support.damaged_bytes import flip
 from tests.support.mounts import KAFKAFS, detach, kafkafs_mounts, requires_fuse, run_kafkafs
 from tests.support.serving_processes import fails_with
 from tests.support.waiting import wait_for
@@ -82,6 +81,7 @@ def test_background(log_dir, mnt):
     assert messages(mnt) == b"one\ntwo\n"
     process = server(mnt)
     assert (process.cwd(), os.getsid(process.pid), process.terminal()) == ("/", process.pid, None)
+    assert {os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in (0, 1)} == {"/dev/null"}  # noqa: PTH115
     shown = status(mnt)
     assert (shown["mode"], shown["log_directory"], shown["mountpoint"]) == ("read-only", str(log_dir), str(mnt))
     assert shown["block_cache"]["max_bytes"] == DEFAULT_CACHE_BYTES
@@ -176,6 +176,7 @@ def test_relative_paths(log_dir, mnt, words):
     command = [*KAFKAFS, *words, log_dir.name, mnt.name, "-o", "ro,log=here.log"]
     subprocess.run(command, cwd=mnt.parent, check=True, timeout=120)
     assert messages(mnt) == b"one\ntwo\n"
+    assert status(mnt)["log"] == str(mnt.parent / "here.log")
     subprocess.run([*KAFKAFS, "umount", "mnt"], cwd=mnt.parent, check=True, timeout=120)
     assert "serving" in (mnt.parent / "here.log").read_text()
 
@@ -205,24 +206,14 @@ def test_umount_that_fails_says_why(log_dir, mnt, tmp_path):
         said = umount(mnt, exit_code=4)
         assert f"(process {os.getpid()}) has {mnt}/t/0/messages.txt open" in said
         assert f"process {process.pid}" not in said
-        assert not has_ended(process)
     for name in ("fusermount", "fusermount3"):
         (tmp_path / name).write_text("#!/bin/sh\necho no /etc/mtab >&2; exit 1\n")
         (tmp_path / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     result = subprocess.run([*KAFKAFS, "umount", mnt], env=environment, capture_output=True, timeout=120, check=False)
     assert result.stderr.decode() == f"kafkafs: {mnt}: no /etc/mtab\n"
-    umount(mnt)
-    assert has_ended(process)
-
-
-@pytest.mark.parametrize("command", [["fusermount", "-u"], ["umount"]], ids=["fusermount", "umount"])
-def test_umount_by_others(log_dir, mnt, command):
-    if command == ["umount"] and os.geteuid() != 0:
-        pytest.skip("only root may use umount(8)")
-    mount(log_dir, mnt)
-    process = server(mnt)
-    subprocess.run([*command, str(mnt)], check=True, timeout=120)
+    assert not has_ended(process)
+    subprocess.run(["fusermount", "-u", mnt], check=True, timeout=120)
     wait_for("the server ends", lambda: has_ended(process))
 
 
@@ -372,20 +363,6 @@ def test_what_cannot_be_mounted_is_explained(log_dir, mnt, monkeypatch):
     monkeypatch.setenv("FUSE_LIBRARY_PATH", "/nowhere/libfuse.so.2")
     assert "neither libfuse 2 nor libfuse 3 is installed" in mount(log_dir, mnt, exit_code=4)
     assert mnt not in kafkafs_mounts()
-
-
-def test_the_log_goes_to_a_file(log_dir, mnt, tmp_path):
-    log, data = tmp_path / "kafkafs.log", log_dir / "t-0" / f"{0:020}.log"
-    flip(data, 70, 0xFF)
-    mount(log_dir, mnt, "-o", f"log={log}")
-    with fails_with(errno.EIO):
-        messages(mnt)
-    assert status(mnt)["log"] == str(log)
-    umount(mnt)
-    lines = log.read_text().splitlines()
-    assert any("serving" in line for line in lines)
-    (line,) = {line.split("ERROR ")[1] for line in lines if "ERROR" in line}
-    assert [words for words in (str(data), "expected", "found") if words not in line] == []
 
 
 # mount(8), as root only: it calls /sbin/mount.fuse, which calls `kafkafs LOGDIR MNT -o …`

@@ -1,4 +1,4 @@
-"""The adapter on a real mount of a tree that is none of a log: names, errors, reads, the end."""
+"""The adapter between FUSE and a tree, on a real mount: names, errors, many readers, the end."""
 
 import errno
 import os
@@ -13,13 +13,15 @@ pytest.importorskip("tests.support.libfuse", reason="libfuse is not installed", 
 from kafkafs.mounting.operations import Operations, Serving, Traffic, inode
 from kafkafs.tree.tree import Tree
 from storage.errors import PartitionUnavailable
-from tests.kafkafs.mounting.fake_tree import CONTENT, FAILURES, MTIME_NS
+from tests.kafkafs.mounting.fake_tree import CONTENT, FAILURES
 from tests.support.faults import FaultyDisk
 from tests.support.mounts import requires_fuse
 from tests.support.owned_dirs import opened
 from tests.support.serving_processes import fails_with, served_fake
 
 pytestmark = requires_fuse
+
+EXPECTED = b"".join(value + b"\n" for value in CONTENT)
 
 
 @pytest.fixture(scope="module")
@@ -34,34 +36,31 @@ def mnt(served):
 
 
 def test_listing_tells_types_and_inodes(mnt):
-    with os.scandir(mnt) as entries:
+    with os.scandir(mnt / "t") as entries:
         listed = {entry.name: (entry.is_dir(follow_symlinks=False), entry.inode()) for entry in entries}
-    assert listed["deep"] == (True, inode("/deep"))
-    assert listed["file"] == (False, inode("/file"))
-    assert "größe" in listed
-    assert not [name for name in listed if not name.isprintable()]  # the one that is not UTF-8 is left out
-    assert [path.name for path in (mnt / "deep" / "er").iterdir()] == ["file"]
-    status = (mnt / "file").stat()
-    assert (status.st_ino, status.st_size, status.st_mtime_ns) == (inode("/file"), len(CONTENT), MTIME_NS)
-    many = subprocess.run(["find", mnt / "many", "-type", "f"], capture_output=True, timeout=120, check=True)
-    assert many.stdout.count(b"\n") == 20_000
+    assert (listed["0"], listed["@config"]) == ((True, inode("/t/0")), (False, inode("/t/@config")))
+    assert (mnt / "t/0").stat().st_ino == inode("/t/0")
+    found = subprocess.run(["find", mnt / "t/0/segments", "-name", "file-*"], capture_output=True, check=True)
+    assert found.stdout.count(b"\n") == 5_000
+    # The name that is not UTF-8 is left out.
+    assert not [path for path in (mnt / "t/0/segments").iterdir() if not path.name.isprintable()]
 
 
 @pytest.mark.parametrize("name", FAILURES)
 def test_failures_reach_the_reader_and_the_mount_goes_on(mnt, name):
-    with (mnt / f"fails-{name}").open("rb", buffering=0) as file, fails_with(FAILURES[name][1]):
+    with (mnt / name).open("rb", buffering=0) as file, fails_with(FAILURES[name][1]):
         file.read(100)
     with fails_with(errno.EIO):
         (mnt / "lookup-bug").stat()
-    assert (mnt / "deep" / "er" / "file").read_text() == "deep\n"
+    assert (mnt / "t/0/messages.txt").read_bytes() == EXPECTED
 
 
 def test_more_readers_than_threads_are_kept(served):
     """More threads than keep their Python state, and then fewer again."""
     with ThreadPoolExecutor(100) as pool:
         for _ in range(3):
-            contents = list(pool.map(lambda _: (served.path / "file").read_bytes(), range(200)))
-            assert contents.count(CONTENT) == 200
+            contents = list(pool.map(lambda _: (served.path / "t/0/messages.txt").read_bytes(), range(200)))
+            assert contents.count(EXPECTED) == 200
     assert served.process.poll() is None
 
 
