@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from kafkafs.reading.block_cache import BlockCache, DamagedPlace
+from kafkafs.reading.block_cache import BlockCache
 from kafkafs.reading.workers import Workers
 from storage.errors import CorruptBatch
 from tests.support.waiting import wait_for
@@ -27,15 +27,6 @@ def filled(byte):
 
 def get(cache, key):
     return cache.get(key, SIZE, filled(key % 251))
-
-
-def test_a_block_is_rendered_once():
-    cache = BlockCache()
-    first = get(cache, 1)
-    cache.release(first)
-    again = cache.get(1, SIZE, lambda _: pytest.fail("rendered twice"))
-    assert again is first
-    assert (cache.status().hits, cache.status().misses) == (1, 1)
 
 
 def test_threads_that_want_the_same_block_wait_for_one_rendering():
@@ -90,9 +81,12 @@ def test_the_bound_holds_and_the_least_recently_used_goes_first():
 
 
 def test_pinned_buffers_are_never_recycled():
+    """Also of a block that is outdated."""
     cache = BlockCache(2 * SIZE)
     held = [get(cache, key) for key in range(5)]
     assert cache.status().used_bytes == 5 * SIZE
+    cache.release(get(cache, 4), outdated=True)
+    assert not cache.holds(4)
     for key in range(10, 20):
         cache.release(get(cache, key))
     assert [int(block.buffer.array[0]) for block in held] == list(range(5))
@@ -100,17 +94,6 @@ def test_pinned_buffers_are_never_recycled():
     for block in held:
         cache.release(block)
     cache.release(get(cache, 30))
-    assert cache.status().used_bytes <= 2 * SIZE
-
-
-def test_dropped_blocks_stay_readable_for_those_who_hold_them():
-    cache = BlockCache(2 * SIZE)
-    held = get(cache, 7)
-    cache.release(get(cache, 7), outdated=True)
-    assert not cache.holds(7)
-    cache.release(get(cache, 8))
-    assert int(held.buffer.array[0]) == 7
-    cache.release(held)
     assert cache.status().used_bytes <= 2 * SIZE
 
 
@@ -127,25 +110,13 @@ def test_what_a_sequential_reader_has_read_goes_soon():
     assert cache.holds(180)
 
 
-def test_damage_bounds_what_is_readable():
-    error = CorruptBatch("bad")
-    cache = BlockCache()
-    block = cache.get(1, 100, lambda _: [DamagedPlace(10, 20, error), DamagedPlace(50, 51, error)])
-    assert [block.readable_until(start) for start in (0, 9, 20, 49, 51, 99)] == [10, 10, 50, 50, 100, 100]
-    for start in (10, 19, 50):
-        with pytest.raises(CorruptBatch):
-            block.readable_until(start)
-
-
 def test_no_thread_before_start_and_none_after_stop():
-    before = threading.active_count()
-    workers = Workers(2)
-    assert not workers.submit(lambda: None)
+    before, workers, done = threading.active_count(), Workers(2), threading.Event()
+    assert not workers.submit(done.set)
     assert threading.active_count() == before
-    workers.start()
-    workers.start()
+    for _ in range(2):
+        workers.start()
     assert threading.active_count() == before + 2
-    done = threading.Event()
 
     def fail():
         raise ValueError("a job of no luck")
@@ -155,7 +126,7 @@ def test_no_thread_before_start_and_none_after_stop():
     assert done.wait(120)
     workers.stop()
     assert threading.active_count() == before
-    assert not workers.submit(lambda: None)
+    assert not workers.submit(done.set)
 
 
 def test_the_threads_end_although_a_helper_takes_the_last_job(monkeypatch):

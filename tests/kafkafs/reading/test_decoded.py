@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kafkafs.schemas.registry import Reference
-from kafkafs.schemas.sources import LogSchemas, SteadySchemas
+from kafkafs.schemas.sources import LogSchemas, SteadySchemas, schemas_at
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
@@ -41,6 +41,11 @@ class Cluster:
 
     def send(self, schema_id, *texts):
         self.topic.append([Record(None, framed(schema_id, avro_string(text)), (), START_MS) for text in texts])
+
+    def fill(self):
+        """Enough messages for the index to be kept on disk."""
+        for number in range(5):
+            self.send(1, *[f"{number}-{index}".ljust(60) for index in range(4000)])
 
 
 @pytest.fixture
@@ -79,38 +84,32 @@ def test_a_schema_that_appears_later(cluster):
     assert values(content(tree, PATH)) == ["a", "b", "c"]
 
 
-def test_the_latest(cluster):
-    """`latest.decoded.jsonl` keeps what it shows while it is open, and is decoded anew at the next open."""
+@pytest.mark.parametrize("place", ["t/0", "t"])
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("latest", [True, "new"], ["later", "new"]),
+        ("keys/a", ["old", "new"], ["old", "new"]),
+        ("keys/b", [True], ["later"]),
+    ],
+)
+def test_the_latest_and_keys(cluster, place, name, before, after):
+    """They keep what they show while they are open, and are decoded anew at the next open."""
     cluster.register(1)
     pairs = [(b"a", 1, "old"), (b"b", 2, "later"), (b"a", 1, "new")]
     cluster.topic.append([Record(key, framed(number, avro_string(text)), (), START_MS) for key, number, text in pairs])
-    tree = tree_of(cluster.path)
-    for path in ("/t/0/latest.decoded.jsonl", "/t/latest.decoded.jsonl"):
-        assert values(content(tree, path)) == [True, "new"]
-    handle = tree.lookup("/t/0/latest.decoded.jsonl").open()
-    before = read_all(handle)
+    tree, path = tree_of(cluster.path), f"/{place}/{name}.decoded.jsonl"
+    handle = tree.lookup(path).open()
+    shown = read_all(handle)
+    assert values(shown) == before
     cluster.register(2)
-    assert read_all(handle) == before
+    assert read_all(handle) == shown
     handle.close()
-    for path in ("/t/0/latest.decoded.jsonl", "/t/latest.decoded.jsonl"):
-        assert values(content(tree, path)) == ["later", "new"]
+    assert values(content(tree, path)) == after
 
 
-def test_a_key(cluster):
-    cluster.register(1)
-    pairs = [(b"a", 1, "one"), (b"b", 2, "unknown"), (b"a", 1, "two")]
-    cluster.topic.append([Record(key, framed(number, avro_string(text)), (), START_MS) for key, number, text in pairs])
-    tree = tree_of(cluster.path)
-    for path in ("/t/0/keys/{}.decoded.jsonl", "/t/keys/{}.decoded.jsonl"):
-        assert values(content(tree, path.format("a"))) == ["one", "two"]
-        assert values(content(tree, path.format("b"))) == [True]
-    cluster.register(2)
-    for path in ("/t/0/keys/b.decoded.jsonl", "/t/keys/b.decoded.jsonl"):
-        assert values(content(tree, path)) == ["unknown"]
-
-
-def kept_tree(cluster, index_dir):
-    return Tree(LogDir.open_read_only(cluster.path), TreeOptions(index_dir=index_dir))
+def kept_tree(cluster, index_dir, **more):
+    return Tree(LogDir.open_read_only(cluster.path), TreeOptions(index_dir=index_dir), **more)
 
 
 def scanned_by(tree):
@@ -121,10 +120,7 @@ def test_what_is_kept_on_disk(cluster, tmp_path):
     """A later mount uses it if the schemas are the same, and nothing is kept while an id is unknown."""
     index_dir = tmp_path / "index"
     cluster.register(1)
-    for number in range(5):
-        cluster.send(1, *[f"{number}-{index}".ljust(60) for index in range(4000)])
-    assert (cluster.topic.path / f"{0:020d}.log").stat().st_size > LEAST_KEPT_BYTES
-
+    cluster.fill()
     first = kept_tree(cluster, index_dir)
     data = content(first, PATH)
     first.stop()
@@ -151,16 +147,12 @@ def test_other_schemas_are_another_index(cluster, tmp_path):
     index_dir, files = tmp_path / "index", tmp_path / "files"
     files.mkdir()
     (files / "2.avsc").write_text(STRING)
-    from kafkafs.schemas.sources import schemas_at
-
     cluster.register(1)
-    for number in range(5):
-        cluster.send(1, *[f"{number}-{index}".ljust(60) for index in range(4000)])
+    cluster.fill()
     first = kept_tree(cluster, index_dir)
     assert values(content(first, PATH))[0] == "0-0".ljust(60)
     first.stop()
-    log_dir = LogDir.open_read_only(cluster.path)
-    other = Tree(log_dir, TreeOptions(index_dir=index_dir), schemas=schemas_at(files))
+    other = kept_tree(cluster, index_dir, schemas=schemas_at(files))
     assert values(content(other, PATH))[0] is True
 
 
@@ -168,11 +160,14 @@ def test_answers_stay(cluster, monkeypatch):
     source = LogSchemas(LogDir.open_read_only(cluster.path))
     steady = SteadySchemas(source)
     assert steady.fingerprint() == source.registry().fingerprint
-    assert steady.by_id(1, "t-value") is None
-    assert steady.referenced(Reference("n", "t-value", 1)) is None
-    assert steady.by_guid(bytes(16)) is None
+
+    def answers():
+        """What was unknown when it was asked for."""
+        asked = steady.by_id(1, "t-value"), steady.by_guid(bytes(16))
+        return [*asked, steady.referenced(Reference("n", "t-value", 1))]
+
+    assert answers() == [None] * 3
     assert steady.by_id(99, "t-value") is not None
-    assert not steady.is_outdated()
     assert steady.fingerprint() is None  # something was unknown
     cluster.schemas.append([other_record("NOOP", None, None)])
     cluster.register(5)
@@ -180,15 +175,15 @@ def test_answers_stay(cluster, monkeypatch):
     assert steady.by_id(5) is not None
     cluster.register(1)
     assert steady.is_outdated()
-    assert steady.by_id(1, "t-value") is None
-    assert steady.referenced(Reference("n", "t-value", 1)) is None
+    assert answers() == [None] * 3
     assert steady.by_id(1, "u-value") is not None  # was not asked before
     assert not SteadySchemas(source).is_outdated()
 
-    # After too many questions it keeps the registry as it is then.
+
+def test_after_too_many_questions_the_registry_stays_as_it_is_then(cluster, monkeypatch):
     monkeypatch.setattr("kafkafs.schemas.sources.MOST_ANSWERS", 3)
-    few = SteadySchemas(source)
-    assert [few.by_id(number) is None for number in (1000, 1001, 1002, 1003)] == [True] * 4
+    few = SteadySchemas(LogSchemas(LogDir.open_read_only(cluster.path)))
+    assert [few.by_id(number) for number in (1000, 1001, 1002, 1003)] == [None] * 4
     assert not few.is_outdated()
     cluster.register(1003, text=LONG)
     assert few.is_outdated()

@@ -34,7 +34,6 @@ def ms(*when):
 @pytest.mark.parametrize(
     ("text", "spec"),
     [
-        ("0", SingleOffset(0)),
         ("00000000000000000434", SingleOffset(434)),
         ("007-0009", OffsetsBetween(7, 9)),
         ("5-5", OffsetsBetween(5, 5)),
@@ -42,7 +41,6 @@ def ms(*when):
         ("5+3", OffsetsCount(5, 3)),
         ("last-10", LastMessages(10)),
         ("-10", LastMessages(10)),
-        (str(MAX_OFFSET), SingleOffset(MAX_OFFSET)),
         (f"0-{MAX_OFFSET}", OffsetsBetween(0, MAX_OFFSET)),
         (f"1+{MAX_OFFSET}", OffsetsCount(1, MAX_OFFSET)),
     ],
@@ -69,7 +67,6 @@ def test_malformed_offset_ranges(text):
         ("2026", ms(2026, 1, 1), ms(2027, 1, 1)),
         ("2026-11", ms(2026, 11, 1), ms(2026, 12, 1)),
         ("2026-12", ms(2026, 12, 1), ms(2027, 1, 1)),
-        ("2024-02", ms(2024, 2, 1), ms(2024, 3, 1)),
         ("2024-02-29", ms(2024, 2, 29), ms(2024, 3, 1)),
         ("2026-11-20", ms(2026, 11, 20), ms(2026, 11, 21)),
         ("20261120", ms(2026, 11, 20), ms(2026, 11, 21)),
@@ -78,11 +75,7 @@ def test_malformed_offset_ranges(text):
         ("2026-11-20T1015", ms(2026, 11, 20, 10, 15), ms(2026, 11, 20, 10, 16)),
         ("20261120T1015", ms(2026, 11, 20, 10, 15), ms(2026, 11, 20, 10, 16)),
         ("20261120T10:15", ms(2026, 11, 20, 10, 15), ms(2026, 11, 20, 10, 16)),
-        ("2026-11-20T10:15:30", ms(2026, 11, 20, 10, 15, 30), ms(2026, 11, 20, 10, 15, 31)),
-        ("20261120T101530", ms(2026, 11, 20, 10, 15, 30), ms(2026, 11, 20, 10, 15, 31)),
         ("2026-11-20T10Z", ms(2026, 11, 20, 10), ms(2026, 11, 20, 11)),
-        ("2026-11-20T10+02:00", ms(2026, 11, 20, 8), ms(2026, 11, 20, 9)),
-        ("2026-11-20T10:15+0200", ms(2026, 11, 20, 8, 15), ms(2026, 11, 20, 8, 16)),
         ("20261120T1015-0530", ms(2026, 11, 20, 15, 45), ms(2026, 11, 20, 15, 46)),
         ("2026-11-20T10+02", ms(2026, 11, 20, 8), ms(2026, 11, 20, 9)),
         ("9999-12", 253399622400000, 253402300800000),
@@ -176,22 +169,17 @@ def test_any_text_parses_or_is_malformed(text):
             assert parse(text) is not None
 
 
-@given(st.integers(0, MAX_OFFSET), st.none() | st.integers(0, MAX_OFFSET))
+@given(st.integers(0, MAX_OFFSET), st.integers(0, MAX_OFFSET))
 def test_offsets_name_is_parsed_back(first, length):
-    if length is None:
-        assert parse_offset_spec(offsets_name(first)) == OffsetsFrom(first)
-    else:
-        last = min(first + length, MAX_OFFSET)
-        assert parse_offset_spec(offsets_name(first, last)) == OffsetsBetween(first, last)
+    assert parse_offset_spec(offsets_name(first)) == OffsetsFrom(first)
+    last = min(first + length, MAX_OFFSET)
+    assert parse_offset_spec(offsets_name(first, last)) == OffsetsBetween(first, last)
 
 
 @given(st.integers(exact_ms(datetime(1, 1, 1, tzinfo=UTC)), 253402300800000 - 1))
 def test_day_name_holds_its_timestamp(timestamp_ms):
     day = parse_time_spec(day_name(timestamp_ms))
-    assert isinstance(day, TimeBetween)
-    assert day.start_ms is not None
-    assert day.end_ms is not None
-    assert day.start_ms <= timestamp_ms < day.end_ms
+    assert day.start_ms <= timestamp_ms < day.end_ms == day.start_ms + 86_400_000
 
 
 def test_day_name_outside_the_calendar():
