@@ -114,7 +114,7 @@ def floats(name, form):
 
 def texts(name, text, **kind):
     """A type whose values are texts, in SQL and in JSON."""
-    return Type(name, lambda rng: Value(cast(chosen := text(rng), name), made), **kind)
+    return Type(name, lambda rng: Value(cast(chosen := text(rng), name), chosen), **kind)
 
 
 LETTERS = "aZ09 \t\n\r\"'\\,;{}[]:%/é😀\u2028\x01\x1b\x7f\N{REPLACEMENT CHARACTER}"

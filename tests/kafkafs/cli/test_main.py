@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from kafkafs.cli.shared_options import whole_number
 from storage.diagnosis.predictions import Reaction
 from tests.support.builders import build_log_dir
 from tests.support.commands import output_of, run
@@ -108,7 +107,7 @@ def test_interrupted(tmp_path, monkeypatch):
 
 
 # Between fork(2) and its return Python runs functions whose exceptions it drops.
-_INTERRUPTED_IN_A_FORK = """
+INTERRUPTED_IN_A_FORK = """
 import os, signal
 import click
 from kafkafs.cli.process import interrupts_kept
@@ -127,31 +126,9 @@ except KeyboardInterrupt:
 
 
 def test_an_interrupt_while_python_forks():
-    done = subprocess.run(
-        [sys.executable, "-c", _INTERRUPTED_IN_A_FORK], capture_output=True, text=True, check=False, timeout=120
-    )
+    command = [sys.executable, "-c", INTERRUPTED_IN_A_FORK]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout == "dropped\ninterrupted\n", done.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("0", 0),
-        ("000", 0),
-        ("00000000000000000100", 100),  # the base offset of a segment, as in its name
-        ("2147483647", 2**31 - 1),
-        ("2147483648", None),
-        ("9" * 10_000, None),
-        ("", None),
-        ("-1", None),
-        ("+1", None),
-        ("1_000", None),
-        ("²", None),
-        ("٣", None),
-    ],
-)
-def test_whole_number(text, number):
-    assert whole_number(text, 2**31 - 1) == number
 
 
 def test_the_help_of_doctor_names_every_reaction():
