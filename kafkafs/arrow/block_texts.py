@@ -36,7 +36,7 @@ SIDES: Final[tuple[Side, Side]] = ("key", "value")
 # A record's text may be thousands of times larger than the record: few are decoded at once until their size is known.
 _FIRST_STEP: Final = 16
 _MOST_STEP: Final = 4096
-_LARGE_BYTES: Final = 4 << 20
+LARGE_BYTES: Final = 4 << 20
 
 
 class Texts(NamedTuple):
@@ -78,7 +78,7 @@ class Decoding:
             guids = dict(zip(SIDES, find_guids(block), strict=True))
             self._texts = {side: self._decoded(tp, block, side, guids[side]) for side in self.sides}
         size = sum(len(texts.data) for texts in self._texts.values())
-        self.step = min(2 * self.step, _MOST_STEP) if size < _LARGE_BYTES else max(1, self.step // 8)
+        self.step = min(2 * self.step, _MOST_STEP) if size < LARGE_BYTES else max(1, self.step // 8)
 
     def texts(self, side: Side) -> Texts:
         """Of the block that was taken last."""

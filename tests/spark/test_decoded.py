@@ -29,7 +29,7 @@ LONGS = '{"type":"array","items":"long"}'
 def test_large_texts_make_short_batches(tmp_path, monkeypatch):
     """A few bytes may decode to a text a thousand times as long."""
     monkeypatch.setattr(rows, "LEAST_BYTES", 100_000)
-    monkeypatch.setattr(block_texts, "_LARGE_BYTES", 10_000)
+    monkeypatch.setattr(block_texts, "LARGE_BYTES", 10_000)
     zeros = b"\xd0\x0f" + bytes(1000) + b"\0"  # a block of 1,000 longs, which are 0
     many = [Record(None, framed(1, zeros)) for _ in range(500)]
     build_log_dir(tmp_path, {"_schemas": [[schema_record("t-value", 1, 1, LONGS)]], "t": [[Batch(many)]]})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -22,6 +24,8 @@ from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
 from tests.spark.session import wait_for_tasks
 from tests.support.builders import START_MS, build_log_dir, metadata_records
+from tests.support.crash_points import Sessions
+from tests.support.faults import Crash, FaultyDisk
 from tests.support.mounts import mounted, requires_fuse
 from tests.support.partitions import partition_for_key
 from tests.support.waiting import wait_for
@@ -284,7 +288,7 @@ def test_a_write_that_comes_again_under_its_version(spark, logs):
     assert not staged_files(logs)
 
 
-def test_a_write_that_was_killed_in_its_commit_and_is_run_again(spark, logs, caplog):
+def test_a_write_that_was_killed_in_its_commit_and_is_run_again(spark, logs, tmp_path, caplog):
     """The next opening completes it: with a version messages are written once, without one twice, with a warning."""
     from kafkafs.spark.sink import batch_writer
 
@@ -293,7 +297,7 @@ def test_a_write_that_was_killed_in_its_commit_and_is_run_again(spark, logs, cap
         batch = frame.toArrow().combine_chunks().to_batches()[0]
         writer = batch_writer({"path": str(logs), "topic": "t", **options}, frame.schema, overwrite=False)
         told = writer.write(iter([batch]))
-        _begin(logs, told)
+        _begin(logs, told, tmp_path)
         caplog.clear()
         batch_writer({"path": str(logs), "topic": "t"}, frame.schema, overwrite=False)
         assert ("its messages will be written twice" in caplog.text) == (not options)
@@ -301,25 +305,21 @@ def test_a_write_that_was_killed_in_its_commit_and_is_run_again(spark, logs, cap
         assert sum(len(messages(logs, "t", partition)) for partition in range(3)) == again
 
 
-def _begin(logs, told):
+def _begin(logs, told, place):
     """Leaves on disk what a commit leaves that is killed before it has appended anything."""
-    owned = OwnedDir.open(logs)
-    begun = []
-
-    def killed(owned, commit, shares):
-        begun.append(commit)
-        raise Killed
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commit, "_append", killed)
-        with pytest.raises(Killed):
+    for stop_at in count():
+        left = shutil.copytree(logs, place / f"{told.write.id}-{stop_at}")
+        disk = FaultyDisk(left)
+        sessions = Sessions(left, disk)
+        owned = sessions.open()
+        disk.stop_at = len(disk.operations) + stop_at
+        with pytest.raises(Crash):
             commit.commit(owned, told.write, told.files, content=told.content)
-    assert owned.close().clean
-    (logs / names.COMMITS).write_bytes(commit_ledger.encode(commit_ledger.read(logs).begun(begun[0])))
-
-
-class Killed(Exception):
-    """Raised instead of ending the process."""
+        sessions.end()
+        if commit_ledger.read(left).pending:
+            shutil.rmtree(logs)
+            left.rename(logs)
+            return
 
 
 def test_options_are_checked():

@@ -12,6 +12,7 @@ from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import RecordTooLarge
 from storage.files import names
 from storage.files.commit_ledger import WriteId
+from storage.staged_writes.staging import StagedFileWriter
 from storage.verify.verify import verify_log_dir
 
 pa = pytest.importorskip("pyarrow", reason="no pyarrow: install the extra `spark`")
@@ -64,7 +65,7 @@ def test_a_write_that_fails_a_hundred_times_leaves_one_attempts_files(path, monk
         with pytest.raises(RecordTooLarge):
             run(then_too_large())
         with monkeypatch.context() as killed:
-            killed.setattr("kafkafs.spark.staged_task._TopicWriter.discard", _kill)
+            killed.setattr(StagedFileWriter, "discard", _kill)
             with pytest.raises(Killed):
                 run(then_too_large())
         left = staged(path)

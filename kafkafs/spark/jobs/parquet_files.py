@@ -67,7 +67,7 @@ class DayFiles:
         self._compression = compression
         # Changed by each block.
         self._open: OrderedDict[int, _DayFile] = OrderedDict()  # the day written last at the end
-        self._held = 0
+        self.held_bytes = 0
         self.files: list[ExportFile] = []
         self.beyond = 0
 
@@ -109,10 +109,10 @@ class DayFiles:
         if self._transform is not None:
             batches = map(self._transform, batches)
         file.add(batches, int(block.offset[0]), int(block.offset[-1]))
-        self._held += file.held_bytes - before
-        while self._held > HELD_BYTES:
+        self.held_bytes += file.held_bytes - before
+        while self.held_bytes > HELD_BYTES:
             largest = max(self._open.values(), key=lambda other: other.held_bytes)
-            self._held -= largest.held_bytes
+            self.held_bytes -= largest.held_bytes
             largest.write_row_group()
 
     def _without_impossible_times(self, block: RecordBlock) -> Iterator[pa.RecordBatch]:
@@ -131,7 +131,7 @@ class DayFiles:
     def _close_one(self) -> None:
         """Closes the file that was written to least recently."""
         day, file = next(iter(self._open.items()))
-        self._held -= file.held_bytes
+        self.held_bytes -= file.held_bytes
         rows, size = file.close()
         del self._open[day]
         path = data_file(self._tp, day, file.first_offset, file.last_offset)
