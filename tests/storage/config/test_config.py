@@ -3,6 +3,7 @@
 import gzip
 import json
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -214,25 +215,21 @@ def test_broker_level_forms_and_precedence(given, field, expected):
     assert set(broker.topic_defaults.origins.values()) == ({Origin.BROKER} if given else set())
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        (MS, ["0"]),
-        (HOURS, ["0", "2147483648", "9" * 5000]),  # more digits than Python converts
-        (MINUTES, ["x"]),
-        ("log.roll.ms", ["0"]),
-        ("log.roll.hours", ["0"]),
-        ("log.roll.jitter.hours", ["-1"]),
-        ("log.segment.bytes", ["13"]),
-        ("log.flush.scheduler.interval.ms", ["-1"]),
-        ("num.partitions", ["0"]),
-        ("log.cleaner.threads", ["-1"]),
-        ("log.cleaner.enable", ["maybe"]),
-    ],
-)
-def test_bad_broker_values(name, values):
-    for text in values:
-        for others in ({}, {MS: "5"}):  # also in a form that loses
+def test_bad_broker_values():
+    for name, values in {
+        MS: ["0"],
+        HOURS: ["0", "2147483648", "9" * 5000],  # more digits than Python converts
+        MINUTES: ["x"],
+        "log.roll.ms": ["0"],
+        "log.roll.hours": ["0"],
+        "log.roll.jitter.hours": ["-1"],
+        "log.segment.bytes": ["13"],
+        "log.flush.scheduler.interval.ms": ["-1"],
+        "num.partitions": ["0"],
+        "log.cleaner.threads": ["-1"],
+        "log.cleaner.enable": ["maybe"],
+    }.items():
+        for text, others in product(values, ({}, {MS: "5"})):  # also in a form that loses
             with pytest.raises(InvalidConfig, match=f"invalid value for {name}") as refused:
                 BrokerConfig.from_values(others | {name: text})
             assert refused.value.found == repr(text)
@@ -258,24 +255,21 @@ def test_dynamic_values_win():
     assert broker.topic_defaults.retention_ms == 3_600_000
 
 
-@pytest.mark.parametrize(
-    ("name", "advice"),
-    [
+def test_mistyped_broker_keys_are_reported(tmp_path):
+    for name, advice in (
         ("log.retention.houres", "Did you mean 'log.retention.hours'?"),
         ("num.partition", "Did you mean 'num.partitions'?"),
         ("retention.ms", "At broker level it is 'log.retention.ms'"),
         ("segment.bytes", "At broker level it is 'log.segment.bytes'"),
         ("log_retention_ms", "Did you mean 'log.retention.ms'?"),
         ("log.cleaner.thread", "Did you mean 'log.cleaner.threads'?"),
-    ],
-)
-def test_mistyped_broker_keys_are_reported(tmp_path, name, advice):
-    broker = BrokerConfig.from_values({name: "1", "num.partitions": "4"})
-    assert broker.num_partitions == 4
-    assert [problem.what for problem in broker.problems] == [f"unknown broker configuration {name!r}"]
-    assert [problem.advice for problem in broker.problems] == [advice]
-    assert broker.unused == ()
-    assert broker.warnings(tmp_path) == [f"unknown broker configuration {name!r}. {advice}"]
+    ):
+        broker = BrokerConfig.from_values({name: "1", "num.partitions": "4"})
+        assert broker.num_partitions == 4
+        (problem,) = broker.problems
+        assert (problem.what, problem.advice) == (f"unknown broker configuration {name!r}", advice)
+        assert broker.unused == ()
+        assert broker.warnings(tmp_path) == [f"unknown broker configuration {name!r}. {advice}"]
 
 
 def test_keys_that_are_not_used_are_named_in_one_line(tmp_path):

@@ -188,26 +188,23 @@ partitions = st.builds(
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
-@given(st.dictionaries(partitions, st.integers(-1, MAX_OFFSET), max_size=20))
-def test_checkpoints_round_trip(offsets):
+@given(
+    st.dictionaries(partitions, st.integers(-1, MAX_OFFSET), max_size=20),
+    st.binary(min_size=16, max_size=16),
+    st.dictionaries(texts, texts, max_size=8),
+    st.lists(texts, max_size=2),
+)
+def test_round_trips(offsets, topic_id, values, comments):
     data = checkpoints.encode(offsets)
     assert checkpoints.parse(data) == offsets
     assert data.startswith(f"0\n{len(offsets)}\n".encode())
-
-
-@given(st.dictionaries(texts, texts, max_size=8), st.lists(texts, max_size=2))
-def test_properties_round_trip(values, comments):
+    text = partition_metadata.id_text(topic_id)
+    assert len(text) == 22
+    assert partition_metadata.id_bytes(text) == topic_id
     data = properties.encode(values, comments)
     assert data.isascii()
     assert properties.parse(data) == values
     assert list(properties.parse(data)) == list(values)
-
-
-@given(st.binary(min_size=16, max_size=16))
-def test_ids_round_trip(data):
-    text = partition_metadata.id_text(data)
-    assert len(text) == 22
-    assert partition_metadata.id_bytes(text) == data
 
 
 def test_no_ids():
@@ -238,9 +235,8 @@ def test_properties_are_parsed_as_java_does():
 EPOCHS = LeaderEpochs((EpochEntry(0, 0), EpochEntry(2, 10), EpochEntry(5, 30)))
 
 
-@pytest.mark.parametrize(
-    ("epoch", "start", "expected"),
-    [
+def test_assign():
+    for epoch, start, expected in (
         (6, 40, [(0, 0), (2, 10), (5, 30), (6, 40)]),
         (5, 30, [(0, 0), (2, 10), (5, 30)]),
         (5, 40, [(0, 0), (2, 10), (5, 30)]),  # the first start offset of an epoch counts
@@ -248,10 +244,8 @@ EPOCHS = LeaderEpochs((EpochEntry(0, 0), EpochEntry(2, 10), EpochEntry(5, 30)))
         (6, 30, [(0, 0), (2, 10), (6, 30)]),
         (1, 40, [(0, 0), (1, 40)]),
         (9, 0, [(9, 0)]),
-    ],
-)
-def test_assign(epoch, start, expected):
-    assert EPOCHS.assign(EpochEntry(epoch, start)).entries == tuple(EpochEntry(*entry) for entry in expected)
+    ):
+        assert EPOCHS.assign(EpochEntry(epoch, start)).entries == tuple(EpochEntry(*entry) for entry in expected)
 
 
 def test_truncation():

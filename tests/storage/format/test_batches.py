@@ -19,28 +19,32 @@ def table_of(data, position=0):
     return table
 
 
+NAMES = (
+    *("attributes", "base_timestamp", "max_timestamp", "producer_id", "producer_epoch", "base_sequence"),
+    *("count", "leader_epoch"),
+)
+
+
 def first_row(table):
     return {column.name.lower(): int(table.data[column, 0]) for column in Column}
 
 
 def test_a_v2_header_becomes_a_row():
     data = batch([record(0), record(1)], 500, attributes=0x35, max_timestamp=-1, leader_epoch=9)
-    assert first_row(table_of(data, position=4096)) == {
+    known = {
         "position": 4096,
         "size": len(data),
         "base_offset": 500,
         "last_offset": 501,
-        "count": 2,
-        "magic": 2,
-        "attributes": 0x35,
-        "base_timestamp": 1000,
-        "max_timestamp": -1,
-        "producer_id": 77,
-        "producer_epoch": 3,
-        "base_sequence": 5,
-        "leader_epoch": 9,
         "crc": int.from_bytes(data[17:21], "big"),
     }
+    numbers = (0x35, 1000, -1, 77, 3, 5, 2, 9)
+    assert first_row(table_of(data, position=4096)) == known | {"magic": 2} | dict(zip(NAMES, numbers, strict=True))
+    # All at their limits.
+    crc, epoch, limits = 2**32 - 1, -(2**31), (-(2**63), INT64_MAX, -(2**63), -(2**15), 2**31 - 1, -(2**31))
+    row = first_row(table_of(struct.pack(">qiibIhiqqqhii", 0, 49, epoch, 2, crc, -1, 2**31 - 1, *limits)))
+    assert [row[name] for name in NAMES] == [0xFFFF, *limits, epoch]
+    assert row["crc"] == crc
 
 
 @pytest.mark.parametrize(("magic", "timestamp"), [(0, -1), (1, 1234)])
@@ -62,14 +66,6 @@ def test_an_old_message_is_a_batch_of_one_a_wrapper_of_unknown_many(magic, times
     } | dict.fromkeys(unknown, -1)
 
 
-def test_integers_at_their_limits():
-    numbers = (2**32 - 1, -1, 2**31 - 1, -(2**63), INT64_MAX, -(2**63), -(2**15), 2**31 - 1, -(2**31))
-    row = first_row(table_of(struct.pack(">qiibIhiqqqhii", 0, 49, -(2**31), 2, *numbers)))
-    names = ("crc", "attributes", "base_timestamp", "max_timestamp", "producer_id", "producer_epoch", "base_sequence")
-    assert [row[name] for name in (*names, "count")] == [numbers[0], 0xFFFF, *numbers[3:]]
-    assert row["leader_epoch"] == -(2**31)
-
-
 def test_flags():
     plain, control, horizon = batch([record()]), batch([record()], attributes=0x30), batch([record()], attributes=0x4A)
     unused = batch([record()], attributes=0x7F00)  # the second byte of attributes is kept and means nothing
@@ -84,46 +80,37 @@ def test_flags():
     assert table.timestamp_type.tolist() == [create, create, append, create, append, none]
 
 
-@pytest.mark.parametrize(
-    ("data", "times", "claimed"),
-    [
+def test_the_times_of_a_header():
+    for data, times, claimed in (
         (batch([record()]), (1000, 2000), (1000, 2000)),
         (batch([record()], base_timestamp=3000), (2000, 2000), (3000, 2000)),
         (batch([record()], base_timestamp=-1, max_timestamp=-1), (-1, -1), (-1, -1)),
         (batch([record()], attributes=0x08), (2000, 2000), (1000, 2000)),  # the time of the append
         (batch([record()], attributes=0x40), (2000, 2000), (1000, 2000)),  # the base timestamp is a delete horizon
         (message(7, b"v", timestamp=1234), (1234, 1234), (1234, 1234)),
-    ],
-)
-def test_the_times_of_a_header(data, times, claimed):
-    table = table_of(data)
-    assert times_of(table, 0) == times
-    assert claimed_times(table, 0) == claimed
-    for length in (0, 1, 2**31 - 1):  # they need no more of the batch
-        head = (data[:8] + struct.pack(">i", length) + data[12:])[: 61 if data[16] == 2 else 26]
-        assert claimed_times_in(head) == claimed
-        assert claimed_times_in(head[:-1]) is None
-
-
-def test_an_old_message_has_no_time():
-    assert claimed_times_in(message(7, b"value " * 20, magic=0)) is None
+    ):
+        table = table_of(data)
+        assert times_of(table, 0) == times
+        assert claimed_times(table, 0) == claimed
+        for length in (0, 1, 2**31 - 1):  # they need no more of the batch
+            head = (data[:8] + struct.pack(">i", length) + data[12:])[: 61 if data[16] == 2 else 26]
+            assert claimed_times_in(head) == claimed
+            assert claimed_times_in(head[:-1]) is None
+    assert claimed_times_in(message(7, b"value " * 20, magic=0)) is None  # of a format without times
     assert claimed_times_in(b"\0" * 16 + b"\x03" + b"\1" * 60) is None
 
 
-@pytest.mark.parametrize("missing", [1, 43, 60, 80])
-def test_a_batch_that_is_cut_off_waits_for_more_bytes(missing):
+def test_a_batch_that_is_cut_off_waits_for_more_bytes():
     first, second = batch([record()]), batch([record(value=b"v" * 40)], 1)
-    table = BatchTable.empty(10)
-    assert scan(exact(first + second[:-missing]), 0, table) == (len(first), ScanStop.END)
-    assert len(table) == 1
-    assert scan(exact(second), len(first), table) == (len(second), ScanStop.END)
-    assert table.position.tolist() == [0, len(first)]
-
-
-def test_seventeen_zero_bytes_are_too_few_to_judge_eighteen_are_corrupt():
-    table = BatchTable.empty(1)
-    assert scan(exact(bytes(17)), 0, table) == (0, ScanStop.END)
-    assert scan(exact(bytes(18)), 0, table) == (0, ScanStop.CORRUPT)
+    for missing in (1, 43, 60, 80):
+        table = BatchTable.empty(10)
+        assert scan(exact(first + second[:-missing]), 0, table) == (len(first), ScanStop.END)
+        assert len(table) == 1
+        assert scan(exact(second), len(first), table) == (len(second), ScanStop.END)
+        assert table.position.tolist() == [0, len(first)]
+    # 17 zeros are too few to judge, 18 are corrupt.
+    assert scan(exact(bytes(17)), 0, BatchTable.empty(1)) == (0, ScanStop.END)
+    assert scan(exact(bytes(18)), 0, BatchTable.empty(1)) == (0, ScanStop.CORRUPT)
 
 
 @pytest.mark.parametrize(
@@ -154,22 +141,15 @@ def test_lengths_and_magics(magic, length, stop):
     assert outcome.next_start == len(whole) + (length + 12 if 14 <= length <= 49 and stop is ScanStop.END else 0)
 
 
-@pytest.mark.parametrize(
-    ("base", "delta", "last"),
-    [
+def test_a_last_offset_that_cannot_be_is_minus_one():
+    for base, delta, last in (
         (0, 2**31 - 1, 2**31 - 1),
         (INT64_MAX, 0, INT64_MAX),
         (INT64_MAX - 1, 1, INT64_MAX),
-        (INT64_MAX - 1, 2, -1),
-        (INT64_MAX, 2**31 - 1, -1),
-        (5, -1, -1),
-        (-1, 0, -1),
-        (-(2**63), -(2**31), -1),
-    ],
-)
-def test_a_last_offset_that_cannot_be_is_minus_one(base, delta, last):
-    table = table_of(batch([record()], base, last_offset_delta=delta))
-    assert (table.base_offset.tolist(), table.last_offset.tolist()) == ([base], [last])
+        *((INT64_MAX - 1, 2, -1), (INT64_MAX, 2**31 - 1, -1), (5, -1, -1), (-1, 0, -1), (-(2**63), -(2**31), -1)),
+    ):
+        table = table_of(batch([record()], base, last_offset_delta=delta))
+        assert (table.base_offset.tolist(), table.last_offset.tolist()) == ([base], [last])
 
 
 def test_spans_and_room_bound_the_scan():

@@ -12,7 +12,7 @@ import cramjam
 import pytest
 import xxhash
 
-from storage.errors import DecompressionFailed, StorageError, UnsupportedFormat
+from storage.errors import DecompressionFailed, UnsupportedFormat
 from storage.format.compression import Codec, OutputFull, compress, decompress, decompress_into
 from storage.format.decoder import Decoder
 from tests.storage.format.outcomes import exact
@@ -38,29 +38,25 @@ def test_round_trip(codec, magic):
             assert decompress(codec, exact(compress(codec, data, magic)), CAP, magic) == data
 
 
-@pytest.mark.parametrize(("codec", "level"), [(1, 1), (1, 9), (1, -1), (3, 1), (3, 9), (3, 17), (4, 1), (4, 19)])
-def test_levels(codec, level):
-    for data in (b"text " * 50_000, NOISE, b"", b"x"):
-        assert decompress(codec, compress(codec, data, level=level), CAP) == data
+@pytest.mark.parametrize(
+    ("codec", "levels"), [(Codec.GZIP, (-1, 1, 9)), (Codec.LZ4, (1, 9, 17)), (Codec.ZSTD, (1, 4, 19))]
+)
+def test_levels(codec, levels):
+    numbers = b"".join(b"%d %d;" % (i * i % 997, i) for i in range(20_000))
+    for data in (numbers, NOISE, b"", b"x"):
+        packed = [compress(codec, data, level=level) for level in levels]
+        assert {decompress(codec, part, CAP) for part in packed} == {data}
+        assert data != numbers or len(packed[-1]) < len(packed[1 if codec is Codec.GZIP else 0])
 
 
-@pytest.mark.parametrize(("codec", "low", "high"), [(Codec.GZIP, 1, 9), (Codec.LZ4, 1, 12), (Codec.ZSTD, 1, 19)])
-def test_a_higher_level_compresses_more(codec, low, high):
-    data = b"".join(b"%d %d;" % (i * i % 997, i) for i in range(20_000))
-    assert len(compress(codec, data, level=high)) < len(compress(codec, data, level=low))
-
-
-@pytest.mark.parametrize("codec", [0, 5, 6, 7])
-def test_unknown_codecs(codec):
-    with pytest.raises(UnsupportedFormat) as caught:
-        decompress_into(codec, b"abc", bytearray(10))
-    assert caught.value.found == codec
-    with pytest.raises(UnsupportedFormat):
-        compress(codec, b"abc")
-
-
-def test_names():
+def test_codecs():
     assert [codec.config_name for codec in Codec] == ["uncompressed", "gzip", "snappy", "lz4", "zstd"]
+    for codec in (0, 5, 6, 7):
+        with pytest.raises(UnsupportedFormat) as caught:
+            decompress_into(codec, b"abc", bytearray(10))
+        assert caught.value.found == codec
+        with pytest.raises(UnsupportedFormat):
+            compress(codec, b"abc")
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -89,21 +85,6 @@ def test_cut_off_data_is_damage(codec):
             continue
         with pytest.raises(DecompressionFailed):
             decompress(codec, exact(packed[:length]), CAP)
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_damaged_data_is_damage_or_other_data(codec):
-    dice = random.Random(int(codec))
-    packed = compress(codec, b"some text, " * 300 + NOISE[:500])
-    failures = set()
-    for _ in range(1000):
-        hurt = bytearray(packed)
-        hurt[dice.randrange(40)] ^= 1 << dice.randrange(8)
-        try:
-            assert len(decompress(codec, hurt, 8192)) <= 8192
-        except StorageError as error:
-            failures.add(type(error))
-    assert failures == {DecompressionFailed}
 
 
 # What Kafka's clients write
@@ -214,6 +195,7 @@ def framings(one, two, large):
         Framing("lz4: a wrong checksum of a block", Codec.LZ4, lz4(one, flags=0x70, block_sum_xor=1), None),
         Framing("lz4: all checksums", Codec.LZ4, lz4(one, flags=0x74, content_sum=b"abcd"), one),
         Framing("lz4: a wrong size of the content", Codec.LZ4, lz4(one, flags=0x6C, size=7, content_sum=b"abcd"), one),
+        Framing("lz4: any size of the content", Codec.LZ4, lz4(one, flags=0x68, size=2**63), one),
         Framing("lz4: two frames", Codec.LZ4, lz4(one) + lz4(two), one),
         Framing("lz4: bytes behind", Codec.LZ4, lz4(one) + b"abc", one),
         Framing("lz4: blocks that depend on each other", Codec.LZ4, lz4(one, flags=0x40), None),
@@ -301,23 +283,13 @@ def test_many_members_of_gzip_take_no_time_of_their_own():
     assert decompress(Codec.GZIP, packed, CAP) == b"one"
 
 
-@pytest.mark.parametrize("descriptor", [0x40, 0x50, 0x60, 0x70])
-def test_lz4_block_sizes(descriptor):
-    limit = 1 << (8 + 2 * (descriptor >> 4))
-    data = bytes(min(limit, 300_000))
-    assert decompress(Codec.LZ4, lz4(data, b"end", descriptor=descriptor), CAP) == data + b"end"
-    with pytest.raises(DecompressionFailed):
-        decompress(Codec.LZ4, lz4(bytes(limit + 1), descriptor=descriptor), 8 * CAP)
-
-
-def test_lz4_frames_with_all_their_fields():
-    assert decompress(Codec.LZ4, lz4(b"abc", flags=0x68, size=2**63), CAP) == b"abc"
-    frame = cramjam.lz4.Compressor(content_checksum=True, block_linked=False)
-    frame.compress(b"text " * 1000)
-    packed = bytearray(frame.finish())
-    assert decompress(Codec.LZ4, packed, CAP) == b"text " * 1000
-    packed[14 if packed[4] & 0x08 else 6] ^= 0xFF  # v0's wrong header checksum does not stand in the way
-    assert decompress(Codec.LZ4, packed, CAP, 0) == b"text " * 1000
+def test_lz4_block_sizes():
+    for descriptor in (0x40, 0x50, 0x60, 0x70):
+        limit = 1 << (8 + 2 * (descriptor >> 4))
+        data = bytes(min(limit, 300_000))
+        assert decompress(Codec.LZ4, lz4(data, b"end", descriptor=descriptor), CAP) == data + b"end"
+        with pytest.raises(DecompressionFailed):
+            decompress(Codec.LZ4, lz4(bytes(limit + 1), descriptor=descriptor), 8 * CAP)
 
 
 # Bombs
