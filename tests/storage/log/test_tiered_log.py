@@ -328,22 +328,6 @@ def values_of(snapshot):
     return [record.value for record in read_all(snapshot)]
 
 
-def test_what_was_uploaded_goes_when_its_leader_has_lost(broker):
-    """An unclean election takes back messages that were uploaded and are no longer here; the winner uploads others."""
-    log = broker.opened()
-    assert values_of(log.snapshot()) == broker.lost
-    broker.retain()
-    before = log.snapshot()
-    assert (before.local_log_start_offset, values_of(before)) == (20, broker.lost)
-    broker.upload()
-    broker.truncate()
-    broker.follow()
-    broker.set_epochs(broker.lineage)
-    after = log.snapshot()
-    assert values_of(after) == broker.won
-    assert after.segments[0] is before.segments[0]  # whoever reads what is kept goes on
-
-
 @pytest.mark.parametrize("epochs", ["empty", "missing"])
 def test_a_replica_that_is_made_anew_has_no_lineage_yet(broker, epochs):
     """A follower that begins at the tiered end empties its leader epochs before it fetches them: until then nobody
@@ -367,7 +351,8 @@ def test_a_replica_that_is_made_anew_has_no_lineage_yet(broker, epochs):
 
 @pytest.mark.parametrize("looks", range(1 << 6))
 def test_whenever_a_replica_is_looked_at_it_shows_nothing_that_was_taken_back(looks, now, broker):
-    """`looks` has a bit for each step after which somebody looks. While the file is cut the epochs are the old ones."""
+    """`looks` has a bit for each step after which somebody looks. While the file is cut the epochs are the old ones. An
+    unclean election takes back messages that were uploaded and are no longer here; the winner uploads others."""
     log = broker.opened()
     steps = [
         broker.retain, broker.truncate, partial(broker.set_epochs, broker.no_lineage),

@@ -55,17 +55,6 @@ def assert_same(found, expected):
             assert bytes(file.read(0, file.size + 1)) == whole
 
 
-@pytest.mark.parametrize("layout", ["tier-aiven", "tier-aiven-enc"])
-def test_the_layouts_of_one_tier_are_equal(layout):
-    tier = Tier([str(TIERS / layout)], KEYS)
-    assert tier.partitions() == LOCAL.partitions()
-    for of in LOCAL.partitions():
-        for topic_id in (of.topic_id, None):
-            found = tier.segments(of.topic, of.partition, topic_id)
-            assert_same(found, LOCAL.segments(of.topic, of.partition, topic_id))
-            assert {one.of for one in found} == {of}
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_any_prefix_chunk_size_and_key(seed, tmp_path):
     rng = random.Random(seed)
