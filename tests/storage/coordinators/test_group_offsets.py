@@ -310,9 +310,6 @@ def test_where_a_group_lives_must_be_here(tmp_path):
     assert offsets.groups() == {}
 
 
-# What groups may take, which a few KB of compressed records decide otherwise.
-
-
 def test_more_groups_than_memory_is_allowed_for(tmp_path, monkeypatch, reads):
     groups = [[Batch([committed("a", 1)])], [Batch([committed(f"g{n}", 1) for n in range(5000)])]]
     build_log_dir(tmp_path, {CONSUMER_OFFSETS_TOPIC: groups}, broker=False)
@@ -335,8 +332,6 @@ def test_commits_that_replace_others_take_no_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(messages, "MOST_HELD", messages.held_by_all() + (16 << 20))
     assert offsets_in(log_dir) == {"a": {"t": {0: 999, 1: 997, 2: 998}}}
 
-
-# `@state.json` of every type of group, from a broker's `__consumer_offsets`.
 
 LOGS = FIXTURES / "internal" / "log"
 

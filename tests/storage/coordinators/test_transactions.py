@@ -88,9 +88,6 @@ def test_damage_is_an_error(tmp_path):
         found_in(tmp_path)
 
 
-# Records of __transaction_state
-
-
 def short(text):
     return struct.pack(">h", len(text.encode())) + text.encode()
 

@@ -121,9 +121,6 @@ def test_a_mount_of_many_partitions(tmp_path, monkeypatch):
     assert run_kafkafs("verify", tmp_path / "dir").returncode == 0
 
 
-# The end
-
-
 def test_closing_without_descriptors_raises_nothing_and_lets_go(tmp_path):
     many(tmp_path / "dir", 3)
     disk = FaultyDisk(tmp_path / "dir")
@@ -169,9 +166,6 @@ def test_a_failed_opening_lets_go_whatever_fails_on_the_way(tmp_path, monkeypatc
     monkeypatch.undo()
     assert holder(tmp_path / "dir") is None
     close_clean(opened(tmp_path / "dir"))
-
-
-# Losing a descriptor
 
 
 def let_go_of_all(path):

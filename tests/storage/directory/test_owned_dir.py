@@ -78,9 +78,6 @@ def works(disk):
     disk.fail = lambda _what, _place: None
 
 
-# The lock
-
-
 def test_another_process_is_refused_before_anything_changes(broker):
     code = "import sys; from storage.directory.owned_dir import OwnedDir; OwnedDir.open(sys.argv[1])"
     owned = opened(broker.path, Opening())
@@ -135,9 +132,6 @@ def test_a_directory_is_made_only_when_asked(tmp_path):
             opened(tmp_path / "file", opening)
 
 
-# The clean-shutdown file
-
-
 @pytest.mark.parametrize("epoch", [12, -1])
 def test_clean_shutdown_file_goes_first_and_comes_back_with_its_epoch(broker, epoch):
     marker = broker.path / names.CLEAN_SHUTDOWN
@@ -178,9 +172,6 @@ def test_no_clean_shutdown_file_while_a_partition_is_offline_or_not_recovered(br
     assert not marker.exists()
 
 
-# Checkpoints
-
-
 def test_lines_of_unopened_partitions_are_carried_over(broker):
     gone = TopicPartition("elsewhere", 3)
     for name, offset in ((names.RECOVERY_POINT_CHECKPOINT, 77), (names.LOG_START_CHECKPOINT, 7)):
@@ -216,9 +207,6 @@ def test_what_checkpoints_say_of_a_log(tmp_path):
     assert checkpoints.read(tmp_path / names.RECOVERY_POINT_CHECKPOINT) == {TP: 2}
 
 
-# Guests
-
-
 def test_nothing_is_made_or_removed_in_a_brokers_directory(broker):
     shutil.copytree(broker["plain", 1].path, broker.path / f"plain-2.{'0' * 32}-delete")
     before = sorted(path.name for path in broker.path.iterdir() if path.is_dir())
@@ -235,20 +223,25 @@ def test_nothing_is_made_or_removed_in_a_brokers_directory(broker):
     assert sorted(path.name for path in broker.path.iterdir() if path.is_dir()) == before
 
 
-def test_ids_and_configs_come_from_the_metadata_and_stay(broker):
-    def kept():
-        metadata = broker["plain", 0].path / names.PARTITION_METADATA
-        return tree_of(broker.path / "__cluster_metadata-0"), metadata.read_bytes()
+def test_ids_configs_and_epochs_come_from_the_broker_and_stay(broker):
+    path = broker["plain", 0].path
+    (path / names.LEADER_EPOCH_CHECKPOINT).write_bytes(b"0\n2\n0 0\n6 4\n")
+    kept = [path / names.LEADER_EPOCH_CHECKPOINT, path / names.PARTITION_METADATA]
 
-    before, owned = kept(), opened(broker.path)
+    def content():
+        return tree_of(broker.path / "__cluster_metadata-0"), [file.read_bytes() for file in kept]
+
+    before, owned = content(), opened(broker.path)
     assert owned.topic_info("configured").overrides == {
         "cleanup.policy": "compact,delete", "retention.ms": "86400000", "segment.bytes": "1048576",
     }  # fmt: skip
     assert owned.log(CONFIGURED).config.segment_bytes == 1_048_576
     append(owned.appendable(PLAIN), [b"x"])
     close_clean(owned)
-    assert kept() == before
-    assert not (broker["plain", 0].path / names.TOPIC_PROPERTIES).exists()
+    assert content() == before
+    assert not (path / names.TOPIC_PROPERTIES).exists()
+    newest = sorted(path.glob("*.log"))[-1]  # old messages, a new one: it rolled
+    assert int.from_bytes(newest.read_bytes()[12:16], "big") == 6
 
 
 def test_retention_and_compaction_need_somebodys_word(broker):
@@ -291,20 +284,6 @@ def test_who_may_append(broker):
             attempt()
     assert owned.log_dir.log(CLUSTER_METADATA).snapshot().log_end_offset > 0
     close_clean(owned)
-
-
-def test_appends_carry_the_last_leader_epoch(broker):
-    path = broker["plain", 0].path
-    (path / names.LEADER_EPOCH_CHECKPOINT).write_bytes(b"0\n2\n0 0\n6 4\n")
-    owned = opened(broker.path)
-    append(owned.appendable(PLAIN), [b"x"])
-    close_clean(owned)
-    newest = sorted(path.glob("*.log"))[-1]  # old messages, a new one: it rolled
-    assert int.from_bytes(newest.read_bytes()[12:16], "big") == 6
-    assert (path / names.LEADER_EPOCH_CHECKPOINT).read_bytes() == b"0\n2\n0 0\n6 4\n"
-
-
-# Topics of ours
 
 
 def test_a_new_topic_keeps_everything_and_describes_itself(tmp_path):

@@ -42,9 +42,6 @@ def latest_of(records):
     return len(last), sorted(offset for offset, is_tombstone in last.values() if not is_tombstone)
 
 
-# The latest records of keys: any keys and offsets, compiled and plain; how much memory they take.
-
-
 @given(
     st.lists(st.tuples(st.lists(RECORDS, min_size=1, max_size=60), st.sampled_from([0, 1, 2**20])), max_size=5),
     st.sampled_from([0, 5, 2**32 - 20, 2**62]),
@@ -125,9 +122,6 @@ def test_any_log(items, start):
 def test_rows_among(offsets, chosen):
     of, among = np.array(sorted(offsets), np.int64), np.array(sorted(chosen), np.int64)
     assert rows_among(of, among).tolist() == [offset in chosen for offset in sorted(offsets)]
-
-
-# The offset map: what it holds, when it is full, what it says of records.
 
 
 def kept(offsets, block, verdict=KEEP_DELETES):

@@ -219,9 +219,6 @@ def test_a_file_that_shrinks_or_goes(tmp_path):
         chunk.read()
 
 
-# Where the bytes go
-
-
 @pytest.fixture
 def chunk(tmp_path):
     """Three megabytes: more than a pipe or a socket takes at once."""

@@ -113,9 +113,6 @@ def test_roll_under_one_name_with_preallocation(live):
     assert built(read_all(rolled)) == live.source.records[:60]
 
 
-# Compaction
-
-
 def test_compaction_takes_the_name(live):
     """The cleaned segment has other bytes under the same name; it may stand for several sources."""
     live.copy(0, 1, 2)
@@ -173,9 +170,6 @@ def test_split_of_a_segment(live):
         snapshot = log.snapshot()
         assert bases_of(snapshot) == bases
         assert offsets_of(read_all(snapshot)) == [*range(30), *range(60, 90)]
-
-
-# Files that are written over, and truncation
 
 
 @pytest.fixture
@@ -277,9 +271,6 @@ def test_truncated_and_rewritten_between_two_looks(live, tmp_path):
     assert after.segments[0] is not before.segments[0]
     assert after.segments[0].log.identity == before.segments[0].log.identity
     assert built(read_all(after)) == other.records
-
-
-# Leftovers
 
 
 @pytest.mark.parametrize("garbage", [b"", bytes(range(256)) * 4])

@@ -190,8 +190,6 @@ def test_ten_thousand_partitions_open_at_once(tmp_path, monkeypatch):
     assert log_dir.opened() == []
 
 
-# Which directory is a log directory, and where nothing may be made.
-
 LOG = f"{0:020d}.log"
 
 

@@ -240,9 +240,6 @@ def test_damage_after_the_cut_is_an_error(tmp_path):
         cut_at(snapshot_in(tmp_path), 20)
 
 
-# Counts from headers. Against what consumers saw: test_reading.
-
-
 def test_damage_is_an_error(tmp_path):
     snapshot = snapshot_of(tmp_path, [Batch(many(3)), ROLL, Batch(many(3)), ROLL, Batch(many(3))])
     second, third = (segment.log.path for segment in snapshot.segments[1:])

@@ -382,8 +382,6 @@ def test_a_cut_is_told_from_the_epochs_before_there_were_none(broker):
     assert agreed_end(before, log.snapshot()) == 10
 
 
-# Logs whose beginning is in tiered storage: what is known of it, and that writing keeps it known.
-
 CUT = TopicPartition("cut", 0)
 
 

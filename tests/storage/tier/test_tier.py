@@ -26,8 +26,6 @@ from tests.support.tiers import KEYS, TIERS, copied
 pytestmark = requires_fixtures
 
 
-# Every layout gives the bytes that the broker had.
-
 LOCAL = Tier([str(TIERS / "tier-local")])
 
 
