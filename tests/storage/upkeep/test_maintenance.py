@@ -1,7 +1,5 @@
 """The background work, driven by hand: a clock that stands, a waiter that is told, failing disks."""
 
-from __future__ import annotations
-
 import errno
 import logging
 from pathlib import Path
@@ -16,23 +14,10 @@ from storage.errors import PartitionOffline
 from storage.files import checkpoints, names
 from storage.types import TopicPartition
 from storage.upkeep.maintenance import CHECKPOINTS, DELETION, FLUSH, RETENTION, Maintenance
-from storage.verify.verify import verify_log_dir
 from tests.support.faults import FaultyDisk
-from tests.support.owned_dirs import (
-    NOW_MS,
-    HastyDisk,
-    StandingClock,
-    append,
-    close_clean,
-    killed,
-    opened,
-    read,
-    values_of,
-)
+from tests.support.owned_dirs import NOW_MS, StandingClock, append, close_clean, killed, opened, read, values_of
 
-TP = TopicPartition("t", 0)
-OTHER = TopicPartition("u", 0)
-SMALL = {"segment.bytes": "600", "index.interval.bytes": "100"}
+TP, OTHER = TopicPartition("t", 0), TopicPartition("u", 0)
 CONFIG = BrokerConfig.from_values(
     {
         "num.recovery.threads.per.data.dir": "1",
@@ -43,33 +28,25 @@ CONFIG = BrokerConfig.from_values(
 )
 
 
-class _NoWaiter:
-    """Never waits, and counts how often it was woken."""
+class Waiter:
+    """Never waits: the tests drive the work."""
 
-    def __init__(self):
-        self.woken = 0
-
-    def wait(self, timeout_ms):
-        raise AssertionError("the tests drive the work")
-
-    def wake(self):
-        self.woken += 1
+    wait = wake = lambda *_: None
 
 
 class World:
-    """A directory with two topics, its maintenance and its clock."""
+    """A directory with two topics on a failing disk, its maintenance and its clock."""
 
-    def __init__(self, path, disk=None, **overrides):
-        self.clock = StandingClock()
-        self.owned = OwnedDir.open(
-            path, Opening(create=True), config=CONFIG, disk=disk or HastyDisk(), clock=self.clock
-        )
-        self.free_bytes = 10**15
-        values = {**SMALL, **{name.replace("_", "."): value for name, value in overrides.items()}}
+    def __init__(self, path, **overrides):
+        path.mkdir(exist_ok=True)
+        self.clock, self.disk = StandingClock(), FaultyDisk(path)
+        self.owned = OwnedDir.open(path, Opening(create=True), config=CONFIG, disk=self.disk, clock=self.clock)
+        values = {name.replace("_", "."): value for name, value in overrides.items()}
         for topic in ("t", "u"):
             if topic not in self.owned.log_dir.topics():
-                self.owned.create_topic(topic, 1, values)
-        self.maintenance = Maintenance(self.owned, waiter=_NoWaiter(), free_bytes=lambda: self.free_bytes)
+                self.owned.create_topic(topic, 1, {"segment.bytes": "600", "index.interval.bytes": "100", **values})
+        self.free_bytes = 10**15
+        self.maintenance = Maintenance(self.owned, waiter=Waiter(), free_bytes=lambda: self.free_bytes)
 
     def fill(self, tp=TP, count=60):
         values = [b"message %04d" % n for n in range(count)]
@@ -77,56 +54,50 @@ class World:
             append(self.owned.log(tp), values[first : first + 4])
         return values
 
-    def pass_ms(self, ms):
+    def pass_ms(self, *times_ms):
         """Lets time pass, then does what is due; the milliseconds until something will be."""
-        self.clock.time_ms += ms
-        return self.maintenance.run_due()
+        for time_ms in times_ms:
+            self.clock.time_ms += time_ms
+            wait_ms = self.maintenance.run_due()
+        return wait_ms
+
+    def fail(self, code=None, fails=lambda _what, _path: True):
+        self.disk.fail = lambda what, path: code if fails(what, path) else None
 
     def task(self, name):
         return next(task for task in self.maintenance.status().tasks if task.name == name)
 
+    def checkpointed(self, name):
+        return checkpoints.read(self.owned.path / name)[TP]
+
     def end(self):
         self.maintenance.stop()
-        assert self.owned.close().clean
-        assert verify_log_dir(self.owned.path) == []
+        close_clean(self.owned)
 
 
 def test_flush_ms(tmp_path):
-    """A message waits for its sync no longer than flush.ms."""
+    """A message waits for its sync no longer than flush.ms, also after the clock was set back."""
     world = World(tmp_path, flush_ms="200")
     log = world.owned.log(TP)
     assert world.pass_ms(0) <= 200
     world.pass_ms(10_000)
     append(log, [b"one"])
     assert log.recovery_point == 0
-    wait_ms = world.maintenance.run_due()
-    assert wait_ms == 200
-    wait_ms = world.pass_ms(200)
+    assert world.maintenance.run_due() == 200
+    assert world.pass_ms(200) == 200
     assert log.recovery_point == 1
-    assert wait_ms == 200
     append(log, [b"two"])
-    wait_ms = world.pass_ms(150)
+    assert world.pass_ms(150) == 50
     assert log.recovery_point == 1
-    assert wait_ms == 50
     world.pass_ms(50)
     assert log.recovery_point == 2
     assert world.task(FLUSH).result == "1 log(s) flushed"
     assert world.task(FLUSH).last_run_ms == world.clock.time_ms
-    world.end()
-
-
-def test_flush_ms_after_the_clock_was_set_back(tmp_path):
-    """The last sync then lies in the future: that is no reason to wait until it has passed once more."""
-    world = World(tmp_path, flush_ms="200")
-    log = world.owned.log(TP)
-    append(log, [b"one"])
-    world.pass_ms(200)
-    assert log.recovery_point == 1
+    # The last sync then lies in the future: that is no reason to wait until it has passed once more.
     world.clock.time_ms -= 3_600_000
-    append(log, [b"two"])
-    world.pass_ms(0)
-    world.pass_ms(200)
-    assert log.recovery_point == 2
+    append(log, [b"three"])
+    world.pass_ms(0, 200)
+    assert log.recovery_point == 3
     world.end()
 
 
@@ -147,30 +118,22 @@ def test_flush_ms_after_the_clock_was_wrong_for_a_moment(tmp_path, monkeypatch):
     assert log.recovery_point == 1
     world.clock.time_ms -= 3_600_000
     append(log, [b"two"])
-    world.pass_ms(200)
-    world.pass_ms(200)
+    world.pass_ms(200, 200)
     assert log.recovery_point == 2
     world.end()
 
 
-def test_without_flush_ms_nothing_is_synced(tmp_path):
-    world = World(tmp_path)
-    append(world.owned.log(TP), [b"one"])
-    world.pass_ms(10**9)
-    assert world.owned.log(TP).recovery_point == 0
-    world.end()
-
-
 def test_what_was_rolled_is_synced(tmp_path):
-    """As after UnifiedLog.roll: the recovery point moves to the active segment, which is left alone."""
-    world = World(tmp_path / "dir", FaultyDisk(_made(tmp_path / "dir")))
+    """As after UnifiedLog.roll: the recovery point moves to the active segment, which waits for flush.ms."""
+    world = World(tmp_path / "dir")
     log = world.owned.log(TP)
-    values = world.fill()
-    active = log.snapshot().segments[-1].base_offset
+    append(log, [b"one"])
+    world.pass_ms(10**9)
     assert log.recovery_point == 0
-    assert active > 0
+    values = [b"one", *world.fill()]
+    active = log.snapshot().segments[-1].base_offset
     world.pass_ms(1000)
-    assert log.recovery_point == active
+    assert log.recovery_point == active > 0
     assert world.task(FLUSH).result == "1 log(s) flushed"
     runs = world.task(FLUSH).runs
     world.pass_ms(1000)
@@ -181,19 +144,12 @@ def test_what_was_rolled_is_synced(tmp_path):
     world.pass_ms(1000)
     assert not log.has_unsynced_sealed
     world.owned.checkpoint()
-    disk = world.owned.disk
-    assert isinstance(disk, FaultyDisk)
     killed(world.owned)
-    disk.power_loss()
+    world.disk.power_loss()
     owned = opened(tmp_path / "dir", Opening(gentle=True))
     assert owned.reports()[TP].recovered_segments == [len(values)]
     assert values_of(owned.log(TP).snapshot()) == values
     close_clean(owned)
-
-
-def _made(path):
-    path.mkdir()
-    return path
 
 
 def test_retention_and_the_delayed_deletion(tmp_path):
@@ -206,7 +162,7 @@ def test_retention_and_the_delayed_deletion(tmp_path):
     world.pass_ms(1)
     assert log.log_start_offset > 0
     status = world.maintenance.status()
-    left = sorted(path for path in log.path.iterdir() if path.name.endswith(".deleted"))
+    left = sorted(log.path.glob("*.deleted"))
     assert status.awaiting_deletion_files == len(left) >= 3
     assert status.awaiting_deletion_bytes == sum(path.stat().st_size for path in left)
     assert values_of(held) == values
@@ -222,43 +178,19 @@ def test_retention_and_the_delayed_deletion(tmp_path):
     world.end()
 
 
-def retain_now(maintenance):
-    """Has the thread look at retention at once."""
-    with maintenance._lock:
-        (task,) = (task for task in maintenance._tasks if task.name == RETENTION)
-        task.next_run_ms = maintenance._clock.now_ms()
-    maintenance._waiter.wake()
-
-
-def test_retention_now(tmp_path):
-    world = World(tmp_path, retention_bytes="1000")
+@pytest.mark.parametrize("retention_ms", ["1000", "-1"])
+def test_retention_of_logs_that_nobody_has_opened(tmp_path, retention_ms):
+    """Those that keep everything are not opened."""
+    world = World(tmp_path, retention_ms=retention_ms)
     world.fill()
-    world.maintenance.run_due()
-    assert world.owned.log(TP).log_start_offset == 0
-    retain_now(world.maintenance)
-    world.maintenance.run_due()
-    assert world.owned.log(TP).log_start_offset > 0
     world.end()
-
-
-def test_logs_that_keep_everything_are_not_opened(tmp_path):
-    World(tmp_path).end()
     world = World(tmp_path)
+    assert world.owned.logs() == []
     world.pass_ms(50_000)
     assert world.task(RETENTION).runs == 1
-    assert world.owned.logs() == []
-    world.end()
-
-
-def test_retention_of_logs_that_nobody_has_opened(tmp_path):
-    world = World(tmp_path, retention_ms="1000")
-    world.fill()
-    world.end()
-    world = World(tmp_path)
-    assert world.owned.logs() == []
-    world.pass_ms(50_000)
-    assert world.owned.log(TP).is_empty
-    assert world.owned.log(TP).log_start_offset == 60
+    assert bool(world.owned.logs()) is (retention_ms == "1000")
+    assert world.owned.log(TP).is_empty is (retention_ms == "1000")
+    assert world.owned.log(TP).log_start_offset == (60 if retention_ms == "1000" else 0)
     world.end()
 
 
@@ -284,26 +216,33 @@ def test_checkpoints(tmp_path):
     log.increment_log_start_offset(7)
     log.flush()
     world.pass_ms(1000)
-    assert checkpoints.read(tmp_path / names.RECOVERY_POINT_CHECKPOINT)[TP] == 60
-    assert checkpoints.read(tmp_path / names.LOG_START_CHECKPOINT)[TP] == 7
-    assert checkpoints.read(tmp_path / names.REPLICATION_CHECKPOINT)[TP] == 60
+    assert world.checkpointed(names.RECOVERY_POINT_CHECKPOINT) == 60
+    assert world.checkpointed(names.LOG_START_CHECKPOINT) == 7
+    assert world.checkpointed(names.REPLICATION_CHECKPOINT) == 60
     append(log, [b"more"])
     world.pass_ms(4999)
-    assert checkpoints.read(tmp_path / names.REPLICATION_CHECKPOINT)[TP] == 60
+    assert world.checkpointed(names.REPLICATION_CHECKPOINT) == 60
     world.pass_ms(1)
-    assert checkpoints.read(tmp_path / names.REPLICATION_CHECKPOINT)[TP] == 61
-    assert checkpoints.read(tmp_path / names.RECOVERY_POINT_CHECKPOINT)[TP] == 60
+    assert world.checkpointed(names.REPLICATION_CHECKPOINT) == 61
+    assert world.checkpointed(names.RECOVERY_POINT_CHECKPOINT) == 60
     assert world.task(CHECKPOINTS).runs == 2
+    # One that cannot be written is tried again.
+    append(log, [b"more"])
+    world.fail(errno.ENOSPC, lambda _what, path: path.parent == Path() and path.suffix == ".tmp")
+    world.pass_ms(5000)
+    assert dict(world.task(CHECKPOINTS).errors).keys() == {""}
+    world.fail()
+    world.pass_ms(10_000)
+    assert world.task(CHECKPOINTS).errors == ()
+    assert world.checkpointed(names.REPLICATION_CHECKPOINT) == 62
     world.end()
 
 
 def test_one_partition_fails_alone(tmp_path, caplog):
-    World(tmp_path, retention_bytes="1000", flush_ms="100").end()
-    disk = FaultyDisk(tmp_path)
-    world = World(tmp_path, disk)
+    world = World(tmp_path, retention_bytes="1000", flush_ms="100")
     values = world.fill(TP)
     world.fill(OTHER)
-    disk.fail = lambda what, path: errno.EIO if what.startswith("sync ") and path.parent.name == "t-0" else None
+    world.fail(errno.EIO, lambda what, path: what.startswith("sync ") and path.parent.name == "t-0")
     with caplog.at_level(logging.WARNING):
         world.pass_ms(1000)
     assert set(world.owned.failures()) == {TP}
@@ -318,48 +257,28 @@ def test_one_partition_fails_alone(tmp_path, caplog):
     assert caplog.text == ""  # said once
     append(world.owned.log(OTHER), [b"yes"])
     world.maintenance.stop()
-    disk.fail = lambda what, path: None
+    world.fail()
     assert not world.owned.close().clean
     owned = opened(tmp_path)
     assert read(owned, "t") == values
-    assert owned.close().clean
-    assert verify_log_dir(tmp_path) == []
-
-
-def test_a_checkpoint_that_cannot_be_written_is_tried_again(tmp_path):
-    World(tmp_path).end()
-    disk = FaultyDisk(tmp_path)
-    world = World(tmp_path, disk)
-    world.fill()
-    disk.fail = lambda what, path: errno.ENOSPC if path.parent == Path() and path.suffix == ".tmp" else None
-    world.pass_ms(1000)
-    assert dict(world.task(CHECKPOINTS).errors).keys() == {""}
-    disk.fail = lambda what, path: None
-    world.pass_ms(10_000)
-    assert world.task(CHECKPOINTS).errors == ()
-    assert checkpoints.read(tmp_path / names.REPLICATION_CHECKPOINT)[TP] == 60
-    world.end()
+    close_clean(owned)
 
 
 def test_files_that_cannot_be_deleted_are_tried_again(tmp_path):
-    World(tmp_path, retention_bytes="1000", file_delete_delay_ms="0").end()
-    disk = FaultyDisk(tmp_path)
-    world = World(tmp_path, disk)
+    world = World(tmp_path, retention_bytes="1000", file_delete_delay_ms="0")
     world.fill()
-    disk.fail = lambda what, path: errno.EIO if what.startswith("unlink") else None
-    world.pass_ms(1000)
-    world.pass_ms(0)
-    waiting = world.maintenance.status().awaiting_deletion_files
-    assert waiting > 0
+    world.fail(errno.EIO, lambda what, _path: what.startswith("unlink"))
+    world.pass_ms(1000, 0)
+    assert world.maintenance.status().awaiting_deletion_files > 0
     assert dict(world.task(DELETION).errors).keys() == {"t-0"}
-    disk.fail = lambda what, path: None
+    world.fail()
     world.pass_ms(10_000)
     assert world.maintenance.status().awaiting_deletion_files == 0
     world.end()
 
 
-def test_a_bug_with_one_partition_costs_the_others_nothing(tmp_path, monkeypatch, caplog):
-    """In no pass: neither retention nor flushes."""
+def test_a_bug_ends_no_work_and_costs_other_partitions_nothing(tmp_path, monkeypatch, caplog):
+    """In no pass: neither retention, flushes nor checkpoints."""
     world = World(tmp_path, retention_bytes="1000", flush_ms="100")
     for tp in (TP, OTHER):
         world.fill(tp)
@@ -375,21 +294,25 @@ def test_a_bug_with_one_partition_costs_the_others_nothing(tmp_path, monkeypatch
             raise ZeroDivisionError
         return flush(log, only_sealed=only_sealed)
 
+    def no_checkpoint():
+        raise TypeError
+
     monkeypatch.setattr(PartitionLog, "remove_segments", no_removal)
     monkeypatch.setattr(PartitionLog, "flush", no_flush)
-    for ms in (1000, 1000, 30_000):
-        world.pass_ms(ms)
+    monkeypatch.setattr(world.owned, "checkpoint", no_checkpoint)
+    world.pass_ms(1000, 1000, 30_000)
     assert dict(world.task(RETENTION).errors) == {"t/0": "ValueError('a bug')"}
     assert dict(world.task(FLUSH).errors) == {"t/0": "ZeroDivisionError()"}
+    assert dict(world.task(CHECKPOINTS).errors) == {"": "TypeError()"}
     assert world.owned.log(OTHER).log_start_offset > 0
     assert world.owned.log(OTHER).recovery_point == 60
     assert world.owned.log(TP).log_start_offset == world.owned.log(TP).recovery_point == 0
-    for bug in ("ValueError: a bug", "ZeroDivisionError\n"):
-        assert caplog.text.count("Traceback") == 2, "each once"
-        assert bug in caplog.text
+    for bug in ("ValueError: a bug\n", "\nZeroDivisionError\n"):
+        assert caplog.text.count(bug) == 1
+    assert "\nTypeError\n" in caplog.text
     monkeypatch.undo()
     world.pass_ms(30_000)
-    assert world.task(RETENTION).errors == world.task(FLUSH).errors == ()
+    assert [world.task(name).errors for name in (RETENTION, FLUSH, CHECKPOINTS)] == [()] * 3
     world.end()
 
 
@@ -414,29 +337,13 @@ def test_the_thread_starts_waits_works_and_stops(tmp_path):
     assert waiting.wait(120)
     assert maintenance.status().state == "waiting"
     waiting.clear()
-    retain_now(maintenance)
+    world.clock.time_ms += 1000
+    go.set()
     assert waiting.wait(120)
     assert world.owned.log(TP).log_start_offset > 0
     assert maintenance.status().awaiting_deletion_files > 0
-    maintenance.stop()
-    maintenance.stop()
+    for _ in range(2):
+        maintenance.stop()
     assert maintenance.status().state == "stopped"
     assert maintenance.status().awaiting_deletion_files == 0
-    world.end()
-
-
-def test_a_bug_does_not_end_the_work(tmp_path, monkeypatch, caplog):
-    world = World(tmp_path)
-    world.fill()
-
-    def broken():
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(world.owned, "checkpoint", broken)
-    world.pass_ms(1000)
-    assert dict(world.task(CHECKPOINTS).errors) == {"": "ZeroDivisionError()"}
-    assert "Traceback" in caplog.text
-    monkeypatch.undo()
-    world.pass_ms(10_000)
-    assert world.task(CHECKPOINTS).errors == ()
     world.end()

@@ -1,9 +1,8 @@
 """Salvage keeps every record whose batch is intact, whatever was done to the others, and says what is lost."""
 
-from __future__ import annotations
-
 import random
-import shutil
+from unittest.mock import Mock
+from unittest.mock import call as mock_call
 
 import pytest
 
@@ -13,14 +12,14 @@ from storage.log.log_dir import LogDir
 from storage.log.scanning import scan_batches
 from storage.types import TopicPartition
 from storage.upkeep.salvage import salvage
-from tests.support.builders import Batch, Partition, build_log_dir, many
+from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
+from tests.support.damaged_bytes import flip, overwrite
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import close_clean, opened
 from tests.support.random_damages import batch_of, hurt, last_offset
+from tests.support.readers import copy_partition
 from tests.support.record_headers import batches
 
-# A record as far as it matters here: offset, timestamp, key, value.
-Record = tuple[int, int, bytes | None, bytes | None]
 # One partition of each format and codec, and of transactions and compaction.
 PARTITIONS = [
     "transactions/log/tx-aborts-0",
@@ -35,41 +34,39 @@ PARTITIONS = [
 ]
 
 
-def records_of(log_dir, tp):
-    """All records of a log, control records too."""
+TP = TopicPartition("t", 0)
+
+
+def records_of(log_dir, tp=TP):
+    """Offset, timestamp, key and value of all records of a log, control records too."""
     snapshot = LogDir.open_read_only(log_dir).log(tp).snapshot()
-    found = []
     for segment in snapshot.segments:
         for window in scan_batches(snapshot, segment, 0):
             assert window.damage is None
-            for row in range(window.table.rows):
-                with reader.batch_records(snapshot, segment, int(window.table.position[row])) as block:
-                    found += [
-                        (int(block.offset[i]), int(block.timestamp[i]), block.key(i), block.value(i))
-                        for i in range(len(block))
-                    ]
-    return found
+            for position in window.table.position[: window.table.rows].tolist():
+                with reader.batch_records(snapshot, segment, position) as block:
+                    for i in range(len(block)):
+                        yield int(block.offset[i]), int(block.timestamp[i]), block.key(i), block.value(i)
 
 
-def salvaged(source, target, tp):
+def snapshot_of(log_dir, tp=TP):
+    return LogDir.open_read_only(log_dir).log(tp).snapshot()
+
+
+def salvaged(source, target, tp=TP, *, compacted=False, **more):
     """Into a directory of kafkafs's own, which is sound afterwards."""
-    log_dir = LogDir.open_read_only(source)
     owned = opened(target)
     owned.create_topic(tp.topic, tp.partition + 1, {"retention.ms": "-1"})
-    result = salvage(log_dir.log(tp).snapshot(), owned.log(tp), compacted=tp.topic.startswith("cmp"))
+    result = salvage(snapshot_of(source, tp), owned.log(tp), compacted=compacted, **more)
     close_clean(owned)
     return result
 
 
 def copied(path, partition):
-    logs = path / "logs"
-    logs.mkdir()
     source = FIXTURES / partition
-    shutil.copytree(source, logs / source.name)
-    for file in logs.rglob("*"):
-        file.chmod(0o755 if file.is_dir() else 0o644)
     topic, _, number = source.name.rpartition("-")
-    return logs, TopicPartition(topic, int(number))
+    copy_partition(source, path / "logs" / source.name)
+    return path / "logs", TopicPartition(topic, int(number))
 
 
 @requires_fixtures
@@ -77,14 +74,14 @@ def copied(path, partition):
 @pytest.mark.parametrize("seed", range(3))
 def test_ten_random_damages(tmp_path, partition, seed):
     logs, tp = copied(tmp_path, partition)
-    records = records_of(logs, tp)
+    records = list(records_of(logs, tp))
     files = sorted((logs / tp.dir_name).glob("*.log"))
     lasts = [last_offset(part) for log in files for part in batches(log.read_bytes())]
     gone = hurt(files, random.Random(f"{partition} {seed}"))
     expected = [one for one in records if batch_of(lasts, one[0]) not in gone]
     before = {file: file.read_bytes() for file in files}
-    result = salvaged(logs, tmp_path / "rescued", tp)
-    kept = records_of(tmp_path / "rescued", tp)
+    result = salvaged(logs, tmp_path / "rescued", tp, compacted=tp.topic.startswith("cmp"))
+    kept = list(records_of(tmp_path / "rescued", tp))
     # A batch whose offset alone was changed, to one that nothing speaks against, is as good as intact.
     assert set(expected) <= set(kept)
     assert {one[2:] for one in kept} <= {one[2:] for one in records}
@@ -105,61 +102,102 @@ def offsets_of(lost, log_end):
 @requires_fixtures
 def test_a_sound_log_is_copied_byte_for_byte(tmp_path):
     logs, tp = copied(tmp_path, "transactions/log/tx-aborts-0")
-    result = salvaged(logs, tmp_path / "rescued", tp)
-    assert result.lost == []
-    whole = b"".join(file.read_bytes() for file in sorted((logs / tp.dir_name).glob("*.log")))
-    copy = b"".join(file.read_bytes() for file in sorted((tmp_path / "rescued" / tp.dir_name).glob("*.log")))
+    progress = Mock(spec=["begin", "advance", "end"])
+    result = salvaged(logs, tmp_path / "rescued", tp, progress=progress)
+    assert (result.lost, result.filled, result.repaired) == ([], [], 0)
+    whole, copy = (
+        b"".join(file.read_bytes() for file in sorted((place / tp.dir_name).glob("*.log")))
+        for place in (logs, tmp_path / "rescued")
+    )
     assert copy == whole
-    assert (result.size_bytes, result.log_end_offset) == (len(whole), 324)
+    assert (result.size_bytes, result.first_offset, result.log_end_offset) == (len(whole), 0, 324)
+    begin, *advances, _ = progress.mock_calls
+    assert begin == mock_call.begin(f"salvage {tp}", 2 * len(whole))
+    assert sum(advance.args[0] for advance in advances) == 2 * len(whole)
 
 
 @requires_fixtures
-def test_the_damages_of_the_recovery_fixtures(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [
+        ("c2-flip-older", [(73, 76)]),
+        ("c3-flip-length", [(98, 100)]),
+        ("c4-flip-magic", []),
+        ("a-truncated-tail", [(108, None)]),
+        ("k2-older-missing", [(62, 83)]),
+        ("undamaged", []),
+    ],
+)
+def test_the_damages_of_the_recovery_fixtures(tmp_path, name, lost):
     """Nothing but the one damaged batch is lost: Kafka's recovery loses all that comes after it."""
-    lost = {}
-    before = FIXTURES / "recovery" / "before"
-    for name in (
-        "c2-flip-older",
-        "c3-flip-length",
-        "c4-flip-magic",
-        "a-truncated-tail",
-        "k2-older-missing",
-        "undamaged",
-    ):
-        tp = TopicPartition(f"rec-{name}", 0)
-        result = salvaged(before, tmp_path / name, tp)
-        lost[name] = [(one.first_offset, one.last_offset) for one in result.lost]
-        assert result.repaired == (name == "c4-flip-magic")
-    assert lost == {
-        "c2-flip-older": [(73, 76)],
-        "c3-flip-length": [(98, 100)],
-        "c4-flip-magic": [],
-        "a-truncated-tail": [(108, None)],
-        "k2-older-missing": [(62, 83)],
-        "undamaged": [],
-    }
+    result = salvaged(FIXTURES / "recovery" / "before", tmp_path, TopicPartition(f"rec-{name}", 0))
+    assert [(loss.first_offset, loss.last_offset) for loss in result.lost] == lost
+    assert result.repaired == (name == "c4-flip-magic")
 
 
 def test_up_to_an_offset_only_whole_batches_are_salvaged(tmp_path):
-    build_log_dir(tmp_path / "damaged", {"t": [Partition([Batch(many(10)) for _ in range(3)])]})
-    tp = TopicPartition("t", 0)
-    snapshot = LogDir.open_read_only(tmp_path / "damaged").log(tp).snapshot()
-    for end_offset, expected in ((0, 0), (9, 0), (10, 10), (25, 20), (30, 30), (99, 30)):
-        owned = opened(tmp_path / str(end_offset))
-        owned.create_topic("t", 1)
-        result = salvage(snapshot, owned.log(tp), compacted=False, end_offset=end_offset)
-        assert (result.batches, result.log_end_offset) == (expected // 10, expected)
-        close_clean(owned)
-        assert [record[0] for record in records_of(tmp_path / str(end_offset), tp)] == [*range(expected)]
+    """The log begins, and its messages begin to be shown, where they did."""
+    items = [Batch(many(10)) for _ in range(3)]
+    build_log_dir(tmp_path / "damaged", {"t": [Partition(items, start_offset=100, log_start_offset=112)]})
+    for end_offset, log_end in ((0, 100), (109, 100), (110, 110), (125, 120), (130, 130), (199, 130)):
+        target = tmp_path / str(end_offset)
+        result = salvaged(tmp_path / "damaged", target, end_offset=end_offset)
+        assert (result.batches, result.first_offset, result.log_end_offset) == ((log_end - 100) // 10, 100, log_end)
+        assert [record[0] for record in records_of(target)] == [*range(100, log_end)]
+        assert snapshot_of(target).log_start_offset == min(112, log_end)
 
 
 def test_into_a_log_with_messages_nothing_is_salvaged(tmp_path):
     build_log_dir(tmp_path / "damaged", {"t": [Partition([b"a", b"b"])]})
-    tp = TopicPartition("t", 0)
-    snapshot = LogDir.open_read_only(tmp_path / "damaged").log(tp).snapshot()
     owned = opened(tmp_path / "rescued")
     owned.create_topic("t", 1)
-    assert salvage(snapshot, owned.log(tp), compacted=False).batches == 2
+    assert salvage(snapshot_of(tmp_path / "damaged"), owned.log(TP), compacted=False).batches == 2
     with pytest.raises(InvalidRecord, match="holds messages"):
-        salvage(snapshot, owned.log(tp), compacted=False)
+        salvage(snapshot_of(tmp_path / "damaged"), owned.log(TP), compacted=False)
     close_clean(owned)
+
+
+def test_damages_are_named_in_order(tmp_path):
+    """A batch that is damaged, and one whose offset contradicts those around it."""
+    batches = build_log_dir(tmp_path / "damaged", {"t": [[Batch(many(10)) for _ in range(5)]]})["t", 0].batches
+    log = tmp_path / "damaged" / "t-0" / f"{0:020}.log"
+    flip(log, batches[1].position + 70)
+    overwrite(log, batches[3].position, (3).to_bytes(8, "big"))
+    result = salvaged(tmp_path / "damaged", tmp_path / "rescued")
+    assert [(loss.first_offset, loss.last_offset) for loss in result.lost] == [(10, 19), (30, 39)]
+    damages = [damage for loss in result.lost for damage in loss.damages]
+    assert [(damage.path, damage.position, damage.end) for damage in damages] == [
+        (log, batches[number].position, batches[number + 1].position) for number in (1, 3)
+    ]
+    assert damages[1].reason == "offset 3 contradicts those around it"
+
+
+@pytest.mark.parametrize(
+    ("start", "other", "compacted", "filled", "lost"),
+    [
+        (0, [(0, 9), (10, 19), (20, 29), (30, 39)], False, [(10, 30)], []),
+        (0, [(0, 9), (10, 19), ROLL, (20, 29), ROLL, (30, 39)], False, [(10, 30)], []),
+        (0, [(0, 9), (14, 14), (30, 39)], False, [(14, 15)], [(10, 13), (15, 29)]),
+        (0, [(0, 9), (14, 14), (17, 17), (30, 39)], True, [(14, 18)], []),  # the rest was compacted away
+        (10, [(14, 14), (30, 30)], True, [(14, 15)], []),
+        (0, [(0, 9), (14, 14), (29, 29)], True, [(14, 30)], []),
+        (0, [(0, 9), (14, 14)], True, [(14, 15)], [(15, 29)]),  # which ends earlier
+        (20, [(20, 29), (30, 39)], True, [(20, 30)], [(10, 19)]),  # whose beginning retention has removed
+        (0, [(0, 12), (13, 27), (28, 39)], False, [(13, 28)], [(10, 12), (28, 29)]),  # whole batches alone
+        (0, [(0, 9), (30, 39)], False, [], [(10, 29)]),
+        (30, [(30, 39)], False, [], [(10, 29)]),
+    ],
+)
+def test_what_another_replica_has_of_what_is_lost(tmp_path, start, other, compacted, filled, lost):
+    batches = build_log_dir(tmp_path / "damaged", {"t": [[Batch(many(10)) for _ in range(4)]]})["t", 0].batches
+    for number in (1, 2):
+        flip(tmp_path / "damaged" / "t-0" / f"{0:020}.log", batches[number].position + 70)
+    items = [item if item is ROLL else Batch(many(item[1] - item[0] + 1), base_offset=item[0]) for item in other]
+    replica = build_log_dir(tmp_path / "other", {"t": [Partition(items, start_offset=start)]})["t", 0]
+    others = [snapshot_of(tmp_path / "other")]
+    result = salvaged(tmp_path / "damaged", tmp_path / "new", compacted=compacted, others=others)
+    assert [(replaced.offsets.start, replaced.offsets.end) for replaced in result.filled] == filled
+    assert {replaced.directory for replaced in result.filled} <= {replica.path}
+    assert [(loss.first_offset, loss.last_offset) for loss in result.lost] == lost
+    taken = {offset for first, end in filled for offset in range(first, end)} & {r.offset for r in replica.records}
+    assert [record[0] for record in records_of(tmp_path / "new")] == [*range(10), *sorted(taken), *range(30, 40)]
