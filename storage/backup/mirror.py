@@ -308,8 +308,7 @@ def _check_same(found: BatchRange, source: LogSnapshot, copy: LogSnapshot, *, co
         )
 
 
-_WINDOW: Final = WINDOW_BYTES
-_FLUSH_BYTES: Final = 32 << 20
+FLUSH_BYTES: Final = 32 << 20
 # Retention is not copied, nor tiering: the copy keeps what it was given.
 _NOT_COPIED: Final = frozenset({"retention.ms", "retention.bytes", "retention.free.bytes"})
 
@@ -362,7 +361,7 @@ class _Flushes:
     def wrote(self, size_bytes: int) -> None:
         """Notes what was appended. Begins a flush if that is much by now, and the last one has ended."""
         self._unflushed_bytes += size_bytes
-        if self._unflushed_bytes < _FLUSH_BYTES or (self._flush is not None and not self._flush.done()):
+        if self._unflushed_bytes < FLUSH_BYTES or (self._flush is not None and not self._flush.done()):
             return
         self._wait()
         if self._pool is None:
@@ -639,7 +638,7 @@ def copy_batches(snapshot: LogSnapshot, log: PartitionLog, recorder: PartitionRe
     digesting: deque[Future[None]] = deque()
     with ThreadPoolExecutor(1, "mirror-digest") as pool:  # starts a thread when it gets something to do
         for segment in snapshot.segments[place.segment_index :]:
-            for window in scan_sound_batches(snapshot, segment, position, window=_WINDOW):
+            for window in scan_sound_batches(snapshot, segment, position, window=WINDOW_BYTES):
                 data, headers, damage = _append_up_to_damage(log, segment, window)
                 if recorder is not None:
                     if len(digesting) == len(spares):
