@@ -1,7 +1,5 @@
 """A log directory beside a manifest: what is missing or changed is found and named; what is more is fine."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random
@@ -33,31 +31,29 @@ STORY = [
 ]
 
 
-@pytest.fixture
-def backup(tmp_path):
-    """A copy, rolled by its own configuration, and its manifest."""
-    source = tmp_path / "source"
-    later = Partition([Batch(many(3))], start_offset=50, log_start_offset=51)
-    build_log_dir(source, {"t": [STORY, later], "old": [_old()]})
-    manifest = mirrored(source, tmp_path / "copy", ManifestRecorder())
-    # The tests damage another copy: what was written through the engine is sound.
+OLD = [Batch(many(3), magic=0), Batch(many(4), Codec.GZIP, 1), Batch(many(2), magic=1)]
+
+
+def mirrored(tmp_path):
+    """A copy of tmp_path / "source", rolled by its own configuration, and its manifest. The tests damage another copy:
+    what was written through the engine is sound."""
+    owned = opened(tmp_path / "copy")
+    owned.create_topic("t", 2, {"segment.bytes": "400"}, start_offsets={1: 50})
+    source, recorder = LogDir.open_read_only(tmp_path / "source"), ManifestRecorder()
+    mirror = Mirror(source, owned, lambda log_dir: log_dir.all_partitions(), recorder=recorder)
+    mirror.run()
+    assert not [result.error for result in mirror.results.values() if result.error is not None]
+    close_clean(owned)
+    manifest = recorder.manifest(None, 5000, tmp_path / "copy")
     shutil.copytree(tmp_path / "copy", tmp_path / "moved", ignore=shutil.ignore_patterns(".lock"))
     return tmp_path / "moved", manifest
 
 
-def _old():
-    return [Batch(many(3), magic=0), Batch(many(4), Codec.GZIP, 1), Batch(many(2), magic=1)]
-
-
-def mirrored(source, target, recorder):
-    owned = opened(target)
-    if "t" not in owned.log_dir.topics():
-        owned.create_topic("t", 2, {"segment.bytes": "400"}, start_offsets={1: 50})
-    mirror = Mirror(LogDir.open_read_only(source), owned, lambda found: found.all_partitions(), recorder=recorder)
-    mirror.run()
-    assert not [result.error for result in mirror.results.values() if result.error is not None]
-    close_clean(owned)
-    return recorder.manifest(None, 5000, target)
+@pytest.fixture
+def backup(tmp_path):
+    later = Partition([Batch(many(3))], start_offset=50, log_start_offset=51)
+    build_log_dir(tmp_path / "source", {"t": [STORY, later], "old": [OLD]})
+    return mirrored(tmp_path)
 
 
 def test_a_copy_has_what_its_manifest_lists(backup):
@@ -66,17 +62,20 @@ def test_a_copy_has_what_its_manifest_lists(backup):
     assert len(manifest.partitions[TP].ranges) == 2  # the source's segments
     assert len(list((path / "t-0").glob("*.log"))) > 2
     assert manifest.partitions[TopicPartition("t", 1)].log_end_offset == 53
-    assert {found.batches for found in manifest.partitions[TopicPartition("old", 0)].ranges} == {6}
-
-
-def test_more_is_fine(backup):
-    path, manifest = backup
+    assert {listed.batches for listed in manifest.partitions[TopicPartition("old", 0)].ranges} == {6}
+    # More is fine, but a raised log start hides messages.
     owned = opened(path)
     append(owned.log(TP), [b"more"])
     owned.log(TP).roll()
     owned.create_topic("another", 1)
     close_clean(owned)
     assert verify_manifest(path, manifest) == []
+    owned = opened(path)
+    owned.log(TP).increment_log_start_offset(7)
+    close_clean(owned)
+    (finding,) = verify_manifest(path, manifest)
+    assert (finding.path, finding.expected, finding.found) == (path / "t-0", 0, 7)
+    assert finding.what.endswith("offsets 0 to 6 are hidden")
 
 
 def test_every_changed_byte_is_found_and_named(backup):
@@ -130,24 +129,11 @@ def test_the_files_of_a_copy_of_one_log_directory_of_two(tmp_path, name):
     """Partitions that are in the other one are here without messages."""
     build_log_dir(tmp_path / "source", {"t": [STORY, Partition([Batch(many(3))])]})
     shutil.rmtree(tmp_path / "source" / "t-1")
-    manifest = mirrored(tmp_path / "source", tmp_path / "copy", ManifestRecorder())
-    shutil.copytree(tmp_path / "copy", tmp_path / "moved", ignore=shutil.ignore_patterns(".lock"))
+    _, manifest = mirrored(tmp_path)
     assert verify_manifest(tmp_path / "moved", manifest) == []
     file = tmp_path / "moved" / name
     file.write_bytes(file.read_bytes() + b"\n")
     assert [one.path for one in verify_manifest(tmp_path / "moved", manifest)] == [file]
-
-
-def test_a_raised_log_start_hides_messages(backup):
-    """Also where the directory has grown since."""
-    path, manifest = backup
-    owned = opened(path)
-    append(owned.log(TP), [b"more"])
-    owned.log(TP).increment_log_start_offset(7)
-    close_clean(owned)
-    (found,) = verify_manifest(path, manifest)
-    assert (found.path, found.expected, found.found) == (path / "t-0", 0, 7)
-    assert found.what.endswith("offsets 0 to 6 are hidden")
 
 
 def test_a_manifest_without_files_is_read(backup):
@@ -161,26 +147,43 @@ def test_a_manifest_without_files_is_read(backup):
     assert verify_manifest(path, older) == []
 
 
-@pytest.mark.parametrize("lost", ["first segment", "middle segment", "last segment", "tail", "partition", "topic"])
-def test_what_is_missing_is_found(backup, lost):
-    path, manifest = backup
-    logs = sorted((path / "t-0").glob("*.log"))
-    if "segment" in lost:
-        gone = logs[{"first": 0, "middle": len(logs) // 2, "last": -1}[lost.split()[0]]]
-        for file in path.glob(f"t-0/{gone.stem}.*"):
+def without_segment(number):
+    def lose(path):
+        for file in path.glob(f"t-0/{sorted(path.glob('t-0/*.log'))[number].stem}.*"):
             file.unlink()
-    elif lost == "tail":
-        logs[-1].write_bytes(logs[-1].read_bytes()[:-1])
-    else:
-        for directory in path.glob("t-0" if lost == "partition" else "t-*"):
-            shutil.rmtree(directory)
-    found = verify_manifest(path, manifest)
-    assert found
-    assert {one.kind for one in found} <= {FaultKind.MANIFEST_MISSING, FaultKind.MANIFEST_DIFFERS}
-    directories = {"t-0", "t-1"} if lost == "topic" else {"t-0"}
-    assert {
-        one.path.name if "part" in lost or lost == "topic" else one.path.parent.name for one in found
-    } == directories
+
+    return lose
+
+
+def without_tail(path):
+    log = max(path.glob("t-0/*.log"))
+    log.write_bytes(log.read_bytes()[:-1])
+
+
+def without_partition(path):
+    shutil.rmtree(path / "t-0")
+
+
+def without_topic(path):
+    shutil.rmtree(path / "t-0")
+    shutil.rmtree(path / "t-1")
+
+
+@pytest.mark.parametrize(
+    ("lose", "places"),
+    [
+        *((without_segment(number), {"t-0"}) for number in (0, 1, -1)),
+        (without_tail, {"t-0"}),
+        (without_partition, {"t-0"}),
+        (without_topic, {"t-0", "t-1"}),
+    ],
+)
+def test_what_is_missing_is_found(backup, lose, places):
+    path, manifest = backup
+    lose(path)
+    findings = verify_manifest(path, manifest)
+    assert {finding.kind for finding in findings} <= {FaultKind.MANIFEST_MISSING, FaultKind.MANIFEST_DIFFERS}
+    assert {finding.path.relative_to(path).parts[0] for finding in findings} == places
 
 
 def test_other_messages_at_these_offsets_are_found(backup, tmp_path):

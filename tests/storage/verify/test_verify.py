@@ -1,7 +1,5 @@
 """The oracle itself: it finds nothing in what brokers and we wrote, and each damage by name."""
 
-from __future__ import annotations
-
 import pytest
 
 from storage.directory.owned_dir import Opening
@@ -13,24 +11,15 @@ from storage.format.compression import Codec
 from storage.types import TopicPartition
 from storage.verify.findings import LISTED, FaultKind, Severity
 from storage.verify.verify import verify_log_dir, verify_partition
+from tests.storage.recovery.test_recovery import LEFT_DAMAGED
 from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, commit, many
 from tests.support.damaged_bytes import flip
 from tests.support.fixtures import FIXTURES, requires_fixtures
-from tests.support.owned_dirs import append, close_clean, opened
+from tests.support.owned_dirs import close_clean, opened
 
 CLEAN_FIXTURES = (
     "codecs", "times", "transactions", "compaction-before", "compaction-after", "groups", "v0", "v1", "roll"
 )  # fmt: skip
-
-# Of a recovered directory: what Kafka's recovery leaves as it is (the fixtures' README).
-LEFT_BY_KAFKA = {
-    "rec-c4-flip-magic-0": "batch-magic",
-    "rec-e3-no-timeindex-older-0": "time-index-incomplete",
-    "rec-f3-garbage-index-below-recovery-point-0": "index-order",
-    "rec-f4-plausible-index-below-recovery-point-0": "index-order",
-    "rec-g2-timeindex-odd-older-0": "time-index-incomplete",
-    "rec-m-flip-below-recovery-point-0": "batch-crc",
-}
 
 
 @requires_fixtures
@@ -42,7 +31,9 @@ def test_nothing_in_what_brokers_closed(fixture):
 @requires_fixtures
 def test_what_kafka_leaves_after_recovery():
     found = verify_log_dir(FIXTURES / "recovery" / "after")
-    assert {one.path.parent.name: one.name for one in found if one.severity is Severity.FINDING} == LEFT_BY_KAFKA
+    assert {one.path.parent.name: one.name for one in found if one.severity is Severity.FINDING} == {
+        f"{topic}-0": kind for topic, kind in LEFT_DAMAGED.items()
+    }
     notes = [one for one in found if one.severity is Severity.NOTE]
     assert [(one.path.parent.name, one.kind) for one in notes] == [("rec-k2-older-missing-0", FaultKind.SEGMENT_GAP)]
 
@@ -61,56 +52,38 @@ def test_every_damage_of_the_fixtures_is_found():
 TP = TopicPartition("t", 0)
 
 
-def _sample(path):
-    """Three segments with index entries, aborts, two partitions; returns the first partition's directory."""
+def damaged_sample(path):
+    """Three segments with index entries, aborts, two partitions; the second segment of the first one is damaged."""
     items = []
     for number in range(3):
-        if number:
-            items.append(ROLL)
+        items += [ROLL] * (number > 0)
         items += [Batch(many(5, 300), codec=Codec.GZIP if n % 2 else Codec.NONE) for n in range(12)]
         items += [Batch(many(2), producer_id=7, transactional=True), abort(7)]
         items += [Batch(many(2), producer_id=8, transactional=True), commit(8)]
-        items += [Batch(many(5, 300)) for _ in range(8)]
-    build_log_dir(path, {"t": [Partition(items, index_interval_bytes=1000), Partition([b"x"])]})
-    return path / TP.dir_name
+    built = build_log_dir(path, {"t": [Partition(items, index_interval_bytes=1000), Partition([b"x"])]})
+    flip(built["t", 0].log(1), 100, 0xFF)
 
 
-def _flip_payload(directory):
-    path = sorted(directory.glob("*.log"))[1]
-    flip(path, 100, 0xFF)
+def test_a_torn_tail_is_unfinished_where_nobody_closed_or_somebody_writes(tmp_path):
+    """Whatever the clean-shutdown file says of a directory that is held. Damage is damage there, too."""
 
+    def severities():
+        return {finding.severity for finding in verify_log_dir(tmp_path)}
 
-def _whats(found):
-    return [one.what for one in found]
-
-
-def test_a_torn_tail_is_unfinished_where_nobody_closed(tmp_path):
     build_log_dir(tmp_path, {"t": [Partition([Batch(many(5))], tail=b"\0" * 7)]}, clean=False)
-    found = verify_log_dir(tmp_path)
-    assert {one.severity for one in found} == {Severity.NOTE}
-    (one,) = (one for one in found if one.kind is FaultKind.LOG_CUT_OFF)
-    assert one.position is not None
-    assert one.repair == "kafkafs recover"
+    assert severities() == {Severity.NOTE}
+    (torn,) = (finding for finding in verify_log_dir(tmp_path) if finding.kind is FaultKind.LOG_CUT_OFF)
+    assert torn.position is not None
+    assert torn.repair == "kafkafs recover"
     (tmp_path / names.CLEAN_SHUTDOWN).write_text("{}")
-    assert {one.severity for one in verify_log_dir(tmp_path)} == {Severity.FINDING}
-
-
-def test_a_directory_that_is_held_is_being_written_to(tmp_path):
-    """Whatever the clean-shutdown file says."""
-    build_log_dir(tmp_path, {"t": [Partition([Batch(many(5))], tail=b"\0" * 7)]})
-    assert {one.severity for one in verify_log_dir(tmp_path)} == {Severity.FINDING}
+    assert severities() == {Severity.FINDING}
     lock = DirLock(RealDisk(), tmp_path)
     try:
-        assert {one.severity for one in verify_log_dir(tmp_path)} == {Severity.NOTE}
-    finally:
-        lock.release()
-
-
-def test_damage_in_a_directory_that_is_held_is_damage(tmp_path):
-    _flip_payload(_sample(tmp_path))
-    lock = DirLock(RealDisk(), tmp_path)
-    try:
-        assert FaultKind.BATCH_CRC in {one.kind for one in verify_log_dir(tmp_path)}
+        assert severities() == {Severity.NOTE}
+        log = tmp_path / "t-0" / f"{0:020}.log"
+        log.write_bytes(log.read_bytes()[:-7] * 2)
+        flip(log, 70)
+        assert FaultKind.BATCH_CRC in {finding.kind for finding in verify_log_dir(tmp_path)}
     finally:
         lock.release()
 
@@ -129,10 +102,19 @@ def test_each_damage_of_a_segment_is_found_and_many_are_counted(tmp_path):
     assert all("intact again" in str(one.found) for one in found)
 
 
-def test_a_part_of_a_directory(tmp_path):
-    _flip_payload(_sample(tmp_path))
+def test_a_part_of_a_directory_and_what_a_finding_says(tmp_path):
+    damaged_sample(tmp_path)
     assert verify_log_dir(tmp_path, [TopicPartition("t", 1)]) == []
-    assert _whats(verify_log_dir(tmp_path, [TP])) == _whats(verify_partition(tmp_path / TP.dir_name))
+    findings = verify_log_dir(tmp_path, [TP])
+    assert [finding.what for finding in findings] == [
+        finding.what for finding in verify_partition(tmp_path / TP.dir_name)
+    ]
+    text = str(verify_log_dir(tmp_path)[0])
+    assert text.startswith("finding batch-crc: ")
+    for words in (
+        "position 0", "intact again from position", "Recovery leaves it", "Mended by: kafkafs salvage"
+    ):  # fmt: skip
+        assert words in text
 
 
 def test_a_gap_between_segments_is_a_note_unless_compaction_may_have_made_it(tmp_path):
@@ -155,40 +137,20 @@ def test_a_gap_between_segments_is_a_note_unless_compaction_may_have_made_it(tmp
     assert str(found[0].expected) == "a segment with the offsets 5 to 9"
 
 
-def test_a_finding_says_where_and_what(tmp_path):
-    _flip_payload(_sample(tmp_path))
-    text = str(verify_log_dir(tmp_path)[0])
-    assert text.startswith("finding batch-crc: ")
-    assert "position 0" in text
-    assert "intact again from position" in text
-    assert "Recovery leaves it" in text
-    assert "Mended by: kafkafs salvage" in text
-
-
+@pytest.mark.parametrize("by_recovery", [False, True])
 @pytest.mark.parametrize("offset", [0, 1, 2, 4])
-def test_what_the_note_of_an_empty_snapshot_names_mends_it(tmp_path, offset):
-    items = [Batch(many(2)), ROLL, Batch(many(2))]
-    path = build_log_dir(tmp_path / "dir", {"t": [Partition(items)]}).path
+def test_an_empty_snapshot_is_a_note_and_what_it_names_mends_it(tmp_path, offset, by_recovery):
+    """A full disk, or a crash, leaves one; whoever loads it removes it, a broker too."""
+    path = build_log_dir(tmp_path / "dir", {"t": [Partition([Batch(many(2)), ROLL, Batch(many(2))])]}).path
     (path / "t-0" / f"{offset:020}.snapshot").write_bytes(b"")
     (finding,) = verify_log_dir(path)
-    assert (finding.kind, finding.repair) == (FaultKind.SNAPSHOT_CORRUPT, "kafkafs reindex")
-    owned = opened(path, Opening(gentle=True, only=()))
-    owned.reindex(TopicPartition("t", 0))
-    close_clean(owned)
-    assert not list(verify_log_dir(path))
-
-
-def test_an_empty_snapshot_is_a_note(tmp_path):
-    """A full disk, or a crash, leaves one; whoever loads it removes it, a broker too."""
-    path = tmp_path / "dir"
-    owned = opened(path)
-    owned.create_topic("t", 1)
-    append(owned.log(TopicPartition("t", 0)), [b"x"])
-    close_clean(owned)
-    (path / "t-0" / "00000000000000000001.snapshot").write_bytes(b"")
-    (finding,) = verify_log_dir(path)
     assert (finding.kind, finding.severity) == (FaultKind.SNAPSHOT_CORRUPT, Severity.NOTE)
-    owned = opened(path, Opening(trust_clean=False))
+    assert finding.repair == "kafkafs reindex"
+    if by_recovery:
+        owned = opened(path, Opening(trust_clean=False))
+    else:
+        owned = opened(path, Opening(gentle=True, only=()))
+        owned.reindex(TP)
     close_clean(owned)
     assert not list(verify_log_dir(path))
 
