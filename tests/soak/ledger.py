@@ -101,14 +101,14 @@ class Ledger:
     def wrong_latest(self, latest, keys):
         """What is wrong about the last messages of each key that a reader found. A writer's messages have `keys` keys,
         in turn. The last one that was acknowledged must be there, or a possible one after it."""
-        allowed = defaultdict(set)
+        allowed = defaultdict(lambda: {None})
         for writer, marks in self._marks.items():
             for number, mark in enumerate(marks):
                 key = key_of(Message(writer, number), keys)
                 allowed[key] = {number} if mark & ACKNOWLEDGED else allowed[key] | {number}
         found = {key: message.number for key, message in latest.items()}
         return [
-            f"{key!r}: {found.get(key)} is there, expected one of {sorted(numbers)}"
+            f"{key!r}: {found.get(key)} is there, expected one of {numbers}"
             for key, numbers in allowed.items()
             if found.get(key) not in numbers
         ]
