@@ -117,12 +117,12 @@ def _fifo(place):
 def _socket(place):
     path = place.file()
     path.unlink()
-    here = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with socket.socket(socket.AF_UNIX) as listening:
-            listening.bind(f"/proc/self/fd/{here}/{path.name}")  # a socket's path is short
+            listening.bind(f"/proc/self/fd/{directory}/{path.name}")  # a socket's path is short
     finally:
-        os.close(here)
+        os.close(directory)
 
 
 def _directory(place):
@@ -195,12 +195,12 @@ MUTATIONS = (
 
 def mutate(place):
     """Makes one to four mutations; returns their names."""
-    made = []
+    names = []
     for _ in range(place.dice.choice((1, 1, 2, 3, 4))):
         mutation = place.dice.choice(MUTATIONS)
         try:
             mutation(place)
         except (ValueError, IndexError, OSError):
             continue  # nothing of that kind is left, or what is there has been made something else
-        made.append(mutation.__name__.lstrip("_"))
-    return made
+        names.append(mutation.__name__.lstrip("_"))
+    return names

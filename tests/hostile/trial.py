@@ -119,8 +119,9 @@ def _state(tree):
     states = []
     for folder, directories, files in os.walk(os.fsencode(tree)):
         for name in (b".", *directories, *files):
-            one = os.lstat(path := folder + b"/" + name)
-            states.append((path, one.st_mode, one.st_uid, one.st_size, one.st_mtime_ns, one.st_ino))
+            status = os.lstat(path := folder + b"/" + name)
+            kept = status.st_mode, status.st_uid, status.st_size, status.st_mtime_ns, status.st_ino
+            states.append((path, *kept))
     return sorted(states)
 
 

@@ -41,10 +41,10 @@ def check_shown(world, tp, copy, messages, isolation):
         raise Anomaly(f"aborted read: {tp} shows {wrong[0]}, which was not written, or was aborted")
     keys = {batch.last - len(batch.keys) + 1 + n: key for batch in copy.batches for n, key in enumerate(batch.keys)}
     latest = {keys[offset]: (offset, value, time_ms) for offset, value, time_ms in shown(copy.batches, committed=True)}
-    there = {(message.offset, message.value) for message in messages}
+    shown_values = {(message.offset, message.value) for message in messages}
     first = {message.key: message.offset for message in reversed(messages)}
     for key, (offset, value, time_ms) in latest.items():
-        if (offset, value) in there:
+        if (offset, value) in shown_values:
             continue
         # The last word on a key that says that it is deleted may go when its time is over, and all before it is gone.
         is_over = world.clock.set_back or world.clock.latest_ms - time_ms >= keep_ms

@@ -204,6 +204,6 @@ def check_partitions(log_dir):
         topic, _, number = directory.name.rpartition("-")
         if directory.is_dir() and number.isdecimal():
             numbers.setdefault(topic, set()).add(int(number))
-    for topic, there in numbers.items():
-        if there != set(range(len(there))):
-            raise Anomaly(f"partitions of {topic} in part: {sorted(there)}")
+    for topic, present in numbers.items():
+        if present != set(range(len(present))):
+            raise Anomaly(f"partitions of {topic} in part: {sorted(present)}")

@@ -44,8 +44,8 @@ class _Drawing:
         self._scatters = theme is themes.LINES and self._is(0.4)
         self._shared = self._is(0.5) if theme is themes.LINES and not self._scatters and self._is(0.4) else None
         self._fails &= self._shared is None
-        wanted = ("plain", "kept") if theme.topics is None else theme.topics
-        topics = [self._topic(name, 2, retained=name == "kept") for name in wanted]
+        topic_names = ("plain", "kept") if theme.topics is None else theme.topics
+        topics = [self._topic(name, 2, retained=name == "kept") for name in topic_names]
         topics += [self._topic("keyed", 2, compacted=True)] if self._has_keys else []
         topics += [self._topic("copy", 1)] if self._has_copy else []
         topics += [self._topic("again", 1)] if self._remakes else []
@@ -259,8 +259,8 @@ class _Drawing:
         kinds += remaking if self._remakes else [self._creating]
         kinds += [self._fault] * 3 if self._fails else []
         for _ in range(self._upto(2, 7)):
-            made = self._of(kinds)()
-            drawn += made if isinstance(made, list) else [made]
+            operations = self._of(kinds)()
+            drawn += operations if isinstance(operations, list) else [operations]
         extended = [name for name in ("plain", "again") if name in self._topics]
         if extended and self._too(0.15):
             topic = self._other.choice(extended)

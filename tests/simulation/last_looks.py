@@ -23,17 +23,17 @@ def last_look(process, partitions):
     world, owned, owner = process.world, process.owned, process.owner()
     offline = () if owner is None else owner.failures()
     damaged = {tp for tp, _ in world.rotten}
-    there = messages_in(world.path, damaged.union(offline))
+    messages = messages_in(world.path, damaged.union(offline))
     for tp in partitions:
         copy, start = world.copies.get(tp), 0
-        if tp in offline or tp in damaged or tp not in there:
+        if tp in offline or tp in damaged or tp not in messages:
             continue
         if owned is not None:
             log = owned.log(tp)
             with suppress(Held), moment():
                 check_log(log, world.disk, failed=bool(world.faults))
             start = owned.log(tp).log_start_offset
-        expected = [(one.offset, (one.value or b"").decode()) for one in there[tp] if one.offset >= start]
+        expected = [(offset, (value or b"").decode()) for offset, _, value, _ in messages[tp] if offset >= start]
         is_committed = process.isolation is Isolation.READ_COMMITTED
         is_compacted = copy is not None and copy.is_compacted
         if copy is not None and copy.appending and (is_committed or is_compacted):
@@ -41,14 +41,15 @@ def last_look(process, partitions):
         if copy is not None and is_committed:
             expected = [(offset, (value or b"").decode()) for offset, value, _ in shown(copy.batches, committed=True)]
         if is_compacted:
-            stays = {message.offset for message in there[tp]}  # the cleaner has left it
-            expected = [one for one in expected if one[0] in stays]
-            cleaned.check_shown(world, tp, copy, there[tp], Isolation.READ_UNCOMMITTED)
+            stays = {message.offset for message in messages[tp]}  # the cleaner has left it
+            expected = [(offset, value) for offset, value in expected if offset in stays]
+            cleaned.check_shown(world, tp, copy, messages[tp], Isolation.READ_UNCOMMITTED)
         _check_content(process, tp, "messages", expected)
         if tp.topic in COMPACTED or is_compacted:
-            keys = {message.offset: message.key for message in there[tp]}
+            keys = {message.offset: message.key for message in messages[tp]}
             last = {keys[offset]: (offset, value) for offset, value in expected}
-            _check_content(process, tp, "latest", sorted(one for one in last.values() if one[1]))  # no deleted keys
+            latest = sorted((offset, value) for offset, value in last.values() if value)  # without deleted keys
+            _check_content(process, tp, "latest", latest)
 
 
 def _check_content(process, tp, name, expected):
@@ -76,5 +77,5 @@ def _content(process, path):
         finally:
             if not process.scheduler.killed:
                 process.operations.release(None, info)
-        return [(int(one["offset"]), one["value"] or "") for one in map(json.loads, data.splitlines())]
+        return [(record["offset"], record["value"] or "") for record in map(json.loads, data.splitlines())]
     raise Anomaly(f"last look: {path} cannot be read: {problem!r}")

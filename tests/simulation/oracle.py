@@ -30,9 +30,9 @@ class Oracle:
     def check(self, *, lost_power):
         """After the end of a process, when the next one has recovered the directory."""
         world = self._world
-        there = messages_in(world.path, {tp for tp, _ in world.rotten})
+        logs = messages_in(world.path, {tp for tp, _ in world.rotten})
         self._has_lost_power |= lost_power
-        for tp, messages in there.items():
+        for tp, messages in logs.items():
             copy = world.copies.get(tp)
             if copy is not None:
                 _check_copy(world, tp, copy, messages, lost_power=lost_power)
@@ -40,7 +40,7 @@ class Oracle:
             self._check_offsets(tp, messages)
             if tp.topic in COMPACTED:
                 cleaned.check_unique(world.path, tp, messages)
-        plain = {tp: there[tp] for tp in there if tp not in world.copies and tp.topic != "__consumer_offsets"}
+        plain = {tp: logs[tp] for tp in logs if tp not in world.copies and tp.topic != "__consumer_offsets"}
         self._check_same_as_before(plain)
         if not lost_power:
             self._check_sights(plain)
@@ -68,11 +68,11 @@ class Oracle:
         if tp.topic not in RETAINED and known[0] > self._world.deleted.get(tp, 0):
             raise Anomaly(f"lost write: {tp} begins at {known[0]}")
 
-    def _check_same_as_before(self, there):
+    def _check_same_as_before(self, logs):
         for tp, messages in self._before.items():
             if tp.topic in self._world.removals:
                 continue
-            now = {message.offset: message.value for message in there.get(tp, [])}
+            now = {message.offset: message.value for message in logs.get(tp, [])}
             for offset, _, value, _ in messages:
                 is_now = now.get(offset, value)
                 if is_now != value and (tp, offset) not in self._world.rotten:  # recovery has cut that off
@@ -80,13 +80,13 @@ class Oracle:
 
     # What was read
 
-    def _check_sights(self, there):
+    def _check_sights(self, logs):
         """What was read is what is there, or was until retention took it."""
         world, history = self._world, {}
         for known in (world.rotten, world.removed):
             for (tp, offset), message in known.items():
                 history.setdefault(tp, {})[offset] = message
-        for tp, messages in there.items():
+        for tp, messages in logs.items():
             history.setdefault(tp, {}).update({message.offset: message for message in messages})
         for sight in world.sights:
             if sight.tp.topic in world.removals:
@@ -136,11 +136,10 @@ class Oracle:
     def _check_complete(self, sight, ordered, places):
         """Nothing is missing among what was shown, nor before the end of file."""
         first, latest = sight.begins
-        wanted = [one for one in ordered if _is_in_time(sight, one) and one.offset >= first]
-        if sight.last is not None:
-            wanted = [one for one in wanted if one.offset <= sight.last]
+        last = UNKNOWN_START if sight.last is None else sight.last
+        expected = [message for message in ordered if _is_in_time(sight, message) and first <= message.offset <= last]
         left = list(sight.values)
-        for message in wanted:
+        for message in expected:
             if left and message.value == left[0]:
                 left.pop(0)
                 continue
@@ -161,9 +160,9 @@ class Oracle:
 
     # What is there
 
-    def _check_lines(self, there):
+    def _check_lines(self, logs):
         world, places = self._world, {}
-        for tp, messages in there.items():
+        for tp, messages in logs.items():
             for offset, key, value, timestamp in messages:
                 line = world.lines.get(value or b"")
                 if line is None:
@@ -206,12 +205,12 @@ class Oracle:
 
     def _check_commits(self, places):
         for lines in self._world.commits:
-            there = [line.value in places for line in lines]
-            if any(there) and not all(there):
-                raise Anomaly(f"lost write: {lines[0].value!r} and others were committed in part: {there}")
+            present = [line.value in places for line in lines]
+            if any(present) and not all(present):
+                raise Anomaly(f"lost write: {lines[0].value!r} and others were committed in part: {present}")
             for line in lines:
                 if line.fate is Fate.UNKNOWN:
-                    line.fate = Fate.ACKNOWLEDGED if there[0] else Fate.REFUSED
+                    line.fate = Fate.ACKNOWLEDGED if present[0] else Fate.REFUSED
         self._world.commits.clear()
 
     def _check_order(self, places):
@@ -247,20 +246,20 @@ def _check_copy(world, tp, copy, messages, *, lost_power):
         check_epochs(tp, epochs, copy.batches, start, copy.end)
         return
     known = {(batch.base, batch.crc): batch for batch in [*(copy.undone if lost_power else []), *possible]}
-    there = batches_in(world.path / tp.dir_name)
+    batches = batches_in(world.path / tp.dir_name)
     # What is below the log start may be there and need not be; it counts as there.
-    first = there[0][0] if there else start
+    first = batches[0][0] if batches else start
     below = [batch for batch in possible if batch.last < min(start, first)]
     possible = possible[len(below) :]
-    for batch in there:
+    for batch in batches:
         if batch not in known:
             raise Anomaly(f"aborted read: {tp} holds the batch at {batch[0]}, which was refused or never was there")
-    if not lost_power and there != [(batch.base, batch.crc) for batch in possible][: len(there)]:
-        raise Anomaly(f"inconsistent offsets: {tp} holds batches at {there}")
-    missing = {(batch.base, batch.crc) for batch in least if batch.last >= start}.difference(there)
+    if not lost_power and batches != [(batch.base, batch.crc) for batch in possible][: len(batches)]:
+        raise Anomaly(f"inconsistent offsets: {tp} holds batches at {batches}")
+    missing = {(batch.base, batch.crc) for batch in least if batch.last >= start}.difference(batches)
     if missing:
         raise Anomaly(f"lost write: {tp} is without the batches at {sorted(missing)}, which were appended")
-    copy.recovered([*below, *(known[batch] for batch in there)])
+    copy.recovered([*below, *(known[batch] for batch in batches)])
     check_epochs(tp, epochs, copy.batches, start, copy.end)
     expected = [(offset, value) for offset, value, _ in shown(copy.batches, committed=False) if offset >= start]
     if [(message.offset, message.value) for message in messages] != expected:

@@ -96,16 +96,17 @@ class Reader(Program):
             return
         committed = self._process.isolation is Isolation.READ_COMMITTED
         now = shown([*copy.batches, *copy.appending], committed=committed)
-        most = [one[1] for one in now if _is_in(sight, one)][: sight.most]
+        most = [message[1] for message in now if _is_in(sight, message)][: sight.most]
         if values != most[: len(values)] and sight.begins[1] != UNKNOWN_START:
             raise Anomaly(f"{sight.path} shows {values}, expected {most}")
-        least = [one[1] for one in shown(reading.seen, committed=committed) if _is_in(sight, one)][: sight.most]
+        seen = shown(reading.seen, committed=committed)
+        least = [message[1] for message in seen if _is_in(sight, message)][: sight.most]
         if sight.ended is not None and len(values) < len(least):
             raise Anomaly(f"{sight.path} ends after {values}, expected {least}")
 
 
-def _is_in(sight, one):
-    offset, _, timestamp = one
+def _is_in(sight, message):
+    offset, _, timestamp = message
     if sight.times is not None:
         start, end = sight.times
         return (start is None or timestamp >= start) and (end is None or timestamp < end)

@@ -225,9 +225,9 @@ class _Run:
         world, scheduler = self._world, process.scheduler
         process.mount(of)
         owned = process.owned
-        there = set(owned.log_dir.topics())
+        topics = set(owned.log_dir.topics())
         for topic in self._plan.topics:
-            if topic.name not in there and (world.number == 0 or topic.name != "again"):
+            if topic.name not in topics and (world.number == 0 or topic.name != "again"):
                 owned.create_topic(topic.name, topic.partitions, dict(topic.config))
                 world.partitions[topic.name] = topic.partitions
         jobs = [job for job in of.jobs if not job.follows]

@@ -191,10 +191,10 @@ class Scheduler:
 
     def _chosen(self, task, *, rests=False):
         """Who goes on after the given task, which `rests` or may go on; None when all have ended."""
-        left = [one for one in self._tasks if not one.done]
+        left = [other for other in self._tasks if not other.done]
         if not left:
             return None
-        able = [one for one in left if self.killed or one.waits_for is None or one.waits_for()]
+        able = [other for other in left if self.killed or other.waits_for is None or other.waits_for()]
         if not able:
             self._problem = Deadlock(self._described())
             self.kill()
@@ -207,8 +207,8 @@ class Scheduler:
         place = ("", 0) if task is None else (task.name, task.points)
         if self._given is not None:
             name = self._given.get(place)
-            return next((one for one in able if one.name == name), usual)
-        chosen = self._random.choice([one for one in able if one is not task] if rests else able)
+            return next((other for other in able if other.name == name), usual)
+        chosen = self._random.choice([other for other in able if other is not task] if rests else able)
         if chosen is not usual:
             self.choices[place] = chosen.name
         return chosen

@@ -128,16 +128,17 @@ def check_producers(name, entries, batches, start, latest_ms):
     has written nothing for long, unless a transaction is open. `latest_ms`: the time by the latest clock."""
     expected = producers_of(batches)
     known = {
-        one.producer_id: Producer(one.last_sequence, one.last_offset, one.current_txn_first_offset, one.timestamp)
-        for one in entries
+        entry.producer_id: Producer(
+            entry.last_sequence, entry.last_offset, entry.current_txn_first_offset, entry.timestamp
+        )
+        for entry in entries
     }
     for producer in expected.keys() | known.keys():
-        wanted, is_now = expected.get(producer), known.get(producer)
-        if wanted is not None and (wanted.last_offset < start or wanted.may_be_forgotten(latest_ms)):
-            wanted = wanted if is_now is not None and wanted.last_offset < start else is_now
-        if wanted == is_now or (wanted is not None and wanted._replace(wrote_ms=-1) == is_now):
-            continue
-        raise Anomaly(f"producers: {name} has {is_now} of {producer}, expected {wanted}")
+        state, is_now = expected.get(producer), known.get(producer)
+        if state is not None and (state.last_offset < start or state.may_be_forgotten(latest_ms)):
+            state = state if is_now is not None and state.last_offset < start else is_now
+        if state != is_now and (state is None or state._replace(wrote_ms=-1) != is_now):
+            raise Anomaly(f"producers: {name} has {is_now} of {producer}, expected {state}")
 
 
 def check_snapshot(log, batches, base, latest_ms):

@@ -106,11 +106,11 @@ class Ledger:
             for number, mark in enumerate(marks):
                 key = key_of(Message(writer, number), keys)
                 allowed[key] = {number} if mark & ACKNOWLEDGED else allowed[key] | {number}
-        found = {key: message.number for key, message in latest.items()}
+        numbers_read = {key: message.number for key, message in latest.items()}
         return [
-            f"{key!r}: {found.get(key)} is there, expected one of {numbers}"
+            f"{key!r}: {numbers_read.get(key)} is there, expected one of {numbers}"
             for key, numbers in allowed.items()
-            if found.get(key) not in numbers
+            if numbers_read.get(key) not in numbers
         ]
 
 
