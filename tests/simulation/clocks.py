@@ -1,6 +1,7 @@
 """Simulated times and inode numbers, which the file system of the machine would give otherwise."""
 
 import contextlib
+import itertools
 import os
 
 from tests.simulation.scheduler import current, in_moment
@@ -56,15 +57,12 @@ class Inodes:
     def __init__(self):
         self._numbers = {}  # by the real ones
         self._free = []
-        self._next = 1
+        self._new = itertools.count(1)
 
     def of(self, real):
         """The number of a file, given when it is first asked for."""
         if real not in self._numbers:
-            if self._free:
-                self._numbers[real] = self._free.pop()
-            else:
-                self._numbers[real], self._next = self._next, self._next + 1
+            self._numbers[real] = self._free.pop() if self._free else next(self._new)
         return self._numbers[real]
 
     def freed(self, real):

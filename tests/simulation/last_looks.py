@@ -8,7 +8,7 @@ from storage.types import Isolation
 from tests.simulation import cleaned
 from tests.simulation.contents import Anomaly, messages_in
 from tests.simulation.copies import shown
-from tests.simulation.mounts import Opened, Problem
+from tests.simulation.mounts import Problem, file_info
 from tests.simulation.oracle import COMPACTED
 from tests.simulation.scheduler import Held, moment
 from tests.simulation.states import check_log
@@ -61,7 +61,7 @@ def _check_content(process, tp, name, expected):
 def _content(process, path):
     problem = None
     for _ in range(_TRIES):
-        info = Opened(os.O_RDONLY)
+        info = file_info(os.O_RDONLY)
         try:
             process.operations.open(path, info)
         except Problem as error:

@@ -1,6 +1,6 @@
 """A mount, writable or read-only, as the kernel sees it: FUSE's calls on a tree. Sizes are small."""
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 from kafkafs.mounting.operations import Operations, Serving, Traffic
 from kafkafs.tree.paths import NoSuchPath
@@ -32,24 +32,12 @@ CONFIG = BrokerConfig.from_values(
 Problem = (StorageError, OSError, NoSuchPath)
 
 
-@dataclass
-class Opened:
-    """fuse_file_info. `number`: of this opening, never the same twice."""
-
-    flags: int = 0
-    fh: int = 0
-    direct_io: bool = False
-    keep_cache: bool = False
+_WAITER = SimpleNamespace(wait=lambda _timeout_ms: None, wake=lambda: None)  # in simulated time: not at all
 
 
-class Waiter:
-    """Maintenance waits in simulated time: not at all."""
-
-    def wait(self, timeout_ms):
-        pass
-
-    def wake(self):
-        pass
+def file_info(flags):
+    """fuse_file_info, before a file is opened."""
+    return SimpleNamespace(flags=flags, fh=0, direct_io=False, keep_cache=False)
 
 
 class Process:
@@ -73,7 +61,7 @@ class Process:
         self._opened.append(self.owned)
         self.tree = Tree(self.owned.log_dir, self._options, clock=world.clock, owned=self.owned)
         self.operations = self._operations(self.tree)
-        self.maintenance = Maintenance(self.owned, waiter=Waiter(), free_bytes=lambda: 1 << 30)
+        self.maintenance = Maintenance(self.owned, waiter=_WAITER, free_bytes=lambda: 1 << 30)
 
     def follow(self):
         """A read-only mount of the same directory, by somebody else; returns what closes it."""

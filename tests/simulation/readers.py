@@ -9,7 +9,7 @@ from storage.errors import StorageError
 from storage.types import Isolation, TopicPartition
 from tests.simulation.contents import Anomaly, messages_of
 from tests.simulation.copies import shown
-from tests.simulation.mounts import Opened, Problem
+from tests.simulation.mounts import Problem, file_info
 from tests.simulation.oracle import UNKNOWN_START
 from tests.simulation.programs import Program
 from tests.simulation.world import Sight
@@ -31,7 +31,7 @@ class Reader(Program):
         # A follower knows of a log start once it is checkpointed.
         tick, least = self._world.tick(), 0 if self._job.follows else self._log_start(tp, 0)
         copy = self._world.copies.get(tp)
-        info = Opened(os.O_RDONLY)
+        info = file_info(os.O_RDONLY)
         try:
             self._process.operations.open(path, info)
         except Problem:

@@ -33,19 +33,13 @@ def check_killed(world, *, lost_power):
     for tp, copy in world.copies.items():
         if starts.get(tp, 0) > copy.start:
             raise Anomaly(f"log start checkpoint: {starts[tp]} of {tp}, expected at most {copy.start}")
+        # A batch's leader epoch is on disk before the batch.
         directory = world.path / tp.dir_name
-        if directory.is_dir():
-            _check_epochs(tp, copy, directory)
-
-
-def _check_epochs(tp, copy, directory):
-    """A batch's leader epoch is on disk before the batch."""
-    epochs = leader_epochs.read(directory / names.LEADER_EPOCH_CHECKPOINT)
-    written = {(batch.base, batch.crc): batch for batch in copy.batches if copy.start <= batch.last}
-    known = {entry.epoch for entry in epochs.entries}
-    for place in batches_in(directory):
-        if place in written and written[place].epoch not in known:
-            raise Anomaly(f"leader epochs: {tp} holds a batch of {written[place].epoch}, and has {epochs.entries}")
+        entries = leader_epochs.read(directory / names.LEADER_EPOCH_CHECKPOINT).entries
+        written = {(batch.base, batch.crc): batch.epoch for batch in copy.batches if copy.start <= batch.last}
+        epochs = {written[place] for place in batches_in(directory) if place in written}
+        if missing := epochs - {entry.epoch for entry in entries}:
+            raise Anomaly(f"leader epochs: {tp} holds batches of {missing}, and has {entries}")
 
 
 def check_opened(world, owned):

@@ -9,7 +9,7 @@ import os
 from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
 from tests.simulation import plan
 from tests.simulation.contents import Anomaly
-from tests.simulation.mounts import MAX_MESSAGE_BYTES, Opened, Problem
+from tests.simulation.mounts import MAX_MESSAGE_BYTES, Problem, file_info
 from tests.simulation.plan import Close, Pause, Sync
 from tests.simulation.programs import Program
 from tests.simulation.world import Fate
@@ -71,7 +71,7 @@ class Writer(Program):
                 self._info = info
                 return True
             self._process.scheduler.pause("another program opens it")
-        info = Opened(os.O_WRONLY | os.O_APPEND)
+        info = file_info(os.O_WRONLY | os.O_APPEND)
         if self._job.shares:
             shared[path] = info, 0
         try:
