@@ -19,9 +19,10 @@ import re
 import shutil
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import combinations
-from threading import Event, Thread
+from threading import Event
 
 from aiokafka import AIOKafkaProducer
 
@@ -79,6 +80,8 @@ class Failovers(Cluster):
         self.safe = 0
         self.made_anew = None  # the node whose log is being made anew, and so may lack messages
         self.mounts, self.followers = {}, {}  # of the replicas' directories
+        self.end = Event()  # of what reads ranges
+        self.wrong = []  # what it was given instead
         self._written = 0
 
     def begin(self):
@@ -262,46 +265,25 @@ class Follower:
         self._process.communicate()
 
 
-class RangeReader:
-    """Reads ranges of messages that are in both replicas through a mount of one of them, again and again.
-
-    `wrong`: what it was given instead. A replica that is being made anew may lack what comes later, or fail.
-    """
-
-    def __init__(self, cluster, node, seed):
-        self._cluster = cluster
-        self._node = node
-        self._path = cluster.mounts[node].path / TIERED / "0" / "offsets"
-        self._random = random.Random(seed)
-        self.read = 0
-        self.wrong = []
-        self._end = Event()
-        self._thread = Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self):
-        while not self._end.wait(0.2):
-            self._read()
-
-    def _read(self):
-        first = self._random.randrange(self._cluster.safe)
-        offsets = range(first, min(self._cluster.safe, first + self._random.choice((1, 10, 100, 1000))))
-        began = self._cluster.made_anew
-        name, found, error = f"{offsets[0]}-{offsets[-1]}.jsonl", [], None
+def read_ranges(cluster, node, seed):
+    """Reads ranges of messages that are in both replicas through a mount of one of them, until the end; returns how
+    many. A replica that is being made anew may lack what comes later, or fail."""
+    dice, count = random.Random(seed), 0
+    while not cluster.end.wait(0.2):
+        first = dice.randrange(cluster.safe)
+        last = min(cluster.safe, first + dice.choice((1, 10, 100, 1000))) - 1
+        view = cluster.mounts[node].path / TIERED / "0" / "offsets" / f"{first}-{last}.jsonl"
+        began, found, error = cluster.made_anew, [], None
         try:
-            found = [(record.offset, record.value) for record in read_jsonl((self._path / name).read_bytes())]
+            found = [(record.offset, record.value) for record in read_jsonl(view.read_bytes())]
         except OSError as failed:
             error = failed.strerror
-        truth = self._cluster.truth[TIERED]
-        expected = [(offset, truth.get(offset)) for offset in offsets]
-        self.read += len(found)
-        anew = self._node in (began, self._cluster.made_anew)
+        expected = [(offset, cluster.truth[TIERED].get(offset)) for offset in range(first, last + 1)]
+        count += len(found)
+        anew = node in (began, cluster.made_anew)
         if found != expected and not (anew and found == expected[: len(found)]):
-            self.wrong.append(f"node {self._node}, {name}: {error or found[:1]}, {len(found)} messages")
-
-    def close(self):
-        self._end.set()
-        self._thread.join()
+            cluster.wrong.append(f"node {node}, {view.name}: {error or found[:1]}, {len(found)} messages")
+    return count
 
 
 def run(directory, *, rounds, seed, **_):
@@ -315,19 +297,22 @@ def run(directory, *, rounds, seed, **_):
             mount = mounted(node.log_dir, directory / f"mnt{number}", "--tier", str(cluster.tier))
             cluster.mounts[number] = stack.enter_context(mount)
             cluster.followers[number] = Follower(node.log_dir)
-        ranges = [RangeReader(cluster, 1 + number % 2, number) for number in range(READERS)]
-        for reader in (*cluster.followers.values(), *ranges):
-            stack.callback(reader.close)
+            stack.callback(cluster.followers[number].close)
+        pool = stack.enter_context(ThreadPoolExecutor(READERS))
+        stack.callback(cluster.end.set)
+        reading = [pool.submit(read_ranges, cluster, 1 + number % 2, number) for number in range(READERS)]
         for number, way in enumerate(ways):
             told = cluster.round(way)
             cluster.check()
-            for reader in ranges:
-                assert not reader.wrong, reader.wrong[:3]
+            assert not cluster.wrong, cluster.wrong[:3]
             for follower in cluster.followers.values():
                 wait_for(f"what {PLAIN} holds", lambda: follower.has(cluster.truth[PLAIN]))  # noqa: B023
             yield f"round {number}, {way}: {told}; {cluster.safe} messages"
         assert "unclean" not in ways or any(follower.notes for follower in cluster.followers.values())
-        yield f"{sum(reader.read for reader in ranges)} messages read, nothing skipped, doubled or made up"
+        cluster.end.set()
+        read = sum(future.result() for future in reading)
+        assert not cluster.wrong, cluster.wrong[:3]
+        yield f"{read} messages read, nothing skipped, doubled or made up"
         overlaps = cluster.overlaps()
         # Not only what was uploaded again because nobody knew that it was there.
         assert "unclean" not in ways or any(one.end_offset != other.end_offset for one, other in overlaps)

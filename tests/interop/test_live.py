@@ -210,23 +210,6 @@ def test_at_once(client, live):
     assert view.read_bytes() == expected
 
 
-@pytest.mark.nightly
-@requires_fuse
-def test_internal_topics_and_deleted_ones(client, live):
-    """__transaction_state is readable like any topic; a deleted topic disappears, and one made anew is empty."""
-    topic, internal = live.path / "again", "__transaction_state"
-    state = live.path / internal / "0/messages.jsonl"
-    for turn in range(2):
-        client.create_topic("again")
-        client.transactions("again", [(True, [Message(b"turn %d" % turn)] * (turn + 1))], id="for-state")
-        assert (topic / "0/messages.txt").read_bytes() == b"turn %d\n" % turn * (turn + 1)
-        # The broker writes that a transaction is complete after it has answered the commit.
-        wait_for("both show the same", lambda: read_jsonl(state.read_bytes()) == client.consume(internal))
-        client.delete_topic("again")
-        wait_for("the topic is gone", lambda: not topic.exists())
-        assert not [path.name for path in live.path.iterdir() if path.name.endswith("-delete")]
-
-
 @requires_fuse
 def test_topics_ids_partitions_configs(broker, client, live):
     """The content of __cluster_metadata-0, as kafkafs reads it, equals what the broker's admin interface reports."""
