@@ -112,11 +112,12 @@ def different_lookups(address, logs, dice, rounds, timestamps, rewritten=()):
     `rewritten`: logs whose batches another encoder has compressed, so that their bytes differ.
     """
     found = []
-    failing = partial(_without_leaders, address, dict.fromkeys(logs.snapshots, _EARLIEST))
-    wait_for("the leaders", lambda: not failing())
+    # A broker that has just started becomes the leader of one partition after the other.
+    first = dict.fromkeys(logs.snapshots, _EARLIEST)
+    wait_for("the leaders", lambda: not any(answer.error for answer in list_offsets(address, first).values()))
     for end in (_EARLIEST, _LATEST):
         for isolation in Isolation:
-            answers = list_offsets(address, dict.fromkeys(logs.snapshots, end), committed=_committed(isolation))
+            answers = list_offsets(address, dict.fromkeys(logs.snapshots, end), isolation)
             for tp, snapshot in logs.snapshots.items():
                 mine = _answer(partial(_end_of, snapshot, end, isolation))
                 excused = () if isolation is Isolation.READ_UNCOMMITTED else logs.damaged
@@ -128,7 +129,7 @@ def different_lookups(address, logs, dice, rounds, timestamps, rewritten=()):
     for number in range(rounds):
         times = {tp: _some_time(dice("time", number, tp), timestamps.get(tp, ())) for tp in logs.snapshots}
         for isolation in Isolation:
-            answers = list_offsets(address, times, committed=_committed(isolation))
+            answers = list_offsets(address, times, isolation)
             for tp, snapshot in logs.snapshots.items():
                 mine = _answer(partial(offset_for_timestamp, snapshot, times[tp], isolation))
                 reason = logs.why(tp, isolation, is_time=True)
@@ -140,15 +141,6 @@ def different_lookups(address, logs, dice, rounds, timestamps, rewritten=()):
         fetched = _different_fetches(address, logs, partial(dice, "fetch", number))
         found += (difference for difference in fetched if difference.tp not in rewritten)
     return found
-
-
-def _without_leaders(address, wanted):
-    """A broker that has just started becomes the leader of one partition after the other."""
-    return {tp: answer.error for tp, answer in list_offsets(address, wanted).items() if answer.error}
-
-
-def _committed(isolation):
-    return isolation is Isolation.READ_COMMITTED
 
 
 def _end_of(snapshot, end, isolation):

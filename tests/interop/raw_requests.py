@@ -7,7 +7,7 @@ from aiokafka.conn import create_conn
 from aiokafka.protocol.fetch import FetchRequest_v4
 from aiokafka.protocol.offset import OffsetRequest_v3
 
-from storage.types import TopicPartition
+from storage.types import Isolation, TopicPartition
 
 MOST_BYTES = 2**31 - 1
 
@@ -60,9 +60,10 @@ def _by_topic(rows):
     return list(found.items())
 
 
-def list_offsets(address, timestamps, *, committed=False):
+def list_offsets(address, timestamps, isolation=Isolation.READ_UNCOMMITTED):
     """The offset for a timestamp, or a special value of one, of each partition."""
-    request = OffsetRequest_v3(-1, int(committed), _by_topic({tp: (time,) for tp, time in timestamps.items()}))
+    committed = int(isolation is Isolation.READ_COMMITTED)
+    request = OffsetRequest_v3(-1, committed, _by_topic({tp: (time,) for tp, time in timestamps.items()}))
     return {tp: Listed(*row) for tp, row in _answers(address, request).items()}
 
 

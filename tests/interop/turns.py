@@ -133,10 +133,12 @@ class Turns:
     def _killed_while(self, write, moments, kill):
         """Everything is written to; whether a kill came between, at some moment."""
         killed = self._dice.random() < 0.6
+        self._failed = None
         with self._writers(write, keep_on=killed):
             if killed:
                 time.sleep(self._dice.uniform(*moments))
                 kill()
+        assert killed or self._failed is None, self._failed
         self.kills += killed
         return killed
 
@@ -165,8 +167,9 @@ class Turns:
             values = written.some(tp, dice)
             try:
                 write(tp, b"".join(value + b"\n" for value in values))
-            except (OSError, subprocess.SubprocessError):
+            except (OSError, subprocess.SubprocessError) as error:
                 written.possible += values
+                self._failed = error
                 return
             written.certain += values
 
