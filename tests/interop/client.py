@@ -7,8 +7,11 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from tests.interop.kafka import BROKER_VERSION
 from tests.support.fixtures import Golden
 
+# Before Kafka 4.1 segment.bytes itself may be as small.
+SETTINGS = {"internal.segment.bytes": "segment.bytes"} if BROKER_VERSION < "4.1" else {}
 TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 
 
@@ -66,32 +69,15 @@ class Client:
         """Creates many topics, of (partitions, configuration), in one request, and waits for their partitions.
 
         `replicas`: their number, or the brokers of one partition."""
-        new = [
-            NewTopic(topic, partitions, replicas)
-            if isinstance(replicas, int)
-            else NewTopic(topic, -1, -1, {0: replicas})
-            for topic, (partitions, _) in topics.items()
-        ]
-        for topic in new:
-            topic.topic_configs = {key: str(value) for key, value in topics[topic.name][1].items()}
-
-        async def work(admin):
-            answer = await admin.create_topics(new, timeout_ms=120_000)
-            errors = [error for error in answer.topic_errors if error[1]]
-            # Before Kafka 4.1 segment.bytes itself may be as small.
-            if errors and all("Unknown topic config name: internal.segment.bytes" in str(error) for error in errors):
-                refused = [topic for topic in new if topic.name in {error[0] for error in errors}]
-                for topic in refused:
-                    topic.topic_configs["segment.bytes"] = topic.topic_configs.pop("internal.segment.bytes")
-                answer = await admin.create_topics(refused, timeout_ms=120_000)
-                errors = [error for error in answer.topic_errors if error[1]]
-            if errors:
-                raise AssertionError(errors)
-
-        self._with_admin(work)
-        places = [
-            TopicPartition(topic, number) for topic, (count, _) in topics.items() for number in range(max(count, 1))
-        ]
+        new = []
+        for topic, (partitions, config) in topics.items():
+            shape = (partitions, replicas) if isinstance(replicas, int) else (-1, -1, {0: replicas})
+            new.append(NewTopic(topic, *shape))
+            new[-1].topic_configs = {SETTINGS.get(key, key): str(value) for key, value in config.items()}
+        answer = self._with_admin(lambda admin: admin.create_topics(new, timeout_ms=120_000))
+        errors = [error for error in answer.topic_errors if error[1]]
+        assert not errors, errors
+        places = [TopicPartition(topic, number) for topic, (n, _) in topics.items() for number in range(max(n, 1))]
         self.with_consumer(lambda consumer: consumer.end_offsets(places))
 
     def delete_topic(self, topic):
