@@ -1,140 +1,21 @@
-"""The directory of a running broker, which producers, retention and its cleaner change: by the engine, and mounted."""
+"""A running broker's directory, mounted read-only while producers write: files hold what a consumer gets."""
 
-import itertools
 import json
 import random
 import re
 import threading
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
-import pytest
 
-from storage.errors import SegmentGone
-from storage.log.log_dir import LogDir
-from storage.log.reader import read_range
-from storage.types import TopicPartition
 from tests.interop.client import Message
 from tests.interop.kafka import on_broker, requires_kafka, run_tool
 from tests.support.fixtures import read_jsonl
 from tests.support.mounts import requires_fuse, run_kafkafs
-from tests.support.readers import read_all, records_of
 from tests.support.waiting import wait_for
 
 pytestmark = [requires_kafka, on_broker]
-
-SMALL = {"internal.segment.bytes": 20_000, "index.interval.bytes": 500, "segment.index.bytes": 100_000}
-
-
-def value_of(number):
-    return b"%08d " % number + b"x" * (number % 97)
-
-
-def look_beside(writes, look):
-    """Runs `writes` in a thread, and `look` meanwhile and once after them; returns the number of looks.
-
-    It looks between the writes too, however slow: each write waits until there was one more look.
-    """
-    failures = []
-    looked = threading.Semaphore(0)
-
-    def run():
-        try:
-            for write in writes:
-                assert looked.acquire(timeout=120)
-                write()
-        except BaseException as error:  # noqa: BLE001 - raised again in the test's own thread
-            failures.append(error)
-
-    writer = threading.Thread(target=run)
-    writer.start()
-    looks = 0
-    while writer.is_alive():
-        try:
-            look()
-        except SegmentGone:
-            continue  # retention or compaction was faster; the next snapshot shows it
-        looks += 1
-        looked.release()
-    writer.join()
-    if failures:
-        raise failures[0]
-    look()
-    return looks
-
-
-def log_of(broker, topic):
-    return LogDir.open_read_only(broker.log_dir).log(TopicPartition(topic, 0))
-
-
-def first_segment(broker, topic):
-    return min(int(path.stem) for path in (broker.log_dir / f"{topic}-0").glob("*.log"))
-
-
-@pytest.mark.parametrize("preallocate", ["false", pytest.param("true", marks=pytest.mark.nightly)])
-def test_appends_rolls_and_retention(broker, client, preallocate):
-    """A snapshot at any moment shows exactly what was written."""
-    topic = f"log-retention-{preallocate}"
-    client.create_topic(topic, config={**SMALL, "retention.bytes": 60_000, "preallocate": preallocate})
-    log = log_of(broker, topic)
-    seen = set()
-    removed = [0]
-
-    def look():
-        snapshot = log.snapshot()
-        start = snapshot.log_start_offset
-        records = read_all(snapshot, start)
-        assert [record.offset for record in records] == list(range(start, snapshot.log_end_offset))
-        assert all(record.value == value_of(record.offset) for record in records)
-        seen.add((start, snapshot.log_end_offset))
-
-    def write(first):
-        client.produce(topic, [Message(value_of(n)) for n in range(first, first + 300)], batch=7)
-        if first % 1500 == 1200:  # since the last time more has come than a pass leaves
-            wait_for("a retention pass", lambda: first_segment(broker, topic) > removed[-1])
-            removed.append(first_segment(broker, topic))
-
-    assert look_beside([partial(write, first) for first in range(0, 6000, 300)], look) > 10
-    assert len({start for start, _ in seen}) > 2
-    assert max(end for _, end in seen) == 6000
-
-
-def test_compaction(broker, client):
-    topic = "log-compaction"
-    config = {**SMALL, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01, "segment.ms": 1000}
-    client.create_topic(topic, config=config)
-    log = log_of(broker, topic)
-    sizes = []
-
-    def look():
-        snapshot = log.snapshot()
-        latest = {}
-        offsets = []
-        for block in read_range(snapshot, snapshot.log_start_offset):
-            assert block.damage is None
-            for record in records_of(block):
-                assert (record.key, record.value) == (b"%d" % (record.offset % 50), value_of(record.offset))
-                latest[int(record.key)] = record.offset
-                offsets.append(record.offset)
-        assert offsets == sorted(set(offsets))
-        end = snapshot.log_end_offset
-        assert latest == {offset % 50: offset for offset in range(max(end - 50, 0), end)}
-        sizes.append(len(offsets))
-
-    def write(first):
-        messages = [Message(value_of(n), b"%d" % (n % 50)) for n in range(first, first + 250)]
-        client.produce(topic, messages, batch=9)
-
-    assert look_beside([partial(write, first) for first in range(0, 5000, 250)], look) > 10
-    first = 5000
-    while all(after >= before for before, after in itertools.pairwise(sizes)):  # the cleaner is slower than we are
-        assert first < 50_000
-        look_beside([partial(write, first)], look)
-        first += 250
-
-
-# A running broker's directory, mounted read-only while producers write: files hold what a consumer gets.
 
 
 def any_messages(rng, count):
@@ -157,23 +38,31 @@ def test_readers_beside_producers(broker, client, live):
     client.create_topic("busy", 2, {"internal.segment.bytes": 30_000, "index.interval.bytes": 500})
     rng = random.Random(1)
     seen = {0: [], 1: []}
+    end = threading.Event()
 
-    def look():
-        for partition, reads in seen.items():
-            reads.append(read_jsonl((live.path / "busy" / str(partition) / "messages.jsonl").read_bytes()))
+    def read():
+        while not end.is_set():
+            for partition, reads in seen.items():
+                reads.append(read_jsonl((live.path / "busy" / str(partition) / "messages.jsonl").read_bytes()))
 
-    def write(number):
-        codec = (None, "gzip", "snappy", "lz4", "zstd")[number % 5]
-        client.produce("busy", any_messages(rng, 60), number % 2, batch=7, compression_type=codec)
-
-    look_beside([partial(write, number) for number in range(30)], look)
+    with ThreadPoolExecutor() as pool:
+        reading = pool.submit(read)
+        try:
+            for number in range(30):
+                codec = (None, "gzip", "snappy", "lz4", "zstd")[number % 5]
+                client.produce("busy", any_messages(rng, 60), number % 2, batch=7, compression_type=codec)
+                begun = len(seen[0]) + 1
+                wait_for("another look", lambda: len(seen[1]) > begun or reading.done())  # noqa: B023 - called at once
+        finally:
+            end.set()
+        reading.result()
     for partition, reads in seen.items():
         consumed = client.consume("busy", partition)
         assert len(consumed) == 900
         assert len({len(records) for records in reads}) > 10
         assert all(records == consumed[: len(records)] for records in reads)
-        assert reads[-1] == consumed
         tree = live.path / "busy" / str(partition)
+        assert read_jsonl((tree / "messages.jsonl").read_bytes()) == consumed
         assert (tree / "messages.txt").read_bytes() == as_txt(consumed)
         for view in (tree / "messages.jsonl", tree / "messages.txt"):
             assert view.stat().st_size == len(view.read_bytes())
@@ -194,7 +83,7 @@ def test_at_once(client, live):
     for number in range(12):
         topic = live.path / f"new-{number}"
         assert not topic.exists()
-        client.create_topic(topic.name)
+        client.create_topic(topic.name, config={"preallocate": "true"})
         assert (topic / "0/messages.txt").read_bytes() == b""
         assert topic.name in {path.name for path in live.path.iterdir()}
     view = topic / "0/messages.txt"
