@@ -1,14 +1,11 @@
 """Walks over the tree, as `ls -lR`, `du` and `find` make them: cheap where nothing has changed, right where it has."""
 
-from __future__ import annotations
-
 import os
 import time
 
 import pytest
 
 from kafkafs.tree.node import NodeKind
-from storage.log.read_only_log import ReadOnlyLog
 from tests.support.live_log import START_MS, LiveLog
 from tests.support.reference_views import content, tree_of
 
@@ -72,19 +69,6 @@ def test_stats_of_what_has_not_changed_open_nothing(live, monkeypatch):
     assert opened == []
 
 
-def test_real_files_are_shown_without_a_look_at_the_log(live, monkeypatch):
-    tree = tree_of(live.path.parent)
-    names = [entry.name for entry in tree.lookup("/t/0/segments").list()]
-    monkeypatch.setattr(ReadOnlyLog, "snapshot", lambda _: pytest.fail("the log was looked at"))
-    sizes = {name: tree.lookup(f"/t/0/segments/{name}").attributes().size for name in names}
-    assert sizes == {path.name: path.stat().st_size for path in live.path.iterdir()}
-
-
-def rolled(live):
-    live.roll()
-    live.write(1)
-
-
 def replaced(live):
     """A sealed segment gives way to another file, as compaction has it."""
     log = live.log(30)
@@ -95,23 +79,16 @@ def replaced(live):
 
 
 def truncated(live):
-    log = live.log(60)
-    log.write_bytes(b"")
-    live.next_offset = 60
+    live.truncate(60)
     live.append(b"another", timestamps=[START_MS + 999_000_000])
-
-
-def torn(live):
-    with live.log(60).open("ab") as file:
-        file.write(bytes(7))
 
 
 CHANGES = {
     "nothing": lambda live: None,
     "append": lambda live: live.write(1),
     "append of a later day": lambda live: live.append(b"x", timestamps=[START_MS + 86_400_000]),
-    "torn tail": torn,
-    "roll": rolled,
+    "torn tail": lambda live: live.log(60).write_bytes(live.log(60).read_bytes() + bytes(7)),
+    "roll": lambda live: (live.roll(), live.write(1)),
     "retention": lambda live: live.log(0).unlink(),
     "compaction": replaced,
     "truncation": truncated,
