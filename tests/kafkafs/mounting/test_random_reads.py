@@ -1,11 +1,11 @@
 """Reads at random places of every kind of view, after the manner of fsx, while the log grows, rolls, is retained,
-compacted and truncated: the bytes are those of a sequential read, and those that the log's messages make."""
+compacted and truncated: the bytes are those that the log's messages make.
 
-import errno
+Files that stay open across such changes: test_growing.py, test_generations.py."""
+
 import mmap
 import os
 import random
-from contextlib import ExitStack
 
 import pytest
 
@@ -88,66 +88,19 @@ def read_at_random(fd, content, dice):
                 assert mapped[at : at + 5000] == content[at : at + 5000]
 
 
-class Held:
-    """Files that stay open across changes of the log, and what each held when it was opened."""
-
-    def __init__(self, stack):
-        self.files = {}
-        stack.callback(self.close)
-
-    def close(self):
-        for fd in self.files:
-            os.close(fd)
-        self.files.clear()
-
-    def look(self, dice):
-        """What was there is there, or the read is an error: nothing else, and no silent end of the file."""
-        for fd, content in self.files.items():
-            for _ in range(5):
-                at, count = dice.randrange(len(content)), dice.choice((1, 300, 50_000))
-                try:
-                    data = os.pread(fd, count, at)
-                except OSError as error:
-                    assert error.errno in (errno.ERANGE, errno.ENOENT)  # noqa: PT017
-                else:
-                    assert data
-                    expected = content[at : at + count]
-                    assert data[: len(expected)] == expected[: len(data)], (at, count)
-
-    def open(self, path):
-        """A file of which one with more bytes is held, which may be in the page cache, can be opened once it is not."""
-        try:
-            return os.open(path, os.O_RDONLY)
-        except OSError as error:
-            if error.errno != errno.ERANGE:
-                raise
-        self.close()
-        return os.open(path, os.O_RDONLY)
-
-
 @pytest.mark.parametrize(("seed", "codec"), [(1, Codec.NONE), (2, Codec.ZSTD)])
 def test_as_a_sequential_read(tmp_path, seed, codec):
     dice, done = random.Random(seed), []
     log = LiveLog(tmp_path / "logs", codec)
     log.write(200)
-    with watched(tmp_path / "logs", tmp_path / "mnt") as mount, ExitStack() as stack:
-        held = Held(stack)
+    with watched(tmp_path / "logs", tmp_path / "mnt") as mount:
         for _ in range(STEPS):
             done.append(change(log, dice))
-            if done[-1] == "truncate":
-                held.close()  # other messages may be at their places
             for name, content in views(log, dice):
                 try:
-                    fd = held.open(mount.path / "t/0" / name)
-                    held.files[fd] = content
-                    read_at_random(fd, content, dice)
+                    with (mount.path / "t/0" / name).open("rb", buffering=0) as file:
+                        read_at_random(file.fileno(), content, dice)
                 except BaseException as error:
                     error.add_note(f"{name} after {' '.join(done)}")
                     raise
-                if not content or dice.random() > 0.08 or name.endswith(".log"):
-                    del held.files[fd]
-                    os.close(fd)
-            held.look(dice)
-            if len(held.files) > 12:
-                held.close()
     assert {"write", "roll", "retain", "compact", "truncate"} <= set(done)
