@@ -1,12 +1,7 @@
 """The list of kernels, and what the build compiles."""
 
-from __future__ import annotations
-
-import importlib
-import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
 
 from kafkafs.compiled_kernels import KERNELS, loaded, uncompiled
 from storage.format.compression import Codec
@@ -29,15 +24,6 @@ def test_all_kernels_are_named():
 def test_kernels_are_compiled():
     assert not uncompiled()
     assert loaded() == dict.fromkeys(sorted(KERNELS), "compiled")
-
-
-def test_a_kernel_that_another_thread_is_importing_is_not_loaded_yet(monkeypatch):
-    name = KERNELS[-1]
-    monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    assert name not in loaded()
-    monkeypatch.delitem(sys.modules, name)
-    importlib.import_module(name)
-    assert name in loaded()
 
 
 def test_the_plain_forms_of_all_kernels(tmp_path):

@@ -69,17 +69,6 @@ def test_damage(mount, built, topic, number):
     assert status["errors"]["bugs"] == 0
 
 
-def test_a_partition_that_vanishes(tmp_path):
-    built = build_log_dir(tmp_path / "logs", {"t": [[b"one"]], "u": [[b"two"]]})
-    with watched(built.path, tmp_path / "mnt") as mount, (mount.path / "t/0/messages.txt").open("rb") as file:
-        (built.path / "t-0").rename(tmp_path / "gone")
-        with fails_with(errno.ENOENT):
-            (mount.path / "t/0/messages.txt").stat()
-        with fails_with(errno.ENOENT):
-            file.read()
-        assert (mount.path / "u/0/messages.txt").read_bytes() == b"two\n"
-
-
 @pytest.mark.parametrize("write", [False, True])
 def test_a_log_directory_that_is_gone(tmp_path, write):
     """The disk has failed or was unmounted: what tells that goes on, and nothing else does."""

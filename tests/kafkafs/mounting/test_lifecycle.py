@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 
@@ -90,9 +89,12 @@ def test_background(log_dir, mnt):
     assert (named["source"], named["fstype"]) == (str(log_dir), "fuse.kafkafs")
     assert {"ro", "nosuid", "nodev"} <= set(named["options"].split(","))
     assert f"{log_dir} is mounted there" in mount(log_dir, mnt, exit_code=4)
-    umount(mnt)
-    assert has_ended(process)
-    assert mnt not in kafkafs_mounts()
+    with (mnt / "t/0/messages.txt").open("rb", buffering=0) as file:
+        process.terminate()
+        wait_for("the server ends", lambda: has_ended(process))
+        assert mnt not in kafkafs_mounts()
+        with fails_with(errno.ENOTCONN):
+            file.read(10)
     assert list(mnt.iterdir()) == []
 
 
@@ -179,21 +181,6 @@ def test_relative_paths(log_dir, mnt, words):
     assert status(mnt)["log"] == str(mnt.parent / "here.log")
     subprocess.run([*KAFKAFS, "umount", "mnt"], cwd=mnt.parent, check=True, timeout=120)
     assert "serving" in (mnt.parent / "here.log").read_text()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_signals_end_it_cleanly(log_dir, mnt, number):
-    """Also while files are open. Of a mount in the foreground: test_writing_ends.py."""
-    mount(log_dir, mnt)
-    process = server(mnt)
-    with (mnt / "t/0/messages.txt").open("rb", buffering=0) as file:
-        process.send_signal(number)
-        wait_for("the server ends", lambda: has_ended(process))
-        assert mnt not in kafkafs_mounts()
-        with fails_with(errno.ENOTCONN):
-            file.read(10)
-    mount(log_dir, mnt)
-    umount(mnt)
 
 
 # Unmounting
@@ -390,24 +377,7 @@ def run(log_dir, mnt, tmp_path):
     return run
 
 
-def test_mount_8(run):
-    result = run(
-        """
-        mount -t fuse.kafkafs "$LOGDIR" "$MNT" -o ro,noexec,isolation=read_committed
-        cat "$MNT/t/0/messages.txt"
-        grep -c '"isolation": "read_committed"' "$MNT/@status.json"
-        findmnt -n -o OPTIONS "$MNT" | grep -c noexec
-        umount "$MNT"
-        """
-    )
-    assert (result.returncode, result.stdout, result.stderr) == (0, "one\ntwo\n1\n1\n", "")
-    for place, words in (("$LOGDIR", "unknown mount option nonsense"), ("$LOGDIR/none", "no such log directory")):
-        result = run(f'mount -t fuse.kafkafs "{place}" "$MNT" -o ro{",nonsense=1" * ("nonsense" in words)}')
-        assert result.returncode != 0
-        assert words in result.stderr
-
-
-def test_fstab(run):
+def test_mount_8_and_fstab(run):
     """Read-only unless it says `write`: mount(8) passes `rw` where it names neither."""
     result = run(
         """
@@ -421,9 +391,15 @@ def test_fstab(run):
         cat $MNT/t/0/messages.txt
         kafkafs umount $MNT
         ! mount -T $TMP/fstab -o ro $MNT 2>&1 | grep -o contradict
+        mount -t fuse.kafkafs $LOGDIR $MNT -o ro,noexec,isolation=read_committed
+        grep -o '"isolation": "read_committed"' $MNT/@status.json
+        findmnt -n -o OPTIONS $MNT | grep -o noexec
+        umount $MNT
+        ! mount -t fuse.kafkafs $LOGDIR $MNT -o nonsense=1 2>&1 | grep -o 'unknown mount option nonsense'
         """
     )
-    assert (result.stdout, result.stderr) == (f"{READ_ONLY}\none\ntwo\nthree\ncontradict\n", "")
+    lines = [READ_ONLY, "one", "two", "three", "contradict", '"isolation": "read_committed"', "noexec"]
+    assert (result.stdout.splitlines(), result.stderr) == ([*lines, "unknown mount option nonsense"], "")
 
 
 # What options do

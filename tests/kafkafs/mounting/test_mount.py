@@ -3,8 +3,6 @@
 import os
 import shutil
 import stat
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -218,21 +216,3 @@ def test_what_is_mounted(tmp_path):
         mountpoint.unmount(tmp_path)
     with pytest.raises(MountError, match="not of kafkafs"):
         mountpoint.unmount(Path("/proc"))
-
-
-def test_holders(directory):
-    below = directory / "below"
-    below.mkdir()
-    (below / "file").touch()
-    command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
-    with (
-        (below / "file").open() as opened,
-        subprocess.Popen(command, cwd=below, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child,
-    ):
-        child.stdout.readline()
-        users = list(mountpoint.holders(directory))
-        assert len(users) == 2
-        assert any(f"(process {child.pid}) has {below} as its working directory" in user for user in users)
-        assert any(f"(process {os.getpid()}) has {opened.name} open" in user for user in users)
-        assert list(mountpoint.holders(directory.with_name("mn"))) == []
-        child.communicate()

@@ -104,15 +104,6 @@ def kill(process, mnt):
     detach(mnt)
 
 
-def test_a_last_line_is_a_message_after_umount(tmp_path):
-    with mounted(tmp_path / "logs", tmp_path / "mnt", "--create", write=True) as mount:
-        (mount.path / "t").mkdir()
-        (mount.path / "t" / "@append").write_bytes(b"one\ntwo")
-    assert values(tmp_path / "logs") == [b"one", b"two"]
-    assert (tmp_path / "logs" / names.CLEAN_SHUTDOWN).exists()
-    assert not (tmp_path / "logs" / ".lock").exists()
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_end_it_in_order(logs, mnt, number):
     with writable(logs, mnt) as process:
@@ -127,6 +118,7 @@ def test_signals_end_it_in_order(logs, mnt, number):
     assert mnt not in kafkafs_mounts()
     assert values(logs) == [b"one", b"half"]
     assert (logs / names.CLEAN_SHUTDOWN).exists()
+    assert not (logs / ".lock").exists()
 
 
 @pytest.mark.timeout(60 + 30 * KILLS)

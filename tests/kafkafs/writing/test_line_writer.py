@@ -292,19 +292,6 @@ def test_what_comes_again_after_a_full_disk_is_not_there_twice(full, failed):
     assert values(owned, "t") == [[*IN_ORDER[0], b"more"], *IN_ORDER[1:]]
 
 
-def test_other_lines_after_a_full_disk_are_taken_as_they_are(full):
-    owned, disk = full
-    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
-    failing(disk, 1)
-    writer.write(b"".join(NINE))
-    failing(disk)
-    others = b"".join(jsonl({"value": f"other {number}", "partition": 0}) for number in range(9))
-    with pytest.raises(OSError, match="No space"):  # a short count told nobody why
-        writer.write(others)
-    assert writer.write(others) == len(others)
-    assert values(owned, "t")[0] == [*IN_ORDER[0], *(b"other %d" % number for number in range(9))]
-
-
 def test_lines_that_only_look_like_refused_ones_are_appended(full):
     """What other partitions got of a refused write is not taken for lines of a later one."""
     owned, disk = full

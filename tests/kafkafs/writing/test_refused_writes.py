@@ -106,21 +106,6 @@ def test_callers_that_stop_at_an_error(lines, data):
     assert kept.values == expected
 
 
-@given(lines_of_all_kinds(), st.data())
-def test_callers_that_write_line_by_line(lines, data):
-    """What succeeded is appended, and nothing more. Bad lines fail; a good one only after another that failed, and
-    only where writes are large enough to be cut, so that an error may have been dropped."""
-    kept = Kept(LIMIT)
-    kernel = kernel_of(kept, data)
-    written = [line for line in lines if not write_all(kernel, line + b"\n")]
-    assert kept.values == written
-    assert not any(map(is_bad, written))
-    refused = [number for number, line in enumerate(lines) if not is_bad(line) and line not in written]
-    assert not any(number == 0 or lines[number - 1] in written for number in refused)
-    if all(len(line) + 1 < CUT_BYTES for line in lines):
-        assert not refused
-
-
 @given(lines_of_all_kinds().filter(bool), st.data())
 @example([b"BAD", b"next", b"third"], None)
 def test_callers_that_leave_out_what_is_bad(lines, data):
@@ -139,25 +124,6 @@ def test_callers_that_leave_out_what_is_bad(lines, data):
     assert len(kept.values) == len(set(kept.values))
     if all(len(line) + 1 < CUT_BYTES for line in lines):
         assert kept.values == good
-
-
-@given(lines_of_all_kinds(), st.integers(1, CUT_BYTES - 1))
-def test_callers_that_go_on_whatever_happens(lines, size):
-    """Pieces cut anywhere, each a write of its own: no part of a line becomes a message."""
-    kept = Kept(LIMIT)
-    kernel = Kernel(LineWriter(kept, parse_txt))
-    text = b"".join(line + b"\n" for line in lines)
-    errors = 0
-    for at in range(0, len(text), size):
-        piece = text[at : at + size]
-        while piece:
-            try:
-                piece = piece[kernel.write(piece) :]
-            except StorageError:
-                errors += 1
-                break
-    assert [value for value in kept.values if value not in lines] == []
-    assert errors >= any(map(is_bad, lines))
 
 
 @given(st.lists(st.integers(0, 30), max_size=20), st.lists(st.booleans()), st.data())
