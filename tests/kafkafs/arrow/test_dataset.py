@@ -1,7 +1,5 @@
 """A scan as a Dataset: DuckDB and polars get what the filter says, and only what they need is read."""
 
-from __future__ import annotations
-
 import operator
 import pickle
 import random

@@ -1,7 +1,5 @@
 """Blocks become Arrow batches that hold the same records, within their bounds."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 

@@ -1,7 +1,5 @@
 """`kafkafs.open`: a scan has what real consumers read, and exactly the messages that its arguments choose."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

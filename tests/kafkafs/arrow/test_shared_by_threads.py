@@ -3,8 +3,6 @@
 All orders are tried in which one thread is interrupted once (`tests.support.interleaving`).
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """A range of times that ends is read only where such messages may be, and has all of them."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Protobuf values as typed columns: what the library's own messages hold is what the columns hold."""
 
-from __future__ import annotations
-
 import json
 import random
 from datetime import UTC, datetime, timedelta

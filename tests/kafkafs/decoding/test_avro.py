@@ -1,7 +1,5 @@
 """Avro data to JSON: every type against fastavro's data, every fault, every limit; compiled and not."""
 
-from __future__ import annotations
-
 import json
 import random
 

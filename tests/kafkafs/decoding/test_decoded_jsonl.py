@@ -1,7 +1,5 @@
 """The format decoded.jsonl: its lines beside jsonl's, at every size of the output, with texts that need room."""
 
-from __future__ import annotations
-
 import base64
 import json
 import random

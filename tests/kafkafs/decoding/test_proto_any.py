@@ -1,7 +1,5 @@
 """google.protobuf.Any: of types of the schema, of other schemas, and of none."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -13,10 +11,10 @@ from kafkafs.schemas.proto_names import message_types
 from kafkafs.schemas.registry import PROTOBUF, Registry, Schema, State, SubjectVersion
 from kafkafs.schemas.sources import SteadySchemas, schemas_at
 from storage.format.block import Record
-from tests.support.blocks import TP, Row, block_of
+from tests.support.blocks import TP, Row
 from tests.support.builders import Batch, build_log_dir
 from tests.support.commands import output_of
-from tests.support.decoded_columns import decoded_text, decoded_texts, framed
+from tests.support.decoded_columns import decoded_text, decoded_texts, framed, lines
 from tests.support.schema_logs import schema_record
 
 pytest.importorskip("grpc_tools")
@@ -91,56 +89,45 @@ def plain(name, value):
 
 ANY = "google.protobuf.Any"
 ENTRIES = ((b"b", UNKNOWN), (b"a", any_of("x.Other", BOB)))
-CASES = [
-    ("of another schema", field(2, any_of("x.Other", BOB)), {"payload": OTHERS}),
-    ("nested in a type", field(2, any_of("x.Other.Deep", b"\x08\x05")), {"payload": named("x.Other.Deep", d=5)}),
-    ("another prefix", field(2, any_of("x.Other", BOB, "a/b/")), {"payload": {"@type": "a/b/x.Other", "name": "bob"}}),
-    ("no prefix", field(2, any_of("x.Other", BOB, "")), {"payload": {"@type": "x.Other", "name": "bob"}}),
-    ("its own", field(2, any_of("y.Env.Own", b"\x08\x05")), {"payload": named("y.Env.Own", n=5)}),
-    ("unknown", field(2, UNKNOWN), {"payload": PLAIN}),
-    ("unknown, without data", field(2, any_of("no.Such")), {"payload": {"type_url": f"{PREFIX}no.Such"}}),
-    ("no type", field(2, field(2, b"\xff")), {"payload": {"value": "/w=="}}),
-    ("empty", field(2, b""), {"payload": {}}),
-    ("an odd name", field(2, any_of("x.Other\0", BOB)), {"payload": plain("x.Other\0", "CgNib2I=")}),
-    ("not its data", field(2, any_of("x.Other", b"\x0a\x7f")), {"payload": plain("x.Other", "Cn8=")}),
-    ("not UTF-8", field(2, any_of("x.Other", field(1, b"\xff"))), {"payload": plain("x.Other", "CgH/")}),
-    ("a wrapper", field(2, any_of(f"{WELL}StringValue", BOB)), {"payload": named(f"{WELL}StringValue", value="bob")}),
-    ("a duration", field(2, any_of(f"{WELL}Duration", b"\x08\x05")), {"payload": named(f"{WELL}Duration", value="5s")}),
-    (
-        "of google.type",
-        field(2, any_of("google.type.Date", b"\x08\x05")),
-        {"payload": named("google.type.Date", year=5)},
+# The bytes of an Any in the field `payload`, and how it is shown.
+PAYLOADS = {
+    "of another schema": (any_of("x.Other", BOB), OTHERS),
+    "nested in a type": (any_of("x.Other.Deep", b"\x08\x05"), named("x.Other.Deep", d=5)),
+    "another prefix": (any_of("x.Other", BOB, "a/b/"), {"@type": "a/b/x.Other", "name": "bob"}),
+    "no prefix": (any_of("x.Other", BOB, ""), {"@type": "x.Other", "name": "bob"}),
+    "its own": (any_of("y.Env.Own", b"\x08\x05"), named("y.Env.Own", n=5)),
+    "unknown": (UNKNOWN, PLAIN),
+    "unknown, without data": (any_of("no.Such"), {"type_url": f"{PREFIX}no.Such"}),
+    "no type": (field(2, b"\xff"), {"value": "/w=="}),
+    "empty": (b"", {}),
+    "an odd name": (any_of("x.Other\0", BOB), plain("x.Other\0", "CgNib2I=")),
+    "not its data": (any_of("x.Other", b"\x0a\x7f"), plain("x.Other", "Cn8=")),
+    "not UTF-8": (any_of("x.Other", field(1, b"\xff")), plain("x.Other", "CgH/")),
+    "a wrapper": (any_of(f"{WELL}StringValue", BOB), named(f"{WELL}StringValue", value="bob")),
+    "a duration": (any_of(f"{WELL}Duration", b"\x08\x05"), named(f"{WELL}Duration", value="5s")),
+    "of google.type": (any_of("google.type.Date", b"\x08\x05"), named("google.type.Date", year=5)),
+    "in an own type": (any_of("y.Env.Own", field(2, UNKNOWN)), named("y.Env.Own", within=PLAIN)),
+    "in another schema's type": (any_of("x.Other", BOB + field(2, UNKNOWN)), OTHERS | {"within": PLAIN}),
+    "own type in another schema's type": (
+        any_of("x.Other", field(2, any_of("y.Env", field(1, b"i") + field(3, UNKNOWN)))),
+        named("x.Other", within=named("y.Env", id="i", more=[PLAIN])),
     ),
-    ("repeated", field(3, any_of("x.Other", BOB)) + field(3, UNKNOWN) + field(3, b""), {"more": [OTHERS, PLAIN, {}]}),
-    (
-        "in a map",
-        b"".join(field(4, field(1, key) + field(2, value)) for key, value in ENTRIES),
-        {"named": {"a": OTHERS, "b": PLAIN}},
-    ),
-    ("in a oneof", field(5, UNKNOWN), {"chosen": PLAIN}),
-    (
-        "deeper",
-        field(7, field(7, field(2, UNKNOWN) + field(1, b"i"))),
-        {"inner": {"inner": {"id": "i", "payload": PLAIN}}},
-    ),
-    ("in an own type", field(2, any_of("y.Env.Own", field(2, UNKNOWN))), {"payload": named("y.Env.Own", within=PLAIN)}),
-    (
-        "in another schema's type",
-        field(2, any_of("x.Other", BOB + field(2, UNKNOWN))),
-        {"payload": OTHERS | {"within": PLAIN}},
-    ),
-    (
-        "own type in another schema's type",
-        field(2, any_of("x.Other", field(2, any_of("y.Env", field(1, b"i") + field(3, UNKNOWN))))),
-        {"payload": named("x.Other", within=named("y.Env", id="i", more=[PLAIN]))},
-    ),
-    ("Any in Any", field(2, any_of(ANY, any_of(ANY, UNKNOWN))), {"payload": named(ANY, value=named(ANY, value=PLAIN))}),
-    ("known in Any in Any", field(2, any_of(ANY, any_of("x.Other", BOB))), {"payload": named(ANY, value=OTHERS)}),
-]
+    "Any in Any": (any_of(ANY, any_of(ANY, UNKNOWN)), named(ANY, value=named(ANY, value=PLAIN))),
+    "known in Any in Any": (any_of(ANY, any_of("x.Other", BOB)), named(ANY, value=OTHERS)),
+}
+MAP = b"".join(field(4, field(1, key) + field(2, value)) for key, value in ENTRIES)
+DEEPER = field(7, field(7, field(2, UNKNOWN) + field(1, b"i")))
+CASES = {
+    **{name: (field(2, data), {"payload": value}) for name, (data, value) in PAYLOADS.items()},
+    "repeated": (field(3, any_of("x.Other", BOB)) + field(3, UNKNOWN) + field(3, b""), {"more": [OTHERS, PLAIN, {}]}),
+    "in a map": (MAP, {"named": {"a": OTHERS, "b": PLAIN}}),
+    "in a oneof": (field(5, UNKNOWN), {"chosen": PLAIN}),
+    "deeper": (DEEPER, {"inner": {"inner": {"id": "i", "payload": PLAIN}}}),
+}
 
 
-@pytest.mark.parametrize(("name", "data", "expected"), CASES, ids=[case[0] for case in CASES])
-def test_what_is_shown(name, data, expected):
+@pytest.mark.parametrize(("data", "expected"), CASES.values(), ids=CASES)
+def test_what_is_shown(data, expected):
     """Beside the other fields."""
     assert shown(field(1, b"e1") + data) == {"id": "e1", **expected}
 
@@ -156,13 +143,9 @@ def test_maps_within_are_in_order():
 def test_rows_with_and_without_an_any():
     """The compiled kernel leaves those that have one to the library, and only those."""
     rows = [Row(value=framed(b"\0" + field(1, b"e%d" % n) + (field(2, UNKNOWN) if n % 2 else b""))) for n in range(50)]
-    block = block_of(rows)
-    form = DecodedJsonl(TP, Registry([version("t-value", 1, 7, ENVELOPE)]))
-    out = memoryview(bytearray(1 << 20))
-    done, end = form.render_rows(block, out)
-    assert done == len(rows)
-    values = [json.loads(line)["value"] for line in bytes(out[:end]).splitlines()]
-    assert values == [{"id": f"e{n}"} | ({"payload": PLAIN} if n % 2 else {}) for n in range(50)]
+    found = lines(DecodedJsonl(TP, Registry([version("t-value", 1, 7, ENVELOPE)])), rows)
+    expected = [{"id": f"e{n}"} | ({"payload": PLAIN} if n % 2 else {}) for n in range(50)]
+    assert [json.loads(line)["value"] for line in found] == expected
 
 
 # Which schema, if several have the type.
@@ -196,16 +179,12 @@ def test_which_of_several(versions, name):
     """In each subject the newest version that has it and is not deleted; of these the greatest id; the default context
     first."""
     entries = [
-        version(
-            subject, number, schema_id, 'syntax = "proto3"; message Z {}' if named is None else text_with(named), *state
-        )
+        version(subject, number, schema_id, NONE if named is None else text_with(named), *state)
         for subject, number, schema_id, named, *state in versions
     ]
     for order in (entries, entries[::-1]):
-        assert shown(field(2, any_of("x.Other", BOB)), registry(*order))["payload"] == {
-            "@type": f"{PREFIX}x.Other",
-            name: "bob",
-        }
+        found = shown(field(2, any_of("x.Other", BOB)), registry(*order))
+        assert found["payload"] == {"@type": f"{PREFIX}x.Other", name: "bob"}
 
 
 def test_a_schema_that_cannot_be_used_leaves_the_type_unknown():

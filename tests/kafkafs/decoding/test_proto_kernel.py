@@ -1,7 +1,5 @@
 """The Protobuf kernel beside the library: what it writes is what the library writes, of ordinary and of odd data."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Protobuf by the library: kinds of fields, message indexes, and schemas that cannot be compiled."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json

@@ -1,7 +1,5 @@
 """The newer wire format: GUIDs in headers, for every kind of schema; and headers that only look like it."""
 
-from __future__ import annotations
-
 import json
 from uuid import UUID
 

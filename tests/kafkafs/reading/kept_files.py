@@ -1,7 +1,5 @@
 """Files of the index cache as somebody may have changed them: damaged, or with other numbers and a right checksum."""
 
-from __future__ import annotations
-
 import os
 import struct
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The block cache: one rendering for all, pinned buffers, a bound that holds; workers that start when they are told."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue

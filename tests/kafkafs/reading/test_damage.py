@@ -1,7 +1,5 @@
 """Damaged logs: the errno's error at the damaged place, right bytes everywhere else."""
 
-from __future__ import annotations
-
 import random
 import struct
 

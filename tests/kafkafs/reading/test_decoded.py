@@ -1,7 +1,5 @@
 """Decoded views while schemas are registered: nothing changes under an open file, everything after it is closed."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

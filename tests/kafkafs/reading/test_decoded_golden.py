@@ -1,7 +1,5 @@
 """Every golden decoded line of the fixture `schemas` through the tree: whole partitions, ranges, times."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 

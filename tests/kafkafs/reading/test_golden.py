@@ -1,7 +1,5 @@
 """Every fixture through the views: what real consumers read, whole, and of some of them in ranges; both isolations."""
 
-from __future__ import annotations
-
 import random
 import zlib
 from bisect import bisect_right

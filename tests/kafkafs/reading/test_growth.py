@@ -1,7 +1,5 @@
 """Views that are open while their log grows, rolls, loses old messages, is compacted or truncated."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """The view index: kept between mounts, never believed blindly, never in the way."""
 
-from __future__ import annotations
-
 import os
 from contextlib import closing
 from pathlib import Path

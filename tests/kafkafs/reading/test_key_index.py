@@ -1,7 +1,5 @@
 """The key index: kept between mounts, never believed blindly. Whatever is on disk, no message is hidden."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """`keys/<key>.EXT`: what a filter over `messages.jsonl` gives, whatever happens to the log and to its index."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import defaultdict

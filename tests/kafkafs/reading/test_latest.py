@@ -1,7 +1,5 @@
 """`latest.txt` and `latest.jsonl`: the last message of every key, as of an open, against a plain dict."""
 
-from __future__ import annotations
-
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,8 +1,6 @@
 """Readers that go on where they stopped while a follower's log is truncated, written to by another leader, rolled,
 cleaned and retained. All messages look alike but for a number: what is given is one history of the log, or an error."""
 
-from __future__ import annotations
-
 import random
 import re
 from contextlib import suppress

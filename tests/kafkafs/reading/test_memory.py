@@ -1,7 +1,5 @@
 """Memory stays bounded: whatever the log's size, and whatever a batch decompresses to."""
 
-from __future__ import annotations
-
 import base64
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Several who have one view open, each from the positions it began with for them; and looks that fail half-way."""
 
-from __future__ import annotations
-
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor

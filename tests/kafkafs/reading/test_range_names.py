@@ -1,7 +1,5 @@
 """The range-name grammar against hand-written answers, and against datetime with hypothesis."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 

@@ -1,7 +1,5 @@
 """Which messages a range means: edges, last-N over gaps, times; which rows of a block have a key or a header."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

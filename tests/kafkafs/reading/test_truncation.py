@@ -3,8 +3,6 @@
 Shown is what a reader of the log as it is now would see, nothing of what was cut, and nothing outside of a view's name.
 """
 
-from __future__ import annotations
-
 import random
 
 import pytest

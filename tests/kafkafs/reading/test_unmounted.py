@@ -1,7 +1,5 @@
 """PartitionReader while retention and compaction take files away under it."""
 
-from __future__ import annotations
-
 import pytest
 
 from kafkafs.reading.range_names import parse_offset_spec
