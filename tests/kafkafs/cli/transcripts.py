@@ -70,7 +70,7 @@ def run_section(section, monkeypatch):
         if line.startswith("% "):
             word, *arguments = line.split()[1:]
             if word not in ("leaves", "needs"):
-                getattr(log_dirs, word)(*arguments)
+                log_dirs.make(word, *arguments)
         elif line.startswith("$ "):
             shown += output_lines(*run_pipeline(line[2:]))
     return "".join(line + "\n" for line in shown) + "\n"
