@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from pathlib import Path
 
@@ -157,6 +159,9 @@ def make(name, *arguments):
         build_log_dir(Path(path), OF_A_BROKER.get(name) or OF_KAFKAFS[name], broker=name in OF_A_BROKER)
     else:
         globals()[name](*arguments)
+    # Where messages have no timestamps, the time of their file takes its place.
+    for file in Path().rglob("*"):
+        os.utime(file, (START_MS // 1000, START_MS // 1000), follow_symlinks=False)
 
 
 def fixture(name):
@@ -266,3 +271,36 @@ def orphans(path, tier):
             (directory / f"{number:020}-{number:021}A{suffix}").write_bytes(bytes(size))
     copied(TIERS / "log", Path(path))
     shutil.rmtree(Path(path, "part-0"))  # another broker has it: what it has uploaded is not orphaned
+
+
+EVIL = "\x1b]0;evil\x07\x1b[2J\x9b\u202e"
+
+
+def evil(path):
+    """An escape sequence wherever a log directory can have a text."""
+    state = TransactionMetadata(6, 6, 60_000, TransactionState.ONGOING, (T0,), START_MS, START_MS)
+    schemas = [
+        schema_record(f"{EVIL}subject", 1, 1),
+        schema_record("t-value", 1, 2, f"{EVIL}schema"),
+        schema_record("t-key", 1, 3, json.dumps({"type": "record", "name": f"{EVIL}name", "fields": []})),
+    ]
+    topics = {
+        "t": [[Batch(many(2), producer_id=6, producer_epoch=6, transactional=True)]],
+        "__transaction_state": state_topic((f"{EVIL}transaction", state)),
+        "_schemas": [[Batch(schemas)]],
+        "u": [[framed(2, b"x")]],
+    }
+    build_log_dir(Path(path), topics, broker=False)
+    owned = opened(Path(path))
+    GroupCommitter(owned, GroupOffsets(owned.log_dir), partitions=1).commit(f"{EVIL}group", {T0: 0})
+    assert owned.close().clean
+    for name, content in (
+        (f"{EVIL}-0.{'0' * 32}-delete/x", ""),
+        (f"t-0/{EVIL}.log", EVIL),
+        ("t-0/topic.properties", f"retention.ms={EVIL}\n{EVIL}=1\ncleanup.policy={EVIL}\n"),
+        ("meta.properties", f"version=1\nnode.id=1\ncluster.id={EVIL}\n{EVIL}={EVIL}\n"),
+        ("recovery-point-offset-checkpoint", f"0\n1\n{EVIL} 0 1\n"),
+    ):
+        file = Path(path, name)
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(content)

@@ -40,27 +40,26 @@ def logdir(tmp_path):
     return owned.path
 
 
-WAITING = {
-    "append": ("append", "LOGDIR", "t/0"),
-    "compact": ("compact", "LOGDIR", "t"),
-    "groups": ("groups", "LOGDIR", "g", "--reset-to", "latest", "--topic", "t"),
-    "mirror": ("mirror", "OTHER", "LOGDIR"),
-    "recover": ("recover", "LOGDIR"),
-    "reindex": ("reindex", "LOGDIR", "t"),
-    "retain": ("retain", "LOGDIR"),
-    "salvage": ("salvage", "OTHER", "t", "--to", "LOGDIR"),
-    "create": ("topics", "create", "LOGDIR", "u"),
-    "alter": ("topics", "alter", "LOGDIR", "t", "--config", "retention.ms=7"),
-    "delete": ("topics", "delete", "LOGDIR", "t"),
-}
+WAITING = [
+    "append LOGDIR t/0",
+    "compact LOGDIR t",
+    "groups LOGDIR g --reset-to latest --topic t",
+    "mirror OTHER LOGDIR",
+    "recover LOGDIR",
+    "reindex LOGDIR t",
+    "retain LOGDIR",
+    "salvage OTHER t --to LOGDIR",
+    "topics create LOGDIR u",
+    "topics alter LOGDIR t --config retention.ms=7",
+    "topics delete LOGDIR t",
+]
 
 
-@pytest.mark.parametrize("name", WAITING)
-def test_waiting_for_the_lock(logdir, tmp_path, monkeypatch, name):
+@pytest.mark.parametrize("command", WAITING)
+def test_waiting_for_the_lock(logdir, tmp_path, monkeypatch, command):
     """Each command that takes the lock waits for it as long as it is told to, and no longer."""
-    places = {"LOGDIR": logdir, "OTHER": tmp_path / "other"}
-    build_log_dir(places["OTHER"], {"t": [[b"one"]]})
-    words = [places.get(word, word) for word in WAITING[name]]
+    places = {"LOGDIR": logdir, "OTHER": build_log_dir(tmp_path / "other", {"t": [[b"one"]]}).path}
+    words = [places.get(word, word) for word in command.split()]
     owned = opened(logdir)
     for limit in ([], ["--wait", "0"], ["--wait", "0.01"]):
         result = run(*words, *limit)
