@@ -312,6 +312,18 @@ def test_it_finds_what_brute_force_finds(tmp_path):
     assert found == {None, 0, 1, 2}
 
 
+def test_it_misses_no_position(tmp_path):
+    """Not where what it reads at a time ends, nor the one behind what looks like a header."""
+    for at in (STEP - 61, STEP - 1, STEP, STEP + 1):
+        for good in GOOD:
+            one = segment(tmp_path, b"#" * at, good)
+            assert intact_batch(one, 0, one.size) == at
+    # With a zero before it, of its length all but the last byte is one of a message.
+    one = segment(tmp_path, b"#\0", batch([record(value=b"#" * (60 << 8))], 0))
+    assert decode_kernel.search(one.log.read(0, one.size), 0, one.size, 0, 10) == 1
+    assert intact_batch(one, 0, one.size) == 2
+
+
 def test_it_gives_up_and_says_so(tmp_path):
     """Each header claims all that follows: 2 GB are to be checked, of 512 KiB."""
     data = hostile(1 << 19)
