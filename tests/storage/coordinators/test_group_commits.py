@@ -1,5 +1,6 @@
 """Offsets committed by us: what is in `__consumer_offsets` then, in a directory of kafkafs's own and in a broker's."""
 
+import shutil
 import struct
 from dataclasses import dataclass, field, replace
 
@@ -209,18 +210,21 @@ def test_replicated_offsets_are_refused_unless_forced(owned, monkeypatch):
 
 
 def test_the_groups_partition_is_elsewhere(tmp_path):
+    """Of several partitions not all need be here: of a broker's, say."""
     owned = opened(tmp_path)
-    owned.create_topic(CONSUMER_OFFSETS_TOPIC, 3)
+    owned.create_topic(CONSUMER_OFFSETS_TOPIC, 50)
     close_clean(owned)
-    missing = group_partition("g", 3)
-    assert missing < 2  # the topic's last partition tells how many there are
-    directory = tmp_path / f"{CONSUMER_OFFSETS_TOPIC}-{missing}"
-    directory.rename(tmp_path / f"{directory.name}.0123456789abcdef0123456789abcdef-stray")
+    assert group_partition("g1", 50) == 42  # the topic's last partition tells how many there are
+    shutil.rmtree(tmp_path / f"{CONSUMER_OFFSETS_TOPIC}-42")
     owned = opened(tmp_path, Opening())
-    committer, _ = committer_of(owned, 1)  # and so none is made
-    for attempt in (lambda: committer.check("g"), lambda: committer.commit("g", {T0: 1})):
+    committer, offsets = committer_of(owned, 1)  # and so none is made
+    assert offsets.place("g1") == 42
+    for attempt in (
+        lambda: offsets.group("g1"), lambda: committer.check("g1"), lambda: committer.commit("g1", {T0: 1})
+    ):  # fmt: skip
         with pytest.raises(UnknownTopicOrPartition):
             attempt()
+    assert (offsets.group("g2"), offsets.groups()) == (None, {})
     assert owned.close().clean
 
 

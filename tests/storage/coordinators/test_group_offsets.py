@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +17,7 @@ from storage.coordinators.groups import (
     encode_offset_key,
     state_of,
 )
-from storage.errors import PartitionOffline, UnknownTopicOrPartition
+from storage.errors import PartitionOffline
 from storage.files.names import CONSUMER_OFFSETS_TOPIC, FileKind, segment_file
 from storage.format import messages
 from storage.format.block import Record
@@ -294,20 +293,6 @@ def test_a_partition_that_cannot_be_read(tmp_path):
     assert list(offsets.groups()) == ["b"]
     (problem,) = offsets.problems()
     assert "offline" in problem
-
-
-def test_where_a_group_lives_must_be_here(tmp_path):
-    """Of several partitions not all need be here: of a broker's, say."""
-    owned = opened(tmp_path)
-    owned.create_topic(CONSUMER_OFFSETS_TOPIC, 50)
-    assert owned.close().clean
-    shutil.rmtree(tmp_path / f"{CONSUMER_OFFSETS_TOPIC}-42")
-    offsets = GroupOffsets(LogDir.open_read_only(tmp_path))
-    assert offsets.place("g1") == 42
-    with pytest.raises(UnknownTopicOrPartition):
-        offsets.group("g1")
-    assert offsets.group("g2") is None
-    assert offsets.groups() == {}
 
 
 def test_more_groups_than_memory_is_allowed_for(tmp_path, monkeypatch, reads):

@@ -441,7 +441,7 @@ def test_the_rule(checkpointed, first_epoch, is_tiered, start):
 
 
 @requires_fixtures
-def test_a_line_of_another_topic_is_not_believed_and_a_later_log_start_is_seen(tiered):
+def test_lines_of_log_starts(tiered):
     log = LogDir.open_read_only(tiered).log(CUT)
     snapshot = log.snapshot()
     assert log.snapshot() is snapshot
@@ -457,6 +457,13 @@ def test_a_line_of_another_topic_is_not_believed_and_a_later_log_start_is_seen(t
     set_starts(tiered, {other: 100, CUT: 600})
     assert ends(tiered, other) == (None, 724, 1252)
     assert log.snapshot().remote_offsets == OffsetRange(600, 724)
+    # All of it is here: it keeps its line, for a broker would take 0 for its start.
+    shutil.rmtree(tiered / "other-0")
+    set_starts(tiered, {CUT: 724})
+    owned = OwnedDir.open(tiered, clock=StandingClock())
+    assert owned.log(CUT).snapshot().remote_offsets is None
+    owned.close()
+    assert checkpoints.read(tiered / names.LOG_START_CHECKPOINT)[CUT] == 724
 
 
 @requires_fixtures
@@ -480,16 +487,6 @@ def test_opening_for_writing_keeps_where_the_log_begins(tiered, clean, known):
     for tp in before:
         epochs = leader_epochs.read(tiered / tp.dir_name / names.LEADER_EPOCH_CHECKPOINT)
         assert epochs.entries[0] == EpochEntry(0, before[tp])
-
-
-@requires_fixtures
-def test_a_tiered_log_that_is_all_here_keeps_its_line(tiered):
-    set_starts(tiered, {CUT: 724})
-    owned = OwnedDir.open(tiered, clock=StandingClock())
-    assert owned.log(CUT).snapshot().remote_offsets is None
-    owned.close()
-    # A broker would take 0 for its start.
-    assert checkpoints.read(tiered / names.LOG_START_CHECKPOINT)[CUT] == 724
 
 
 @requires_fixtures
