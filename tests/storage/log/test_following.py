@@ -11,8 +11,8 @@ from storage.files.names import segment_file
 from storage.format.block import Record
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
-from storage.types import Isolation, TopicPartition
-from tests.support.builders import ROLL, Batch, Partition, abort, build_log_dir, commit, many
+from storage.types import TopicPartition
+from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
 from tests.support.readers import built, open_log, read_all
 
 
@@ -327,25 +327,3 @@ def test_topic_made_anew_with_the_inodes_of_the_one_before(live, other, known_at
     assert len(read_all(now.snapshot())) == 90
     with pytest.raises(SegmentGone):
         read_all(before)
-
-
-def test_last_stable_offset_follows_growth_and_truncation(tmp_path):
-    items = [
-        Batch(many(2), producer_id=5, transactional=True),
-        commit(5),
-        Batch(many(2), producer_id=6, transactional=True),
-        Batch(many(2)),
-        abort(6),
-        Batch(many(1)),
-    ]
-    source = build_log_dir(tmp_path / "source", {"t": [items]})["t", 0]
-    live = Live(source, tmp_path / "live" / "t-0")
-    live.copy(0, size=0)
-    log = open_log(live.path)
-    for batch, stable in zip(source.batches, [0, 3, 3, 3, 8, 9], strict=True):
-        live.copy(0, size=batch.position + batch.size)
-        assert last_stable_offset(log.snapshot()) == stable
-    assert built(read_all(log.snapshot(), isolation=Isolation.READ_COMMITTED)) == source.read_committed
-    live.copy(0, size=source.batches[3].position)
-    assert last_stable_offset(log.snapshot()) == 3
-    assert log.snapshot().generation == 1
