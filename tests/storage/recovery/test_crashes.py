@@ -1,7 +1,6 @@
 """Crashes at every disk operation: what was flushed is there, nothing twice, nothing invented, order kept."""
 
 import contextlib
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -21,162 +20,92 @@ from tests.support.owned_dirs import (
     killed,
     opened,
     read,
-    tree_of,
 )
 
 TP = TopicPartition("t", 0)
-SMALL = {"segment.bytes": "600", "index.interval.bytes": "100"}
+STEPS = ["appended", "flushed", "created", "extended", "altered", "removed", "made anew", "rolled", "closed"]
 
 
-@dataclass
-class Notes:
-    """What the work tried to append, what had returned, and how much of that a flush had covered."""
-
-    tried: list[bytes | None] = field(default_factory=list)
-    returned: int = 0
-    flushed: int = 0
-
-
-@pytest.fixture
-def before(tmp_path):
-    """A topic with two partitions and nothing in them."""
-    path = tmp_path / "before"
-    owned = opened(path)
-    owned.create_topic("t", 2, SMALL)
+def test_stopped_anywhere(tmp_path):
+    """What was flushed is there, nothing twice, nothing invented, order kept. A topic's partitions are created in
+    order, whole or not at all, and removed from the last on; all have the old configuration or the new one."""
+    owned = opened(tmp_path / "before")
+    owned.create_topic("t", 2, {"segment.bytes": "600", "index.interval.bytes": "100"})
+    owned.create_topic("old", 3)
+    for number in range(3):
+        append(owned.log(TopicPartition("old", number)), [b"old"] * 5)
+        owned.log(TopicPartition("old", number)).increment_log_start_offset(3)
     close_clean(owned)
-    return path
+    values = [b"message %04d" % n for n in range(28)]
 
-
-def test_append_roll_flush_close(tmp_path, before):
-    def append_noted(log, notes, count):
-        values = [b"message %04d" % (len(notes.tried) + n) for n in range(count)]
-        notes.tried += values
-        append(log, values)
-        notes.returned = len(notes.tried)
-
-    def work(sessions, notes):
+    def steps(sessions):
         owned = sessions.open()
         log = owned.log(TP)
-        for step in range(9):
-            append_noted(log, notes, 4)
-            if step == 3:
-                log.flush()
-                notes.flushed = notes.returned
-            if step == 5:
-                log.roll()
-            if step == 6:
-                owned.checkpoint()
-            if step == 7:
-                notes.flushed = log.flush(only_sealed=True)
-                assert notes.flushed == log.snapshot().segments[-1].base_offset > 16
-                owned.checkpoint()
-        assert len(log.snapshot().segments) >= 3
-        owned.close()
-        notes.flushed = notes.returned
-        owned = sessions.open()
-        append_noted(owned.log(TP), notes, 2)
-        owned.close()
-        notes.flushed = notes.returned
-
-    for stopped, notes in every_crash(tmp_path, before, work, Notes, power_losses=2):
-        check_messages(stopped, notes)
-    assert stopped.stop_at > 60
-
-
-def check_messages(stopped, notes):
-    # After a kill a mount must be content; a power loss may tear a segment before the last: then it takes `recover`.
-    for again in range(2):
-        owned = opened(stopped.path, Opening(gentle=not stopped.lost_power))
-        assert not owned.failures(), f"{stopped}: {owned.failures()}"
-        got = read(owned, "t")
-        if stopped.lost_power:
-            # Of what was not flushed any part may be gone, a whole segment in the middle too, as from a broker.
-            assert got[: notes.flushed] == notes.tried[: notes.flushed], str(stopped)
-            rest = iter(notes.tried)  # nothing twice, nothing invented, nothing swapped
-            assert all(value in rest for value in got), str(stopped)
-        else:
-            assert got == notes.tried[: len(got)], str(stopped)
-            assert len(got) >= notes.returned, str(stopped)
-        assert read(owned, "t", 1) == []
-        if again:
-            append(owned.log(TP), [b"after"])
-        close_clean(owned, stopped)
-    owned = opened(stopped.path)
-    assert read(owned, "t") == [*got, b"after"]
-    close_clean(owned)
-    assert not [path for path in (stopped.path / "t-0").iterdir() if path.suffix in (".tmp", ".deleted")], str(stopped)
-
-
-class Creation:
-    """A topic that is made, widened: each of its partitions is whole or not there; the others are untouched."""
-
-    @staticmethod
-    def prepare(owned):
-        append(owned.log(TP), [b"kept"])
-
-    @staticmethod
-    def work(owned, notes):
-        owned.create_topic("new", 3, {"segment.bytes": "5000"})
-        notes.flushed = 3
-        owned.add_partitions("new", 4)
-        notes.flushed = 4
-
-    @staticmethod
-    def check(owned, flushed):
-        assert read(owned, "t") == [b"kept"]
-        partitions = partitions_of(owned, "new")
-        assert len(partitions) >= flushed
-        assert len({tree_of(owned.path / f"new-{p}")["partition.metadata"] for p in partitions}) <= 1
-        for p in partitions:
-            assert read(owned, "new", p) == []
-            assert owned.topic_info("new").overrides == {"retention.ms": "-1", "segment.bytes": "5000"}
-            append(owned.log(TopicPartition("new", p)), [b"x"])
-
-
-class Deletion:
-    """Partitions go from the last to the first; what is made anew under the name begins at 0."""
-
-    @staticmethod
-    def prepare(owned):
-        owned.create_topic("old", 3)
-        for p in range(3):
-            append(owned.log(TopicPartition("old", p)), [b"old"] * 5)
-            owned.log(TopicPartition("old", p)).increment_log_start_offset(3)
-
-    @staticmethod
-    def work(owned, notes):
+        for first in range(0, 20, 4):
+            append(log, values[first : first + 4])
+        yield "appended"
+        log.flush()
+        owned.checkpoint()
+        yield "flushed"
+        owned.create_topic("new", 2, {"segment.bytes": "5000"})
+        yield "created"
+        owned.add_partitions("new", 3)
+        yield "extended"
+        owned.alter_config("t", {"retention.ms": "5000"})
+        yield "altered"
         owned.delete_topic("old")
-        notes.flushed = 1
+        yield "removed"
         owned.create_topic("old", 1)
         append(owned.log(TopicPartition("old", 0)), [b"new"])
         owned.log(TopicPartition("old", 0)).flush()
-        notes.flushed = 2
+        yield "made anew"
+        append(log, values[20:24])
+        log.roll()
+        append(log, values[24:])
+        assert log.flush(only_sealed=True) == 24
+        owned.checkpoint()
+        yield "rolled"
+        owned.close()
+        yield "closed"
 
-    @staticmethod
-    def check(owned, flushed):
-        for p in partitions_of(owned, "old"):
-            assert read(owned, "old", p) in (([b"old"] * 2,), ([b"new"], []), ([b"new"],))[flushed]
-
-
-class Configuration:
-    """The old configuration or the new one, the same in all partitions once they are open."""
-
-    @staticmethod
-    def prepare(owned):
-        pass
-
-    @staticmethod
-    def work(owned, notes):
-        owned.alter_config("t", {"retention.ms": "5000"})
-        notes.flushed = 1
-
-    @staticmethod
-    def check(owned, flushed):
-        overrides = dict(owned.topic_info("t").overrides)
-        assert overrides in [SMALL | {"retention.ms": limit} for limit in ("5000", "-1")[: 2 - flushed]]
-        for number in range(2):
-            read(owned, "t", number)
-        assert len({path.read_bytes() for path in owned.path.glob(f"t-*/{names.TOPIC_PROPERTIES}")}) == 1
+    for stopped, notes in every_crash(
+        tmp_path, tmp_path / "before", lambda sessions, notes: notes.extend(steps(sessions)), list, power_losses=2
+    ):
+        is_done = {step: step in notes for step in STEPS}
+        with annotated(stopped, notes):
+            # A power loss may tear a segment before the last: then it takes `recover`.
+            owned = opened(stopped.path, Opening(gentle=not stopped.lost_power))
+            assert not owned.failures()
+            assert not owned.log_dir.hidden()
+            messages, rest = read(owned, "t"), iter(values)
+            returned = 28 * is_done["rolled"] or 20 * is_done["appended"]
+            durable = 28 * is_done["closed"] or 24 * is_done["rolled"] or 20 * is_done["flushed"]
+            assert messages[:durable] == values[:durable]
+            assert all(value in rest for value in messages)  # of the others any part may be gone, as from a broker
+            assert stopped.lost_power or messages == values[: max(len(messages), returned)]
+            assert read(owned, "t", 1) == []
+            limits = {dict(owned.topic_info("t").overrides)["retention.ms"]}
+            assert limits <= ({"5000"} if is_done["altered"] else {"5000", "-1"})
+            assert len({path.read_bytes() for path in stopped.path.glob(f"t-*/{names.TOPIC_PROPERTIES}")}) == 1
+            created = partitions_of(owned, "new")
+            assert len(created) >= (3 * is_done["extended"] or 2 * is_done["created"])
+            assert len({(stopped.path / f"new-{p}/{names.PARTITION_METADATA}").read_bytes() for p in created}) <= 1
+            for number in created:
+                assert read(owned, "new", number) == []
+                assert owned.topic_info("new").overrides == {"retention.ms": "-1", "segment.bytes": "5000"}
+            expected = (
+                ([b"new"],) if is_done["made anew"] else ([b"new"], []) if is_done["removed"] else ([b"old"] * 2,)
+            )
+            for number in partitions_of(owned, "old"):
+                assert read(owned, "old", number) in expected
+            append(owned.log(TP), [b"after"])
+            close_clean(owned)
+            owned = opened(stopped.path)
+            assert read(owned, "t") == [*messages, b"after"]
+            close_clean(owned)
+            assert not [path for path in stopped.path.rglob("*") if path.suffix in (".tmp", ".deleted")]
+    assert notes == STEPS
+    assert stopped.stop_at > 100
 
 
 def partitions_of(owned, topic):
@@ -185,32 +114,12 @@ def partitions_of(owned, topic):
     return partitions
 
 
-@pytest.mark.parametrize("change", [Creation, Deletion, Configuration])
-def test_topics_that_are_changed(tmp_path, before, change):
-    owned = opened(before)
-    change.prepare(owned)
-    close_clean(owned)
-
-    def work(sessions, notes):
-        owned = sessions.open()
-        change.work(owned, notes)
-        owned.close()
-
-    for stopped, notes in every_crash(tmp_path, before, work, Notes, power_losses=2):
-        with annotated(stopped):
-            owned = opened(stopped.path)
-            assert not owned.failures()
-            assert not owned.log_dir.hidden()
-            change.check(owned, notes.flushed)
-            close_clean(owned)
-
-
 @contextlib.contextmanager
-def annotated(stopped):
+def annotated(*notes):
     try:
         yield
     except AssertionError as error:
-        error.add_note(str(stopped))
+        error.add_note(" ".join(map(str, notes)))
         raise
 
 
