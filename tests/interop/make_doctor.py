@@ -8,8 +8,8 @@ DIRECTORY gets `doctor`, which `tests/fixtures/pack.py` packs. `tests/interop/te
 import shutil
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.interop.client import Client, Message
 from tests.interop.kafka import BROKER_VERSION, Broker
@@ -27,8 +27,7 @@ makes it.
 """
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """A directory after a clean stop, and one after kill -9."""
 
     clean: Path

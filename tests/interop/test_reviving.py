@@ -8,6 +8,7 @@ import shlex
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
@@ -262,49 +263,38 @@ def create_cut_topics(client, segment_bytes):
         client.create_topic(topic, 2, {"message.timestamp.type": kind, "internal.segment.bytes": segment_bytes})
 
 
-class Writing:
-    """A producer in a thread of its own, with five messages at once for each partition. `acknowledged`: by topic and
-    partition, the timestamp of its latest message that the broker has."""
-
-    def __init__(self, address, number, stop):
-        self.acknowledged = {}
-        self._address, self._number, self._stop = address, number, stop
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
-        self._thread.start()
-
-    async def _run(self):
-        codec = (None, "gzip", "lz4", None)[self._number]
-        options = {"compression_type": codec, "linger_ms": 2, "enable_idempotence": True}
-        async with AIOKafkaProducer(bootstrap_servers=self._address, **options) as producer:
-            while not self._stop.is_set():
-                for topic, partition in CUT:
-                    headers = [("n", b"%d" % self._number)]
-                    sent = [await producer.send(topic, b"%d" % n, b"key", partition, headers=headers) for n in range(5)]
-                    told = await asyncio.gather(*sent)
-                    self.acknowledged[topic, partition] = max(metadata.timestamp for metadata in told)
-
-    def join(self):
-        self._thread.join()
+async def write(address, codec, acknowledged, end):
+    """Five messages at once for each partition, until the end. `acknowledged` gets, by topic and partition, the
+    timestamp of the latest message that the broker has."""
+    options = {"compression_type": codec, "linger_ms": 2, "enable_idempotence": True}
+    async with AIOKafkaProducer(bootstrap_servers=address, **options) as producer:
+        while not end.is_set():
+            for topic, partition in CUT:
+                headers = [("codec", str(codec).encode())]
+                sent = [await producer.send(topic, b"%d" % n, b"key", partition, headers=headers) for n in range(5)]
+                told = await asyncio.gather(*sent)
+                acknowledged[topic, partition] = max(metadata.timestamp for metadata in told)
 
 
 @pytest.fixture
 def writing(client):
-    """Four producers that write to every partition until the end of the test."""
+    """What four producers have got acknowledged, that write to every partition until the end of the test."""
     create_cut_topics(client, 100_000)
-    stop = threading.Event()
-    producers = [Writing(client.address, number, stop) for number in range(4)]
-    yield producers
-    stop.set()
-    for producer in producers:
-        producer.join()
+    producers = [(codec, dict.fromkeys(CUT, 0)) for codec in (None, "gzip", "lz4", "snappy")]
+    end = threading.Event()
+    with ThreadPoolExecutor(len(producers)) as pool:
+        writers = [pool.submit(asyncio.run, write(client.address, *producer, end)) for producer in producers]
+        yield [acknowledged for _, acknowledged in producers]
+        end.set()
+    assert not any(writer.result() for writer in writers)
 
 
 def test_a_consistent_cut_is_restored(broker, client, writing, tmp_path):
     backup, manifest = tmp_path / "copy", tmp_path / "m.json"
 
     def wait_until_all_are_past(moment):
-        for producer in writing:
-            wait_for("a producer", lambda: all(producer.acknowledged.get(place, 0) > moment for place in CUT))  # noqa: B023
+        for acknowledged in writing:
+            wait_for("a producer", lambda: min(acknowledged.values()) > moment)  # noqa: B023 - called at once
 
     def mirrored():
         """A mirror up to this moment, when everybody has written something later; the moment, and its report."""

@@ -180,11 +180,11 @@ def go_on(client):
     assert client.consume("pay", 1, committed=True)[-1].value == b"afterwards"
 
 
-# A file system of 1 MB at $1, for this process alone; there the command $2 fails, and when there is more room it does
+# A file system of 64 KB at $1, for this process alone; there the command $2 fails, and when there is more room it does
 # not, and $3 then neither.
 _FULL_DISK = """
 set -eu
-mount -t tmpfs -o size=1m tmpfs "$1"
+mount -t tmpfs -o size=64k tmpfs "$1"
 if sh -c "$2" >/dev/null 2>"$1.said"; then echo "it was not full" >&2; exit 3; fi
 grep -q "No space left on device\\|not enough space" "$1.said" || { cat "$1.said" >&2; exit 4; }
 mount -o remount,size=1g "$1"

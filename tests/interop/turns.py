@@ -8,9 +8,9 @@ the last ones, whose outcome is unknown, some or none. Every message names its p
 import random
 import subprocess
 import time
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from threading import Event, Thread
+from threading import Event
 
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
@@ -131,47 +131,38 @@ class Turns:
             self._written[tp].certain += values
 
     def _killed_while(self, write, moments, kill):
-        """Everything is written to; whether a kill came between, at some moment."""
+        """Everything is written to, by a thread for each partition; whether a kill came between, at some moment."""
         killed = self._dice.random() < 0.6
-        self._failed = None
-        with self._writers(write, keep_on=killed):
-            if killed:
-                time.sleep(self._dice.uniform(*moments))
-                kill()
-        assert killed or self._failed is None, self._failed
+        end = Event()
+        with ThreadPoolExecutor(len(PARTITIONS)) as pool:
+            writing = [
+                pool.submit(self._write, tp, write, end if killed else None, random.Random(self._dice.random()))
+                for tp in PARTITIONS
+            ]
+            try:
+                if killed:
+                    time.sleep(self._dice.uniform(*moments))
+                    kill()
+            finally:
+                end.set()
+        failed = [error for future in writing if (error := future.result()) is not None]
+        assert killed or not failed, failed
         self.kills += killed
         return killed
 
-    @contextmanager
-    def _writers(self, write, *, keep_on):
-        """A thread for each partition: it writes a few batches, with `keep_on` until one fails."""
-        stop = Event()
-        threads = [
-            Thread(target=self._write, args=(tp, write, stop, keep_on, random.Random(self._dice.random())))
-            for tp in PARTITIONS
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-
-    def _write(self, tp, write, stop, keep_on, dice):
-        written = self._written[tp]
-        left = 3
-        while left or (keep_on and not stop.is_set()):
-            left = max(left - 1, 0)
+    def _write(self, tp, write, end, dice):
+        """Writes a few batches, or until the end, or until one fails, and returns why."""
+        written, left, failed = self._written[tp], 3, None
+        while failed is None and (left > 0 or not (end is None or end.is_set())):
+            left -= 1
             values = written.some(tp, dice)
             try:
                 write(tp, b"".join(value + b"\n" for value in values))
+                written.certain += values
             except (OSError, subprocess.SubprocessError) as error:
                 written.possible += values
-                self._failed = error
-                return
-            written.certain += values
+                failed = error
+        return failed
 
 
 def run(directory, *, rounds, seed, **_):
