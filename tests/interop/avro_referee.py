@@ -70,12 +70,6 @@ def recorded(fixture):
     return json.loads(lzma.decompress((fixture / "answers.json.xz").read_bytes()))
 
 
-README = """\
-`answers.json.xz`: what Java's Avro 1.12.1 reads of random data as a schema that evolved, by digest of the question
-(tests/interop/avro_referee.py, which makes it; tests/interop/AvroReferee.java says what an answer is).
-"""
-
-
 def main(directory):
     fixture = directory / "avro"
     fixture.mkdir(parents=True)
@@ -86,10 +80,7 @@ def main(directory):
             question = question_of(*pair.texts, [pair.data() for _ in range(VALUES)])
             answers[digest_of(question)] = ask(question)
     (fixture / "answers.json.xz").write_bytes(lzma.compress(json.dumps(answers).encode(), preset=9))
-    (fixture / "README.md").write_text(README)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
     main(Path(sys.argv[1]))

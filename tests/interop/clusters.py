@@ -132,11 +132,10 @@ class Load:
         )  # fmt: skip
         async with consumer:
             while True:
-                got = await consumer.getmany(timeout_ms=500, max_records=200)
-                offsets = {tp: found[-1].offset + 1 for tp, found in got.items() if found}
-                if offsets:
-                    await consumer.commit(offsets)
-                    self.done.offsets |= {(tp.topic, tp.partition): offset for tp, offset in offsets.items()}
+                for tp, found in (await consumer.getmany(timeout_ms=500, max_records=200)).items():
+                    for last in found[-1:]:
+                        await consumer.commit({tp: last.offset + 1})
+                        self.done.offsets[tp.topic, tp.partition] = last.offset + 1
 
 
 def files_of(directories):

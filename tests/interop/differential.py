@@ -15,6 +15,7 @@ Each difference is printed. What a broker does otherwise for a reason stands in 
 a broker", and in `explained` here.
 """
 
+import itertools
 import random
 import re
 import shutil
@@ -87,7 +88,7 @@ def cases(logs, damages, seed):
     """The partitions of one run. A damage of each kind before any comes again."""
     dice = random.Random(seed)
     kinds = [(None, None)] * logs
-    unclean, clean = _in_turn(UNCLEAN, dice), _in_turn(CLEAN, dice)
+    unclean, clean = (itertools.cycle(dice.sample(sorted(kind), len(kind))) for kind in (UNCLEAN, CLEAN))
     kinds += [(next(unclean), None) if number % 3 else (None, next(clean)) for number in range(damages)]
     found = []
     for first in range(0, len(kinds), PER_TOPIC):
@@ -98,11 +99,6 @@ def cases(logs, damages, seed):
         for number, (before, after) in enumerate(part):
             found.append(Case(TopicPartition(f"d{first // PER_TOPIC}", number), config, before, after))
     return found
-
-
-def _in_turn(damages, dice):
-    while True:
-        yield from dice.sample(sorted(damages), len(damages))
 
 
 class Differential:

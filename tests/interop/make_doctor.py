@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.interop.client import Client, Message
-from tests.interop.kafka import BROKER_VERSION, Broker
+from tests.interop.kafka import Broker
 from tests.support.waiting import wait_for
 
 PARTITIONS = 14
@@ -20,11 +20,6 @@ CONFIG = {
     "log.flush.offset.checkpoint.interval.ms": "3600000",  # so that kill -9 leaves recovery points of 0
     "log.index.size.max.bytes": "4096",  # kill -9 leaves indexes of full size
 }
-README = """\
-What Kafka {version} left of the topic `p`: 14 partitions with 60 messages each in small segments, the last with an
-aborted transaction too. `clean`: after a clean stop; `killed`: after kill -9 before that. tests/interop/make_doctor.py
-makes it.
-"""
 
 
 class Origin(NamedTuple):
@@ -60,10 +55,7 @@ def main(directory):
         for name, source in (("clean", origin.clean), ("killed", origin.killed)):
             shutil.copytree(source, fixture / name)
             (fixture / name / ".lock").unlink(missing_ok=True)
-        (fixture / "README.md").write_text(README.format(version=BROKER_VERSION))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
     main(Path(sys.argv[1]))

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import shutil
+from typing import NamedTuple
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 
@@ -53,26 +54,22 @@ def without_metadata(source, target):
     return target
 
 
-class Expected:
-    """What consumers get of each partition of a broker, in both isolations, and where its logs begin and end."""
+class Served(NamedTuple):
+    """Where a partition's log begins and ends, and what consumers get of it, in both isolations."""
 
-    def __init__(self, client, topics):
-        places = [(topic, partition) for topic, count in topics.items() for partition in range(count)]
-        self.offsets = {place: client.offsets(*place) for place in places}
-        self.records = {
-            (place, committed): client.consume(*place, committed=committed)
-            for place in places
-            for committed in (False, True)
-        }
+    offsets: tuple
+    records: list
+    committed: list
+
+
+def served(client, place):
+    return Served(client.offsets(*place), client.consume(*place), client.consume(*place, committed=True))
 
 
 def served_as_expected(client, expected):
     """Every record at its offset, with timestamp, key, value and headers, in both isolations; log start and end."""
-    for place, offsets in expected.offsets.items():
-        assert client.offsets(*place) == offsets, place
-        for committed in (False, True):
-            got = client.consume(*place, committed=committed)
-            assert got == expected.records[place, committed], (place, committed)
+    for place, before in expected.items():
+        assert served(client, place) == before, place
 
 
 def group_continues(client, group, topic, partition, offset):

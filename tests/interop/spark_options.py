@@ -240,13 +240,6 @@ def recorded(fixture):
     return json.loads(lzma.decompress((fixture / "answers.json.xz").read_bytes()))
 
 
-README = """\
-What Spark 4.0.0's Kafka source answers to each case of tests/interop/spark_options.py, which makes it:
-`answers.json.xz` has each case's schema and its rows by topic, partition and offset (bytes in base64, timestamps in
-epoch milliseconds), or its error. `broker`: the directory of the broker, Kafka 4.3.0, after it was stopped.
-"""
-
-
 def main(directory):
     fixture = directory / "spark-options"
     fixture.mkdir(parents=True)
@@ -256,10 +249,7 @@ def main(directory):
         shutil.copytree(broker.log_dir, fixture / "broker", ignore=shutil.ignore_patterns(".lock"))
     text = json.dumps(answers, separators=(",", ":"))
     (fixture / "answers.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
-    (fixture / "README.md").write_text(README)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
     main(Path(sys.argv[1]))

@@ -9,7 +9,6 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -69,7 +68,8 @@ def dead(tmp_path_factory):
         client.commit("shipping", {("clicks", 0): 17})
         reviving.left_open(client, "payments", messages(23, 4), 1, "unfinished")
         client.produce("payments", messages(24, 3), 1)
-        expected = reviving.Expected(client, TOPICS)
+        places = [(topic, partition) for topic, count in TOPICS.items() for partition in range(count)]
+        expected = {place: reviving.served(client, place) for place in places}
         broker.kill()
         killed = root / "killed"
         shutil.copytree(broker.log_dir, killed)
@@ -143,10 +143,7 @@ def test_bare_partition_directories(dead, tmp_path, with_ids):
         wait_for("retention", lambda: client.offsets("young")[0] >= 80)
     finally:
         broker.stop()
-    expected, gone = copy(dead.expected), ("orders", 1)
-    expected.offsets = {**expected.offsets, gone: (0, 0)}
-    expected.records = {key: [] if key[0] == gone else records for key, records in expected.records.items()}
-    serves(broker, expected)
+    serves(broker, {**dead.expected, ("orders", 1): reviving.Served((0, 0), [], [])})
     assert {path: path.read_bytes() for path in contents} == contents  # the broker wrote to none of them
 
 
@@ -169,9 +166,8 @@ def test_a_killed_and_damaged_directory(dead, tmp_path):
     assert [note for note in told["notes"] if "clicks" in note and ("torn" in note or "no whole batches" in note)]
     with broker:
         client = Client(broker.start().address)
-        for place, offsets in dead.expected.offsets.items():
+        for place, (offsets, expected, _) in dead.expected.items():
             got = client.consume(*place)
-            expected = dead.expected.records[place, False]
             if place == ("orders", 0):
                 assert client.offsets(*place) == offsets
                 kept = {record.offset for record in got}
@@ -193,12 +189,11 @@ def test_without_transactions(dead, tmp_path):
     assert "__transaction_state" not in {topic["topic"] for topic in told["topics"]}
     with broker:
         client = Client(broker.start().address)
-        start, end = dead.expected.offsets["payments", 1]
+        (start, end), uncommitted, committed = dead.expected["payments", 1]
         assert client.offsets("payments", 1) == (start, end + 1)  # the marker
-        uncommitted = dead.expected.records[("payments", 1), False]
         assert client.consume("payments", 1) == uncommitted
         assert client.consume("payments", 1, committed=True) == uncommitted[4:]
-        assert not dead.expected.records[("payments", 1), True]
+        assert not committed
         reviving.producers_write_on(client, "payments", 1, "unfinished")
         reviving.second_start_is_clean(broker)
 
@@ -230,7 +225,7 @@ def test_the_page_about_dead_brokers(dead, tmp_path):
         lost = words[0] == "doctor" and words[1] == f"{place}/kafka"  # the only finding: the metadata
         assert result.exit_code == (1 if lost else 0), result.output
         assert ("metadata-lost" in result.stdout) == lost
-    count = sum(len(dead.expected.records[("orders", number), False]) for number in range(3))
+    count = sum(len(dead.expected["orders", number].records) for number in range(3))
     assert output_of("count", place / "before", "orders").split()[-1] == str(count).encode()  # TIME is after them
 
 
