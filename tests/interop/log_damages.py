@@ -46,12 +46,12 @@ class DamagedLog:
             at = self.dice.randrange(size)
             _replace(path, at, at + 1, bytes([path.read_bytes()[at] ^ 1 << self.dice.randrange(8)]))
 
-    def _lose(self, pattern):
+    def lose(self, pattern, share=1.0):
         for path in sorted(self.path.glob(pattern)):
-            if self.dice.random() < 0.6:
+            if self.dice.random() < share:
                 path.unlink()
 
-    def _replacement(self, *, sources_gone, cleaned_too=False):
+    def replacement(self, sources_gone=0, *, cleaned_too=False):
         """A finished replacement of the first segments, by one with every other batch of theirs."""
         segments = self.built.segments[:-1]
         if len(segments) < 2:
@@ -89,19 +89,9 @@ def _append(path, data):
 class AnyDamages(DamagedLog):
     """Damages that a broker may find after a clean stop, too."""
 
-    def without(self):
-        self._lose(self.dice.choice(("*.index", "*.timeindex", "*.snapshot")))
-
-    def without_transaction_indexes(self):
-        self._lose("*.txnindex")
-
     def flip_below_the_recovery_point(self):
         self.recovery_point = self.built.log_end_offset
         self._flip(self.sealed_log())
-
-    def without_any_index(self):
-        for path in list(self.path.glob("*index")):
-            path.unlink()
 
     def snapshot_damaged(self):
         for path in sorted(self.path.glob("*.snapshot")):
@@ -140,15 +130,6 @@ class AnyDamages(DamagedLog):
         for suffix in (".log", ".index", ".timeindex"):
             (self.path / f"{0:020d}{suffix}.deleted").write_bytes(self.dice.randbytes(100))
 
-    def swap_left(self):
-        self._replacement(sources_gone=0)
-
-    def swap_and_sources_gone(self):
-        self._replacement(sources_gone=self.dice.randrange(1, 4))
-
-    def swap_and_cleaned(self):
-        self._replacement(sources_gone=0, cleaned_too=True)
-
     def log_start_beyond(self):
         self.log_start = self.built.log_end_offset + self.dice.randrange(50)
 
@@ -160,14 +141,6 @@ class AnyDamages(DamagedLog):
         for path in self.path.glob(f"{base:020d}.*"):
             if path.suffix != ".snapshot":
                 path.unlink()
-
-    def no_segments(self):
-        for path in list(self.path.iterdir()):
-            if path.name[0].isdigit():
-                path.unlink()
-
-    def epochs_missing(self):
-        (self.path / "leader-epoch-checkpoint").unlink()
 
 
 class UncleanDamages(AnyDamages):
@@ -200,12 +173,6 @@ class UncleanDamages(AnyDamages):
         start = self.dice.randrange(size + 1)
         end = min(start + self.dice.choice((1, 61, 500, 4096)), size)
         _replace(path, start, end, bytes(end - start))
-
-    def zeros_at_the_end(self):
-        _append(self.active_log(), bytes(self.dice.choice((1, 12, 61, 4096, 70_000))))
-
-    def garbage_at_the_end(self):
-        _append(self.any_log(), self.dice.randbytes(self.dice.choice((1, 17, 61, 500))))
 
     def last_batch_twice(self):
         for batch in self.built.batches[-1:]:
@@ -244,9 +211,6 @@ class UncleanDamages(AnyDamages):
         self.torn_tail()
         self.recovery_point = self.built.log_end_offset
 
-    def empty_log(self):
-        self.any_log().write_bytes(b"")
-
     def epochs_beyond_the_end(self):
         path = self.path / "leader-epoch-checkpoint"
         lines = path.read_text().splitlines()[2:]
@@ -280,4 +244,21 @@ def _damages(kind):
     }
 
 
-UNCLEAN, CLEAN = _damages(UncleanDamages), _damages(AnyDamages)
+CLEAN = {
+    **_damages(AnyDamages),
+    "without": lambda log: log.lose(log.dice.choice(("*.index", "*.timeindex", "*.snapshot")), 0.6),
+    "without_transaction_indexes": lambda log: log.lose("*.txnindex", 0.6),
+    "without_any_index": lambda log: log.lose("*index"),
+    "swap_left": lambda log: log.replacement(),
+    "swap_and_sources_gone": lambda log: log.replacement(log.dice.randrange(1, 4)),
+    "swap_and_cleaned": lambda log: log.replacement(cleaned_too=True),
+    "epochs_missing": lambda log: log.lose("leader-epoch-checkpoint"),
+    "no_segments": lambda log: log.lose("[0-9]*"),
+}
+UNCLEAN = {
+    **CLEAN,
+    **_damages(UncleanDamages),
+    "zeros_at_the_end": lambda log: _append(log.active_log(), bytes(log.dice.choice((1, 12, 61, 4096, 70_000)))),
+    "garbage_at_the_end": lambda log: _append(log.any_log(), log.dice.randbytes(log.dice.choice((1, 17, 61, 500)))),
+    "empty_log": lambda log: log.any_log().write_bytes(b""),
+}
