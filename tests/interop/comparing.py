@@ -75,7 +75,7 @@ class Logs:
         directory = self._path / tp.dir_name
         last = max(directory.glob("*.snapshot"), default=None)
         producers = {} if last is None else producers_in(last.read_bytes(), 0)
-        open_ones = [int.from_bytes(key) for key, producer in producers.items() if producer.transaction >= 0]
+        open_ones = [int.from_bytes(key) for key, (_, _, transaction) in producers.items() if transaction >= 0]
         found = set()
         for log in directory.glob("*.log"):
             table = table_of(log.read_bytes())

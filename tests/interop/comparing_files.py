@@ -79,17 +79,10 @@ def _same_producers(name, theirs, mine, log_start):
     return a.keys() == b.keys() and all(_same_producer(a[key], b[key], log_start) for key in a)
 
 
-class Producer(NamedTuple):
-    """An entry of a snapshot: what nothing takes away, and what a broker forgets of markers below the log start."""
-
-    head: bytes
-    coordinator_epoch: int
-    transaction: int
-
-
 def producers_in(data, log_start):
-    """The entries by producer id: those that have not expired, because when a producer is forgotten depends on when a
-    log was opened, and whose last batch is at `log_start` or above."""
+    """The entries by producer id: what nothing takes away, the coordinator's epoch and where a transaction began. Those
+    that have not expired, because when a producer is forgotten depends on when a log was opened, and whose last batch
+    is at `log_start` or above."""
     now_ms = time.time() * 1000
     found = {}
     for at in range(10, len(data), 46):
@@ -97,14 +90,14 @@ def producers_in(data, log_start):
         if last_offset < log_start:
             continue
         if transaction >= 0 or now_ms - timestamp < _EXPIRATION_MS:
-            found[data[at : at + 8]] = Producer(data[at : at + 34], coordinator_epoch, transaction)
+            found[data[at : at + 8]] = (data[at : at + 34], coordinator_epoch, transaction)
     return found
 
 
 def _same_producer(theirs, mine, log_start):
-    coordinator = theirs.coordinator_epoch in (mine.coordinator_epoch, -1 if log_start else mine.coordinator_epoch)
-    transaction = theirs.transaction == mine.transaction or 0 <= mine.transaction < log_start
-    return theirs.head == mine.head and coordinator and transaction
+    """A broker forgets what markers below the log start have told."""
+    same_epoch = theirs[1] == mine[1] or (theirs[1] == -1 and log_start > 0)
+    return theirs[0] == mine[0] and same_epoch and (theirs[2] == mine[2] or 0 <= mine[2] < log_start)
 
 
 def _forgotten_transactions(name, theirs, mine, log_start):

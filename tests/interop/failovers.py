@@ -12,6 +12,7 @@ holds, by a note wherever it had something else.
 """
 
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -21,7 +22,6 @@ import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import combinations
 from threading import Event
 
 from aiokafka import AIOKafkaProducer
@@ -82,7 +82,7 @@ class Failovers(Cluster):
         self.mounts, self.followers = {}, {}  # of the replicas' directories
         self.end = Event()  # of what reads ranges
         self.wrong = []  # what it was given instead
-        self._written = 0
+        self._numbers = itertools.count()
 
     def begin(self):
         self.start()
@@ -90,7 +90,7 @@ class Failovers(Cluster):
         Client(self._controller.address).create_topics(topics, replicas=[1, 2])
         self._wait_for(lambda leader, in_sync: leader == 1 and len(in_sync) == 2)
         self._write(200)
-        self._wait_for_uploads_to_end()
+        wait_for("the end of the uploads", self._all_are_uploaded)
 
     def round(self, way):
         """Ends with both replicas in sync, and everything uploaded. Returns what was done."""
@@ -121,7 +121,7 @@ class Failovers(Cluster):
             kept = {offset: value for offset, value in self.truth[topic].items() if offset < min(more)}
             self.truth[topic] = kept | more
         self._start_again(leader)
-        self._wait_for_uploads_to_end()
+        wait_for("the end of the uploads", self._all_are_uploaded)
         assert way != "unclean" or taken_back
         return f"{leader} was killed after {uploads} uploads, {taken_back} messages taken back"
 
@@ -148,7 +148,7 @@ class Failovers(Cluster):
         known = sorted(self._known(1), key=lambda segment: (segment.base_offset, segment.order))
         return [
             (one, other)
-            for one, other in combinations(known, 2)
+            for one, other in itertools.combinations(known, 2)
             if one.base_offset < other.end_offset and other.base_offset < one.end_offset
         ]
 
@@ -166,7 +166,7 @@ class Failovers(Cluster):
         """The follower loses its log; what it then has begins where the leader's local log does."""
         self.nodes[follower].kill()
         self._wait_for(lambda _, in_sync: in_sync == [leader])
-        self._wait_for_uploads_to_end()
+        wait_for("the end of the uploads", self._all_are_uploaded)
         self.made_anew = follower
         shutil.rmtree(self.nodes[follower].log_dir / PARTITION.dir_name)
         self._start_again(follower)
@@ -196,7 +196,8 @@ class Failovers(Cluster):
             ) as producer:
                 sent = {}
                 for topic in TOPICS:
-                    values = [self._value() for _ in range(count)]
+                    sizes = [self._random.randint(10, 900) for _ in range(count)]
+                    values = [b"%07d " % next(self._numbers) + b"x" * size for size in sizes]
                     sent[topic] = [(await producer.send(topic, value, partition=0), value) for value in values]
                 return {topic: {(await told).offset: value for told, value in rows} for topic, rows in sent.items()}
 
@@ -205,21 +206,11 @@ class Failovers(Cluster):
             self.truth[topic] |= found[topic]
         return found
 
-    def _value(self):
-        self._written += 1
-        return b"%07d " % self._written + b"x" * self._random.randint(10, 900)
-
-    def _uploads(self):
-        return sum(1 for _ in self.tier.rglob("*.log"))
-
     def _wait_for_uploads(self):
         """Waits until some more segments are in the tier; the last of them may not be whole. Returns their number."""
-        before, more = self._uploads(), self._random.randint(2, 8)
-        wait_for("uploads", lambda: self._uploads() >= before + more)
+        before, more = len(list(self.tier.rglob("*.log"))), self._random.randint(2, 8)
+        wait_for("uploads", lambda: len(list(self.tier.rglob("*.log"))) >= before + more)
         return more
-
-    def _wait_for_uploads_to_end(self):
-        wait_for("all segments before the active one are uploaded", self._all_are_uploaded)
 
     def _all_are_uploaded(self):
         """Whether the leader's last segment before the active one is in the tier, with what its leader wrote."""

@@ -87,7 +87,7 @@ def group_continues(client, group, topic, partition, offset):
     assert first == (offset, offset)
 
 
-def read_by_java(client, group, topic, count, *, protocol="classic"):
+def read_by_java(client, group, topic, count, protocol="classic"):
     """The offsets of the next `count` messages that a Java consumer of a group is given, which then commits. Unlike
     aiokafka it commits the leader's epoch too, and takes no messages from a leader with an older one. `protocol`:
     classic, or consumer (KIP-848)."""

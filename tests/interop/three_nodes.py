@@ -100,8 +100,7 @@ def next_offsets(client, group, count):
     """The offsets of the next `count` records of `t` that a member of a group of _GROUPS is given."""
     if group == "g-share":
         return reviving.read_by_share_group(client.address, group, "t", count)
-    protocol = "consumer" if group == "g-848" else "classic"
-    return reviving.read_by_java(client, group, "t", count, protocol=protocol)
+    return reviving.read_by_java(client, group, "t", count, "consumer" if group == "g-848" else "classic")
 
 
 @dataclass(frozen=True)
