@@ -1,7 +1,5 @@
 """`decoded.jsonl` of Kafka's own topics: in the tree and by `cat` as Kafka's own classes print the records."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

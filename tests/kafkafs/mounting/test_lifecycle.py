@@ -105,14 +105,9 @@ def test_a_mount_is_read_only_unless_told_otherwise(log_dir, mnt, options):
     before = {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()}
     assert run_kafkafs("mount", log_dir, mnt, *options).stderr.decode() == f"{READ_ONLY}\n"
     assert status(mnt)["mode"] == "read-only"
-    for write in (
-        lambda: os.open(mnt / "t/0/@append", os.O_WRONLY | os.O_CREAT),
-        lambda: os.open(mnt / "t/@config", os.O_WRONLY),
-        lambda: (mnt / "new").mkdir(),
-        lambda: (mnt / "t").rmdir(),
-    ):
+    for path in ("t/0/@append", "t/@config"):
         with fails_with(errno.EROFS):
-            write()
+            os.open(mnt / path, os.O_WRONLY | os.O_CREAT)
     umount(mnt)
     assert {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()} == before
 

@@ -1,7 +1,5 @@
 """`@append` and `@config` without a mount: what is durable, by fsync(2) of one program or of another, and at once."""
 
-from __future__ import annotations
-
 import pytest
 
 from kafkafs.tree.append_files import AppendFile

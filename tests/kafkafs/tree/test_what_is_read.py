@@ -1,7 +1,5 @@
 """How much of a log is read: by listings and `messages.log` nothing, by a range its span, by `@info.json` some MiB."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

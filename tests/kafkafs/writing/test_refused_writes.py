@@ -126,28 +126,6 @@ def test_callers_that_leave_out_what_is_bad(lines, data):
         assert kept.values == good
 
 
-@given(st.lists(st.integers(0, 30), max_size=20), st.lists(st.booleans()), st.data())
-def test_a_disk_that_is_full_at_times(sizes, full, data):
-    """A caller that tries again until there is room: each line once. fsync succeeds only when all is well."""
-    kept = Kept(100)
-    writer = LineWriter(kept, parse_txt)
-    kernel = Kernel(writer, lambda: data.draw(st.integers(CUT_BYTES, REQUEST_BYTES)))
-    lines = [b"%d:" % number + b"v" * size for number, size in enumerate(sizes)]
-    text = left = b"".join(line + b"\n" for line in lines)
-    for is_full in [*full, False]:
-        kept.failure = OSError(errno.ENOSPC, "full") if is_full else None
-        left = write_all(kernel, left)
-        if left:
-            try:
-                writer.sync()
-            except OSError:
-                continue
-            taken = text[: len(text) - len(left)]
-            assert b"".join(value + b"\n" for value in kept.values) == taken
-    writer.close()
-    assert (left, kept.values) == (b"", lines)
-
-
 def test_a_short_count_tells_nobody_why():
     kept = Kept()
     writer = LineWriter(kept, parse_txt)
