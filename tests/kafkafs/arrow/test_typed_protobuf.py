@@ -167,34 +167,17 @@ def test_all_versions_are_read_as_the_newest(tmp_path):
     first, second, *rest = table.column("value").to_pylist()
     nothing = {"prices": [], "counts": [], "state": "NEW", "gift": None, "note": None, "raw": b"", "large": Decimal(0)}
     assert first == {"number": 5, "item": "tea", "at": datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC), **nothing}
-    assert second == {
-        "number": 6,
-        "item": "",
-        "at": None,
-        "prices": [1.5],
-        "counts": [("x", 2)],
-        "state": "PAID",
-        "gift": False,
-        "note": "",
-        "raw": b"\xff",
-        "large": Decimal(2**64 - 1),
-    }
+    given = {"number": 6, "item": "", "at": None, "prices": [1.5], "counts": [("x", 2)], "state": "PAID", "gift": False}
+    assert second == given | {"note": "", "raw": b"\xff", "large": Decimal(2**64 - 1)}
     assert rest == [None] * 6
-    errors = table.column("decode_error").to_pylist()
-    assert errors[:2] == [None, None]
-    assert "first message type" in errors[2]
-    assert errors[3] == "schema 3 is of the type shop.First, not shop.Order"
-    assert "schema 2 does not fit the data" in errors[4]
-    assert errors[5] == "it is not in the wire format"
-    assert errors[6] is None
-    assert "there is no schema 9" in errors[7]
-    assert table.column("value_bytes").to_pylist() == [
-        None,
-        None,
-        *(record.value for record in records[2:6]),
-        None,
-        records[7].value,
-    ]
+    none, also_none, *errors = table.column("decode_error").to_pylist()
+    assert (none, also_none, errors.pop(-2)) == (None, None, None)
+    for error, why in zip(errors, ("first message type", "schema 3 is of the type shop.First, not shop.Order",
+                                   "schema 2 does not fit the data", "it is not in the wire format",
+                                   "there is no schema 9"), strict=True):  # fmt: skip
+        assert why in error
+    kept = [record.value for record in records]
+    assert table.column("value_bytes").to_pylist() == [None, None, *kept[2:6], None, kept[7]]
 
     parquet = pytest.importorskip("pyarrow.parquet")
     parquet.write_table(table, tmp_path / "t.parquet")

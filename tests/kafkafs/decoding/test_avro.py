@@ -361,12 +361,13 @@ def test_namespaces():
 
 
 def test_logical_types_that_are_not_valid_are_ignored():
+    fixed = {"type": "fixed", "name": "F", "size": 1, "logicalType": "decimal"}
     cases = (
         ({"type": "bytes", "logicalType": "decimal"}, b"\x05", '"BQ=="'),
         ({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3}, b"\x05", '"BQ=="'),
-        ({"type": "fixed", "name": "F", "size": 1, "logicalType": "decimal", "precision": 3}, b"\x05", '"BQ=="'),
-        ({"type": "fixed", "name": "F", "size": 1, "logicalType": "decimal", "precision": 2}, b"\x05", '"5"'),
-        ({"type": "fixed", "name": "F", "size": 1, "logicalType": "decimal", "precision": 10**9}, b"\x05", '"BQ=="'),
+        (fixed | {"precision": 3}, b"\x05", '"BQ=="'),
+        (fixed | {"precision": 2}, b"\x05", '"5"'),
+        (fixed | {"precision": 10**9}, b"\x05", '"BQ=="'),
         ({"type": "string", "logicalType": "decimal", "precision": 2}, b"\x02a", '"a"'),
         ({"type": "long", "logicalType": "date"}, b"\x02", "1"),
         ({"type": "int", "logicalType": ["x"]}, b"\x02", "1"),
@@ -387,39 +388,35 @@ def test_references_to_what_refers_to_more():
     assert text == '{"f0":{"f0":{"f0":1}},"f1":{"f0":2}}'
 
 
+class Endless(SchemaTable):
+    def referenced(self, reference):
+        following = Reference(f"R{reference.version + 1}", "s", reference.version + 1)
+        return Schema(1, AVRO, json.dumps(record(f"R{reference.version}")), (following,))
+
+
+TOP = Schema(7, AVRO, '"x.Low"', (Reference("x.Low", "low", 1),))
+HIGH = Schema(7, AVRO, json.dumps(record("x.High", "x.Low")), (Reference("x.Low", "low", 1),))
+LOW = Schema(8, AVRO, json.dumps(record("x.Low", "int")), (Reference("x.High", "high", 1),))
+
+
 @pytest.mark.parametrize(
-    ("referred", "why"),
+    ("table", "why"),
     [
-        (None, "refers to x.Low in subject low, version 1, which is not among the schemas"),
+        (SchemaTable(TOP), "refers to x.Low in subject low, version 1, which is not among the schemas"),
         (Schema(1, PROTOBUF, "message Low {}"), "refers to x.Low, which is of type PROTOBUF, not AVRO"),
         (Schema(1, AVRO, "{"), "not JSON"),
         (Schema(1, AVRO, '"int"'), '"x.Low" is not defined'),
+        (SchemaTable(HIGH, versions={("low", 1): LOW, ("high", 1): HIGH}), "cannot be used"),
+        (Endless(TOP), "refers to more than 1000 schemas"),
     ],
+    ids=["missing", "of another type", "no schema", "another name", "circle", "endless"],
 )
-def test_references_that_cannot_be_used(referred, why):
-    top = Schema(7, AVRO, '"x.Low"', (Reference("x.Low", "low", 1),))
-    table = SchemaTable(top, versions={} if referred is None else {("low", 1): referred})
+def test_references_that_cannot_be_used(table, why):
+    """A schema: what is referred to."""
+    if isinstance(table, Schema):
+        table = SchemaTable(TOP, versions={("low", 1): table})
     (_,), errors = decoded_texts(TextDecoder(table, "t-value"), [framed(b"")])
     assert why in errors[0]
-
-
-def test_references_in_a_circle():
-    one = Schema(7, AVRO, json.dumps(record("One", ["null", "Two"])), (Reference("Two", "two", 1),))
-    two = Schema(8, AVRO, json.dumps(record("Two", "int")), (Reference("One", "one", 1),))
-    table = SchemaTable(one, versions={("two", 1): two, ("one", 1): one})
-    (_,), errors = decoded_texts(TextDecoder(table, "t-value"), [framed(b"")])
-    assert "cannot be used" in errors[0]
-
-
-def test_many_references():
-    class Endless(SchemaTable):
-        def referenced(self, reference):
-            following = Reference(f"R{reference.version + 1}", "s", reference.version + 1)
-            return Schema(1, AVRO, json.dumps(record(f"R{reference.version}")), (following,))
-
-    table = Endless(Schema(7, AVRO, '"int"', (Reference("R1", "s", 1),)))
-    (_,), errors = decoded_texts(TextDecoder(table, "t-value"), [framed(b"")])
-    assert "refers to more than 1000 schemas" in errors[0]
 
 
 @pytest.mark.parametrize("name", ["f" * 1_000_000, "f"])

@@ -231,11 +231,17 @@ def test_the_cache_lies_where_xdg_says(monkeypatch, tmp_path):
     assert default_directory() == tmp_path / "home" / ".cache" / "kafkafs" / "views"
 
 
-_OTHER_UID = 4001
+OPENED = {
+    "group": lambda cache, used: used.chmod(0o770),
+    "everybody": lambda cache, used: used.chmod(0o777),
+    "above": lambda cache, used: cache.chmod(0o777),
+    "owner": lambda cache, used: os.chown(used, 4001, 4001),
+}
 
 
-@pytest.mark.parametrize("how", ["group", "everybody", "above", "link", "owner"])
-def test_a_cache_that_others_can_write_is_not_used(live, cache, how):
+@pytest.mark.parametrize("through_a_link", [False, True])
+@pytest.mark.parametrize("how", OPENED)
+def test_a_cache_that_others_can_write_is_not_used(live, cache, how, through_a_link):
     """A right checksum says nothing about who has written a file."""
     if how == "owner" and os.geteuid() != 0:
         pytest.skip("takes another user")
@@ -244,23 +250,13 @@ def test_a_cache_that_others_can_write_is_not_used(live, cache, how):
         top = tree(live, used)
         content(top, PATH)
     assert scanned(top) == sizes(live)[-1]
-    if how == "group":
-        used.chmod(0o770)
-    elif how == "everybody":
-        used.chmod(0o777)
-    elif how == "above":
-        cache.chmod(0o777)
-    elif how == "link":
-        used.chmod(0o777)
-        used = cache.parent / "link"
-        used.symlink_to(cache / "views")
-    else:
-        os.chown(used, _OTHER_UID, _OTHER_UID)
-    before = {path: path.stat().st_mtime_ns for path in files(cache / "views")}
-    unused = tree(live, used)
+    OPENED[how](cache, used)
+    before = {path: path.stat().st_mtime_ns for path in files(used)}
+    (cache.parent / "link").symlink_to(used)
+    unused = tree(live, cache.parent / "link" if through_a_link else used)
     content(unused, PATH)
     assert scanned(unused) == sum(sizes(live))
-    assert {path: path.stat().st_mtime_ns for path in files(cache / "views")} == before
+    assert {path: path.stat().st_mtime_ns for path in files(used)} == before
 
 
 def test_lookups_leave_a_bounded_number_of_entries(live, cache, monkeypatch):
