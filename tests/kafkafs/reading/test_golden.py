@@ -8,7 +8,6 @@ from functools import cache
 
 import pytest
 
-from storage.errors import OffsetOutOfRange, StorageError
 from storage.types import TopicPartition
 from tests.support.fixtures import case_params, golden_cases
 from tests.support.reference_views import (
@@ -167,27 +166,3 @@ def test_listed_ranges_hold_each_message_once(case):
     assert needed <= set(days)
     for day in days:
         assert content(chosen, f"{base(case)}/time/{day}") == txt(by_day.get(day, [])), day
-
-
-@pytest.mark.parametrize("case", case_params(SOME))
-def test_edges_of_ranges(case):
-    chosen = tree(case)
-    log = snapshot(case)
-    above = f"{base(case)}/offsets/{log.log_end_offset + 1}"
-    for name in (f"{above}.txt", f"{above}-.txt", f"{above}-{log.log_end_offset + 9}.jsonl", f"{above}+3.log"):
-        with pytest.raises(OffsetOutOfRange):
-            chosen.lookup(name).attributes()
-        with pytest.raises(OffsetOutOfRange):
-            chosen.lookup(name).open()
-    at_end = f"{base(case)}/offsets/{log.log_end_offset}-.txt"
-    assert content(chosen, at_end) == b""
-    assert chosen.lookup(at_end).attributes().size == 0
-    if log.log_start_offset:
-        below = f"{base(case)}/offsets/{log.log_start_offset - 1}"
-        for name in (f"{below}.txt", f"{below}-.txt", f"{below}-{log.log_end_offset}.txt", f"{below}+3.txt"):
-            with pytest.raises(StorageError):
-                chosen.lookup(name).open()
-        clamped = tree_of(case.log_dir, case.isolation, clamp=True)
-        assert content(clamped, f"{below}-.txt") == txt(case.records())
-        with pytest.raises(OffsetOutOfRange):
-            clamped.lookup(f"{below}.txt").open()

@@ -213,25 +213,6 @@ def test_any_history(tmp_path, seed):
 # read_committed views: they end at the last stable offset, go on with it, and leave out what was aborted.
 
 
-def test_an_open_transaction_holds_back_all_that_comes_behind(live):
-    tree = committed_again(live)
-    live.write(20)
-    handle = tree.lookup(PATH).open()
-    stable = live.text()
-    live.begin(7, b"one", b"two")
-    live.write(10)
-    assert read_all(handle) == stable
-    live.begin(8, b"never")
-    live.end(8, commit=False)
-    assert read_all(handle) == stable
-    live.end(7, commit=True)
-    assert read_all(handle) == live.text()
-    assert b"one\ntwo\n" in live.text()
-    assert b"never" not in live.text()
-    everything = content(tree_of(live.path.parent), PATH)
-    assert b"never\n" in everything
-
-
 def test_transactions_that_reach_over_segments(live):
     tree = committed_again(live)
     live.write(5)
