@@ -8,8 +8,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from storage.append import batch_encoder
 from storage.errors import CorruptBatch, UnsupportedFormat
@@ -21,6 +19,7 @@ from storage.format.decoder import LARGE_BYTES, LARGE_RECORDS, MOST_HEADERS, MOS
 from storage.types import is_compiled
 from tests.storage.format.outcomes import exact, read_all
 from tests.support.damaged_bytes import damaged, with_right_checksums
+from tests.support.nightly import rounds
 from tests.support.raw_batches import batch, body, message, record, sized, varint
 from tests.support.readers import table_of
 from tests.support.uncompiled import uncompiled
@@ -72,46 +71,45 @@ KINDS = {
 }
 
 
+def a_log(dice):
+    """Bytes of a few batches of any kinds, and of each batch (kind, offset, records, value)."""
+    data, offset, batches = b"", 0, []
+    for _ in range(dice.randrange(25)):
+        kind, value = dice.choice(sorted(KINDS)), b"v" * dice.choice((1, 1, 100, 10_000))
+        count = 1 if kind in ("control", "message") else dice.choice((1, 2, 10))
+        data += KINDS[kind](offset, count, value)
+        batches.append((kind, offset, count, value))
+        offset += count
+    return data, batches
+
+
 @pytest.mark.usefixtures("both_forms")
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(sorted(KINDS)),
-            st.sampled_from([1, 2, 10]),
-            st.sampled_from([1, 100, 10_000]),
-            st.integers(0, 3).map(lambda number: number == 0),
-        ),
-        max_size=25,
-    ),
-    st.sampled_from([40, 100, 500, 5000, 1 << 20]),
-    st.booleans(),
-    st.booleans(),
-)
-def test_logs_of_any_batches_in_blocks_of_any_size(parts, block_bytes, verify_crc, control):
+def test_logs_of_any_batches_in_blocks_of_any_size():
     """Skipped rows and control batches are left out; a block ends where its memory is full, but for its last batch."""
-    data, offset, expected = b"", 0, []
-    for kind, count, size, skipped in parts:
-        value = b"v" * size
-        number = 1 if kind in ("control", "message") else count
-        data += KINDS[kind](offset, number, value)
-        if not skipped and kind != "empty" and (control or kind != "control"):
-            expected += [(offset + i, b"key", value) for i in range(number)]
-        offset += number
-    origin = 10_000 if verify_crc else 0
-    table, decoder = table_of(data, origin), Decoder(block_bytes=block_bytes, verify_crc=verify_crc)
-    skip = np.array([skipped for *_, skipped in parts], np.uint8)
-    found, row = [], 0
-    while row < table.rows:
-        block = decoder.decode(data, table, row, origin=origin, skip=skip, control=control)
-        assert block.damage is None
-        assert block.buffer.readonly
-        used = set(block.batch.tolist())
-        assert used <= set(range(row, block.next_row))
-        assert len(block.buffer) == len(data) or len(block.buffer) < block_bytes + 110_000
-        found += [(int(offset), block.key(i), block.value(i)) for i, offset in enumerate(block.offset)]
-        assert block.next_row > row
-        row = block.next_row
-    assert found == expected
+    dice = random.Random(1)
+    for _ in range(rounds(100, 5000)):
+        (data, batches), control, origin = a_log(dice), dice.random() < 0.5, dice.choice((0, 10_000))
+        skip = np.array([dice.random() < 0.3 for _ in batches], np.uint8)
+        expected = [
+            (offset + i, b"key", value)
+            for (kind, offset, count, value), skipped in zip(batches, skip.tolist(), strict=True)
+            if not skipped and kind != "empty" and (control or kind != "control")
+            for i in range(count)
+        ]
+        block_bytes = dice.choice((40, 100, 500, 5000, 1 << 20))
+        largest = max([count * (len(value) + 40) for _, _, count, value in batches], default=0)
+        decoder = Decoder(block_bytes=block_bytes, verify_crc=dice.random() < 0.5)
+        table, found, row = table_of(data, origin), [], 0
+        while row < table.rows:
+            block = decoder.decode(exact(data), table, row, origin=origin, skip=skip, control=control)
+            assert block.damage is None
+            assert block.buffer.readonly
+            assert set(block.batch.tolist()) <= set(range(row, block.next_row))
+            assert len(block.buffer) == len(data) or len(block.buffer) < block_bytes + largest
+            found += [(int(offset), block.key(i), block.value(i)) for i, offset in enumerate(block.offset)]
+            assert block.next_row > row
+            row = block.next_row
+        assert found == expected
 
 
 def test_the_checksum_of_a_skipped_batch_is_checked_its_records_are_not():
