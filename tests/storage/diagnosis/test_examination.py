@@ -18,7 +18,7 @@ from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReade
 from storage.files.metadata_checkpoint import bootstrap, cluster_records
 from storage.format.block import Record
 from storage.types import TopicPartition
-from tests.support.builders import Batch, Partition, abort, build_log_dir, many, metadata_records
+from tests.support.builders import Batch, Partition, abort, build_log_dir, many, metadata_records, topic_id
 from tests.support.damaged_bytes import overwrite
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.raw_batches import batch, record
@@ -151,16 +151,20 @@ def test_where_a_broker_looks_for_the_end_of_a_log(tmp_path, entry, tail, predic
 @pytest.mark.parametrize(
     ("at", "field", "reaction"),
     [
+        (0, b"\0\1", Reaction.REFUSES),
         (0, b"\1\0", Reaction.REFUSES),
         (0, b"\xff\xff", Reaction.REFUSES),
+        (2, b"\xff", Reaction.UNNOTICED),
+        (18, struct.pack(">q", -1), Reaction.REPAIRS),
         (34 + 9, None, Reaction.UNNOTICED),
         (34, None, Reaction.UNNOTICED),
     ],
-    ids=["version 256", "version -1", "half an entry", "no second entry"],
-)
+    ids=["version 1", "version 256", "version -1", "a negative producer id", "a last offset below the segment",
+         "half an entry", "no second entry"],
+)  # fmt: skip
 def test_a_wrong_transaction_index(tmp_path, at, field, reaction):
-    """A broker looks at the version. An entry that is missing, and half an entry, are not missed: consumers were given
-    the aborted messages."""
+    """A broker looks at the version and the last offset alone. An entry that is missing, and half an entry, are not
+    missed: consumers were given the aborted messages."""
     path = built(tmp_path, ABORTED * 2)
     (index,) = (path / "t-0").glob("*.txnindex")
     assert index.stat().st_size == 68
@@ -192,6 +196,15 @@ def test_a_batch_below_its_segment(tmp_path, base, indexed, clean, reaction):
     if not indexed:
         log.with_suffix(".index").unlink()
     assert [one.reaction for one in examine([path]).predictions if one.path == log] == [reaction]
+
+
+def test_damage_where_an_index_is_missing_is_cut_off(tmp_path):
+    partition = Partition([Batch(many(1)), Batch(many(1))], segment_bytes=1)
+    path = built(tmp_path, partition, partition)
+    for number in (0, 1):
+        overwrite(path / f"t-{number}" / f"{0:020}.log", -1, b"!")
+    (path / "t-1" / f"{0:020}.index").unlink()
+    assert {one[:2] for one in named(path, "batch-crc")} == {("t/0", Reaction.UNNOTICED), ("t/1", Reaction.CUTS)}
 
 
 def test_an_intact_batch_behind_the_cut_is_no_torn_tail(tmp_path):
@@ -256,6 +269,20 @@ def test_a_quorum_state_that_a_broker_reads(tmp_path, change, is_read):
     found = examine([path])
     assert names_of(found) == (set() if is_read else {"quorum-state-corrupt"})
     assert found.starts == is_read
+
+
+def test_strays_and_absent_partitions(tmp_path):
+    records = [*metadata_records("t", 3, [1]), *metadata_records("other", 1, [2])]
+    path = build_log_dir(
+        tmp_path, {"t": [[b"a"], [b"b"]], "other": [[b"c"]], "unknown": [[b"d"]], "__cluster_metadata": [records]}
+    ).path
+    (path / "t-1" / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id('later')}")
+    found = examine([path])
+    assert {(str(one.tp), one.name) for one in found.predictions} == {
+        ("t/1", "topic-id-differs"), ("t/2", "partition-absent"), ("other/0", "not-assigned"),
+        ("unknown/0", "topic-unknown"),
+    }  # fmt: skip
+    assert (found.starts, found.is_well) == (True, False)
 
 
 @pytest.mark.parametrize("in_its_place", [Path.touch, lambda path: path.symlink_to("nowhere")])
