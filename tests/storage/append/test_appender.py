@@ -16,7 +16,7 @@ from storage.errors import InvalidRecord, RecordTooLarge
 from storage.files.names import FileKind
 from storage.format.batches import BatchTable, Column
 from storage.format.block import Record, RecordColumns
-from storage.types import TimestampOffset, TopicPartition
+from storage.types import TopicPartition
 from tests.support.faults import FaultyDisk, full_disk
 from tests.support.owned_dirs import NOW_MS, StandingClock, opened, values_of
 from tests.support.readers import read_all, table_of
@@ -288,15 +288,6 @@ def test_entries_do_not_depend_on_how_batches_arrive(batches, interval, cut):
         times += [(state.largest.timestamp, state.largest.offset)] if entries > 1 else []
         position += size
     assert (offsets, times) == expected
-
-
-def test_reopening_keeps_the_largest_timestamp_and_counts_bytes_anew():
-    state = IndexState(0, 100, TimestampOffset(50, 120))
-    assert state.final_time_entry() is None
-    entries = state.advance(table_with([(100, 40), (100, 60)]))
-    assert entries.offsets.tolist() == [1], "the first batch after reopening has no entry"
-    assert entries.timestamps.tolist() == [60]
-    assert state.largest == TimestampOffset(60, 1)
 
 
 @pytest.mark.parametrize("fails", [False, True])

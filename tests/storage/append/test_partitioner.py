@@ -102,30 +102,6 @@ def test_without_racks(cluster, chance):
         assert set(everywhere.values()) == {partitions * factor // len(brokers)}
 
 
-@given(clusters(), st.data())
-def test_with_racks(cluster, data):
-    brokers, partitions, factor, first = cluster
-    racks = {broker: data.draw(st.sampled_from("abc")) for broker in brokers}
-    start = data.draw(st.integers(0, 40))
-    found = assign_replicas(brokers, partitions, factor, racks=racks, start=start, first_partition=first)
-    count = len(set(racks.values()))
-    for replicas in found.values():
-        assert len(replicas) == len(set(replicas)) == factor
-        assert len({racks[broker] for broker in replicas}) == min(factor, count)
-    leaders = Counter(replicas[0] for replicas in found.values())
-    assert max(leaders.values()) - min(leaders[broker] for broker in brokers) <= 1
-    assert found == assign_replicas(brokers[::-1], partitions, factor, racks=racks, start=start, first_partition=first)
-
-
-@given(st.integers(2, 4), st.integers(1, 3), st.integers(1, 4), st.integers(0, 20))
-def test_even_racks_with_a_replica_each(count, size, rounds, start):
-    """As AdminUtils guarantees: as many replicas as racks, and racks of one size, spread evenly."""
-    racks = {broker: f"rack-{broker % count}" for broker in range(count * size)}
-    found = assign_replicas(list(racks), rounds * len(racks), count, racks=racks, start=start)
-    everywhere = Counter(broker for replicas in found.values() for broker in replicas)
-    assert set(everywhere.values()) == {rounds * count}
-
-
 def test_what_cannot_be_assigned():
     for brokers, partitions, factor, racks in (
         ([1, 2], 0, 1, None), ([1, 2], 1, 0, None), ([1, 2], 1, 3, None), ([], 1, 1, None), ([1, 1], 1, 1, None),

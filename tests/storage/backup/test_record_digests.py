@@ -1,7 +1,5 @@
 """Digests of logs: equal for the same records however they are stored, different otherwise; and where logs differ."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -27,33 +25,31 @@ def digest_of(snapshot, by=None):
     return digest_records(snapshot, snapshot.log_start_offset, by=by)
 
 
+def stamped(count, size=20, **more):
+    return [record._replace(timestamp=1000 + n) for n, record in enumerate(many(count, size, **more))]
+
+
 def in_batches(records, dice):
     """The records in batches of any sizes, codecs and segments."""
-    items = []
     row = 0
     while row < len(records):
         size = dice.randrange(1, 9)
-        items.append(Batch(records[row : row + size], dice.choice(list(Codec))))
-        items += dice.choice(([], [], [ROLL]))
+        yield Batch(records[row : row + size], dice.choice(list(Codec)))
+        yield from dice.choice(([], [], [ROLL]))
         row += size
-    return items
 
 
-def test_batches_codecs_and_segments_do_not_matter(tmp_path):
-    records = [
-        record._replace(timestamp=1000 + n) for n, record in enumerate(many(100, 50, keys=7, headers=((b"h", b"x"),)))
-    ]
-    found = [digest_of(snapshot_of(tmp_path / str(n), in_batches(records, random.Random(n))), 10) for n in range(5)]
-    assert len(set(found)) == 1
-    assert found[0].whole.records == 100
-    assert [(one.start_offset, one.end_offset, one.records) for one in found[0].ranges] == [
+def test_batches_codecs_formats_and_segments_do_not_matter(tmp_path):
+    records = stamped(100, 50, keys=7, headers=((b"h", b"x"),))
+    logs = [snapshot_of(tmp_path / str(n), [*in_batches(records, random.Random(n))]) for n in range(5)]
+    digests = [digest_of(log, 10) for log in logs]
+    assert len(set(digests)) == 1
+    assert digests[0].whole.records == 100
+    assert [(span.start_offset, span.end_offset, span.records) for span in digests[0].ranges] == [
         (n, n + 10, 10) for n in range(0, 100, 10)
     ]
-    assert len({one.digest for one in found[0].ranges}) == 10
-
-
-def test_the_format_version_does_not_matter(tmp_path):
-    records = [record._replace(timestamp=1000 + n) for n, record in enumerate(many(20, 50, keys=3))]
+    assert len({span.digest for span in digests[0].ranges}) == 10
+    records = stamped(20, 50, keys=3)
     logs = [
         snapshot_of(tmp_path / f"{magic}-{codec.name}", [Batch(records, codec, magic)])
         for magic in (1, 2)
@@ -65,47 +61,36 @@ def test_the_format_version_does_not_matter(tmp_path):
     assert digest_of(old) == digest_of(without) != digest_of(logs[0])
 
 
-@pytest.mark.parametrize("field", ["key", "value", "headers", "timestamp"])
-def test_each_field_counts(tmp_path, field):
-    records = [record._replace(timestamp=1000 + n) for n, record in enumerate(many(50, 30, keys=3))]
-    changed = {
-        "key": b"other", "value": None, "headers": ((b"h", None),), "timestamp": 999
-    }  # fmt: skip
-    others = [*records[:33], records[33]._replace(**{field: changed[field]}), *records[34:]]
+@pytest.mark.parametrize(
+    ("field", "value"), [("key", b"other"), ("value", None), ("headers", ((b"h", None),)), ("timestamp", 999)]
+)
+def test_each_field_counts(tmp_path, field, value):
+    records = stamped(50, 30, keys=3)
+    others = [*records[:33], records[33]._replace(**{field: value}), *records[34:]]
     left, right = snapshot_of(tmp_path / "a", [Batch(records)]), snapshot_of(tmp_path / "b", [Batch(others)])
     assert digest_of(left) != digest_of(right)
-    found = diff_records(left, right, by=10)
-    assert found.ranges == ((30, 39),)
-    assert found.first is not None
-    assert found.first.offset == 33
-    assert found.first.left is not None
-    assert found.first.right is not None
-    assert getattr(found.first.left, field) != getattr(found.first.right, field) == changed[field]
+    diff = diff_records(left, right, by=10)
+    assert (diff.ranges, diff.first.offset) == (((30, 39),), 33)
+    assert getattr(diff.first.left, field) != getattr(diff.first.right, field) == value
 
 
 def test_the_offset_counts(tmp_path):
     items = [Batch([Record(None, b"a", (), 1)])]
-    left = snapshot_of(tmp_path / "a", items)
-    right = snapshot_of(tmp_path / "b", Partition(items, start_offset=1))
+    left, right = snapshot_of(tmp_path / "a", items), snapshot_of(tmp_path / "b", Partition(items, start_offset=1))
     assert digest_of(left).whole.digest != digest_of(right).whole.digest
-    found = diff_records(left, right)
-    assert found.first is not None
-    assert (found.first.offset, found.first.right) == (0, None)
+    first = diff_records(left, right).first
+    assert (first.offset, first.right) == (0, None)
 
 
 def test_a_record_that_one_side_lacks(tmp_path):
-    records = [record._replace(timestamp=1000 + n) for n, record in enumerate(many(50))]
+    records = stamped(50)
     whole = snapshot_of(tmp_path / "a", [Batch(records)])
-    gap = [Batch(records[:20]), Batch(records[21:40], base_offset=21)]
-    parts = snapshot_of(tmp_path / "b", gap)
+    parts = snapshot_of(tmp_path / "b", [Batch(records[:20]), Batch(records[21:40], base_offset=21)])
     for left, right in ((whole, parts), (parts, whole)):
-        found = diff_records(left, right, by=10)
-        assert found.ranges == ((20, 29), (40, 49))
-        assert found.first is not None
-        assert found.first.offset == 20
-        assert (found.first.left is None) == (left is parts)
-    assert diff_records(whole, parts, 21, 40) == LogDiff()
-    assert diff_records(whole, whole) == LogDiff()
+        diff = diff_records(left, right, by=10)
+        assert (diff.ranges, diff.first.offset) == (((20, 29), (40, 49)), 20)
+        assert (diff.first.left is None) == (left is parts)
+    assert diff_records(whole, parts, 21, 40) == diff_records(whole, whole) == LogDiff()
 
 
 def test_control_records_and_isolation(tmp_path):

@@ -132,18 +132,11 @@ def test_a_replica_that_was_being_moved_here(tmp_path):
 
 
 def test_a_lost_log_start_is_known_from_the_epochs(tmp_path):
-    built = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(30), leader_epoch=3)], log_start_offset=12)]})
+    items = [Batch(many(30), leader_epoch=3)]
+    extra = {"leader-epoch-checkpoint": b"0\n1\n3 12\n"}
+    built = build_log_dir(tmp_path / "old", {"t": [Partition(items, extra=extra)]})
     (built.path / "log-start-offset-checkpoint").unlink()
-    (built.path / "t-0" / "leader-epoch-checkpoint").write_text("0\n1\n3 12\n")
-    target, _ = revived(tmp_path, built.path)
-    assert values(target)[0][0] == 12
-
-
-def test_partitions_of_different_topics_of_one_name(tmp_path):
-    built = build_log_dir(tmp_path / "old", {"t": [[b"zero"], [b"one"]]})
-    (built.path / "t-1" / "partition.metadata").write_bytes(partition_metadata.encode(topic_id("other")))
-    with pytest.raises(InvalidTopic, match="different topics"):
-        plan(Request(sources=[built.path], target=tmp_path / "new"))
+    assert offsets(revived(tmp_path, built.path)[0])[0] == 12
 
 
 def test_links_are_of_sealed_segments_alone(tmp_path):
@@ -198,17 +191,11 @@ def test_damage_is_refused_or_salvaged(tmp_path, segment, link):
     assert result.built[TP].salvaged
     assert [(loss.first_offset, loss.last_offset) for loss in result.built[TP].lost] == [(lost[0], lost[-1])]
     assert not result.built[TopicPartition("u", 0)].salvaged
-
-
-def test_a_salvaged_log_is_cut(tmp_path):
-    """It ends with the batch that holds the message before the offset."""
-    items = [Batch(many(10)), Batch(many(10)), ROLL, Batch(many(10)), Batch(many(10)), ROLL, Batch(many(10))]
-    built = build_log_dir(tmp_path / "old", {"t": [Partition(items)]}, clean=False)
-    (built.path / "recovery-point-offset-checkpoint").unlink()
-    flip(built.path / "t-0" / f"{0:020}.log", 100)
-    target, result = revived(tmp_path, built.path, salvage=True, offsets={TP: 25})
-    assert offsets(target) == [*range(10, 30)]
-    assert (result.built[TP].salvaged, result.built[TP].log_end_offset) == (True, 30)
+    # A salvaged log that is cut ends with the batch that holds the message before the offset.
+    shutil.rmtree(target)
+    target, result = revived(tmp_path, built.path, salvage=True, link=link, offsets={TP: 25})
+    assert offsets(target) == [offset for offset in range(30) if offset not in lost]
+    assert (result.built[TP].salvaged, result.built[TP].log_end_offset) == (True, 30 - 10 * segment)
 
 
 def test_until_a_time(tmp_path):
@@ -252,6 +239,10 @@ def test_configuration_that_is_given(tmp_path):
 
 
 def test_refused(tmp_path):
+    built = build_log_dir(tmp_path / "other", {"t": [[b"zero"], [b"one"]]})
+    (built.path / "t-1" / "partition.metadata").write_bytes(partition_metadata.encode(topic_id("other")))
+    with pytest.raises(InvalidTopic, match="different topics"):
+        plan(Request(sources=[built.path], target=tmp_path / "new"))
     built = build_log_dir(tmp_path / "old", {"t": [[b"a"]]})
     with pytest.raises(NotPermitted):
         plan(Request(sources=[built.path], target=built.path / "new"))
@@ -383,8 +374,8 @@ def test_what_stands_in_the_metadata_is_carried_over(tmp_path):
 def test_a_release_decides_the_features(tmp_path):
     old = old_cluster(tmp_path / "old")
     assert described(revived(tmp_path, old, release="3.9")[0]).features == {"metadata.version": 21}
-    (tmp_path / "latest").mkdir()
-    latest = described(revived(tmp_path / "latest", old, release="4.4")[0]).features
+    shutil.rmtree(tmp_path / "new")
+    latest = described(revived(tmp_path, old, release="4.4")[0]).features
     assert (latest["metadata.version"], latest["share.version"]) == (33, 2)
     assert features({}, ["group.version"], None) == {"metadata.version": 25, "group.version": 1}
     assert features({"metadata.version": 7}, ["group.version"], None) == {"metadata.version": 21}
