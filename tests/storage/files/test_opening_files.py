@@ -250,16 +250,20 @@ def test_read(path, monkeypatch, most):
     assert file.read_each(positions, 10) == [CONTENT[at : at + 10] for at in positions]
 
 
-def test_renamed_to_deleted_and_replaced(path):
-    file = LogFile(path)
-    deleted = path.with_name(path.name + ".deleted")
-    path.rename(deleted)
+def test_a_file_is_followed_through_its_names(path):
+    """From swap to live to deleted, also by two steps between two reads; another file of the name is not it."""
+    swap, deleted = (path.with_name(path.name + suffix) for suffix in (".swap", ".deleted"))
+    path.rename(swap)
+    file, skipping = LogFile(swap), LogFile(swap)
+    swap.rename(path)
     assert file.read(0, 4) == CONTENT[:4]
-    assert file.path == deleted
-    again = LogFile(deleted, file.identity)
+    assert file.path == path
+    path.rename(deleted)
     path.write_bytes(b"another")
-    assert file.read(0, 4) == again.read(0, 4) == CONTENT[:4]
+    assert file.read(0, 4) == skipping.read(0, 4) == CONTENT[:4]
+    assert file.path == deleted
     assert file.stat().st_size == len(CONTENT)
+    assert LogFile(deleted, file.identity).read(0, 4) == CONTENT[:4]
     deleted.unlink()
     assert is_gone(file)
     with pytest.raises(SegmentGone):
@@ -275,20 +279,6 @@ def test_another_file_of_the_name_is_not_read(path):
     file = LogFile(path)
     path.parent.rename(path.parent.with_name("elsewhere"))
     assert is_gone(file)
-
-
-def test_swap_becomes_live_then_deleted(path):
-    swap = path.with_name(path.name + ".swap")
-    path.rename(swap)
-    file = LogFile(swap)
-    swap.rename(path)
-    assert file.read(0, 4) == CONTENT[:4]
-    assert file.path == path
-    path.rename(path.with_name(path.name + ".deleted"))
-    assert file.read(0, 4) == CONTENT[:4]
-    # Two renames between two reads.
-    from_swap = LogFile(path.with_name(path.name + ".deleted"))
-    assert LogFile(swap, from_swap.identity).read(0, 4) == CONTENT[:4]
 
 
 def open_descriptors():
@@ -368,41 +358,35 @@ def test_a_directory_is_itself(tmp_path):
     first = DirIdentity.of(tmp_path)
     (tmp_path / "file").touch()
     assert DirIdentity.of(tmp_path) == first
-    assert first.may_be(first)
     shown = int(subprocess.run(["stat", "-c", "%W", tmp_path], capture_output=True, check=True).stdout)
     assert (0 if first.born_ns is None else first.born_ns // 1_000_000_000) == shown  # when it was made
-    with pytest.raises(FileNotFoundError):
-        DirIdentity.of(tmp_path / "none")
-    with pytest.raises(NotADirectoryError):
-        DirIdentity.of(tmp_path / "file" / "none")
-
-
-@pytest.mark.parametrize("changed", ["device", "inode", "born_ns", "topic_id"])
-def test_each_of_the_facts_tells(changed):
-    one = DirIdentity(1, 2, 3, "id")
-    other = one._replace(**{changed: "another" if changed == "topic_id" else 9})
-    assert not one.may_be(other)
-    assert one.may_be_seen_elsewhere_as(other) == (changed in ("device", "inode"))
-    if changed in ("born_ns", "topic_id"):
-        assert one.may_be(one._replace(**{changed: None}))
-
-
-def test_a_topic_id_that_comes_later(tmp_path):
+    for place, error in (("none", FileNotFoundError), ("file/none", NotADirectoryError)):
+        with pytest.raises(error):
+            DirIdentity.of(tmp_path / place)
+    # Its topic's id may come later.
     metadata = tmp_path / names.PARTITION_METADATA
     metadata.write_bytes(b"rubbish")  # which tells nothing
-    before = DirIdentity.of(tmp_path)
-    assert before.topic_id is None
+    assert DirIdentity.of(tmp_path).topic_id is None
     topic_id = partition_metadata.random_id()
     metadata.write_bytes(partition_metadata.encode(topic_id))
     for place in (metadata, tmp_path):
         os.utime(place, ns=(1, 1))
     now = DirIdentity.of(tmp_path)
-    assert before.may_be(now)
-    assert before.with_known(now).topic_id == topic_id
-    assert now.with_known(before).topic_id == topic_id
-    assert before.with_known(now._replace(born_ns=None)).born_ns == before.born_ns
+    assert now == first._replace(topic_id=topic_id) == first.with_known(now) == now.with_known(first)
+    assert first.with_known(now._replace(born_ns=None)).born_ns == first.born_ns
     times = {(place.stat().st_atime_ns, place.stat().st_mtime_ns) for place in (metadata, tmp_path)}
     assert times == {(1, 1)}  # looking changes nothing
+
+
+def test_each_of_the_facts_tells():
+    one = DirIdentity(1, 2, 3, "id")
+    assert one.may_be(one)
+    for changed in ("device", "inode", "born_ns", "topic_id"):
+        other = one._replace(**{changed: "another" if changed == "topic_id" else 9})
+        assert not one.may_be(other)
+        assert one.may_be_seen_elsewhere_as(other) == (changed in ("device", "inode"))
+        if changed in ("born_ns", "topic_id"):
+            assert one.may_be(one._replace(**{changed: None}))
 
 
 # `.lock` against other processes and against a second opening in the same one.
@@ -433,7 +417,9 @@ def test_another_process_is_refused_and_named(tmp_path):
         assert holder(tmp_path) == process.pid
         with pytest.raises(LogLocked, match=f"process {process.pid}"):
             DirLock(RealDisk(), tmp_path)
-        process.communicate("")
+        process.kill()
+    assert (tmp_path / ".lock").exists()
+    assert holder(tmp_path) is None  # a killed holder leaves a file, but no lock
     lock = DirLock(RealDisk(), tmp_path)
     assert holder(tmp_path) == os.getpid()
     with pytest.raises(LogLocked, match=f"process {os.getpid()}"):  # which does not lose the lock
@@ -442,15 +428,6 @@ def test_another_process_is_refused_and_named(tmp_path):
     assert (found, locked) == (str(os.getpid()), "")
     assert f"process {os.getpid()}" in process.communicate()[1]
     lock.release()
-
-
-def test_a_killed_holder_leaves_a_file_but_no_lock(tmp_path):
-    process, *_ = hold_elsewhere(tmp_path)
-    with process:
-        process.kill()
-    assert (tmp_path / ".lock").exists()
-    assert holder(tmp_path) is None
-    DirLock(RealDisk(), tmp_path).release()
 
 
 def test_release_removes_the_file_and_may_be_repeated(tmp_path):

@@ -21,7 +21,7 @@ from tests.storage.format.outcomes import ReadRecord, in_both_forms, read_all
 from tests.support.broker_rules import stored_batches
 from tests.support.damaged_bytes import damaged, with_right_checksums
 from tests.support.fixtures import FIXTURES, ROOT, requires_fixtures
-from tests.support.raw_batches import batch, message, record, sized, varint
+from tests.support.raw_batches import batch, message, record
 from tests.support.uncompiled import extension_modules, plain_kernels, uncompiled
 
 # decode(encode(x)) is x, for any records in every format and codec; any bytes decode or are damage, never more.
@@ -169,20 +169,6 @@ def test_every_byte_at_its_limits(data, first):
             hurt[at] = byte
             check_both_forms(with_right_checksums(bytes(hurt)))
     assert check_both_forms(data).damages == []
-
-
-@pytest.mark.parametrize("length", [0, 1, -1, 2**31 - 1, -(2**31), 2, 3, 63, 64, 127, 128, 255, 256])
-def test_lengths_at_the_limits(length):
-    """In place of each length of a record in turn, with the rest of the record as it is."""
-    key, value, header = sized(b"k" * 63), sized(b"v" * 64), sized(b"h") + sized(b"x")
-    parts = [b"\0\0\0", key, value, varint(1), header]
-    for at in range(1, len(parts)):
-        changed = [*parts[:at], varint(length) + parts[at][1:], *parts[at + 1 :]]
-        check_both_forms(batch([sized(b"".join(changed))]))
-    check_both_forms(batch(varint(length) + b"".join(parts), count=1))
-    check_both_forms(batch([record()], count=length))
-    check_both_forms(message(length, b"v"))
-    assert check_both_forms(batch([sized(b"".join(parts))])).damages == []
 
 
 # Real brokers' files, damaged: every decoder reads what is left or raises StorageError, compiled and plain alike.
