@@ -305,9 +305,6 @@ def test_every_byte_of_the_log_damaged_gives_a_prefix(log_only):
         assert states[metadata.end_offset] == partitions_of(metadata)
 
 
-VALUES = [value for _, value in values_of(DATA / "log-only" / LOG)]
-
-
 ID_A, ID_B = bytes(range(16)), bytes(range(16, 32))
 
 

@@ -19,8 +19,8 @@ from storage.append import batch_encoder
 from storage.append.batch_encoder import BatchEncoder
 from storage.config import LogConfig
 from storage.errors import CorruptBatch, InvalidRecord, RecordTooLarge, UnsupportedFormat
-from storage.format.batches import BATCH_HEADER_SIZE, BatchTable
-from storage.format.block import Record, RecordBlock, RecordColumn, RecordColumns
+from storage.format.batches import BATCH_HEADER_SIZE
+from storage.format.block import Record, RecordColumn, RecordColumns
 from storage.format.compression import Codec
 from storage.format.control_records import (
     ControlRecord,
@@ -230,15 +230,6 @@ def test_any_columns_are_encoded_or_refused(data, rows, base_timestamp, consecut
         return done, bytes(out)
 
     in_both_forms(encoded)
-
-
-@given(st.binary(max_size=40), st.lists(st.tuples(NEAR, NEAR), max_size=4))
-def test_any_columns_of_headers_are_measured_or_refused(data, rows):
-    columns = matrix([(0,) * 6 + (start, min(count, 1 << 20), 0) for start, count in rows])
-    block = RecordBlock(exact(data), BatchTable.empty(0), columns, 0)
-    measured = in_both_forms(lambda: block.measure_headers().tolist())
-    assert measured == in_both_forms(lambda: block.headers_spans() is None or block.measure_headers().tolist())
-    assert isinstance(measured, tuple) or all(0 <= length <= len(data) for length in measured)
 
 
 @pytest.mark.usefixtures("both_forms")
@@ -523,20 +514,11 @@ def test_uncompressed_batches_come_out_as_they_were(log_dir):
             if table.magic[row] != 2 or attributes & 0x0F or table.count[row] == 0:
                 continue
             block = decoder.decode(data, table, row, row + 1, origin=0, control=True)
-            base_offset = int(table.base_offset[row])
-            fields = BatchFields(
-                leader_epoch=int(table.leader_epoch[row]),
-                producer_id=int(table.producer_id[row]),
-                producer_epoch=int(table.producer_epoch[row]),
-                base_sequence=int(table.base_sequence[row]),
-                transactional=bool(table.is_transactional[row]),
-                control=bool(table.is_control[row]),
-                delete_horizon_ms=int(table.base_timestamp[row]) if table.has_delete_horizon[row] else None,
-                last_offset_delta=int(table.last_offset[row]) - base_offset,
-            )
-            columns = RecordColumns.from_block(block, block.offset - base_offset)
-            start, size = int(table.position[row]), int(table.size[row])
-            assert encode_batch(columns, base_offset=base_offset, fields=fields) == data[start : start + size], log
+            stored = data[int(table.position[row]) : int(table.end[row])]
+            header = v2_header(stored)
+            fields = replace(fields_of(stored), last_offset_delta=header.last_offset_delta)
+            columns = RecordColumns.from_block(block, block.offset - header.base_offset)
+            assert encode_batch(columns, base_offset=header.base_offset, fields=fields) == stored, log
 
 
 def test_kept_records_of_a_compressed_batch():
