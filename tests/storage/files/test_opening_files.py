@@ -360,6 +360,7 @@ def test_a_directory_is_itself(tmp_path):
     assert DirIdentity.of(tmp_path) == first
     shown = int(subprocess.run(["stat", "-c", "%W", tmp_path], capture_output=True, check=True).stdout)
     assert (0 if first.born_ns is None else first.born_ns // 1_000_000_000) == shown  # when it was made
+    assert DirIdentity.of(Path("/proc/self")).born_ns is None  # of a file system that keeps no such times
     for place, error in (("none", FileNotFoundError), ("file/none", NotADirectoryError)):
         with pytest.raises(error):
             DirIdentity.of(tmp_path / place)

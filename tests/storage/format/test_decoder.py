@@ -120,6 +120,7 @@ def test_the_checksum_of_a_skipped_batch_is_checked_its_records_are_not():
     assert (damage.row, damage.error.what) == (1, "batch checksum differs")
 
 
+@pytest.mark.usefixtures("both_forms")
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_batches_outside_of_the_buffer_are_the_callers_mistake(codec):
     data = packed(codec)

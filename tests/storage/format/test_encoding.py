@@ -154,6 +154,15 @@ def test_columns_that_share_one_value_equal_tuples():
     assert len(encode_batch(full)) == 61 + 4 * 12
 
 
+def test_rows_taken_and_timestamps_replaced():
+    records = [Record(b"a", b"1", [(b"h", b"x")], 5), Record(None, None), Record(b"c", b"3")]
+    columns = RecordColumns.from_records(records)
+    taken = columns.take(np.array([2, 0])).with_timestamps(7)
+    assert [(taken.key(row), taken.value(row)) for row in range(2)] == [(b"c", b"3"), (b"a", b"1")]
+    assert encode_batch(taken) == encode_batch([records[2]._replace(timestamp=7), records[0]._replace(timestamp=7)])
+    assert columns.timestamp.tolist() == [5, -1, -1]
+
+
 def test_rows_that_fit_are_encoded_and_the_rest_left():
     columns = RecordColumns.from_records(Record(None, b"x" * 100, (), i) for i in range(10))
     whole = encode_batch(columns)
