@@ -27,7 +27,6 @@ CODECS = ["uncompressed", "gzip", "snappy", "lz4", "zstd"]
 
 @pytest.fixture
 def owned(tmp_path):
-    """A directory with the topic t."""
     directory = opened(tmp_path)
     directory.create_topic("t", 1)
     yield directory
@@ -35,7 +34,6 @@ def owned(tmp_path):
 
 
 def appended(owned, records, **config):
-    """Appends under a configuration, names with `_` for `.`."""
     if config:
         owned.alter_config("t", {key.replace("_", "."): value for key, value in config.items()})
     return Appender(owned.log(TP), clock=StandingClock()).append(records)
@@ -46,7 +44,6 @@ def values(owned):
 
 
 def headers_of(owned):
-    """The batch headers of the last segment."""
     return table_of(owned.log(TP).snapshot().segments[-1].log.path.read_bytes())
 
 
@@ -236,7 +233,6 @@ def test_a_batch_by_itself_is_judged_as_among_others(size, last_offset, max_time
 
 
 def table_with(batches):
-    """Batches of (size, max timestamp), one offset each."""
     table = BatchTable.empty(len(batches))
     table.rows = len(batches)
     position = 0

@@ -40,7 +40,6 @@ TP = TopicPartition("t", 0)
 
 
 def batches_of(directory):
-    """The batches of a log, in order."""
     for path in sorted(directory.glob("*.log")):
         data = memoryview(path.read_bytes())
         table = table_of(data)
@@ -73,14 +72,12 @@ def test_equals_what_kafka_wrote(tmp_path, fixture, name, at_once):
 
 @pytest.fixture
 def faulty(tmp_path):
-    """A failing disk."""
     (tmp_path / "dir").mkdir()
     return FaultyDisk(tmp_path / "dir")
 
 
 @pytest.fixture
 def owned(faulty):
-    """A directory with the topic t on that disk."""
     directory = opened(faulty.root, disk=faulty)
     directory.create_topic("t", 1)
     yield directory
@@ -148,7 +145,6 @@ def test_segments_roll_by_the_clock_of_messages(owned):
 
 
 def test_segments_roll_at_random_times_within_the_jitter(tmp_path):
-    """segment.jitter.ms: some time before segment.ms is over, so that not all partitions roll at once."""
     clock = StandingClock()
     owned = OwnedDir.open(tmp_path, Opening(create=True), config=ONE_THREAD, disk=HastyDisk(), clock=clock)
     owned.create_topic("t", 40, {"segment.ms": "1000", "segment.jitter.ms": "500"})
@@ -332,7 +328,6 @@ def preallocated(owned, _disk):
 
 
 def followed_by_a_later_epoch(owned, disk):
-    """A follower's append is undone, and at the same offset a new leader's batch follows."""
     log = owned.log(TP)
     for value in (b"kept", b"too"):
         append(log, [value])

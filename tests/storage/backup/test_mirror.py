@@ -62,7 +62,6 @@ def everything(log_dir):
 
 
 def mirrored(source, target):
-    """One pass."""
     mirror = Mirror(LogDir.open_read_only(source), target, everything)
     mirror.run()
     return mirror
@@ -70,7 +69,6 @@ def mirrored(source, target):
 
 @pytest.fixture
 def source(tmp_path):
-    """A directory that is written while it is copied."""
     owned = opened(tmp_path / "source")
     owned.create_topic("t", 2, {"segment.bytes": "500", "retention.ms": "1000", "compression.type": "lz4"})
     for n in range(10):
@@ -81,7 +79,6 @@ def source(tmp_path):
 
 @pytest.fixture
 def target(tmp_path):
-    """Where to."""
     owned = opened(tmp_path / "target")
     yield owned
     close_clean(owned)
@@ -125,7 +122,6 @@ def test_a_copy_without_messages_begins_at_the_sources_first_segment(tmp_path, t
 
 
 def test_a_source_that_lost_its_beginning_leaves_a_gap(source, target, tmp_path):
-    """What the copy has, it keeps."""
     mirrored(source.path, target)
     kept = read(target, "t")
     build_log_dir(tmp_path / "later", {"t": [Partition([Batch(many(2))], start_offset=500)]})
@@ -231,7 +227,6 @@ def test_the_files_are_those_of_the_broker(tmp_path, monkeypatch, fixture, name)
 
 
 def test_a_flush_that_fails_is_reported(source, tmp_path, monkeypatch):
-    """It happens in another thread while the copy goes on."""
     monkeypatch.setattr("storage.backup.mirror.FLUSH_BYTES", 1)
     disk = FaultyDisk(tmp_path)
     owned = opened(tmp_path / "target", disk=disk)
@@ -504,7 +499,6 @@ TRANSACTIONS = (
 
 
 def random_story(seed):
-    """Interleaved transactions of three producers, some open at the end."""
     dice = random.Random(seed)
     for _ in range(24):
         producer, count = dice.randint(1, 3), dice.randint(1, 3)
@@ -534,7 +528,6 @@ def aborted_in(path):
 
 
 def check(snapshot, expected, what=""):
-    """What consumers of both isolations see, and the last stable offset."""
     assert snapshot.log_end_offset == expected.log_end_offset, what
     assert last_stable_offset(snapshot) == expected.last_stable_offset, what
     assert built(read_all(snapshot)) == expected.records, what
@@ -542,7 +535,6 @@ def check(snapshot, expected, what=""):
 
 
 def newest_producers(path):
-    """Producers by id, in the newest .snapshot."""
     entries = producer_state.read(max((path / "t-0").glob("*.snapshot"))).entries()
     return {entry.producer_id: entry for entry in entries}
 
@@ -666,7 +658,6 @@ def test_every_record_of_the_fixtures(target, fixture):
 
 @requires_fixtures
 def test_what_a_broker_knows_of_its_cluster_is_for_the_owner_s_eyes(tmp_path, target):
-    """There are credentials in it."""
     mirrored(FIXTURES / "internal/log", target)
     found = target.path / names.BOOTSTRAP_CHECKPOINT
     assert b"bob" in found.read_bytes()

@@ -30,7 +30,6 @@ def stamped(count, size=20, **more):
 
 
 def in_batches(records, dice):
-    """The records in batches of any sizes, codecs and segments."""
     row = 0
     while row < len(records):
         size = dice.randrange(1, 9)

@@ -34,13 +34,24 @@ from tests.support.uncompiled import plain_kernels
 HORIZON_MS = 86_400_000
 
 
+@pytest.fixture
+def owned(tmp_path):
+    """A directory with a compacted topic."""
+    directory = opened(tmp_path / "log")
+    yield directory
+    close_clean(directory)
+
+
+@pytest.fixture
+def log(owned):
+    return owned.log(TP)
+
+
 def headers(log):
-    """All batches of the sealed segments."""
     return BatchTable.concat([table_of(segment.log.read(0, segment.size)) for segment in log.snapshot().segments[:-1]])
 
 
 def any_batches(log, dice, count):
-    """Batches of every format and codec, with few keys, deletes and now and then no key."""
     for _ in range(count):
         magic = dice.choice((0, 1, 2, 2, 2, 2))
         codecs = (Codec.NONE, Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
@@ -59,10 +70,8 @@ def any_batches(log, dice, count):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_latest_of_each_key_stays_whatever_the_batches(tmp_path, seed):
+def test_the_latest_of_each_key_stays_whatever_the_batches(owned, log, seed):
     dice = random.Random(seed)
-    owned = opened(tmp_path / "log")
-    log = owned.log(TP)
     for _ in range(4):
         any_batches(log, dice, 60)
         before = read_all(log.snapshot())
@@ -77,13 +86,9 @@ def test_the_latest_of_each_key_stays_whatever_the_batches(tmp_path, seed):
         assert all(r._replace(timestamp_type="") == told[r.offset] for r in after)
         assert set(headers(log).magic.tolist()) <= {2}
         assert result.counts.records_kept == sum(r.offset < end for r in after)
-    close_clean(owned)
 
 
-def test_deletes_go_once_their_horizon_has_passed(tmp_path):
-    clock = StandingClock()
-    owned = opened(tmp_path / "log", clock=clock)
-    log = owned.log(TP)
+def test_deletes_go_once_their_horizon_has_passed(owned, log):
     put(log, updates([(b"a", b"1"), (b"b", b"1"), (b"a", None)]))
     put(log, updates([(b"c", None)]), codec=Codec.GZIP)
     log.roll()
@@ -94,14 +99,13 @@ def test_deletes_go_once_their_horizon_has_passed(tmp_path):
     assert table.max_timestamp.tolist() == [NOW_MS] * 2
     kept = [(1, b"b", b"1"), (2, b"a", None), (3, b"c", None)]
     for later_ms, expected in ((HORIZON_MS - 1, kept), (1, kept[:1])):
-        clock.time_ms += later_ms
+        owned.clock.time_ms += later_ms
         put(log, updates([(b"x%d" % later_ms, b"")]))
         log.roll()
         result = compact(owned)
         assert contents(owned)[: len(expected)] == expected
         assert result.counts.keys_gone == len(kept) - len(expected)
     assert read_all(log.snapshot())[0].timestamp == NOW_MS
-    close_clean(owned)
 
 
 def test_old_formats_deletes_go_by_the_files_times(tmp_path):
@@ -122,9 +126,7 @@ def test_old_formats_deletes_go_by_the_files_times(tmp_path):
     close_clean(owned)
 
 
-def test_the_last_batch_of_the_round_and_of_each_producer_stays_empty(tmp_path):
-    owned = opened(tmp_path / "log")
-    log = owned.log(TP)
+def test_the_last_batch_of_the_round_and_of_each_producer_stays_empty(owned, log):
     for producer, sequence in ((7, 0), (8, 0), (7, 1)):
         put(log, updates([(b"k", b"%d" % producer)]), fields=BatchFields(producer_id=producer, producer_epoch=0,
                                                                         base_sequence=sequence))  # fmt: skip
@@ -144,7 +146,6 @@ def test_the_last_batch_of_the_round_and_of_each_producer_stays_empty(tmp_path):
     log.roll()
     compact(owned)
     assert headers(log).producer_id.tolist() == [-1]
-    close_clean(owned)
 
 
 def transact(log, producer, pairs, end):
@@ -159,10 +160,7 @@ def transact(log, producer, pairs, end):
         log.append_batches(memoryview(marker))
 
 
-def test_transactions(tmp_path):
-    clock = StandingClock()
-    owned = opened(tmp_path / "log", clock=clock)
-    log = owned.log(TP)
+def test_transactions(owned, log):
     transact(log, 1, [(b"a", b"committed"), (b"b", b"old")], ControlType.COMMIT)  # 0 1, 2
     transact(log, 2, [(b"a", b"aborted"), (b"c", b"aborted")], ControlType.ABORT)  # 3 4, 5
     transact(log, 3, [(b"b", b"new")], ControlType.COMMIT)  # 6, 7
@@ -183,7 +181,7 @@ def test_transactions(tmp_path):
     assert log.snapshot().segments[0].path_of(FileKind.TRANSACTION_INDEX).exists()
 
     transact(log, 4, [], ControlType.COMMIT)
-    clock.time_ms += 2 * HORIZON_MS  # producers are forgotten
+    owned.clock.time_ms += 2 * HORIZON_MS  # producers are forgotten
     log.roll()
     compact(owned)  # the batches go; while they were passed their markers were still needed
     assert [(r.offset, r.value) for r in read_all(log.snapshot())] == [(6, b"new"), (8, b"filler"), (9, b"open")]
@@ -197,12 +195,10 @@ def test_transactions(tmp_path):
         assert headers(log).last_offset.tolist() == [*left, *range(11, 12 + n)]
         assert headers(log).has_delete_horizon.tolist()[:3] == [n == 0, n == 0, False]
         assert not aborted.exists()
-        clock.time_ms += HORIZON_MS
-    close_clean(owned)
+        owned.clock.time_ms += HORIZON_MS
 
 
 def any_transactions(log, dice):
-    """Transactions of a few producers, committed, aborted and interleaved, with records of no transaction between."""
     open_producers = set()
     for _ in range(40):
         producer = dice.randrange(1, 5)
@@ -258,9 +254,7 @@ def test_what_a_compaction_on_spark_left_is_noted_and_removed(tmp_path):
     close_clean(again)
 
 
-def test_a_lost_txnindex_does_not_make_aborted_messages_committed(tmp_path):
-    owned = opened(tmp_path / "log")
-    log = owned.log(TP)
+def test_a_lost_txnindex_does_not_make_aborted_messages_committed(owned, log):
     transact(log, 2, [(b"a", b"aborted")], ControlType.ABORT)
     log.roll()
     log.snapshot().segments[0].path_of(FileKind.TRANSACTION_INDEX).unlink()
@@ -269,7 +263,6 @@ def test_a_lost_txnindex_does_not_make_aborted_messages_committed(tmp_path):
     owned.reindex(TP)
     compact(owned)
     assert not read_all(owned.log(TP).snapshot())
-    close_clean(owned)
 
 
 def test_an_aborted_transaction_before_the_first_dirty_offset_of_its_segment(tmp_path):
@@ -379,9 +372,7 @@ def test_readers_keep_the_segments_that_a_pass_replaces(tmp_path):
     close_clean(owned)
 
 
-def test_segments_that_retention_removes_meanwhile(tmp_path):
-    owned = opened(tmp_path / "log")
-    log = owned.log(TP)
+def test_segments_that_retention_removes_meanwhile(owned, log):
     any_batches(log, random.Random(1), 60)
     before = contents(owned)
     removed = []
@@ -396,7 +387,6 @@ def test_segments_that_retention_removes_meanwhile(tmp_path):
         path.unlink()
     assert contents(owned) == [m for m in before if m[0] >= log.log_start_offset]
     compact(owned)
-    close_clean(owned)
 
 
 # Crashes
@@ -440,20 +430,15 @@ def test_stopped_anywhere(tmp_path):
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
-def test_a_tombstone_gets_its_horizon_in_the_first_pass_whatever_its_format(tmp_path, magic):
+def test_a_tombstone_gets_its_horizon_in_the_first_pass_whatever_its_format(owned, log, magic):
     """MemoryRecords.filterTo: the batch of format v2 that an old one becomes has it too."""
-    owned = opened(tmp_path)
-    log = owned.log(TP)
     put(log, updates([(b"a", None), (b"b", b"x")]), magic=magic)
     log.roll()
     put(log, updates([(b"c", b"x")]))
     compact(owned)
     table = headers(log)
     assert table.magic.tolist() == [2] * table.rows
-    assert table.has_delete_horizon.any()
-    horizon = NOW_MS + log.config.delete_retention_ms
-    assert table.base_timestamp[table.has_delete_horizon].tolist() == [horizon]
-    assert owned.close().clean
+    assert table.base_timestamp[table.has_delete_horizon].tolist() == [NOW_MS + HORIZON_MS]
 
 
 # Our cleaner on the logs of `compaction-before`: what Kafka's cleaner made of them (`compaction-after`).
@@ -471,14 +456,12 @@ def horizons(directory):
 
 
 def cleaned_at(name):
-    """When the broker's cleaner ran on a partition: its new horizons less delete.retention.ms."""
     new = horizons(log_dir_of("compaction-after") / name) - horizons(log_dir_of("compaction-before") / name)
     retention_ms = int(topics_of("compaction-before")[name[:-2]]["config"].get("delete.retention.ms", 86_400_000))
     return new.pop() - retention_ms if new else _THEN_MS
 
 
 def prepared(tmp_path, name):
-    """A copy of one partition's log directory, with its topic's configuration."""
     path = copy_log_dir(log_dir_of("compaction-before"), tmp_path / "log")
     topic = name[:-2]
     config = topics_of("compaction-before")[topic]["config"]
@@ -540,7 +523,6 @@ def test_the_same_as_kafkas_cleaner(tmp_path, name):
 
 
 def test_the_same_with_plain_kernels(tmp_path):
-    """Byte for byte."""
     files = []
     for name, kernels in (("compiled", contextlib.nullcontext), ("plain", plain_kernels)):
         owned = opened(tmp_path / name)

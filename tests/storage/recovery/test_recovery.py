@@ -175,7 +175,6 @@ def outcome_in(path, name):
 
 
 def torn(tmp_path, *, segments=1):
-    """A directory that was killed while the last of its batches was being written."""
     path = tmp_path / "dir"
     owned = opened(path)
     owned.create_topic("t", 1)
@@ -191,7 +190,6 @@ def torn(tmp_path, *, segments=1):
 @pytest.mark.parametrize("tail", [b"x", b"\0" * 500, b"\xff" * 70], ids=["a byte", "zeros", "garbage"])
 @pytest.mark.parametrize("clean", [False, True])
 def test_gentle_recovery_cuts_a_torn_tail(tmp_path, tail, clean):
-    """Behind a log that was closed in order, too, where a broker may not start."""
     path, values = torn(tmp_path)
     if clean:
         close_clean(opened(path))

@@ -184,7 +184,6 @@ def test_recovery_ends_whatever_the_offsets(tmp_path, shape, magic):
 
 
 def _has_sound_offsets(shape):
-    """Whether the offsets ascend, and each segment's are between its base and the next one's."""
     ends = [*list(shape)[1:], 2**63 - 1]
     return all(
         base <= offsets[0] and offsets == sorted(offsets) and offsets[-1] < end
@@ -194,7 +193,6 @@ def _has_sound_offsets(shape):
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_a_message_set_that_spans_more_than_a_segment_can_is_not_divided(tmp_path, magic):
-    """Its own offset is wrong, those of its messages are not."""
     hurt = bytearray(batch(1, magic, Codec.GZIP))
     hurt[2] ^= 1
     directory = made(tmp_path, {0: batch(0, magic) + hurt})

@@ -121,7 +121,6 @@ def test_single_directories_even_set_aside(tmp_path):
 
 
 def test_a_replica_that_was_being_moved_here(tmp_path):
-    """As a broker, which promotes it where the partition has no other."""
     built = build_log_dir(tmp_path / "old", {"t": [[b"zero"], [b"one"]]})
     before = values(built.path)
     shutil.move(built.path / "t-0", built.path / f"t-0.{'c' * 32}-future")
@@ -163,7 +162,6 @@ def test_where_linking_is_not_possible_segments_are_copied(tmp_path):
 
 
 def test_a_log_that_ends_beyond_its_last_batch(tmp_path):
-    """Its last segment is empty, and begins later than the one before it ends."""
     built = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(10))])]})
     for kind in ("log", "index", "timeindex"):
         (built.path / "t-0" / f"{50:020}.{kind}").touch()

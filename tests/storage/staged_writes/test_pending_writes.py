@@ -200,7 +200,6 @@ def test_a_dry_run_tells_the_same(tmp_path):
 
 
 def test_a_share_that_is_not_there_yet_keeps_nothing(tmp_path):
-    """Others' messages at its planned offset are none of its business."""
     world = World(tmp_path / "dir", retention_ms="1000")
     kept = []
 

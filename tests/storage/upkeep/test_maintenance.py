@@ -180,7 +180,6 @@ def test_retention_and_the_delayed_deletion(tmp_path):
 
 @pytest.mark.parametrize("retention_ms", ["1000", "-1"])
 def test_retention_of_logs_that_nobody_has_opened(tmp_path, retention_ms):
-    """Those that keep everything are not opened."""
     world = World(tmp_path, retention_ms=retention_ms)
     world.fill()
     world.end()
@@ -278,7 +277,6 @@ def test_files_that_cannot_be_deleted_are_tried_again(tmp_path):
 
 
 def test_a_bug_ends_no_work_and_costs_other_partitions_nothing(tmp_path, monkeypatch, caplog):
-    """In no pass: neither retention, flushes nor checkpoints."""
     world = World(tmp_path, retention_bytes="1000", flush_ms="100")
     for tp in (TP, OTHER):
         world.fill(tp)

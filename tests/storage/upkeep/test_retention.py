@@ -106,7 +106,6 @@ def test_order_and_reasons(tmp_path):
 
 
 def filled(path, **overrides):
-    """A topic with about eight small segments."""
     owned = opened(path)
     small = {"segment.bytes": "600", "index.interval.bytes": "100"}
     owned.create_topic("t", 1, small | {name.replace("_", "."): value for name, value in overrides.items()})
@@ -121,7 +120,6 @@ def retain(log, *, later_ms=0, before=None):
 
 
 def end(owned, result=None):
-    """Deletes what awaits it, closes, and finds nothing wrong."""
     for path in () if result is None else result.files:
         owned.disk.unlink(path)
     close_clean(owned)
@@ -184,7 +182,6 @@ def test_segments_that_are_no_more_the_oldest_are_left_alone(tmp_path):
 
 
 def test_what_nobody_set_removes_nothing(tmp_path):
-    """Kafka's default of seven days is nobody's wish."""
     owned, log, _ = filled(tmp_path)
     owned.alter_config("t", {}, ["retention.ms"])
     log.reconfigure(config_of())

@@ -54,7 +54,6 @@ def snapshot_of(log_dir, tp=TP):
 
 
 def salvaged(source, target, tp=TP, *, compacted=False, **more):
-    """Into a directory of kafkafs's own, which is sound afterwards."""
     owned = opened(target)
     owned.create_topic(tp.topic, tp.partition + 1, {"retention.ms": "-1"})
     result = salvage(snapshot_of(source, tp), owned.log(tp), compacted=compacted, **more)

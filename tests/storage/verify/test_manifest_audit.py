@@ -103,7 +103,6 @@ def test_every_changed_byte_is_found_and_named(backup):
 
 
 def test_every_changed_bit_of_the_other_files_is_found(backup):
-    """Checkpoints, epochs, ids, configuration, indexes, snapshots, the mark of a clean shutdown."""
     path, manifest = backup
     assert {Path(name).name for name in manifest.files} > {
         "log-start-offset-checkpoint", "recovery-point-offset-checkpoint", ".kafka_cleanshutdown", "topic.properties",
@@ -137,7 +136,6 @@ def test_the_files_of_a_copy_of_one_log_directory_of_two(tmp_path, name):
 
 
 def test_a_manifest_without_files_is_read(backup):
-    """As earlier versions wrote it."""
     path, manifest = backup
     content = json.loads(encode(manifest))
     del content["files"], content["sha256"]
