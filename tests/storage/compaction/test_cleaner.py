@@ -188,24 +188,6 @@ def test_a_cleaner_that_is_off_or_may_read_nothing_compacts_nothing(tmp_path, br
     world.end()
 
 
-def test_a_small_map_takes_pass_after_pass(tmp_path):
-    world = World(tmp_path / "log", log_cleaner_dedupe_buffer_size="240")
-    log = world.owned.log(T)
-    for n in range(100):
-        put(log, updates([(b"k%d" % n, b"x" * 100)]))
-        if n % 10 == 9:
-            log.roll()
-    ends = []
-    for _ in range(20):
-        world.pass_ms(1000)
-        ends.append(world.offset(T))
-    # As long as the dirty part is more than half, as Kafka's does.
-    assert ends[:3] == [9, 18, 27]
-    assert ends[-1] is not None
-    assert 50 <= ends[-1] < 100
-    world.end()
-
-
 def test_who_is_looked_at(tmp_path):
     world = World(tmp_path / "log")
     cleaner = Cleaner(world.owned, lambda _: None, lambda _tp, _files: None)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import tempfile
 from dataclasses import replace
 from unittest.mock import Mock
 from unittest.mock import call as mock_call
@@ -10,7 +9,6 @@ from unittest.mock import call as mock_call
 import pytest
 
 from storage.clock import SystemClock
-from storage.config import LogConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptBatch, PartitionOffline, UnsupportedFormat
 from storage.files import checkpoints, leader_epochs, names, producer_state
@@ -115,30 +113,6 @@ def test_equals_the_brokers_recovery_and_the_rehearsal_tells_it(tmp_path, name):
         assert getattr(told, field) == getattr(done, field), field
     assert owned.close().clean  # what Kafka leaves damaged, so do we
     assert tree_of(path / name, _BESIDE) == tree_of(AFTER / name, _BESIDE)
-
-
-def test_a_rehearsal_takes_no_room_for_preallocated_indexes(tmp_path, monkeypatch):
-    """A broker preallocates 10 MiB for each index of an active segment; a copy of these zeros may be allocated."""
-    items = [Batch(many(20)) for _ in range(30)]
-    partition = build_log_dir(tmp_path / "logs", {"t": [items]})["t", 0]
-    for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
-        path = partition.path / names.segment_file(0, kind)
-        path.write_bytes(path.read_bytes().ljust(10 << 20, b"\0"))
-    place, seen = tmp_path / "tmp", []
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-
-    class Looking(StandingClock):
-        def now_ms(self):
-            """Recovery asks for the time when the copy is there."""
-            files = [path.stat() for path in place.rglob("*.*index")]
-            seen.append((len(files), sum(file.st_blocks * 512 for file in files), max(file.st_size for file in files)))
-            return super().now_ms()
-
-    told = rehearse(RecoveryPlan(TopicPartition("t", 0), partition.path, LogConfig(), clean=False), clock=Looking())
-    assert told.log_end_offset == 600
-    assert seen
-    assert all(count == 2 and size <= 10 << 20 and allocated < 1 << 20 for count, allocated, size in seen)
 
 
 @pytest.mark.parametrize("name", DAMAGED)

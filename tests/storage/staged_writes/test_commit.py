@@ -288,31 +288,6 @@ def test_a_pending_write_moves_behind_what_others_appended(tmp_path, before):
         close_sound(owned, stopped)
 
 
-@pytest.mark.leaves_damage("write-stuck")
-def test_giving_up_stopped_at_every_operation(tmp_path, before):
-    """The write is pending or not; when it is not, all that is staged for it goes in time."""
-    stop_with_write_pending(before)
-    lose(before, OTHER)
-
-    def work(sessions, notes):
-        owned = sessions.open()
-        give_up(owned, pending(owned.path))
-        notes.committed = 1
-        owned.close()
-
-    for stopped, notes in every_crash(tmp_path, before, work, Notes, power_losses=POWER_LOSSES):
-        left = commit_ledger.read(stopped.path).pending
-        assert not (left and notes.committed), str(stopped)
-        owned = opened(stopped.path)
-        assert bool(owned.unfinished) == bool(left), str(stopped)
-        for write in pending_writes(owned.log_dir, owned.commits.state):
-            give_up(owned, write)
-        write_batch(owned, None, 0)
-        assert read(owned, "t", 1) == expected(OTHER, 1), str(stopped)
-        assert read(owned, "t") == WRITES[0][TP] * 2, str(stopped)
-        close_sound(owned, stopped)
-
-
 # Failures
 
 
@@ -342,41 +317,6 @@ def test_a_write_that_cannot_begin_is_not_said_to_have_begun(before, step):
     assert list(owned.failures()) == [TP]
     assert owned.commits.state == commit_ledger.read(before) == Ledger()
     assert seen(before) == {TP: [], OTHER: [b"first"]}
-
-
-def test_a_failing_disk_at_every_operation(tmp_path, before):
-    """ENOSPC at any one operation of a commit: each share is seen whole or not at all, and in the end exactly once."""
-    nothing = {TP: [], OTHER: [b"first"]}
-    shares = {tp: nothing[tp] + WRITES[1][tp] for tp in (TP, OTHER)}
-    number, reached = 0, True
-    while reached:
-        path = shutil.copytree(before, tmp_path / f"world-{number}")
-        disk = FaultyDisk(path)
-        sessions = Sessions(path, disk)
-        owned = sessions.open()
-        files = stage(path, WriteId(QUERY, 0), WRITES[1], disk, batches=5)
-        at = len(disk.operations) + number
-        disk.fail = lambda _what, _path, at=at, disk=disk: errno.ENOSPC if len(disk.operations) == at + 1 else None
-        failed = None
-        try:
-            commit.commit(owned, WriteId(QUERY, 0), files)
-        except (CommitUnfinished, PartitionOffline, OSError) as error:
-            failed = error
-        reached = len(disk.operations) > at
-        disk.fail = lambda _what, _path: None
-        for tp, values in seen(path).items():
-            assert values in (nothing[tp], shares[tp]), f"{number}: {disk.operations[at:]}"
-        if failed is not None and not isinstance(failed, CommitUnfinished):
-            assert not commit_ledger.read(path).pending
-        disk.stopped = True
-        sessions.end()
-        owned = opened(path)
-        commit.commit(owned, WriteId(QUERY, 0), stage(path, WriteId(QUERY, 0), WRITES[1], batches=5))
-        assert {tp: read(owned, "t", tp.partition) for tp in shares} == shares, f"{number}: {failed}"
-        close_sound(owned)
-        shutil.rmtree(path)
-        number += 1
-    assert number > 20
 
 
 def test_a_sync_that_fails_in_a_whole_append_may_have_lost_what_was_before(tmp_path):
@@ -434,8 +374,7 @@ def pending(path):
     return write
 
 
-@pytest.mark.leaves_damage("write-stuck")
-def test_what_stays_pending(before):
+def test_what_stays_pending_until_it_is_given_up(before):
     """A partition whose staged file went cannot get its share; the others do, and the directory is usable."""
     stop_with_write_pending(before)
     lose(before, OTHER)
@@ -447,7 +386,12 @@ def test_what_stays_pending(before):
         write_batch(owned, None, 1)
     another = WriteId("another", 0)
     assert commit.commit(owned, another, stage(before, another, {TP: [b"x"]})).appended
-    assert owned.close().clean
+    give_up(owned, pending(before))
+    assert commit_ledger.read(before).pending == ()
+    write_batch(owned, None, 0)
+    assert read(owned, "t") == [*WRITES[0][TP], b"x", *WRITES[0][TP]]
+    assert read(owned, "t", 1) == [b"first", b"more", *WRITES[0][OTHER]]
+    close_sound(owned)
 
 
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda path: os.truncate(path, 70), lambda path: os.truncate(path, 0)])

@@ -1,7 +1,5 @@
 """Retention: what the policies choose, what a pass leaves, and why a segment is still there."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from storage.compaction import cleaner
@@ -31,9 +29,7 @@ from storage.upkeep.retention import (
     preview_partition,
     retain_partition,
 )
-from storage.verify.verify import verify_log_dir
 from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir, many, metadata_records
-from tests.support.crash_points import every_crash
 from tests.support.damaged_bytes import flip
 from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import NOW_MS, StandingClock, append, close_clean, opened, read, values_of
@@ -236,42 +232,6 @@ def test_nothing_above_the_high_watermark_goes_from_a_topic_with_replicas(tmp_pa
 
 
 # Crashes
-
-
-@dataclass
-class Notes:
-    start: int = 0
-    is_done: bool = False
-
-
-@pytest.mark.parametrize("overrides", [{"retention_bytes": "1500"}, {"retention_ms": "1000"}], ids=["size", "time"])
-def test_stopped_anywhere(tmp_path, overrides):
-    """What is left is a log whose oldest part is gone, at most as much of it as retention wanted."""
-    owned, _, values = filled(tmp_path / "before", **overrides)
-    end(owned)
-
-    def work(sessions, notes):
-        owned = sessions.open()
-        log = owned.log(TP)
-        told = Retention(StandingClock(NOW_MS + 5000), lambda: 0).preview(log.snapshot(), log.config)
-        notes.start = told.log_start_offset
-        result = retain(log, later_ms=5000)
-        assert result.log_start_offset == notes.start
-        for path in result.files:
-            owned.disk.unlink(path)
-        owned.close()
-        notes.is_done = True
-
-    for stopped, notes in every_crash(tmp_path, tmp_path / "before", work, Notes, power_losses=2):
-        owned = opened(stopped.path)
-        log = owned.log(TP)
-        assert notes.start * notes.is_done <= log.log_start_offset <= notes.start
-        assert log.log_end_offset == len(values)
-        assert values_of(log.snapshot()) == values[log.log_start_offset :], str(stopped)
-        append(log, [b"after"])
-        assert owned.close().clean
-        assert verify_log_dir(stopped.path) == [], str(stopped)
-    assert stopped.stop_at > 20
 
 
 def test_a_segment_that_was_just_begun_is_on_the_disk_before_the_others_are_removed(tmp_path):
