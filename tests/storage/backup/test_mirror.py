@@ -133,44 +133,27 @@ def test_a_source_that_lost_its_beginning_leaves_a_gap(source, target, tmp_path)
 @pytest.mark.parametrize(
     ("items", "words"),
     [
-        ([Batch(many(10)), Batch(many(10, 30))], "other messages"),
+        pytest.param([Batch(many(10, 30)) for _ in range(3)], "other messages", id="made again"),
+        pytest.param([Batch(many(10)), Batch(many(10, 30)), Batch(many(10, 30))], "other messages", id="truncated"),
         # The last batch of the copy has no counterpart; which leader wrote its offsets tells.
-        ([Batch(many(10)), Batch(many(7), leader_epoch=1), Batch(many(7), leader_epoch=1)], "leader epoch 1"),
+        pytest.param(
+            [Batch(many(10)), *[Batch(many(7), leader_epoch=1)] * 2], "leader epoch 1", id="of another leader"
+        ),
     ],
 )
 def test_another_log_of_that_name_is_refused(tmp_path, target, items, words):
+    """By a mirror that has copied the one before, and by the next."""
     built = build_log_dir(tmp_path / "source", {"t": [[Batch(many(10)), Batch(many(10))]]})
-    assert mirrored(built.path, target).results[TP].log_end_offset == 20
+    first = mirrored(built.path, target)
+    assert first.results[TP].log_end_offset == 20
     copied = read(target, "t")
-    result = mirrored(build_log_dir(tmp_path / "later", {"t": [items]}).path, target).results[TP]
-    assert isinstance(result.error, InvalidRecord)
-    assert words in str(result.error)
-    assert read(target, "t") == copied
-
-
-@pytest.mark.parametrize("again", ["made again", "truncated"])
-def test_another_log_under_the_same_name_between_two_passes(tmp_path, target, again):
-    built = build_log_dir(tmp_path / "source", {"t": [[Batch(many(10)), Batch(many(10))]]})
-    mirror = mirrored(built.path, target)
-    assert mirror.results[TP].log_end_offset == 20
-    copied = read(target, "t")
-    log = built["t", 0].log(0)
-    items = [Batch(many(10, 30)), Batch(many(10, 30)), Batch(many(10, 30))]
-    other = build_log_dir(tmp_path / "other", {"t": [items]})
-    if again == "made again":
-        shutil.rmtree(log.parent)
-        shutil.copytree(other["t", 0].path, log.parent)
-    else:
-        cut = built["t", 0].batches[1].position
-        data = other["t", 0].log(0).read_bytes()[other["t", 0].batches[1].position :]
-        with log.open("r+b") as file:
-            file.truncate(cut)
-            file.seek(cut)
-            file.write(data)
-    for _ in range(2):
-        mirror.run()
+    other = build_log_dir(tmp_path / "other", {"t": [items]})["t", 0].path
+    shutil.rmtree(built["t", 0].path)
+    shutil.copytree(other, built["t", 0].path)
+    first.run()
+    for mirror in (first, mirrored(built.path, target)):
         assert isinstance(mirror.results[TP].error, InvalidRecord)
-        assert "other messages" in str(mirror.results[TP].error)
+        assert words in str(mirror.results[TP].error)
         assert read(target, "t") == copied
 
 
@@ -637,9 +620,7 @@ COPY = table(batch(1, 11), batch(3, 22), batch(5, 33))
 def test_sources(source, plain, compacted):
     assert same_batches(COPY, table(*source), compacted=False) is plain
     assert same_batches(COPY, table(*source), compacted=True) is compacted
-
-
-def test_old_formats_become_new_ones():
+    # Old formats become new ones.
     old, new = table(batch(1, 11, magic=1)), table(batch(1, 99, 1, producer_id=-1))
     assert same_batches(old, new, compacted=True)
     assert not same_batches(old, new, compacted=False)
