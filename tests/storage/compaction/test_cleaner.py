@@ -6,52 +6,31 @@ import pytest
 
 from storage.append.partition_log import PartitionLog
 from storage.compaction.cleaner import Cleaner, Throttle
-from storage.config import BrokerConfig
-from storage.directory.owned_dir import Opening, OwnedDir
-from storage.files import checkpoints, names
+from storage.files import names
 from storage.types import TopicPartition
-from storage.upkeep.maintenance import COMPACTION, Maintenance
+from storage.upkeep.maintenance import COMPACTION
+from tests.storage.upkeep.test_maintenance import World
 from tests.support.compacted_logs import SMALL, put, updates
 from tests.support.damaged_bytes import flip
-from tests.support.owned_dirs import NOW_MS, HastyDisk, StandingClock, append, close_clean
+from tests.support.owned_dirs import NOW_MS, StandingClock, append
 
-T, U = TopicPartition("t", 0), TopicPartition("u", 0)
+T, U, KEPT = (TopicPartition(topic, 0) for topic in ("t", "u", "kept"))
 
 
-class World:
-    """Two compacted topics and one that is not. Their maintenance waits for nothing: waiting moves the clock."""
+class CompactedWorld(World):
+    """Two compacted topics and one that is not. Waiting moves the clock."""
 
-    def __init__(self, path, disk=None, **broker):
-        self.clock = StandingClock()
-        values = {"num.recovery.threads.per.data.dir": "1", "log.initial.task.delay.ms": "1000"}
-        config = BrokerConfig.from_values(values | {key.replace("_", "."): value for key, value in broker.items()})
-        disk = disk or HastyDisk()
-        self.owned = OwnedDir.open(path, Opening(create=True), config=config, disk=disk, clock=self.clock)
-        for topic in ("t", "u") if not self.owned.log_dir.topics() else ():
-            self.owned.create_topic(topic, 1, SMALL | {"segment.bytes": "20000", "file.delete.delay.ms": "5000"})
-        if "kept" not in self.owned.log_dir.topics():
-            self.owned.create_topic("kept", 1)
-            append(self.owned.log(TopicPartition("kept", 0)), [b"x"])
+    def __init__(self, path, **broker):
+        broker = {key.replace("_", "."): value for key, value in broker.items()}
+        super().__init__(path, broker, **SMALL | {"segment.bytes": "20000", "file.delete.delay.ms": "5000"})
+        self.owned.create_topic("kept", 1)
+        append(self.owned.log(KEPT), [b"x"])
         self.waits, self.on_wait = [], lambda: None
-        self.maintenance = Maintenance(self.owned, waiter=self, free_bytes=lambda: 10**15)
 
     def wait(self, timeout_ms):
         self.waits.append(timeout_ms)
         self.clock.time_ms += timeout_ms
         self.on_wait()
-
-    def wake(self):
-        pass
-
-    def pass_ms(self, *times_ms):
-        """Does what is due after each of these times."""
-        for time_ms in times_ms:
-            self.clock.time_ms += time_ms
-            self.maintenance.run_due()
-
-    def end(self):
-        self.maintenance.stop()
-        close_clean(self.owned)
 
     def fill(self, tp, rounds, *, size=1000, segments=1):
         """So many updates of one key, then a new segment."""
@@ -61,14 +40,14 @@ class World:
             self.owned.log(tp).roll()
 
     def status(self):
-        return next(task for task in self.maintenance.status().tasks if task.name == COMPACTION)
+        return self.task(COMPACTION)
 
     def offset(self, tp):
-        return checkpoints.read(self.owned.path / names.CLEANER_CHECKPOINT).get(tp)
+        return self.checkpointed(names.CLEANER_CHECKPOINT, tp)
 
 
 def test_the_dirtiest_first_then_the_next_then_a_pause(tmp_path):
-    world = World(tmp_path / "log")
+    world = CompactedWorld(tmp_path / "log")
     world.fill(T, 10)
     world.fill(U, 10)
     world.maintenance.run_due()
@@ -100,7 +79,7 @@ def test_the_dirtiest_first_then_the_next_then_a_pause(tmp_path):
 
 
 def test_not_faster_than_it_may_be_others_do_not_wait_and_stopping_ends_a_pass(tmp_path):
-    world = World(tmp_path / "log", log_cleaner_io_max_bytes_per_second="10000")
+    world = CompactedWorld(tmp_path / "log", log_cleaner_io_max_bytes_per_second="10000")
     world.fill(T, 15, segments=5)
     size = world.owned.log(T).snapshot().size_bytes
     world.clock.time_ms += 1000
@@ -109,8 +88,8 @@ def test_not_faster_than_it_may_be_others_do_not_wait_and_stopping_ends_a_pass(t
 
     def on_wait():
         if len(world.waits) == 3:  # in the middle of the pass
-            append(world.owned.log(TopicPartition("kept", 0)), [b"y"])
-        log = world.owned.log(TopicPartition("kept", 0))
+            append(world.owned.log(KEPT), [b"y"])
+        log = world.owned.log(KEPT)
         flushed.append(log.recovery_point)
         assert (world.maintenance.status().state, world.status().running) == ("running", True)
 
@@ -136,7 +115,7 @@ def test_not_faster_than_it_may_be_others_do_not_wait_and_stopping_ends_a_pass(t
 
 
 def test_a_bug_or_damage_in_one_partition_costs_the_others_nothing(tmp_path, monkeypatch, caplog):
-    world = World(tmp_path / "log")
+    world = CompactedWorld(tmp_path / "log")
     world.fill(T, 40)
     world.fill(U, 10)
     swap = PartitionLog.replace_segments
@@ -177,7 +156,7 @@ def test_a_bug_or_damage_in_one_partition_costs_the_others_nothing(tmp_path, mon
     ],
 )
 def test_a_cleaner_that_is_off_or_may_read_nothing_compacts_nothing(tmp_path, broker, dirty):
-    world = World(tmp_path / "log", **broker)
+    world = CompactedWorld(tmp_path / "log", **broker)
     world.fill(T, 10)
     world.pass_ms(*[100_000] * 3)
     assert not any(task.errors for task in world.maintenance.status().tasks)
@@ -189,7 +168,7 @@ def test_a_cleaner_that_is_off_or_may_read_nothing_compacts_nothing(tmp_path, br
 
 
 def test_who_is_looked_at(tmp_path):
-    world = World(tmp_path / "log")
+    world = CompactedWorld(tmp_path / "log")
     cleaner = Cleaner(world.owned, lambda _: None, lambda _tp, _files: None)
     assert cleaner.clean_dirtiest() is None
     assert set(cleaner.dirty) == {T, U}

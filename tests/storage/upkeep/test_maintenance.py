@@ -18,35 +18,34 @@ from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import NOW_MS, StandingClock, append, close_clean, killed, opened, read, values_of
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("u", 0)
-CONFIG = BrokerConfig.from_values(
-    {
-        "num.recovery.threads.per.data.dir": "1",
-        "log.initial.task.delay.ms": "1000",
-        "log.retention.check.interval.ms": "30000",
-        "replica.high.watermark.checkpoint.interval.ms": "5000",
-    }
-)
-
-
-class Waiter:
-    """Never waits: the tests drive the work."""
-
-    wait = wake = lambda *_: None
+CONFIG = {
+    "num.recovery.threads.per.data.dir": "1",
+    "log.initial.task.delay.ms": "1000",
+    "log.retention.check.interval.ms": "30000",
+    "replica.high.watermark.checkpoint.interval.ms": "5000",
+}
 
 
 class World:
-    """A directory with two topics on a failing disk, its maintenance and its clock."""
+    """A directory with two topics on a failing disk, its clock, and its maintenance, which the tests drive."""
 
-    def __init__(self, path, **overrides):
+    def __init__(self, path, broker=None, **overrides):
         path.mkdir(exist_ok=True)
         self.clock, self.disk = StandingClock(), FaultyDisk(path)
-        self.owned = OwnedDir.open(path, Opening(create=True), config=CONFIG, disk=self.disk, clock=self.clock)
+        config = BrokerConfig.from_values(CONFIG | (broker or {}))
+        self.owned = OwnedDir.open(path, Opening(create=True), config=config, disk=self.disk, clock=self.clock)
         values = {name.replace("_", "."): value for name, value in overrides.items()}
         for topic in ("t", "u"):
             if topic not in self.owned.log_dir.topics():
                 self.owned.create_topic(topic, 1, {"segment.bytes": "600", "index.interval.bytes": "100", **values})
         self.free_bytes = 10**15
-        self.maintenance = Maintenance(self.owned, waiter=Waiter(), free_bytes=lambda: self.free_bytes)
+        self.maintenance = Maintenance(self.owned, waiter=self, free_bytes=lambda: self.free_bytes)
+
+    def wait(self, timeout_ms):
+        raise AssertionError("the tests drive the work")
+
+    def wake(self):
+        pass
 
     def fill(self, tp=TP, count=60):
         values = [b"message %04d" % n for n in range(count)]
@@ -67,8 +66,8 @@ class World:
     def task(self, name):
         return next(task for task in self.maintenance.status().tasks if task.name == name)
 
-    def checkpointed(self, name):
-        return checkpoints.read(self.owned.path / name)[TP]
+    def checkpointed(self, name, tp=TP):
+        return checkpoints.read(self.owned.path / name).get(tp)
 
     def end(self):
         self.maintenance.stop()
