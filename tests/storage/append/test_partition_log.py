@@ -9,7 +9,6 @@ import pytest
 from storage.append.appender import Appender
 from storage.append.swap import CleanedSegment
 from storage.config import BrokerConfig, LogConfig
-from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptBatch, InvalidRecord, PartitionOffline, RecordTooLarge
 from storage.files import names
 from storage.files.leader_epochs import EpochEntry
@@ -21,18 +20,7 @@ from storage.types import TopicPartition
 from tests.storage.append.failing_disks import failing
 from tests.support.faults import FaultyDisk, full_disk
 from tests.support.fixtures import FIXTURES, topics_of
-from tests.support.owned_dirs import (
-    ONE_THREAD,
-    HastyDisk,
-    StandingClock,
-    append,
-    close_clean,
-    killed,
-    opened,
-    read,
-    tree_of,
-    values_of,
-)
+from tests.support.owned_dirs import StandingClock, append, close_clean, killed, opened, read, tree_of, values_of
 from tests.support.readers import table_of
 from tests.support.replayed_logs import BESIDE, replayed
 
@@ -145,15 +133,14 @@ def test_segments_roll_by_the_clock_of_messages(owned):
 
 
 def test_segments_roll_at_random_times_within_the_jitter(tmp_path):
-    clock = StandingClock()
-    owned = OwnedDir.open(tmp_path, Opening(create=True), config=ONE_THREAD, disk=HastyDisk(), clock=clock)
+    owned = opened(tmp_path)
     owned.create_topic("t", 40, {"segment.ms": "1000", "segment.jitter.ms": "500"})
     logs = [owned.log(TopicPartition("t", number)) for number in range(40)]
     counts = []
     for step_ms in (0, 500, 250, 251):
-        clock.time_ms += step_ms
+        owned.clock.time_ms += step_ms
         for log in logs:
-            assert Appender(log, clock=clock).append([Record(None, b"x")]).error is None
+            assert Appender(log, clock=owned.clock).append([Record(None, b"x")]).error is None
         counts.append(sum(len(log.snapshot().segments) > 1 for log in logs))
     assert counts[:2] == [0, 0]
     assert 0 < counts[2] < len(logs)

@@ -39,18 +39,7 @@ from tests.support.commands import output_of
 from tests.support.crash_points import every_crash
 from tests.support.faults import FaultyDisk
 from tests.support.fixtures import FIXTURES, requires_fixtures, topics_of
-from tests.support.owned_dirs import (
-    ONE_THREAD,
-    HastyDisk,
-    StandingClock,
-    append,
-    close_clean,
-    killed,
-    opened,
-    read,
-    tree_of,
-    values_of,
-)
+from tests.support.owned_dirs import HastyDisk, StandingClock, append, close_clean, killed, opened, read, tree_of
 from tests.support.readers import built, read_all
 from tests.support.replayed_logs import BESIDE, replayed
 
@@ -172,9 +161,9 @@ def test_damage_stops_one_partition(tmp_path, target, at, error):
     assert isinstance(found, error)
     assert (found.path, found.position) == (damaged.log(), damaged.batches[1].position)
     assert results[TP].log_end_offset == 5
-    assert len(values_of(target.log(TP).snapshot())) == 5
+    assert len(read(target, "t")) == 5
     assert results[TopicPartition("t", 1)].error is None
-    assert len(values_of(target.log(TopicPartition("t", 1)).snapshot())) == 15
+    assert len(read(target, "t", 1)) == 15
 
 
 def test_into_a_brokers_directory_only_what_it_made(tmp_path, source):
@@ -478,7 +467,7 @@ def test_a_mirror_that_stops_at_each_batch_knows_the_same_transactions(tmp_path,
     def opened_then():
         """Not long after the messages: a broker forgets producers that were silent for a day."""
         clock = StandingClock(START_MS + 600_000)
-        owned = OwnedDir.open(tmp_path / "copy", Opening(create=True), config=ONE_THREAD, disk=HastyDisk(), clock=clock)
+        owned = OwnedDir.open(tmp_path / "copy", Opening(create=True), disk=HastyDisk(), clock=clock)
         assert not owned.failures()
         return owned
 

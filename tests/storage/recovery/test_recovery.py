@@ -27,18 +27,7 @@ from tests.support.builders import ROLL, Batch, Partition, build_log_dir, commit
 from tests.support.crash_points import every_crash
 from tests.support.damaged_bytes import flip, overwrite
 from tests.support.fixtures import FIXTURES, copy_log_dir, read_golden, requires_fixtures, topics_of
-from tests.support.owned_dirs import (
-    ONE_THREAD,
-    HastyDisk,
-    StandingClock,
-    append,
-    close_clean,
-    killed,
-    opened,
-    read,
-    tree_of,
-    values_of,
-)
+from tests.support.owned_dirs import HastyDisk, StandingClock, append, close_clean, killed, opened, read, tree_of
 from tests.support.readers import built, copy_partition, open_log, read_all, read_past_damage
 
 TP = TopicPartition("t", 0)
@@ -89,7 +78,7 @@ def one_case(tmp_path, name):
 
 def opened_then(path):
     """Opened long ago, when the fixture's producers had not expired."""
-    return OwnedDir.open(path, Opening(), config=ONE_THREAD, disk=HastyDisk(), clock=StandingClock(0))
+    return OwnedDir.open(path, Opening(), disk=HastyDisk(), clock=StandingClock(0))
 
 
 @pytest.mark.parametrize("name", DAMAGED)
@@ -97,7 +86,7 @@ def test_equals_the_brokers_recovery_and_the_rehearsal_tells_it(tmp_path, name):
     path = one_case(tmp_path, name)
     before = tree_of(path)
     tp = TopicPartition(name[:-2], 0)
-    reader = OwnedDir.open(path, Opening(only=()), config=ONE_THREAD)
+    reader = OwnedDir.open(path, Opening(only=()))
     config = reader.topic_info(tp.topic).config
     reader.close()
     recovery_point = checkpoints.read(path / names.RECOVERY_POINT_CHECKPOINT).get(tp, 0)
@@ -339,7 +328,7 @@ def test_a_retention_that_was_cut_short_does_not_make_a_log_tiered(tmp_path):
         file.unlink()
     owned = opened(path)
     snapshot = owned.log(TP).snapshot()
-    assert (snapshot.remote_offsets, snapshot.whole_start_offset, values_of(snapshot)) == (None, 2, [b"c"])
+    assert (snapshot.remote_offsets, snapshot.whole_start_offset, read(owned, "t")) == (None, 2, [b"c"])
     close_clean(owned)
 
 

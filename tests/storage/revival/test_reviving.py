@@ -7,17 +7,8 @@ import pytest
 
 from storage.coordinators.groups import CommittedOffset, GroupOffsets, OffsetKey, encode_commit, encode_offset_key
 from storage.errors import CorruptBatch, InvalidConfig, InvalidTopic, LogLocked, NotPermitted
+from storage.files import cluster_metadata as metadata_log
 from storage.files import metadata_checkpoint, partition_metadata
-from storage.files.cluster_metadata import (
-    ConfigRecord,
-    FeatureLevelRecord,
-    MetadataRecord,
-    MetadataReplay,
-    ProducerIdsRecord,
-    TopicRecord,
-    decode_block,
-    read_bootstrap,
-)
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.files.metadata_checkpoint import NewPartition
@@ -65,7 +56,7 @@ def revived(tmp_path, *sources, **options):
 
 
 def described(target):
-    metadata = read_bootstrap(target)
+    metadata = metadata_log.read_bootstrap(target)
     assert metadata is not None
     assert metadata.problem is None
     return metadata
@@ -74,11 +65,11 @@ def described(target):
 def test_records_are_read_as_they_are_written(tmp_path):
     identity, directory = partition_metadata.random_id(), partition_metadata.random_id()
     records = [
-        FeatureLevelRecord("metadata.version", 21),
-        TopicRecord("größe", identity),
-        ConfigRecord(2, "größe", "retention.ms", "-1"),
+        metadata_log.FeatureLevelRecord("metadata.version", 21),
+        metadata_log.TopicRecord("größe", identity),
+        metadata_log.ConfigRecord(2, "größe", "retention.ms", "-1"),
         *(NewPartition(identity, number, 7, directory, -1, 4) for number in range(2500)),
-        ProducerIdsRecord(5000),
+        metadata_log.ProducerIdsRecord(5000),
     ]
     (tmp_path / "bootstrap.checkpoint").write_bytes(metadata_checkpoint.bootstrap(records, 1))
     metadata = described(tmp_path)
@@ -316,14 +307,14 @@ def quota(user, removed):
 def old_cluster(directory):
     """A broker's directory whose metadata, in `bootstrap.checkpoint`, have more than topics."""
     written = [
-        FeatureLevelRecord("metadata.version", 29),
-        FeatureLevelRecord("transaction.version", 2),
-        ConfigRecord(4, "", "log.cleaner.threads", "2"),
-        ConfigRecord(4, "", "log.retention.ms", "1000"),
-        ConfigRecord(4, "1", "ssl.keystore.location", "/k"),
-        ConfigRecord(4, "2", "log.cleaner.threads", "3"),
-        ConfigRecord(32, "g", "consumer.session.timeout.ms", "50000"),
-        ProducerIdsRecord(7000),
+        metadata_log.FeatureLevelRecord("metadata.version", 29),
+        metadata_log.FeatureLevelRecord("transaction.version", 2),
+        metadata_log.ConfigRecord(4, "", "log.cleaner.threads", "2"),
+        metadata_log.ConfigRecord(4, "", "log.retention.ms", "1000"),
+        metadata_log.ConfigRecord(4, "1", "ssl.keystore.location", "/k"),
+        metadata_log.ConfigRecord(4, "2", "log.cleaner.threads", "3"),
+        metadata_log.ConfigRecord(32, "g", "consumer.session.timeout.ms", "50000"),
+        metadata_log.ProducerIdsRecord(7000),
     ]
     values = [
         *map(metadata_checkpoint.encode, written),
@@ -331,10 +322,10 @@ def old_cluster(directory):
         b"\x01\x13\x00" + bytes([2] * 16) + b"\x00",
         quota(b"b", True),
     ]
-    replay = MetadataReplay()
+    replay = metadata_log.MetadataReplay()
     data = encode_batch([Record(None, value) for value in values], base_offset=0)
-    for record in decode_block(Decoder().decode(data, table_of(data), origin=0)):
-        assert isinstance(record, MetadataRecord)
+    for record in metadata_log.decode_block(Decoder().decode(data, table_of(data), origin=0)):
+        assert isinstance(record, metadata_log.MetadataRecord)
         replay.apply(record)
     content = metadata_checkpoint.bootstrap(metadata_checkpoint.cluster_records(replay.show(0, None)), 1)
     return build_log_dir(directory, {"t": [[b"zero"], [b"one"]]}, extra={"bootstrap.checkpoint": content}).path

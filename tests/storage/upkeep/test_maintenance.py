@@ -167,7 +167,13 @@ def test_retention_and_the_delayed_deletion(tmp_path):
     assert values_of(held) == values
     world.pass_ms(6999)
     assert all(path.exists() for path in left)
+    # Files that cannot be deleted are tried again.
+    world.fail(errno.EIO, lambda what, _path: what.startswith("unlink"))
     world.pass_ms(1)
+    assert world.maintenance.status().awaiting_deletion_files == len(left)
+    assert dict(world.task(DELETION).errors).keys() == {"t-0"}
+    world.fail()
+    world.pass_ms(10_000)
     assert not any(path.exists() for path in left)
     assert world.maintenance.status().awaiting_deletion_files == 0
     assert world.task(DELETION).result == f"{len(left)} file(s) deleted"
@@ -260,19 +266,6 @@ def test_one_partition_fails_alone(tmp_path, caplog):
     owned = opened(tmp_path)
     assert read(owned, "t") == values
     close_clean(owned)
-
-
-def test_files_that_cannot_be_deleted_are_tried_again(tmp_path):
-    world = World(tmp_path, retention_bytes="1000", file_delete_delay_ms="0")
-    world.fill()
-    world.fail(errno.EIO, lambda what, _path: what.startswith("unlink"))
-    world.pass_ms(1000, 0)
-    assert world.maintenance.status().awaiting_deletion_files > 0
-    assert dict(world.task(DELETION).errors).keys() == {"t-0"}
-    world.fail()
-    world.pass_ms(10_000)
-    assert world.maintenance.status().awaiting_deletion_files == 0
-    world.end()
 
 
 def test_a_bug_ends_no_work_and_costs_other_partitions_nothing(tmp_path, monkeypatch, caplog):
