@@ -433,14 +433,6 @@ def test_what_one_replica_lost_is_taken_from_the_others(tmp_path):
     assert f"t/0: offsets 50 to 59 are from {sources[2] / 't-0'}" in result.notes
 
 
-def test_what_no_replica_has_is_lost(tmp_path):
-    target, result = revived(tmp_path, *replicas(tmp_path, (2, 5, 6), (5, 7, 2)), salvage=True)
-    built = result.built[TP]
-    assert [(loss.first_offset, loss.last_offset) for loss in built.lost] == [(20, 29), (50, 59)]
-    assert [(one.offsets.start, one.offsets.end) for one in built.filled] in ([(60, 70)], [(70, 80)])
-    assert offsets(target) == [*range(20), *range(30, 50), *range(60, 120)]
-
-
 def test_other_messages_at_these_offsets_are_not_taken(tmp_path):
     """The other replica's leader at these offsets was another one: its messages were truncated in the first."""
     first, other = replicas(tmp_path, (5,), ())

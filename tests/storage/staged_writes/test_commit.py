@@ -32,7 +32,7 @@ from storage.staged_writes.commit import CommitUnfinished, ReplayDiffers
 from storage.staged_writes.pending_writes import Share, give_up, pending_writes
 from storage.staged_writes.staging import StagedFileWriter, windows
 from storage.types import TopicPartition
-from storage.verify.findings import FaultKind, Severity
+from storage.verify.findings import FaultKind
 from storage.verify.verify import verify_log_dir
 from tests.support.crash_points import Sessions, every_crash
 from tests.support.faults import Crash, FaultyDisk
@@ -380,6 +380,8 @@ def test_what_stays_pending_until_it_is_given_up(before):
     lose(before, OTHER)
     owned = opened(before)
     assert list(owned.unfinished) == [OTHER]
+    (finding,) = verify_log_dir(before)
+    assert (finding.kind, finding.repair) == (FaultKind.WRITE_STUCK, "kafkafs recover --drop-lost-writes")
     assert read(owned, "t") == WRITES[0][TP]
     append(owned.log(OTHER), [b"more"])
     with pytest.raises(CommitUnfinished, match="t/1"):
@@ -405,38 +407,6 @@ def test_a_share_is_lost_when_a_staged_file_is_gone_or_spoilt(before, spoil):
     assert read(owned, "t", 1) == expected(OTHER, 1)
     assert owned.commits.state.pending == ()
     owned.close()
-
-
-def test_what_verify_says_of_writes(before):
-    def kinds():
-        return sorted(((finding.kind, finding.severity) for finding in verify_log_dir(before)), key=str)
-
-    stop_with_write_pending(before)
-    (before / names.CLEAN_SHUTDOWN).unlink(missing_ok=True)
-    (zombie,) = stage(before, WriteId(QUERY, 0), {TP: [b"zombie"]})
-    orphan, is_pending = (FaultKind.STAGED_ORPHAN, Severity.NOTE), (FaultKind.WRITE_PENDING, Severity.NOTE)
-    assert kinds() == [orphan, is_pending]
-    lose(before, OTHER)
-    assert kinds() == [orphan, (FaultKind.WRITE_STUCK, Severity.FINDING)]
-    assert "kafkafs recover --drop-lost-writes" in [finding.repair for finding in verify_log_dir(before)]
-    owned = opened(before)
-    give_up(owned, pending(before))
-    assert kinds() == [orphan]
-    assert owned.close().clean
-    (finding,) = verify_log_dir(before)
-    assert (finding.path.name, finding.severity) == (zombie.name, Severity.NOTE)
-    (before / names.COMMITS).write_bytes(b"{")
-    assert kinds() == [orphan, (FaultKind.WRITES_CORRUPT, Severity.FINDING)]
-    (before / names.COMMITS).unlink()
-    owned = opened(before)
-    write_batch(owned, None, 0)
-    assert owned.close().clean
-    (finding,) = verify_log_dir(before)
-    assert finding.recovery == "removes it"
-    owned = opened(before)
-    owned.log(TP)
-    close_sound(owned)
-    assert has_staged(before)
 
 
 @pytest.mark.leaves_damage("writes-corrupt")
@@ -471,13 +441,17 @@ def test_the_ledger_is_bounded():
 def test_orphans_go(before):
     """Files of another attempt at a batch that was committed, and of writes that died a week ago; no others."""
     owned = opened(before)
-    late = stage(before, WriteId(QUERY, 7), {TP: [b"zombie"]})
+    stage(before, WriteId(QUERY, 7), {TP: [b"zombie"]})
     ahead = stage(before, WriteId(QUERY, 8), {TP: [b"to come"]})
     job = stage(before, JOB, {TP: [b"job"]})
     commit.commit(owned, WriteId(QUERY, 7), stage(before, WriteId(QUERY, 7), {TP: [b"x"]}))
+    (finding, *_) = verify_log_dir(before)
+    assert (finding.kind, finding.recovery) == (FaultKind.STAGED_ORPHAN, "removes it")
     owned.close()
     directory = before / TP.dir_name
-    assert staging.remove_orphans(HastyDisk(), directory, commit_ledger.read(before), NOW_MS) == [late[0].name]
+    owned = opened(before)
+    owned.log(TP)
+    owned.close()
     assert has_staged(before, *ahead, *job)
     week_ms = (directory / job[0].name).stat().st_mtime_ns // 1_000_000 + 7 * 24 * 3600 * 1000
     assert staging.remove_orphans(HastyDisk(), directory, Ledger(), week_ms - 60_000) == []
