@@ -6,7 +6,6 @@ python -m tests.interop differential --logs 300 --damages 300 --seed 7
 
 import argparse
 import logging
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -34,8 +33,7 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         for line in PROGRAMS[chosen.pop("program")].run(Path(directory), **chosen):
             print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)  # noqa: T201
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -9,7 +9,6 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
 
 from tests.interop.client import Client, Message
 from tests.interop.kafka import Broker
@@ -22,15 +21,8 @@ CONFIG = {
 }
 
 
-class Origin(NamedTuple):
-    """A directory after a clean stop, and one after kill -9."""
-
-    clean: Path
-    killed: Path
-
-
 def make_origin(place):
-    """`place` gets the directories."""
+    """`place` gets the directories: after a clean stop, and after kill -9."""
     with Broker(place / "broker", CONFIG) as broker:
         client = Client(broker.start().address)
         client.create_topic("p", PARTITIONS, {"retention.ms": -1, "internal.segment.bytes": 4000})
@@ -44,7 +36,7 @@ def make_origin(place):
         broker.start()
         broker.stop()
         assert broker.complaints() == []
-        return Origin(broker.log_dir, killed)
+        return {"clean": broker.log_dir, "killed": killed}
 
 
 def main(directory):
@@ -52,7 +44,7 @@ def main(directory):
         origin = make_origin(Path(temporary))
         fixture = directory / "doctor"
         fixture.mkdir(parents=True)
-        for name, source in (("clean", origin.clean), ("killed", origin.killed)):
+        for name, source in origin.items():
             shutil.copytree(source, fixture / name)
             (fixture / name / ".lock").unlink(missing_ok=True)
 

@@ -1,6 +1,7 @@
 """ListOffsets and Fetch requests of many partitions at once, with error codes and batches as they come."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import NamedTuple
 
 from aiokafka.conn import create_conn
@@ -28,16 +29,6 @@ class Fetched(NamedTuple):
     records: bytes
 
 
-class _Request:
-    """A request of just this version."""
-
-    def __init__(self, struct):
-        self._struct = struct
-
-    def prepare(self, _versions):
-        return self._struct
-
-
 def _answers(address, struct):
     """What a broker answers of each partition."""
     host, _, port = address.rpartition(":")
@@ -45,7 +36,7 @@ def _answers(address, struct):
     async def run():
         connection = await create_conn(host, int(port), request_timeout_ms=300_000)
         try:
-            return await connection.send(_Request(struct))
+            return await connection.send(SimpleNamespace(prepare=lambda _versions: struct))  # of just this version
         finally:
             connection.close()
 

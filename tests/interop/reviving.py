@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import shutil
-from typing import NamedTuple
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 
@@ -54,16 +53,9 @@ def without_metadata(source, target):
     return target
 
 
-class Served(NamedTuple):
-    """Where a partition's log begins and ends, and what consumers get of it, in both isolations."""
-
-    offsets: tuple
-    records: list
-    committed: list
-
-
 def served(client, place):
-    return Served(client.offsets(*place), client.consume(*place), client.consume(*place, committed=True))
+    """Where a partition's log begins and ends, and what consumers get of it, in both isolations."""
+    return client.offsets(*place), client.consume(*place), client.consume(*place, committed=True)
 
 
 def served_as_expected(client, expected):

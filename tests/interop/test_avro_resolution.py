@@ -67,7 +67,10 @@ def check(pairs, ask):
 
 
 @requires_fixtures
-def test_evolved_schemas():
+@pytest.mark.parametrize("form", ["compiled", "plain"])
+def test_evolved_schemas(form, monkeypatch):
+    if form == "plain":
+        monkeypatch.setattr(columns, "avro_kernel", uncompiled("kafkafs.decoding.avro_kernel"))
     answers = recorded(FIXTURES / "avro")
 
     def ask(question):
@@ -93,17 +96,3 @@ def test_evolved_schemas_of_java():
         first = int(os.environ.get("KAFKAFS_AVRO_SEED", "0"))
         pairs = int(os.environ.get("KAFKAFS_AVRO_PAIRS", "300"))
         check(range(first, first + pairs), ask)
-
-
-@pytest.mark.parametrize("first", range(0, 60, 20))
-def test_both_forms_of_the_kernel(first, monkeypatch):
-    for seed in range(first, first + 20):
-        made = Evolution(seed)
-        rows = [made.data() for _ in range(VALUES)]
-        rows += [row[: len(row) // 2] + row[len(row) // 2 + 1 :] for row in rows]
-        values, errors = read(made, rows)
-        with monkeypatch.context() as patch:
-            patch.setattr(columns, "avro_kernel", uncompiled("kafkafs.decoding.avro_kernel"))
-            others, other_errors = read(made, rows)
-        assert errors == other_errors, made.texts
-        assert plain(made.reader, values) == plain(made.reader, others), made.texts

@@ -9,6 +9,7 @@ import re
 import shutil
 import struct
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,14 +19,14 @@ from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from tests.interop.client import Client
 from tests.interop.kafka import Broker, DidNotStart, on_broker, requires_kafka
-from tests.interop.make_doctor import PARTITIONS, Origin, make_origin
+from tests.interop.make_doctor import PARTITIONS, make_origin
 from tests.support.commands import run
 from tests.support.fixtures import FIXTURES, copy_log_dir, requires_fixtures
 
 OTHER_ID = "qqqqqqqqqqqqqqqqqqqqqg"
 RESERVED_ID = "AAAAAAAAAAAAAAAAAAAAAQ"  # DirectoryId.LOST or the like
 
-RECORDED = Origin(FIXTURES / "doctor" / "clean", FIXTURES / "doctor" / "killed")
+RECORDED = {name: FIXTURES / "doctor" / name for name in ("clean", "killed")}
 
 
 @pytest.fixture(
@@ -183,17 +184,9 @@ class Verdict(NamedTuple):
     starts: bool
 
 
-def refuses(damage, finding, said):
-    return Verdict(damage, finding, said, "refuses", False)
-
-
-def goes_offline(damage, finding, said):
-    return Verdict(damage, finding, said, "takes-offline", False)
-
-
-def loses_one(damage, finding, said):
-    """One of two directories goes offline."""
-    return Verdict(damage, finding, said, "takes-offline", True)
+refuses = partial(Verdict, reaction="refuses", starts=False)
+goes_offline = partial(Verdict, reaction="takes-offline", starts=False)
+loses_one = partial(Verdict, reaction="takes-offline", starts=True)  # of two directories
 
 
 def starts(damage, finding, reaction, said=""):
@@ -286,10 +279,10 @@ WHOLE = {
 
 @pytest.mark.parametrize("case", WHOLE)
 def test_the_directory(origin, tmp_path, case):
-    if case in ("no bootstrap", "bootstrap.checkpoint is a directory") and not (origin.clean / BOOTSTRAP).exists():
+    if case in ("no bootstrap", "bootstrap.checkpoint is a directory") and not (origin["clean"] / BOOTSTRAP).exists():
         pytest.skip(f"this release formats a directory without {BOOTSTRAP}")
     verdict = WHOLE[case]
-    logs = copy_log_dir(origin.clean, tmp_path / "logs")
+    logs = copy_log_dir(origin["clean"], tmp_path / "logs")
     verdict.damage(logs)
     dirs = [path for path in (logs, logs.with_name("second")) if path.exists()]
     broker = Patient(tmp_path / "broker", dirs)
@@ -318,7 +311,7 @@ def test_the_directory(origin, tmp_path, case):
 
 
 def test_a_held_directory(origin, tmp_path):
-    logs = copy_log_dir(origin.clean, tmp_path / "logs")
+    logs = copy_log_dir(origin["clean"], tmp_path / "logs")
     broker = Patient(tmp_path / "broker", [logs])
     lock = DirLock(RealDisk(), logs)
     try:
@@ -394,7 +387,7 @@ KILLED = {
 
 @pytest.mark.parametrize(("state", "faults"), [("clean", CLEAN), ("killed", KILLED)], ids=["clean", "killed"])
 def test_partitions(origin, tmp_path, state, faults):
-    logs = copy_log_dir(getattr(origin, state), tmp_path / "logs")
+    logs = copy_log_dir(origin[state], tmp_path / "logs")
     for fault in faults.values():
         fault.damage(logs)
     told = examined([logs])
@@ -442,7 +435,7 @@ SECOND_BATCHES = [
 
 
 def test_what_consumers_are_given(origin, tmp_path):
-    logs = copy_log_dir(origin.clean, tmp_path / "logs")
+    logs = copy_log_dir(origin["clean"], tmp_path / "logs")
     for number, (_, at, field, _) in enumerate(SECOND_BATCHES):
         log = logs / f"p-{number}" / f"{FIRST}.log"
         patch(log, 12 + int.from_bytes(log.read_bytes()[8:12]) + at, field)

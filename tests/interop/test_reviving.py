@@ -143,7 +143,7 @@ def test_bare_partition_directories(dead, tmp_path, with_ids):
         wait_for("retention", lambda: client.offsets("young")[0] >= 80)
     finally:
         broker.stop()
-    serves(broker, {**dead.expected, ("orders", 1): reviving.Served((0, 0), [], [])})
+    serves(broker, {**dead.expected, ("orders", 1): ((0, 0), [], [])})
     assert {path: path.read_bytes() for path in contents} == contents  # the broker wrote to none of them
 
 
@@ -225,7 +225,7 @@ def test_the_page_about_dead_brokers(dead, tmp_path):
         lost = words[0] == "doctor" and words[1] == f"{place}/kafka"  # the only finding: the metadata
         assert result.exit_code == (1 if lost else 0), result.output
         assert ("metadata-lost" in result.stdout) == lost
-    count = sum(len(dead.expected["orders", number].records) for number in range(3))
+    count = sum(len(dead.expected["orders", number][1]) for number in range(3))
     assert output_of("count", place / "before", "orders").split()[-1] == str(count).encode()  # TIME is after them
 
 
