@@ -36,8 +36,7 @@ def dumps_without_a_finding(partitions):
     logs = [path for partition in partitions for path in sorted(partition.glob("*.log"))]
     indexes = [path for partition in partitions for path in sorted(partition.glob("*index"))]
     dump = ("org.apache.kafka.tools.DumpLogSegments", "--files")
-    names = ",".join(map(str, [*logs, *indexes]))
-    told = run_tool(*dump, names, "--deep-iteration", "--print-data-log").lower()
+    told = run_tool(*dump, ",".join(map(str, [*logs, *indexes])), "--deep-iteration", "--print-data-log").lower()
     assert told.count("starting offset: ") == len(logs)
     for finding in ("mismatch", "non-consecutive", "out of order", "corrupt", "invalid", "non-secutive", "exception"):
         assert finding not in told

@@ -32,9 +32,6 @@ requires_tiering = pytest.mark.skipif(
     reason=f"no Java, or no LocalTieredStorage of Kafka {VERSION} in {JARS} (tests/run.sh fetches it)",
 )
 
-# With which kafka.Kafka ends when it cannot start, or loses its last log directory.
-KAFKA_FAILED = 1
-
 # What a broker on a busy machine logs: it is slow to reach its own controller, or to register it, and tries again; or
 # it was stopped while it still loaded the groups.
 NO_COMPLAINTS = (
@@ -78,7 +75,6 @@ QUICK = {
     "initial.broker.registration.timeout.ms": "170000",  # on a busy machine it gives up after a minute
 }
 
-
 # The files of a directory that Kafka has formatted, by node id and roles: the tool takes a JVM each time, and
 # writes the same but for a random directory id.
 _FORMATTED = {}
@@ -109,8 +105,7 @@ def java(*arguments, heap="256m", options=(), jars=JARS):
 def run_tool(*arguments, timeout=120, jars=JARS):
     """Runs one of Kafka's tools, which must succeed; returns what it printed."""
     done = subprocess.run(java(*arguments, jars=jars), capture_output=True, text=True, timeout=timeout, check=False)
-    if done.returncode != 0:
-        raise AssertionError(f"{arguments}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
+    assert done.returncode == 0, f"{arguments}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
@@ -191,7 +186,8 @@ class Broker:
             if exit_code is not None or time.monotonic() > deadline:
                 self.kill()
                 text = self.log_since_start()
-                if exit_code == KAFKA_FAILED and self.log_file.exists() and (" ERROR " in text or " FATAL " in text):
+                # With 1 kafka.Kafka ends when it cannot start, or loses its last log directory.
+                if exit_code == 1 and self.log_file.exists() and (" ERROR " in text or " FATAL " in text):
                     raise DidNotStart(f"the broker did not start:\n{text[-4000:]}")
                 ending = f"does not answer in {timeout} s" if exit_code is None else f"ended with exit code {exit_code}"
                 raise AssertionError(f"the broker {ending}:\n{text[-4000:]}")

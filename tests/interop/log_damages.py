@@ -237,11 +237,7 @@ class UncleanDamages(AnyDamages):
 
 def _damages(kind):
     """The damages of a class, by name."""
-    return {
-        name: damage
-        for name, damage in inspect.getmembers(kind, inspect.isfunction)
-        if not (name.startswith("_") or hasattr(DamagedLog, name))
-    }
+    return {name: it for name, it in inspect.getmembers(kind, inspect.isfunction) if not hasattr(DamagedLog, name)}
 
 
 CLEAN = {

@@ -10,8 +10,6 @@ from aiokafka.protocol.offset import OffsetRequest_v3
 
 from storage.types import Isolation, TopicPartition
 
-MOST_BYTES = 2**31 - 1
-
 
 class Listed(NamedTuple):
     """The answer of ListOffsets: an error code (Kafka's Errors), a timestamp and an offset, -1 where there is none."""
@@ -61,5 +59,5 @@ def list_offsets(address, timestamps, isolation=Isolation.READ_UNCOMMITTED):
 def fetch(address, offsets, max_bytes):
     """What one fetch of each partition returns, read_uncommitted, at most `max_bytes` each."""
     rows = _by_topic({tp: (offset, max_bytes) for tp, offset in offsets.items()})
-    found = _answers(address, FetchRequest_v4(-1, 0, 0, MOST_BYTES, 0, rows))
+    found = _answers(address, FetchRequest_v4(-1, 0, 0, 2**31 - 1, 0, rows))
     return {tp: Fetched(error, stable, records or b"") for tp, (error, _, stable, _, records) in found.items()}

@@ -15,8 +15,7 @@ import pytest
 from tests.interop.kafka import REQUIRED
 from tests.support.downloads import DOWNLOADS
 
-Answer = dict[str, Any]
-Answers = dict[str, Answer]
+Answers = dict[str, dict[str, Any]]
 
 VERSION = "4.0.0"
 PYTHON = DOWNLOADS / f"pyspark-{VERSION}" / "bin" / "python"

@@ -32,7 +32,7 @@ OURS = TopicPartition("ours", 0)
 SETTINGS = {"log.cleaner.enable": "false"}  # until a test turns it on
 
 
-def produce(client, topic):
+def produce(client):
     """Updates of sixty keys, deletes, every codec, transactions of both ends; then what fills the last segment."""
     dice = random.Random(5)
 
@@ -43,16 +43,16 @@ def produce(client, topic):
         ]
 
     for codec in (None, "gzip", "snappy", "lz4", "zstd", None):
-        client.produce(topic, updates(150), compression_type=codec)
-    client.transactions(topic, [(n % 3 != 1, updates(40)) for n in range(6)], id=f"tx-{topic}")
-    client.produce(topic, [Message(b"x" * 400, b"last%d" % n) for n in range(80)], batch=5)
+        client.produce("ours", updates(150), compression_type=codec)
+    client.transactions("ours", [(n % 3 != 1, updates(40)) for n in range(6)])
+    client.produce("ours", [Message(b"x" * 400, b"last%d" % n) for n in range(80)], batch=5)
 
 
 @pytest.mark.nightly
 def test_the_broker_finds_nothing_to_do(own_broker):
     client = Client(own_broker.start().address)
     client.create_topic("ours", 1, {**SMALL, "min.cleanable.dirty.ratio": "0.001"})
-    produce(client, "ours")
+    produce(client)
     own_broker.stop()
     owned = OwnedDir.open(own_broker.log_dir)
     before = len(read_all(owned.log(OURS).snapshot()))

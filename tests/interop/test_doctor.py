@@ -422,7 +422,6 @@ def test_partitions(origin, tmp_path, state, faults):
 
 # What consumers are given where a broker does not look.
 
-
 NO_ERROR = "and do not fail"
 # A field of the second batch of a log: name, place, value, and what is predicted. The first batch has 5 messages.
 SECOND_BATCHES = [

@@ -18,8 +18,6 @@ pytestmark = [requires_kafka, on_broker]
 TOOLS = "org.apache.kafka.tools"
 ONE, TWO = ("read", 0), ("read", 1)
 GROUPS = ("billing", "größe-групп", "🐘 with blanks", "a/b%c", ".dot")
-
-
 SETTINGS = {"offsets.topic.num.partitions": "7"}
 
 

@@ -27,10 +27,6 @@ def any_messages(rng, count):
     return [Message(v, b"" if v is None and k is None else k, rng.choice(headers)) for v, k in pairs]
 
 
-def as_txt(records):
-    return b"".join((record.value or b"") + b"\n" for record in records)
-
-
 @requires_fuse
 def test_readers_beside_producers(broker, client, live):
     """Five codecs into two partitions, segments rolling; every read is a prefix of what a consumer gets, and raw files
@@ -63,7 +59,7 @@ def test_readers_beside_producers(broker, client, live):
         assert all(records == consumed[: len(records)] for records in reads)
         tree = live.path / "busy" / str(partition)
         assert read_jsonl((tree / "messages.jsonl").read_bytes()) == consumed
-        assert (tree / "messages.txt").read_bytes() == as_txt(consumed)
+        assert (tree / "messages.txt").read_bytes() == b"".join((record.value or b"") + b"\n" for record in consumed)
         for view in (tree / "messages.jsonl", tree / "messages.txt"):
             assert view.stat().st_size == len(view.read_bytes())
         files = {path.name: path.read_bytes() for path in (broker.log_dir / f"busy-{partition}").glob("*.log")}

@@ -42,8 +42,7 @@ class ThreeNodes(Cluster):
 
     def __init__(self, directory):
         super().__init__(directory, _SETTINGS, ("d0", "d1"))
-        self.said = {}
-        self.ids = {}
+        self.said, self.ids = {}, {}
         self.backed_up, self.killed = Done(), Done()
 
     def dirs(self, number):

@@ -56,18 +56,14 @@ class Written:
 
 
 class Turns:
-    """A directory and its two owners. `kills` and `messages` count what has happened."""
+    """A directory and its two owners. `kills`: how many there were."""
 
     def __init__(self, directory, seed):
         self.kills = 0
         self._dice = random.Random(seed)
         self._broker = Broker(directory / "broker")
-        self._written = {tp: Written() for tp in PARTITIONS}
+        self.written = {tp: Written() for tp in PARTITIONS}
         self._lives = Lives(self._broker.log_dir, directory / "mnt", directory / "mount.log", ["--write"])
-
-    @property
-    def messages(self):
-        return sum(len(written.certain) for written in self._written.values())
 
     def close(self):
         self._lives.abandon()
@@ -82,7 +78,7 @@ class Turns:
         return f"{self._turn_of_the_mount()}, {self._turn_of_the_broker()}"
 
     def _check(self, by, values_of):
-        for tp, written in self._written.items():
+        for tp, written in self.written.items():
             written.check(tp, values_of(tp), by)
 
     def _turn_of_the_mount(self):
@@ -126,9 +122,9 @@ class Turns:
         """Two transactions, of which one is aborted: a reader of uncommitted messages sees both."""
         tp = self._dice.choice(PARTITIONS)
         for commit in (True, False):
-            values = self._written[tp].some(tp, self._dice, (1, 5, 10))
+            values = self.written[tp].some(tp, self._dice, (1, 5, 10))
             client.transactions(tp.topic, [(commit, [Message(value) for value in values])], tp.partition)
-            self._written[tp].certain += values
+            self.written[tp].certain += values
 
     def _killed_while(self, write, moments, kill):
         """Everything is written to, by a thread for each partition; whether a kill came between, at some moment."""
@@ -152,7 +148,7 @@ class Turns:
 
     def _write(self, tp, write, end, dice):
         """Writes a few batches, or until the end, or until one fails, and returns why."""
-        written, left, failed = self._written[tp], 3, None
+        written, left, failed = self.written[tp], 3, None
         while failed is None and (left > 0 or not (end is None or end.is_set())):
             left -= 1
             values = written.some(tp, dice)
@@ -170,7 +166,9 @@ def run(directory, *, rounds, seed, **_):
     try:
         turns.begin()
         for number in range(rounds):
-            yield f"round {number}: {turns.round()}; {turns.messages} messages"
+            ends = turns.round()
+            messages = sum(len(written.certain) for written in turns.written.values())
+            yield f"round {number}: {ends}; {messages} messages"
     finally:
         turns.close()
-    yield f"{turns.messages} messages, {turns.kills} kills, nothing lost or doubled"
+    yield f"{messages} messages, {turns.kills} kills, nothing lost or doubled"
