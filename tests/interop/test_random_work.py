@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.interop import failovers, three_nodes, turns
-from tests.interop.kafka import JARS, on_broker, requires_kafka, requires_tiering
+from tests.interop.kafka import BROKER_VERSION, JARS, on_broker, requires_kafka, requires_tiering
 from tests.support.fixtures import ROOT
 from tests.support.message_definitions import HEADER, lines
 from tests.support.mounts import requires_fuse
@@ -66,6 +66,7 @@ def test_failovers(tmp_path):
 
 
 @pytest.mark.nightly
+@pytest.mark.skipif(BROKER_VERSION < "4.1", reason="Kafka has share groups since 4.1")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of clients whose nodes were killed
 def test_a_cluster_revives_from_backups_and_from_data(tmp_path):
     with three_nodes.worst_day(tmp_path, 2) as cluster:
