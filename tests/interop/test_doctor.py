@@ -399,6 +399,7 @@ def test_partitions(origin, tmp_path, state, faults):
         if fault.finding:
             assert found[name] == {(fault.finding, fault.reaction)}
     assert not found.get("p-12")
+    assert (("unclean", "recovers") in found.get("None-None", ())) == (state == "killed")
     cuts = {one["partition"]: one["log_end_offset"] for one in told["findings"] if one["reaction"] == "cuts"}
     if state == "killed":
         assert cuts[1] < cuts[0] == cuts[2] < cuts[4] == 60
