@@ -19,6 +19,7 @@ from storage.types import TopicPartition
 from tests.support.blocks import EVERY_LETTER, TP, Row, block_of, every_letter_line, json_line, rows, txt_line
 from tests.support.uncompiled import uncompiled
 
+PLAIN = uncompiled("kafkafs.formats.render_kernel")
 FORMATS = [
     pytest.param("txt", txt_line, id="txt"),
     pytest.param("jsonl", json_line, id="jsonl"),
@@ -31,7 +32,7 @@ Line = Callable[[Row], bytes]
 def any_kernel(request, monkeypatch):
     """The kernel as it is installed, and its source run as Python."""
     if request.param == "plain":
-        monkeypatch.setattr(program, "render_kernel", uncompiled("kafkafs.formats.render_kernel"))
+        monkeypatch.setattr(program, "render_kernel", PLAIN)
     return str(request.param)
 
 
@@ -71,7 +72,7 @@ def test_lines(name, line, chosen):
 @given(chosen=st.lists(rows, max_size=2))
 def test_lines_uncompiled(name, line, chosen):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "render_kernel", uncompiled("kafkafs.formats.render_kernel"))
+        patch.setattr(program, "render_kernel", PLAIN)
         check(by_name(name, TP), line, chosen)
 
 
