@@ -183,6 +183,7 @@ HOURS, MINUTES, MS = "log.retention.hours", "log.retention.minutes", "log.retent
         ({MINUTES: "3", HOURS: "2"}, "retention_ms", 180_000),
         ({HOURS: "2", MS: "5", MINUTES: "3"}, "retention_ms", 5),
         ({HOURS: "-1"}, "retention_ms", -1),
+        ({HOURS: "-2147483648"}, "retention_ms", -1),
         ({MS: "-7"}, "retention_ms", -1),
         ({HOURS: "2147483647"}, "retention_ms", 2147483647 * 3_600_000),
         ({"log.roll.hours": "1"}, "segment_ms", 3_600_000),
@@ -211,7 +212,7 @@ def test_broker_level_forms_and_precedence(given, field, expected):
 def test_bad_broker_values():
     for name, values in {
         MS: ["0"],
-        HOURS: ["0", "2147483648", "9" * 5000],  # more digits than Python converts
+        HOURS: ["0", "2147483648", "-2147483649", "9" * 5000],  # more digits than Python converts
         MINUTES: ["x"],
         "log.roll.ms": ["0"],
         "log.roll.hours": ["0"],

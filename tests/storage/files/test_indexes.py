@@ -215,6 +215,8 @@ def test_txn_first_broken_entry_ends_the_trust():
         index = transaction_index.parse(bytes(data), TXN_BASE)
         assert index.entries() == TXNS[:slot]
         assert index.problem.what == "transaction index entry is impossible"
+        least = TXNS[slot - 1].last_offset if slot else TXN_BASE - 1
+        assert str(index.problem.expected).endswith(f"last offset above {least}")
         assert index.problem.position == slot * transaction_index.ENTRY_SIZE
 
 

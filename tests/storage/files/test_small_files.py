@@ -260,6 +260,17 @@ def test_truncation():
     assert EPOCHS.truncate_from_start(99).entries == (EpochEntry(5, 99),)
     late = LeaderEpochs((EpochEntry(3, 50),))
     assert late.truncate_from_start(40) == late
+    assert [late.epoch_at(offset) for offset in (49, 50, 99)] == [None, 3, 3]
+
+
+def test_insert():
+    for entry, expected in (
+        ((1, 5), [(0, 0), (1, 5), (2, 10), (5, 30)]),
+        ((2, 5), [(0, 0), (2, 5), (5, 30)]),  # the entry of the epoch moves
+        ((1, 0), [(1, 0), (2, 10), (5, 30)]),
+        *((entry, EPOCHS.entries) for entry in ((0, 5), (3, 5), (9, 40))),  # not between its neighbours
+    ):
+        assert EPOCHS.insert(EpochEntry(*entry)).entries == tuple(expected)
 
 
 # Checkpoints of KRaft records are byte for byte those of a broker, except for their times.
