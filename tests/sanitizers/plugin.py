@@ -1,13 +1,13 @@
 """What run.sh adds to pytest: every kernel comes from the tree that build.py made, and examples are new each time."""
 
 import importlib
-import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from storage.types import is_compiled
+from tests.support.fixtures import ROOT
 from tests.support.uncompiled import extension_modules
 
 
@@ -15,7 +15,7 @@ from tests.support.uncompiled import extension_modules
 def pytest_configure():
     for name in extension_modules():
         module = importlib.import_module(name)
-        if not is_compiled(module) or not Path(module.__file__).is_relative_to(os.environ["KAFKAFS_SANITIZED_TREE"]):
+        if not is_compiled(module) or Path(module.__file__).is_relative_to(ROOT):
             pytest.exit(f"{name} is not the sanitized build but {module.__file__}", returncode=3)
     settings.register_profile("sanitizers", max_examples=50, deadline=None, database=None)
     settings.load_profile("sanitizers")

@@ -39,7 +39,7 @@ while :; do
     LD_PRELOAD=$libraries PYTHONMALLOC=malloc PYTHONPATH="$tree:$PWD" PYTHONDONTWRITEBYTECODE=1 \
         ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 \
         UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:abort_on_error=1 \
-        KAFKAFS_SANITIZED_TREE=$tree KAFKAFS_FUZZ_SEED=$seed \
+        KAFKAFS_FUZZ_SEED=$seed \
         "$python" -P -m pytest -q -n 0 -p no:cacheprovider -p tests.sanitizers.plugin -o pythonpath="$tree" \
         --capture=sys --hypothesis-seed="$seed" "${modules[@]}" "$@" || {
         status=$?
