@@ -175,9 +175,9 @@ def test_the_last_state_of_each_id(tmp_path):
     dead = done._replace(state=TransactionState.DEAD)
     other = ONE._replace(producer_id=1)
     ids = ids_in(tmp_path, *state_topic(("a", ONE), ("b", ONE), ("a", done), ("b", None), ("c", other), ("d", dead)))
-    assert (ids.by_id, ids.problems) == ({"a": done, "c": other}, ())
+    assert (ids.by_id, ids.problems, ids.complete) == ({"a": done, "c": other}, (), True)
     assert (ids.owner(7), ids.owner(1), ids.owner(2)) == ("a", "c", None)
-    assert [ids.will_end(TP, producer) for producer in (7, 1)] == [False, True]
+    assert [ids.will_end(TP, producer) for producer in (7, 1, 99)] == [False, True, False]
 
 
 def test_what_cannot_be_read_is_named(tmp_path):

@@ -4,6 +4,7 @@ One thread is stopped in the middle of what it does; another then goes on until 
 turn; then the first goes on.
 """
 
+import errno
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import pytest
 from storage.append.partition_log import PartitionLog
 from storage.compaction.cleaner import compact_partition
 from storage.directory import owned_dir
+from storage.directory.owned_dir import OwnedDir
 from storage.errors import PartitionOffline, UnknownTopicOrPartition
 from storage.files import checkpoints, names
 from storage.format.block import Record
@@ -97,6 +99,21 @@ def test_the_cleaners_line_is_of_the_log_that_was_cleaned(tmp_path, monkeypatch,
     assert owned.checkpoints.cleaner_offset(TP) is None
     path = tmp_path / names.CLEANER_CHECKPOINT
     assert not path.exists() or TP not in checkpoints.read(path)
+    close_clean(owned)
+
+
+def test_a_message_that_comes_while_an_empty_topic_is_removed_keeps_it(tmp_path, monkeypatch, doing):
+    owned = opened(tmp_path)
+    owned.create_topic("t", 2)
+    with stopped(monkeypatch, OwnedDir, "is_empty") as looked:
+        removing = doing(owned.delete_topic, "t", only_empty=True)
+        looked.reached()
+        append(owned.log(SECOND), [b"new"])
+        looked.go_on()
+        error = removing.exception(BOUND_S)
+    assert isinstance(error, OSError)
+    assert error.errno == errno.ENOTEMPTY
+    assert read(owned, "t", 1) == [b"new"]
     close_clean(owned)
 
 
