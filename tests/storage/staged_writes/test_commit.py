@@ -319,6 +319,44 @@ def test_a_write_that_cannot_begin_is_not_said_to_have_begun(before, step):
     assert seen(before) == {TP: [], OTHER: [b"first"]}
 
 
+@pytest.mark.parametrize(
+    ("place", "nth", "error"),
+    [
+        (names.COMMITS + ".tmp", 1, OSError),
+        ("t-0/*.log", 1, OSError),
+        ("t-1/*.log*", 1, CommitUnfinished),
+        (names.COMMITS + ".tmp", 2, CommitUnfinished),
+    ],
+)
+def test_a_full_disk_in_a_commit(before, place, nth, error):
+    """Nothing was written, or the write is finished later: in the end each share is there once."""
+    disk = FaultyDisk(before)
+    owned = opened(before, disk=disk)
+    write, writes = WriteId(QUERY, 0), []
+    files = stage(before, write, WRITES[1], disk, batches=5)
+
+    def fails(what, path):
+        if not (what.startswith("write") and path.match(place)):
+            return None
+        writes.append(what)
+        return errno.ENOSPC if len(writes) >= nth else None
+
+    disk.fail = fails
+    with pytest.raises(error) as raised:
+        commit.commit(owned, write, files)
+    disk.fail = lambda _what, _path: None
+    assert type(raised.value) is error
+    assert bool(commit_ledger.read(before).pending) is (error is CommitUnfinished)
+    nothing = {TP: [], OTHER: [b"first"]}
+    shares = {tp: nothing[tp] + WRITES[1][tp] for tp in (TP, OTHER)}
+    assert error is CommitUnfinished or seen(before) == nothing
+    assert owned.close().clean
+    owned = opened(before)
+    commit.commit(owned, write, stage(before, write, WRITES[1], batches=5))
+    assert seen(before) == shares
+    close_sound(owned)
+
+
 def test_a_sync_that_fails_in_a_whole_append_may_have_lost_what_was_before(tmp_path):
     """A full disk is told to the first who syncs: the next sync of the same file would say that all is well."""
     disk = FaultyDisk(tmp_path)
