@@ -229,9 +229,6 @@ def test_a_batch_by_itself_is_judged_as_among_others(size, last_offset, max_time
     assert int(fits) == rows_that_fit(table, 0, fill, limits, now_ms)
 
 
-# Index entries, against a plain transcription of Kafka's arithmetic.
-
-
 def table_with(batches):
     table = BatchTable.empty(len(batches))
     table.rows = len(batches)

@@ -116,9 +116,6 @@ def test_a_log_without_messages_begins_at_a_later_offset(owned):
     assert not list((owned.path / "t-0").glob("*.snapshot"))
 
 
-# When a log rolls.
-
-
 def test_segments_roll_by_the_clock_of_messages(owned):
     owned.alter_config("t", {"segment.ms": "1000"})
     log, clock = owned.log(TP), StandingClock()
@@ -169,9 +166,6 @@ def test_preallocated_space_is_no_message_and_goes(tmp_path):
         append(again.log(TP), [b"more"])
         assert read(again, "t") == [*values, b"more"]
         close_clean(again)
-
-
-# Full and failing disks.
 
 
 def test_a_log_ends_where_its_segment_begins(owned, faulty):

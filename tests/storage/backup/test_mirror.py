@@ -517,9 +517,6 @@ def test_sequences_and_epochs_are_recorded_not_judged(tmp_path, target, change):
     assert (entry.epoch, entry.last_sequence, entry.last_offset) == expected
 
 
-# When a source's batches count as those of a copy.
-
-
 def table(*rows):
     made = BatchTable(np.zeros((len(Column), len(rows)), np.int64), len(rows))
     for index, row in enumerate(rows):

@@ -282,9 +282,6 @@ def test_an_aborted_transaction_before_the_first_dirty_offset_of_its_segment(tmp
     close_clean(owned)
 
 
-# From where to where
-
-
 def _config(**values):
     overrides = {name.replace("_", "."): value for name, value in values.items()}
     return LogConfig.from_overrides(BrokerConfig().topic_defaults, overrides)
@@ -387,9 +384,6 @@ def test_segments_that_retention_removes_meanwhile(owned, log):
         path.unlink()
     assert contents(owned) == [m for m in before if m[0] >= log.log_start_offset]
     compact(owned)
-
-
-# Crashes
 
 
 def test_stopped_anywhere(tmp_path):

@@ -172,9 +172,6 @@ def test_a_share_above_a_segment_comes_as_several(before, monkeypatch, window):
     close_sound(owned)
 
 
-# Crashes
-
-
 @dataclass
 class Notes:
     """How many of the writes had been committed, and are so for good."""
@@ -288,9 +285,6 @@ def test_a_pending_write_moves_behind_what_others_appended(tmp_path, before):
         close_sound(owned, stopped)
 
 
-# Failures
-
-
 @pytest.mark.parametrize("step", ["create", "sync_dir"])
 def test_a_write_that_cannot_begin_is_not_said_to_have_begun(before, step):
     """Whatever became of a partition meanwhile: who is told that a write will be finished later does not repeat it."""
@@ -399,9 +393,6 @@ def test_a_spoilt_or_missing_staged_file_is_refused(before):
     close_sound(owned)
 
 
-# Pending writes
-
-
 def lose(path, tp):
     for file in staged_paths(path, tp.partition):
         file.unlink()
@@ -471,9 +462,6 @@ def test_the_ledger_is_bounded():
     assert "query-4" not in ledger.queries
     assert commit_ledger.parse(commit_ledger.encode(ledger)) == ledger
     assert ledger.done(JOB, 0) == ledger
-
-
-# What is staged and not committed
 
 
 def test_orphans_go(before):
@@ -561,9 +549,6 @@ def test_what_earlier_attempts_staged_goes(before):
     unowned = staging.unowned(before, [TP, OTHER], ledger)
     assert sorted(path.name for path in unowned) == sorted(kept)
     (before / names.COMMITS).unlink()
-
-
-# Batches that come again
 
 
 def test_a_batch_that_comes_again_with_other_rows_is_an_error(before):

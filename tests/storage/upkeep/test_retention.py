@@ -98,9 +98,6 @@ def test_order_and_reasons(tmp_path):
     assert len(policies_for(config_of(cleanup_policy="compact,delete"), lambda: 0)) == 4
 
 
-# A pass over a log
-
-
 def filled(path, **overrides):
     owned = opened(path)
     small = {"segment.bytes": "600", "index.interval.bytes": "100"}
@@ -229,9 +226,6 @@ def test_nothing_above_the_high_watermark_goes_from_a_topic_with_replicas(tmp_pa
         for path in result.files:
             path.unlink()
     close_clean(owned)
-
-
-# Crashes
 
 
 def test_a_segment_that_was_just_begun_is_on_the_disk_before_the_others_are_removed(tmp_path):
