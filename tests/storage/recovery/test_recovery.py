@@ -138,8 +138,7 @@ def outcome_in(path, name):
 
 
 def torn(tmp_path, *, segments=1):
-    path = tmp_path / "dir"
-    owned = opened(path)
+    owned = opened(tmp_path)
     owned.create_topic("t", 1)
     for n in range(segments * 4):
         if n and n % 4 == 0:
@@ -147,7 +146,7 @@ def torn(tmp_path, *, segments=1):
         append(owned.log(TP), [b"value %d" % n])
     values = read(owned, "t")
     killed(owned)
-    return path, values
+    return tmp_path, values
 
 
 @pytest.mark.parametrize("tail", [b"x", b"\0" * 500, b"\xff" * 70], ids=["a byte", "zeros", "garbage"])
@@ -172,16 +171,15 @@ def test_gentle_recovery_cuts_a_torn_tail(tmp_path, tail, clean):
 @pytest.mark.parametrize("gentle", [False, True])
 def test_a_damaged_last_batch_below_the_recovery_point_is_not_cut_after_a_clean_shutdown(tmp_path, gentle):
     """It was whole and synced once: a broker keeps it, and so do we, for readers to report."""
-    path = tmp_path / "dir"
-    owned = opened(path)
+    owned = opened(tmp_path)
     owned.create_topic("t", 1)
     for value in (b"one", b"two"):
         append(owned.log(TP), [value])
     assert owned.close().clean
-    log = path / "t-0" / "00000000000000000000.log"
+    log = tmp_path / "t-0" / "00000000000000000000.log"
     flip(log, -2)
     data = log.read_bytes()
-    owned = opened(path, Opening(gentle=gentle))
+    owned = opened(tmp_path, Opening(gentle=gentle))
     assert owned.log(TP).log_end_offset == 2
     append(owned.log(TP), [b"three"])
     records, errors = read_past_damage(owned.log(TP).snapshot())
@@ -219,20 +217,19 @@ def test_gentle_recovery_leaves_alone_what_would_cost_intact_messages(tmp_path, 
 
 
 def test_reindexing_rebuilds_what_recovery_would_trust(tmp_path):
-    path = tmp_path / "dir"
-    owned = opened(path)
+    owned = opened(tmp_path)
     owned.create_topic("t", 1, {"index.interval.bytes": "100", "segment.bytes": "2000"})
     for n in range(60):
         append(owned.log(TP), [b"value %d" % n])
     close_clean(owned)
-    expected = tree_of(path)
-    for index in (path / "t-0").glob("*index"):
+    expected = tree_of(tmp_path)
+    for index in (tmp_path / "t-0").glob("*index"):
         index.write_bytes(b"\1" * 24)
-    owned = opened(path, Opening(gentle=True, only=()))
+    owned = opened(tmp_path, Opening(gentle=True, only=()))
     report = owned.reindex(TP)
     assert len(report.recovered_segments) > 2
     close_clean(owned)
-    assert tree_of(path) == expected
+    assert tree_of(tmp_path) == expected
 
 
 def test_a_producer_expires_between_two_segments(tmp_path):
@@ -247,13 +244,12 @@ def test_a_producer_expires_between_two_segments(tmp_path):
         return replace(commit(producer), timestamp=old, coordinator_epoch=3)
 
     items = [batch(7, 0), ended(7), ROLL, batch(8, 0), ROLL, batch(7, 1), ROLL, ended(8)]
-    path = tmp_path / "dir"
-    build_log_dir(path, {"t": [Partition(items, recovery_point=0)]}, clean=False)
-    owned = opened(path)
+    build_log_dir(tmp_path, {"t": [Partition(items, recovery_point=0)]}, clean=False)
+    owned = opened(tmp_path)
     owned.log(TP)
 
     def told(offset):
-        found = producer_state.read(path / "t-0" / names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT))
+        found = producer_state.read(tmp_path / "t-0" / names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT))
         assert found is not None
         return {entry.producer_id: (entry.last_offset, entry.coordinator_epoch) for entry in found.entries()}
 
@@ -271,15 +267,14 @@ def test_snapshots_when_an_index_is_missing(tmp_path, magic, expected):
     """As a broker writes them: at the two segments before the one without an index, there, and at its end if it has
     batches of format v2; then at the last two segments and at the log end."""
     items = [item for _ in range(7) for item in (Batch(many(1), magic=magic), ROLL)][:-1]
-    path = tmp_path / "dir"
-    build_log_dir(path, {"t": [Partition(items)]})
-    for snapshot in (path / "t-0").glob("*.snapshot"):
+    build_log_dir(tmp_path, {"t": [Partition(items)]})
+    for snapshot in (tmp_path / "t-0").glob("*.snapshot"):
         snapshot.unlink()
-    (path / "t-0" / names.segment_file(2, FileKind.OFFSET_INDEX)).unlink()
-    owned = opened(path)
+    (tmp_path / "t-0" / names.segment_file(2, FileKind.OFFSET_INDEX)).unlink()
+    owned = opened(tmp_path)
     assert owned.log(TP).log_end_offset == 7
     close_clean(owned)
-    assert sorted(int(snapshot.stem) for snapshot in (path / "t-0").glob("*.snapshot")) == expected
+    assert sorted(int(snapshot.stem) for snapshot in (tmp_path / "t-0").glob("*.snapshot")) == expected
 
 
 THREE_EPOCHS = [item for epoch in (1, 2, 3) for item in (Batch(many(2), leader_epoch=epoch), ROLL)][:-1]
@@ -314,8 +309,7 @@ def test_leader_epochs_as_a_broker_recovers_them(tmp_path, items, known, recover
 
 def test_a_retention_that_was_cut_short_does_not_make_a_log_tiered(tmp_path):
     """The segment is gone, and neither the line of the log start nor the first leader epoch was moved up."""
-    path = tmp_path / "dir"
-    owned = opened(path)
+    owned = opened(tmp_path)
     owned.create_topic("t", 1)
     log = owned.log(TP)
     append(log, [b"a", b"b"])
@@ -324,9 +318,9 @@ def test_a_retention_that_was_cut_short_does_not_make_a_log_tiered(tmp_path):
     append(log, [b"c"])
     owned.checkpoint()
     killed(owned)
-    for file in (path / "t-0").glob(f"{0:020}.*"):
+    for file in (tmp_path / "t-0").glob(f"{0:020}.*"):
         file.unlink()
-    owned = opened(path)
+    owned = opened(tmp_path)
     snapshot = owned.log(TP).snapshot()
     assert (snapshot.remote_offsets, snapshot.whole_start_offset, read(owned, "t")) == (None, 2, [b"c"])
     close_clean(owned)

@@ -307,20 +307,19 @@ def segments_in(path):
 def test_it_is_split(tmp_path, shape, magic, clean, later):
     """Message sets are named by their first message. A rehearsal tells of it."""
     offsets, expected = shape
-    path = tmp_path / "dir"
-    overflow_made(path, offsets, clean=clean, later=later, magic=magic)
+    overflow_made(tmp_path, offsets, clean=clean, later=later, magic=magic)
     more = [4 * SPAN] if later else []
-    before = tree_of(path)
-    told = rehearse(RecoveryPlan(TP, path / "t-0", CONFIG, clean=clean), clock=StandingClock())
-    assert tree_of(path) == before
-    owned = opened(path, Opening(gentle=True))
+    before = tree_of(tmp_path)
+    told = rehearse(RecoveryPlan(TP, tmp_path / "t-0", CONFIG, clean=clean), clock=StandingClock())
+    assert tree_of(tmp_path) == before
+    owned = opened(tmp_path, Opening(gentle=True))
     assert read(owned, "t") == values(offsets + more)
-    assert bases(path) == expected + more
+    assert bases(tmp_path) == expected + more
     assert any("splits" in change for change in owned.reports()[TP].changes)
     assert told.changes == owned.reports()[TP].changes
     append(owned.log(TP), [b"after"])
     close_clean(owned)
-    owned = opened(path)
+    owned = opened(tmp_path)
     assert read(owned, "t") == [*values(offsets + more), b"after"]
     assert not owned.reports()[TP].changes
     close_clean(owned)
@@ -328,33 +327,31 @@ def test_it_is_split(tmp_path, shape, magic, clean, later):
 
 def test_the_snapshot_at_its_base_stays(tmp_path):
     """As in a broker, although the producer in it has expired by now."""
-    path = tmp_path / "dir"
     records = [Record(None, b"x", (), StandingClock().now_ms() - 2 * 86_400_000)]
     items = [Batch(records, producer_id=7), ROLL, Batch(records), ROLL, Batch(records)]
-    build_log_dir(path, {"t": [Partition(items, recovery_point=2)]}, clean=False)
-    with (path / "t-0" / names.segment_file(2, FileKind.LOG)).open("ab") as file:
+    build_log_dir(tmp_path, {"t": [Partition(items, recovery_point=2)]}, clean=False)
+    with (tmp_path / "t-0" / names.segment_file(2, FileKind.LOG)).open("ab") as file:
         file.write(overflow_batch(SPAN + 3))
-    snapshot = path / "t-0" / names.segment_file(2, FileKind.PRODUCER_SNAPSHOT)
+    snapshot = tmp_path / "t-0" / names.segment_file(2, FileKind.PRODUCER_SNAPSHOT)
     before = snapshot.read_bytes()
-    owned = opened(path)
+    owned = opened(tmp_path)
     assert any("splits" in change for change in owned.reports()[TP].changes)
-    assert bases(path) == [0, 1, 2, SPAN + 3]
+    assert bases(tmp_path) == [0, 1, 2, SPAN + 3]
     assert snapshot.read_bytes() == before
     close_clean(owned)
 
 
 @pytest.mark.leaves_damage("txn-index-invented")  # its log has no transactions
 def test_aborted_transactions_go_with_their_markers(tmp_path):
-    path = tmp_path / "dir"
-    overflow_made(path, OVERFLOW_SHAPES["beyond"][0], clean=True, later=True)
+    overflow_made(tmp_path, OVERFLOW_SHAPES["beyond"][0], clean=True, later=True)
     aborted = [
         AbortedTxn(1, 0, 1, 2),
         AbortedTxn(2, 3, SPAN, SPAN + 1),
         AbortedTxn(3, SPAN, 3 * SPAN + 2, 3 * SPAN + 3),
     ]
-    index = path / "t-0" / names.segment_file(0, FileKind.TRANSACTION_INDEX)
+    index = tmp_path / "t-0" / names.segment_file(0, FileKind.TRANSACTION_INDEX)
     index.write_bytes(transaction_index.encode(aborted))
-    owned = opened(path)
+    owned = opened(tmp_path)
     owned.log(TP)
     for base, entry in zip([0, SPAN, 3 * SPAN], aborted, strict=True):
         found = transaction_index.load(index.with_name(names.segment_file(base, FileKind.TRANSACTION_INDEX)), base)
@@ -363,19 +360,18 @@ def test_aborted_transactions_go_with_their_markers(tmp_path):
 
 
 def test_what_is_not_sound_behind_the_span_is_cut(tmp_path):
-    path = tmp_path / "dir"
     offsets = OVERFLOW_SHAPES["beyond"][0]
-    overflow_made(path, offsets, clean=False, later=True)
-    log = path / "t-0" / names.segment_file(0, FileKind.LOG)
+    overflow_made(tmp_path, offsets, clean=False, later=True)
+    log = tmp_path / "t-0" / names.segment_file(0, FileKind.LOG)
     data = bytearray(log.read_bytes())
     data[-3] ^= 1
     log.write_bytes(data)
-    before = tree_of(path)
-    owned = opened(path, Opening(gentle=True))
+    before = tree_of(tmp_path)
+    owned = opened(tmp_path, Opening(gentle=True))
     assert list(owned.failures()) == [TP]
     owned.close()
-    assert tree_of(path / "t-0") == {name[4:]: data for name, data in before.items() if name.startswith("t-0/")}
-    owned = opened(path)
+    assert tree_of(tmp_path / "t-0") == {name[4:]: data for name, data in before.items() if name.startswith("t-0/")}
+    owned = opened(tmp_path)
     assert owned.reports()[TP].removed_segments == [4 * SPAN]
     assert read(owned, "t") == values(offsets[:-1])
     close_clean(owned)

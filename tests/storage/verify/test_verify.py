@@ -158,14 +158,13 @@ def test_an_empty_snapshot_is_a_note_and_what_it_names_mends_it(tmp_path, offset
 @pytest.mark.parametrize("known", [[], [(1, 0)], [(1, 0), (3, 4)], [(4, 0)]])
 def test_the_repair_of_leader_epochs_repairs_them(tmp_path, known):
     items = [item for epoch in (1, 2, 3) for item in (Batch(many(2), leader_epoch=epoch), ROLL)][:-1]
-    path = tmp_path / "dir"
-    build_log_dir(path, {"t": [Partition(items)]})
-    checkpoint = path / "t-0" / names.LEADER_EPOCH_CHECKPOINT
+    build_log_dir(tmp_path, {"t": [Partition(items)]})
+    checkpoint = tmp_path / "t-0" / names.LEADER_EPOCH_CHECKPOINT
     checkpoint.write_bytes(leader_epochs.encode(EpochEntry(*entry) for entry in known))
     repair = "remove leader-epoch-checkpoint, then kafkafs recover" if known else "kafkafs recover"
-    assert {(one.kind, one.repair) for one in verify_log_dir(path)} == {(FaultKind.EPOCHS_UNTRUE, repair)}
+    assert {(one.kind, one.repair) for one in verify_log_dir(tmp_path)} == {(FaultKind.EPOCHS_UNTRUE, repair)}
     if known:
         checkpoint.unlink()
-    close_clean(opened(path, Opening(trust_clean=False)))
-    assert verify_log_dir(path) == []
+    close_clean(opened(tmp_path, Opening(trust_clean=False)))
+    assert verify_log_dir(tmp_path) == []
     assert leader_epochs.read(checkpoint).latest_epoch == 3
