@@ -84,6 +84,8 @@ def test_background(log_dir, mnt):
     shown = status(mnt)
     assert (shown["mode"], shown["log_directory"], shown["mountpoint"]) == ("read-only", str(log_dir), str(mnt))
     assert shown["block_cache"]["max_bytes"] == DEFAULT_CACHE_BYTES
+    requests = shown["requests"]
+    assert (requests["opens"], requests["reads"] >= 1, requests["read_bytes"]) == (2, True, 8)
     listed = subprocess.check_output(["findmnt", "--json", "-o", "SOURCE,FSTYPE,OPTIONS", mnt])
     (named,) = json.loads(listed)["filesystems"]
     assert (named["source"], named["fstype"]) == (str(log_dir), "fuse.kafkafs")
@@ -115,8 +117,9 @@ def test_a_mount_is_read_only_unless_told_otherwise(log_dir, mnt, options):
 @pytest.mark.parametrize("options", [["--write"], ["-o", "rw,write"], ["--create"]])
 def test_a_mount_that_writes(log_dir, mnt, tmp_path, options):
     assert run_kafkafs("mount", log_dir, mnt, *options, "-o", f"log={tmp_path}/mount.log").stderr == b""
-    assert status(mnt)["mode"] == "read-write"
     (mnt / "t/0/@append").write_bytes(b"three\n")
+    shown = status(mnt)
+    assert (shown["mode"], shown["requests"]["writes"], shown["requests"]["written_bytes"]) == ("read-write", 1, 6)
     umount(mnt)
     assert run_kafkafs("cat", log_dir, "t").stdout == b"one\ntwo\nthree\n"
 

@@ -195,6 +195,32 @@ def test_any_line_parses_or_is_refused(line):
     assert b'"value"' in line
 
 
+TXT, JSONL = parse_txt, JsonLines()
+
+
+@pytest.mark.parametrize(
+    ("parse", "refused", "following", "appended"),
+    [
+        (TXT, b"BAD\nx", b"xylophone\nnext\n", [b"next"]),  # so few bytes may be the same by chance
+        (TXT, b"BAD\nxyz", b"xyzzy\n", [b"xyzzy"]),
+        (JSONL, b'{"value":1}\n{"val', b'ue":"x"}\n{"value":"y"}\n', [b"y"]),
+        (JSONL, b'{"value":1}\n{"val', b'{"value":"y"}\n', [b"y"]),
+        (JSONL, b'{"value":1}\n{"val', b"oops\n", None),
+    ],
+)
+def test_what_follows_a_write_that_was_refused_within_a_line(kept, parse, refused, following, appended):
+    """The rest of that line is left out; a line that begins anew is a line."""
+    writer = LineWriter(kept, parse)
+    with pytest.raises(InvalidRecord):
+        writer.write(refused)
+    if appended is None:
+        with pytest.raises(InvalidRecord):
+            writer.write(following)
+    else:
+        assert writer.write(following) == len(following)
+    assert kept.values == (appended or [])
+
+
 # Destinations
 
 
