@@ -45,6 +45,14 @@ def test_out_of_range(mount):
             (mount.path / "t/0/offsets" / name).read_bytes()
 
 
+def test_options_reach_the_tree(built, tmp_path):
+    with watched(built.path, tmp_path / "mnt", "-o", "out_of_range=clamp,keys=off,isolation=read_committed") as mount:
+        shown = [record for record in built["t", 0].records if 150 <= record.offset < 160]
+        assert (mount.path / "t/0/offsets/100-159.txt").read_bytes() == txt(shown)
+        status = json.loads((mount.path / "@status.json").read_bytes())
+    assert (status["isolation"], status["out_of_range"], status["key_index"]) == ("read_committed", "clamp", None)
+
+
 @pytest.mark.parametrize(("topic", "number"), [("crc", errno.EIO), ("magic", errno.EPROTO)])
 def test_damage(mount, built, topic, number):
     """The damaged batch fails where it would stand; all before and behind it is read; the log names it."""

@@ -85,7 +85,7 @@ def test_background(log_dir, mnt):
     assert (shown["mode"], shown["log_directory"], shown["mountpoint"]) == ("read-only", str(log_dir), str(mnt))
     assert shown["block_cache"]["max_bytes"] == DEFAULT_CACHE_BYTES
     requests = shown["requests"]
-    assert (requests["opens"], requests["reads"] >= 1, requests["read_bytes"]) == (2, True, 8)
+    assert (requests["opens"] >= 1, requests["reads"] >= 1, requests["read_bytes"]) == (True, True, 8)
     listed = subprocess.check_output(["findmnt", "--json", "-o", "SOURCE,FSTYPE,OPTIONS", mnt])
     (named,) = json.loads(listed)["filesystems"]
     assert (named["source"], named["fstype"]) == (str(log_dir), "fuse.kafkafs")
