@@ -30,7 +30,7 @@ from tests.support.builders import (
     metadata_records,
     topic_id,
 )
-from tests.support.fixtures import FIXTURES, ROOT
+from tests.support.fixtures import FIXTURES, ROOT, copy_log_dir
 from tests.support.owned_dirs import NOW_MS, append, opened
 from tests.support.schema_logs import LONG, avro_string, framed, other_record, schema_record
 from tests.support.tiers import TIERS, copied
@@ -39,19 +39,33 @@ T0 = TopicPartition("t", 0)
 SIX = many(6, keys=3)
 TIME = 1_763_683_200_000
 
+ABORTED = [Batch(many(5)), Batch(many(3), producer_id=1, transactional=True), abort(1), ROLL, Batch(many(4))]
+EVERY_KIND = [
+    Batch(many(3, headers=[(b"h", b"\xff")])),
+    Batch(many(2), producer_id=7, producer_epoch=1, transactional=True),
+    abort(7, 1),
+    Batch(many(1), producer_id=7, producer_epoch=1, transactional=True),
+    commit(7, 1),
+    Batch(many(1), magic=1),
+    Batch(many(1), magic=0),
+    Batch(many(1), log_append_time_ms=1234),
+]
+SCHEMAS = [
+    schema_record("t-value", 1, 7),
+    schema_record("gone", 1, 8, LONG, deleted=True),
+    other_record("CONFIG", None, {"compatibilityLevel": "FULL"}),
+]
+FRAMED = (framed(7, avro_string("first")), framed(9, b"x"), b"plain")
+
+
+def at_minute(minute, count):
+    return Batch([Record(None, b"message", (), 1_700_000_040_000 + minute * 60_000)] * count)
+
+
 # Directories that a broker, or kafkafs, has written: topics with the partitions of each.
 OF_A_BROKER = {
     # orders/0 has an aborted transaction, two segments and a log start offset.
-    "orders": {
-        "orders": [
-            Partition(
-                [Batch(many(5)), Batch(many(3), producer_id=1, transactional=True), abort(1), ROLL, Batch(many(4))],
-                log_start_offset=2,
-            ),
-            [b"a"],
-        ],
-        "empty": [[]],
-    },
+    "orders": {"orders": [Partition(ABORTED, log_start_offset=2), [b"a"]], "empty": [[]]},
     "letters": {
         "orders": [[b"a0", b"a1", b"a2"], [b"b0"], [b"c0", b"c1"]],
         "payments": [Partition([b"line %d" % i for i in range(10)], log_start_offset=2)],
@@ -68,24 +82,7 @@ OF_A_BROKER = {
     "compacted": {"t": [[Batch(SIX[3:], base_offset=3)]]},
     "lost": {"t": [[Batch(SIX[3:5], base_offset=3)]]},
     # Batches of every kind, and an index entry for each.
-    "dumped": {
-        "t": [
-            Partition(
-                [
-                    Batch(many(3, headers=[(b"h", b"\xff")])),
-                    Batch(many(2), producer_id=7, producer_epoch=1, transactional=True),
-                    abort(7, 1),
-                    Batch(many(1), producer_id=7, producer_epoch=1, transactional=True),
-                    commit(7, 1),
-                    Batch(many(1), magic=1),
-                    Batch(many(1), magic=0),
-                    Batch(many(1), log_append_time_ms=1234),
-                ],
-                index_interval_bytes=0,
-                preallocated=True,
-            )
-        ]
-    },
+    "dumped": {"t": [Partition(EVERY_KIND, index_interval_bytes=0, preallocated=True)]},
     "compressed": {"t": [[*(Batch(many(2), codec) for codec in Codec), Batch(many(2), Codec.GZIP, magic=1)]]},
     # A large batch and a small one, later offsets, and nothing.
     "fetched": {
@@ -93,15 +90,7 @@ OF_A_BROKER = {
         "u": [[]],
     },
     # One message per minute, but twenty in the third.
-    "minutes": {
-        "t": [
-            [
-                Batch([Record(None, b"message", (), 1_700_000_040_000 + minute * 60_000)] * count)
-                for minute, count in enumerate([1, 1, 20, 1])
-            ]
-        ],
-        "empty": [[]],
-    },
+    "minutes": {"t": [[at_minute(minute, count) for minute, count in enumerate([1, 1, 20, 1])]], "empty": [[]]},
     # Messages from years ago, also in a topic of Kafka's own, and no configuration.
     "old_messages": {topic: [[b"one", ROLL, b"two", ROLL, b"three"]] for topic in ("t", "__consumer_offsets")},
     "remains": {"t": [[Batch(many(10)), ROLL, Batch(many(10))], [b"one"]], "u": [[b"x"]]},
@@ -110,22 +99,7 @@ OF_A_BROKER = {
     "broken": {"t": [Partition([Batch(many(3))] * 3, tail=b"garbage"), [b"x"]]},
     "four_segments": {topic: [[Batch(many(5)), ROLL] * 3 + [Batch(many(5))]] for topic in ("t", "compacted")},
     # Two schemas; messages with one of them, with one that is unknown, and with none. And a message without schemas.
-    "schemas": {
-        "_schemas": [
-            [
-                Batch(
-                    [
-                        schema_record("t-value", 1, 7),
-                        schema_record("gone", 1, 8, LONG, deleted=True),
-                        other_record("CONFIG", None, {"compatibilityLevel": "FULL"}),
-                    ]
-                )
-            ]
-        ],
-        "t": [
-            [Record(b"k", data, (), START_MS) for data in (framed(7, avro_string("first")), framed(9, b"x"), b"plain")]
-        ],
-    },
+    "schemas": {"_schemas": [[Batch(SCHEMAS)]], "t": [[Record(b"k", data, (), START_MS) for data in FRAMED]]},
     "bare": {"t": [[framed(7, avro_string("here"))]]},
     "one_transaction": {"t": [[Batch(many(1), producer_id=1, transactional=True)]]},
 }
@@ -164,13 +138,15 @@ def make(name, *arguments):
         os.utime(file, (START_MS // 1000, START_MS // 1000), follow_symlinks=False)
 
 
-def fixture(name):
-    """A link to the fixture; read it only, or copy it."""
-    Path(name).symlink_to(FIXTURES / name)
+def fixture(*names):
+    """Copies of fixtures, or of parts of them."""
+    for name in names:
+        copy_log_dir(FIXTURES / name, Path(name))
 
 
 def example(name):
-    shutil.copytree(ROOT / "examples" / name, name)
+    """A copy of an example."""
+    copy_log_dir(ROOT / "examples" / name, Path(name))
 
 
 def keyed(path):
