@@ -111,42 +111,36 @@ def writes(words):
     )
 
 
-class Logs:
-    """A log directory as after a crash, and what was done to its files."""
-
-    def __init__(self, path):
-        self.path = sample_log_dir(path, clean=False)
-        self.paths = [path, *sorted(path.rglob("*"))]
-        for file in self.paths:
-            os.utime(file, ns=(LONG_AGO_NS, LONG_AGO_NS))
-
-    def touched(self):
-        """Files and directories that were read or written."""
-        times = {file: (file.stat().st_atime_ns, file.stat().st_mtime_ns) for file in self.paths}
-        return [str(file.relative_to(self.path)) for file in self.paths if times[file] != (LONG_AGO_NS, LONG_AGO_NS)]
-
-
 @pytest.fixture
-def logs(tmp_path):
-    return Logs(tmp_path / "logs")
+def files(tmp_path):
+    """A log directory as after a crash, and all that is in it, which nobody has read or written for long."""
+    path = sample_log_dir(tmp_path / "logs", clean=False)
+    files = [path, *path.rglob("*")]
+    for file in files:
+        os.utime(file, ns=(LONG_AGO_NS, LONG_AGO_NS))
+    return files
+
+
+def touched(files):
+    return [file for file in files if {file.stat().st_atime_ns, file.stat().st_mtime_ns} != {LONG_AGO_NS}]
 
 
 @pytest.mark.parametrize("words", [words for words in runs() if not writes(words)], ids=" ".join)
-def test_a_look_changes_nothing(logs, tmp_path, words):
+def test_a_look_changes_nothing(files, tmp_path, words):
     sample_beside(tmp_path)
-    with process(*placed(words, logs.path, tmp_path)) as running:
+    with process(*placed(words, files[0], tmp_path)) as running:
         _, messages = running.communicate(timeout=120)
     # `doctor` has findings, `dump` shows the torn tail, and there is no group `readers`.
     expected = {"doctor": 1, "dump": 4, "groups": 4 if "readers" in words else 0}.get(words[0], 0)
     assert running.returncode == expected, messages
-    assert logs.touched() == []
+    assert touched(files) == []
 
 
 @requires_fuse
-def test_a_read_only_mount_changes_nothing(logs, tmp_path):
-    with watched(logs.path, tmp_path / "mnt") as mount:
-        for folder, _, files in os.walk(mount.path):
-            for name in files:
+def test_a_read_only_mount_changes_nothing(files, tmp_path):
+    with watched(files[0], tmp_path / "mnt") as mount:
+        for folder, _, names in os.walk(mount.path):
+            for name in names:
                 Path(folder, name).read_bytes()
         assert (mount.path / "orders/0/time/2020--.log").read_bytes()
-    assert logs.touched() == []
+    assert touched(files) == []
