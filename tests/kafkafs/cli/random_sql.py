@@ -488,14 +488,8 @@ def write_by_command(logdir, sql, form, path):
 START = 1_763_683_200_000
 
 
-class Topics(NamedTuple):
-    """A log directory, and a plain DuckDB with tables of the same messages."""
-
-    logdir: Path
-    plain: duckdb.DuckDBPyConnection
-
-
 def make_topics(folder, rng):
+    """Make a log directory, and a plain DuckDB with tables of the same messages."""
     plain = duckdb.connect()
     plain.execute("SET TimeZone = 'UTC'")
     topics = {}
@@ -519,8 +513,7 @@ def make_topics(folder, rng):
                 plain.execute(f"INSERT INTO {named(topic)} VALUES ({marks}, {valid})", [*row, row[1], row[1]])
             partitions.append(batches)
         topics[topic] = partitions
-    build_log_dir(folder / "topics", topics, broker=False)
-    return Topics(folder / "topics", plain)
+    return build_log_dir(folder / "topics", topics, broker=False).path, plain
 
 
 def condition(rng, depth=0):
@@ -585,14 +578,14 @@ def plain_value(cell, kind):
     return Value("", moment_text(cell) if kind.startswith("TIMESTAMP") else int(cell))
 
 
-def topic_case(topics, rng):
+def topic_case(plain, rng):
     """A statement over topics, and what the plain DuckDB answers."""
     before, query = topic_statement(rng)
     if before:
-        topics.plain.execute(before)
-    relation = topics.plain.sql(query)
+        plain.execute(before)
+    relation = plain.sql(query)
     if query.startswith("EXECUTE"):
-        topics.plain.execute("DEALLOCATE p")
+        plain.execute("DEALLOCATE p")
     kinds = [str(kind) for kind in relation.types]
     columns = ", ".join(f"CAST(#{number} AS VARCHAR)" for number in range(1, len(kinds) + 1))
     rows = [list(map(plain_value, row, kinds)) for row in relation.project(columns).fetchall()]
@@ -604,16 +597,16 @@ def check_random(statements, seed):
     """Checks as many statements in every form; yields what is wrong, with the statement."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        topics = make_topics(folder, random.Random(seed))
-        database = stack.enter_context(Database(open_log(topics.logdir)))
+        logdir, plain = make_topics(folder, random.Random(seed))
+        database = stack.enter_context(Database(open_log(logdir)))
         for number in range(statements):
             rng = random.Random(f"{seed} {number}")
-            case = random_case(rng) if number % 2 else topic_case(topics, rng)
+            case = random_case(rng) if number % 2 else topic_case(plain, rng)
             for form in FORMS:
                 path = folder / f"result.{form}"
                 try:
                     if number % 50 < 2:
-                        write_by_command(topics.logdir, case.sql, form, path)
+                        write_by_command(logdir, case.sql, form, path)
                     else:
                         write(database, case.sql, form, path)
                     CHECKS[form](path, case)
