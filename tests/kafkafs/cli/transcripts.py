@@ -1,4 +1,4 @@
-"""Transcripts: commands as a person types them, and exactly what they print (tests/README.md, "Transcripts").
+"""Transcripts: commands as a person types them, and exactly what they print (see tests/README.md).
 
 python -m tests.kafkafs.cli.transcripts --write [NAME…]     regenerate all files, or those of these names
 """
