@@ -137,7 +137,9 @@ def test_values_of_both_versions():
         assert parsed_value(value_of(ONE, version)) == ONE
         assert parsed_value(value_of(nothing, version)) == nothing
         assert parsed_value(value_of(nothing, version, null=True)) == nothing
-    assert nothing.state.text == "PrepareAbort"
+    assert [(int(state), state.text) for state in TransactionState][:5] == [
+        (0, "Empty"), (1, "Ongoing"), (2, "PrepareCommit"), (3, "PrepareAbort"), (4, "CompleteCommit"),
+    ]  # fmt: skip
     tags = ((0, struct.pack(">q", 5)), (1, struct.pack(">q", 9)), (2, struct.pack(">h", 2)), (77, b"later"))
     tagged = ONE._replace(previous_producer_id=5, next_producer_id=9, client_version=2)
     assert parsed_value(value_of(ONE, 1, tags)) == tagged

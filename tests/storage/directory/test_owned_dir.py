@@ -199,7 +199,10 @@ def test_what_checkpoints_say_of_a_log(tmp_path):
     assert checkpoints.read(tmp_path / names.LOG_START_CHECKPOINT) == {TP: 1}
     killed(owned)
     (tmp_path / names.RECOVERY_POINT_CHECKPOINT).write_text("nonsense")
+    unfinished = tmp_path / (names.LOG_START_CHECKPOINT + names.TEMPORARY_SUFFIX)
+    unfinished.write_text("0\n")
     owned = opened(tmp_path)
+    assert not unfinished.exists()
     assert len(owned.checkpoints.problems) == 1
     assert owned.reports()[TP].recovered_segments == [0]
     assert read(owned, "t") == [b"b"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from storage.errors import InvalidConfig
@@ -42,6 +42,7 @@ def latest_of(records):
     return len(last), sorted(offset for offset, is_tombstone in last.values() if not is_tombstone)
 
 
+@example([([Record(b"at 0", b"")], 0)], 0, True)
 @given(
     st.lists(st.tuples(st.lists(RECORDS, min_size=1, max_size=60), st.sampled_from([0, 1, 2**20])), max_size=5),
     st.sampled_from([0, 5, 2**32 - 20, 2**62]),

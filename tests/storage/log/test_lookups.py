@@ -84,7 +84,7 @@ def check_against_a_scan(partition):
         for base, end in zip(partition.segments, bounds, strict=True)
     ]
     snapshot = open_log(partition.path).snapshot()
-    for timestamp in range(10**12 - 400, 10**12 + 1200, 7):
+    for timestamp in (*range(10**12 - 400, 10**12 + 1200, 7), *(record.timestamp for record in partition.records)):
         reaching = [records for records in segments if any(record.timestamp >= timestamp for record in records)]
         later = [record for record in reaching[0] if record.timestamp >= timestamp] if reaching else []
         expected = TimestampOffset(later[0].timestamp, later[0].offset) if later else None
