@@ -1,5 +1,6 @@
 """`__consumer_offsets` read: groups of every type, transactions, and a log that changes while it is followed."""
 
+import gc
 import json
 import os
 
@@ -298,6 +299,7 @@ def test_a_partition_that_cannot_be_read(tmp_path):
 def test_more_groups_than_memory_is_allowed_for(tmp_path, monkeypatch, reads):
     groups = [[Batch([committed("a", 1)])], [Batch([committed(f"g{n}", 1) for n in range(5000)])]]
     build_log_dir(tmp_path, {CONSUMER_OFFSETS_TOPIC: groups}, broker=False)
+    gc.collect()  # states of earlier tests are in memory until then
     monkeypatch.setattr(messages, "MOST_HELD", messages.held_by_all() + (256 << 10))
     offsets = GroupOffsets(LogDir.open_read_only(tmp_path))
     for _ in range(2):
@@ -314,6 +316,7 @@ def test_more_groups_than_memory_is_allowed_for(tmp_path, monkeypatch, reads):
 
 def test_commits_that_replace_others_take_no_memory(tmp_path, monkeypatch):
     log_dir = built(tmp_path, *(Batch([committed("a", n, n % 3) for n in range(1000)]) for _ in range(12)))
+    gc.collect()  # states of earlier tests are in memory until then
     monkeypatch.setattr(messages, "MOST_HELD", messages.held_by_all() + (16 << 20))
     assert offsets_in(log_dir) == {"a": {"t": {0: 999, 1: 997, 2: 998}}}
 
