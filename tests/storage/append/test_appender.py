@@ -1,25 +1,21 @@
 """Records on their way into a log: what a topic takes, times, old formats; when segments roll, and index entries."""
 
+import errno
 import os
 import random
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from storage.append import batch_encoder
-from storage.append.active_segment import IndexState
 from storage.append.appender import Appended, Appender
-from storage.append.rolling_rules import RollLimits, SegmentFill, batch_fits, rows_that_fit
 from storage.errors import InvalidRecord, RecordTooLarge
-from storage.files.names import FileKind
-from storage.format.batches import BatchTable, Column
 from storage.format.block import Record, RecordColumns
 from storage.types import TopicPartition
 from tests.support.faults import FaultyDisk, full_disk
-from tests.support.owned_dirs import NOW_MS, StandingClock, opened, values_of
+from tests.support.owned_dirs import NOW_MS, StandingClock, close_clean, opened, tree_of, values_of
 from tests.support.readers import read_all, table_of
+from tests.support.replayed_logs import BESIDE
 
 TP = TopicPartition("t", 0)
 CODECS = ["uncompressed", "gzip", "snappy", "lz4", "zstd"]
@@ -193,117 +189,46 @@ def test_a_full_disk_tells_what_was_taken(tmp_path):
     assert owned.close().clean
 
 
-EDGES = st.sampled_from([-1, 0, 1, 99, 100, 101, 2**31 - 1, 2**31, 2**31 + 100])
+BATCH_BYTES = 170  # of one message of 100 bytes
 
 
-@given(
-    size=st.integers(61, 200),
-    last_offset=EDGES,
-    max_timestamp=EDGES,
-    fill=st.builds(
-        SegmentFill,
-        base_offset=st.sampled_from([0, 1, 100]),
-        size_bytes=st.sampled_from([0, 0, 61, 100, 139, 140]),
-        first_timestamp=st.sampled_from([-1, 0, 1, 100]),
-        created_ms=st.sampled_from([0, 100]),
-        offset_entries=st.sampled_from([0, 5, 12]),
-        time_entries=st.sampled_from([0, 5, 7]),
-    ),
-    limits=st.builds(
-        RollLimits,
-        segment_bytes=st.sampled_from([61, 150, 200, 300]),
-        segment_ms=EDGES,
-        offset_entries=st.just(12),
-        time_entries=st.just(7),
-    ),
-    now_ms=EDGES,
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"segment.bytes": str(BATCH_BYTES)},
+        {"segment.bytes": str(5 * BATCH_BYTES)},
+        {"segment.bytes": str(5 * BATCH_BYTES - 1)},
+        {"segment.ms": "1000"},
+        {"segment.index.bytes": "40"},
+        {"segment.bytes": "3000", "segment.ms": "2500", "segment.index.bytes": "100"},
+    ],
 )
-def test_a_batch_by_itself_is_judged_as_among_others(size, last_offset, max_timestamp, fill, limits, now_ms):
-    table = BatchTable.empty(2)
-    table.rows = 1
-    for column, value in zip(
-        (Column.SIZE, Column.LAST_OFFSET, Column.MAX_TIMESTAMP), (size, last_offset, max_timestamp), strict=True
-    ):
-        table.data[column, 0] = value
-    fits = batch_fits(size, last_offset, max_timestamp, fill, limits, now_ms)
-    assert int(fits) == rows_that_fit(table, 0, fill, limits, now_ms)
-
-
-def table_with(batches):
-    table = BatchTable.empty(len(batches))
-    table.rows = len(batches)
-    position = 0
-    for row, (size, timestamp) in enumerate(batches):
-        table.data[Column.POSITION, row], table.data[Column.SIZE, row] = position, size
-        table.data[Column.LAST_OFFSET, row], table.data[Column.MAX_TIMESTAMP, row] = row, timestamp
-        position += size
-    return table
-
-
-def expected_entries(batches, interval):
-    """LogSegment.append, line by line."""
-    offsets, times = [], []
-    largest, position, since, last_entry = (-1, 0), 0, 0, -1
-    for offset, (size, timestamp) in enumerate(batches):
-        if timestamp > largest[0]:
-            largest = (timestamp, offset)
-        if since > interval:
-            offsets.append((offset, position))
-            if largest[0] > last_entry:
-                times.append(largest)
-                last_entry = largest[0]
-            since = 0
-        since += size
-        position += size
-    return offsets, times
-
-
-@given(
-    batches=st.lists(st.tuples(st.integers(61, 300), st.integers(-1, 50)), max_size=60),
-    interval=st.integers(0, 400),
-    cut=st.integers(0, 60),
-)
-def test_entries_do_not_depend_on_how_batches_arrive(batches, interval, cut):
-    expected = expected_entries(batches, interval)
-    state = IndexState(interval, 0)
-    table = table_with(batches)
-    cut = min(cut, len(batches))
-    parts = [state.advance(table, 0, cut), state.advance(table, cut)]
-    offsets = [pair for part in parts for pair in zip(part.offsets.tolist(), part.positions.tolist(), strict=True)]
-    times = [pair for part in parts for pair in zip(part.timestamps.tolist(), part.time_offsets.tolist(), strict=True)]
-    assert (offsets, times) == expected
-
-    state = IndexState(interval, 0)
-    offsets, times, position = [], [], 0
-    for offset, (size, timestamp) in enumerate(batches):
-        entries = state.advance_batch(size, offset, timestamp)
-        offsets += [(offset, position)] if entries else []
-        times += [(state.largest.timestamp, state.largest.offset)] if entries > 1 else []
-        position += size
-    assert (offsets, times) == expected
-
-
+@pytest.mark.parametrize("interval_bytes", [0, BATCH_BYTES, 3 * BATCH_BYTES - 1])
 @pytest.mark.parametrize("fails", [False, True])
-def test_messages_one_by_one_get_index_entries_at_the_interval(tmp_path, fails):
-    """Whatever lies before them in the segment, and also when an append in between fails."""
-    disk = FaultyDisk(tmp_path)
-    owned = opened(tmp_path, disk=disk)
-    owned.create_topic("t", 1, {"index.interval.bytes": "500"})
-    log = owned.log(TP)
-    dice = random.Random(7)
-    for number in range(60):
+def test_messages_one_by_one_leave_the_files_of_all_at_once(tmp_path, config, interval_bytes, fails):
+    """Segments, and index entries at the interval; also when the disk is full now and then. (That the files of all at
+    once are Kafka's is in test_partition_log.)"""
+    config = {**config, "index.interval.bytes": str(interval_bytes)}
+    (tmp_path / "one by one").mkdir()
+    disk = FaultyDisk(tmp_path / "one by one")
+    owned = opened(disk.root, disk=disk)
+    owned.create_topic("t", 1, config)
+    dice, timestamp = random.Random(7), NOW_MS
+    for _ in range(80):
+        timestamp += dice.choice((0, 0, 250, 250, 500, 1000, 1001, -300))
         if fails:
-            disk.fail = full_disk(0)
-            assert appended(owned, [Record(None, b"lost" * 50, (), NOW_MS + 100)]).error is not None
+            disk.fail = lambda what, _path: errno.ENOSPC if what.startswith("write") and "index" in what else None
+            outcome = appended(owned, [Record(None, b"x" * 100, (), timestamp)])
             disk.fail = lambda _what, _path: None
-        assert appended(owned, [Record(None, bytes(dice.randrange(200)), (), NOW_MS + number // 3)]).error is None
-    segment = log.snapshot().segments[0]
-    owned.close()
-    table = table_of(segment.log.path.read_bytes())
-    offsets, times = expected_entries(list(zip(table.size.tolist(), table.max_timestamp.tolist(), strict=True)), 500)
-    assert 5 < len(offsets) < 20
-    written = np.frombuffer(segment.path_of(FileKind.OFFSET_INDEX).read_bytes(), ">i4").reshape(-1, 2)
-    assert [tuple(entry) for entry in written.tolist()] == offsets
-    written = np.frombuffer(segment.path_of(FileKind.TIME_INDEX).read_bytes(), [("time", ">i8"), ("offset", ">i4")])
-    final = (NOW_MS + 19, 57)
-    assert written.tolist() == times + [final] * (final not in times)
+            if outcome.error is None:
+                continue
+        assert appended(owned, [Record(None, b"x" * 100, (), timestamp)]).error is None
+    logs = [segment.log.path.read_bytes() for segment in owned.log(TP).snapshot().segments]
+    assert len(logs) > 1
+    assert {len(log) % BATCH_BYTES for log in logs} == {0}
+    at_once = opened(tmp_path / "at once")
+    at_once.create_topic("t", 1, config)
+    at_once.log(TP).append_batches(memoryview(b"".join(logs)))
+    for directory in (owned, at_once):
+        close_clean(directory)
+    assert tree_of(owned.path / "t-0", BESIDE) == tree_of(at_once.path / "t-0", BESIDE)
