@@ -195,7 +195,7 @@ def test_any_line_parses_or_is_refused(line):
     assert b'"value"' in line
 
 
-TXT, JSONL = parse_txt, JsonLines()
+TXT, JSONL = parse_txt, parse_jsonl
 
 
 @pytest.mark.parametrize(
