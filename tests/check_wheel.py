@@ -3,8 +3,6 @@
 SAMPLE is examples/sample-log. Run in the environment that the wheel was installed into; the checkout is not imported.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checks after every test: nothing stays mounted, and the log directories that it wrote are sound."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections import Counter

@@ -3,8 +3,6 @@
 `python -m tests.man_page` writes both; tests/test_documents.py compares them. The rest of the two is written by hand.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 Imports go down the table only, and never in a circle. A new package fails here until the table has it.
 """
 
-from __future__ import annotations
-
 import ast
 import fnmatch
 import graphlib

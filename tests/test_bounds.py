@@ -3,8 +3,6 @@
 Each constant is public in the module that obeys it; tests of that module show that it does.
 """
 
-from __future__ import annotations
-
 import re
 from inspect import signature
 

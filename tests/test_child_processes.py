@@ -1,7 +1,5 @@
 """The programs that kafkafs starts run nothing of the working directory, which may be a stranger's log directory."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The documents: every citation names a document and a section that exist, and what they name exists."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The examples run as tests, so that what the README shows works."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

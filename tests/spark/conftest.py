@@ -1,13 +1,6 @@
 """One Spark session for all tests here."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks

@@ -1,19 +1,13 @@
 """Spark sessions for tests: local, quick to start, and without a web interface."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 pytest.importorskip("pyspark", reason="no pyspark: install the extra `spark`", exc_type=ImportError)
 

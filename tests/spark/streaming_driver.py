@@ -1,14 +1,8 @@
 """A Spark driver that copies the topic `in` of one log directory to `out` of another, with a checkpoint, and ends when
 everything is copied. Tests kill it: `streaming_driver.py PLACE MESSAGES_A_BATCH`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 
 def copying(spark, place, batch, **options):

@@ -1,7 +1,5 @@
 """Arrow batches as records to be encoded: every type, slice and null that Spark may pass."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """`kafkafs spark …` as processes: interruption, and where Spark's own messages go."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

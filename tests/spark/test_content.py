@@ -1,7 +1,5 @@
 """The digest of a micro-batch: it does not depend on how tasks divide the rows, and changes if a row differs."""
 
-from __future__ import annotations
-
 import pytest
 
 from storage.files.commit_ledger import ContentSum

@@ -1,9 +1,6 @@
 """The option `decode`: the columns of decoded keys and values, in process and through Spark."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,9 +16,6 @@ from storage.log.reader import read_range
 from storage.types import TopicPartition
 from tests.support.builders import Batch, build_log_dir
 from tests.support.schema_logs import START_MS, avro_string, framed, schema_record
-
-if TYPE_CHECKING:
-    pass
 
 LONGS = '{"type":"array","items":"long"}'
 

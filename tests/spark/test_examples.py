@@ -1,7 +1,5 @@
 """The examples are run as tests, in the session of the tests here."""
 
-from __future__ import annotations
-
 import json
 import os
 import runpy
@@ -9,16 +7,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from storage.verify.verify import verify_log_dir
 from tests.interop.spark_kafka import AVRO_JAR
 from tests.support.builders import build_log_dir
-
-if TYPE_CHECKING:
-    pass
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 SAMPLE = EXAMPLES / "sample-log"

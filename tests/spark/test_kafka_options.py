@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,8 +21,6 @@ from tests.support.fixtures import FIXTURES, requires_fixtures
 
 PySparkException = pytest.importorskip("pyspark.errors").PySparkException
 
-if TYPE_CHECKING:
-    pass
 
 FIXTURE = FIXTURES / "spark-options"
 

@@ -1,9 +1,6 @@
 """Partitions that the cluster has and a directory lacks; several directories read as one."""
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
@@ -16,8 +13,6 @@ from tests.support.builders import Batch, build_log_dir, many, metadata_records
 
 PySparkException = pytest.importorskip("pyspark.errors").PySparkException
 
-if TYPE_CHECKING:
-    pass
 
 NAMED = "t/1, t/2 are known to the cluster and not in"
 

@@ -1,7 +1,5 @@
 """What options mean, and how wrong ones are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Dividing logs into tasks: they cover the ranges without gaps, divided at index entries, of similar sizes."""
 
-from __future__ import annotations
-
 import pytest
 
 from kafkafs.arrow.log_dirs import open_log_dirs

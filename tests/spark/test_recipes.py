@@ -1,21 +1,15 @@
 """The recipes of kafkafs/spark/SPARK.md, run as they stand there, with other places."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from storage.format.block import Record
 from tests.support.builders import ROLL, Batch, build_log_dir
 from tests.support.commands import output_of
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.spark
 

@@ -1,7 +1,5 @@
 """df.write.format("kafkafs"): by the rules of Spark's Kafka sink, into partitions as Kafka's producer chooses them."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import time
@@ -9,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -33,8 +30,6 @@ from tests.support.waiting import wait_for
 expr, udf = (getattr(pytest.importorskip("pyspark.sql.functions"), name) for name in ("expr", "udf"))
 PySparkException = pytest.importorskip("pyspark.errors").PySparkException
 
-if TYPE_CHECKING:
-    pass
 
 Message = tuple[bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]
 

@@ -3,15 +3,12 @@
 The queries run in drivers of their own (`streaming_driver.py`), which are killed with all that they started.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -29,8 +26,6 @@ from tests.support.waiting import wait_for
 
 StreamingQueryException = pytest.importorskip("pyspark.errors").StreamingQueryException
 
-if TYPE_CHECKING:
-    pass
 
 DRIVER = Path(__file__).with_name("streaming_driver.py")
 ROOT = Path(__file__).resolve().parents[2]

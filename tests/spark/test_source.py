@@ -1,11 +1,8 @@
 """spark.read.format("kafkafs"): it reads what real consumers read, as the options say."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,8 +22,6 @@ PythonException = pytest.importorskip("pyspark.errors").PythonException
 cloudpickle = pytest.importorskip("pyspark.cloudpickle")
 data_source_for = pytest.importorskip("kafkafs.spark.data_source").data_source_for
 
-if TYPE_CHECKING:
-    pass
 
 DAMAGED = {"rec-c4-flip-magic", "rec-m-flip-below-recovery-point"}  # the consumer fails there, and so do we
 KINDS = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}

@@ -1,7 +1,5 @@
 """Reading a split when the log has changed since planning."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """What tasks stage, called in this process: what a write leaves that fails again and again."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

@@ -1,9 +1,6 @@
 """Option `tier`: tiered topics whole, and an error where the tier does not give a part."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,8 +10,6 @@ from tests.support.tiers import ISOLATIONS, KEYS, LAYOUTS, TIERS, golden_of, par
 PythonException = pytest.importorskip("pyspark.errors").PythonException
 pytest.importorskip("kafkafs.spark.data_source")
 
-if TYPE_CHECKING:
-    pass
 
 pytestmark = requires_fixtures
 TOPICS = ",".join(sorted({tp.topic for tp in partitions()}))

@@ -1,7 +1,5 @@
 """The commit list after kills and power losses at every disk operation, with full disks, and with other writers."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,10 +1,7 @@
 """Export on Spark: equal to the golden files, incremental, and complete whatever fails."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -23,9 +20,6 @@ from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
 from tests.support.commands import run
 from tests.support.fixtures import golden_cases, requires_fixtures
 from tests.support.owned_dirs import opened
-
-if TYPE_CHECKING:
-    pass
 
 # Every codec, transactions, the oldest format. All the others: tests/kafkafs/arrow, which reads with the same code.
 SOME = ("codecs", "transactions", "v0")

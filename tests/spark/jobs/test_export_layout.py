@@ -1,7 +1,5 @@
 """Names of an export's files, and the day of a timestamp."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime
 
 import numpy as np

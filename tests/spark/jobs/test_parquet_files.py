@@ -1,7 +1,5 @@
 """Files by day as one task writes them: disordered days, many days, large rows, full disks."""
 
-from __future__ import annotations
-
 import errno
 import os
 

@@ -1,10 +1,7 @@
 """Statistics on Spark, compared with the same counts in plain Python."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,9 +14,6 @@ from storage.types import TopicPartition
 from tests.support.builders import Batch, Partition, abort, build_log_dir, commit, many
 from tests.support.commands import run
 from tests.support.damaged_bytes import flip
-
-if TYPE_CHECKING:
-    pass
 
 
 def a_log(path):

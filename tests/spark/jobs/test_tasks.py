@@ -1,9 +1,5 @@
 """Functions as Spark tasks: why Spark gave up, and workers without compiled kernels."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from kafkafs.spark.jobs.tasks import run_tasks
@@ -11,9 +7,6 @@ from kafkafs.spark.python_workers import UncompiledKernels
 from storage.errors import StorageError
 from tests.support.builders import build_log_dir
 from tests.support.commands import run
-
-if TYPE_CHECKING:
-    pass
 
 
 def failing(number):

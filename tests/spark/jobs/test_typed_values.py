@@ -1,12 +1,9 @@
 """Export of decoded values: typed columns of one Avro record, whichever version wrote them."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import io
 import json
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -30,8 +27,6 @@ from tests.support.schema_logs import LONG, START_MS, GrowingLog, framed, schema
 
 fastavro = pytest.importorskip("fastavro")
 
-if TYPE_CHECKING:
-    pass
 
 TP = TopicPartition("t", 0)
 UTC = datetime.UTC
