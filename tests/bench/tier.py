@@ -37,7 +37,7 @@ from storage.types import TopicPartition
 from tests.bench import data
 from tests.bench.case import say
 from tests.bench.measure import Row
-from tests.support.aiven_objects import RsaKey, Style, random_id, write
+from tests.storage.tier.aiven_objects import RsaKey, Style, random_id, write
 
 PARTITION = TopicPartition("sealed", 0)
 CHUNK_BYTES = 4 << 20

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.format.batches import MOST_BATCH_BYTES
+from tests.hostile.replaced_files import plausible
 from tests.support.large_batches import large_batch
-from tests.support.replaced_files import plausible
 
 _GIANT_BYTES = 1 << 40
 _MOST_COPIED_BYTES = 64 << 20  # a giant that was cut is still one

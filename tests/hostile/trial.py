@@ -21,9 +21,9 @@ import kafkafs
 import storage
 from kafkafs.cli import main
 from tests.hostile import commands, mutations
+from tests.hostile.replaced_files import SECRET as OUTSIDE_SECRET
 from tests.support.fixtures import FIXTURES
 from tests.support.mounts import mounted
-from tests.support.replaced_files import SECRET as OUTSIDE_SECRET
 
 SECRET = OUTSIDE_SECRET.encode()
 _HANG_S = 60

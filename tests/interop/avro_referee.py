@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.avro_evolutions import Evolution
 from tests.interop.kafka import REQUIRED
-from tests.support.avro_evolutions import Evolution
 from tests.support.downloads import DOWNLOADS
 
 PAIRS = 300

@@ -11,8 +11,8 @@ import pytest
 
 from tests.interop import failovers, three_nodes, turns
 from tests.interop.kafka import BROKER_VERSION, JARS, on_broker, requires_kafka, requires_tiering
+from tests.interop.message_definitions import HEADER, lines
 from tests.support.fixtures import ROOT
-from tests.support.message_definitions import HEADER, lines
 from tests.support.mounts import requires_fuse
 
 pytestmark = [requires_kafka, on_broker]

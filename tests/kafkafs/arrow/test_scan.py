@@ -18,8 +18,8 @@ from storage.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, Storag
 from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.types import TimestampType, TopicPartition
+from tests.kafkafs.reading.decoded_golden import golden_lines, partitions
 from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, abort, build_log_dir, many
-from tests.support.decoded_golden import golden_lines, partitions
 from tests.support.fixtures import FIXTURES, READ_UNCOMMITTED, Golden, case_params, golden_cases
 from tests.support.live_log import LiveLog
 from tests.support.schema_logs import framed, schema_record

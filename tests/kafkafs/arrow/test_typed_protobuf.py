@@ -21,7 +21,7 @@ from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.protobuf import Kind, ProtobufDecoder, is_repeated, kind_of
 from kafkafs.schemas.registry import PROTOBUF, Schema
 from storage.format.block import Record
-from tests.support import random_protobuf
+from tests.kafkafs.decoding import random_protobuf
 from tests.support.builders import Batch, build_log_dir
 from tests.support.decoded_columns import one_schema
 from tests.support.schema_logs import framed, schema_record

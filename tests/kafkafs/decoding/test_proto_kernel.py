@@ -13,7 +13,7 @@ from kafkafs.decoding import proto_kernel
 from kafkafs.decoding.proto_files import Compiled
 from kafkafs.decoding.protobuf import CannotDecode, ProtobufDecoder
 from storage.types import is_compiled
-from tests.support import random_protobuf
+from tests.kafkafs.decoding import random_protobuf
 
 pytestmark = pytest.mark.skipif(not is_compiled(proto_kernel), reason="the kernel is not compiled: the library decodes")
 

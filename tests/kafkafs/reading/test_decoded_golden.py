@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from tests.support.decoded_golden import agrees, golden_lines, partitions
+from tests.kafkafs.reading.decoded_golden import agrees, golden_lines, partitions
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.reference_views import content, parsed, tree_of
 

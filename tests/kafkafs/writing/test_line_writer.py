@@ -17,10 +17,10 @@ from storage.format.block import Record
 from storage.log.reader import read_range
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
+from tests.kafkafs.writing.written_lines import NINE, Kept, failing, jsonl, values
 from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import NOW_MS, opened
 from tests.support.partitions import partition_for_key
-from tests.support.written_lines import NINE, Kept, failing, jsonl, values
 
 TP = TopicPartition("t", 1)
 

@@ -7,8 +7,8 @@ import pytest
 from kafkafs.writing.line_parsers import parse_jsonl, parse_txt
 from kafkafs.writing.line_writer import LineWriter, RefusedLines
 from storage.errors import InvalidRecord, NotPermitted
+from tests.kafkafs.writing.written_lines import Kept
 from tests.support.owned_dirs import NOW_MS, StandingClock
-from tests.support.written_lines import Kept
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from kafkafs.writing import line_writer
 from kafkafs.writing.line_parsers import parse_txt
 from kafkafs.writing.line_writer import LineWriter
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
-from tests.support.written_lines import Kept
+from tests.kafkafs.writing.written_lines import Kept
 
 REQUEST_BYTES = 12
 CUT_BYTES = 8  # what the first request of a cut write(2) has at least

@@ -18,7 +18,7 @@ from storage.tier.blocks import BlockCache
 from storage.tier.manifests import decode_sizes
 from storage.tier.object_places import Url
 from storage.tier.tier import Tier
-from tests.support.aiven_objects import RsaKey, Style, random_id, sizes_text, write
+from tests.storage.tier.aiven_objects import RsaKey, Style, random_id, sizes_text, write
 from tests.support.damaged_bytes import flip_middle
 from tests.support.fixtures import requires_fixtures
 from tests.support.tiers import KEYS, TIERS, copied

@@ -12,11 +12,11 @@ from storage.log.log_dir import LogDir
 from storage.log.scanning import scan_batches
 from storage.types import TopicPartition
 from storage.upkeep.salvage import salvage
+from tests.storage.upkeep.random_damages import batch_of, hurt, last_offset
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
 from tests.support.damaged_bytes import flip, overwrite
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import close_clean, opened
-from tests.support.random_damages import batch_of, hurt, last_offset
 from tests.support.readers import copy_partition
 from tests.support.record_headers import batches
 

@@ -1,57 +1,26 @@
 """The golden decoded lines of the fixture `schemas`, and what a line of decoded.jsonl must show of them."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from kafkafs.schemas.registry import Reference, Schema
 from tests.support.fixtures import FIXTURES
 
 GOLDEN = FIXTURES / "schemas" / "golden"
 
 
-class GoldenSchemas:
-    """The schemas of golden/schemas.json: a SchemaLookup that knows one context."""
-
-    def __init__(self) -> None:
-        self._ids: dict[int, Schema] = {}
-        self._versions: dict[tuple[str, int], Schema] = {}
-        for number, entry in json.loads((GOLDEN / "schemas.json").read_text())["ids"].items():
-            references = tuple(Reference(**reference) for reference in entry["references"])
-            schema = Schema(int(number), entry["type"], entry["schema"], references)
-            self._ids[schema.schema_id] = schema
-            for subject in entry["subjects"]:
-                self._versions[subject["subject"], subject["version"]] = schema
-
-    def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
-        return self._ids.get(schema_id)
-
-    def by_guid(self, guid: bytes) -> Schema | None:
-        return None
-
-    def by_message_type(self, name: str) -> Schema | None:
-        return None
-
-    def referenced(self, reference: Reference) -> Schema | None:
-        return self._versions.get((reference.subject, reference.version))
-
-
-def partitions() -> list[str]:
+def partitions():
     """`<topic>-<partition>` of every golden decoded file."""
     return sorted(path.name.removesuffix(".decoded.jsonl.gz") for path in GOLDEN.glob("*.decoded.jsonl.gz"))
 
 
-def golden_lines(partition: str) -> Iterator[dict[str, Any]]:
+def golden_lines(partition):
     with gzip.open(GOLDEN / f"{partition}.decoded.jsonl.gz", "rt", encoding="utf-8") as lines:
         yield from map(json.loads, lines)
 
 
-def same(found: Any, expected: Any) -> bool:
+def same(found, expected):
     """Whether two JSON values are equal; numbers that differ as doubles may be the same float."""
     if isinstance(expected, dict):
         return (
@@ -66,7 +35,7 @@ def same(found: Any, expected: Any) -> bool:
     return type(found) is type(expected) and bool(found == expected)
 
 
-def agrees(line: dict[str, Any], golden: dict[str, Any], plain: dict[str, Any]) -> str:
+def agrees(line, golden, plain):
     """What is wrong with a decoded line according to the golden one; '': nothing. `plain`: the record in jsonl."""
     error = line.get("error", "")
     for side in ("key", "value"):

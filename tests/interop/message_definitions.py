@@ -1,21 +1,17 @@
-"""Makes `storage/format/message_definitions.txt` from Kafka's jars: `python -m tests.support.message_definitions JARS`.
+"""Makes `storage/format/message_definitions.txt` from Kafka's jars: `python -m tests.interop.message_definitions JARS`.
 
 The jars hold the definitions as JSON with comments. Of each message that the topics of Kafka itself consist of, a line
 is made; storage/format/messages.py says how it reads. Records of MirrorMaker have no definitions in files.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 HEADER = """\
-# The messages that the topics of Kafka itself consist of. Derived by tests/support/message_definitions.py from the
+# The messages that the topics of Kafka itself consist of. Derived by tests/interop/message_definitions.py from the
 # message definitions of Apache Kafka 4.4.0 (Apache License 2.0, Copyright the Apache Software Foundation).
 # GROUP ROLE TYPE NAME VERSIONS FLEXIBLE_VERSIONS FIELD...; FIELD is name:type:versions, then :n=versions where it may
 # be null, :t=tag/versions where it is tagged, :d=default; the fields of a struct follow in braces.
@@ -49,7 +45,7 @@ heartbeats value 0 Heartbeat 0 none timestamp:int64:0+
 """
 
 
-def definitions(jars: Path) -> Iterator[dict[str, Any]]:
+def definitions(jars):
     """The definitions that are needed, each with its `group`."""
     for jar, (directory, group) in _JARS.items():
         (path,) = (path for path in jars.glob(f"{jar}-[0-9]*.jar") if not path.stem.endswith("-test"))
@@ -61,7 +57,7 @@ def definitions(jars: Path) -> Iterator[dict[str, Any]]:
                         yield {"group": group, **found}
 
 
-def lines(jars: Path) -> list[str]:
+def lines(jars):
     """A line for each message, sorted."""
     made = []
     for one in definitions(jars):
@@ -80,23 +76,23 @@ def lines(jars: Path) -> list[str]:
     return sorted([*made, *_MIRROR.splitlines()], key=_order)
 
 
-def _order(line: str) -> tuple[str, int, str]:
+def _order(line):
     group, role, number, *_ = line.split()
     return group, int(number), role
 
 
-def _constant(name: str) -> str:
+def _constant(name):
     """TopicRecord: TOPIC_RECORD, as the enumerations of record types name it."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
 
 
-def _line(head: tuple[object, ...], message: dict[str, Any]) -> str:
+def _line(head, message):
     structs = {one["name"]: one["fields"] for one in message.get("commonStructs", ())}
     fields = _fields(message["fields"], structs)
     return " ".join(map(str, (*head, message["validVersions"], message["flexibleVersions"], *fields)))
 
 
-def _fields(fields: list[dict[str, Any]], structs: dict[str, Any]) -> Iterator[str]:
+def _fields(fields, structs):
     for field in fields:
         name = field["name"][0].lower() + field["name"][1:]
         text = f"{name}:{field['type']}:{field.get('versions', field.get('taggedVersions'))}"

@@ -7,14 +7,11 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import cramjam
 
 from storage.files.names import FileKind
 from storage.files.partition_metadata import id_text
-from storage.tier.remote_segments import RemoteSegment
 
 PARTS = {
     "offset": FileKind.OFFSET_INDEX,
@@ -34,7 +31,7 @@ class RsaKey:
     public_exponent: int
 
     @staticmethod
-    def new(key_id: str, bits: int = 2048) -> RsaKey:
+    def new(key_id, bits=2048):
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -44,7 +41,7 @@ class RsaKey:
         )
         return RsaKey(key_id, pem, key.public_key().public_numbers().n, 65537)
 
-    def wrapped(self, key: bytes) -> str:
+    def wrapped(self, key):
         """`<id>:<base64>`: RSAES-OAEP-ENCRYPT with SHA3-512 and an empty label (RFC 8017, section 7.1.1)."""
         size = (self.modulus.bit_length() + 7) // 8
         block = hashlib.sha3_512(b"").digest() + bytes(size - len(key) - 130) + b"\x01" + key
@@ -55,12 +52,12 @@ class RsaKey:
         return f"{self.key_id}:{base64.b64encode(encrypted).decode()}"
 
 
-def _mask(seed: bytes, size: int) -> bytes:
+def _mask(seed, size):
     blocks = (hashlib.sha3_512(seed + counter.to_bytes(4, "big")).digest() for counter in range(size // 64 + 1))
     return b"".join(blocks)[:size]
 
 
-def _xor(one: bytes, other: bytes) -> bytes:
+def _xor(one, other):
     return bytes(a ^ b for a, b in zip(one, other, strict=True))
 
 
@@ -75,7 +72,7 @@ class Style:
     with_metadata: bool = True
 
 
-def sizes_text(sizes: list[int]) -> str:
+def sizes_text(sizes):
     """The list of ChunkSizesBinaryCodec, compressed and in base64."""
     data = len(sizes).to_bytes(4, "big")
     if len(sizes) == 1:
@@ -88,11 +85,11 @@ def sizes_text(sizes: list[int]) -> str:
     return base64.b64encode(bytes(cramjam.zstd.compress(data))).decode()
 
 
-def write(root: Path, segment: RemoteSegment, topic_id: str, end_offset: int, style: Style) -> Path:
+def write(root, segment, topic_id, end_offset, style):
     """Stores a segment of any layout in Aiven's; returns its manifest's path."""
     log = bytes(segment.content.parts[FileKind.LOG].read(0, 1 << 31))
     chunks = [log[at : at + style.chunk_size] for at in range(0, len(log), style.chunk_size)]
-    encryption: dict[str, str] | None = None
+    encryption = None
     encrypted = _plain
     if style.key is not None:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -101,12 +98,12 @@ def write(root: Path, segment: RemoteSegment, topic_id: str, end_offset: int, st
         cipher = AESGCM(data_key)
         encryption = {"dataKey": style.key.wrapped(data_key), "aad": base64.b64encode(aad).decode()}
 
-        def encrypted(data: bytes) -> bytes:
+        def encrypted(data):
             iv = os.urandom(12)
             return iv + cipher.encrypt(iv, data, aad)
 
     packed = [encrypted(bytes(cramjam.zstd.compress(chunk)) if style.compressed else chunk) for chunk in chunks]
-    index: dict[str, Any] = {"originalChunkSize": style.chunk_size, "originalFileSize": len(log)}
+    index = {"originalChunkSize": style.chunk_size, "originalFileSize": len(log)}
     if style.compressed:
         index |= {"type": "variable", "transformedChunks": sizes_text([len(chunk) for chunk in packed])}
     else:
@@ -116,7 +113,7 @@ def write(root: Path, segment: RemoteSegment, topic_id: str, end_offset: int, st
             "type": "fixed", "transformedChunkSize": style.chunk_size + overhead, "finalTransformedChunkSize": final,
         }  # fmt: skip
     indexes = b""
-    listed: dict[str, Any] = {}
+    listed = {}
     epochs_file = segment.content.epochs_file
     for name, file in [*((name, segment.part(kind)) for name, kind in PARTS.items()), ("leaderEpoch", epochs_file)]:
         if file is None:
@@ -128,7 +125,7 @@ def write(root: Path, segment: RemoteSegment, topic_id: str, end_offset: int, st
         indexes += data
     own = segment.segment_epochs
     assert segment.segment_id is not None
-    manifest: dict[str, Any] = {
+    manifest = {
         "version": "1", "chunkIndex": index, "segmentIndexes": listed, "compression": style.compressed,
     }  # fmt: skip
     if encryption is not None:
@@ -155,10 +152,10 @@ def write(root: Path, segment: RemoteSegment, topic_id: str, end_offset: int, st
     return path
 
 
-def _plain(data: bytes) -> bytes:
+def _plain(data):
     return data
 
 
-def random_id() -> str:
+def random_id():
     """A topic's or segment's id."""
     return id_text(os.urandom(16))

@@ -1,15 +1,11 @@
 """Logs damaged at random, and which of their batches remain intact."""
 
-from __future__ import annotations
-
-import random
 import struct
-from pathlib import Path
 
 from tests.support.record_headers import batches
 
 
-def hurt(logs: list[Path], dice: random.Random) -> dict[int, bool]:
+def hurt(logs, dice):
     """Damages ten batches in random ways; returns the last offsets of the batches that are not intact, and whether the
     damage leaves bytes that show it: a batch that is removed whole leaves only a gap, and of one with another offset
     only the offset is wrong."""
@@ -47,10 +43,10 @@ def hurt(logs: list[Path], dice: random.Random) -> dict[int, bool]:
     return gone
 
 
-def last_offset(part: bytes | bytearray) -> int:
+def last_offset(part):
     base = struct.unpack_from(">q", part)[0]
     return int(base + struct.unpack_from(">i", part, 23)[0]) if part[16] == 2 else int(base)
 
 
-def batch_of(lasts: list[int], offset: int) -> int:
+def batch_of(lasts, offset):
     return next(last for last in lasts if last >= offset)

@@ -1,32 +1,26 @@
 """Lines to append, destinations that keep or refuse them, and what became of them."""
 
-from __future__ import annotations
-
 import errno
 import json
-from typing import Any
 
 from kafkafs.writing.destinations import Taken
-from kafkafs.writing.line_parsers import Parsed
-from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidRecord, RecordTooLarge
 from storage.log.reader import read_range
 from storage.types import TopicPartition
-from tests.support.faults import FaultyDisk
 
 
 class Kept:
     """A destination that keeps values, refuses some, and fails when told to."""
 
-    def __init__(self, limit: int = 100) -> None:
-        self.values: list[bytes] = []
+    def __init__(self, limit=100):
+        self.values = []
         self.calls = 0
         self.synced = 0
         self.forgotten = 0
         self.limit = limit
-        self.failure: OSError | None = None
+        self.failure = None
 
-    def append(self, parsed: Parsed) -> Taken:
+    def append(self, parsed):
         if self.failure is not None:
             return Taken(0, self.failure)
         self.calls += 1
@@ -41,17 +35,17 @@ class Kept:
             self.values.append(value)
         return Taken(len(columns), None)
 
-    def longest_line(self, *, verbatim: bool) -> int:
+    def longest_line(self, *, verbatim):
         return self.limit
 
-    def forget_refused(self) -> None:
+    def forget_refused(self):
         self.forgotten += 1
 
-    def sync(self) -> None:
+    def sync(self):
         self.synced += 1
 
 
-def values(owned: OwnedDir, topic: str) -> list[list[bytes | None]]:
+def values(owned, topic):
     """Of each partition."""
     found = []
     for partition in owned.log_dir.partitions(topic):
@@ -60,11 +54,11 @@ def values(owned: OwnedDir, topic: str) -> list[list[bytes | None]]:
     return found
 
 
-def jsonl(*lines: dict[str, Any]) -> bytes:
+def jsonl(*lines):
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
 
-def failing(disk: FaultyDisk, *partitions: int) -> None:
+def failing(disk, *partitions):
     """Writes to the logs of these partitions of t find the disk full."""
     logs = {f"t-{partition}" for partition in partitions}
     disk.fail = lambda what, path: errno.ENOSPC if what.startswith("write 0") and path.parent.name in logs else None

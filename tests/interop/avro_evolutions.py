@@ -20,7 +20,7 @@ from storage.format.block import encode_varint
 from tests.support.avro_samples import PRIMITIVES, shown_decimal, shown_time
 
 NAMED = ("record", "enum", "fixed")
-LOGICAL: dict[str, tuple[str, ...]] = {
+LOGICAL = {
     "int": ("date", "time-millis"),
     "long": (
         *("time-micros", "timestamp-millis", "timestamp-micros", "timestamp-nanos"),
@@ -65,7 +65,7 @@ class Type:
     fields: list[Field] = field(default_factory=list)
     below: list[Type] = field(default_factory=list)  # branches of a union, or the item
 
-    def schema(self, seen: set[str] | None = None) -> Any:
+    def schema(self, seen=None):
         """As JSON; a named type is defined where it is first."""
         seen = set() if seen is None else seen
         if self.kind == "union":
@@ -78,7 +78,7 @@ class Type:
         if self.name in seen:
             return self.name
         seen.add(self.name)
-        made: dict[str, Any] = {"type": self.kind, "name": self.name, "aliases": list(self.aliases)}
+        made = {"type": self.kind, "name": self.name, "aliases": list(self.aliases)}
         if self.kind == "enum":
             return made | {"symbols": self.symbols} | ({"default": self.default} if self.default else {})
         if self.kind == "fixed":
@@ -90,52 +90,52 @@ class Type:
         ]
         return made
 
-    def _logical(self) -> dict[str, Any]:
-        named: dict[str, Any] = {"logicalType": self.logical}
+    def _logical(self):
+        named = {"logicalType": self.logical}
         return named | {"precision": self.precision, "scale": SCALE} if self.logical == "decimal" else named
 
 
 class Evolution:
     """A random writer, the reader that it became, and data."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self._dice = random.Random(seed)
         self._names = 0
-        self._evolved: dict[int, Type] = {}
+        self._evolved = {}
         self.writer = self._record(0)
         self.reader = self._evolve(self.writer)
 
     @property
-    def texts(self) -> tuple[str, str]:
+    def texts(self):
         """The schemas."""
         return json.dumps(self.writer.schema()), json.dumps(self.reader.schema())
 
-    def data(self) -> bytes:
+    def data(self):
         """A datum of the writer."""
         return self._data(self.writer, 0)
 
-    def data_from(self, dice: random.Random) -> bytes:
+    def data_from(self, dice):
         """As `data`, out of other dice."""
         self._dice = dice
         return self.data()
 
     # Schemas.
 
-    def _name(self, letter: str) -> str:
+    def _name(self, letter):
         self._names += 1
         return f"{letter}{self._names}"
 
-    def _full_name(self, letter: str) -> str:
+    def _full_name(self, letter):
         return self._dice.choice(("m.", "a.b.")) + self._name(letter)
 
-    def _leaf(self, kind: str) -> Type:
+    def _leaf(self, kind):
         made = Type(kind)
         if kind in LOGICAL and self._dice.random() < 0.5:
             made.logical = self._dice.choice(LOGICAL[kind])
             made.precision = self._dice.choice((9, 30, 38, 50))
         return made
 
-    def _type(self, depth: int, *, in_union: bool = False) -> Type:
+    def _type(self, depth, *, in_union=False):
         dice = self._dice
         kind = dice.randrange(10 if depth < 4 else 6)
         if kind < 4:
@@ -151,8 +151,8 @@ class Evolution:
             return self._union(depth)
         return self._record(depth + 1)
 
-    def _union(self, depth: int) -> Type:
-        branches: dict[str, Type] = {}
+    def _union(self, depth):
+        branches = {}
         for _ in range(self._dice.randrange(1, 5)):
             made = self._type(depth + 1, in_union=True)
             # Java takes a record for another one that it could be read as, whatever their names.
@@ -163,7 +163,7 @@ class Evolution:
         self._dice.shuffle(below)
         return Type("union", below=below)
 
-    def _record(self, depth: int) -> Type:
+    def _record(self, depth):
         dice = self._dice
         made = Type("record", self._full_name("R"))
         count = dice.randrange(7) if depth else dice.randrange(1, 7)
@@ -173,7 +173,7 @@ class Evolution:
             made.fields.append(Field(self._name("f"), Type("union", below=below)))
         return made
 
-    def _evolve(self, old: Type) -> Type:
+    def _evolve(self, old):
         if id(old) in self._evolved:
             return self._evolved[id(old)]
         self._evolved[id(old)] = new = copy(old)
@@ -208,11 +208,11 @@ class Evolution:
             new.aliases, new.name = (new.name,), self._full_name("N")
         return new
 
-    def _replaced(self, old: Type, new: Type) -> Type:
+    def _replaced(self, old, new):
         self._evolved[id(old)] = new
         return new
 
-    def _evolve_record(self, old: Type, new: Type) -> None:
+    def _evolve_record(self, old, new):
         dice = self._dice
         new.fields = []
         if dice.random() < 0.1:
@@ -238,7 +238,7 @@ class Evolution:
         if dice.random() < 0.4:
             dice.shuffle(new.fields)
 
-    def _evolve_enum(self, new: Type) -> None:
+    def _evolve_enum(self, new):
         dice = self._dice
         new.symbols = [symbol for symbol in new.symbols if dice.random() < 0.85]
         if dice.random() < 0.3 or not new.symbols:
@@ -248,19 +248,19 @@ class Evolution:
 
     # Values.
 
-    def _number(self, bits: int) -> int:
+    def _number(self, bits):
         dice = self._dice
         most = (1 << bits) - 1
         return dice.choice((0, 1, -1, most, ~most, dice.randint(~most, most), dice.randrange(-1000, 1000),
                             dice.randrange(86_400_000), 1_700_000_000_000 & most))  # fmt: skip
 
-    def _bytes(self, kind: Type) -> bytes:
+    def _bytes(self, kind):
         dice = self._dice
         if dice.random() < 0.5:
             return dice.choice(TEXTS).encode()
         return dice.choice((b"", b"\x04\xd2", b"\xff\x85", dice.randbytes(3), dice.randbytes(15)))
 
-    def _default(self, kind: Type) -> Any:
+    def _default(self, kind):
         dice = self._dice
         if kind.kind == "union":
             return self._default(kind.below[0])
@@ -284,7 +284,7 @@ class Evolution:
                 return dice.choice(kind.symbols)
         return (dice.randbytes(kind.size) if kind.kind == "fixed" else self._bytes(kind)).decode("latin-1")
 
-    def _data(self, kind: Type, depth: int) -> bytes:
+    def _data(self, kind, depth):
         dice = self._dice
         if kind.kind == "union":
             flat = [at for at, one in enumerate(kind.below) if not one.below and not one.fields]
@@ -318,7 +318,7 @@ class Evolution:
         data = dice.choice(TEXTS).encode() if kind.kind == "string" else self._bytes(kind)
         return encode_varint(len(data)) + data
 
-    def _blocks(self, items: list[bytes]) -> bytes:
+    def _blocks(self, items):
         out = b""
         while items:
             count = self._dice.randrange(1, len(items) + 1)
@@ -334,7 +334,7 @@ class CannotExpress(Exception):
     """A column has no such value."""
 
 
-def in_columns(kind: Type, value: Any) -> Any:
+def in_columns(kind, value):
     """What the referee read, as `plain` shows a column."""
     if kind.kind == "string":
         return as_json(kind, value)
@@ -376,7 +376,7 @@ def in_columns(kind: Type, value: Any) -> Any:
     return value
 
 
-def as_json(kind: Type, value: Any) -> Any:
+def as_json(kind, value):
     """The same as decoded.jsonl has it."""
     if kind.kind == "union":
         return as_json(kind.below[value["branch"]], value["value"])
@@ -400,11 +400,11 @@ def as_json(kind: Type, value: Any) -> Any:
     return value
 
 
-def _float(kind: Type, bits: str) -> Any:
+def _float(kind, bits):
     return np.uint32(int(bits)).view(np.float32) if kind.kind == "float" else np.uint64(int(bits)).view(np.float64)
 
 
-def plain(kind: Type, values: pa.Array) -> list[Any]:
+def plain(kind, values):
     """A column as Python's values: floats as their bits, times as numbers, decimals unscaled, JSON parsed."""
     there = values.is_valid().to_pylist()
     if kind.kind == "union":

@@ -1,12 +1,8 @@
 """Protobuf schemas and messages made at random: descriptors of every kind of field, and data that fit them, nearly fit
 them, or do not."""
 
-from __future__ import annotations
-
 import math
-import random
 import struct
-from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, empty_pb2, message_factory, struct_pb2
 
@@ -30,7 +26,7 @@ _TEXTS = ["", "a", "größe", 'a "quoted"\\ line\n\t\x01\x7f', "\U0001f600", "x"
 _FLOATS = [0.0, -0.0, 1.0, 1.5, 0.1, 1e300, -1e-7, 1e16, 123456.789, 5e-324, math.inf, -math.inf, math.nan, 3.0e38]
 
 
-def schema(dice: random.Random) -> Compiled:
+def schema(dice):
     """A file with some message types and enums, in a pool with the types that it uses."""
     file = descriptor_pb2.FileDescriptorProto(name="random.proto", package=dice.choice(["", "p.q"]))
     syntax = dice.choice(["proto2", "proto3", "proto3", "editions"])
@@ -58,9 +54,7 @@ def schema(dice: random.Random) -> Compiled:
     return Compiled(pool, pool.FindFileByName("random.proto"), 1)
 
 
-def _add_message(
-    made: Any, prefix: str, name: str, messages: list[str], enums: list[str], syntax: str, dice: random.Random
-) -> None:
+def _add_message(made, prefix, name, messages, enums, syntax, dice):
     numbers = dice.sample(range(1, dice.choice([16, 40, 5000])), dice.randint(0, 12))
     if dice.random() < 0.1:
         numbers.append(536870911)
@@ -103,7 +97,7 @@ def _add_message(
         made.oneof_decl.add(name=f"_{field.name}")
 
 
-def _set_type(field: Any, prefix: str, messages: list[str], enums: list[str], dice: random.Random) -> None:
+def _set_type(field, prefix, messages, enums, dice):
     kind = dice.random()
     if kind < 0.2:
         field.type, field.type_name = _FIELD.TYPE_MESSAGE, prefix + dice.choice(messages)
@@ -116,9 +110,9 @@ def _set_type(field: Any, prefix: str, messages: list[str], enums: list[str], di
 
 
 def _make_map(
-    made: Any, field: Any, place: str, prefix: str, messages: list[str], enums: list[str], syntax: str,
-    dice: random.Random,
-) -> None:  # fmt: skip
+    made, field, place, prefix, messages, enums, syntax,
+    dice,
+):  # fmt: skip
     entry = "".join(part.capitalize() for part in field.name.split("_")) + "Entry"
     nested = made.nested_type.add(name=entry)
     nested.options.map_entry = True
@@ -128,7 +122,7 @@ def _make_map(
     field.label, field.type, field.type_name = _FIELD.LABEL_REPEATED, _FIELD.TYPE_MESSAGE, f"{place}.{entry}"
 
 
-def message(compiled: Compiled, dice: random.Random, which: int = 0) -> bytes:
+def message(compiled, dice, which=0):
     """Data of this message type of the file, as the library writes them."""
     root = list(compiled.file.message_types_by_name.values())[which]
     made = message_factory.GetMessageClass(root)()
@@ -136,7 +130,7 @@ def message(compiled: Compiled, dice: random.Random, which: int = 0) -> bytes:
     return bytes(made.SerializePartialToString(deterministic=dice.random() < 0.5))
 
 
-def _fill(made: Any, dice: random.Random, depth: int) -> None:
+def _fill(made, dice, depth):
     if made.DESCRIPTOR.full_name == "google.protobuf.Timestamp":
         made.seconds = dice.choice(
             [0, 1763683200, -62135596800, 253402300799, 253402300800, dice.randint(-(10**11), 10**11)]
@@ -169,7 +163,7 @@ def _fill(made: Any, dice: random.Random, depth: int) -> None:
             setattr(made, field.name, _scalar(field, dice))
 
 
-def _scalar(field: Any, dice: random.Random) -> Any:
+def _scalar(field, dice):
     kind = field.type
     if kind == _FIELD.TYPE_ENUM:
         known = [value.number for value in field.enum_type.values]
@@ -193,7 +187,7 @@ def _scalar(field: Any, dice: random.Random) -> Any:
     return dice.choice([0, 1, -1, 9, 10, -10, limit - 1, -limit, dice.getrandbits(dice.randint(1, bits - 1))])
 
 
-def odd(data: bytes, other: bytes, dice: random.Random) -> bytes:
+def odd(data, other, dice):
     """The data with something done to them; `other`: data of the same type."""
     made = bytearray(data)
     for _ in range(dice.randint(1, 3)):

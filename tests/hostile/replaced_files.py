@@ -1,19 +1,15 @@
 """Links in place of files of a log directory, and what they lead to: files of somebody else, with a secret."""
 
-from __future__ import annotations
-
 import shutil
-from pathlib import Path
-from typing import Final
 
 from storage.files.names import FileKind, parse_segment_file
 from storage.format.block import Record
 from storage.format.record_batch import encode_batch
 
-SECRET: Final = "SECRET-of-somebody-else"
+SECRET = "SECRET-of-somebody-else"
 
 
-def replace_by(place: Path, kind: str, outside: Path) -> None:
+def replace_by(place, kind, outside):
     """Puts a "link to a file" or to a directory in place of a file or directory, if it is there. `outside` is made by
     `make_outside`."""
     if place.is_dir():
@@ -29,7 +25,7 @@ def replace_by(place: Path, kind: str, outside: Path) -> None:
         place.symlink_to(outside / "home")
 
 
-def make_outside(path: Path) -> None:
+def make_outside(path):
     """A directory of somebody else: a home with a partition's files in it."""
     home = path / "home"
     home.mkdir(parents=True)
@@ -40,7 +36,7 @@ def make_outside(path: Path) -> None:
     home.chmod(0o700)
 
 
-def plausible(name: str) -> bytes:
+def plausible(name):
     """A content that tells the secret if it is taken for that file's."""
     parsed = parse_segment_file(name)
     if parsed is not None and parsed.kind is FileKind.LOG:
