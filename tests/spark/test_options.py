@@ -104,6 +104,7 @@ def test_bounds_and_which_of_several_counts():
         ({"subscrib": "t"}, "unknown option 'subscrib': did you mean subscribe"),
         ({"zzz": "t"}, "unknown option 'zzz'; the known options are path"),
         ({"minOffsetsPerTrigger": "3", "maxOffsetsPerTrigger": "2"}, "is greater than maxOffsetsPerTrigger"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger takes a positive number"),
         ({"maxTriggerDelay": "soon"}, "takes a duration like 500ms, 30s or 15m"),
         ({"kafka.auto.offset.reset": "earliest"}, "startingOffsets says where a query begins"),
         ({"kafka.Interceptor.Classes": "x"}, "is not supported"),

@@ -1,38 +1,25 @@
 """spark.readStream.format("kafkafs"): each message once, in batches that can be replayed; reports of lost ones."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from kafkafs.arrow.log_dirs import InvalidOption
 from kafkafs.spark import offsets_behind_latest
 from kafkafs.spark.ranges import DataLoss
-from storage.append.appender import Appender
-from storage.clock import SystemClock
 from storage.directory.owned_dir import OwnedDir
 from storage.files import partition_metadata
-from storage.format.block import Record
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
+from tests.spark.logs import append, two_partitions
 from tests.spark.session import on_spark, run_to_end
-from tests.support.builders import ROLL, Batch, build_log_dir, commit, many, topic_id
+from tests.support.builders import Batch, build_log_dir, commit, many, topic_id
 from tests.support.owned_dirs import StandingClock
 
 stream_reader = pytest.importorskip("kafkafs.spark.stream").stream_reader
 schema_of = pytest.importorskip("kafkafs.spark.source").schema_of
 PySparkException = pytest.importorskip("pyspark.errors").PySparkException
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 TIMEOUT = 120
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -45,19 +32,17 @@ class Stopped(Exception):
 FAILED = (PySparkException, DataLoss, InvalidOption, Stopped)
 
 
-@dataclass
-class Query(ABC):
+class Query:
     """A query with its checkpoint, run again and again. `batches`: the (partition, offset) pairs of each, in order."""
 
-    log_dir: Path
-    checkpoint: Path
-    options: dict[str, str]
-    batches: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    fail_in: int | None = None
-
-    @abstractmethod
-    def run(self):
-        """Runs the query until there is nothing more to read."""
+    def __init__(self, log_dir, checkpoint, options, spark=None):
+        self.log_dir = log_dir
+        self.checkpoint = checkpoint
+        self.options = {"subscribe": "t", "startingOffsets": "earliest"}
+        self.options |= {name: str(value) for name, value in options.items()}
+        self.spark = spark
+        self.batches = {}
+        self.fail_in = None
 
     def take(self, number, found):
         """The sink."""
@@ -99,34 +84,17 @@ class ReaderQuery(Query):
         return json.loads((self.checkpoint / "offsets" / str(number)).read_text().splitlines()[2])
 
 
-@dataclass
 class SparkQuery(Query):
-    spark: SparkSession | None = None
-    progress: list[StreamingQueryProgress] = field(default_factory=list)
-
     def run(self, **trigger):
-        assert self.spark is not None
         frame = self.spark.readStream.format("kafkafs").options(**self.options).load(str(self.log_dir))
         writer = frame.select("partition", "offset").writeStream.option("checkpointLocation", str(self.checkpoint))
         writer = writer.trigger(**(trigger or {"availableNow": True})).foreachBatch(self._take)
         started = []
-
-        def start():
-            started.append(writer.start())
-            return started[-1]
-
-        run_to_end(start, TIMEOUT)
+        run_to_end(lambda: started.append(writer.start()) or started[-1], TIMEOUT)
         self.progress = started[-1].recentProgress
 
     def _take(self, frame, number):
         self.take(number, [tuple(row) for row in frame.collect()])
-
-
-Start = Callable[..., Query]
-
-
-def texts(options):
-    return {"subscribe": "t", "startingOffsets": "earliest", **{name: str(value) for name, value in options.items()}}
 
 
 @pytest.fixture(params=["reader", pytest.param("spark", marks=[pytest.mark.nightly, *on_spark])])
@@ -134,7 +102,7 @@ def query(request, tmp_path):
     """Makes a query of the topic `t`; nightly in Spark too."""
 
     def made(built, **options):
-        place = (built.path, tmp_path / "checkpoint", texts(options))
+        place = (built.path, tmp_path / "checkpoint", options)
         if request.param == "reader":
             return ReaderQuery(*place)
         return SparkQuery(*place, spark=request.getfixturevalue("spark"))
@@ -143,21 +111,12 @@ def query(request, tmp_path):
 
 
 def in_spark(spark, built, tmp_path, **options):
-    return SparkQuery(built.path, tmp_path / "checkpoint", texts(options), spark=spark)
+    return SparkQuery(built.path, tmp_path / "checkpoint", options, spark)
 
 
 @pytest.fixture
 def built(tmp_path):
-    """Two partitions of 30 and 10 messages, in segments of 10."""
-    items = [Batch(many(10)), ROLL, Batch(many(10)), ROLL, Batch(many(10))]
-    return build_log_dir(tmp_path / "log", {"t": [items, [Batch(many(10))]]}, broker=False)
-
-
-def append(built, tp, count):
-    owned = OwnedDir.open(built.path)
-    appended = Appender(owned.log(tp), clock=SystemClock()).append([Record(None, b"more")] * count)
-    assert appended.error is None
-    owned.close()
+    return two_partitions(tmp_path / "log")
 
 
 def pairs(partition, offsets):
@@ -210,6 +169,16 @@ def test_a_batch_that_was_not_done_is_replayed_as_it_was(spark, built, tmp_path)
     stream.run()
     assert {number: stream.batches[number] for number in before} == before
     assert stream.rows == pairs(0, range(37)) + pairs(1, range(10))
+
+
+def goes_on(stream, fail, lost):
+    """Whether the query ran to its end; with failOnDataLoss it must say what is lost instead."""
+    if fail:
+        with pytest.raises(FAILED, match=lost):
+            stream.run()
+    else:
+        stream.run()
+    return not fail
 
 
 def bare(offset):
@@ -275,12 +244,8 @@ def test_messages_lost_to_retention(query, built, fail):
     for suffix in (".log", ".index", ".timeindex"):
         built["t", 0].log(0).with_suffix(suffix).unlink()
     stream.fail_in = None
-    if fail:
-        with pytest.raises(FAILED, match="messages 6 to 9 of t/0 are missing: the log begins at 10"):
-            stream.run()
-        return
-    stream.run()
-    assert stream.rows == pairs(0, range(6)) + pairs(0, range(10, 30)) + pairs(1, range(10))
+    if goes_on(stream, fail, "messages 6 to 9 of t/0 are missing: the log begins at 10"):
+        assert stream.rows == pairs(0, range(6)) + pairs(0, range(10, 30)) + pairs(1, range(10))
 
 
 @pytest.mark.parametrize("fail", [True, False])
@@ -289,12 +254,8 @@ def test_a_partition_that_went(query, built, tmp_path, fail):
     stream.run()
     (built["t", 1].path).rename(tmp_path / "gone")
     append(built, T0, 1)
-    if fail:
-        with pytest.raises(FAILED, match=r"missing since the last batch, .*: t/1"):
-            stream.run()
-        return
-    stream.run()
-    assert stream.batches[1] == pairs(0, [30])
+    if goes_on(stream, fail, r"missing since the last batch, .*: t/1"):
+        assert stream.batches[1] == pairs(0, [30])
 
 
 def test_a_partition_that_came(query, built):
@@ -341,15 +302,10 @@ def test_what_was_read_is_truncated(query, tmp_path, fail, more):
     stream.run()
     shutil.rmtree(built.path)
     led(tmp_path, 1, 2, 3, *[3] * more)
-    if fail:
-        said = "t/0 was read up to 30, and its messages from 20 on are others"
-        with pytest.raises(FAILED, match=said):
-            stream.run()
-        return
-    stream.run()
-    assert stream.batches[1] == pairs(0, range(20, 30 + 10 * more))
-    stream.run()
-    assert list(stream.batches) == [0, 1]
+    if goes_on(stream, fail, "t/0 was read up to 30, and its messages from 20 on are others"):
+        assert stream.batches[1] == pairs(0, range(20, 30 + 10 * more))
+        stream.run()
+        assert list(stream.batches) == [0, 1]
 
 
 @pytest.mark.parametrize("fail", [True, False])
@@ -358,12 +314,8 @@ def test_another_topic_of_that_name(query, tmp_path, fail):
     stream = query(built, failOnDataLoss=fail)
     stream.run()
     (built["t", 0].path / "partition.metadata").write_bytes(partition_metadata.encode(topic_id("another")))
-    if fail:
-        with pytest.raises(FAILED, match="its messages from 0 on are others"):
-            stream.run()
-        return
-    stream.run()
-    assert stream.batches[1] == pairs(0, range(10))
+    if goes_on(stream, fail, "its messages from 0 on are others"):
+        assert stream.batches[1] == pairs(0, range(10))
 
 
 def test_a_checkpoint_that_does_not_say_what_was_read(query, tmp_path):
@@ -384,14 +336,8 @@ def test_a_checkpoint_that_does_not_say_what_was_read(query, tmp_path):
     assert stream.batches[1] == pairs(0, [20])
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"endingOffsets": "latest"}, "a streaming query has no end"),
-        ({"endingTimestamp": "1"}, "a streaming query has no end"),
-        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger takes a positive number"),
-    ],
-)
-def test_wrong_options(query, built, options, error):
-    with pytest.raises(FAILED, match=error):
-        query(built, **options).run()
+@pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp"])
+def test_a_stream_has_no_end(built, option):
+    options = {"path": str(built.path), "subscribe": "t", option: "1" if option == "endingTimestamp" else "latest"}
+    with pytest.raises(InvalidOption, match="a streaming query has no end"):
+        stream_reader(options, schema_of(options), cores=2)
