@@ -76,13 +76,8 @@ class FaultyFile:
         data = b"".join(bytes(buffer) for buffer in buffers)
         try:
             self._disk.operation(f"write {self.path.name}", self.path)
-        except Crash:
-            torn = data[: self._disk.random.randrange(len(data) + 1)]
-            self._inode.pending.append((position, torn))
-            self._file.write_at(position, torn)
-            raise
-        except OSError:
-            # A disk that fails or fills up may have taken a part of the write.
+        except (Crash, OSError):
+            # What was stopped, fails or fills up may have taken a part of the write.
             torn = data[: self._disk.random.randrange(len(data) + 1)]
             self._inode.pending.append((position, torn))
             self._file.write_at(position, torn)

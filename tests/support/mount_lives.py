@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
-from tests.support.mounts import KAFKAFS, detach, end_serving, kafkafs_mounts, run_kafkafs
+from tests.support.mounts import KAFKAFS, detach, end_serving, kafkafs_mounts, run_kafkafs, wait_mounted
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,7 @@ class Lives:
         with self._messages.open("ab") as log:
             process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         self._process = process
-        deadline = time.monotonic() + 300
-        while self.path not in kafkafs_mounts():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(
-                    f"{self._command}: exit {process.returncode}\n{self._messages.read_text()[-4000:]}"
-                )
-            time.sleep(0.02)
+        wait_mounted(self.path, process, self._messages)
         self._started = time.monotonic()
         self._life += 1
         self.serving.set()

@@ -18,6 +18,7 @@ import pytest
 
 from kafkafs.mounting.mount import check_fuse, libfuse
 from kafkafs.mounting.mountpoint import MountError
+from tests.support.waiting import wait_for
 
 KAFKAFS = (str(Path(sys.executable).with_name("kafkafs")),)
 
@@ -66,6 +67,16 @@ def end_serving(mountpoint: Path, process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.kill()
         process.wait()
+
+
+def wait_mounted(mountpoint: Path, process: subprocess.Popen[bytes], messages: Path) -> None:
+    """Returns once the process serves the mountpoint. AssertionError with its messages if it ends before."""
+
+    def is_mounted() -> bool:
+        assert process.poll() is None, f"{process.args!r}: exit {process.returncode}\n{messages.read_text()[-4000:]}"
+        return mountpoint in kafkafs_mounts()
+
+    wait_for(f"{mountpoint} is mounted", is_mounted, seconds=300)
 
 
 def run_kafkafs(*arguments: str | Path, check: bool = True, timeout: float = 120) -> subprocess.CompletedProcess[bytes]:
@@ -121,11 +132,7 @@ def mounted(
     with messages.open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
     try:
-        deadline = time.monotonic() + 120
-        while mountpoint not in kafkafs_mounts():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"{command}: exit {process.returncode}\n{messages.read_text()}")
-            time.sleep(0.01)
+        wait_mounted(mountpoint, process, messages)
         yield Mounted(mountpoint, process)
         umount = run_kafkafs("umount", mountpoint)
         assert process.wait(timeout=120) == 0, messages.read_text()

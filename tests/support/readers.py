@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from storage.log.reader import read_range
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation, TimestampType, TopicPartition
 from tests.support.builders import BuiltRecord
-from tests.support.fixtures import Golden
+from tests.support.fixtures import Golden, copy_log_dir
 
 _TYPE_NAMES = {
     TimestampType.NO_TIMESTAMP_TYPE: "NoTimestampType",
@@ -87,8 +86,4 @@ def built(records: Iterable[Golden]) -> list[BuiltRecord]:
 
 def copy_partition(source: Path, destination: Path) -> Path:
     """A partition's directory, copied with its files' times, to be written to."""
-    shutil.copytree(source, destination)
-    destination.chmod(0o755)
-    for path in destination.iterdir():
-        path.chmod(0o644)
-    return destination
+    return copy_log_dir(source, destination)

@@ -6,7 +6,6 @@ import errno
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fixtures import ROOT
-from tests.support.mounts import Mounted, end_serving, kafkafs_mounts, mounted
+from tests.support.mounts import Mounted, end_serving, mounted, wait_mounted
 
 # A server that takes longer is killed; on a busy machine, one may serve all tests of a module.
 PATIENCE_S = 1200
@@ -51,11 +50,7 @@ def served_fake(mountpoint: Path, *, fails: bool = False) -> Iterator[Served]:
         command = [sys.executable, "-m", "tests.kafkafs.mounting.fake_tree", str(mountpoint)]
         process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 120
-        while mountpoint not in kafkafs_mounts():
-            assert process.poll() is None, messages.read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_mounted(mountpoint, process, messages)
         with killed_after(process):
             yield Served(mountpoint, process, messages)
         if not fails:

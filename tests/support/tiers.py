@@ -9,7 +9,7 @@ from pathlib import Path
 from storage.log.log_dir import LogDir
 from storage.tier.tier import Tier
 from storage.types import TopicPartition
-from tests.support.fixtures import FIXTURES, Golden, read_golden
+from tests.support.fixtures import FIXTURES, Golden, copy_log_dir, read_golden
 
 TIERS = FIXTURES / "tiers"
 LAYOUTS = ("tier-local", "tier-aiven", "tier-aiven-enc")
@@ -43,9 +43,7 @@ def partitions() -> Iterator[TopicPartition]:
 
 def copied(source: Path, target: Path, *, metadata: bool = True) -> Path:
     """A writable copy of a directory; without `metadata` the broker's records of remote segments are missing."""
-    shutil.copytree(source, target)
-    for path in (target, *target.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
+    copy_log_dir(source, target)
     if not metadata:
         for path in target.glob("__remote_log_metadata-*"):
             shutil.rmtree(path)
