@@ -147,7 +147,7 @@ def _print(diagnosis: Diagnosis) -> None:
     elif reactions <= {Reaction.UNNOTICED, Reaction.CUTS}:
         echo("the broker starts, and removes what the findings above say: save what you need of it first")
     else:
-        echo("the broker would start all the same: do not start it before you have seen to the findings above")
+        echo("the broker would start all the same: resolve the findings above before you start it")
 
 
 def _json(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -327,7 +327,7 @@ DAMAGES = (
 
 # All but these can be made in a file; they are found all the same where a disk or a program fails so, or where a whole
 # partition is not there (tests/spark/test_log_dirs.py). Those that need a manifest are in test_manifest_audit.py, and
-# messages in tiered storage are no damage (tests/kafkafs/cli/test_tiered.py).
+# messages in tiered storage are no damage (tests/kafkafs/cli/transcripts/tiered.txt).
 NOT_MADE = {
     K.UNREADABLE, K.SEGMENT_TOO_LARGE, K.LOG_CUT_OFF, K.PARTITION_ABSENT, K.MANIFEST_MISSING, K.MANIFEST_DIFFERS,
     K.REMOTE_SEGMENTS, K.REMOTE_SEGMENT, K.REMOTE_PARTS, K.REMOTE_ORPHANS,
