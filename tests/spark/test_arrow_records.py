@@ -12,7 +12,6 @@ from storage.format.decoder import Decoder  # noqa: E402
 from storage.format.record_batch import encode_batch  # noqa: E402
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-Pairs = list[tuple[bytes, bytes | None]]
 VALUES = ["", "a", None, "grüße", "x" * 300, None, "end"]
 KEYS = [None, b"k", b"", b"\xff\x00", None, b"kk", b"z" * 9000]
 LISTS = [

@@ -14,6 +14,7 @@ from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
+from tests.spark.session import run_to_end
 from tests.support.builders import Batch, build_log_dir
 from tests.support.schema_logs import START_MS, avro_string, framed, schema_record
 
@@ -86,15 +87,9 @@ def test_several_directories(logs, tmp_path):
 
 
 def test_in_a_stream(spark, logs, tmp_path):
-    stream = spark.readStream.format("kafkafs").options(
-        subscribe="t", startingOffsets="earliest", columns="offset,value_json"
-    ).load(str(logs))  # fmt: skip
-    query = (
-        stream.writeStream.format("json")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(tmp_path / "out"))
-    )
-    assert query.awaitTermination(120)
+    options = {"subscribe": "t", "startingOffsets": "earliest", "columns": "offset,value_json"}
+    frame = spark.readStream.format("kafkafs").options(**options).load(str(logs))
+    query = frame.writeStream.format("json").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    run_to_end(lambda: query.trigger(availableNow=True).start(str(tmp_path / "out")), 120)
     found = spark.read.schema("offset long, value_json string").json(str(tmp_path / "out")).orderBy("offset").collect()
     assert [row.value_json for row in found] == [row[1] for row in EXPECTED]

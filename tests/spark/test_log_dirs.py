@@ -3,13 +3,12 @@
 import shutil
 
 import pytest
-from click.testing import CliRunner
 
-from kafkafs.cli import main
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
 from tests.spark.session import run_to_end
 from tests.support.builders import Batch, build_log_dir, many, metadata_records
+from tests.support.commands import run
 
 PySparkException = pytest.importorskip("pyspark.errors").PySparkException
 
@@ -102,18 +101,18 @@ def test_what_does_not_belong_together_is_refused(spark, tmp_path):
 @pytest.mark.usefixtures("spark")
 def test_the_commands_say_it_too(parted, tmp_path):
     first, _ = parted
-    done = CliRunner().invoke(main, ["spark", "stats", str(first)])
+    done = run("spark", "stats", first)
     assert done.exit_code == 0, done.output
     assert "t/1 is known to the cluster and not in this directory" in done.output
-    refused = CliRunner().invoke(main, ["spark", "export", str(first), str(tmp_path / "out")])
+    refused = run("spark", "export", first, tmp_path / "out")
     assert refused.exit_code == 4
     assert NAMED.removesuffix(" in") in refused.output
     assert not (tmp_path / "out").exists()
-    allowed = CliRunner().invoke(main, ["spark", "export", str(first), str(tmp_path / "out"), "--allow-data-loss"])
+    allowed = run("spark", "export", first, tmp_path / "out", "--allow-data-loss")
     assert allowed.exit_code == 0, allowed.output
     assert "t/2 is known to the cluster and not in this directory" in allowed.output
     assert allowed.output.startswith("5 messages in 1 files")
-    only_one = CliRunner().invoke(main, ["spark", "export", str(first), str(tmp_path / "one"), "t/0"])
+    only_one = run("spark", "export", first, tmp_path / "one", "t/0")
     assert only_one.exit_code == 0, only_one.output
     found = [one for one in verify_log_dir(first) if one.name == "partition-absent"]
     assert [(one.path.name, one.severity) for one in found] == [("t-1", Severity.NOTE), ("t-2", Severity.NOTE)]

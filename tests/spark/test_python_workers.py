@@ -16,8 +16,8 @@ def session(python, master="local[2]"):
     return SimpleNamespace(sparkContext=SimpleNamespace(master=master, pythonExec=str(python)))
 
 
-def python_that_says(path, answer):
-    path.write_text(f"#!/bin/sh\necho '{answer}'\n")
+def script(path, line):
+    path.write_text(f"#!/bin/sh\n{line}\n")
     path.chmod(0o755)
     return path
 
@@ -31,7 +31,7 @@ def python_that_says(path, answer):
     ],
 )
 def test_another_python(tmp_path, answer, error):
-    python = python_that_says(tmp_path / "python", answer)
+    python = script(tmp_path / "python", f"echo '{answer}'")
     with pytest.raises(WrongWorkerPython, match=error):
         check_python(session(python))
     check_python(session(python, "spark://there:7077"))
@@ -39,17 +39,10 @@ def test_another_python(tmp_path, answer, error):
 
 def test_a_python_that_will_do(tmp_path):
     check_python(session(sys.executable))
-    check_python(session(python_that_says(tmp_path / "python", f"{VERSION} True")))
+    check_python(session(script(tmp_path / "says", f"echo '{VERSION} True'")))
+    check_python(session(script(tmp_path / "python", f'exec {sys.executable} "$@"')))  # it has all that is needed
     with pytest.raises(WrongWorkerPython, match="does not exist here"):
         check_python(session(tmp_path / "none"))
-
-
-def test_what_is_asked(tmp_path):
-    """Another name of this Python, which has everything that is needed."""
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    check_python(session(python))
 
 
 def test_uncompiled_kernels_are_refused_unless_allowed(monkeypatch):

@@ -3,15 +3,14 @@
 import uuid
 
 import pytest
-from click.testing import CliRunner
 
-from kafkafs.cli import main
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import RecordTooLarge
 from storage.files import names
 from storage.files.commit_ledger import WriteId
 from storage.staged_writes.staging import StagedFileWriter
 from storage.verify.verify import verify_log_dir
+from tests.support.commands import run
 
 pa = pytest.importorskip("pyarrow", reason="no pyarrow: install the extra `spark`")
 stage = pytest.importorskip("kafkafs.spark.staged_task").stage
@@ -56,21 +55,21 @@ def test_a_write_that_fails_a_hundred_times_leaves_one_attempts_files(path, monk
     for _ in range(FAILURES):
         attempt = str(uuid.uuid4())
 
-        def run(rows, attempt=attempt):
+        def one_task(rows, attempt=attempt):
             stage(path, write, rows, ["value", "partition"], "t", attempt=attempt)
 
-        run(batches(*[b"x"] * ROWS))
+        one_task(batches(*[b"x"] * ROWS))
         with pytest.raises(RecordTooLarge):
-            run(then_too_large())
+            one_task(then_too_large())
         with monkeypatch.context() as killed:
             killed.setattr(StagedFileWriter, "discard", _kill)
             with pytest.raises(Killed):
-                run(then_too_large())
+                one_task(then_too_large())
         left = staged(path)
         assert len({name.unique[:12] for name in left}) == 1, "of one attempt"
         assert len(left) == 2 * PARTITIONS
     sizes = [each.stat().st_size for each in path.rglob("*" + names.STAGED_SUFFIX)]
-    done = CliRunner().invoke(main, ["recover", str(path)])
+    done = run("recover", path)
     assert done.exit_code == 0, done.output
     assert f"{len(sizes)} staged files that belong to no write" in done.output
     assert not staged(path)

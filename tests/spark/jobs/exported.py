@@ -46,9 +46,7 @@ def read_table(directory):
                 record["timestampType"],
                 record["key"],
                 record["value"],
-                None
-                if record.get("headers") is None
-                else [(header["key"], header["value"]) for header in record["headers"]],
+                record.get("headers") and [(header["key"], header["value"]) for header in record["headers"]],
                 day,
             )
             assert row.offset not in rows.setdefault(tp, {}), f"{tp} has offset {row.offset} twice"

@@ -27,12 +27,16 @@ def write_files(tmp_path, records, disk=None):
     (tmp_path / "staged").mkdir(exist_ok=True)
     files = DayFiles(disk or RealDisk(), tmp_path / "staged", TP, COLUMNS)
     try:
-        for block in read_range(LogDir.open_read_only(tmp_path / "log").log(TP).snapshot(), 0, window=2_000):
+        for block in blocks(tmp_path, 2_000):
             files.add(block)
         return files.close()
     except BaseException:
         files.abandon()
         raise
+
+
+def blocks(tmp_path, window):
+    return read_range(LogDir.open_read_only(tmp_path / "log").log(TP).snapshot(), 0, window=window)
 
 
 def table_of(tmp_path, files):
@@ -45,8 +49,9 @@ def table_of(tmp_path, files):
     return read_table(tmp_path / "out").get(TP, [])
 
 
-def rows_of(records):
-    return [(offset, record.timestamp, record.value) for offset, record in enumerate(records)]
+def check(rows, records):
+    expected = [(offset, record.timestamp, record.value) for offset, record in enumerate(records)]
+    assert [(row.offset, row.timestamp, row.value) for row in rows] == expected
 
 
 def test_disordered_days(tmp_path):
@@ -55,7 +60,7 @@ def test_disordered_days(tmp_path):
     files = write_files(tmp_path, records)
     assert sum(file.rows for file in files) == len(records)
     rows = table_of(tmp_path, files)
-    assert [(row.offset, row.timestamp, row.value) for row in rows] == rows_of(records)
+    check(rows, records)
     none = "__HIVE_DEFAULT_PARTITION__"
     days = ["1970-01-04", "1970-01-03", "1970-01-04", none, "1970-01-03", "1970-01-05", none]
     assert [row.day for row in rows] == days
@@ -67,7 +72,7 @@ def test_more_days_than_files_may_be_open(tmp_path, monkeypatch):
     records = [Record(None, b"%d" % n, (), (n * 7 % 10) * DAY_MS) for n in range(400)]
     files = write_files(tmp_path, records)
     assert len(files) > 10
-    assert [(row.offset, row.timestamp, row.value) for row in table_of(tmp_path, files)] == rows_of(records)
+    check(table_of(tmp_path, files), records)
 
 
 def test_memory_is_bounded(tmp_path, monkeypatch):
@@ -76,17 +81,15 @@ def test_memory_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_files, "HELD_BYTES", 60_000)
     records = [Record(b"k%d" % n, bytes([n % 251]) * 1000, (), (n % 5) * DAY_MS) for n in range(1000)]
     held = []
-    files = DayFiles(RealDisk(), tmp_path, TP, COLUMNS)
+    staged = tmp_path / "staged"
+    staged.mkdir()
+    files = DayFiles(RealDisk(), staged, TP, COLUMNS)
     build_log_dir(tmp_path / "log", {"t": [[Batch(records[at : at + 10]) for at in range(0, 1000, 10)]]})
-    for block in read_range(LogDir.open_read_only(tmp_path / "log").log(TP).snapshot(), 0, window=20_000):
+    for block in blocks(tmp_path, 20_000):
         files.add(block)
         held.append(files.held_bytes)
     assert 40_000 < max(held) < 100_000
-    (tmp_path / "staged").mkdir()
-    done = files.close()
-    for file in done:
-        (tmp_path / file.staged).rename(tmp_path / "staged" / file.staged)
-    assert [(row.offset, row.timestamp, row.value) for row in table_of(tmp_path, done)] == rows_of(records)
+    check(table_of(tmp_path, files.close()), records)
 
 
 def test_a_full_disk_at_any_write(tmp_path):
