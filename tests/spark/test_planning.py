@@ -19,8 +19,9 @@ def snapshots(path, *partitions):
     return [log_dir.log(TopicPartition("t", number)).snapshot() for number in range(len(partitions))]
 
 
-def whole(snapshot):
-    return LogRange(snapshot, snapshot.log_start_offset, snapshot.log_end_offset)
+def planned(logs, **options):
+    """The tasks for all messages of the logs."""
+    return plan([LogRange(log, log.log_start_offset, log.log_end_offset) for log in logs], **options)
 
 
 def covered(tasks):
@@ -45,18 +46,22 @@ def indexed(batches):
     return Partition([Batch(many(10, 100)) for _ in range(batches)], index_interval_bytes=1)
 
 
+def in_segments(*batches, **options):
+    """Six segments of such batches."""
+    return Partition([item for _ in range(6) for item in (*batches, ROLL)], **options)
+
+
 def test_a_log_is_a_task_of_its_own_where_there_are_as_many_cores(tmp_path):
     logs = snapshots(tmp_path, [b"one", b"two"], [b"three"], [])
-    tasks = plan(map(whole, logs), cores=2, separate=True)
-    assert [[split.tp.partition for split in task] for task in tasks] == [[0], [1]]
-    tasks = plan(map(whole, logs), cores=1, separate=True)
-    assert [[split.tp.partition for split in task] for task in tasks] == [[0, 1]]
+    for cores, partitions in ((2, [[0], [1]]), (1, [[0, 1]])):
+        tasks = planned(logs, cores=cores, separate=True)
+        assert [[split.tp.partition for split in task] for task in tasks] == partitions
 
 
 @pytest.mark.usefixtures("small_tasks")
 def test_tasks_of_equal_size_cut_behind_batches(tmp_path):
     logs = snapshots(tmp_path, indexed(200), indexed(3), indexed(77))
-    tasks = plan(map(whole, logs), cores=2)
+    tasks = planned(logs, cores=2)
     assert covered(tasks) == {0: [(0, 2000)], 1: [(0, 30)], 2: [(0, 770)]}
     assert all(split.start_offset % 10 == 0 for task in tasks for split in task)
     sizes = [sum(split.size_bytes for split in task) for task in tasks]
@@ -68,42 +73,38 @@ def test_tasks_of_equal_size_cut_behind_batches(tmp_path):
 
 @pytest.mark.usefixtures("small_tasks")
 def test_segments_are_cut_where_there_is_no_index(tmp_path):
-    items = [item for _ in range(6) for item in (Batch(many(10)), ROLL)]
-    logs = snapshots(tmp_path, Partition(items))
+    logs = snapshots(tmp_path, in_segments(Batch(many(10))))
     for path in (tmp_path / "t-0").glob("*.index"):
         path.unlink()
-    tasks = plan(map(whole, logs), cores=1)
+    tasks = planned(logs, cores=1)
     assert covered(tasks) == {0: [(0, 60)]}
     assert [task[0].start_offset for task in tasks] == [0, 20, 40]
 
 
 @pytest.mark.usefixtures("small_tasks")
-@pytest.mark.parametrize(("start", "end"), [(0, 60), (7, 8), (15, 42), (20, 40), (59, 60)])
-def test_part_of_a_log(tmp_path, start, end):
-    items = [item for _ in range(6) for item in (Batch(many(5)), Batch(many(5)), ROLL)]
-    (log,) = snapshots(tmp_path, Partition(items, index_interval_bytes=1))
-    assert covered(plan([LogRange(log, start, end)], cores=2)) == {0: [(start, end)]}
+def test_part_of_a_log(tmp_path):
+    (log,) = snapshots(tmp_path, in_segments(Batch(many(5)), Batch(many(5)), index_interval_bytes=1))
+    for span in (0, 60), (7, 8), (15, 42), (20, 40), (59, 60):
+        assert covered(plan([LogRange(log, *span)], cores=2)) == {0: [span]}
 
 
 def test_a_segment_costs_its_own_bytes_only(tmp_path):
-    items = [item for _ in range(6) for item in (Batch(many(50)), ROLL)]
-    (log,) = snapshots(tmp_path, Partition(items))
+    (log,) = snapshots(tmp_path, in_segments(Batch(many(50))))
     ((split,),) = plan([LogRange(log, 100, 150)], cores=2)
     assert split == Split(log.tp, 100, 150, log.segments[2].size)
 
 
 def test_least_tasks(tmp_path):
     logs = snapshots(tmp_path, [Batch(many(100))], [Batch(many(11))])
-    tasks = plan(map(whole, logs), cores=2, least_tasks=7)
+    tasks = planned(logs, cores=2, least_tasks=7)
     assert covered(tasks) == {0: [(0, 100)], 1: [(0, 11)]}
     assert 7 <= len(tasks) <= 9
-    assert len(plan(map(whole, logs), cores=2, least_tasks=10_000)) == 111
+    assert len(planned(logs, cores=2, least_tasks=10_000)) == 111
 
 
 @pytest.mark.usefixtures("small_tasks")
 def test_most_records(tmp_path):
-    logs = snapshots(tmp_path, indexed(40), indexed(3))
-    tasks = plan(map(whole, logs), cores=1, most_records=33)
+    tasks = planned(snapshots(tmp_path, indexed(40), indexed(3)), cores=1, most_records=33)
     assert covered(tasks) == {0: [(0, 400)], 1: [(0, 30)]}
     assert max(sum(split.end_offset - split.start_offset for split in task) for task in tasks) <= 33
 
@@ -114,23 +115,18 @@ def test_an_index_that_lies_costs_balance_only(tmp_path):
     index = next((tmp_path / "t-0").glob("*.index"))
     entries = len(index.read_bytes()) // 8
     index.write_bytes(b"".join((i * 1000).to_bytes(4, "big") + (i * 11).to_bytes(4, "big") for i in range(1, entries)))
-    assert covered(plan(map(whole, logs), cores=2)) == {0: [(0, 500)]}
-
-
-# Which offsets a query reads of a log whose beginning is in tiered storage.
-
-
-def _ranges(**options):
-    path = str(FIXTURES / "tiered" / "log")
-    chosen = parse({"path": path, "assign": '{"cut":[0]}', **options})
-    return [(one.start_offset, one.end_offset) for one in batch_ranges(open_log_dirs(chosen.paths), chosen)]
+    assert covered(planned(logs, cores=2)) == {0: [(0, 500)]}
 
 
 @requires_fixtures
 def test_messages_in_tiered_storage_are_lost_unless_that_is_allowed():
+    def spans(**options):
+        chosen = parse({"path": str(FIXTURES / "tiered" / "log"), "assign": '{"cut":[0]}', **options})
+        return [(span.start_offset, span.end_offset) for span in batch_ranges(open_log_dirs(chosen.paths), chosen)]
+
     with pytest.raises(DataLoss, match=r"517 to 723 .* in tiered storage"):
-        _ranges()
+        spans()
     with pytest.raises(DataLoss, match=r"600 to 723 .* in tiered storage"):
-        _ranges(startingOffsets='{"cut":{"0":600}}')
-    assert _ranges(failOnDataLoss="false") == [(724, 1252)]
-    assert _ranges(startingOffsets='{"cut":{"0":724}}') == [(724, 1252)]
+        spans(startingOffsets='{"cut":{"0":600}}')
+    assert spans(failOnDataLoss="false") == [(724, 1252)]
+    assert spans(startingOffsets='{"cut":{"0":724}}') == [(724, 1252)]
