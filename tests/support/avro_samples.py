@@ -47,7 +47,6 @@ class Samples:
         self._parsed = fastavro.parse_schema(_without_logical(self.schema))
 
     def sample_from(self, dice: random.Random) -> tuple[bytes, Any]:
-        """As `sample`, out of other dice."""
         self._dice = dice
         return self.sample()
 

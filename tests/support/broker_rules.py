@@ -159,8 +159,6 @@ class SegmentFiles:
 
 @dataclass(slots=True)
 class Producer:
-    """ProducerStateEntry: what a snapshot keeps of a producer."""
-
     epoch: int
     last_sequence: int = -1
     last_offset: int = -1
@@ -219,7 +217,6 @@ class Producers:
         return [p.transaction_first_offset for p in self.by_id.values() if p.transaction_first_offset >= 0]
 
     def snapshot(self) -> bytes:
-        """A .snapshot file's content."""
         entries = b"".join(
             struct.pack(
                 ">qhiqiqiq",
@@ -239,14 +236,15 @@ class Producers:
 
 
 def checkpoint(offsets: Mapping[tuple[str, int], int]) -> bytes:
-    """An offset checkpoint's content, by (topic, partition)."""
-    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-    return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
+    return _counted([f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()])
 
 
 def epoch_checkpoint(epochs: Sequence[tuple[int, int]]) -> bytes:
     """leader-epoch-checkpoint's content, of (epoch, start offset)."""
-    lines = [f"{epoch} {start}" for epoch, start in epochs]
+    return _counted([f"{epoch} {start}" for epoch, start in epochs])
+
+
+def _counted(lines: list[str]) -> bytes:
     return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
 

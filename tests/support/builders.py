@@ -80,8 +80,6 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A transaction's end."""
-
     kind: ControlType
     producer_id: int
     producer_epoch: int = 0
@@ -206,12 +204,10 @@ def many(count: int, size: int = 20, *, keys: int | None = None, headers: Header
 
 
 def commit(producer_id: int, producer_epoch: int = 0) -> Marker:
-    """The marker that commits a producer's transaction."""
     return Marker(ControlType.COMMIT, producer_id, producer_epoch)
 
 
 def abort(producer_id: int, producer_epoch: int = 0) -> Marker:
-    """The marker that aborts a producer's transaction."""
     return Marker(ControlType.ABORT, producer_id, producer_epoch)
 
 
@@ -273,7 +269,6 @@ def build_log_dir(
 def build_partition(
     path: Path, spec: Partition, id_of_topic: str | None = None, *, clean: bool = True
 ) -> BuiltPartition:
-    """Write one partition directory."""
     path.mkdir(parents=True)
     segment = _new_segment(spec, spec.start_offset)
     segments = [segment]

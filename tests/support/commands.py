@@ -28,6 +28,5 @@ def output_of(*args: object) -> bytes:
 
 
 def process(*args: object, **kwargs: Any) -> subprocess.Popen[bytes]:
-    """A command as a process, stdout and stderr in pipes."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **kwargs}
     return subprocess.Popen([sys.executable, "-m", "kafkafs", *map(str, args)], **options)

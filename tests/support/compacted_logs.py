@@ -66,7 +66,6 @@ def compact(owned: OwnedDir, pace: Pace = unpaced) -> CompactionResult:
 
 
 def contents(owned: OwnedDir) -> list[tuple[int, bytes | None, bytes | None]]:
-    """(offset, key, value) of all messages."""
     return [(r.offset, r.key, r.value) for r in read_all(owned.log(TP).snapshot())]
 
 

@@ -12,14 +12,12 @@ from storage.format.record_batch import NO_LEADER_EPOCH, BatchFields, encode_bat
 
 
 def control_key(kind: ControlType) -> bytes:
-    """The record key of this type."""
     if kind is ControlType.UNKNOWN:
         raise ValueError("an unknown control type has no key")
     return struct.pack(">hh", 0, kind)
 
 
 def marker_value(marker: EndTransactionMarker) -> bytes:
-    """The record's value."""
     return struct.pack(">hi", 0, marker.coordinator_epoch)
 
 

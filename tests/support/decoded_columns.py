@@ -57,7 +57,6 @@ def decoded_texts(decoder: TextDecoder, values: Sequence[bytes | None]) -> tuple
 
 
 def decoded_text(decoder: TextDecoder, value: bytes) -> str:
-    """The JSON text of a value that can be decoded."""
     (text,), errors = decoded_texts(decoder, [value])
     assert not errors
     return text

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,7 +39,6 @@ KAFKA_SKIPS_DATA = frozenset(
 
 
 def _digest(archives: Iterable[Path]) -> str:
-    """A digest of the archives' names and contents."""
     digest = hashlib.sha256()
     for archive in archives:
         with archive.open("rb") as file:
@@ -137,12 +136,11 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text, validate=True)
 
 
-def iter_golden(path: Path) -> Iterator[Golden]:
-    """The records of a golden `.jsonl.gz`, one after the other."""
+def read_golden(path: Path) -> list[Golden]:
+    """The records of a golden `.jsonl.gz`."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            record = json.loads(line)
-            yield Golden(
+        return [
+            Golden(
                 record["offset"],
                 record["timestamp"],
                 record["timestamp_type"],
@@ -150,11 +148,8 @@ def iter_golden(path: Path) -> Iterator[Golden]:
                 _bytes(record["value"]),
                 tuple((name.encode(), _bytes(value)) for name, value in record["headers"]),
             )
-
-
-def read_golden(path: Path) -> list[Golden]:
-    """All records of a golden `.jsonl.gz`."""
-    return list(iter_golden(path))
+            for record in map(json.loads, lines)
+        ]
 
 
 def read_jsonl(text: bytes) -> list[Golden]:

@@ -46,7 +46,6 @@ class LiveLog:
         self.log(self.next_offset).touch()
 
     def append(self, *values: bytes, timestamps: list[int] | None = None, batch: int = 0) -> None:
-        """Appends the values as one batch, or in batches of `batch` messages."""
         step = batch or len(values)
         for first in range(0, len(values), step):
             part = values[first : first + step]
@@ -68,7 +67,6 @@ class LiveLog:
                 self.next_offset += 1
 
     def write(self, count: int, size: int = 40, batch: int = 10) -> None:
-        """Appends `count` messages that differ."""
         start = self.next_offset
         values = [b"%d %s" % (start + index, b"x" * (size + (start + index) % 7)) for index in range(count)]
         self.append(*values, batch=batch)

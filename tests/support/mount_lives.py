@@ -15,8 +15,6 @@ from tests.support.mounts import KAFKAFS, detach, end_serving, kafkafs_mounts, r
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the serving process uses at a moment."""
-
     life: int
     age_s: float
     rss_mib: float
@@ -69,7 +67,6 @@ class Lives:
         self.kills += 1
 
     def sample(self) -> Sample:
-        """What the process uses now."""
         assert self._process is not None
         process = Path("/proc", str(self._process.pid))
         status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())

@@ -58,7 +58,6 @@ def sample(path: Path) -> BuiltLogDir:
 
 
 def txt(records: Sequence[BuiltRecord]) -> bytes:
-    """The content of a `.txt` view of them."""
     return b"".join((record.value or b"") + b"\n" for record in records)
 
 
@@ -93,7 +92,6 @@ class Appender:
     next_offset: int
 
     def append(self, values: Sequence[bytes], timestamp: int = START_MS) -> list[BuiltRecord]:
-        """Appends one batch; returns its records."""
         records = [Record(None, value, (), timestamp) for value in values]
         batch = encode_batch(records, base_offset=self.next_offset)
         with self.log.open("ab") as file:

@@ -43,7 +43,6 @@ requires_fuse = pytest.mark.skipif(
 
 
 def kafkafs_mounts() -> list[Path]:
-    """The mountpoints of every kafkafs in /proc/mounts."""
     found = []
     for line in Path("/proc/mounts").read_bytes().splitlines():
         _, mountpoint, kind, *_ = line.split(b" ")

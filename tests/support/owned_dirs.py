@@ -23,8 +23,6 @@ ONE_THREAD = BrokerConfig.from_values({"num.recovery.threads.per.data.dir": "1"}
 
 
 class StandingClock:
-    """A clock that only the test advances."""
-
     def __init__(self, now_ms: int = NOW_MS) -> None:
         self.time_ms = now_ms
 
@@ -56,7 +54,6 @@ _MADE_IF_MISSING = Opening(create=True)
 def opened(
     path: Path, opening: Opening = _MADE_IF_MISSING, *, disk: Disk | None = None, config: BrokerConfig = ONE_THREAD
 ) -> OwnedDir:
-    """An opened log directory, created if necessary."""
     return OwnedDir.open(path, opening, config=config, disk=disk or HastyDisk(), clock=StandingClock())
 
 
@@ -81,7 +78,6 @@ def values_of(snapshot: LogSnapshot) -> list[bytes | None]:
 
 
 def read(owned: OwnedDir, topic: str, partition: int = 0) -> list[bytes | None]:
-    """The values of all messages of a partition."""
     return values_of(owned.log(TopicPartition(topic, partition)).snapshot())
 
 

@@ -22,7 +22,6 @@ _TYPE_NAMES = {
 
 
 def open_log(path: Path, log_start: int = 0) -> ReadOnlyLog:
-    """The log in a partition's directory."""
     topic, _, partition = path.name.rpartition("-")
     return ReadOnlyLog(TopicPartition(topic, int(partition)), path, lambda: log_start)
 
@@ -35,7 +34,6 @@ def table_of(data: bytes | memoryview, position: int = 0) -> BatchTable:
 
 
 def records_of(block: RecordBlock) -> list[Golden]:
-    """A block's records, as objects."""
     types = block.table.timestamp_type
     return [
         Golden(
@@ -85,5 +83,4 @@ def built(records: Iterable[Golden]) -> list[BuiltRecord]:
 
 
 def copy_partition(source: Path, destination: Path) -> Path:
-    """A partition's directory, copied with its files' times, to be written to."""
     return copy_log_dir(source, destination)

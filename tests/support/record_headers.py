@@ -30,7 +30,6 @@ class Header(NamedTuple):
 
 
 def v2_header(data: bytes, position: int = 0) -> Header:
-    """The header of the batch at `position`."""
     base_offset, length, leader_epoch, magic, crc, *rest = struct.unpack_from(">qiibIhiqqqhii", data, position)
     assert magic == 2
     return Header(position, base_offset, length, leader_epoch, crc, *rest)

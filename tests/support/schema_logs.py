@@ -54,7 +54,6 @@ class GrowingLog:
         self._file.touch()
 
     def append(self, records: Sequence[Record]) -> None:
-        """Appends a batch."""
         with self._file.open("ab") as file:
             file.write(encode_batch(records, base_offset=self.next_offset))
         self.next_offset += len(records)

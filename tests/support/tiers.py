@@ -18,12 +18,10 @@ ISOLATIONS = ("read_uncommitted", "read_committed")
 
 
 def tier_options(layout: str) -> list[str]:
-    """The options of a command."""
     return ["--tier", str(TIERS / layout), "--tier-key", f"key1={KEYS['key1']}"]
 
 
 def opened(directory: Path, *places: Path) -> LogDir:
-    """A log directory with a tier."""
     return LogDir.open_read_only(directory, tier=Tier([str(place) for place in places], KEYS))
 
 

@@ -27,7 +27,6 @@ def uncompiled(name: str) -> ModuleType:
 
 @cache
 def extension_modules() -> tuple[str, ...]:
-    """The kernels that pyproject.toml names."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     modules = project["tool"]["setuptools"]["ext-modules"]
     return tuple(module["name"] for module in modules if module["sources"][0].endswith(".py"))
