@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.format.block import encode_varint
-from tests.support.avro_samples import PRIMITIVES, shown_decimal, shown_time
+from tests.kafkafs.decoding.avro_samples import PRIMITIVES, shown_decimal, shown_time
 
 NAMED = ("record", "enum", "fixed")
 LOGICAL = {

@@ -15,7 +15,7 @@ from kafkafs.decoding.decoded_jsonl import TextDecoder
 from kafkafs.schemas.registry import AVRO, PROTOBUF, Reference, Schema
 from storage.format.block import encode_varint
 from storage.types import is_compiled
-from tests.support.avro_samples import Samples, shown_decimal, shown_time
+from tests.kafkafs.decoding.avro_samples import Samples, shown_decimal, shown_time
 from tests.support.decoded_columns import SchemaTable, decoded_text, decoded_texts, framed, one_schema
 from tests.support.uncompiled import uncompiled
 

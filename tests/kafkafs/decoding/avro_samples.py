@@ -1,7 +1,5 @@
 """Random Avro schemas with data that fastavro writes, and how the data read according to the conventions."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
@@ -9,7 +7,6 @@ import random
 import struct
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
 
 import fastavro
 import numpy as np
@@ -39,18 +36,18 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Samples:
     """A random schema, `text`, and data of it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self._dice = random.Random(seed)
-        self._named: dict[str, Any] = {}
+        self._named = {}
         self.schema = self._schema(0)
         self.text = json.dumps(self.schema)
         self._parsed = fastavro.parse_schema(_without_logical(self.schema))
 
-    def sample_from(self, dice: random.Random) -> tuple[bytes, Any]:
+    def sample_from(self, dice):
         self._dice = dice
         return self.sample()
 
-    def sample(self) -> tuple[bytes, Any]:
+    def sample(self):
         """(data, JSON value)."""
         datum, shown = self._value(self.schema, 0)
         out = io.BytesIO()
@@ -60,7 +57,7 @@ class Samples:
             data = datum  # the clients write it without a length
         return data, shown
 
-    def _schema(self, depth: int) -> Any:
+    def _schema(self, depth):
         dice = self._dice
         kind = dice.randrange(12 if depth < 4 else 5)
         if kind == 0:
@@ -81,19 +78,19 @@ class Samples:
         if kind == 7:
             return {"type": "map", "values": self._schema(depth + 1)}
         if kind in (8, 9):
-            branches: list[Any] = dice.sample(PRIMITIVES, dice.randrange(1, 5))
+            branches = dice.sample(PRIMITIVES, dice.randrange(1, 5))
             return branches + [self._new_name() for _ in range(dice.randrange(2))]
         name = f"R{len(self._named)}"
-        made: dict[str, Any] = {"type": "record", "name": name, "fields": []}
+        made = {"type": "record", "name": name, "fields": []}
         self._named[name] = made
         for i in range(dice.randrange(6)):
             made["fields"].append({"name": f"f{i}", "type": self._schema(depth + 1)})
         return made
 
-    def _new_name(self) -> Any:
+    def _new_name(self):
         dice, name = self._dice, f"N{len(self._named)}"
         if dice.random() < 0.4:
-            made: dict[str, Any] = {"type": "enum", "name": name, "symbols": ["A", "Bb", "C_3"][: dice.randrange(1, 4)]}
+            made = {"type": "enum", "name": name, "symbols": ["A", "Bb", "C_3"][: dice.randrange(1, 4)]}
         else:
             made = {"type": "fixed", "name": name, "size": dice.choice((0, 1, 3, 12, 40))}
             if dice.random() < 0.5:
@@ -101,7 +98,7 @@ class Samples:
         self._named[name] = made
         return made
 
-    def _value(self, schema: Any, depth: int) -> tuple[Any, Any]:
+    def _value(self, schema, depth):
         """(what fastavro writes, what is shown)."""
         dice = self._dice
         if isinstance(schema, list):
@@ -127,13 +124,13 @@ class Samples:
             )
         return self._leaf(kind, schema if isinstance(schema, dict) else {})
 
-    def _leaf(self, kind: str, schema: dict[str, Any]) -> tuple[Any, Any]:
+    def _leaf(self, kind, schema):
         dice = self._dice
         logical = schema.get("logicalType")
         if kind == "null":
             return None, None
         if kind == "boolean":
-            value: Any = dice.random() < 0.5
+            value = dice.random() < 0.5
             return value, value
         if kind in ("int", "long"):
             bits = 31 if kind == "int" else 63
@@ -161,12 +158,12 @@ class Samples:
         return value, base64.b64encode(value).decode()
 
 
-def shown_decimal(unscaled: int, scale: int) -> str:
+def shown_decimal(unscaled, scale):
     digits = Decimal(unscaled).as_tuple()
     return f"{Decimal((digits.sign, digits.digits, -scale)):f}"
 
 
-def shown_time(value: int, logical: str | None) -> Any:
+def shown_time(value, logical):
     """An int or long as it is shown, by the calendar of Python's datetime."""
     name, _, unit = (logical or "").rpartition("-")
     if logical == "date":
@@ -190,17 +187,17 @@ def shown_time(value: int, logical: str | None) -> Any:
     return f"{shown}.{value % second:0{UNITS[unit]}d}{'Z' if name == 'timestamp' else ''}"
 
 
-def _finite(value: float, shown: float) -> Any:
+def _finite(value, shown):
     if value != value:
         return "NaN"
     return ("Infinity" if value > 0 else "-Infinity") if value in (float("inf"), float("-inf")) else shown
 
 
-def _name(schema: Any) -> str:
+def _name(schema):
     return schema if isinstance(schema, str) else schema.get("name", schema["type"])
 
 
-def _without_logical(schema: Any) -> Any:
+def _without_logical(schema):
     if isinstance(schema, list):
         return [_without_logical(branch) for branch in schema]
     if isinstance(schema, dict):
