@@ -291,7 +291,7 @@ _ID = (*_METADATA, "remoteLogSegmentId")
         ((*_METADATA, "endOffset"), [0, 2**63]),
         ((*_METADATA, "segmentLeaderEpochs"), [{"-1": 0}, {"1" * 5000: 0}, {"1": "x"}]),
         ((*_ID, "id"), ["../../../../etc/passwd"]),
-        ((*_ID, "topicIdPartition", "topicId"), [random_id()]),
+        ((*_ID, "topicIdPartition", "topicId"), ["FcNe0WUtC7GXjZ80kNrwSA"]),
         ((*_ID, "topicIdPartition", "topicPartition", "partition"), [1]),
     ],
     ids=str,
