@@ -56,34 +56,34 @@ def test_lag(monkeypatch, capsys):
         assert sum(int(row[5]) for row in rows if row and row[0] == group["group"]) == group["lag"]
 
 
-@pytest.mark.nightly
-def test_submit(tmp_path):
-    """With the settings that spark-submit has, not with the command's own."""
-    submit = Path(sys.executable).with_name("spark-submit")
-    command = [submit, "--master", "local[2]", "--conf", "spark.log.level=WARN", EXAMPLES / "spark_submit.py"]
+def submitted(*arguments, cwd):
+    """What spark-submit has printed."""
     done = subprocess.run(
-        [*command, "stats", SAMPLE, "orders", "--json"],
+        [Path(sys.executable).with_name("spark-submit"), *arguments],
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
         env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "SPARK_LOCAL_IP": "127.0.0.1"},
-        cwd=tmp_path,
+        cwd=cwd,
     )
     assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.nightly
+def test_submit(tmp_path):
+    """With the settings that spark-submit has, not with the command's own."""
+    settings = ["--master", "local[2]", "--conf", "spark.log.level=WARN"]
+    command = [EXAMPLES / "spark_submit.py", "stats", SAMPLE, "orders", "--json"]
+    done = submitted(*settings, *command, cwd=tmp_path)
     assert 'Setting Spark log level to "WARN"' in done.stderr
     assert sum(hour["messages"] for hour in json.loads(done.stdout)["hours"]) == 700
 
 
-@pytest.fixture
-def examples_path(monkeypatch):
-    """The examples as modules."""
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-
-
-@pytest.mark.usefixtures("examples_path")
-def test_merge(spark):
+def test_merge(spark, monkeypatch):
     """The merged rows, and the syntax of the statements: a table to merge into would need Delta or Iceberg."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
     import spark_merge
 
     rows = [(b"a", b"1", 0, 0), (b"a", b"2", 0, 5), (b"b", b"3", 1, 1), (b"b", None, 1, 2), (None, b"4", 1, 3)]
@@ -97,7 +97,6 @@ def test_merge(spark):
 
 
 @pytest.mark.nightly
-@pytest.mark.usefixtures("examples_path")
 @pytest.mark.skipif(not AVRO_JAR.is_file(), reason=f"no {AVRO_JAR.name} in {AVRO_JAR.parent}: tests/run.sh fetches it")
 def test_avro(spark, tmp_path):
     """In a new Spark: jars are named when it starts."""
@@ -105,17 +104,8 @@ def test_avro(spark, tmp_path):
     values = [b"\0\0\0\0\x07" + bytes([2 * number]) for number in range(3)]
     path = build_log_dir(tmp_path / "log", {"t": [[*values, b"plain text", b"\0\0\0\1\0\x02"]]}, broker=False).path
     (tmp_path / "order.avsc").write_text(record)
-    submit = Path(sys.executable).with_name("spark-submit")
     arguments = [EXAMPLES / "spark_avro.py", path, "t", tmp_path / "order.avsc", "7"]
-    done = subprocess.run(
-        [submit, "--master", "local[1]", "--jars", AVRO_JAR, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "SPARK_LOCAL_IP": "127.0.0.1"},
-    )
-    assert done.returncode == 0, done.stderr
+    done = submitted("--master", "local[1]", "--jars", AVRO_JAR, *arguments, cwd=tmp_path)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if "|" in line]
     assert rows[:4] == [["schemaId", "count"], ["NULL", "1"], ["7", "3"], ["256", "1"]]
     assert [(row[1], row[3]) for row in rows[5:]] == [("0", "0"), ("1", "1"), ("2", "2")]
