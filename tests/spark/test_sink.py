@@ -29,9 +29,7 @@ from tests.support.waiting import wait_for
 
 expr, udf = (getattr(pytest.importorskip("pyspark.sql.functions"), name) for name in ("expr", "udf"))
 PySparkException = pytest.importorskip("pyspark.errors").PySparkException
-
-
-Message = tuple[bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]
+batch_writer, parse = (getattr(pytest.importorskip("kafkafs.spark.sink"), name) for name in ("batch_writer", "parse"))
 
 
 @pytest.fixture
@@ -59,6 +57,10 @@ def messages(path, topic, partition):
         assert block.damage is None
         found += [(block.key(row), block.value(row), block.headers(row)) for row in range(len(block))]
     return found
+
+
+def every_message(path):
+    return [message for partition in range(3) for message in messages(path, "t", partition)]
 
 
 def write(frame, path, **options):
@@ -120,45 +122,37 @@ def test_compression_as_a_producer_would(spark, logs, given, found):
         assert int(block.table.codec[0]) == codec
 
 
+# Expressions of the columns, options, error.
 REFUSED = [
-    (lambda spark: spark.range(1).selectExpr("'x' AS value"), {}, "topic option required when no 'topic' attribute"),
-    (lambda spark: spark.range(1).selectExpr("'x' AS key"), {"topic": "t"}, "Required attribute 'value' not found"),
+    (["'x' AS value"], {}, "topic option required when no 'topic' attribute"),
+    (["'x' AS key"], {"topic": "t"}, "Required attribute 'value' not found"),
     (
-        lambda spark: spark.range(1).selectExpr("id AS value"),
+        ["id AS value"],
         {"topic": "t"},
-        r"value attribute unsupported type bigint. value must be a\(n\) string or binary",
+        r"attribute unsupported type bigint. value must be a\(n\) string or binary",
     ),
+    (["'x' AS value", "id AS partition"], {"topic": "t"}, r"type bigint. partition must be a\(n\) int"),
     (
-        lambda spark: spark.range(1).selectExpr("'x' AS value", "id AS partition"),
-        {"topic": "t"},
-        r"partition attribute unsupported type bigint. partition must be a\(n\) int",
-    ),
-    (
-        lambda spark: spark.range(1).selectExpr("'x' AS value", "array('a') AS headers"),
+        ["'x' AS value", "array('a') AS headers"],
         {"topic": "t"},
         r"headers attribute unsupported type array<string>. headers must be a\(n\) array<struct<key:string,value:bin",
     ),
-    (
-        lambda spark: spark.range(1).selectExpr("'x' AS value", "cast(null AS string) AS topic"),
-        {},
-        "null topic present in the data",
-    ),
-    (lambda spark: spark.range(1).selectExpr("'x' AS value"), {"topic": "no"}, "topics create"),
-    (lambda spark: spark.range(1).selectExpr("'x' AS value", "9 AS partition"), {"topic": "t"}, "no partition t/9"),
-    (lambda spark: spark.range(1).selectExpr("'x' AS value", "-2 AS partition"), {"topic": "t"}, "below 0; found -2"),
-    (lambda spark: spark.range(1).selectExpr("'x' AS value"), {"topic": "u"}, "without a key"),
-    (lambda spark: spark.range(1).selectExpr("repeat('x', 2000000) AS value"), {"topic": "t"}, "max.message.bytes"),
-    (lambda spark: spark.range(1).selectExpr("'x' AS value"), {"topik": "t"}, "did you mean topic"),
+    (["'x' AS value", "cast(null AS string) AS topic"], {}, "null topic present in the data"),
+    (["'x' AS value"], {"topic": "no"}, "topics create"),
+    (["'x' AS value", "9 AS partition"], {"topic": "t"}, "no partition t/9"),
+    (["'x' AS value", "-2 AS partition"], {"topic": "t"}, "below 0; found -2"),
+    (["'x' AS value"], {"topic": "u"}, "without a key"),
+    (["repeat('x', 2000000) AS value"], {"topic": "t"}, "max.message.bytes"),
+    (["'x' AS value"], {"topik": "t"}, "did you mean topic"),
 ]
 
 
-@pytest.mark.parametrize("number", range(len(REFUSED)))
-def test_what_is_refused(spark, logs, number):
+@pytest.mark.parametrize(("columns", "options", "error"), REFUSED)
+def test_what_is_refused(spark, logs, columns, options, error):
     """Nothing is written, not even the messages that other tasks had staged."""
-    make, options, error = REFUSED[number]
     with pytest.raises(PySparkException, match=error):
-        write(make(spark), logs, **options)
-    assert [messages(logs, "t", partition) for partition in range(3)] == [[], [], []]
+        write(spark.range(1).selectExpr(*columns), logs, **options)
+    assert not every_message(logs)
 
 
 def test_only_appending(spark, logs):
@@ -209,8 +203,7 @@ def test_one_task_of_two_that_fails(spark, logs):
         write(frame, logs, topic="t")
     wait_for_tasks(spark)
     write(spark.range(10).selectExpr("'k' AS key", "'sound' AS value"), logs, topic="t")
-    found = [value for partition in range(3) for _, value, _ in messages(logs, "t", partition)]
-    assert found == [b"sound"] * 10
+    assert [value for _, value, _ in every_message(logs)] == [b"sound"] * 10
     late = [names.parse_staged(file.name) for file in staged_files(logs)]
     assert len({name.write if name else None for name in late}) <= 1
     assert None not in late
@@ -243,8 +236,7 @@ def test_a_worker_lost_in_the_middle_of_a_write(spark, logs, tmp_path):
     assert Path(killed).exists(), "the write was too quick to be disturbed"
     orphans = staged_files(logs)
     assert orphans
-    found = sorted(value for partition in range(3) for _, value, _ in messages(logs, "t", partition) if value)
-    assert found == [b"%0100d" % number for number in range(200_000)]
+    assert sorted(value for _, value, _ in every_message(logs)) == [b"%0100d" % number for number in range(200_000)]
     for orphan in orphans:
         assert names.parse_staged(orphan.name)
         orphan.unlink()
@@ -267,26 +259,21 @@ def test_a_write_that_comes_again_under_its_version(spark, logs):
     """It is written once, as by Delta; versions ascend, separately for each application; other rows are an error."""
     frame = spark.range(20).selectExpr("cast(id AS string) AS key", "cast(id AS string) AS value")
 
-    def total():
-        return sum(len(messages(logs, "t", partition)) for partition in range(3))
-
     for version, wanted in ((0, 20), (0, 20), (7, 40), (7, 40), (0, 40)):
         write(frame.repartition(version + 1), logs, topic="t", txnAppId="daily", txnVersion=version)
-        assert total() == wanted
+        assert len(every_message(logs)) == wanted
     write(frame, logs, topic="t", txnAppId="another job, with blanks", txnVersion=0)
     write(frame, logs, topic="t", txnAppId="another job, with blanks", txnVersion=0)
-    assert total() == 60
+    assert len(every_message(logs)) == 60
     with pytest.raises(PySparkException, match="expected 20 rows, found 19 rows"):
         write(frame.where("key != '3'"), logs, topic="t", txnAppId="daily", txnVersion=7)
     write(frame.where("key != '3'"), logs, topic="t", txnAppId="daily", txnVersion=7, onChangedReplay="drop")
-    assert total() == 60
+    assert len(every_message(logs)) == 60
     assert not staged_files(logs)
 
 
 def test_a_write_that_was_killed_in_its_commit_and_is_run_again(spark, logs, tmp_path, caplog):
     """The next opening completes it: with a version messages are written once, without one twice, with a warning."""
-    from kafkafs.spark.sink import batch_writer
-
     frame = spark.range(10).selectExpr("cast(id AS string) AS key", "cast(id AS string) AS value").coalesce(1)
     for again, options in ((10, {"txnAppId": "job", "txnVersion": "1"}), (30, {})):
         batch = frame.toArrow().combine_chunks().to_batches()[0]
@@ -297,7 +284,7 @@ def test_a_write_that_was_killed_in_its_commit_and_is_run_again(spark, logs, tmp
         batch_writer({"path": str(logs), "topic": "t"}, frame.schema, overwrite=False)
         assert ("its messages will be written twice" in caplog.text) == (not options)
         write(frame, logs, topic="t", **options)
-        assert sum(len(messages(logs, "t", partition)) for partition in range(3)) == again
+        assert len(every_message(logs)) == again
 
 
 def _begin(logs, told, place):
@@ -317,17 +304,17 @@ def _begin(logs, told, place):
             return
 
 
-def test_options_are_checked():
-    from kafkafs.spark.sink import parse
-
-    with pytest.raises(InvalidOption, match="no log directory"):
-        parse({"topic": "t"})
-    with pytest.raises(InvalidOption, match="true or false"):
-        parse({"path": "/x", "force": "perhaps"})
-    with pytest.raises(InvalidOption, match="go together"):
-        parse({"path": "/x", "txnVersion": "3"})
-    with pytest.raises(InvalidOption, match="txnVersion takes a number"):
-        parse({"path": "/x", "txnAppId": "a", "txnVersion": "x"})
-    with pytest.raises(InvalidOption, match="milliseconds"):
-        parse({"path": "/x", "lockTimeoutMs": "soon"})
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({}, "no log directory"),
+        ({"path": "/x", "force": "perhaps"}, "true or false"),
+        ({"path": "/x", "txnVersion": "3"}, "go together"),
+        ({"path": "/x", "txnAppId": "a", "txnVersion": "x"}, "txnVersion takes a number"),
+        ({"path": "/x", "lockTimeoutMs": "soon"}, "milliseconds"),
+    ],
+)
+def test_options_are_checked(options, error):
+    with pytest.raises(InvalidOption, match=error):
+        parse(options)
     assert parse({"path": "/x", "kafka.acks": "all", "TOPIC": "t"}).topic == "t"
