@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from storage.format.block import Record
 from storage.format.compression import Codec
-from storage.format.record_batch import encode_batch
 from tests.support.builders import (
     ROLL,
     START_MS,
@@ -77,28 +74,6 @@ def jsonl(records: Sequence[BuiltRecord]) -> bytes:
         }
         lines.append(json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n")
     return "".join(lines).encode()
-
-
-def day(timestamp_ms: int) -> str:
-    """The UTC day that holds a timestamp, as `time/` names it."""
-    return f"{datetime.fromtimestamp(timestamp_ms / 1000, UTC):%Y-%m-%d}"
-
-
-@dataclass
-class Appender:
-    """Appends whole batches to a partition's active segment, as a broker's `write` does."""
-
-    log: Path
-    next_offset: int
-
-    def append(self, values: Sequence[bytes], timestamp: int = START_MS) -> list[BuiltRecord]:
-        records = [Record(None, value, (), timestamp) for value in values]
-        batch = encode_batch(records, base_offset=self.next_offset)
-        with self.log.open("ab") as file:
-            file.write(batch)
-        offsets = range(self.next_offset, self.next_offset + len(values))
-        self.next_offset += len(values)
-        return [BuiltRecord(offset, timestamp, None, value) for offset, value in zip(offsets, values, strict=True)]
 
 
 def state_of(directory: Path) -> dict[str, tuple[object, ...]]:
