@@ -6,15 +6,10 @@ is started and Spark's source asked again: it must still give these answers, and
 files.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from pathlib import Path
-
 import pytest
 
 from tests.interop.kafka import requires_kafka
-from tests.interop.spark_kafka import Answers, ask, requires_spark_kafka
+from tests.interop.spark_kafka import ask, requires_spark_kafka
 from tests.interop.spark_options import CASES, produced, recorded
 from tests.interop.spark_queries import answer
 from tests.support.fixtures import FIXTURES, requires_fixtures
@@ -120,19 +115,12 @@ def test_the_recorded_answer(spark, answers, case):
     check(answers[case], ask_ours(spark, FIXTURE / "broker", case), case)
 
 
-@dataclass
-class Running:
-    """The directory of a broker that runs, and what Spark's source has answered from it."""
-
-    log_dir: Path
-    answers: Answers
-
-
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
+    """The directory of a broker that runs, and what Spark's source has answered from it."""
     directory = tmp_path_factory.mktemp("options")
     with produced(directory) as broker:
-        yield Running(broker.log_dir, ask(broker, CASES, directory))
+        yield broker.log_dir, ask(broker, CASES, directory)
 
 
 @pytest.mark.nightly
@@ -141,8 +129,9 @@ def running(tmp_path_factory):
 @requires_spark_kafka
 @pytest.mark.parametrize("case", CASES)
 def test_the_answer_of_a_broker(spark, running, answers, case):
-    theirs = running.answers[case]
-    check(theirs, ask_ours(spark, running.log_dir, case), case)
+    log_dir, current = running
+    theirs = current[case]
+    check(theirs, ask_ours(spark, log_dir, case), case)
     # What was recorded is its answer, apart from what a broker makes anew: times of appends, and addresses in errors.
     assert places(theirs) == places(answers[case])
 
