@@ -189,6 +189,7 @@ V1 = message(0, b"a", timestamp=5) + message(1, b"b", timestamp=6) + message(4, 
         (wrapper(message(0, b"a") + message(1, b"b", magic=0), 1, attributes=9), [[0, 7777], [1, -1]]),  # append time
         (wrapper(message(0, b"a") + message(1, b"b")[:-1], 0), [[0, 1000]]),  # what is cut off at the end is ignored
     ],
+    ids=["offsets of v0", "a later offset", "relative offsets", "below", "base 0", "append time", "cut off"],
 )
 def test_wrappers(data, expected):
     block = decode(data)
