@@ -5,8 +5,6 @@ if it is not there. Each stage is a copy of it, in which RUN, COPY, ENV, USER an
 the end the last stage is used as its ENTRYPOINT and USER say.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -4,8 +4,6 @@ Random work has new seeds, which the logs name. At the end a table says what pas
 of what did not. Exit code 1 if a step failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

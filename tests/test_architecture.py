@@ -116,7 +116,7 @@ ONLY_IN = {
     "crcmod": ("storage.format.checksum",),
     "crc32c": ("storage.format.checksum",),
     "cramjam": ("storage.format.compression",),
-    "xxhash": ("storage.backup.record_digests", "storage.format.compression"),
+    "xxhash": ("storage.backup.canonical_records", "storage.format.compression"),
     "fsspec": ("storage.tier.object_places",),
     "psutil": (
         "storage.files.dir_lock", "storage.upkeep.retention", "kafkafs.mounting.status", "kafkafs.mounting.mountpoint",

@@ -12,12 +12,12 @@ from kafkafs.reading.block_cache import DEFAULT_CACHE_BYTES
 from kafkafs.reading.handle import LOOK_S
 from kafkafs.reading.selection import DEFAULT_LATEST_BYTES
 from kafkafs.schemas import registry as schema_registry
-from kafkafs.schemas import sources
+from kafkafs.schemas import registry_replay
 from kafkafs.tree import info, services
 from kafkafs.tree.tree import TreeOptions
 from kafkafs.writing.line_writer import RefusedLines
 from storage.config import BrokerConfig
-from storage.files import log_file, names
+from storage.files import names, small_files
 from storage.format import batches, decoder, messages
 from storage.revival import topics
 from storage.tier import blocks
@@ -34,12 +34,12 @@ def mib(size_bytes):
 
 def expected_rows():
     """The table of bounds: thing, bound, and what the last column says with a number in it, or nothing."""
-    limits = sources.DEFAULT_LIMITS
+    limits = registry_replay.DEFAULT_LIMITS
     assert decoder.MAX_DECOMPRESSED_BYTES == batches.MOST_BATCH_BYTES
     assert decoder.MOST_HEADERS == decoder.MOST_RECORDS
     large = f"{mib(decoder.LARGE_BYTES)} or {decoder.LARGE_RECORDS:,} records"
     compiler = f"{mib(proto_files.COMPILER_MEMORY_BYTES)}, {proto_files.COMPILER_SECONDS} s"
-    registry = f"{mib(sources.MOST_RECORD_BYTES)}; {limits.versions:,} each; {mib(limits.all_bytes)}"
+    registry = f"{mib(registry_replay.MOST_RECORD_BYTES)}; {limits.versions:,} each; {mib(limits.all_bytes)}"
     return [
         ("a batch, as it is stored and decompressed", mib(batches.MOST_BATCH_BYTES), ""),
         ("records of a batch; all their headers", f"{decoder.MOST_RECORDS:,} each", ""),
@@ -48,10 +48,10 @@ def expected_rows():
             f"{decoder.LARGE_AT_A_TIME} in a process",
             f"others wait up to {decoder.PATIENCE_SECONDS} seconds",
         ),
-        ("properties, checkpoints, other small files", mib(log_file.MOST_SMALL_FILE_BYTES), ""),
+        ("properties, checkpoints, other small files", mib(small_files.MOST_SMALL_FILE_BYTES), ""),
         (
             "producer snapshots, transaction indexes, manifests, `kafkafs-commits`",
-            mib(log_file.MOST_ENTRIES_BYTES),
+            mib(small_files.MOST_ENTRIES_BYTES),
             "",
         ),
         ("text of a schema", mib(avro_schema.MAX_TEXT), ""),
@@ -115,7 +115,7 @@ def sentences(title):
 
 def test_numbers_in_sentences():
     """By section: a sentence as it must be with the constants of the code."""
-    limits, options = sources.DEFAULT_LIMITS, TreeOptions()
+    limits, options = registry_replay.DEFAULT_LIMITS, TreeOptions()
     filters = signature(key_index.KeyIndex).parameters["kept_bytes"].default
     measured = signature(index.ViewIndex).parameters["kept_bytes"].default
     assert (options.cache_bytes, options.latest_bytes) == (DEFAULT_CACHE_BYTES, DEFAULT_LATEST_BYTES)
@@ -153,4 +153,4 @@ def test_numbers_in_sentences():
 def test_the_registry_s_bound_is_the_same_in_both_places():
     together = re.search(r"([\d,]+ MiB) together", sentences("Schemas"))
     assert together
-    assert together[1] == mib(sources.DEFAULT_LIMITS.all_bytes)
+    assert together[1] == mib(registry_replay.DEFAULT_LIMITS.all_bytes)

@@ -1,6 +1,9 @@
 """The documents: every citation names a document and a section that exist, and what they name exists."""
 
+import ast
+import io
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -109,7 +112,7 @@ def test_the_contract_has_every_mount_option_and_configuration_key():
 
 
 def test_the_contract_has_every_spark_option():
-    options = pytest.importorskip("kafkafs.spark.options", reason="no pyspark", exc_type=ImportError)
+    options = pytest.importorskip("kafkafs.spark.option_values", reason="no pyspark", exc_type=ImportError)
     assert not unnamed("Spark", {*options.SOURCE, *options.SINK} - {"checkpointLocation"})
 
 
@@ -128,3 +131,52 @@ def test_variables_are_read_and_all_of_them_named():
         for name in re.findall(r"(?:environ(?:\.get\(|\[)[\"']|\$\{)(KAFKAFS_\w+)", path.read_text())
     }
     assert read == set(re.findall(r"KAFKAFS_[A-Z_]+", TEXT))
+
+
+# Names of others in code font: FUSE's, Confluent's, Spark's, DuckDB's, examples.
+OF_OTHERS = {
+    "__key_schema_id",
+    "__value_schema_id",
+    "a_b",
+    "max_write",
+    "spark.python.unix.domain.socket.enabled",
+    "value_1",
+}
+
+
+def product():
+    """The paths, sources and trees of all modules."""
+    for path in [*(ROOT / "storage").rglob("*.py"), *(ROOT / "kafkafs").rglob("*.py")]:
+        source = path.read_text()
+        yield path, source, ast.parse(source)
+
+
+def comments(source, tree):
+    """All docstrings and comments."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    yield from filter(None, (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds)))
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    yield from (token.string for token in tokens if token.type == tokenize.COMMENT)
+
+
+def test_modules_and_names_in_comments_exist():
+    """In code font: `module`, `module.name`, `name` or `file.py`. Names with capitals may be Kafka's."""
+    modules, names = set(), set()
+    for path, _, tree in product():
+        modules.add(path.stem)
+        for node in ast.walk(tree):
+            for attribute in ("id", "attr", "name", "arg", "asname", "module"):
+                if isinstance(name := getattr(node, attribute, None), str):
+                    names.update(name.split("."))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value:
+                names.update(re.findall(r"\w+", node.value))
+    wrong = {
+        f"{path.relative_to(ROOT)}: {named}"
+        for path, source, tree in product()
+        for comment in comments(source, tree)
+        for named in re.findall(r"`([a-z_][a-z0-9_]*(?:\.[a-z_][a-z0-9_]*)*)`", comment)
+        for first, *others in [named.removesuffix(".py").split(".")]
+        if named not in OF_OTHERS and not {first, *others} <= names | modules
+        if not others or first in modules | {"storage", "kafkafs"}
+    }
+    assert not wrong, "\n".join(sorted(wrong))

@@ -3,8 +3,6 @@
 What was built is kept in `.cache/packaging` under a digest of its sources, so that a second run only uses it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -67,7 +67,7 @@ class Decoding:
         """Decodes a block."""
         # Imported here: most scans decode nothing.
         from kafkafs.decoding.decoded_jsonl import own_texts
-        from kafkafs.decoding.framing import find_guids
+        from kafkafs.decoding.guid_headers import find_guids
 
         if tp.topic in GROUPS:
             sides = zip(SIDES, own_texts(tp.topic, block), (block.key_length, block.value_length), strict=True)

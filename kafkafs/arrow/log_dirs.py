@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from storage.errors import CorruptCheckpoint, StorageError, UnknownTopicOrPartition
 from storage.files import leader_epochs, meta_properties, names
 from storage.log.log_dir import LogDir
-from storage.log.reader import reread
+from storage.log.rereads import reread
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:

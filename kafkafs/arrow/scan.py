@@ -24,7 +24,7 @@ from kafkafs.arrow import NOT_PICKLED
 from kafkafs.arrow.keywords import check_keywords
 from kafkafs.arrow.log_dirs import LogDirs
 from kafkafs.arrow.split_reader import Split, read_split
-from kafkafs.formats.text import Txt
+from kafkafs.formats.txt import Txt
 from kafkafs.reading.index import ViewIndex
 from kafkafs.reading.pieces import BASE_OFFSET, GREATEST, LEAST
 from kafkafs.reading.range_names import TimeBetween

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from kafkafs.reading.unmounted import read_with_key
 from storage.errors import SegmentGone, UnknownTopicOrPartition
-from storage.log.reader import Rereads
+from storage.log.rereads import Rereads
 from storage.types import Isolation, OffsetRange
 
 if TYPE_CHECKING:
     from kafkafs.reading.key_index import KeyIndex
-    from storage.files.partition_metadata import DirIdentity
+    from storage.files.dir_identity import DirIdentity
     from storage.format.block import BatchDamage, RecordBlock
     from storage.format.decoder import Decoder
     from storage.log.log_dir import LogDir

@@ -29,14 +29,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafkafs.arrow.block_texts import schemas_for
-from kafkafs.decoding import protobuf
+from kafkafs.decoding import proto_program, protobuf
 from kafkafs.decoding.avro_program import Programs
 from kafkafs.decoding.avro_resolution import MOST_COLUMNS, Form, ValueColumn
 from kafkafs.decoding.avro_schema import AvroType, BadSchema
 from kafkafs.decoding.avro_schema import parse as parse_avro
 from kafkafs.decoding.columns import HEADER_SIZE, ColumnDecoder, Room
 from kafkafs.decoding.decoded_jsonl import TextDecoder
-from kafkafs.decoding.framing import GUID_HEADER_SIZE, VALUE_HEADER, BadIndexes, is_guid_header, shortened
+from kafkafs.decoding.framing import shortened
+from kafkafs.decoding.guid_headers import GUID_HEADER_SIZE, VALUE_HEADER, is_guid_header
+from kafkafs.decoding.message_indexes import BadIndexes
 from kafkafs.decoding.proto_any import is_repeated
 from kafkafs.schemas.registry import AVRO, PROTOBUF
 from storage.errors import InvalidConfig
@@ -292,12 +294,12 @@ class ProtobufColumn:
     def _message(self, kind: Any, within: frozenset[str]) -> _Converter:
         if kind.full_name in within:
             raise BadSchema(f"{kind.full_name} contains itself")
-        match protobuf.kind_of(kind):
-            case protobuf.Kind.TIMESTAMP:
+        match proto_program.kind_of(kind):
+            case proto_program.Kind.TIMESTAMP:
                 return _Converter(pa.timestamp("us", tz="UTC"), datetime.fromisoformat)
-            case protobuf.Kind.WRAPPER:
+            case proto_program.Kind.WRAPPER:
                 return self._one(kind.fields_by_name["value"], within)
-            case protobuf.Kind.MESSAGE if kind.fields:
+            case proto_program.Kind.MESSAGE if kind.fields:
                 fields = [(field.name, self._field(field, within | {kind.full_name})) for field in kind.fields]
                 return _Converter(
                     pa.struct([pa.field(name, field.type) for name, field in fields]),

@@ -10,14 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import say
+from kafkafs.cli.passes import WAIT, open_owned
 from kafkafs.cli.process import DATA_ERROR
-from kafkafs.cli.shared_options import (
-    LOGDIR,
-    WAIT,
-    TopicPartitionPattern,
-    check_topic,
-    open_owned,
-)
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, check_topic
 
 if TYPE_CHECKING:
     from kafkafs.writing.line_parsers import Parse

@@ -14,24 +14,15 @@ import click
 from kafkafs import compiled_kernels
 from kafkafs.cli import say, text_of
 from kafkafs.cli.process import DATA_ERROR, use_default_signals
-from kafkafs.cli.shared_options import (
-    ISOLATION,
-    LOGDIR,
-    OFFSETS,
-    SCHEMAS,
-    TIER,
-    TopicPartitionPattern,
-    expand,
-    open_log_dir,
-    today,
-)
+from kafkafs.cli.shared_options import ISOLATION, OFFSETS, SCHEMAS, TIER, today
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from kafkafs.reading.range_names import LastMessages, MalformedRange, OffsetSpec, TimeSpec, parse_times
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
     from kafkafs.arrow.database import Where
     from kafkafs.cli.output import Output
-    from kafkafs.formats.program import Format
+    from kafkafs.formats.format import Format
     from kafkafs.reading.selection import Question
     from kafkafs.reading.unmounted import PartitionReader
     from storage.format.block import RecordBlock
@@ -239,7 +230,8 @@ def _decoded(log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) 
     """By the schemas of the log directory, or those at a path; Kafka's own topics need none. A format is used until
     schemas appear that it lacks."""
     from kafkafs.decoding.decoded_jsonl import DecodedJsonl
-    from kafkafs.schemas.sources import SteadySchemas, schemas_of
+    from kafkafs.schemas.sources import schemas_of
+    from kafkafs.schemas.steady_schemas import SteadySchemas
     from storage.errors import StorageError
     from storage.format.messages import GROUPS
 
@@ -266,7 +258,8 @@ def _decoded(log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) 
 def _where(expression: str, log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) -> Where:
     """The filter of --where, which decodes by the schemas that there are, if there are some."""
     from kafkafs.arrow.database import BadQuery, Where
-    from kafkafs.schemas.sources import SteadySchemas, schemas_of
+    from kafkafs.schemas.sources import schemas_of
+    from kafkafs.schemas.steady_schemas import SteadySchemas
     from storage.format.messages import GROUPS
 
     source = schemas_of(log_dir, path)

@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo
-from kafkafs.cli.shared_options import (
-    AS_JSON,
-    LOGDIR,
-    WAIT,
-    TopicPartitionPattern,
-    expand,
-    open_log_dir,
-    passes,
-    report,
-)
+from kafkafs.cli.passes import WAIT, passes, report
+from kafkafs.cli.shared_options import AS_JSON
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 
 if TYPE_CHECKING:
     from storage.compaction.compaction import CompactionResult
@@ -45,7 +38,7 @@ def compact(ctx: click.Context, logdir: Path, tp: str, dry_run: bool, as_json: b
     kafkafs compact ./logs accounts --dry-run
     kafkafs compact ./logs accounts/0
     """
-    from storage.compaction.cleaner import compact_partition, preview_partition
+    from storage.compaction.partition_compaction import compact_partition, preview_partition
 
     log_dir = open_log_dir(logdir)
 

@@ -9,7 +9,8 @@ import click
 
 from kafkafs.cli import echo, fail_with, say, text_of
 from kafkafs.cli.process import use_default_signals
-from kafkafs.cli.shared_options import AS_JSON, ISOLATION, LOGDIR, TIER, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.shared_options import AS_JSON, ISOLATION, TIER
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.progress import working
 from storage.types import MAX_OFFSET, Isolation
 
@@ -37,7 +38,8 @@ def count(ctx: click.Context, logdir: Path, tp: str | None, isolation: str, as_j
     kafkafs count /var/kafka orders/0
     kafkafs count /var/kafka 'orders*' --isolation read_committed
     """
-    from kafkafs.cli.terminal import print_json, print_table, progress_bar
+    from kafkafs.cli.progress_bar import progress_bar
+    from kafkafs.cli.terminal import print_json, print_table
 
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)

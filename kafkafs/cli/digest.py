@@ -10,18 +10,10 @@ import click
 
 from kafkafs.cli import echo, fail_with, say, text_of
 from kafkafs.cli.process import FOUND, use_default_signals
-from kafkafs.cli.shared_options import (
-    AS_JSON,
-    ISOLATION,
-    LOGDIR,
-    OFFSETS,
-    TIER,
-    TopicPartitionPattern,
-    expand,
-    open_log_dir,
-    say_remote,
-)
-from kafkafs.cli.terminal import facts, print_json, print_table, progress_bar
+from kafkafs.cli.progress_bar import progress_bar
+from kafkafs.cli.shared_options import AS_JSON, ISOLATION, OFFSETS, TIER
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir, say_remote
+from kafkafs.cli.terminal import facts, print_json, print_table
 from kafkafs.reading.range_names import OffsetsBetween, OffsetsFrom, OffsetSpec, SingleOffset
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.progress import working

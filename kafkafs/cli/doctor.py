@@ -10,8 +10,10 @@ import click
 
 from kafkafs.cli import echo
 from kafkafs.cli.process import FOUND, use_default_signals
-from kafkafs.cli.shared_options import AS_JSON, TIER, open_log_dir, tier
-from kafkafs.cli.terminal import print_json, progress_bar
+from kafkafs.cli.progress_bar import progress_bar
+from kafkafs.cli.shared_options import AS_JSON, TIER, tier
+from kafkafs.cli.targets import open_log_dir
+from kafkafs.cli.terminal import print_json
 
 if TYPE_CHECKING:
     from storage.diagnosis.predictions import Diagnosis, Prediction
@@ -71,8 +73,9 @@ def doctor(
         return
     if not logdirs:
         raise click.UsageError("Missing argument 'LOGDIR...'.")
-    from storage.diagnosis.directory_checks import read
-    from storage.diagnosis.examination import examine, of_remote
+    from storage.diagnosis.broker_properties import read
+    from storage.diagnosis.examination import examine
+    from storage.diagnosis.partition_checks import of_remote
 
     use_default_signals(ctx)
     properties = None if properties_file is None else read(properties_file)

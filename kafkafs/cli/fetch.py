@@ -10,15 +10,8 @@ import click
 
 from kafkafs.cli import say, text_of
 from kafkafs.cli.process import DATA_ERROR, use_default_signals
-from kafkafs.cli.shared_options import (
-    LOGDIR,
-    TIER,
-    Parsed,
-    TopicPartitionPattern,
-    expand,
-    open_log_dir,
-    whole_number,
-)
+from kafkafs.cli.shared_options import TIER, Parsed, whole_number
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import MAX_OFFSET
 
 if TYPE_CHECKING:

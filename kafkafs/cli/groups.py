@@ -10,20 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo, fail_with, say
+from kafkafs.cli.passes import WAIT, owned_dir
 from kafkafs.cli.process import use_default_signals
-from kafkafs.cli.shared_options import (
-    AS_JSON,
-    LOGDIR,
-    TIER,
-    WAIT,
-    Parsed,
-    TopicPartitionPattern,
-    expand,
-    open_log_dir,
-    owned_dir,
-    today,
-    whole_number,
-)
+from kafkafs.cli.shared_options import AS_JSON, TIER, Parsed, today, whole_number
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from kafkafs.cli.terminal import moment, print_json, print_table
 from storage.types import MAX_OFFSET, OffsetRange, TopicPartition
 
@@ -200,7 +190,7 @@ def _rows(group: ConsumerGroup, logs: _Logs) -> Iterator[dict[str, Any]]:
 
 
 def _summary(group: ConsumerGroup, logs: _Logs, topics_by_id: Callable[[], Mapping[str, str]]) -> dict[str, Any]:
-    from storage.coordinators.groups import state_of
+    from storage.coordinators.group_state import state_of
 
     rows = list(_rows(group, logs))
     return {

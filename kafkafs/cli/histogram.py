@@ -14,20 +14,12 @@ import click
 
 from kafkafs.cli import echo, say
 from kafkafs.cli.process import DATA_ERROR, use_default_signals
-from kafkafs.cli.shared_options import (
-    AS_JSON,
-    LOGDIR,
-    TIER,
-    TopicPartitionPattern,
-    check_destination,
-    expand,
-    open_log_dir,
-    say_remote,
-)
+from kafkafs.cli.shared_options import AS_JSON, TIER, check_destination
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir, say_remote
 from kafkafs.cli.terminal import print_json
 
 if TYPE_CHECKING:
-    from storage.log.counting import Histogram
+    from storage.log.histogram import Histogram
 
 _DAY_MS = 86_400_000
 _WIDTH = 80  # of a chart that is not printed on a terminal
@@ -61,7 +53,7 @@ def histogram(
     kafkafs histogram /var/kafka orders
     kafkafs histogram /var/kafka orders/3 --png orders.png
     """
-    from storage.log.counting import histogram as counted
+    from storage.log.histogram import histogram as counted
 
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)

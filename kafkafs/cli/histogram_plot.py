@@ -13,7 +13,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
-    from storage.log.counting import Histogram
+    from storage.log.histogram import Histogram
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

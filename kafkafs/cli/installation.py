@@ -17,7 +17,7 @@ from kafkafs.compiled_kernels import KERNELS, uncompiled
 from kafkafs.mounting.mount import check_fuse, libfuse
 from kafkafs.mounting.mountpoint import MountError, fusermount
 from kafkafs.reading.store import default_directory
-from storage.format import compression
+from storage.format import codec_library
 
 _CONFIGURATION = Path("/etc/fuse.conf")  # mount.fuse3(8)
 _REQUIREMENT = re.compile(r"([\w.-]+)[^;]*(?:; *extra *== *[\"'](\w+)[\"'])?")
@@ -56,7 +56,7 @@ def facts() -> dict[str, Any]:
         },
         "kernels": {"compiled": len(KERNELS) - len(slow), "uncompiled": slow},
         "fuse": fuse,
-        "codecs": compression.versions(),
+        "codecs": codec_library.versions(),
         **_packages(),
         "cache": {"directory": str(cache), "writable": _writable(cache)},
         "limits": {"open_files": soft, "open_files_hard": hard},
@@ -66,7 +66,7 @@ def facts() -> dict[str, Any]:
 
 def version_text() -> str:
     """Versions of kafkafs and what it stands on, and which kernels run uncompiled."""
-    slow, codecs = uncompiled(), _listed(compression.versions())
+    slow, codecs = uncompiled(), _listed(codec_library.versions())
     try:
         fuse = _listed(libfuse())
     except MountError as error:

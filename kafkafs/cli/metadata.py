@@ -11,11 +11,12 @@ import click
 
 from kafkafs.cli import echo, say
 from kafkafs.cli.process import DATA_ERROR, use_default_signals
-from kafkafs.cli.shared_options import AS_JSON, LOGDIR, MOMENT, open_log_dir
+from kafkafs.cli.shared_options import AS_JSON, MOMENT
+from kafkafs.cli.targets import LOGDIR, open_log_dir
 from kafkafs.cli.terminal import moment, print_json, print_table
 
 if TYPE_CHECKING:
-    from storage.files.cluster_metadata import Change, Data, MetadataReplay
+    from storage.files.metadata_replay import Change, Data, MetadataReplay
     from storage.log.snapshot import LogSnapshot
 
 # Numbers in records, as Kafka's own tools name them (AclOperation, ScramMechanism, SecurityProtocol and others).
@@ -146,8 +147,8 @@ def _acl(data: Data, secrets: bool) -> dict[str, Any]:
 
 def _facts(state: MetadataReplay, secrets: bool) -> dict[str, Any]:
     """What is printed; takes the partitions out of the state, since both together would take twice the memory."""
-    from storage.files import cluster_metadata as kinds
-    from storage.files.cluster_metadata import ResourceType, VerbatimKind
+    from storage.files import metadata_records
+    from storage.files.metadata_records import ResourceType, VerbatimKind
 
     def of(kind: str) -> list[Any]:
         return [data for (one, _), data in sorted(state.others.items(), key=str) if one == kind]
@@ -169,12 +170,12 @@ def _facts(state: MetadataReplay, secrets: bool) -> dict[str, Any]:
         }
         for topic_id, data in sorted(state.topics.items(), key=lambda item: item[1]["name"])
     ]
-    ids = of(kinds.PRODUCER_IDS)
+    ids = of(metadata_records.PRODUCER_IDS)
     return {
-        "features": {data["name"]: data["featureLevel"] for data in of(kinds.FEATURE)},
+        "features": {data["name"]: data["featureLevel"] for data in of(metadata_records.FEATURE)},
         "next_producer_id": ids[0]["nextProducerId"] if ids else None,
-        "brokers": _shown(of(kinds.BROKER), secrets),
-        "controllers": _shown(of(kinds.CONTROLLER), secrets),
+        "brokers": _shown(of(metadata_records.BROKER), secrets),
+        "controllers": _shown(of(metadata_records.CONTROLLER), secrets),
         "topics": topics,
         "configs": [
             {"type": _CONFIG_RESOURCES.get(kind, kind), "name": name, "configs": values}
@@ -241,7 +242,7 @@ def _print_changes(
 
     from kafkafs.file_names import printable
     from storage.errors import StorageError
-    from storage.files.cluster_metadata import decode_block
+    from storage.files.metadata_records import decode_block
     from storage.log.reader import read_range
 
     names = {topic_id: data["name"] for topic_id, data in state.topics.items()}

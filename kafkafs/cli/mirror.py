@@ -15,26 +15,18 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import say, text_of
+from kafkafs.cli.passes import WAIT, owned_dir
 from kafkafs.cli.process import DATA_ERROR
-from kafkafs.cli.shared_options import (
-    AS_JSON,
-    MOMENT,
-    TIER,
-    WAIT,
-    Parsed,
-    TopicPartitionPattern,
-    check_destination,
-    expand,
-    open_log_dir,
-    owned_dir,
-    pair,
-)
-from kafkafs.cli.terminal import print_json, print_table, progress_bar
+from kafkafs.cli.progress_bar import progress_bar
+from kafkafs.cli.shared_options import AS_JSON, MOMENT, TIER, Parsed, check_destination, pair
+from kafkafs.cli.targets import TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.terminal import print_json, print_table
 from storage.errors import UnknownTopicOrPartition
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
-    from storage.backup.mirror import ManifestRecorder, Mirror, Mirrored
+    from storage.backup.manifest_recorder import ManifestRecorder
+    from storage.backup.mirror import Mirror, Mirrored
     from storage.directory.owned_dir import OwnedDir
     from storage.log.log_dir import LogDir
     from storage.types import OffsetRange
@@ -164,7 +156,7 @@ def _renamed(source: LogDir, renamings: tuple[tuple[str, str], ...], follow: boo
 
 def _recorder(path: Path, src: Path, dest: Path) -> ManifestRecorder:
     """The manifest as it is now. Errors that would keep it from being written are raised before anything is copied."""
-    from storage.backup.mirror import ManifestRecorder
+    from storage.backup.manifest_recorder import ManifestRecorder
     from storage.files import manifest
 
     if not path.parent.is_dir():

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from kafkafs.cli import say
+from kafkafs.cli.progress_bar import progress_bar
 from kafkafs.cli.shared_options import SCHEMAS, TIER, check_destination, tier_options
-from kafkafs.cli.terminal import progress_bar
 from kafkafs.mounting.mount import MountRequest
 from kafkafs.mounting.mount import mount as start_mount
 from kafkafs.mounting.mount_options import BadOption, parse_options

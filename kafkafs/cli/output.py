@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
     from typing import BinaryIO
 
-    from kafkafs.formats.program import Format
+    from kafkafs.formats.format import Format
     from storage.format.block import RecordBlock
 
 _BUFFER_BYTES: Final = 4 << 20  # most blocks fit into the rest of a buffer and need not be divided

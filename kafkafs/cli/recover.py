@@ -11,17 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo, say
-from kafkafs.cli.shared_options import (
-    AS_JSON,
-    LOGDIR,
-    WAIT,
-    TopicPartitionPattern,
-    expand,
-    open_log_dir,
-    open_owned,
-    report,
-)
-from kafkafs.cli.terminal import progress_bar
+from kafkafs.cli.passes import WAIT, open_owned, report
+from kafkafs.cli.progress_bar import progress_bar
+from kafkafs.cli.shared_options import AS_JSON
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -68,7 +61,7 @@ def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, dro
     chosen = _chosen(logdir, tp)
     with progress_bar() as progress:
         if dry_run:
-            from storage.directory.owned_dir import rehearse_recovery
+            from storage.directory.recovery_plans import rehearse_recovery
 
             reports, errors = rehearse_recovery(open_log_dir(logdir), chosen, progress)
             (writes, staged), clean = _left(logdir, chosen), False

@@ -10,26 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo
-from kafkafs.cli.shared_options import (
-    AS_JSON,
-    LOGDIR,
-    TIER,
-    WAIT,
-    Parsed,
-    TopicPartitionPattern,
-    expand,
-    open_log_dir,
-    passes,
-    report,
-    whole_number,
-)
+from kafkafs.cli.passes import WAIT, passes, report
+from kafkafs.cli.shared_options import AS_JSON, TIER, Parsed, whole_number
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from kafkafs.cli.terminal import facts, moment
 from storage.types import MAX_OFFSET
 
 if TYPE_CHECKING:
     from storage.directory.owned_dir import OwnedDir
     from storage.types import TopicPartition
-    from storage.upkeep.retention import KeptSegment, RetentionResult
+    from storage.upkeep.kept_segments import KeptSegment
+    from storage.upkeep.retention import RetentionResult
 
 
 def _before(text: str) -> int:
@@ -70,7 +61,8 @@ def retain(ctx: click.Context, logdir: Path, tp: str | None, before: int | None,
     """
     if before is not None and tp is None:
         raise click.UsageError("--before needs a TP")
-    from storage.upkeep.retention import disk_free_bytes, preview_partition, retain_partition
+    from storage.upkeep.partition_retention import preview_partition, retain_partition
+    from storage.upkeep.retention import disk_free_bytes
 
     log_dir = open_log_dir(logdir)
 

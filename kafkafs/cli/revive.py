@@ -10,18 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo
-from kafkafs.cli.shared_options import (
-    AS_JSON,
-    MOMENT,
-    TIER,
-    Parsed,
-    check_destination,
-    is_named,
-    tier,
-    whole_number,
-    without_slash,
-)
-from kafkafs.cli.terminal import print_json, print_table, progress_bar
+from kafkafs.cli.progress_bar import progress_bar
+from kafkafs.cli.shared_options import AS_JSON, MOMENT, TIER, Parsed, check_destination, tier, whole_number
+from kafkafs.cli.targets import is_named, without_slash
+from kafkafs.cli.terminal import print_json, print_table
 from storage.types import MAX_OFFSET, TopicPartition
 
 if TYPE_CHECKING:

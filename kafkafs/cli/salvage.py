@@ -8,20 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo, fail_with, text_of
-from kafkafs.cli.shared_options import (
-    AS_JSON,
-    LOGDIR,
-    TIER,
-    WAIT,
-    TopicPartitionPattern,
-    check_destination,
-    each,
-    expand,
-    open_log_dir,
-    owned_dir,
-    say_remote,
-)
-from kafkafs.cli.terminal import facts, print_json, progress_bar
+from kafkafs.cli.passes import WAIT, each, owned_dir
+from kafkafs.cli.progress_bar import progress_bar
+from kafkafs.cli.shared_options import AS_JSON, TIER, check_destination
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir, say_remote
+from kafkafs.cli.terminal import facts, print_json
 
 if TYPE_CHECKING:
     from storage.types import TopicPartition

@@ -16,20 +16,8 @@ import psutil
 from kafkafs.cli import echo, say
 from kafkafs.cli.histogram import drawing
 from kafkafs.cli.process import DATA_ERROR, FOUND, interrupt_quietly, interrupts_kept, logging_disabled
-from kafkafs.cli.shared_options import (
-    AS_JSON,
-    ISOLATION,
-    LOGDIR,
-    SCHEMAS,
-    TIER,
-    TopicPartitionPattern,
-    absent,
-    check_destination,
-    expand,
-    open_log_dir,
-    say_remote,
-    tier,
-)
+from kafkafs.cli.shared_options import AS_JSON, ISOLATION, SCHEMAS, TIER, check_destination, tier
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, absent, expand, open_log_dir, say_remote
 from kafkafs.cli.terminal import facts, print_json, print_table
 from storage.types import Isolation
 
@@ -306,7 +294,7 @@ def _session(ctx: click.Context, name: str, master: str | None, settings: tuple[
     except ImportError:
         say(_EXTRA)
         ctx.exit(DATA_ERROR)
-    from kafkafs.spark.python_workers import UncompiledKernels
+    from kafkafs.spark.kernels_check import UncompiledKernels
 
     starting = spark_session(
         f"kafkafs spark {name}",

@@ -17,7 +17,8 @@ import click
 
 from kafkafs.cli import echo, say
 from kafkafs.cli.process import INTERRUPTED, interrupt_quietly, leave_at_once, name_of_failed
-from kafkafs.cli.shared_options import ISOLATION, LOGDIR, SCHEMAS, TIER, check_destination, open_log_dir, tier
+from kafkafs.cli.shared_options import ISOLATION, SCHEMAS, TIER, check_destination, tier
+from kafkafs.cli.targets import LOGDIR, open_log_dir
 from kafkafs.cli.terminal import print_table
 from kafkafs.cli.whole_file import whole_file
 

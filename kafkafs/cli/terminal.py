@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.file_names import printable
-from storage.progress import NoProgress, Progress
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bars
-    from rich.progress import TaskID
+    pass
 
 
 # Tables, drawn on a terminal and as plain aligned columns in a pipe; and JSON.
-
 _ANY_WIDTH = 1000
 _ALIGNED = 48  # a longer text moves only its own row to the right, not all others
 
@@ -116,50 +112,3 @@ def _draw(columns: Sequence[str], rows: list[list[str]], numeric: list[bool]) ->
         table.add_row(*(Text(cell) for cell in row))
     # Each row is one line: a narrow terminal wraps it, which is easier to read than folded cells.
     Console(width=_ANY_WIDTH).print(table)
-
-
-# A progress bar on stderr if that is a terminal; otherwise nothing.
-
-
-@contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """The Progress that long work reports to."""
-    if not sys.stderr.isatty():
-        yield NoProgress()
-        return
-    bar = _Bar()
-    try:
-        yield bar
-    finally:
-        bar.close()
-
-
-class _Bar:
-    """One bar per piece of work; rich has its own lock. Its thread starts with the first: before that one may fork."""
-
-    def __init__(self) -> None:
-        self._bars: Bars | None = None
-        self._task: TaskID | None = None
-
-    def begin(self, what: str, total: int) -> None:
-        if self._bars is None:
-            from rich.console import Console
-            from rich.progress import Progress as Bars
-
-            self._bars = Bars(console=Console(stderr=True), transient=True)
-            self._bars.start()
-        self._task = self._bars.add_task(what, total=total)
-
-    def advance(self, amount: int) -> None:
-        if self._bars is not None and self._task is not None:
-            self._bars.advance(self._task, amount)
-
-    def end(self) -> None:
-        if self._bars is not None and self._task is not None:
-            self._bars.remove_task(self._task)
-            self._task = None
-
-    def close(self) -> None:
-        """Removes all bars."""
-        if self._bars is not None:
-            self._bars.stop()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,128 +12,15 @@ import click
 
 from kafkafs.cli import echo, fail_with, say, text_of
 from kafkafs.cli.process import use_default_signals
-from kafkafs.cli.shared_options import (
-    AS_JSON,
-    LOGDIR,
-    TIER,
-    WAIT,
-    Parsed,
-    TopicName,
-    check_destination,
-    check_topic,
-    expand_topics,
-    open_log_dir,
-    owned_dir,
-)
+from kafkafs.cli.shared_options import AS_JSON, TIER
+from kafkafs.cli.targets import LOGDIR, TopicName, expand_topics, open_log_dir
 from kafkafs.cli.terminal import moment, print_json, print_table
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
-    from storage.directory.owned_dir import OwnedDir
     from storage.log.log_dir import LogDir
     from storage.log.topic_info import TopicInfo
-
-
-# `kafkafs topics create`, `alter`, `delete`.
-
-TOPIC = click.argument("topic", type=TopicName())
-PARTITIONS = click.option("--partitions", type=click.IntRange(min=1), metavar="N", help="The number of partitions.")
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ValueError(f"{text!r} is not in the form K=V")
-    return key.strip(), value.strip()
-
-
-CONFIG = click.option(
-    "--config",
-    "config",
-    multiple=True,
-    type=Parsed("K=V", _setting),
-    metavar="K=V",
-    help="A topic configuration of Kafka's.",
-)
-
-
-@click.command()
-@LOGDIR
-@TOPIC
-@PARTITIONS
-@CONFIG
-@WAIT
-def create(logdir: Path, topic: str, partitions: int | None, config: tuple[tuple[str, str], ...]) -> None:
-    """Create TOPIC in LOGDIR, which is created if necessary. The topic keeps everything unless configured otherwise.
-
-    \b
-    kafkafs topics create ./logs orders --partitions 3 --config cleanup.policy=compact
-    """
-    from storage.directory.guest_rules import check_topic_may_be_made_by_hand
-
-    check_destination(logdir)
-    check_topic_may_be_made_by_hand(topic)
-    with _opened(logdir, create=True) as owned:
-        owned.create_topic(topic, partitions, dict(config))
-
-
-@click.command()
-@LOGDIR
-@TOPIC
-@CONFIG
-@click.option("--unset", multiple=True, metavar="K", help="Remove a configuration of the topic.")
-@PARTITIONS
-@WAIT
-def alter(
-    logdir: Path,
-    topic: str,
-    config: tuple[tuple[str, str], ...],
-    unset: tuple[str, ...],
-    partitions: int | None,
-) -> None:
-    """Change the configuration of TOPIC, or give it more partitions.
-
-    \b
-    kafkafs topics alter ./logs orders --config retention.ms=86400000 --unset compression.type
-    """
-    from storage.directory.guest_rules import check_topic_may_be_made_by_hand
-
-    if not config and not unset and partitions is None:
-        raise click.UsageError("nothing to alter: give --config, --unset or --partitions")
-    with _opened(logdir) as owned:
-        check_topic(owned.log_dir, topic)
-        if partitions is not None:
-            check_topic_may_be_made_by_hand(topic)
-            owned.add_partitions(topic, partitions)
-        if config or unset:
-            owned.alter_config(topic, dict(config), unset)
-
-
-@click.command()
-@LOGDIR
-@TOPIC
-@WAIT
-def delete(logdir: Path, topic: str) -> None:
-    """Remove TOPIC from LOGDIR, with all its messages.
-
-    \b
-    kafkafs topics delete ./logs orders
-    """
-    with _opened(logdir) as owned:
-        check_topic(owned.log_dir, topic)
-        owned.delete_topic(topic)
-
-
-@contextmanager
-def _opened(logdir: Path, *, create: bool = False) -> Iterator[OwnedDir]:
-    """The directory, opened without its logs. One that was not shut down cleanly stays so."""
-    from storage.errors import InvalidConfig, InvalidTopic
-
-    try:
-        with owned_dir(logdir, {}, only=(), create=create) as owned:
-            yield owned
-    except (InvalidConfig, InvalidTopic) as error:
-        raise click.UsageError(str(error)) from None
+from kafkafs.cli.topic_changes import alter, create, delete
 
 
 class _Topics(click.Group):
@@ -257,8 +142,8 @@ def _partition(log_dir: LogDir, tp: TopicPartition) -> dict[str, Any]:
     (None: compaction may have made them); or the problem."""
     from kafkafs.tree.info import InfoTexts
     from storage.errors import StorageError
-    from storage.log.counting import is_cleaned, segment_gaps
-    from storage.log.offset_lookup import retention_timestamp_ms
+    from storage.log.greatest_timestamp import retention_timestamp_ms
+    from storage.log.segment_gaps import is_cleaned, segment_gaps
 
     texts = InfoTexts(log_dir, Isolation.READ_UNCOMMITTED)
     try:
@@ -328,7 +213,7 @@ def _seconds(moment: str | None) -> str | None:
 
 def _log_bytes(directory: Path, problems: list[OSError]) -> int | None:
     """Bytes of the .log files in a directory, 0 if it was removed; None, and one more problem, if they are unknown."""
-    from storage.files.log_file import paths_in
+    from storage.files.listing import paths_in
     from storage.files.names import FileKind
 
     try:

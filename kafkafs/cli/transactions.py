@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kafkafs.cli import echo, fail_with, text_of
+from kafkafs.cli.passes import each
 from kafkafs.cli.process import use_default_signals
-from kafkafs.cli.shared_options import AS_JSON, LOGDIR, TIER, TopicPartitionPattern, each, expand, open_log_dir
+from kafkafs.cli.shared_options import AS_JSON, TIER
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from kafkafs.cli.terminal import moment, print_json, print_table
 
 if TYPE_CHECKING:
-    from storage.coordinators.transactions import PartitionProducers, TransactionalIds, TransactionMetadata
+    from storage.coordinators.transaction_records import TransactionMetadata
+    from storage.coordinators.transactions import PartitionProducers, TransactionalIds
     from storage.files.producer_state import ProducerEntry
 
 _MINUTE_MS: Final = 60_000

@@ -12,8 +12,10 @@ import click
 
 from kafkafs.cli import echo
 from kafkafs.cli.process import FOUND, use_default_signals
-from kafkafs.cli.shared_options import LOGDIR, TIER, TopicPartitionPattern, expand, is_named, open_log_dir, tier
-from kafkafs.cli.terminal import print_json, progress_bar
+from kafkafs.cli.progress_bar import progress_bar
+from kafkafs.cli.shared_options import TIER, tier
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, is_named, open_log_dir
+from kafkafs.cli.terminal import print_json
 
 if TYPE_CHECKING:
     from storage.files.manifest import Manifest

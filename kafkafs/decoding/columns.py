@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
-from uuid import UUID
 
 import numpy as np
 
 from kafkafs.decoding import avro_kernel
 from kafkafs.decoding.avro_program import FAULT_TEXTS, POWERS, Fault
-from kafkafs.decoding.framing import GUID_HEADER_SIZE, guid_in, shortened
-from kafkafs.schemas.registry import AVRO, JSON, PROTOBUF
+from kafkafs.decoding.guid_headers import GUID_HEADER_SIZE, guid_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,89 +19,10 @@ if TYPE_CHECKING:
 
     from kafkafs.decoding.avro_program import Programs
     from kafkafs.decoding.avro_resolution import ValueColumn
-    from kafkafs.decoding.protobuf import ProtobufDecoder
-    from kafkafs.schemas.registry import Schema, SchemaLookup
+    from kafkafs.schemas.registry import SchemaLookup
 
     Int64s = NDArray[np.int64]
-
-
-# How each schema id of a topic's keys or values is decoded: by a program, by a library, or not at all.
-
-# Ids that no schema has, of which it is remembered: keys and values that are no Avro can look like any id.
-_MOST_UNKNOWN: Final = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """For one schema: the kernel's first instruction, or a decoder of single rows, or why there is none; and its id,
-    -1 if it is unknown."""
-
-    entry: int = -1
-    rows: ProtobufDecoder | None = None
-    error: str = ""
-    schema_id: int = -1
-
-
-class Plans:
-    """Plans by schema id and GUID for one subject, made when first asked for and then kept: what was said of one never
-    changes, also that it is unknown. Threads can share it; the lock guards the making."""
-
-    def __init__(
-        self, schemas: SchemaLookup, subject: str, programs: Programs, reader: ValueColumn | None = None
-    ) -> None:
-        """With `reader` the programs put the values into its columns, and there are none but of Avro."""
-        self._schemas, self._subject, self._programs, self._reader = schemas, subject, programs, reader
-        self._lock = threading.Lock()
-        self._plans: dict[int | bytes, Plan] = {}  # by id or GUID
-        self._unknown: set[int | bytes] = set()
-
-    def plan(self, which: int | bytes) -> Plan:
-        """The plan for this id or GUID (16 bytes)."""
-        found = self._plans.get(which)
-        if found is not None:
-            return found
-        with self._lock:
-            found = self._plans.get(which)
-            if found is not None:
-                return found
-            schema = None if which in self._unknown else self._schema(which)
-            if schema is None:
-                if len(self._unknown) < _MOST_UNKNOWN:
-                    self._unknown.add(which)
-                named = f"schema {which}" if isinstance(which, int) else f"schema with the GUID {UUID(bytes=which)}"
-                return Plan(error=f"there is no {named}")
-            self._plans[which] = made = replace(self._made(schema), schema_id=schema.schema_id)
-            return made
-
-    def _schema(self, which: int | bytes) -> Schema | None:
-        if isinstance(which, int):
-            return self._schemas.by_id(which, self._subject)
-        return self._schemas.by_guid(which)
-
-    def _made(self, schema: Schema) -> Plan:
-        # Imported here: Kafka's own topics are read without schemas.
-        from kafkafs.decoding import avro_resolution, avro_schema, protobuf
-        from kafkafs.decoding.avro_schema import BadSchema
-
-        try:
-            if self._reader is not None:
-                if schema.schema_type != AVRO:
-                    kind = shortened(schema.schema_type)
-                    return Plan(error=f"schema {schema.schema_id} is of the type {kind}, not AVRO")
-                writer = avro_schema.parse(schema, self._schemas)
-                return Plan(avro_resolution.add(self._programs, writer, self._reader))
-            if schema.schema_type == AVRO:
-                return Plan(self._programs.add_avro(avro_schema.parse(schema, self._schemas)))
-            if schema.schema_type == JSON:
-                return Plan(self._programs.add_json())
-            if schema.schema_type == PROTOBUF:
-                return Plan(rows=protobuf.decoder(schema, self._schemas))
-            return Plan(error=f"schema {schema.schema_id} is of the unknown type {shortened(schema.schema_type)}")
-        except BadSchema as error:
-            return Plan(error=f"schema {schema.schema_id} cannot be used: {shortened(str(error))}")
-        except RecursionError:
-            return Plan(error=f"schema {schema.schema_id} cannot be used: its types are nested too deeply")
-
+from kafkafs.decoding.schema_plans import Plans
 
 # Magic byte and schema id.
 HEADER_SIZE: Final = 5

@@ -10,11 +10,12 @@ import numpy as np
 
 from kafkafs.decoding.avro_program import Programs
 from kafkafs.decoding.columns import ColumnDecoder, Decoded, Room, Rooms
-from kafkafs.decoding.framing import find_guids
+from kafkafs.decoding.guid_headers import find_guids
 from kafkafs.formats import program, render_kernel
-from kafkafs.formats.program import Code, Format, Operation, Prepared
+from kafkafs.formats.format import Format, Prepared
+from kafkafs.formats.program import Code, Operation
 from storage.format.block import RecordBlock, RecordColumn
-from storage.format.messages import GROUPS, messages
+from storage.format.messages import GROUPS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,32 +28,7 @@ if TYPE_CHECKING:
 
     Int64s = NDArray[np.int64]
     Texts = tuple[NDArray[np.uint8], Int64s, Int64s, dict[int, str]]
-
-
-# Records of Kafka's own topics to JSON texts in columns: by the definitions of their messages, without schemas.
-
-
-class OwnTopicDecoder:
-    """Decodes records of Kafka's own. Threads can share it, each with a Room of its own."""
-
-    def __init__(self, group: str) -> None:
-        """`group`: of messages, mostly a topic (storage.format.messages). KeyError."""
-        self._messages = messages(group)
-
-    def decode(self, buffer: Buffer, columns: NDArray[np.int64], room: Room) -> tuple[Decoded, Decoded, int]:
-        """Keys and values of the first rows, as many as fit into `room`, and the position after their texts. `columns`:
-        as of a RecordBlock. ValueError if a row points outside `buffer`."""
-        sides = columns[RecordColumn.KEY_START : RecordColumn.KEY_START + 4]
-        found = self._messages.read(buffer, sides, room.texts)
-        ids = np.full(found.rows, -1, np.int64)
-        errors: dict[str, dict[int, str]] = {"key": {}, "value": {}}
-        for row, (side, error, _) in found.errors.items():
-            errors[side][row] = error
-        keys, values = (
-            Decoded(found.rows, found.places[at : at + 2], ids, errors[side]) for at, side in ((0, "key"), (2, "value"))
-        )
-        return keys, values, found.end
-
+from kafkafs.decoding.own_topic_decoder import OwnTopicDecoder
 
 # Columns behind a block's own, as EXTRA_OR_JSON reads them: start and length of the text, then of the bytes.
 _KEY: Final = len(RecordColumn)

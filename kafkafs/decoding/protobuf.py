@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import threading
-from enum import IntEnum
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from kafkafs.decoding import proto_kernel
-from kafkafs.decoding.avro_program import POWERS, quoted
-from kafkafs.decoding.framing import BadIndexes, read_indexes, shortened
+from kafkafs.decoding.avro_program import POWERS
+from kafkafs.decoding.framing import shortened
+from kafkafs.decoding.message_indexes import BadIndexes, read_indexes
 from kafkafs.decoding.proto_any import (
-    ANY,
     AnyTypes,
     TooMuch,
-    is_repeated,
     show_plainly,
-    without_marks,
 )
 from kafkafs.decoding.proto_files import compiled_files, longest_name
 from storage.types import is_compiled
@@ -32,221 +27,8 @@ if TYPE_CHECKING:
     from kafkafs.schemas.registry import Schema, SchemaLookup
 
     Int64s = NDArray[np.int64]
-
-
-# The order of a Protobuf map's entries in JSON: that of their keys.
-#
-# The protobuf library gives them in an order that differs between processes. A view must show the same bytes to all.
-
-_LIBRARYS_OWN = "google.protobuf."
-
-
-def in_order(fields: Any, kind: Any) -> Any:
-    """The JSON value of a message of the type `kind` (a descriptor), with all maps in it in order."""
-    if kind.full_name == ANY:
-        return _sorted(fields, is_any=True)
-    if kind.full_name.startswith(_LIBRARYS_OWN):
-        return _sorted(fields)  # Struct is a map
-    if not _may_have_maps(kind):
-        return fields
-    for field in kind.fields:
-        below = field.message_type
-        if below is None or field.name not in fields:
-            continue
-        found = fields[field.name]
-        if below.GetOptions().map_entry:
-            value_type = below.fields_by_name["value"].message_type
-            found = {
-                key: found[key] if value_type is None else in_order(found[key], value_type) for key in sorted(found)
-            }
-        elif isinstance(found, list) and not below.full_name.startswith(_LIBRARYS_OWN):
-            found = [in_order(one, below) for one in found]
-        else:
-            found = in_order(found, below)
-        fields[field.name] = found
-    return fields
-
-
-def _sorted(value: Any, *, is_any: bool = False) -> Any:
-    """With all objects in order. `is_any`: what is within an Any may be another one."""
-    if isinstance(value, dict):
-        value = without_marks(value) if is_any else value
-        return {key: _sorted(value[key], is_any=is_any) for key in sorted(value)}
-    return [_sorted(one, is_any=is_any) for one in value] if isinstance(value, list) else value
-
-
-@lru_cache(maxsize=4096)
-def _may_have_maps(kind: Any) -> bool:
-    """Whether a message of this type may hold a map, at any depth."""
-    seen, waiting = {kind.full_name}, [kind]
-    while waiting:
-        for field in waiting.pop().fields:
-            below = field.message_type
-            if below is None or below.full_name in seen:
-                continue
-            if below.GetOptions().map_entry or below.full_name in (f"{_LIBRARYS_OWN}Struct", f"{_LIBRARYS_OWN}Any"):
-                return True
-            if below.full_name in (f"{_LIBRARYS_OWN}Value", f"{_LIBRARYS_OWN}ListValue"):
-                return True
-            seen.add(below.full_name)
-            waiting.append(below)
-    return False
-
-
-# Protobuf descriptors as numbers for the kernel.
-#
-# A type is its kind, how many fields it has, and 1 if fields that it does not know are not passed over; then its fields
-# by ascending number, of eight numbers each: its tag; FieldDescriptorProto.Type; flags; start and length of
-# `,"name":` in the literals; the place of the type or enum below; the value of a map's entry that lacks one; and the
-# bit of its oneof, 0 if it has none or is the only member. An enum is how many values it has (-1: NullValue), 1 if it
-# is closed, and by ascending number: the number, start and length of its name in quotes.
-
-_OWN: Final = "google.protobuf."
-# Of a single value, by FieldDescriptorProto.Type: 64 bits, 32 bits, with a length, a group; others are varints.
-_WIRE_TYPES: Final = {1: 1, 6: 1, 16: 1, 2: 5, 7: 5, 15: 5, 9: 2, 11: 2, 12: 2, 10: 3}
-_MOST_ONEOFS: Final = 62
-# Behind the last literal: so many are copied at once.
-_SPARE: Final = bytes(16)
-
-
-class Kind(IntEnum):
-    """How a type is written; the kernel has the same numbers."""
-
-    MESSAGE = 0
-    TIMESTAMP = 1
-    DURATION = 2
-    WRAPPER = 3
-    STRUCT = 4
-    VALUE = 5
-    LIST = 6
-    UNCOVERED = 7
-
-
-class Flag(IntEnum):
-    """Of a field."""
-
-    REPEATED = 1
-    PRESENCE = 2
-    MAP = 4
-
-
-class Arrays(NamedTuple):
-    """What the kernel reads: types and enums, literals, and three numbers for each root."""
-
-    numbers: NDArray[np.int64]
-    literals: NDArray[np.uint8]
-    roots: NDArray[np.int64]
-
-
-class ProtoProgram:
-    """The types of one schema, each added when data first need it. Arrays that were handed out stay valid. Threads can
-    share it; the lock guards adding."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._numbers: list[int] = []
-        self._literals = bytearray()
-        self._roots: list[int] = []
-        self._places: dict[str, int] = {}  # by full name
-        self._known: set[bytes] = set()
-        self.arrays = Arrays(np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.int64))
-
-    def add(self, indexes: bytes, kind: Any) -> None:
-        """Adds the message type (a descriptor) of the data that begin with these message indexes."""
-        with self._lock:
-            if indexes in self._known:
-                return
-            before = len(self._numbers), len(self._literals), dict(self._places)
-            try:
-                root = self._add_types(kind)
-            except BaseException:  # a type that is there in part would be believed
-                del self._numbers[before[0] :], self._literals[before[1] :]
-                self._places = before[2]
-                raise
-            self._known.add(indexes)
-            self._roots += (*self._literal(indexes), root)
-            self.arrays = Arrays(
-                np.array(self._numbers, np.int64),
-                np.frombuffer(self._literals + _SPARE, np.uint8),
-                np.array(self._roots, np.int64),
-            )
-
-    def _literal(self, text: bytes) -> tuple[int, int]:
-        start = len(self._literals)
-        self._literals += text
-        return start, len(text)
-
-    def _add_types(self, root: Any) -> int:
-        """Adds the type and all below it; its place."""
-        new, waiting = [], [root]
-        while waiting:
-            found = waiting.pop()
-            if found.full_name in self._places:
-                continue
-            self._places[found.full_name] = len(self._numbers)
-            fields = sorted(found.fields, key=lambda field: int(field.number))
-            covered = kind_of(found) is not Kind.UNCOVERED and len(found.oneofs) <= _MOST_ONEOFS
-            # The library drops an entry of a map with a field that it does not know.
-            strict = found.is_extendable or found.GetOptions().map_entry
-            self._numbers += (kind_of(found) if covered else Kind.UNCOVERED, len(fields) if covered else 0, int(strict))
-            if covered:
-                new.append((found, fields, len(self._numbers)))
-                self._numbers += [0] * (8 * len(fields))
-                waiting += [field.message_type for field in fields if field.message_type is not None]
-        for _, fields, place in new:
-            for i, field in enumerate(fields):
-                self._numbers[place + 8 * i : place + 8 * i + 8] = self._field(field)
-        return self._places[root.full_name]
-
-    def _field(self, field: Any) -> tuple[int, ...]:
-        below, default = -1, 0
-        if field.message_type is not None:
-            below = self._places[field.message_type.full_name]
-        elif field.enum_type is not None:
-            below, default = self._enum(field.enum_type), int(field.enum_type.values[0].number)
-        is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
-        flags = (
-            (Flag.REPEATED if is_repeated(field) else 0)
-            | (Flag.MAP if is_map else 0)
-            | (Flag.PRESENCE if field.has_presence else 0)
-        )
-        name = self._literal(b"," + quoted(field.name) + b":")
-        oneof = field.containing_oneof
-        bit = 1 << oneof.index if oneof is not None and len(oneof.fields) > 1 else 0
-        return field.number << 3 | _WIRE_TYPES.get(field.type, 0), field.type, int(flags), *name, below, default, bit
-
-    def _enum(self, enum: Any) -> int:
-        place = self._places.get(enum.full_name)
-        if place is None:
-            place = self._places[enum.full_name] = len(self._numbers)
-            named = {} if enum.full_name == f"{_OWN}NullValue" else enum.values_by_number
-            numbers = sorted(set(named))  # the library has a number once for each of its aliases
-            self._numbers += (len(numbers) or -1, int(enum.is_closed))
-            for number in numbers:
-                self._numbers += (number, *self._literal(quoted(named[number].name)))
-        return place
-
-
-def kind_of(found: Any) -> Kind:
-    """The kind of a message type. What the library writes in a form or order of its own is not covered, but for the
-    types that are used much."""
-    known = {
-        "Timestamp": Kind.TIMESTAMP,
-        "Duration": Kind.DURATION,
-        "Struct": Kind.STRUCT,
-        "Struct.FieldsEntry": Kind.MESSAGE,
-        "Value": Kind.VALUE,
-        "ListValue": Kind.LIST,
-        "Empty": Kind.MESSAGE,
-    }
-    if found.GetOptions().message_set_wire_format:
-        return Kind.UNCOVERED
-    if found.file.name == "google/protobuf/wrappers.proto":
-        return Kind.WRAPPER
-    if found.full_name.startswith(_OWN):
-        return known.get(found.full_name.removeprefix(_OWN), Kind.UNCOVERED)
-    return Kind.MESSAGE
-
+from kafkafs.decoding.proto_maps import in_order
+from kafkafs.decoding.proto_program import ProtoProgram
 
 # A message takes many times its size while it is an object of the library.
 MOST_BYTES: Final = 4 << 20

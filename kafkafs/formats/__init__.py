@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kafkafs.formats.program import Format
+    from kafkafs.formats.format import Format
     from storage.types import TopicPartition
 
 
 def by_name(name: str, tp: TopicPartition) -> Format:
     """`txt`, `jsonl`, or a template (any text with a `%` or a backslash). Raises `text.BadTemplate`."""
     if name == "txt":
-        from kafkafs.formats.text import Txt
+        from kafkafs.formats.txt import Txt
 
         return Txt()
     if name == "jsonl":
-        from kafkafs.formats.text import Jsonl
+        from kafkafs.formats.jsonl import Jsonl
 
         return Jsonl(tp)
-    from kafkafs.formats.text import BadTemplate, template
+    from kafkafs.formats.templates import BadTemplate, template
 
     if "%" not in name and "\\" not in name:
         known = r"txt, jsonl, decoded, log, and templates like '%o %T %k %s\n'"

@@ -19,7 +19,7 @@ from storage.format.block import RecordColumn
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kafkafs.formats.program import Format
+    from kafkafs.formats.format import Format
     from storage.format.block import RecordBlock
 
     Int64s = NDArray[np.int64]

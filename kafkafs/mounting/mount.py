@@ -8,12 +8,10 @@ a signal or umount: FUSE's destroy stops the threads, then the log directory is 
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import logging
 import logging.handlers
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from kafkafs.file_names import printable
 from kafkafs.mounting import daemon
 from kafkafs.mounting.daemon import StartupListener
 from kafkafs.mounting.errnos import data_errors
+from kafkafs.mounting.last_word import left_behind
 from kafkafs.mounting.mount_options import MountOptions, escaped
 from kafkafs.mounting.mountpoint import (
     FAILED,
@@ -35,7 +34,6 @@ from kafkafs.mounting.mountpoint import (
     check_nesting,
     fusermount,
     is_within,
-    left_behind,
     naming_the_mount,
     write_protected,
 )
@@ -43,7 +41,7 @@ from storage.config import BrokerConfig
 from storage.errors import InvalidConfig, LogLocked, StorageError
 from storage.files.cache_files import cache_directory
 from storage.log.places import check_log_dir
-from storage.progress import NoProgress, Progress
+from storage.progress import Progress
 
 if TYPE_CHECKING:
     from kafkafs.schemas.sources import SchemaSource
@@ -51,88 +49,8 @@ if TYPE_CHECKING:
     from storage.directory.owned_dir import OwnedDir
     from storage.log.log_dir import LogDir
     from storage.upkeep.maintenance import Maintenance
-
-
-# How much freed memory the C library keeps: as little as possible, for a process that runs for months.
-#
-# By default glibc has an arena for each thread (up to eight for each processor), and raises the size from which blocks
-# are allocated by mmap to that of the largest block ever freed, up to 32 MiB. Then the buffers of all threads are mixed
-# with small objects in heaps that cannot shrink: after eight parallel readers, a mount held 90 MB of unused memory.
-
-# From malloc.h.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
-
-_SETTINGS = {
-    # Because of Python's lock, hardly ever more than one thread allocates at a time.
-    _ARENA_MAX: 2,
-    # Larger blocks are returned to the system when freed; frequently needed ones are recycled (buffers, workbenches).
-    _MMAP_THRESHOLD: 1 << 20,
-    # Setting one of these keeps the other from adapting itself, so both are set.
-    _TRIM_THRESHOLD: 4 << 20,
-}
-
-
-def keep_little() -> bool:
-    """Configures the C library: once, before threads are started. False if it is not glibc."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False
-    mallopt.argtypes = (ctypes.c_int, ctypes.c_int)
-    mallopt.restype = ctypes.c_int
-    done = [mallopt(what, value) == 1 for what, value in _SETTINGS.items()]
-    return all(done)
-
-
-# The progress of recovery: counted for @status.json, and forwarded to the process that waits for the mount.
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryStatus:
-    """`running`: recoveries in progress. Bytes of .log files since the mount began: all to be checked, and checked."""
-
-    running: int
-    total_bytes: int
-    checked_bytes: int
-
-
-class RecoveryProgress:
-    """A Progress that adds up several recoveries at once, and forwards each call to another. Thread-safe."""
-
-    def __init__(self, listener: Progress) -> None:
-        # guarded by the lock
-        self._lock = threading.Lock()
-        self._listener = listener
-        self._status = RecoveryStatus(0, 0, 0)
-
-    def begin(self, what: str, total: int) -> None:
-        self._add(1, total, 0)
-        self._listener.begin(what, total)
-
-    def advance(self, amount: int) -> None:
-        self._add(0, 0, amount)
-        self._listener.advance(amount)
-
-    def end(self) -> None:
-        self._add(-1, 0, 0)
-        self._listener.end()
-
-    def stop_forwarding(self) -> None:
-        """From now on only counts: nothing waits for the mount any longer."""
-        self._listener = NoProgress()
-
-    def status(self) -> RecoveryStatus:
-        """The state as it is now."""
-        with self._lock:
-            return self._status
-
-    def _add(self, running: int, total: int, checked: int) -> None:
-        with self._lock:
-            before = self._status
-            self._status = RecoveryStatus(
-                before.running + running, before.total_bytes + total, before.checked_bytes + checked
-            )
-
+from kafkafs.mounting.allocator import keep_little
+from kafkafs.mounting.recovery_progress import RecoveryProgress
 
 _log = logging.getLogger(__name__)
 
@@ -254,7 +172,8 @@ class _ServedTree:
         log_dir: LogDir,
         owned: OwnedDir | None,
     ) -> None:
-        from kafkafs.mounting.operations import ModesBelow, Serving, Traffic, asking_thread
+        from kafkafs.mounting.modes_below import ModesBelow
+        from kafkafs.mounting.operations import Serving, Traffic, asking_thread
         from kafkafs.mounting.status import Report, Sources, help_text
         from kafkafs.reading.state import Processes
         from kafkafs.tree.tree import Tree

@@ -22,42 +22,24 @@ import itertools
 import logging
 import os
 import signal
-import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from ctypes import addressof, c_char_p, c_int, c_ssize_t, c_void_p, py_object, pythonapi, string_at
 from dataclasses import dataclass, field
-from functools import lru_cache
-from hashlib import blake2b
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from kafkafs.mounting.errnos import answer
+from kafkafs.mounting.inodes import inode
+from kafkafs.mounting.modes_below import ModesBelow
 from kafkafs.reading.handle import Handle, HasHoles, Syncs, WriteHandle
-from kafkafs.reading.range_names import plain_offsets_name
 from kafkafs.tree.node import Directory, NodeKind, View
 from kafkafs.tree.paths import MAX_NAME_BYTES
 from storage.errors import StorageError
-from storage.log.log_dir import LogDir
-from storage.types import TopicPartition
-
-# Inode numbers: the same from mount to mount, without a table of them.
-
-
-@lru_cache(maxsize=4096)  # A listing needs it three times for each entry, in quick succession.
-def inode(path: str) -> int:
-    """A number for `path` that stays the same from mount to mount. Leading zeros in an offset range are ignored."""
-    folder, slash, name = path.rpartition("/")
-    if folder.endswith("/offsets"):
-        path = folder + slash + plain_offsets_name(name)
-    return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "little") >> 1 or 1
 
 
 # Python's state of libfuse's threads.
-
-
 class ThreadStates:
     """Keeps Python's state of libfuse's threads from one call to the next.
 
@@ -99,64 +81,6 @@ _log = logging.getLogger(__name__)
 _BLOCK_BYTES = 128 << 10
 _WRITE_BITS = 0o222
 _MAJOR = 3 if fuse.__name__ == "mfusepy" else 2
-# `-o modes=below`: who may read and write what is decided by the files that lie below.
-#
-# The kernel checks the modes that stat shows (`default_permissions`). What is made of several files permits what all of
-# them permit; where they do not belong to one user and group, it permits nothing, except to root. Nothing is kept: a
-# chmod counts at the next look.
-
-_READ, _WRITE, _SEARCH = 0o444, 0o222, 0o111
-
-
-@dataclass(frozen=True, slots=True)
-class Permissions:
-    """The owner that stat shows, and the bits that a file or directory has at most."""
-
-    uid: int
-    gid: int
-    mode: int
-
-
-@dataclass(frozen=True, slots=True)
-class ModesBelow:
-    """The permissions of a tree over a log directory."""
-
-    log_dir: LogDir
-
-    def of(self, path: str, kind: NodeKind) -> Permissions:
-        """What a path of the tree permits: nothing where what is below cannot be looked at."""
-        try:
-            base = self.log_dir.path.stat()
-            directories, logs = base.st_mode, _READ | _WRITE
-            for status in self._below(path):
-                if (status.st_uid, status.st_gid) != (base.st_uid, base.st_gid):
-                    return Permissions(base.st_uid, base.st_gid, 0)
-                if stat.S_ISDIR(status.st_mode):
-                    directories &= status.st_mode
-                else:
-                    logs &= status.st_mode
-        except (StorageError, OSError):
-            return Permissions(0, 0, 0)
-        enters = directories & _SEARCH
-        writes = directories & logs & enters << 1
-        lists = directories & enters << 2
-        reads = lists | lists >> 2 if kind is NodeKind.DIRECTORY else logs & enters << 2
-        return Permissions(base.st_uid, base.st_gid, reads | writes)
-
-    def _below(self, path: str) -> Iterator[os.stat_result]:
-        """The directories of the partitions that a path is about, and their `.log` files."""
-        topic, _, rest = path.lstrip("/").partition("/")
-        if not topic or topic.startswith("@"):
-            return
-        number = rest.partition("/")[0]
-        numbers = [int(number)] if number.isascii() and number.isdigit() else self.log_dir.partitions(topic)
-        for partition in numbers:
-            tp = TopicPartition(topic, partition)
-            yield (self.log_dir.path / tp.dir_name).stat()
-            snapshot = self.log_dir.log(tp).snapshot()
-            for segment in snapshot.segments[len(snapshot.remote) :]:
-                with suppress(FileNotFoundError):  # retention has just removed it
-                    yield segment.log.path.lstat()
 
 
 # From this size on, written data is used in libfuse's buffer without a copy.

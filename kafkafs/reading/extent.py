@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kafkafs.formats.program import Format
+from kafkafs.formats.format import Format
 from kafkafs.reading import measure_kernel
 from kafkafs.reading.key_blocks import KeyCollector, Secret, add_keys, collect_keys
 from kafkafs.reading.key_index import KeyIndex

@@ -24,7 +24,7 @@ from kafkafs.reading.selection import RecordFilter, may_lie_in
 from kafkafs.reading.workbench import Rendition
 from storage.format.batches import BATCH_HEADER_SIZE, claimed_times_in
 from storage.log.counting import visible_end
-from storage.log.offset_lookup import first_times_behind, greatest_timestamp, may_reach, times_before
+from storage.log.greatest_timestamp import first_times_behind, greatest_timestamp, may_reach, times_before
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import NO_TIMESTAMP, TimeRange

@@ -17,7 +17,7 @@ from kafkafs.reading.plans import append_run, lies_before
 from kafkafs.reading.selection import RecordFilter, may_lie_in, time_mask
 from kafkafs.reading.workbench import Workbench, workbench
 from storage.errors import SegmentGone
-from storage.log.offset_lookup import first_times_behind
+from storage.log.greatest_timestamp import first_times_behind
 from storage.log.scanning import SpanDamage, Window, scan_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot

@@ -13,8 +13,8 @@ from kafkafs.reading import key_kernel
 from kafkafs.reading.range_names import LastDuration, LastMessages, OffsetsCount, OffsetSpec, TimeBetween, TimeSpec
 from storage.log import lineage
 from storage.log.counting import count_messages, nth_message, visible_end
+from storage.log.greatest_timestamp import may_reach, position_for_timestamp
 from storage.log.isolation import stable_offset_before
-from storage.log.offset_lookup import may_reach, position_for_timestamp
 from storage.types import MAX_OFFSET, NO_TIMESTAMP, Isolation, TimeRange
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from kafkafs.reading.plans import Plan, Raced
 from kafkafs.reading.range_names import LastDuration
 from kafkafs.reading.selection import Question, Selection
 from storage.errors import SegmentGone
-from storage.log.reader import Rereads
+from storage.log.rereads import Rereads
 from storage.log.snapshot import Log, LogSnapshot
 
 # The origin of a request: the kernel gives the calling thread, and /proc its process and parents.

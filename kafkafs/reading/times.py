@@ -24,7 +24,7 @@ from storage.format.batches import (
     TIMESTAMP_TYPE_MASK,
     BatchTable,
 )
-from storage.log.offset_lookup import greatest_timestamp
+from storage.log.greatest_timestamp import greatest_timestamp
 from storage.log.reader import batch_records, find_batch
 from storage.log.scanning import scan_batches
 from storage.log.segment import Segment

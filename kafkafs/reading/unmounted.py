@@ -15,7 +15,8 @@ from kafkafs.reading.layout import Cursor, Span, spans_from
 from kafkafs.reading.selection import ChosenOffsets, Question, RecordFilter, Selection, agreed_end
 from storage.errors import OffsetOutOfRange, SegmentGone, StorageError, TierUnavailable
 from storage.log.counting import visible_end
-from storage.log.reader import Rereads, read_blocks, read_range
+from storage.log.reader import read_blocks, read_range
+from storage.log.rereads import Rereads
 from storage.types import Isolation, TimeRange
 
 if TYPE_CHECKING:

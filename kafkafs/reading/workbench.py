@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kafkafs.formats.program import Format
+from kafkafs.formats.format import Format
 from kafkafs.reading import measure_kernel
 from kafkafs.reading.pieces import COLUMNS, END, NOT_SPLIT, SKIP
 from storage.format.batches import BatchTable, ScanStop, scan

@@ -8,16 +8,13 @@ A source follows what changes there. Its errors are logged, never raised: what w
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import os
 import re
 import stat
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -25,273 +22,24 @@ from typing import Any, Final
 from kafkafs.schemas.registry import (
     AVRO,
     JSON,
-    NEWEST,
     PROTOBUF,
     Reference,
     Registry,
     Schema,
-    State,
     SubjectVersion,
-    context_of,
     guid_of,
-    name_in_context,
-    qualified,
 )
+from kafkafs.schemas.registry_replay import DEFAULT_LIMITS, MAX_ID, RegistryReplay
 from storage.errors import CorruptData, InvalidConfig, StorageError, UnknownTopicOrPartition
 from storage.files.file_mark import NEVER, FileMark
-from storage.files.log_file import open_quietly, paths_in, read_existing
+from storage.files.listing import paths_in
+from storage.files.log_file import open_quietly
 from storage.files.opening import exists, is_directory, real_place
-from storage.format.block import RecordBlock
-from storage.format.messages import memory_of
+from storage.files.small_files import read_existing
+from storage.log.follower import Follower
 from storage.log.log_dir import LogDir
-from storage.log.reader import Follower, Replay
-from storage.log.snapshot import Log, LogSnapshot
+from storage.log.snapshot import Log
 from storage.types import TopicPartition
-
-# The records of `_schemas`, replayed as a registry replays them when it starts (Confluent's KafkaStoreReaderThread).
-#
-# Keys and values are JSON. The key names the kind of a record in `keytype`: SCHEMA (a version of a subject; a null or
-# empty value removes it), DELETE_SUBJECT (soft deletion of all versions up to one), CLEAR_SUBJECT (hard deletion of the
-# soft-deleted ones), CONFIG (compatibility). NOOP, MODE, CONTEXT and other kinds change nothing that decoding needs.
-# Confluent's registry, Karapace and Redpanda write the same records; fields of a key that only one of them knows do not
-# identify it.
-
-MAX_ID: Final = 2**32 - 1
-_MAX_VERSION: Final = 2**31 - 1
-_SHOWN_CHARS: Final = 80
-MOST_RECORD_BYTES: Final = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much a registry may hold. What is above it is skipped, and said so."""
-
-    text_bytes: int = 10 << 20  # of one schema
-    versions: int = 100_000  # and compatibility levels
-    all_bytes: int = 256 << 20  # of memory, for texts, references, metadata and rules
-
-
-DEFAULT_LIMITS: Final = Limits()
-
-
-class RegistryReplay(Replay):
-    """The registry that results from the records of one log. Not thread-safe."""
-
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
-        self._limits = limits
-        self._versions: dict[tuple[str, int], SubjectVersion] = {}
-        self._replaced: list[SubjectVersion] = []
-        self._compatibility: dict[str, str] = {}
-        # One object for each schema, however many subjects have it.
-        self._schemas: dict[tuple[str, int], Schema] = {}
-        self._held_bytes = 0
-        self._registry: Registry | None = None
-
-    def registry(self) -> Registry:
-        """The registry as of the last record; the same object until a record changes it."""
-        if self._registry is None:
-            self._registry = Registry(self._versions.values(), self._compatibility, self._replaced)
-        return self._registry
-
-    def apply_block(self, block: RecordBlock, snapshot: LogSnapshot) -> Iterator[StorageError]:
-        timestamps = block.timestamp
-        for row in range(len(block)):
-            offset = int(block.offset[row])
-            try:
-                self.apply(block.key(row), block.value(row), offset, int(timestamps[row]))
-            except StorageError as error:
-                error.path, error.offset = error.path or snapshot.segments[-1].directory, offset
-                yield error
-
-    def apply(self, raw_key: bytes | None, raw_value: bytes | None, offset: int, timestamp: int) -> None:
-        """Applies one record. CorruptData for one that does not parse or is above a limit; it changes nothing."""
-        if raw_key is None:
-            raise CorruptData("schema registry's record has no key", advice="It is skipped")
-        key = _object(raw_key, "key")
-        kind, subject = key.get("keytype"), key.get("subject")
-        # Karapace writes an empty value for a deletion, Confluent's registry null.
-        value = _object(raw_value, "value") if raw_value else None
-        match kind:
-            case "SCHEMA":
-                place = _text(subject, "subject"), _whole(key.get("version"), "version", _MAX_VERSION)
-                if value is None:
-                    self._change(place, State.HARD_DELETED)
-                else:
-                    self._register(place, value, offset, timestamp)
-            case "DELETE_SUBJECT" if value is not None:
-                last = value.get("version")
-                self._delete_subject(
-                    _text(subject, "subject"), _MAX_VERSION if last is None else _whole(last, "version", _MAX_VERSION)
-                )
-            case "CLEAR_SUBJECT" if value is not None:
-                self._clear_subject(_text(subject, "subject"))
-            case "CONFIG":
-                level = None if value is None else value.get("compatibilityLevel", value.get("compatibility"))
-                self._configure("" if subject is None else _text(subject, "subject"), level)
-            case None:
-                raise CorruptData("schema registry's record has no keytype", found=_shown(raw_key))
-
-    def _register(self, place: tuple[str, int], value: dict[str, Any], offset: int, timestamp: int) -> None:
-        subject, version = place
-        canonical = qualified(subject, context_of(subject)), version
-        schema_id = _whole(value.get("id"), "id", MAX_ID)
-        text = _text(value.get("schema"), "schema")
-        references = _references(value.get("references"))
-        metadata, rule_set = value.get("metadata"), value.get("ruleSet")
-        context = context_of(subject)
-        schema = Schema(
-            schema_id,
-            _text(value.get("schemaType") or AVRO, "schemaType").upper(),
-            text,
-            tuple(replace(reference, subject=qualified(reference.subject, context)) for reference in references),
-        )
-        before = self._versions.get(canonical)
-        more = [*schema.references, metadata, rule_set]
-        if before is None or before.schema != schema or before.metadata != metadata or before.rule_set != rule_set:
-            schema = self._hold((context, schema_id), schema, memory_of(more))
-        guids = {guid for guid in (_given_guid(value), _given_md5(value)) if guid is not None}
-        if metadata is None and rule_set is None:
-            guids.add(guid_of(text, references))
-        if before is not None and before.schema == schema:
-            # A soft deletion, or its reversal: the version is as old as its first record.
-            schema, offset, timestamp = before.schema, before.offset, before.timestamp
-        elif before is not None:
-            self._replaced.append(before)
-        self._versions[canonical] = SubjectVersion(
-            canonical[0],
-            version,
-            schema,
-            State.SOFT_DELETED if value.get("deleted") is True else State.LIVE,
-            timestamp,
-            offset,
-            tuple(sorted(guids)),
-            metadata,
-            rule_set,
-        )
-        self._registry = None
-
-    def _hold(self, place: tuple[str, int], schema: Schema, more: int) -> Schema:
-        """The schema, as one object for all subjects that have it; `more`: bytes that the version takes besides.
-        CorruptData where it is above a limit."""
-        limits, characters = self._limits, len(schema.text)
-        if characters > limits.text_bytes:
-            raise CorruptData("schema is too large", expected=f"up to {limits.text_bytes} characters", found=characters)
-        if len(self._versions) + len(self._replaced) >= limits.versions:
-            raise CorruptData("too many schemas", expected=f"up to {limits.versions}", found="one more")
-        known = self._schemas.get(place)
-        size = self._held_bytes + more + (0 if known == schema else memory_of([schema.text]))
-        if size > limits.all_bytes:
-            raise CorruptData(
-                "schemas are too large together", expected=f"up to {limits.all_bytes} bytes of memory", found="more"
-            )
-        self._held_bytes = size
-        held = known if known == schema else schema
-        self._schemas.setdefault(place, held)
-        return held
-
-    def _change(self, place: tuple[str, int], state: State) -> None:
-        canonical = qualified(place[0], context_of(place[0])), place[1]
-        entry = self._versions.get(canonical)
-        if entry is not None and entry.state is not state:
-            self._versions[canonical] = replace(entry, state=state)
-            self._registry = None
-
-    def _delete_subject(self, subject: str, last_version: int) -> None:
-        for place, entry in list(self._versions.items()):
-            if entry.state is State.LIVE and place[1] <= last_version and _is_in(place[0], subject):
-                self._change(place, State.SOFT_DELETED)
-
-    def _clear_subject(self, subject: str) -> None:
-        for place, entry in list(self._versions.items()):
-            if entry.state is State.SOFT_DELETED and _is_in(place[0], subject):
-                self._change(place, State.HARD_DELETED)
-
-    def _configure(self, subject: str, level: object) -> None:
-        place = qualified(subject, context_of(subject))
-        if level is None:
-            self._compatibility.pop(place, None)
-        else:
-            if place not in self._compatibility and len(self._compatibility) >= self._limits.versions:
-                raise CorruptData("too many compatibility levels", expected=f"up to {self._limits.versions}")
-            self._compatibility[place] = _text(level, "compatibility level")
-        self._registry = None
-
-
-def _is_in(subject: str, wanted: str) -> bool:
-    """Whether a subject is the wanted one, or in the context that `:.dr:` stands for."""
-    wanted = qualified(wanted, context_of(wanted))
-    if wanted.startswith(":.") and not name_in_context(wanted):
-        return context_of(subject) == context_of(wanted)
-    return subject == wanted
-
-
-def _object(raw: bytes, what: str) -> dict[str, Any]:
-    if len(raw) > MOST_RECORD_BYTES:
-        raise CorruptData(
-            f"schema registry's {what} is too large", expected=f"up to {MOST_RECORD_BYTES} bytes", found=len(raw)
-        )
-    try:
-        found = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise CorruptData(f"schema registry's {what} is not valid JSON: {error}", found=_shown(raw)) from None
-    if not isinstance(found, dict):
-        raise CorruptData(f"schema registry's {what} is not a JSON object", found=_shown(raw))
-    return found
-
-
-def _text(found: object, what: str) -> str:
-    if not isinstance(found, str):
-        raise CorruptData(f"schema registry's record: {what} is not a string", found=_shown(found))
-    try:
-        found.encode()
-    except UnicodeEncodeError:  # JSON can express half a surrogate pair, which neither files nor terminals take
-        raise CorruptData(f"schema registry's record: {what} is not valid Unicode", found=_shown(found)) from None
-    return found
-
-
-def _whole(found: object, what: str, most: int, least: int = 0) -> int:
-    if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
-        what = f"schema registry's record: {what} is not a whole number"
-        raise CorruptData(what, expected=f"{least} to {most}", found=_shown(found))
-    return found
-
-
-def _references(found: object) -> tuple[Reference, ...]:
-    if found is None:
-        return ()
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise CorruptData("schema registry's record: references are not a list of objects", found=_shown(found))
-    return tuple(
-        Reference(
-            _text(one.get("name"), "a reference's name"),
-            _text(one.get("subject"), "a reference's subject"),
-            _whole(one.get("version"), "a reference's version", _MAX_VERSION, NEWEST),
-        )
-        for one in found
-    )
-
-
-def _given_guid(value: dict[str, Any]) -> bytes | None:
-    try:
-        return uuid.UUID(value["guid"]).bytes if isinstance(value.get("guid"), str) else None
-    except ValueError:
-        return None
-
-
-def _given_md5(value: dict[str, Any]) -> bytes | None:
-    """What Confluent's registry takes for the GUID if a record has it (SchemaValue.getMd5Bytes)."""
-    try:
-        digest = base64.b64decode(value["md5"], validate=True) if isinstance(value.get("md5"), str) else b""
-    except ValueError:
-        return None
-    return digest if len(digest) == 16 else None
-
-
-def _shown(found: object) -> str:
-    """The beginning of a value, for an error message."""
-    text = repr(found)
-    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
-
 
 _log = logging.getLogger(__name__)
 
@@ -556,92 +304,3 @@ class _Skipped:
         if self._count > _MOST_LINES_LOGGED:
             _log.warning("%s: %d more were skipped among the schemas", self._place, self._count - _MOST_LINES_LOGGED)
         return self._first
-
-
-# Schemas as one rendering of a view sees them: an answer, once given, stays.
-#
-# Schemas are registered while a view is open. What was rendered with an unknown id must not change its size under an
-# open file, so that id stays unknown for as long as the rendering is used. An id that was not asked for before is
-# looked up when it is needed: a `tail -f` decodes messages of a schema that was registered after it was opened.
-
-MOST_ANSWERS: Final = 10_000
-
-_Question = tuple[int, str | None] | bytes | Reference | str
-
-
-class SteadySchemas:
-    """A SchemaLookup whose answers never change, over a source whose answers may. Thread-safe.
-
-    It remembers the answers. When there are too many, it goes on with the registry as it is then.
-    """
-
-    def __init__(self, source: SchemaSource) -> None:
-        # constant after construction
-        self._source = source
-        # guarded by the lock
-        self._lock = Lock()
-        self._answers: dict[_Question, Schema | None] = {}
-        self._frozen: Registry | None = None
-        self._compared: tuple[Registry | None, bool, bool] = None, False, False
-
-    def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
-        return self._answer((schema_id, subject))
-
-    def by_guid(self, guid: bytes) -> Schema | None:
-        return self._answer(bytes(guid))
-
-    def referenced(self, reference: Reference) -> Schema | None:
-        return self._answer(reference)
-
-    def by_message_type(self, name: str) -> Schema | None:
-        return self._answer(name)
-
-    def is_outdated(self) -> bool:
-        """Whether the source knows now what it did not know when it was asked, or knows it otherwise."""
-        return self._compare(self._source.registry())[1]
-
-    def fingerprint(self) -> str | None:
-        """What identifies all answers, for what outlives this process: the source's registry, if it would give all of
-        them and all questions had one. None otherwise, and where Protobuf is among them: whether and how that is
-        decoded also depends on what is installed."""
-        registry = self._source.registry()
-        _, outdated, complete = self._compare(registry)
-        return registry.fingerprint if complete and not outdated else None
-
-    def _answer(self, question: _Question) -> Schema | None:
-        with self._lock:
-            if question in self._answers:
-                return self._answers[question]
-            if self._frozen is not None:
-                return _ask(self._frozen, question)
-            registry = self._source.registry()
-            answer = self._answers[question] = _ask(registry, question)
-            self._compared = None, False, False
-            if len(self._answers) >= MOST_ANSWERS:
-                self._frozen = registry
-            return answer
-
-    def _compare(self, registry: Registry) -> tuple[Registry | None, bool, bool]:
-        """The registry that the answers were compared with; whether it gives better ones; whether it gives the same
-        ones and none is missing."""
-        with self._lock:
-            if self._compared[0] is not registry:
-                outdated = self._frozen is not None and self._frozen is not registry
-                complete = self._frozen is None
-                for question, answer in self._answers.items():
-                    now = _ask(registry, question)
-                    outdated = outdated or (now is not None and now != answer)
-                    lasting = answer is not None and answer.schema_type != PROTOBUF
-                    complete = complete and lasting and now == answer
-                self._compared = registry, outdated, complete
-            return self._compared
-
-
-def _ask(registry: Registry, question: _Question) -> Schema | None:
-    if isinstance(question, bytes):
-        return registry.by_guid(question)
-    if isinstance(question, Reference):
-        return registry.referenced(question)
-    if isinstance(question, str):
-        return registry.by_message_type(question)
-    return registry.by_id(*question)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kafkafs.spark.stream import offsets_behind_latest
+from kafkafs.spark.progress import offsets_behind_latest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -33,9 +33,10 @@ from pyspark.sql.types import (
 )
 
 from kafkafs.arrow.log_dirs import InvalidOption
-from kafkafs.spark.options import REFUSED_BY_SINK, SINK, by_lower_name, directories, flag, one_of
-from kafkafs.spark.python_workers import WorkerStart, require_compiled
+from kafkafs.spark.kernels_check import require_compiled
+from kafkafs.spark.option_values import REFUSED_BY_SINK, SINK, by_lower_name, directories, flag, one_of
 from kafkafs.spark.staged_task import stage
+from kafkafs.spark.worker_start import WorkerStart
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptCheckpoint
 from storage.files import commit_ledger, dir_lock

@@ -28,9 +28,11 @@ from pyspark.sql.types import (
 
 from kafkafs.arrow.log_dirs import InvalidOption, LogDirs, open_log_dirs
 from kafkafs.arrow.split_reader import Split, read_split
+from kafkafs.spark.kernels_check import require_compiled
 from kafkafs.spark.options import OnCorruptBatch, SourceOptions, columns_of, parse
-from kafkafs.spark.python_workers import WorkerStart, require_compiled
-from kafkafs.spark.ranges import LogRange, batch_ranges, logger, plan, report_loss
+from kafkafs.spark.ranges import batch_ranges, logger, report_loss
+from kafkafs.spark.tasks import LogRange, plan
+from kafkafs.spark.worker_start import WorkerStart
 from storage.errors import TierUnavailable
 from storage.format.decoder import Decoder
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,156 +19,18 @@ from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
 from storage.files.commit_ledger import ContentSum, StagedBatchFile, WriteId
 from storage.files.disk import RealDisk
 from storage.format.block import RecordColumns
-from storage.format.hashing import siphash_columns
 from storage.log.log_dir import LogDir
 from storage.staged_writes import commit
 from storage.staged_writes.staging import StagedFileWriter
-from storage.types import NO_TIMESTAMP, TopicPartition
+from storage.types import TopicPartition
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Int64s = NDArray[np.int64]
     UInt64s = NDArray[np.uint64]
-
-
-# Arrow batches → RecordColumns, for the sink, without a Python object for each record.
-#
-# Arrow has keys, values and headers in separate buffers; they are concatenated once and not copied again. Values alone
-# are not copied at all.
-
-_MOST_VARINT_BYTES = 5
-
-
-class _Bytes:
-    """A column of strings or bytes: the start and length of each row in `data`; length -1 is null."""
-
-    def __init__(self, array: pa.Array) -> None:
-        wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
-        _, offsets, data = array.buffers()
-        bounds = np.zeros(len(array) + 1, np.int64)
-        if offsets is not None and len(array):
-            bounds[:] = np.frombuffer(offsets, np.int64 if wide else np.int32)[array.offset :][: len(array) + 1]
-        self.starts = bounds[:-1] - bounds[0]
-        self.lengths = np.diff(bounds)
-        if array.null_count:
-            self.lengths[array.is_null().to_numpy(zero_copy_only=False)] = -1
-        self.data = memoryview(b"" if data is None else data).cast("B")[int(bounds[0]) : int(bounds[-1])]
-
-
-def record_columns(
-    key: pa.Array | None, value: pa.Array, headers: pa.Array | None, timestamp: pa.Array | None = None
-) -> RecordColumns:
-    """The records of one Arrow batch. `headers`: lists of structs of a key and a value; `timestamp`: microseconds, cut
-    to milliseconds, null for none.
-
-    InvalidRecord for a header without a key.
-    """
-    values = _Bytes(value)
-    parts, position = [values.data], len(values.data)
-    columns = {"value_start": values.starts, "value_length": values.lengths}
-    if key is not None:
-        keys = _Bytes(key)
-        columns |= {"key_start": keys.starts + position, "key_length": keys.lengths}
-        parts.append(keys.data)
-        position += len(keys.data)
-    if headers is not None and len(headers.flatten()):
-        counts = headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        encoded, ends = _encoded_headers(*headers.flatten().flatten())
-        bounds = np.concatenate([[0], ends])[np.concatenate([[0], counts.cumsum()])]
-        columns |= {
-            "headers_start": bounds[:-1] + position,
-            "headers_length": np.diff(bounds),
-            "headers_count": counts,
-        }
-        parts.append(encoded.data)
-    buffer = values.data if len(parts) == 1 else b"".join(parts)
-    return RecordColumns(buffer, timestamp=_milliseconds(timestamp), **columns)
-
-
-def _milliseconds(timestamp: pa.Array | None) -> Int64s:
-    if timestamp is None:
-        return np.full(1, NO_TIMESTAMP, np.int64)
-    microseconds = timestamp.cast(pa.timestamp("us", timestamp.type.tz)).cast(pa.int64())
-    milliseconds: Int64s = microseconds.fill_null(0).to_numpy(zero_copy_only=False) // 1000
-    if timestamp.null_count:
-        milliseconds[timestamp.is_null().to_numpy(zero_copy_only=False)] = NO_TIMESTAMP
-    return milliseconds
-
-
-def _encoded_headers(key: pa.Array, value: pa.Array) -> tuple[NDArray[np.uint8], Int64s]:
-    """Headers as format v2 stores them, back to back (name and value, each after its length), and where each ends."""
-    if key.null_count:
-        raise InvalidRecord("a header has no key")
-    names, values = _Bytes(key), _Bytes(value)
-    name_length, value_length = names.lengths * 2, np.where(values.lengths < 0, 1, values.lengths * 2)  # zigzag
-    name_at = _varint_bytes(name_length)
-    value_varint = _varint_bytes(value_length)
-    sizes = name_at + names.lengths + value_varint + np.maximum(values.lengths, 0)
-    ends = sizes.cumsum()
-    starts = ends - sizes
-    out = np.zeros(int(ends[-1]), np.uint8)
-    _put_varints(out, starts, name_length, name_at)
-    _put_bytes(out, starts + name_at, names)
-    value_at = starts + name_at + names.lengths
-    _put_varints(out, value_at, value_length, value_varint)
-    _put_bytes(out, value_at + value_varint, values)
-    return out, ends
-
-
-def _varint_bytes(numbers: Int64s) -> Int64s:
-    limits = [1 << 7 * size for size in range(1, _MOST_VARINT_BYTES)]
-    return np.searchsorted(limits, numbers, side="right").astype(np.int64) + 1
-
-
-def _put_varints(out: NDArray[np.uint8], at: Int64s, numbers: Int64s, sizes: Int64s) -> None:
-    for byte in range(int(sizes.max())):
-        rows = sizes > byte
-        more = np.where(sizes[rows] > byte + 1, 0x80, 0)
-        out[at[rows] + byte] = (numbers[rows] >> 7 * byte) & 0x7F | more
-
-
-def _put_bytes(out: NDArray[np.uint8], at: Int64s, column: _Bytes) -> None:
-    lengths = np.maximum(column.lengths, 0)
-    source = np.frombuffer(column.data, np.uint8)
-    # A null may have bytes in the buffer; they are not copied.
-    within = np.arange(int(lengths.sum())) - np.repeat(lengths.cumsum() - lengths, lengths)
-    out[np.repeat(at, lengths) + within] = source[np.repeat(column.starts, lengths) + within]
-
-
-# A digest of the rows of a write: it distinguishes a replayed micro-batch from a different one with the same number.
-#
-# It is a sum over the rows, of topic, key, value and headers only: a replay divides the rows among tasks differently,
-# chooses other partitions for null keys, and has other timestamps.
-
-# Sums of these are stored on disk, so these numbers never change. They are arbitrary odd numbers.
-_OF_VALUES: Final = np.uint64(0x9E3779B97F4A7C15)
-_OF_KEYS: Final = np.uint64(0xC2B2AE3D27D4EB4F)
-_OF_HEADERS: Final = np.uint64(0x165667B19E3779F9)
-_MIXED: Final = np.uint64(0xD6E8FEB86659FD93)
-
-
-def content_of(records: RecordColumns, topic: str) -> ContentSum:
-    """The digest of records for one topic."""
-    rows = len(records)
-    total = np.full(rows, zlib.crc32(topic.encode()), np.uint64)
-    hashes = np.empty((rows, 1), np.uint64)
-    for starts, lengths, factor in (
-        (records.value_start, records.value_length, _OF_VALUES),
-        (records.key_start, records.key_length, _OF_KEYS),
-        (records.headers_start, records.headers_length, _OF_HEADERS),
-    ):
-        is_header = factor is _OF_HEADERS
-        if is_header and not lengths.any():
-            continue
-        # A null value or key has hash 0, and so has a record without headers.
-        present = np.where(lengths > 0, lengths, -1) if is_header else lengths
-        siphash_columns(records.buffer, starts, present, 0, 0, hashes)
-        total += hashes[:, 0] * factor
-    total ^= total >> np.uint64(32)
-    total *= _MIXED
-    total ^= total >> np.uint64(29)
-    return ContentSum(rows, int(total.sum(dtype=np.uint64)))
+from kafkafs.spark.arrow_columns import record_columns
+from kafkafs.spark.content import content_of
 
 
 def stage(

@@ -12,93 +12,27 @@ that name, other messages have the same offsets.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from kafkafs.arrow.log_dirs import InvalidOption, LogDirs, open_log_dirs
+from kafkafs.arrow.log_dirs import InvalidOption, open_log_dirs
 from kafkafs.spark.options import INITIAL, READ, SourceOptions, decoded_offsets
-from kafkafs.spark.python_workers import WorkerStart
-from kafkafs.spark.ranges import LogRange, chosen_partitions, report_loss, starting_offsets, within
+from kafkafs.spark.ranges import chosen_partitions, report_loss, starting_offsets, within
 from kafkafs.spark.source import checked, read_task, tasks_for
+from kafkafs.spark.tasks import LogRange
+from kafkafs.spark.worker_start import WorkerStart
 from storage.clock import Clock, SystemClock
 from storage.errors import UnknownTopicOrPartition
 from storage.log.counting import visible_end
-from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-
-# What a streaming query has read, so that it notices when it is no longer in the log: storage.log.lineage says why.
-#
-# An end offset in a checkpoint holds, under "@read", {"topic":{"id":…,"epochs":{"partition":epoch}}}: the topic's id,
-# and which leader wrote the message before the end. What is not known is left out.
-
-
-def read_marks(log_dirs: LogDirs, ends: Mapping[TopicPartition, int]) -> dict[str, Any]:
-    """The marks of these end offsets. StorageError, OSError."""
-    topics: dict[str, Any] = {}
-    for tp, end in sorted(ends.items()):
-        with suppress(UnknownTopicOrPartition):  # it has just gone, which `partitions` reports
-            marks = topics.setdefault(tp.topic, {"id": _topic_id(log_dirs, tp), "epochs": {}})
-            epoch = log_dirs.log(tp).snapshot().epochs.epoch_at(end - 1) if end else None
-            if epoch is not None:
-                marks["epochs"][str(tp.partition)] = epoch
-    return topics
-
-
-def end_of_what_was_read(log_dirs: LogDirs, snapshot: LogSnapshot, end: int, marks: Mapping[str, Any]) -> int:
-    """The offset up to which the log still holds what was read up to `end`; 0 for another topic of that name."""
-    tp = snapshot.tp
-    known = marks.get(tp.topic, {})
-    topic_id, epoch = known.get("id"), known.get("epochs", {}).get(str(tp.partition))
-    now = _topic_id(log_dirs, tp)
-    if topic_id is not None and now is not None and topic_id != now:
-        return 0
-    if epoch is None or snapshot.epochs.epoch_at(end - 1) in (None, epoch):
-        return end
-    # As OffsetsForLeaderEpoch answers: where the leader after that one, or after the last one before it, began.
-    return min((entry.start_offset for entry in snapshot.epochs.entries if entry.epoch > epoch), default=end)
-
-
-def _topic_id(log_dirs: LogDirs, tp: TopicPartition) -> str | None:
-    return log_dirs.directories[log_dirs.place(tp)].topic_info(tp.topic).topic_id
-
-
-# How far a streaming query is behind its log: the metrics that Spark's Kafka source puts into the query's progress.
-#
-# Spark asks a Python source for no metrics (PythonMicroBatchStream is not a ReportsSourceMetrics), so `metrics` in its
-# progress is empty. It does ask for the latest offsets, from which the same numbers follow.
-
-
-def offsets_behind_latest(source: Mapping[str, Any]) -> dict[str, str]:
-    """The metrics of one of `query.lastProgress.sources`: `minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and
-    `avgOffsetsBehindLatest` over its partitions, counted from the end of the batch to the end that the log had when the
-    batch was planned. Empty before the first batch. Source: KafkaMicroBatchStream.metrics.
-    """
-    consumed, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-    if consumed is None or not latest:
-        return {}
-    behind = [end - consumed.get(tp, 0) for tp, end in latest.items()]
-    return {
-        "minOffsetsBehindLatest": str(min(behind)),
-        "maxOffsetsBehindLatest": str(max(behind)),
-        "avgOffsetsBehindLatest": str(sum(behind) / len(behind)),
-    }
-
-
-def _offsets(given: object) -> dict[Any, int] | None:
-    """Offsets as a progress has them: JSON text, or what was parsed from it."""
-    topics = json.loads(given) if isinstance(given, str) else given
-    return decoded_offsets(topics) if isinstance(topics, Mapping) else None
-
+from kafkafs.spark.read_marks import end_of_what_was_read, read_marks
 
 _Offsets = Mapping[TopicPartition, int]
 

@@ -15,7 +15,9 @@ from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, 
 from kafkafs.tree.paths import MAX_NAME_BYTES, STATE_FILE, GroupDir, GroupOffset, Groups, GroupTopic, NoSuchPath
 from kafkafs.writing.line_writer import RefusedLines
 from storage.coordinators import groups
-from storage.coordinators.groups import CommittedOffset, GroupOffsets, state_of
+from storage.coordinators.group_state import state_of
+from storage.coordinators.groups import GroupOffsets
+from storage.coordinators.offset_records import CommittedOffset
 from storage.errors import NotPermitted
 from storage.files.names import topic_name_problem
 from storage.log.log_dir import LogDir

@@ -20,7 +20,8 @@ from kafkafs.tree.services import Services
 from storage.append.partitioner import in_order_for_key
 from storage.log.counting import visible_end
 from storage.log.log_dir import LogDir
-from storage.log.reader import read_blocks, reread
+from storage.log.reader import read_blocks
+from storage.log.rereads import reread
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
 

@@ -26,6 +26,8 @@ from kafkafs.reading.workers import DEFAULT_WORKERS, Workers
 from kafkafs.schemas.sources import LogSchemas, SchemaSource
 from kafkafs.tree import paths
 from kafkafs.tree.append_files import AppendFile
+from kafkafs.tree.config_file import ConfigFile
+from kafkafs.tree.decoded_views import DecodedViews
 from kafkafs.tree.directories import (
     PartitionDirectory,
     RangesDirectory,
@@ -33,10 +35,9 @@ from kafkafs.tree.directories import (
     SegmentsDirectory,
     TopicDirectory,
     day_names,
-    schema_view,
     segment_ranges,
 )
-from kafkafs.tree.generated import ConfigFile, GeneratedFile
+from kafkafs.tree.generated import GeneratedFile
 from kafkafs.tree.group_files import GroupTree, read_only
 from kafkafs.tree.info import InfoTexts
 from kafkafs.tree.key_files import KeyFile, KeysDirectory, TopicKeyFile
@@ -44,7 +45,8 @@ from kafkafs.tree.latest_file import LatestFile, LatestOfTopic
 from kafkafs.tree.node import View
 from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.range_file import RangeFile, SeenFiles, SegmentFile
-from kafkafs.tree.services import DecodedViews, LatestMemory, Services
+from kafkafs.tree.schema_directories import schema_view
+from kafkafs.tree.services import LatestMemory, Services
 from kafkafs.writing.line_writer import RefusedLines
 from storage.clock import Clock, SystemClock
 from storage.directory import guest_rules

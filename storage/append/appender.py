@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from storage.append import batch_encoder
+from storage.append import message_sets
 from storage.append.batch_encoder import BatchEncoder, Bytes, taken_rows, with_timestamps
 from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
@@ -102,11 +102,11 @@ def _append_old(
     log: PartitionLog, columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
 ) -> tuple[int, int]:
     """`_append_one` for a message set, which is encoded under the log's lock: inner offsets are compressed with it."""
-    records = batch_encoder.records_of(columns, row, stop, config)
+    records = message_sets.records_of(columns, row, stop, config)
     while True:
 
         def place(base_offset: int, _epoch: int, chosen: Sequence[Record] = records) -> bytes:
-            return batch_encoder.encode_message_sets(chosen, config, base_offset, now_ms)
+            return message_sets.encode_message_sets(chosen, config, base_offset, now_ms)
 
         try:
             return row + len(records), log.append(place)

@@ -16,7 +16,7 @@ from storage.files.descriptors import sync_path
 from storage.files.disk import opened, replace_file
 from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import LeaderEpochs
-from storage.files.log_file import paths_in
+from storage.files.listing import paths_in
 from storage.files.names import FileKind, FileState
 from storage.files.opening import exists
 from storage.files.transaction_index import AbortedTxn

@@ -7,33 +7,26 @@ LocalLog.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 
 from storage.append import swap
-from storage.append.active_segment import ActiveSegment
-from storage.append.append_values import (
-    LoadedLog,
-    Place,
-    PlaceWhole,
-    WholeAppend,
-    assigned_epochs,
-    check_continues,
-    check_size,
-    first_offset,
-    scanned,
-)
-from storage.append.health import OPENING_ERRORS, Health
+from storage.append.append_values import LoadedLog, Place, PlaceWhole
+from storage.append.batch_checks import assigned_epochs, check_continues, check_size, first_offset, scanned
+from storage.append.flushing import Flushing
+from storage.append.health import Health
 from storage.append.partition_files import PartitionFiles
-from storage.append.producer_table import ProducerChanges, ProducerSnapshots
+from storage.append.producer_snapshots import ProducerSnapshots
+from storage.append.producer_table import ProducerChanges
 from storage.append.rolling_rules import (
     RollLimits,
     batch_fits,
     new_jitter_ms,
     rows_that_fit,
 )
-from storage.append.swap import CleanedSegment
+from storage.append.segment_opener import SegmentOpener
+from storage.append.whole_append import fits
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import OffsetOutOfRange, SegmentGone
@@ -48,267 +41,6 @@ from storage.log.segment import LargeBatch, Segment
 from storage.log.segments import slot_of
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
-
-# Batches appended all or none where they do not fit one segment: as new segments that become visible together.
-#
-# 1. they are built under `.cleaned` names and synced              → recovery removes them: the log ends where it did
-# 2. from the last on they are renamed to `.swap`; directory synced → as 1 while a `.cleaned` is left; then they are the
-#                                                                    log, to readers and to recovery
-# 3. they get their names, from the first on; directory synced      → recovery renames what is left of `.swap`
-#
-# The first of them replaces the active segment, which has no messages: the log was rolled, or is new. The steps are the
-# cleaner's (storage.append.swap), so that a broker also finishes or undoes them as a whole. Nothing here locks: the
-# PartitionLog that owns the directory holds its lock.
-
-
-def fits(whole: WholeAppend, active: ActiveSegment, limits: RollLimits, now_ms: int) -> bool:
-    """Whether the active segment accepts all of it before it has to roll."""
-    table = whole.table
-    rows = rows_that_fit(table, 0, active.fill, limits, now_ms)
-    return rows == table.rows and active.rows_until_full(table, 0, rows, limits) == rows
-
-
-def build(
-    disk: Disk, directory: Path, whole: WholeAppend, limits: RollLimits, interval_bytes: int, now_ms: int
-) -> list[CleanedSegment]:
-    """Step 1. After an OSError its files are removed, as far as possible."""
-    built: list[CleanedSegment] = []
-    table = whole.table
-    chunks = _Chunks(whole)
-    row = 0
-    try:
-        while row < table.rows:
-            segment = CleanedSegment(disk, directory, int(table.base_offset[row]), interval_bytes=interval_bytes)
-            built.append(segment)
-            stop = segment.rows_until_full(table, row, limits, now_ms)
-            for data, first, last in chunks.take(row, stop):
-                segment.append(data, table.slice(first, last).copy())
-            segment.finish([], now_ms * 1_000_000)
-            row = stop
-    except BaseException:
-        for segment in built:
-            segment.close()
-            swap.remove_cleaned(disk, directory, segment.base_offset)
-        raise
-    return built
-
-
-def put_in_place(disk: Disk, directory: Path, built: list[CleanedSegment]) -> list[Segment]:
-    """Steps 2 and 3: the new segments, ascending."""
-    for segment in reversed(built):
-        swap.make_ready(disk, directory, segment.base_offset)
-    placed = [swap.put_in_place(disk, directory, segment.base_offset, ())[0] for segment in built]
-    placed[-1].sealed = False
-    return placed
-
-
-class _Chunks:
-    """The bytes of a WholeAppend, read in order and cut where a segment ends."""
-
-    def __init__(self, whole: WholeAppend) -> None:
-        self._table: BatchTable = whole.table
-        self._chunks = iter(whole.chunks)
-        self._rest = memoryview(b"")
-
-    def take(self, row: int, stop: int) -> Iterator[tuple[memoryview, int, int]]:
-        """The bytes of the rows `row` to `stop`, with the rows that each part holds."""
-        ends = self._table.size[row:stop].cumsum()
-        done = taken = 0
-        while row + done < stop:
-            if not len(self._rest):
-                self._rest = next(self._chunks)
-            fit = int(ends.searchsorted(taken + len(self._rest), side="right"))
-            size = int(ends[fit - 1]) - taken
-            yield self._rest[:size], row + done, row + fit
-            self._rest = self._rest[size:]
-            taken += size
-            done = fit
-
-
-# A log's flushes, one after the other, and the recovery point that they move.
-#
-# The rule: files are taken for syncing, and the recovery point moves, only while `Flushing` is held; and the thread
-# that takes files has synced them, or put them back, before it releases `Flushing`. So a thread that holds it finds all
-# unsynced files among the noted ones, and the recovery point never passes a file that another thread is still syncing.
-#
-# It is also held while files of the log are renamed, replaced or removed (retention, compaction, append_whole,
-# closing), because a sync finds files by their names.
-#
-# Order of locks: `Flushing` first, then the log's own lock; never the other way round. The log's lock is not held while
-# files are synced, so appends and readers continue. Where flush.messages requires it, a writer waits for a flush after
-# its append and not during it: it may have to wait for a flush that another thread has begun.
-
-
-class Flushing:
-    """Held as a context manager while the set of a log's files changes; `flush` takes it by itself.
-
-    `lock`: the log's own. It guards `files` and `health`.
-    """
-
-    def __init__(self, lock: Lock, files: PartitionFiles, health: Health, clock: Clock) -> None:
-        # Constant after construction.
-        self._clock = clock
-        self._lock = lock
-        # The lock that this class manages.
-        self._held = Lock()
-        # Guarded by the log's lock.
-        self._files = files
-        self._health = health
-
-    def __enter__(self) -> None:
-        self._held.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._held.release()
-
-    def flush(self, end_locked: Callable[[], int], *, only_sealed: bool = False) -> int:
-        """Syncs what was written before the call; returns the recovery point. `end_locked` returns the offset up to
-        which to flush and is called under the log's lock; with `only_sealed` that is the active segment's base offset,
-        and only files below it are synced.
-
-        PartitionOffline. A failed sync takes the log offline, also for threads that wait for the next flush; one that
-        failed for want of descriptors leaves everything to the next flush.
-        """
-        with self:
-            return self._flush_held(end_locked, only_sealed=only_sealed)
-
-    def flush_up_to(self, offset: int, end_locked: Callable[[], int]) -> None:
-        """`flush` for a writer whose messages below `offset` must be on disk before it continues. Does nothing
-        where another thread's flush has covered them meanwhile.
-
-        Any failure takes the log offline: the messages are in the log, and cannot be reported as on disk.
-        """
-        with self:
-            if self._files.recovery_point >= offset:
-                return
-            try:
-                self._flush_held(end_locked)
-            except OSError as error:
-                with self._lock:
-                    self._health.fail(error)
-                raise
-
-    def _flush_held(self, end_locked: Callable[[], int], *, only_sealed: bool = False) -> int:
-        with self._lock:
-            self._health.check()
-            end = end_locked()
-            unsynced = self._files.take_unsynced(end if only_sealed else None)
-            now_ms = None if only_sealed else self._clock.now_ms()
-        try:
-            self._files.sync(unsynced)
-        except BaseException as error:
-            with self._lock:
-                self._files.put_back(unsynced)
-                if isinstance(error, OSError) and error.errno not in OPENING_ERRORS:
-                    self._health.fail(error)
-            raise
-        with self._lock:
-            self._files.synced(end, now_ms)
-            return self._files.recovery_point
-
-
-# Segments being created, reopened, and followed by the next one.
-#
-# Nothing here locks: the PartitionLog that owns it holds its lock. Source: LocalLog.roll.
-
-
-class SegmentOpener:
-    """Opens segments of one partition for writing, as its configuration requires. Errors: OSError."""
-
-    def __init__(self, disk: Disk, directory: Path, files: PartitionFiles, health: Health, clock: Clock) -> None:
-        self._disk = disk
-        self._directory = directory
-        self._files = files
-        self._health = health
-        self._clock = clock
-        self._leftover: int | None = None  # the base offset of a segment that could not be created as a whole
-
-    def check(self) -> None:
-        """Called before the log grows. As Health.check; OSError while the files of a segment that could not be created
-        are not removed for good.
-
-        If the log grew beyond their offset, and a crash left them or brought them back, recovery would take them for
-        the active segment, and the log would end before messages that it holds.
-        """
-        self._health.check()
-        if self._leftover is not None:
-            with self._health.failing(lambda: False):
-                self._remove_leftover()
-
-    def _remove_leftover(self) -> None:
-        if self._leftover is not None:
-            self._files.remove_named(self._leftover)
-            self._disk.sync_dir(self._directory)
-            self._leftover = None
-
-    def reopen(self, segment: Segment, config: LogConfig) -> ActiveSegment:
-        """Continues a segment all of whose bytes are messages."""
-        interval_bytes, now_ms = config.index_interval_bytes, self._clock.now_ms()
-        return ActiveSegment.reopen(self._disk, segment, segment.size, interval_bytes=interval_bytes, now_ms=now_ms)
-
-    def create(self, base_offset: int, config: LogConfig) -> ActiveSegment:
-        """A new, empty segment."""
-        self._remove_leftover()  # it may have this very name
-        segment = ActiveSegment.create(
-            self._disk,
-            self._directory,
-            base_offset,
-            interval_bytes=config.index_interval_bytes,
-            now_ms=self._clock.now_ms(),
-            preallocate=config.segment_bytes if config.preallocate else 0,
-        )
-        self._files.wrote(segment.paths(), new=True)
-        return segment
-
-    def follow(self, old: ActiveSegment, base_offset: int, config: LogConfig) -> ActiveSegment:
-        """Ends the segment `old` and creates the one after it. Crash-safe:
-
-        1. remove leftover files with the new name  → the old segment is the last
-        2. write the old segment's final time entry, cut its .log; if it was cut, sync it → as before
-        3. create the new segment's files           → an empty last segment, or index files that recovery removes
-        If step 3 fails, what it has created is removed, and the log does not grow before that is on disk (`check`).
-        The next flush syncs all this. Until then the recovery point is at most at the end of the old segment; where it
-        is exactly there, recovery checks the final time entry (storage.recovery.recovery).
-        """
-        self._files.remove_named(base_offset)
-        self.finish(old)
-        old.sync_cut()
-        try:
-            new = self.create(base_offset, config)
-        except OSError:
-            self._leftover = base_offset
-            self._files.remove_named(base_offset)
-            raise
-        old.close()
-        old.segment.sealed = True
-        return new
-
-    def finish(self, active: ActiveSegment) -> None:
-        """Brings the last segment to its end: its final time entry, nothing behind it."""
-        self._remove_leftover()
-        active.finish()
-        self._files.wrote(active.paths())
-
-    def append_whole(
-        self, active: ActiveSegment, whole: WholeAppend, limits: RollLimits, config: LogConfig
-    ) -> tuple[list[Segment], ActiveSegment]:
-        """Appends batches all or none: to the active segment or, if that has no messages and cannot hold all of them,
-        in new ones (storage.append.partition_log). Returns the new segments that are full, and the active one from now
-        on.
-
-        An OSError leaves everything as before, or sets `broken` on the active segment.
-        """
-        now_ms = self._clock.now_ms()
-        if fits(whole, active, limits, now_ms):
-            active.append_whole(whole)
-            return [], active
-        interval_bytes = config.index_interval_bytes
-        built = build(self._disk, self._directory, whole, limits, interval_bytes, now_ms)
-        active.broken = True
-        active.finish()
-        active.close()
-        *sealed, last = put_in_place(self._disk, self._directory, built)
-        return sealed, self.reopen(last, config)
 
 
 class PartitionLog:

@@ -19,15 +19,8 @@ import numpy as np
 
 from storage.append.partition_log import PartitionLog
 from storage.append.swap import CleanedSegment, remove_cleaned
-from storage.compaction.batch_filter import (
-    BatchFilter,
-    CleanedTransactions,
-    FilterCounts,
-    Rules,
-    Sink,
-    collect_aborted,
-    read_markers,
-)
+from storage.compaction.batch_filter import BatchFilter, FilterCounts, Rules, Sink, read_markers
+from storage.compaction.cleaned_transactions import CleanedTransactions, collect_aborted
 from storage.config import BrokerConfig, LogConfig
 from storage.errors import SegmentGone
 from storage.files.disk_protocol import Disk
@@ -38,8 +31,8 @@ from storage.format.batches import MAX_RELATIVE_OFFSET, BatchTable, scan
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
 from storage.latest.offset_map import OffsetMap
+from storage.log.greatest_timestamp import retention_timestamp_ms
 from storage.log.isolation import last_stable_offset
-from storage.log.offset_lookup import retention_timestamp_ms
 from storage.log.scanning import Window, scan_sound_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot

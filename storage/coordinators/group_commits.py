@@ -12,15 +12,8 @@ from typing import Final
 
 from storage.append.appender import Appender
 from storage.append.partition_log import PartitionLog
-from storage.coordinators.groups import (
-    CommittedOffset,
-    ConsumerGroup,
-    GroupOffsets,
-    GroupType,
-    OffsetKey,
-    encode_commit,
-    encode_offset_key,
-)
+from storage.coordinators.groups import ConsumerGroup, GroupOffsets
+from storage.coordinators.offset_records import CommittedOffset, GroupType, OffsetKey, encode_commit, encode_offset_key
 from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, UnknownTopicOrPartition

@@ -2,113 +2,32 @@
 
 from __future__ import annotations
 
-import base64
-import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
+from storage.coordinators.offset_records import (
+    METADATA_KIND,
+    OFFSET_KINDS,
+    CommittedOffset,
+    GroupType,
+    OffsetKey,
+    group_type,
+)
+from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC
 from storage.format.block import RecordBlock
 from storage.format.control_records import ControlType, parse_marker
 from storage.format.hashing import group_partition
 from storage.format.messages import Held, UnknownRecordType, messages
+from storage.log.follower import Follower, Replay
 from storage.log.log_dir import LogDir
-from storage.log.reader import Follower, Replay
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
-
-# Records of `__consumer_offsets`: which kinds there are, and committed offsets as they are written here. `messages`
-# reads them all.
-#
-# Sources: the schemas OffsetCommitKey, OffsetCommitValue, GroupMetadataKey of Kafka 4.3, OffsetAndMetadata,
-# GroupCoordinatorRecordHelpers. See storage/DESIGN.md, "Consumer groups".
-
-NO_LEADER_EPOCH: Final = -1
-NO_EXPIRY: Final = -1
-
-OFFSET_KINDS: Final = (0, 1)
-METADATA_KIND: Final = 2  # of a classic group
-_VERSION: Final = struct.Struct(">h")
-_INT64: Final = struct.Struct(">q")
-_WRITTEN_KEY: Final = 1
-# Brokers from 2.1 on read version 3; version 4, which 4.3 writes, only those from 3.5 on.
-_WRITTEN_VALUE: Final = 3
-_MAX_STRING_BYTES: Final = 2**15 - 1
-
-
-class GroupType(StrEnum):
-    """Kafka's Group.GroupType: the protocol of a group's members."""
-
-    CLASSIC = "classic"
-    CONSUMER = "consumer"  # KIP-848
-    SHARE = "share"  # KIP-932
-    STREAMS = "streams"  # KIP-1071
-
-
-def group_type(kind: int) -> GroupType:
-    """The type of the group that a record of this type belongs to."""
-    if kind <= METADATA_KIND:
-        return GroupType.CLASSIC
-    return GroupType.SHARE if 10 <= kind <= 15 else GroupType.STREAMS if kind >= 17 else GroupType.CONSUMER
-
-
-class OffsetKey(NamedTuple):
-    """The key of a committed offset."""
-
-    group: str
-    topic: str
-    partition: int
-
-
-class CommittedOffset(NamedTuple):
-    """The next offset that a group will read. `leader_epoch` -1: unknown. Timestamps are in epoch ms;
-    `expire_timestamp` -1: the broker's retention applies."""
-
-    offset: int
-    leader_epoch: int = NO_LEADER_EPOCH
-    metadata: str = ""
-    commit_timestamp: int = -1
-    expire_timestamp: int = NO_EXPIRY
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> CommittedOffset:
-        """From an OffsetCommitValue of any version, as `messages` reads it."""
-        return cls(
-            data["offset"],
-            data.get("leaderEpoch", NO_LEADER_EPOCH),
-            data["metadata"],
-            data["commitTimestamp"],
-            data.get("expireTimestamp", NO_EXPIRY),
-        )
-
-
-def encode_offset_key(key: OffsetKey) -> bytes:
-    """An OffsetCommitKey as brokers write it, version 1. InvalidRecord for texts that do not fit."""
-    return _VERSION.pack(_WRITTEN_KEY) + _string(key.group) + _string(key.topic) + struct.pack(">i", key.partition)
-
-
-def encode_commit(committed: CommittedOffset) -> bytes:
-    """An OffsetCommitValue, version 3 (without `expire_timestamp`). InvalidRecord as `encode_offset_key`."""
-    head = struct.pack(">hqi", _WRITTEN_VALUE, committed.offset, committed.leader_epoch)
-    return head + _string(committed.metadata) + _INT64.pack(committed.commit_timestamp)
-
-
-def _string(text: str) -> bytes:
-    try:
-        data = text.encode()
-    except UnicodeEncodeError:
-        raise InvalidRecord("a group's name or metadata is not valid Unicode text", found=ascii(text)) from None
-    if len(data) > _MAX_STRING_BYTES:
-        raise InvalidRecord("a group's name or metadata is too long", expected=f"at most {_MAX_STRING_BYTES} bytes")
-    return struct.pack(">h", len(data)) + data
-
 
 # What consumer groups have committed: `__consumer_offsets` read as a group coordinator reads it.
 #
@@ -116,7 +35,6 @@ def _string(text: str) -> bytes:
 # (OffsetMetadataManager.replay, replayEndTransactionMarker). What was read is kept, and new records are read from where
 # the last read ended. Where segments that were read have been removed (compaction, retention) or truncated, everything
 # is read again: a tombstone that was never read may have been removed with them.
-
 _NO_PRODUCER: Final = -1
 _ROWS: Final = 4096  # of a batch with millions, as Python objects
 _PROBLEMS_KEPT: Final = 20
@@ -380,147 +298,3 @@ class GroupReplay(Replay):
             if key not in known or known[key][0] < offset:
                 known[key] = offset, committed
                 self._touched.add(key.group)
-
-
-# A group's members and what they are assigned, as its coordinator would describe it after a start.
-#
-# Of the classic protocol the last rebalance is recorded; of the newer ones (KIP-848, KIP-932, KIP-1071) each member
-# with its target and its current assignment. Sources: Kafka's ClassicGroup, ConsumerGroup.maybeUpdateGroupState,
-# ShareGroup, StreamsGroup, MemberState.
-
-# By type of group: the types of the records with its epoch, its assignment's epoch, and of a member: what it is, its
-# target assignment, its current one.
-_KINDS: Final = {GroupType.CONSUMER: (3, 6, 5, 7, 8), GroupType.SHARE: (11, 12, 10, 13, 14),
-                 GroupType.STREAMS: (17, 20, 19, 21, 22)}  # fmt: skip
-_REGULAR_EXPRESSION, _TOPOLOGY, _SHARE_PARTITIONS = 16, 23, 15
-_MEMBER_STATES: Final = {0: "Stable", 1: "UnrevokedPartitions", 2: "UnreleasedPartitions", 127: "Unknown"}
-_TASKS: Final = ("activeTasks", "standbyTasks", "warmupTasks")
-
-_Names = Mapping[str, str]
-
-
-def state_of(group: ConsumerGroup, topics_by_id: Callable[[], _Names]) -> dict[str, Any]:
-    """The content of `@state.json` (kafkafs/CONTRACT.md, "Groups"). `topics_by_id`: called where ids are recorded."""
-    if group.type is GroupType.CLASSIC:
-        return {"group": group.name, "type": "classic", **_classic(group)}
-    names = topics_by_id()
-    epoch_kind, target_kind, *member_kinds = _KINDS[group.type]
-    whole = {record.kind: record.data for record in group.records}
-    epoch, target = whole.get(epoch_kind, {}).get("epoch"), whole.get(target_kind, {}).get("assignmentEpoch")
-    parts: dict[str, dict[int, Mapping[str, Any]]] = {}
-    for record in group.records:
-        if record.kind in member_kinds:
-            parts.setdefault(record.key["memberId"], {})[record.kind] = record.data
-    members = [_member(name, [of.get(kind, {}) for kind in member_kinds], names) for name, of in sorted(parts.items())]
-    state: dict[str, Any] = {
-        "group": group.name,
-        "type": str(group.type),
-        "state": _state(group.type, epoch, target, members),
-        "epoch": epoch,
-        "assignment_epoch": target,
-        "members": members,
-    }
-    expressions = {
-        one.key["regularExpression"]: one.data.get("topics") for one in group.records if one.kind == _REGULAR_EXPRESSION
-    }
-    if expressions:
-        state["regular_expressions"] = expressions
-    if _TOPOLOGY in whole:
-        state["topology"] = whole[_TOPOLOGY]
-    if _SHARE_PARTITIONS in whole:
-        state["initialized_partitions"] = [
-            {"topic": one["topicName"], "topic_id": one["topicId"], "partitions": one["partitions"]}
-            for one in whole[_SHARE_PARTITIONS].get("initializedTopics", ())
-        ]
-    return state
-
-
-def _classic(group: ConsumerGroup) -> dict[str, Any]:
-    known = group.metadata
-    if known is None:  # of a consumer that only commits
-        return {"state": "Empty", "protocol_type": None, "protocol": None, "generation": None, "leader": None,
-                "members": []}  # fmt: skip
-    is_consumers = known["protocolType"] == "consumer"
-    members = []
-    for one in known["members"]:
-        subscription = _opened("subscription", one["subscription"], is_consumers)
-        assignment = _opened("assignment", one["assignment"], is_consumers)
-        member = {
-            "member_id": one["memberId"],
-            "group_instance_id": one.get("groupInstanceId"),
-            "client_id": one["clientId"],
-            "client_host": one["clientHost"],
-        }
-        if isinstance(subscription, Mapping):
-            member["subscribed_topics"] = subscription["topics"]
-        else:
-            member["subscription"] = subscription
-        if isinstance(assignment, Mapping):
-            assignment = assignment["assignedPartitions"]
-        members.append({**member, "assignment": assignment})
-    return {
-        "state": "Stable" if members else "Empty",
-        "protocol_type": known["protocolType"],
-        "protocol": known["protocol"],
-        "generation": known["generation"],
-        "leader": known["leader"],
-        "members": members,
-    }
-
-
-def _opened(what: str, text: str, is_consumers: bool) -> Any:
-    """What a client of the consumer protocol has sent; the base64 of what others send, or what cannot be read."""
-    data = base64.b64decode(text)
-    if not is_consumers:
-        return text
-    try:
-        return messages(what).one(None, data)[1]["data"] if data else {"topics": [], "assignedPartitions": []}
-    except StorageError:
-        return text
-
-
-def _member(name: str, parts: Sequence[Mapping[str, Any]], names: _Names) -> dict[str, Any]:
-    about, target, current = parts
-    member = {
-        "member_id": name,
-        "group_instance_id": about.get("instanceId"),
-        "client_id": about.get("clientId"),
-        "client_host": about.get("clientHost"),
-        "rack": about.get("rackId"),
-        "state": _MEMBER_STATES.get(current.get("state", 127), "Unknown"),
-        "member_epoch": current.get("memberEpoch"),
-    }
-    if "subscribedTopicNames" in about:
-        member["subscribed_topics"] = about["subscribedTopicNames"]
-        if about.get("subscribedTopicRegex"):
-            member["subscribed_expression"] = about["subscribedTopicRegex"]
-        member["assignment"] = _partitions(current.get("assignedPartitions", ()), names)
-        member["target_assignment"] = _partitions(target.get("topicPartitions", ()), names)
-    else:
-        member["process_id"], member["topology_epoch"] = about.get("processId"), about.get("topologyEpoch")
-        for side, of in (("assignment", current), ("target_assignment", target)):
-            member[side] = {
-                kind.removesuffix("Tasks"): [
-                    {"subtopology": one["subtopologyId"], "partitions": one["partitions"]} for one in of.get(kind, ())
-                ]
-                for kind in _TASKS
-            }
-    return member
-
-
-def _partitions(topics: Sequence[Mapping[str, Any]], names: _Names) -> list[dict[str, Any]]:
-    return [
-        {"topic": names.get(one["topicId"]), "topic_id": one["topicId"], "partitions": one["partitions"]}
-        for one in topics
-    ]
-
-
-def _state(kind: GroupType, epoch: int | None, target: int | None, members: Sequence[Mapping[str, Any]]) -> str:
-    if not members:
-        return "Empty"
-    if kind is GroupType.SHARE:
-        return "Stable"
-    if (epoch or 0) > (target or 0):
-        return "Assigning"
-    stable = all(one["state"] == "Stable" and one["member_epoch"] == target for one in members)
-    return "Stable" if stable else "Reconciling"

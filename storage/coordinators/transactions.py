@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from storage.append.producer_table import ProducerTable
-from storage.errors import StorageError, TooManyKeys, UnknownTopicOrPartition, UnsupportedFormat
+from storage.coordinators.transaction_records import TransactionMetadata, TransactionState
+from storage.errors import StorageError, TooManyKeys, UnknownTopicOrPartition
 from storage.files.names import TRANSACTION_STATE_TOPIC
 from storage.files.producer_state import ProducerEntry
 from storage.format.batches import times_of
@@ -23,79 +23,13 @@ from storage.format.messages import Held, UnknownRecordType, messages
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.producers import newest_snapshot
-from storage.log.reader import find_batch, read_range, reread
+from storage.log.reader import find_batch, read_range
+from storage.log.rereads import reread
 from storage.log.scanning import scan_sound_batches
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import NO_TIMESTAMP, TopicPartition
 
-# What `__transaction_state` says of a transactional id. `messages` reads the records.
-#
-# Sources: the schemas TransactionLogKey and TransactionLogValue of Kafka 4.3, TransactionState.
-
-NO_ID: Final = -1
 _PROBLEMS_KEPT: Final = 20  # of a partition's records
-
-
-class TransactionState(IntEnum):
-    """Kafka's TransactionState. In the PREPARE states the outcome is certain, and markers are being written."""
-
-    EMPTY = 0
-    ONGOING = 1
-    PREPARE_COMMIT = 2
-    PREPARE_ABORT = 3
-    COMPLETE_COMMIT = 4
-    COMPLETE_ABORT = 5
-    DEAD = 6
-    PREPARE_EPOCH_FENCE = 7
-
-    @property
-    def text(self) -> str:
-        """The name that Kafka's tools print: PrepareCommit."""
-        return "".join(word.capitalize() for word in self.name.split("_"))
-
-
-class TransactionMetadata(NamedTuple):
-    """The last state of a transactional id. Timestamps in epoch ms, `start_timestamp` -1: no transaction has begun.
-
-    `partitions`: of the transaction, in the PREPARE states those whose marker is not written yet. Ids of -1: none.
-    """
-
-    producer_id: int
-    producer_epoch: int
-    timeout_ms: int
-    state: TransactionState
-    partitions: tuple[TopicPartition, ...]
-    last_update_timestamp: int
-    start_timestamp: int
-    previous_producer_id: int = NO_ID
-    next_producer_id: int = NO_ID
-    client_version: int = 0
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> TransactionMetadata:
-        """From a TransactionLogValue of any version, as `messages` reads it. UnsupportedFormat for a state that is not
-        known."""
-        number = data["transactionStatus"]
-        try:
-            state = TransactionState(number)
-        except ValueError:
-            raise UnsupportedFormat("unknown transaction's state", expected="0 to 7", found=number) from None
-        return cls(
-            data["producerId"],
-            data["producerEpoch"],
-            data["transactionTimeoutMs"],
-            state,
-            tuple(
-                TopicPartition(one["topic"], partition)
-                for one in data["transactionPartitions"] or ()
-                for partition in one["partitionIds"]
-            ),
-            data["transactionLastUpdateTimestampMs"],
-            data["transactionStartTimestampMs"],
-            data.get("previousProducerId", NO_ID),
-            data.get("nextProducerId", NO_ID),
-            data.get("clientTransactionVersion", 0),
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from storage.files import names
 from storage.files.disk import replace_file
 from storage.files.disk_protocol import Disk
-from storage.files.log_file import read_whole
+from storage.files.small_files import read_whole
 
 UNKNOWN_BROKER_EPOCH = -1
 

@@ -15,7 +15,7 @@ from storage.errors import CorruptCheckpoint
 from storage.files import checkpoints, names
 from storage.files.disk import replace_file
 from storage.files.disk_protocol import Disk
-from storage.files.log_file import read_whole
+from storage.files.small_files import read_whole
 from storage.types import TopicPartition
 
 RECOVERY_POINT = names.RECOVERY_POINT_CHECKPOINT

@@ -14,9 +14,10 @@ from storage.files import leader_epochs, names, partition_metadata, topic_proper
 from storage.files.disk import opened, replace_file
 from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import EpochEntry
-from storage.files.log_file import paths_in, read_whole
+from storage.files.listing import paths_in
 from storage.files.names import FileKind
 from storage.files.opening import exists, open_directory
+from storage.files.small_files import read_whole
 from storage.types import TopicPartition
 
 _SEGMENT_KINDS = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)

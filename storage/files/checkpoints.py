@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from storage.errors import CorruptCheckpoint
-from storage.files.log_file import read_whole
+from storage.files.small_files import read_whole
 from storage.types import MAX_OFFSET, TopicPartition
 
 VERSION = 0

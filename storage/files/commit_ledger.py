@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from storage.errors import CorruptCheckpoint
 from storage.files import names
-from storage.files.log_file import MOST_ENTRIES_BYTES, read_whole
+from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
 from storage.types import TopicPartition
 
 VERSION: Final = 1

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from storage.files.checkpoints import encode_frame, malformed, parse_frame, parse_integer
-from storage.files.log_file import read_whole
+from storage.files.small_files import read_whole
 from storage.types import MAX_OFFSET
 
 _MAX_INT32 = 2**31 - 1

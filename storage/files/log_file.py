@@ -17,9 +17,8 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from storage.errors import SegmentGone
 from storage.files.descriptors import wait_for_room
@@ -262,53 +261,3 @@ class LogFile:
             "segment file is gone: retention, compaction or truncation removed it, or its topic was deleted",
             path=self._place,
         )
-
-
-# Reads small files as a whole: checkpoints, snapshots, properties.
-
-# More than files of lines have: 100,000 partitions with names of 100 characters take 11 MiB in a checkpoint. A sparse
-# file may have any size, whatever the disk has room for.
-MOST_SMALL_FILE_BYTES: Final = 16 << 20
-# For files with an entry for each producer, transaction, commit, or range of batches.
-MOST_ENTRIES_BYTES: Final = 64 << 20
-
-
-def read_whole(path: Path, most_bytes: int = MOST_SMALL_FILE_BYTES) -> bytes | None:
-    """The bytes of a file, None when there is none; OSError when it cannot be read, EFBIG when it is larger than
-    `most_bytes`. Does not change the access time."""
-    try:
-        return read_existing(path, most_bytes)
-    except FileNotFoundError:
-        return None
-
-
-def read_existing(path: Path, most_bytes: int = MOST_SMALL_FILE_BYTES) -> bytes:
-    """The bytes of a file that must exist; otherwise FileNotFoundError. OSError as `read_whole`."""
-    with open(path, "rb", buffering=0, opener=open_quietly) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > most_bytes:
-            raise OSError(errno.EFBIG, f"has {size} bytes, and such a file at most {most_bytes}", os.fspath(path))
-        return file.readall()
-
-
-# Directory listings that do not change the access time, if that is permitted: reading a log directory must not change
-# anything in it.
-
-_FLAGS = os.O_RDONLY | os.O_DIRECTORY
-
-
-@contextmanager
-def scan_quietly(directory: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
-    """os.scandir(directory), except that the `path` of an entry is only its name. OSError when it cannot be listed."""
-    fd = open_quietly(directory, _FLAGS)
-    try:
-        with os.scandir(fd) as entries:
-            yield entries
-    finally:
-        os.close(fd)
-
-
-def paths_in(directory: Path) -> list[Path]:
-    """The paths of a directory's entries, ascending. OSError when it cannot be listed."""
-    with scan_quietly(directory) as entries:
-        return [directory / name for name in sorted(entry.name for entry in entries)]

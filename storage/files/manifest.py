@@ -17,9 +17,10 @@ from typing import Any, Final, TypeVar, cast, get_origin, get_type_hints
 from storage.errors import CorruptCheckpoint, UnsupportedFormat
 from storage.files.disk import replace_file
 from storage.files.disk_protocol import Disk
-from storage.files.log_file import MOST_ENTRIES_BYTES, open_quietly, read_whole
+from storage.files.log_file import open_quietly
 from storage.files.opening import real_place
-from storage.format.batches import BatchRange
+from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
+from storage.format.range_digest import BatchRange
 from storage.types import TopicPartition
 
 FORMAT: Final = "kafkafs-manifest"

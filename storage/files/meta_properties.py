@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.errors import CorruptCheckpoint
-from storage.files.log_file import read_whole
+from storage.files.small_files import read_whole
 from storage.format import properties
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}")

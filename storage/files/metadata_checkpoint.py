@@ -13,8 +13,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from storage.files.cluster_metadata import (
-    ClusterMetadata,
+from storage.files.metadata_records import (
     ConfigRecord,
     FeatureLevelRecord,
     ProducerIdsRecord,
@@ -22,6 +21,7 @@ from storage.files.cluster_metadata import (
     TopicRecord,
     VerbatimRecord,
 )
+from storage.files.metadata_replay import ClusterMetadata
 from storage.files.partition_metadata import id_bytes
 from storage.format.block import Record
 from storage.format.control_records import ControlType

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import CorruptCheckpoint
-from storage.files.log_file import MOST_ENTRIES_BYTES, read_whole
+from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
 from storage.format.checksum import crc32c
 
 VERSION = 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from storage.files.log_file import read_whole
+from storage.files.small_files import read_whole
 from storage.format import properties
 
 _COMMENT = "Configuration of this topic, kept by kafkafs; brokers ignore this file"

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import CorruptIndex, IndexFault
-from storage.files.log_file import MOST_ENTRIES_BYTES, read_whole
+from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
 from storage.files.sparse_index import broken_entry, first_failure
 
 ENTRY_SIZE = 34

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-    from storage.format.compression import CodecLibrary
+    from storage.format.codec_library import CodecLibrary
 
     Int64s = NDArray[np.int64]
 
@@ -313,7 +313,7 @@ class Decoder:
         if not self._arena:
             self._grow_arena(0)
         if self._library is None:
-            from storage.format.compression import CodecLibrary
+            from storage.format.codec_library import CodecLibrary
 
             self._library = CodecLibrary()
         rows = wanted.astype(np.int64)

@@ -20,7 +20,7 @@ from storage.errors import CorruptCheckpoint, StorageError, UnknownTopicOrPartit
 from storage.files import checkpoints, leader_epochs, names
 from storage.files.file_mark import NEVER, FileMark
 from storage.files.leader_epochs import LeaderEpochs
-from storage.files.log_file import scan_quietly
+from storage.files.listing import scan_quietly
 from storage.files.names import DirKind
 from storage.files.opening import exists, is_directory, real_place
 from storage.log.places import check_log_dir
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from storage.config.broker_config import BrokerConfig
-    from storage.files.cluster_metadata import ClusterMetadata
+    from storage.files.metadata_replay import ClusterMetadata
     from storage.log.remote_metadata import KnownSegment, RemoteMetadata
     from storage.log.snapshot import Log
     from storage.log.topic_info import TopicInfo, TopicInfos

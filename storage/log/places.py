@@ -9,7 +9,7 @@ from typing import Final
 
 from storage.errors import BadDestination, NotALogDir
 from storage.files import names
-from storage.files.log_file import scan_quietly
+from storage.files.listing import scan_quietly
 from storage.files.names import DirKind
 from storage.files.opening import real_place
 

@@ -30,10 +30,10 @@ from typing import Final
 
 from storage.errors import CorruptCheckpoint, SegmentGone, UnknownTopicOrPartition
 from storage.files import leader_epochs, names
+from storage.files.dir_identity import DirIdentity
 from storage.files.file_mark import NEVER, FileMark
 from storage.files.leader_epochs import LeaderEpochs
 from storage.files.log_file import FileIdentity, LogFile
-from storage.files.partition_metadata import DirIdentity
 from storage.log import lineage, tail
 from storage.log import segments as segment_list
 from storage.log.isolation import Transactions

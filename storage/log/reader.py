@@ -2,63 +2,23 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.errors import SegmentGone, StorageError, TooManyKeys
 from storage.format.batches import BatchTable
 from storage.format.block import BatchDamage, RecordBlock, RecordColumn
 from storage.format.decoder import Decoder
 from storage.log.isolation import AbortedTransactions, last_stable_offset
 from storage.log.scanning import Window, scan_batches, scan_sound_batches
-from storage.log.segment import LOOKUP_BYTES, WINDOW_BYTES, LargeBatch, Segment, bytes_of
-from storage.log.snapshot import Log, LogSnapshot
+from storage.log.segment import LOOKUP_BYTES, WINDOW_BYTES, Segment
+from storage.log.snapshot import LogSnapshot
 from storage.types import MAX_OFFSET, Isolation
-
-# Reading again from a newer snapshot when a file was gone, or cut, at the moment it was read (SegmentGone).
-#
-# Retention, compaction or truncation removed it after the snapshot was taken. The next snapshot does not name the file
-# any more, so that a reader succeeds unless the log changes faster than it can be read.
-
-_TRIES: Final = 20
-
-_Read = TypeVar("_Read")
-
-
-class Rereads:
-    """Counts the failed reads since the last progress. Not thread-safe."""
-
-    __slots__ = ("_failures", "_position")
-
-    def __init__(self) -> None:
-        self._failures = 0
-        self._position: int | None = None
-
-    def are_exhausted(self, position: int) -> bool:
-        """Notes that reading failed at `position` (any number that grows with progress). True when it failed there as
-        often as it is worth trying: raise the error then, otherwise read again."""
-        self._failures = self._failures + 1 if position == self._position else 1
-        self._position = position
-        return self._failures >= _TRIES
-
-
-def reread(log: Log, read: Callable[[LogSnapshot], _Read]) -> _Read:
-    """What `read` returns for the log as it is now; for a newer snapshot where a file was gone. SegmentGone."""
-    rereads = Rereads()
-    while True:
-        try:
-            return read(log.snapshot())
-        except SegmentGone:
-            if rereads.are_exhausted(0):
-                raise
-
 
 _DECODERS_KEPT: Final = 8
 _decoders: deque[Decoder] = deque(maxlen=_DECODERS_KEPT)
@@ -278,123 +238,3 @@ def _take_decoder() -> Decoder:
         return _decoders.pop()
     except IndexError:
         return Decoder()
-
-
-# Following a log whose records amount to a state: a compacted topic that a service replays when it starts.
-
-
-class Replay(ABC):
-    """The state that results from the records that were read. Not thread-safe."""
-
-    next_offset = -1  # of the first record that was not read; -1: at the log start
-    control = False  # whether control records are read too
-
-    def read(self, snapshot: LogSnapshot) -> Iterator[StorageError]:
-        """Continues to the snapshot's end; yields the errors of records and batches that are skipped."""
-        start = snapshot.log_start_offset if self.next_offset < 0 else self.next_offset
-        for block in read_range(snapshot, start, control=self.control):
-            yield from self.apply_block(block, snapshot)
-            if block.damage is not None:
-                yield block.damage.error
-        self.next_offset = snapshot.log_end_offset
-
-    @abstractmethod
-    def apply_block(self, block: RecordBlock, snapshot: LogSnapshot) -> Iterator[StorageError]:
-        """Applies a block's records; yields the errors of those that are skipped."""
-
-
-_Replay = TypeVar("_Replay", bound=Replay)
-
-
-class Follower(Generic[_Replay]):
-    """Reads a log from its start, and at each later call what was appended since. Not thread-safe.
-
-    Where segments that were read have been removed (compaction, retention) or truncated, everything is read again by a
-    new replay: a tombstone that was never read may have been removed with them.
-    """
-
-    def __init__(self, make: Callable[[], _Replay]) -> None:
-        self._make = make
-        self._log: Log | None = None
-        self._snapshot: LogSnapshot | None = None
-        self._failure: TooManyKeys | None = None  # of reading this snapshot
-        self.replay = make()
-
-    def refresh(self, log: Log, skipped: Callable[[StorageError], None]) -> bool:
-        """Brings `replay` up to date; False if nothing has changed since the last call. `skipped` gets the errors of
-        what cannot be read. StorageError, OSError."""
-        snapshot = log.snapshot()
-        if snapshot is self._snapshot and log is self._log:
-            if self._failure is not None:
-                raise self._failure.with_traceback(None)
-            return False
-        continues = log is self._log and self._continues(snapshot)
-        # Until everything is read: after a failure half-way all is read again.
-        self._snapshot = self._failure = None
-        rereads = Rereads()
-        while True:
-            if not continues:
-                self.replay = self._make()
-            try:
-                for error in self.replay.read(snapshot):
-                    skipped(error)
-                break
-            except TooManyKeys as error:
-                self.replay = self._make()
-                self._log, self._snapshot, self._failure = log, snapshot, error
-                error.path = error.path or log.path
-                raise
-            except SegmentGone:  # for example compaction
-                if rereads.are_exhausted(0):
-                    raise
-                continues, snapshot = False, log.snapshot()
-        self._log, self._snapshot = log, snapshot
-        return True
-
-    def _continues(self, snapshot: LogSnapshot) -> bool:
-        """Whether everything that was read still exists, so that reading can continue."""
-        before = self._snapshot
-        if before is None or snapshot.generation != before.generation:
-            return False
-        if not snapshot.log_start_offset <= self.replay.next_offset <= snapshot.log_end_offset:
-            return False
-        here: set[Segment] = set(snapshot.segments)
-        return here.issuperset(before.segments)
-
-
-# The bytes of a log's batches between two offsets, whatever segments they are in.
-
-
-class BatchSpan(NamedTuple):
-    """Whole batches of a segment: `data` has their bytes, back to back, from the file position `origin` on (see
-    `bytes_of`). Valid until the next one is taken."""
-
-    segment: Segment
-    origin: int
-    data: memoryview | LargeBatch
-    table: BatchTable
-
-
-def spans_between(snapshot: LogSnapshot, first_offset: int, last_offset: int | None = None) -> Iterator[BatchSpan]:
-    """The batches from the one that holds `first_offset`, or follows it, to the last one that ends at or before
-    `last_offset` (None: the log's end), those below the log start too.
-
-    Only headers are checked. Damage is raised: CorruptBatch and the like.
-    """
-    whole = replace(snapshot, log_start_offset=0)
-    place = find_batch(whole, first_offset)
-    if place is None:
-        return
-    position = place.position
-    for segment in snapshot.segments[place.segment_index :]:
-        with closing(scan_sound_batches(snapshot, segment, position)) as windows:
-            for window in windows:
-                table = window.table
-                rows = table.rows if last_offset is None else int(table.last_offset.searchsorted(last_offset, "right"))
-                if rows:
-                    part = table.slice(0, rows)
-                    data = bytes_of(segment.log, window.buffer, part, 0, rows, window.origin)
-                    yield BatchSpan(segment, int(part.position[0]), data, part)
-                if rows < table.rows:
-                    return
-        position = 0

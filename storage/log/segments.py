@@ -26,7 +26,8 @@ from typing import Final, NamedTuple
 
 from storage.errors import SegmentGone
 from storage.files import names
-from storage.files.log_file import FileIdentity, LogFile, scan_quietly
+from storage.files.listing import scan_quietly
+from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind, FileState
 from storage.files.opening import status_of
 from storage.log import tail

@@ -21,7 +21,7 @@ from storage.log.segment import Segment
 from storage.types import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
-    from storage.files.partition_metadata import DirIdentity
+    from storage.files.dir_identity import DirIdentity
 
 
 _ELSEWHERE: Final = "in tiered storage, not in this directory (--tier PATH reads"

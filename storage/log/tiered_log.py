@@ -29,17 +29,8 @@ from storage.files.log_file import FileIdentity
 from storage.files.names import FileKind, segment_file
 from storage.files.opening import exists
 from storage.log.isolation import Transactions
-from storage.log.remote_metadata import (
-    Candidate,
-    KnownSegment,
-    RemoteState,
-    Slice,
-    ascending_epochs,
-    behind_deleted,
-    counted_slices,
-    cover,
-    lineage_of,
-)
+from storage.log.remote_lineage import Candidate, Slice, behind_deleted, counted_slices, cover, lineage_of
+from storage.log.remote_metadata import KnownSegment, RemoteState, ascending_epochs
 from storage.log.scanning import last_offset_before, scan_batches
 from storage.log.segment import LOOKUP_BYTES, Segment
 from storage.log.snapshot import Log, LogSnapshot

@@ -22,7 +22,8 @@ from storage.log.tiering import is_tiered
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
-    from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader, TopicMetadata
+    from storage.files.cluster_metadata import ClusterMetadataReader
+    from storage.files.metadata_replay import ClusterMetadata, TopicMetadata
 
 CLUSTER_METADATA: Final = "cluster metadata"
 TOPIC_PROPERTIES: Final = names.TOPIC_PROPERTIES

@@ -22,259 +22,42 @@ cut is made; files below the recovery point, which are never checked again, are 
 
 from __future__ import annotations
 
-import contextlib
-import os
-import stat
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
-from storage.append import swap
-from storage.append.active_segment import IndexEntries, IndexState
-from storage.append.append_values import LoadedLog, first_offset, recovered_epochs
-from storage.append.producer_table import ProducerSnapshots, ProducerTable, rebuild
+from storage.append.append_values import LoadedLog
+from storage.append.batch_checks import recovered_epochs
+from storage.append.index_state import IndexEntries, IndexState
+from storage.append.producer_snapshots import ProducerSnapshots, rebuild
+from storage.append.producer_table import ProducerTable
 from storage.append.rolling_rules import TIME_ENTRY_SIZE
-from storage.append.swap import CleanedSegment
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import CorruptCheckpoint, PartitionOffline
 from storage.files import leader_epochs, names, offset_index, time_index, transaction_index
-from storage.files.disk import RealDisk, opened, replace_file
-from storage.files.disk_protocol import Buffer, Disk, DiskFile
+from storage.files.disk import opened, replace_file
+from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import LeaderEpochs
-from storage.files.log_file import (
-    MOST_ENTRIES_BYTES,
-    LogFile,
-    open_quietly,
-    paths_in,
-    read_existing,
-    read_whole,
-    scan_quietly,
-)
-from storage.files.names import FileKind, FileState, SegmentFileName
-from storage.files.opening import exists, links_of_ours, status_of
-from storage.files.sparse_index import used_parts
+from storage.files.listing import scan_quietly
+from storage.files.names import FileKind, FileState
+from storage.files.opening import exists
+from storage.files.small_files import read_existing
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import LOG_OVERHEAD, MAX_RELATIVE_OFFSET, BatchTable
-from storage.format.decoder import Decoder
 from storage.log import tail
 from storage.log.intact import Budget, Undecided, intact_batch
-from storage.log.segment import Segment, bytes_of
+from storage.log.segment import Segment
 from storage.log.segment_check import SegmentCheck, check_readable, check_segment, ignore_batches, never_written
 from storage.log.segments import live_offsets
 from storage.log.tiering import remote_offsets
 from storage.progress import NoProgress, Progress, working
+from storage.recovery.leftovers import LeftoverPlan, plan_leftovers
+from storage.recovery.overflow_split import OffsetOverflow, highest_offset, offset_after, overflows, split_overflowed
+from storage.recovery.time_index_check import has_sound_time_index
 from storage.types import MAX_OFFSET, TopicPartition
-
-# Whether the time index of a full segment is what its roll left.
-#
-# A roll writes the time index's final entry after the segment's last message, and the next flush syncs it. Where a
-# flush had already made all messages durable, the recovery point is at the segment's end by then: so after a power loss
-# the segment lies below the recovery point, and the last entry of its time index may be missing, torn or garbage. All
-# other entries were synced with the messages. After a kill the entry is there, but perhaps not synced: recovery does
-# that, since the next flush begins at the recovery point.
-#
-# An empty time index is left as it is, as a broker leaves it: it cannot be told from one that was missing and was made
-# empty by a recovery that did not come to its end.
-
-
-def is_sound(segment: Segment) -> bool:
-    """True when the last entry holds the segment's greatest timestamp, at a batch that has it, or there is no entry.
-
-    Reads the batches from the last entry of the offset index on, and those up to the one that the entry names, one at
-    a time. Damage that ends such a walk is not a matter of the time index: then the answer is True. Errors:
-    SegmentGone, OSError.
-    """
-    # Nobody is writing to it: a last entry that cannot be right is not one that is being written, as to a reader.
-    times = time_index.load(segment.path_of(FileKind.TIME_INDEX), segment.base_offset)
-    if times.problem is not None:
-        return False
-    if not len(times):
-        return True
-    last = times.last
-    for batch in _batches(segment, segment.floor(MAX_OFFSET, segment.size)):
-        if int(batch.max_timestamp[0]) > last.timestamp:
-            return False
-    end = 0
-    for batch in _batches(segment, segment.floor(last.offset, segment.size)):
-        if int(batch.last_offset[0]) >= last.offset:
-            return int(batch.max_timestamp[0]) == last.timestamp
-        end = int(batch.end[0])
-    return end < segment.size
-
-
-def _batches(segment: Segment, position: int) -> Iterator[BatchTable]:
-    """The headers of the batches from a position on, a table of one row each, up to the first that is damaged."""
-    while (batch := segment.batch_at(position, segment.size)) is not None:
-        yield batch
-        position = int(batch.end[0])
-
-
-# A plan for the files that interrupted work left in a partition's directory. Pure.
-#
-# Source: the first three passes of LogLoader.load. Numbers in the comments are those of `storage.recovery.recovery`.
-
-
-@dataclass(frozen=True, slots=True)
-class LeftoverPlan:
-    """Files to remove, then files to rename (source, target), in this order; by name within the directory."""
-
-    remove: tuple[str, ...]
-    rename: tuple[tuple[str, str], ...]
-
-
-def plan_leftovers(files: Iterable[str], next_offset_of: Callable[[str], int]) -> LeftoverPlan:
-    """What to do with `.deleted`, `.cleaned`, `.swap` and checkpoint `.tmp` files, and with staged segments.
-
-    `next_offset_of` returns the offset after the last message of a `.log.swap` or .log file.
-    """
-    files = sorted(files)
-    parsed = {name: part for name in files if (part := names.parse_segment_file(name)) is not None}
-    of_state: dict[FileState, dict[str, SegmentFileName]] = {state: {} for state in FileState}
-    for name, part in parsed.items():
-        of_state[part.state][name] = part
-    remove = [name for name in files if _is_temporary(name) or names.is_staged_segment(name)]
-    # 1. Files that were being removed or built are removed, with the replacements that were not complete.
-    remove += of_state[FileState.DELETED]
-    cleaned = of_state[FileState.CLEANED]
-    first_cleaned = min((part.offset for part in cleaned.values()), default=None)
-    swap = of_state[FileState.SWAP]
-    if first_cleaned is not None:
-        remove += [name for name, part in swap.items() if part.offset >= first_cleaned]
-        swap = {name: part for name, part in swap.items() if part.offset < first_cleaned}
-    remove += cleaned
-    # 2. A finished replacement replaces all files with offsets in its range.
-    logs = [name for name, part in swap.items() if part.kind is FileKind.LOG]
-    if logs:
-        start = min(swap[name].offset for name in logs)
-        end = max(next_offset_of(name) for name in logs)
-        live = of_state[FileState.LIVE]
-        below = max((part.offset for part in live.values() if part.offset < start), default=None)
-        if below is not None and next_offset_of(names.segment_file(below, FileKind.LOG)) > start:
-            start = below  # the segment that was split, if its first message had a later offset than its name
-        remove += [name for name, part in live.items() if start <= part.offset < end]
-    # 3. It gets its name. The .log last: until then the .swap file is enough to repeat all this.
-    order = sorted(swap, key=lambda name: (swap[name].kind is FileKind.LOG, name))
-    rename = [(name, names.segment_file(swap[name].offset, swap[name].kind)) for name in order]
-    return LeftoverPlan(tuple(dict.fromkeys(remove)), tuple(rename))
-
-
-def _is_temporary(name: str) -> bool:
-    # Others write a topic's configuration while its logs are opened: OwnedLogs removes what is left of that.
-    return name.endswith(names.TEMPORARY_SUFFIX) and name != names.TOPIC_PROPERTIES + names.TEMPORARY_SUFFIX
-
-
-# Splits segments whose offsets exceed their base by more than 31 bits, as cleaners before Kafka 1.0.1 made them.
-#
-# 1. the parts are written under `.cleaned` names and synced → recovery removes them: the segment remains
-# 2. their files are renamed to `.swap`, the highest first   → as 1 while a `.cleaned` is left; then recovery finishes
-# 3. the segment's files are removed                         → recovery finishes: it knows the segment by its messages,
-#                                                              which reach into those of the parts
-# 4. the parts get their names                               → recovery renames what is left of `.swap`
-#
-# Source: LocalLog.splitOverflowedSegment (KAFKA-6264), LogLoader.retryOnOffsetOverflow.
-
-
-class OffsetOverflow(Exception):
-    """A segment holds sound batches whose offsets it cannot index."""
-
-    def __init__(self, segment: Segment) -> None:
-        super().__init__(segment)
-        self.segment: Final = segment
-
-
-def offset_after(segment: Segment) -> int:
-    """The offset after a segment's last sound batch, however far above its base; the base without any."""
-    start = segment.floor(_highest(segment.base_offset), segment.size)
-    check = check_segment(segment.log, segment.base_offset, segment.size, ignore_batches, start=start)
-    return check.next_offset
-
-
-def overflows(segment: Segment, end_offset: int = MAX_OFFSET) -> bool:
-    """True when some of its offsets are too far above its base for an index entry, and all are below `end_offset`."""
-    return MAX_RELATIVE_OFFSET < offset_after(segment) - 1 - segment.base_offset < end_offset - segment.base_offset
-
-
-def split_overflowed(disk: Disk, directory: Path, segment: Segment, *, interval_bytes: int) -> list[int]:
-    """Steps 1 and 2: the base offsets of the parts, each the first offset in it. All of the segment must be sound."""
-    parts = _Parts(disk, directory, segment.base_offset, interval_bytes)
-    try:
-        take = partial(parts.take, segment.log)
-        check_segment(segment.log, segment.base_offset, segment.size, take)
-        parts.finish(segment)
-    finally:
-        parts.close()
-    bases = [part.base_offset for part in parts.all]
-    for base_offset in reversed(bases):
-        swap.make_ready(disk, directory, base_offset)
-    return bases
-
-
-class _Parts:
-    """The new segments; the last of them is being written."""
-
-    def __init__(self, disk: Disk, directory: Path, lowest: int, interval_bytes: int) -> None:
-        self._disk = disk
-        self._directory = directory
-        self._lowest = lowest  # the next part's least base offset
-        self._interval_bytes = interval_bytes
-        self.all: list[CleanedSegment] = []
-
-    def take(self, log: LogFile, data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
-        """The next sound batches: see segment_check.Visit."""
-        last = table.last_offset[:rows]
-        row = 0
-        while row < rows:
-            if not self.all or int(last[row]) - self.all[-1].base_offset > MAX_RELATIVE_OFFSET:
-                # What a message set holds may contradict its own offset, which no CRC covers.
-                lowest = max(self._lowest, int(last[row]) - MAX_RELATIVE_OFFSET)
-                first = _first_offset(data, table, row, origin)
-                self._begin(min(max(first, lowest), int(last[row])))
-            stop = int(last.searchsorted(_highest(self.all[-1].base_offset), side="right"))
-            part = bytes_of(log, data, table, row, stop, origin)
-            self.all[-1].append(part, table.slice(row, stop).copy())
-            self._lowest = int(last[stop - 1]) + 1
-            row = stop
-
-    def _begin(self, base_offset: int) -> None:
-        self.all.append(CleanedSegment(self._disk, self._directory, base_offset, interval_bytes=self._interval_bytes))
-
-    def finish(self, source: Segment) -> None:
-        """Each part gets its entries of the source's .txnindex, and the source's modification time."""
-        path = source.path_of(FileKind.TRANSACTION_INDEX)
-        aborted = transaction_index.load(path, source.base_offset).entries()
-        mtime_ns = source.log.stat().st_mtime_ns
-        ends = [*(part.base_offset for part in self.all[1:]), None]
-        for part, end in zip(self.all, ends, strict=True):
-            own = [
-                entry
-                for entry in aborted
-                if part.base_offset <= entry.last_offset and (end is None or entry.last_offset < end)
-            ]
-            part.finish(own, mtime_ns)
-
-    def close(self) -> None:
-        for part in self.all:
-            part.close()
-
-
-def _highest(base_offset: int) -> int:
-    return min(base_offset + MAX_RELATIVE_OFFSET, MAX_OFFSET)
-
-
-def _first_offset(data: memoryview, table: BatchTable, row: int, origin: int) -> int:
-    """The first offset of a batch; a compressed message set has to be decompressed for it."""
-    if int(table.base_offset[row]) < 0:
-        block = Decoder().decode(data, table, row, row + 1, origin=origin)
-        if len(block):
-            return int(block.offset[0])
-    return first_offset(table, row)
-
 
 _MIN_OFFSET = -(2**63)
 _INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
@@ -510,7 +293,7 @@ class Recovery:
             ends_there = 0 < first < len(segments) and segments[first].base_offset == plan.recovery_point
             if ends_there:
                 full = segments[first - 1].base_offset
-                if is_sound(segments[first - 1]):
+                if has_sound_time_index(segments[first - 1]):
                     # A killed process may have written the entry and not synced it, and no later flush covers it.
                     with opened(self._disk, self._path(full, FileKind.TIME_INDEX)) as file:
                         file.sync()
@@ -567,7 +350,7 @@ class Recovery:
             self._epochs = recovered_epochs(self._epochs, table, 0, rows, known_from)
             self._progress.advance(int(table.end[rows - 1] - table.position[0]))
 
-        limit = _highest(segment.base_offset) + 1  # of what its indexes can have
+        limit = highest_offset(segment.base_offset) + 1  # of what its indexes can have
         check = check_segment(segment.log, segment.base_offset, segment.size, visit, end_offset=limit)
         if check.overflows:
             self._check_span(segment, later[0].base_offset if later else MAX_OFFSET)
@@ -632,7 +415,7 @@ class Recovery:
         start = last.floor(MAX_OFFSET, last.size)
         check = check_segment(last.log, last.base_offset, last.size, ignore_batches, start=start)
         end, next_offset = check.end, check.next_offset
-        if next_offset - 1 > _highest(last.base_offset):
+        if next_offset - 1 > highest_offset(last.base_offset):
             self._check_span(last)
         if check.invalid_bytes and last.batch_at(end, last.size, any_offset=True) is None:
             # A whole batch below the recovery point is damage, for readers to report, and no torn tail.
@@ -719,84 +502,3 @@ def _intact_behind(segment: Segment, position: int) -> str | None:
     except Undecided:
         return "more that looks like batches than can be checked"
     return None if found is None else f"an intact batch at position {found}"
-
-
-# Finds out what recovery would do by running it on a copy: `recover --dry-run`.
-#
-# The copy of a partition's directory is a temporary directory. Its small files are copies, its .log files are links to
-# the real ones, which are read and never written: a cut is only noted. So the report comes from the same code.
-
-# The sizes of entries of the files that are rebuilt whatever is in them.
-_REBUILT: Final = {
-    FileKind.OFFSET_INDEX.value: offset_index.ENTRY_SIZE,
-    FileKind.TIME_INDEX.value: time_index.ENTRY_SIZE,
-}
-
-
-def rehearse(plan: RecoveryPlan, *, clock: Clock, progress: Progress | None = None) -> RecoveryReport:
-    """The report that `Recovery` would produce; nothing is changed. Errors as Recovery's."""
-    with tempfile.TemporaryDirectory(prefix="kafkafs-recover-") as place, contextlib.ExitStack() as links:
-        shadow = Path(place) / plan.directory.name
-        shadow.mkdir()
-        links.enter_context(links_of_ours(shadow))
-        for path in paths_in(plan.directory):
-            parsed = names.parse_segment_file(path.name)
-            mode = path.lstat().st_mode
-            if stat.S_ISLNK(mode) or (parsed is not None and parsed.kind is FileKind.LOG):
-                (shadow / path.name).symlink_to(path.absolute())
-            elif stat.S_ISREG(mode):
-                _copy(path, shadow / path.name)
-        recovery = Recovery(replace(plan, directory=shadow), disk=_ShadowDisk(), clock=clock, progress=progress)
-        recovery.run()
-        return recovery.report
-
-
-def _copy(path: Path, target: Path) -> None:
-    """Copies a file, if it is still there. The preallocated zeros of an index, 10 MiB in a broker, become a hole."""
-    entry_size = next((size for suffix, size in _REBUILT.items() if path.name.endswith(suffix)), None)
-    if entry_size is None:
-        content = read_whole(path, MOST_ENTRIES_BYTES)
-        if content is not None:
-            target.write_bytes(content)
-        return
-    with contextlib.suppress(FileNotFoundError), open(path, "rb", buffering=0, opener=open_quietly) as source:
-        size = os.fstat(source.fileno()).st_size
-        used = used_parts(source.fileno(), entry_size) if size <= MOST_ENTRIES_BYTES else ()
-        target.write_bytes(b"".join(used))
-        os.truncate(target, size)
-
-
-class _ShadowDisk(RealDisk):
-    """A Disk on which the files that links point to cannot be changed."""
-
-    def open(self, path: Path, *, create: bool = False) -> DiskFile:  # type: ignore[override]
-        return _LinkedFile(path) if path.is_symlink() else super().open(path, create=create)
-
-    def sync_dir(self, path: Path) -> None:
-        pass
-
-
-class _LinkedFile:
-    """A DiskFile whose truncation is only remembered."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._size = status_of(path).st_size
-
-    def fileno(self) -> int:
-        raise OSError("a linked file has no descriptor")
-
-    def size(self) -> int:
-        return self._size
-
-    def write_at(self, position: int, *buffers: Buffer) -> int:
-        raise OSError(f"{self.path.name} must not be written in a rehearsal")
-
-    def truncate(self, size_bytes: int) -> None:
-        self._size = size_bytes
-
-    def sync(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

@@ -22,8 +22,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
 from storage.config import LogConfig
@@ -31,64 +29,26 @@ from storage.errors import CorruptBatch, CorruptCheckpoint, PartitionOffline, St
 from storage.files import leader_epochs, names, partition_metadata, producer_state
 from storage.files.disk import opened, replace_file
 from storage.files.disk_protocol import Disk
-from storage.files.log_file import MOST_ENTRIES_BYTES, open_quietly, paths_in, read_whole
+from storage.files.listing import paths_in
+from storage.files.log_file import open_quietly
 from storage.files.names import FileKind
 from storage.files.opening import exists
 from storage.files.producer_state import ProducerEntry
+from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
 from storage.format.block import Record
 from storage.format.control_records import ControlType
 from storage.format.record_batch import BatchFields, encode_batch
-from storage.log.offset_lookup import cut_at
-from storage.log.scanning import scan_batches, scan_sound_batches
+from storage.log.scanning import scan_batches
 from storage.log.segment import Segment
 from storage.log.segment_check import check_segment, ignore_batches
 from storage.log.segments import live_offsets
 from storage.log.snapshot import LogSnapshot
 from storage.progress import Progress
 from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
+from storage.revival.log_cut import LogCut
 from storage.revival.sources import Replica
 from storage.types import TopicPartition
 from storage.upkeep.salvage import FilledOffsets, LostOffsets, Salvaged, salvage
-
-# Where a partition is cut: behind the last whole batch that a time, or an offset, still includes.
-#
-# Batches are never divided: the last one that is kept may hold messages that are later, and that is told.
-
-
-@dataclass(frozen=True, slots=True)
-class LogCut:
-    """The log ends before `end_offset`. `straddles`: the last batch also holds messages beyond the time or offset."""
-
-    end_offset: int
-    straddles: bool = False
-
-
-def cut_at_offset(snapshot: LogSnapshot, offset: int) -> LogCut:
-    """Behind the batch that holds the message before `offset`. StorageError at damage."""
-    if offset >= snapshot.log_end_offset:
-        return LogCut(snapshot.log_end_offset)
-    if offset <= snapshot.log_start_offset:
-        return LogCut(snapshot.log_start_offset)
-    segment = snapshot.segments[max(snapshot.segment_index(offset - 1), 0)]
-    end = snapshot.end_position(segment)
-    last = segment.base_offset - 1
-    for window in scan_sound_batches(snapshot, segment, segment.floor(offset - 1, end)):
-        table = window.table
-        # A compressed message set has only its last offset; its first one is above the last of the set before.
-        first = np.where(table.base_offset >= 0, table.base_offset, np.append(last, table.last_offset[:-1]) + 1)
-        kept = int(np.searchsorted(first, offset))
-        if kept:
-            last = int(table.last_offset[kept - 1])
-        if kept < table.rows:
-            break
-    return LogCut(max(last + 1, snapshot.log_start_offset), straddles=last >= offset)
-
-
-def cut_at_time(snapshot: LogSnapshot, until_ms: int) -> LogCut:
-    """Behind the last batch with a message at or before `until_ms` (client.time_cut). StorageError at damage."""
-    cut = cut_at(snapshot, until_ms)
-    return LogCut(max(cut.snapshot.log_end_offset, snapshot.log_start_offset), cut.mixed is not None)
-
 
 _COPIED_INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
 _CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)

@@ -13,13 +13,15 @@ from pathlib import Path
 
 from storage.directory import clean_shutdown
 from storage.files import checkpoints, metadata_checkpoint, names
-from storage.files.cluster_metadata import ClusterMetadata, ConfigRecord, ResourceType, TopicRecord
 from storage.files.disk import opened, replace_file
 from storage.files.disk_protocol import Disk
 from storage.files.metadata_checkpoint import NewPartition, NewRecord, Voter, cluster_records
+from storage.files.metadata_records import ConfigRecord, ResourceType, TopicRecord
+from storage.files.metadata_replay import ClusterMetadata
 from storage.format import properties
 from storage.revival.building import Built
-from storage.revival.topics import ELIGIBLE_LEADER_REPLICAS, TopicPlan
+from storage.revival.features import ELIGIBLE_LEADER_REPLICAS
+from storage.revival.topics import TopicPlan
 from storage.types import TopicPartition
 
 SERVER_PROPERTIES = "server.properties"

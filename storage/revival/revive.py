@@ -19,102 +19,32 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
 
 from storage.clock import Clock, SystemClock
 from storage.errors import CorruptData, StorageError, UnknownTopicOrPartition
 from storage.files import dir_lock, names, partition_metadata
-from storage.files.cluster_metadata import ClusterMetadata, ResourceType, VerbatimKind
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.files.disk_protocol import Disk
-from storage.files.log_file import paths_in
+from storage.files.listing import paths_in
+from storage.files.metadata_replay import ClusterMetadata
 from storage.files.opening import real_place
 from storage.files.producer_state import ProducerEntry
 from storage.log.log_dir import LogDir
 from storage.log.places import check_destination
 from storage.progress import NoProgress, Progress, working
 from storage.revival import new_cluster, sources, topics
-from storage.revival.building import Building, BuildPlan, Built, LogCut, check, cut_at_offset, cut_at_time, readable_end
+from storage.revival.building import Building, BuildPlan, Built, check, readable_end
+from storage.revival.carried_metadata import carried, carried_notes, shortened_list
+from storage.revival.coordinators_topics import COORDINATORS_TOPICS, Coordinated, read_coordinators
+from storage.revival.features import METADATA_VERSION, features
+from storage.revival.log_cut import LogCut, cut_at_offset, cut_at_time
 from storage.revival.new_cluster import NewCluster, Node
+from storage.revival.replica_choice import Choice
 from storage.revival.sources import Found, Replica, Source
-from storage.revival.topics import (
-    COORDINATORS_TOPICS,
-    METADATA_VERSION,
-    Choice,
-    ConfigRequest,
-    Coordinated,
-    TopicPlan,
-    features,
-    read_coordinators,
-)
+from storage.revival.topics import ConfigRequest, TopicPlan
 from storage.tier.tier import Tier
 from storage.types import TopicPartition
-
-# What a new cluster takes over of the old one's metadata besides topics, and what it leaves out.
-#
-# Configurations of brokers, groups and client metrics, quotas, ACLs, SCRAM credentials and delegation tokens stand in
-# the metadata log. They are taken over where a broker of one node works with them.
-
-_SECURITY: Final = (VerbatimKind.ACL, VerbatimKind.SCRAM, VerbatimKind.TOKEN)
-# The new broker listens in plain text, is alone, and keeps what it is given: it would not start, take no messages with
-# acks=all, or remove old messages. Also classes and files that may not be there.
-_LEFT_OUT: Final = (
-    "listener", "advertised.", "inter.broker.", "ssl.", "sasl.", "principal.", "metric.reporters", "min.insync.",
-    "default.replication.", "leader.replication.", "follower.replication.", "log.retention.",
-)  # fmt: skip
-_SHOWN = 5
-
-
-def carried(cluster: ClusterMetadata, node_id: int, *, without_security: bool) -> ClusterMetadata:
-    """The part of a cluster's metadata that a new cluster of this one node gets: its features, and no topics."""
-    own = cluster.brokers.get(node_id)
-    return replace(
-        cluster,
-        topics={},
-        broker_defaults=_fit(cluster.broker_defaults),
-        brokers={} if own is None else {node_id: _fit(own)},
-        verbatim=tuple(one for one in cluster.verbatim if not without_security or one.kind not in _SECURITY),
-    )
-
-
-def carried_notes(cluster: ClusterMetadata, kept: ClusterMetadata) -> Iterator[str]:
-    """What a person should know of that: what was taken over, and the names of what was not."""
-    for kind in VerbatimKind:
-        had = [one.name for one in cluster.verbatim if one.kind is kind]
-        has = [one.name for one in kept.verbatim if one.kind is kind]
-        if had:
-            yield f"{kind.value}: {len(has)} of {len(had)} carried over ({_listed(sorted(set(had)))})"
-        if has and kind is VerbatimKind.ACL:
-            yield "no broker enforces ACLs before its server.properties names an authorizer.class.name"
-        if has and kind is VerbatimKind.TOKEN:
-            yield "delegation tokens need the old delegation.token.secret.key in server.properties"
-    for what, before, after in _configs(cluster, kept):
-        if after:
-            yield f"dynamic configuration of {what}: carried over: {_listed(sorted(after))}"
-        if before.keys() - after.keys():
-            yield f"dynamic configuration of {what}: left out: {_listed(sorted(before.keys() - after.keys()))}"
-
-
-def _configs(
-    cluster: ClusterMetadata, kept: ClusterMetadata
-) -> Iterator[tuple[str, Mapping[str, str], Mapping[str, str]]]:
-    yield "all brokers", cluster.broker_defaults, kept.broker_defaults
-    for node, values in sorted(cluster.brokers.items()):
-        yield f"broker {node}", values, kept.brokers.get(node, {})
-    for (kind, name), values in sorted(cluster.other_configs.items()):
-        known = kind in list(ResourceType)
-        what = ResourceType(kind).name.lower().replace("_", " ") if known else f"resource type {kind},"
-        yield f"{what} {name}", values, kept.other_configs.get((kind, name), {})
-
-
-def _fit(values: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in values.items() if not key.startswith(_LEFT_OUT)}
-
-
-def _listed(names: Sequence[object]) -> str:
-    return ", ".join(map(str, names[:_SHOWN])) + (" …" if len(names) > _SHOWN else "")
-
 
 UNFINISHED_SUFFIX = ".reviving"
 
@@ -327,7 +257,7 @@ def _notes_of_sources(found: Found, revival: Revival, request: Request) -> Itera
     absent = {name for one in found.sources if one.metadata is not None for name in one.metadata.topics} - here
     absent = {name for name in absent if _is_wanted(request, TopicPartition(name, 0))}
     if absent:
-        listed = _listed(sorted(absent))
+        listed = shortened_list(sorted(absent))
         yield f"{len(absent)} topics of the cluster have no partition in the sources, and are left out: {listed}"
 
 
@@ -369,7 +299,7 @@ def _notes_of_topic(topic: TopicPlan) -> Iterator[str]:
     if topic.missing:
         yield (
             f"{topic.name}: {len(topic.missing)} of its {topic.partition_count} partitions are not in the sources, and "
-            f"will be empty: {_listed(topic.missing)}"
+            f"will be empty: {shortened_list(topic.missing)}"
         )
     for replica in topic.ignored:
         yield f"{topic.name}: {replica.path} belongs to another topic of that name ({replica.topic_id}), and is ignored"
@@ -544,5 +474,5 @@ def _notes_of_result(revival: Revival, known: Coordinated, request: Request) -> 
     if beyond:
         yield (
             f"{len(beyond)} offsets that groups committed lie beyond the end of a partition, where auto.offset.reset "
-            f"decides; `kafkafs groups --reset-to` sets others: {_listed(beyond)}"
+            f"decides; `kafkafs groups --reset-to` sets others: {shortened_list(beyond)}"
         )

@@ -24,10 +24,11 @@ from storage.files import (
     partition_metadata,
     topic_properties,
 )
-from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
+from storage.files.cluster_metadata import ClusterMetadataReader
 from storage.files.leader_epochs import LeaderEpochs
-from storage.files.log_file import paths_in
+from storage.files.listing import paths_in
 from storage.files.meta_properties import MetaProperties
+from storage.files.metadata_replay import ClusterMetadata
 from storage.files.names import DirKind, FileKind
 from storage.files.opening import exists
 from storage.log.log_dir import LogDir

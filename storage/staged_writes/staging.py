@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from storage.append import batch_encoder
+from storage.append import message_sets
 from storage.append.batch_encoder import BatchEncoder, taken_rows, with_timestamps
 from storage.clock import Clock
 from storage.config import LogConfig
@@ -29,7 +29,8 @@ from storage.files import descriptors, names
 from storage.files.commit_ledger import Ledger, StagedBatchFile, WriteId
 from storage.files.disk import begin_writeback
 from storage.files.disk_protocol import Disk, DiskFile
-from storage.files.log_file import LogFile, paths_in, scan_quietly
+from storage.files.listing import paths_in, scan_quietly
+from storage.files.log_file import LogFile
 from storage.files.names import StagedName
 from storage.format.batches import BatchTable, ScanStop, scan
 from storage.format.block import RecordColumns
@@ -113,10 +114,10 @@ def _for_old_format(
     columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
 ) -> tuple[int, memoryview]:
     """BatchEncoder.encode for as many records as a message set may hold."""
-    records = batch_encoder.records_of(columns, row, stop, config)
+    records = message_sets.records_of(columns, row, stop, config)
     while True:
         try:
-            batch_encoder.encode_message_sets(records, config, 0, now_ms)
+            message_sets.encode_message_sets(records, config, 0, now_ms)
         except RecordTooLarge:
             if len(records) == 1:
                 raise

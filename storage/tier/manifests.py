@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from storage.errors import CorruptData, DecompressionFailed, TierUnavailable, UnsupportedFormat
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
-from storage.files.log_file import MOST_ENTRIES_BYTES
 from storage.files.names import FileKind
+from storage.files.small_files import MOST_ENTRIES_BYTES
 from storage.format.compression import Codec, OutputFull, decompress, decompress_into
-from storage.tier.blocks import OVERHEAD_BYTES, BlockCache, BlockFile, DataKeys, Decode, Decrypt
+from storage.tier.blocks import BlockCache, BlockFile, Decode
+from storage.tier.data_keys import OVERHEAD_BYTES, DataKeys, Decrypt
 from storage.tier.layouts import Opener, StoredObject
 from storage.tier.remote_segments import Content, RemoteFile, TopicIdPartition
 from storage.types import MAX_OFFSET

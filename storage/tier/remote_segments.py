@@ -11,8 +11,8 @@ from typing import Final
 from storage.errors import CorruptData
 from storage.files import leader_epochs
 from storage.files.leader_epochs import LeaderEpochs
-from storage.files.log_file import MOST_ENTRIES_BYTES
 from storage.files.names import FileKind
+from storage.files.small_files import MOST_ENTRIES_BYTES
 from storage.tier.object_places import Place
 
 

@@ -14,7 +14,8 @@ from typing import Final
 
 from storage.errors import StorageError
 from storage.tier import manifests
-from storage.tier.blocks import RANGE_BYTES, BlockCache, BlockFile, DataKeys
+from storage.tier.blocks import RANGE_BYTES, BlockCache, BlockFile
+from storage.tier.data_keys import DataKeys
 from storage.tier.layouts import Layout, PartitionDirectory, StoredObject, Wanted, find, segments
 from storage.tier.object_places import Entry, Place, open_place
 from storage.tier.remote_segments import ObjectFile, RemoteFile, RemoteSegment, TopicIdPartition

@@ -28,7 +28,8 @@ from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import LogClosed, StorageError, UnknownTopicOrPartition
 from storage.types import TopicPartition
-from storage.upkeep.retention import FreeBytes, disk_free_bytes, retain_partition
+from storage.upkeep.partition_retention import retain_partition
+from storage.upkeep.retention import FreeBytes, disk_free_bytes
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,141 +12,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 import psutil
 
 from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.directory import guest_rules
-from storage.directory.owned_dir import OwnedDir
-from storage.errors import CorruptData, NotPermitted, OffsetOutOfRange
-from storage.files import checkpoints, names
-from storage.log.log_dir import LogDir
-from storage.log.offset_lookup import greatest_timestamp, retention_timestamp_ms
-from storage.log.reader import batch_records, find_batch
+from storage.errors import NotPermitted, OffsetOutOfRange
+from storage.log.greatest_timestamp import retention_timestamp_ms
 from storage.log.snapshot import LogSnapshot
-from storage.log.tiering import is_tiered
-from storage.staged_writes import ledger
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
-    from storage.log.segment import Segment
-
-
-# Why segments are still there: which rule of retention keeps each of them, and when it will go. Reads, never changes.
-#
-# All rules walk from the oldest segment and stop at the first that stays. So one segment with a timestamp in the future
-# keeps all those after it, however old these are.
-
-NO_LIMIT: Final = "no limit was set"  # Kafka's defaults do not count
-ONLY_COMPACTED: Final = "cleanup.policy"
-EMPTY: Final = "active and empty"
-UNTOUCHABLE: Final = "high watermark or a pending write"
-TIERED: Final = "remote.storage.enable"  # the broker removes what it has copied, and only it knows what that is
-OLDER: Final = "an older segment stays"
-
-
-@dataclass(frozen=True, slots=True)
-class KeptSegment:
-    """A segment that a pass would leave.
-
-    `kept_by`: the configuration keys whose limits it does not exceed, or another reason of those above.
-    `largest_timestamp`: what `retention.ms` is compared with, epoch ms; `future_offset`: the message that has it, where
-    it lies in the future, otherwise None. `goes_at`: when `retention.ms` will remove it, epoch ms; `goes_after_bytes`:
-    after how many more bytes `retention.bytes` will; None where that will not happen.
-    """
-
-    base_offset: int
-    next_offset: int
-    size_bytes: int
-    kept_by: tuple[str, ...]
-    largest_timestamp: int
-    future_offset: int | None
-    goes_at: int | None
-    goes_after_bytes: int | None
-
-
-def kept_segments(
-    snapshot: LogSnapshot, config: LogConfig, removed: int, now_ms: int, limit: int, *, only_start: bool
-) -> tuple[KeptSegment, ...]:
-    """The segments that stay once the oldest `removed` are gone. `config`: with the limits that count; `limit`: the
-    offset from which on nothing may be removed; `only_start`: limits do not count at all."""
-    rest = snapshot.segments[removed:]
-    total = sum(snapshot.end_position(segment) for segment in rest)
-    tiered = may_be_tiered(snapshot, config)
-    limited = config.delete and not only_start and not tiered
-    by_time, by_size = limited and config.retention_ms >= 0, limited and config.retention_bytes >= 0
-    kept: list[KeptSegment] = []
-    goes_at, before_bytes = -1, 0
-    for number, segment in enumerate(rest):
-        last = number + 1 == len(rest)
-        next_offset = snapshot.log_end_offset if last else rest[number + 1].base_offset
-        size, largest = snapshot.end_position(segment), retention_timestamp_ms(snapshot, segment)
-        before_bytes += size
-        goes_at = max(goes_at, largest + config.retention_ms + 1) if by_time else -1
-        empty = last and size == 0
-        if empty:
-            kept_by: tuple[str, ...] = (EMPTY,)
-        elif tiered:
-            kept_by = (TIERED,)
-        elif not config.delete:
-            kept_by = (ONLY_COMPACTED,)
-        elif next_offset > limit:
-            kept_by = (UNTOUCHABLE,)
-        else:
-            kept_by = (NO_LIMIT,) if only_start else _limits(config, now_ms - largest, older=number > 0)
-        kept.append(
-            KeptSegment(
-                segment.base_offset,
-                next_offset,
-                size,
-                kept_by,
-                largest,
-                _offset_of(snapshot, segment) if largest > now_ms else None,
-                goes_at if by_time and not empty else None,
-                max(config.retention_bytes - total + before_bytes, 0) if by_size and not empty else None,
-            )
-        )
-    return tuple(kept)
-
-
-def may_be_tiered(snapshot: LogSnapshot, config: LogConfig) -> bool:
-    """Whether a log's retention is the broker's matter, because it has copied segments elsewhere."""
-    return snapshot.remote_offsets is not None or is_tiered(config.other)
-
-
-def _limits(config: LogConfig, age_ms: int, *, older: bool) -> tuple[str, ...]:
-    """The limits that were set and that a segment does not exceed. `older`: an older one stays."""
-    limits = {
-        "retention.ms": config.retention_ms,
-        "retention.bytes": config.retention_bytes,
-        "retention.free.bytes": config.retention_free_bytes,
-    }
-    set_ones = tuple(name for name, value in limits.items() if value >= 0)
-    if not set_ones:
-        return (NO_LIMIT,)
-    by_time = age_ms <= config.retention_ms
-    if older and (not by_time or "retention.ms" not in set_ones):
-        # Its own age or place would let it go, or nothing but its place counts.
-        return (OLDER,)
-    return tuple(name for name in set_ones if name != "retention.ms" or by_time)
-
-
-def _offset_of(snapshot: LogSnapshot, segment: Segment) -> int | None:
-    """The offset of the first message with the greatest timestamp of a segment; None where it has no timestamps,
-    or where it cannot be read."""
-    greatest = greatest_timestamp(snapshot, segment)
-    try:
-        found = find_batch(snapshot, greatest.offset) if greatest.timestamp >= 0 else None
-        if found is None:
-            return None
-        with batch_records(snapshot, found.segment, found.position) as block:
-            rows = np.flatnonzero(block.timestamp == greatest.timestamp)
-            return int(block.offset[rows[0]]) if len(rows) else None
-    except CorruptData:
-        return None  # verify says what is wrong there
-
+    pass
+from storage.upkeep.kept_segments import KeptSegment, kept_segments, may_be_tiered
 
 # From a log's snapshot to the offset from which on nothing may be removed, None when everything may
 # (storage.staged_writes.commit).
@@ -460,65 +339,3 @@ def _state(snapshot: LogSnapshot, config: LogConfig, log_start: int, high_waterm
         for segment, end in zip(snapshot.segments, ends, strict=False)  # a log without a segment has an end, too
     )
     return LogState(segments, log_start, high_watermark, now_ms, config)
-
-
-# Retention of a partition in its directory: which partitions may lose messages, and up to which offset.
-#
-# In a broker's directory only topics are changed whose limits were configured there or requested by a person. A
-# partition with several replicas loses nothing at or above the high watermark that the broker checkpointed, and nothing
-# by which a share of a pending write is recognised (storage.staged_writes.commit).
-
-
-def retain_partition(
-    owned: OwnedDir, tp: TopicPartition, *, free_bytes: FreeBytes, before: int | None = None
-) -> RetentionResult | None:
-    """One pass over one partition, see `Retention.run`; None when it is left alone.
-
-    `before` is an explicit request: it applies where limits would not. NotPermitted for it in topics that belong to the
-    brokers; otherwise errors as `Retention.run` and `OwnedDir.log`.
-    """
-    retention = _retention(
-        owned.log_dir, tp, free_bytes, before,
-        lambda: owned.checkpoints.of(tp).high_watermark, lambda now: ledger.kept_from(owned.commits.state, now),
-    )  # fmt: skip
-    return None if retention is None else retention.run(owned.log(tp))
-
-
-def preview_partition(
-    log_dir: LogDir, tp: TopicPartition, *, free_bytes: FreeBytes, before: int | None = None
-) -> RetentionResult | None:
-    """What `retain_partition` would do, changing nothing; also for a partition that is left alone, except the cluster's
-    metadata log. Errors as there, CorruptCheckpoint too."""
-    path = log_dir.path / names.REPLICATION_CHECKPOINT
-    retention = _retention(
-        log_dir, tp, free_bytes, before,
-        lambda: checkpoints.read(path).get(tp), lambda now: ledger.kept_from(ledger.read_for_upkeep(log_dir.path), now),
-    )  # fmt: skip
-    if tp.topic == names.CLUSTER_METADATA_TOPIC:
-        return None
-    snapshot, config = log_dir.log(tp).snapshot(), log_dir.topic_info(tp.topic).config
-    now_ms = log_dir.clock.now_ms()
-    result = left_alone(snapshot, config, now_ms) if retention is None else retention.preview(snapshot, config)
-    if not may_be_tiered(snapshot, config):
-        return result
-    return replace(result, brokers=brokers_retention(snapshot, config, now_ms))
-
-
-def _retention(
-    log_dir: LogDir,
-    tp: TopicPartition,
-    free_bytes: FreeBytes,
-    before: int | None,
-    high_watermark: Callable[[], int | None],
-    kept_from: KeptFrom,
-) -> Retention | None:
-    """The retention pass that is allowed for a partition; None for none. `high_watermark`: as the broker checkpointed
-    it."""
-    info, is_broker = log_dir.topic_info(tp.topic), log_dir.is_broker
-    allowed = guest_rules.may_retain(info, is_broker=is_broker)
-    if before is not None:
-        guest_rules.check_records_may_go(info, is_broker=is_broker)
-    elif not allowed and (is_broker or tp.topic == names.CLUSTER_METADATA_TOPIC):
-        return None
-    limit = (high_watermark() or 0) if info.replicas > 1 else None
-    return Retention(log_dir.clock, free_bytes, before, limit, only_start=not allowed, kept_from=kept_from)

@@ -26,10 +26,11 @@ from storage.files import names
 from storage.files.manifest import Manifest, ManifestPartition, digest_file
 from storage.files.names import FileKind
 from storage.files.opening import exists
-from storage.format.batches import BatchRange, RangeDigest, known_offset
 from storage.format.decoder import verify_crcs
+from storage.format.range_digest import BatchRange, RangeDigest, known_offset
+from storage.log.batch_spans import spans_between
 from storage.log.log_dir import LogDir
-from storage.log.reader import find_batch, spans_between
+from storage.log.reader import find_batch
 from storage.log.segment import LargeBatch, parts_of
 from storage.log.snapshot import LogSnapshot
 from storage.progress import NoProgress, Progress, working

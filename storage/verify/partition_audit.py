@@ -13,7 +13,7 @@ from storage.append.producer_table import ProducerTable
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import leader_epochs, names, producer_state
 from storage.files.leader_epochs import LeaderEpochs
-from storage.files.log_file import paths_in
+from storage.files.listing import paths_in
 from storage.files.names import FileKind, FileState
 from storage.files.producer_state import ProducerEntry
 from storage.files.transaction_index import AbortedTxn

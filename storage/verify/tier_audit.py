@@ -29,8 +29,8 @@ from storage.progress import Progress, working
 from storage.tier.remote_segments import RemoteSegment, TopicIdPartition
 from storage.tier.tier import Tier
 from storage.types import OffsetRange, TopicPartition
+from storage.verify.batch_audit import BatchAudit
 from storage.verify.findings import FaultKind, Finding, Findings, Repair
-from storage.verify.segment_audit import BatchAudit
 
 _UNNOTICED = Repair("a broker does not look at it: consumers stop there")
 _PUT_BACK = Repair(None, "put the objects back, from a copy of the tier")

@@ -28,7 +28,7 @@ from storage.files import (
     partition_metadata,
     topic_properties,
 )
-from storage.files.log_file import paths_in
+from storage.files.listing import paths_in
 from storage.files.names import DirKind, FileKind
 from storage.files.opening import exists, real_place
 from storage.log.log_dir import LogDir
@@ -258,7 +258,7 @@ def _finish(directory: _Directory, started: _Started, reports: list[SegmentRepor
 
 def _is_cleaned(directory: _Directory, tp: TopicPartition) -> bool:
     # Imports what reading configurations needs, which only gaps make necessary.
-    from storage.log.counting import is_cleaned
+    from storage.log.segment_gaps import is_cleaned
 
     return is_cleaned(directory.log_dir, tp)
 

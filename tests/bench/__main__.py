@@ -5,8 +5,6 @@
 The data go to the cache directory (KAFKAFS: XDG_CACHE_HOME/kafkafs/bench) and are kept; --clean removes them.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

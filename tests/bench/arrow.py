@@ -1,7 +1,5 @@
 """Arrow batches in Python, beside decoding alone."""
 
-from __future__ import annotations
-
 import time
 
 import kafkafs

@@ -4,8 +4,6 @@
 run everything is written down that an earlier one left.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """The peers: kcat and Kafka's console consumer, from a real broker that holds the same messages."""
 
-from __future__ import annotations
-
 import subprocess
 
 from tests.bench.data import CACHE, keyed_lines, lines

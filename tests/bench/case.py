@@ -1,7 +1,5 @@
 """What a benchmark case is handed: where its rows go, and how much it is to measure."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The data are copies of the one large segment, one after the other by their offse
 they are in the page cache; a row of pread alone says what that costs.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -4,8 +4,6 @@ The log: messages of 100 bytes with keys of 10 bytes, ten messages to a key, unc
 of 128 MiB below an empty active one. The broker's figures are those of its cleaner's own log.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.compaction.cleaner import compact_partition
+from storage.compaction.partition_compaction import compact_partition
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.format.block import RecordColumns

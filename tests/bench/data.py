@@ -10,8 +10,6 @@ lines do. Partitions, all with the same messages unless it says otherwise:
     keyed-0     as plain-0, with a key of 12 bytes each: one of a fifth as many keys as there are messages
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

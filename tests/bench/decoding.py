@@ -3,8 +3,6 @@
 And Avro through a mount, beside jsonl of the same messages.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import random

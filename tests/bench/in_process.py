@@ -1,7 +1,5 @@
 """Decoding without a mount: our columns, and aiokafka's record objects."""
 
-from __future__ import annotations
-
 from aiokafka.record import MemoryRecords
 
 from storage.format.batches import BatchTable, scan

@@ -4,8 +4,6 @@
 the start of a program is not part of it. The log's own bytes are in the kernel's page cache in all cases.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

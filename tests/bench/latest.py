@@ -3,8 +3,6 @@
 What the file shows is what the pass would leave: both scan the log, map its keys, and read what is the latest again.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from contextlib import closing

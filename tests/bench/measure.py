@@ -1,7 +1,5 @@
 """Taking times: commands and calls, medians, and a row of the report for each case."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import subprocess

@@ -11,8 +11,6 @@ so much has to be done by a filesystem whose writes survive a kill -9.
 As a library: `noop_mount(size)` mounts in a child process for the time of a `with`, `cat_seconds(path)` times `cat`.
 """
 
-from __future__ import annotations
-
 import argparse
 import errno
 import os

@@ -1,7 +1,5 @@
 """Kafka's own topics decoded: `dump` and `cat` beside kafka-dump-log, for 100 MB of `__consumer_offsets`."""
 
-from __future__ import annotations
-
 import random
 import struct
 import tempfile

@@ -4,8 +4,6 @@
 read. The broker's time is what it says that loading the log took, its start aside.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Large directories: 10,000 partitions of 100,000 segments, and a partition of 10 GB. Made, measured, removed."""
 
-from __future__ import annotations
-
 import shutil
 import struct
 import subprocess

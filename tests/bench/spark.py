@@ -1,7 +1,5 @@
 """Jobs on Spark, each against Spark's own Kafka source on a broker that holds the same messages."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

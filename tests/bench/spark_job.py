@@ -5,8 +5,6 @@
 Stands alone: Spark's own Kafka source runs on an older pyspark, in an environment without kafkafs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -78,7 +76,7 @@ def dropping_write(spark, given):
     """What Spark takes to pass the messages to a sink in Python, which drops them."""
     from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-    from kafkafs.spark.python_workers import WorkerStart
+    from kafkafs.spark.worker_start import WorkerStart
 
     class Writer(DataSourceArrowWriter):
         def __init__(self):

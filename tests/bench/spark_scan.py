@@ -1,7 +1,5 @@
 """Scans of a log's files with Spark, by turns with its own Kafka source on a broker that holds the same messages."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 The first look for a time measures the sealed segments, and keeps what it finds in the user's cache directory.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from contextlib import ExitStack

@@ -4,8 +4,6 @@
 the kernel's page cache in all cases.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

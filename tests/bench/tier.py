@@ -5,8 +5,6 @@ the log directory has an empty one behind them, and no events of remote segments
 serves the same objects.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

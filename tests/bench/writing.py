@@ -5,8 +5,6 @@ producer and its broker.
 as a broker does not.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from storage.compaction.cleaner import compact_partition
+from storage.compaction.partition_compaction import compact_partition
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import StorageError
 from storage.files import checkpoints, names

@@ -8,7 +8,7 @@ import pytest
 
 from storage.append import swap
 from storage.append.swap import CleanedSegment
-from storage.compaction.cleaner import compact_partition
+from storage.compaction.partition_compaction import compact_partition
 from storage.directory.owned_dir import OwnedDir
 from storage.log.log_dir import LogDir
 from storage.types import Isolation, TopicPartition

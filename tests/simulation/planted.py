@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from kafkafs.reading.layout import Layout
 from kafkafs.tree.append_files import AppendHandle, LinesHandle
-from kafkafs.writing.destinations import AlreadyAppended
+from kafkafs.writing.already_appended import AlreadyAppended
 from kafkafs.writing.line_writer import LineWriter
-from storage.append.active_segment import IndexState
 from storage.append.health import Health
+from storage.append.index_state import IndexState
 from storage.append.partition_files import PartitionFiles
 from storage.append.partition_log import PartitionLog
 from storage.compaction.compaction import PassInput

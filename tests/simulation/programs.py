@@ -17,7 +17,7 @@ from storage.format.record_batch import BatchFields, encode_batch
 from storage.staged_writes.commit import CommitUnfinished, commit
 from storage.staged_writes.staging import StagedFileWriter
 from storage.types import TopicPartition
-from storage.upkeep.retention import retain_partition
+from storage.upkeep.partition_retention import retain_partition
 from tests.simulation.contents import Anomaly, messages_of
 from tests.simulation.copies import ABORT, COMMIT, Copied, crc_of
 from tests.simulation.mounts import MAX_MESSAGE_BYTES, Problem

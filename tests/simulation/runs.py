@@ -22,7 +22,7 @@ from storage.coordinators.groups import GroupOffsets
 from storage.directory import owned_dir
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import UnknownTopicOrPartition
-from storage.files import descriptors, dir_lock, file_mark, log_file, names, partition_metadata
+from storage.files import descriptors, dir_identity, dir_lock, file_mark, log_file, names
 from storage.files.dir_lock import DirLock
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind, Severity
@@ -67,7 +67,7 @@ class _NotedLock(DirLock):
 def simulation():
     """Around any number of runs: locks and times are simulated."""
     memory = _MEMORY if _MEMORY.is_dir() else None
-    dir_of, is_it = partition_metadata.DirIdentity.of, lambda file, status: _identity(status) == file.identity
+    dir_of, is_it = dir_identity.DirIdentity.of, lambda file, status: _identity(status) == file.identity
     with (
         tempfile.TemporaryDirectory(prefix="kafkafs-simulation-", dir=memory) as place,
         simulated_locks(),
@@ -81,7 +81,7 @@ def simulation():
         patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=_worlds[-1].random.getrandbits(128), version=4))
         patch.setattr(secrets, "randbits", lambda bits: _worlds[-1].random.getrandbits(bits))
         patch.setattr(os, "urandom", lambda size: _worlds[-1].random.randbytes(size))
-        patch.setattr(partition_metadata.DirIdentity, "of", lambda path: _numbered(dir_of(path)))
+        patch.setattr(dir_identity.DirIdentity, "of", lambda path: _numbered(dir_of(path)))
         patch.setattr(log_file.FileIdentity, "of", _identity)
         patch.setattr(log_file.LogFile, "is_it", is_it)
         patch.setattr(owned_dir, "DirLock", _NotedLock)

@@ -5,7 +5,7 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
-from kafkafs.spark.staged_task import record_columns  # noqa: E402
+from kafkafs.spark.arrow_columns import record_columns  # noqa: E402
 from storage.errors import InvalidRecord  # noqa: E402
 from storage.format.batches import BatchTable, scan  # noqa: E402
 from storage.format.decoder import Decoder  # noqa: E402

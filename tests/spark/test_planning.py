@@ -4,9 +4,10 @@ import pytest
 
 from kafkafs.arrow.log_dirs import open_log_dirs
 from kafkafs.arrow.split_reader import Split
-from kafkafs.spark import ranges
+from kafkafs.spark import tasks
 from kafkafs.spark.options import parse
-from kafkafs.spark.ranges import DataLoss, LogRange, batch_ranges, plan
+from kafkafs.spark.ranges import DataLoss, batch_ranges
+from kafkafs.spark.tasks import LogRange, plan
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
@@ -39,7 +40,7 @@ def covered(tasks):
 
 @pytest.fixture
 def small_tasks(monkeypatch):
-    monkeypatch.setattr(ranges, "LEAST_TASK_BYTES", 1)
+    monkeypatch.setattr(tasks, "LEAST_TASK_BYTES", 1)
 
 
 def indexed(batches):

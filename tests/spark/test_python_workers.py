@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from kafkafs.spark.python_workers import UncompiledKernels, WrongWorkerPython, check_python, require_compiled
+from kafkafs.spark.kernels_check import UncompiledKernels, require_compiled
+from kafkafs.spark.python_workers import WrongWorkerPython, check_python
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 

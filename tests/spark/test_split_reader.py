@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from kafkafs.arrow.split_reader import Split, read_split
-from kafkafs.spark.ranges import LogRange, plan
+from kafkafs.spark.tasks import LogRange, plan
 from storage.errors import SegmentGone
 from storage.files import partition_metadata
 from storage.files.log_file import LogFile

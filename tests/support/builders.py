@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from storage.append import batch_encoder
+from storage.append import message_sets
 from storage.format.block import Headers, Record
 from storage.format.compression import Codec
 from storage.format.control_records import ControlType, EndTransactionMarker
@@ -353,7 +353,7 @@ def _encode(
     records = [r._replace(timestamp=_timestamp(r.timestamp, base_offset + i)) for i, r in enumerate(item.records)]
     append_time = item.log_append_time_ms
     if item.magic < 2:
-        data = batch_encoder.encode(
+        data = message_sets.encode(
             records, item.magic, base_offset=base_offset, codec=item.codec, log_append_time_ms=append_time
         )
     else:

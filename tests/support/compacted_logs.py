@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from storage.append import batch_encoder
+from storage.append import message_sets
 from storage.append.partition_log import PartitionLog
-from storage.compaction.cleaner import compact_partition
 from storage.compaction.compaction import CompactionResult, Pace, unpaced
+from storage.compaction.partition_compaction import compact_partition
 from storage.config import BrokerConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files.disk_protocol import Disk
@@ -49,7 +49,7 @@ def put(
     if magic == 2:
         data = encode_batch(records, base_offset=log.log_end_offset, codec=codec, fields=fields)
     else:
-        data = batch_encoder.encode(records, magic, base_offset=log.log_end_offset, codec=codec)
+        data = message_sets.encode(records, magic, base_offset=log.log_end_offset, codec=codec)
     log.append_batches(memoryview(data))
 
 

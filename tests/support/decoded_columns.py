@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kafkafs.decoding.decoded_jsonl import TextDecoder
-from kafkafs.formats.program import Format
+from kafkafs.formats.format import Format
 from kafkafs.schemas.registry import AVRO, Reference, Schema
 from tests.support.blocks import Row, block_of
 

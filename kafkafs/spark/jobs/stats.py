@@ -12,7 +12,7 @@ import numpy as np
 
 from kafkafs.arrow.split_reader import Split, read_split
 from kafkafs.spark.jobs.tasks import reduce_tasks
-from kafkafs.spark.ranges import LogRange, plan
+from kafkafs.spark.tasks import LogRange, plan
 from storage.files.opening import real_place
 from storage.format.batches import BATCH_HEADER_SIZE
 from storage.format.decoder import Decoder

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from kafkafs.spark.python_workers import Started, UncompiledKernels, mending, require_compiled
+from kafkafs.spark.kernels_check import UncompiledKernels, require_compiled
+from kafkafs.spark.python_workers import mending
+from kafkafs.spark.worker_start import Started
 from storage.errors import StorageError
 
 if TYPE_CHECKING:

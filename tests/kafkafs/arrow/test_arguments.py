@@ -1,8 +1,6 @@
 """Arguments of `kafkafs.open`, `scan`, `messages` and the ways to read a scan: each means what it says, or is an error
 that says what was expected and what was found."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import inspect

@@ -19,7 +19,8 @@ from kafkafs.arrow.typed_values import ProtobufColumn
 from kafkafs.decoding import protobuf
 from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.proto_any import is_repeated
-from kafkafs.decoding.protobuf import Kind, ProtobufDecoder, kind_of
+from kafkafs.decoding.proto_program import Kind, kind_of
+from kafkafs.decoding.protobuf import ProtobufDecoder
 from kafkafs.schemas.registry import PROTOBUF, Schema
 from storage.format.block import Record
 from tests.kafkafs.decoding import random_protobuf

@@ -1,7 +1,5 @@
 """The log directories of transcripts. A line `% NAME PATH` of a transcript writes what has that name here to a path."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -10,7 +8,7 @@ from pathlib import Path
 from storage.append.appender import Appender
 from storage.coordinators.group_commits import GroupCommitter
 from storage.coordinators.groups import GroupOffsets
-from storage.coordinators.transactions import TransactionMetadata, TransactionState
+from storage.coordinators.transaction_records import TransactionMetadata, TransactionState
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedBatchFile, WriteId
 from storage.format.block import Record

@@ -6,8 +6,6 @@ Half of the statements have values of random types, from BOOLEAN to MAPs of list
 the text and the JSON. The others ask the topics of a log directory; a plain DuckDB has tables of the same messages.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import csv

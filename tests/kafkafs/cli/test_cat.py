@@ -1,7 +1,5 @@
 """`kafkafs cat`: whole batches, following, pipes, signals, large values. See also transcripts/cat.txt."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """`kafkafs dump` of files that brokers wrote, and of Kafka's own topics. See also transcripts/dump.txt."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """`kafkafs histogram`: times of no calendar, and pictures. See also transcripts/histogram.txt."""
 
-from __future__ import annotations
-
 import json
 import sys
 

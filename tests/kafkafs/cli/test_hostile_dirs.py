@@ -1,8 +1,6 @@
 """Log directories that a stranger has made: nothing of them is run, followed, waited for or believed. See also
 transcripts/hostile.txt."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 

@@ -1,7 +1,5 @@
 """The program itself: help, versions, completion, interrupts. See also transcripts/habits.txt."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """`kafkafs metadata`: secrets, snapshots, and changes that add up. See also transcripts/metadata.txt."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

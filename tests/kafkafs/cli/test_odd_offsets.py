@@ -1,8 +1,6 @@
 """Offsets further above the base of their segment than an index can have (KAFKA-6264), which all readers have; and
 offsets that do not ascend, in batches with correct CRCs: a broker keeps them, and readers fail there."""
 
-from __future__ import annotations
-
 import json
 import struct
 

@@ -1,7 +1,5 @@
 """What each command does to the files of a log directory: it opens none through a link, and a look changes nothing."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

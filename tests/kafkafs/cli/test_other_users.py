@@ -1,8 +1,6 @@
 """Log directories of other users: what root makes in one belongs to its owner, and what the user may not read is an
 error that says whose it is."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,8 +1,6 @@
 """Commands that write: held directories, full disks, mirrors that follow or fail, writes that were stopped. See also
 transcripts/owning.txt, backup.txt, retain.txt and compact.txt."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """What is no log directory, and destinations inside of one: told by every command, and nothing is made."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Random SQL statements in every form, with a fixed seed; `python -m tests.kafkafs.cli.random_sql` has more."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("duckdb", reason="no duckdb: install the extra `sql`")

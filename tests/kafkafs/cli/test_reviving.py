@@ -1,7 +1,5 @@
 """The last line of `kafkafs doctor`. See also transcripts/reviving.txt."""
 
-from __future__ import annotations
-
 import pytest
 
 from storage.diagnosis import examination
@@ -36,4 +34,4 @@ def test_the_summary_agrees_with_each_pair_of_findings(tmp_path, monkeypatch, fi
                 worst = Reaction.CUTS if Reaction.CUTS in findings else Reaction.UNNOTICED
                 assert SUMMARIES[worst] in summary
             else:
-                assert "do not start it before" in summary
+                assert "resolve the findings above before you start it" in summary

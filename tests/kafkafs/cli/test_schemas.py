@@ -1,7 +1,5 @@
 """Schemas of a real registry, a disk that fails, links of a config map. See also transcripts/schemas.txt."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,8 +1,6 @@
 """`kafkafs sql`: what is read, refused and left alone, forms of values, interrupts, the prompt. See also
 transcripts/sql.txt."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Standard streams that are closed or full: a line on stderr and an exit code, and no traceback. A terminal."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

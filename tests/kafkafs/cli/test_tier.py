@@ -1,7 +1,5 @@
 """Messages that a command reads from a tier are those that a consumer read. See also transcripts/tier.txt."""
 
-from __future__ import annotations
-
 import json
 import os
 

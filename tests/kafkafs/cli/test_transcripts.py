@@ -1,7 +1,5 @@
 """Every transcript's commands print what it says, and exit as it says."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.kafkafs.cli.transcripts import DIRECTORY, run_section, sections

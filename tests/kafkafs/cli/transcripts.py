@@ -3,8 +3,6 @@
 python -m tests.kafkafs.cli.transcripts --write [NAME…]     regenerate all files, or those of these names
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -9,7 +9,8 @@ from kafkafs.decoding import proto_files
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder
 from kafkafs.schemas.proto_names import message_types
 from kafkafs.schemas.registry import PROTOBUF, Registry, Schema, State, SubjectVersion
-from kafkafs.schemas.sources import SteadySchemas, schemas_at
+from kafkafs.schemas.sources import schemas_at
+from kafkafs.schemas.steady_schemas import SteadySchemas
 from storage.format.block import Record
 from tests.support.blocks import TP, Row
 from tests.support.builders import Batch, build_log_dir

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl
 from kafkafs.formats import by_name, program
 from kafkafs.formats.long_record import LongRecord
-from kafkafs.formats.text import BadTemplate
+from kafkafs.formats.templates import BadTemplate
 from kafkafs.schemas.registry import Registry
 from storage.format.block import RecordColumn
 from storage.types import TopicPartition

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from kafkafs.mounting.mountpoint import listening
+from kafkafs.mounting.last_word import listening
 from tests.support.fixtures import ROOT
 
 PROGRAM = """
@@ -99,8 +99,8 @@ def test_what_it_says_and_how_far_it_is_is_shown():
 
 SERVER = """
 import sys
-from kafkafs.mounting import mountpoint
-with mountpoint.left_behind():
+from kafkafs.mounting import last_word
+with last_word.left_behind():
     print("ready", flush=True)
     order = sys.stdin.readline().strip()
     if order:

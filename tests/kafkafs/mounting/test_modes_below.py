@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("tests.support.libfuse", reason="libfuse is not installed", exc_type=ImportError)
 
-from kafkafs.mounting.operations import ModesBelow
+from kafkafs.mounting.modes_below import ModesBelow
 from kafkafs.tree.node import NodeKind
 from storage.log.log_dir import LogDir
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many

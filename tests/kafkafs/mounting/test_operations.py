@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("tests.support.libfuse", reason="libfuse is not installed", exc_type=ImportError)
 
-from kafkafs.mounting.operations import Operations, Serving, Traffic, inode
+from kafkafs.mounting.inodes import inode
+from kafkafs.mounting.operations import Operations, Serving, Traffic
 from kafkafs.tree.tree import Tree
 from storage.errors import PartitionUnavailable
 from tests.kafkafs.mounting.fake_tree import CONTENT, FAILURES

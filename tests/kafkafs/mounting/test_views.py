@@ -12,7 +12,7 @@ import subprocess
 import pytest
 
 from storage.append.partitioner import in_order_for_key
-from storage.coordinators.groups import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
+from storage.coordinators.offset_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
 from storage.format.block import Record
 from tests.support.builders import Batch, build_log_dir, many
 from tests.support.commands import output_of

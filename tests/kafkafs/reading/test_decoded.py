@@ -5,7 +5,8 @@ import json
 import pytest
 
 from kafkafs.schemas.registry import Reference
-from kafkafs.schemas.sources import LogSchemas, SteadySchemas, schemas_at
+from kafkafs.schemas.sources import LogSchemas, schemas_at
+from kafkafs.schemas.steady_schemas import SteadySchemas
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
@@ -179,7 +180,7 @@ def test_answers_stay(cluster, monkeypatch):
 
 
 def test_after_too_many_questions_the_registry_stays_as_it_is_then(cluster, monkeypatch):
-    monkeypatch.setattr("kafkafs.schemas.sources.MOST_ANSWERS", 3)
+    monkeypatch.setattr("kafkafs.schemas.steady_schemas.MOST_ANSWERS", 3)
     few = SteadySchemas(LogSchemas(LogDir.open_read_only(cluster.path)))
     assert [few.by_id(number) for number in (1000, 1001, 1002, 1003)] == [None] * 4
     assert not few.is_outdated()

@@ -9,7 +9,7 @@ import pytest
 
 from kafkafs.tree import latest_file
 from kafkafs.tree.tree import Tree, TreeOptions
-from storage.compaction.cleaner import compact_partition
+from storage.compaction.partition_compaction import compact_partition
 from storage.errors import CorruptBatch, SegmentGone, TooManyKeys
 from storage.format.block import Record
 from storage.format.control_records import ControlType, EndTransactionMarker

@@ -12,7 +12,8 @@ from functools import cache
 import pytest
 
 from kafkafs.schemas.registry import Reference, State, context_of, name_in_context, qualified
-from kafkafs.schemas.sources import FileSchemas, Limits, LogSchemas, RegistryReplay, import_line, schemas_at
+from kafkafs.schemas.registry_replay import Limits, RegistryReplay
+from kafkafs.schemas.sources import FileSchemas, LogSchemas, import_line, schemas_at
 from storage.errors import CorruptData
 from storage.format.block import Record
 from storage.log.log_dir import LogDir

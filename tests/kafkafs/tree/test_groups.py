@@ -10,7 +10,8 @@ from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.append.appender import Appender
 from storage.coordinators.group_commits import GroupCommitter
-from storage.coordinators.groups import CommittedOffset, GroupOffsets, OffsetKey, encode_commit, encode_offset_key
+from storage.coordinators.groups import GroupOffsets
+from storage.coordinators.offset_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
 from storage.errors import NotPermitted, ReadOnlyLogDir
 from storage.format.block import Record
 from storage.types import TopicPartition

@@ -1,7 +1,5 @@
 """The content of an export's directory, read with pyarrow as any reader would."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -3,7 +3,7 @@
 import pytest
 
 from kafkafs.spark.jobs.tasks import run_tasks
-from kafkafs.spark.python_workers import UncompiledKernels
+from kafkafs.spark.kernels_check import UncompiledKernels
 from storage.errors import StorageError
 from tests.support.builders import build_log_dir
 from tests.support.commands import run

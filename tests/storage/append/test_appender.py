@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from storage.append import batch_encoder
+from storage.append import batch_encoder, message_sets
 from storage.append.appender import Appended, Appender
 from storage.errors import InvalidRecord, RecordTooLarge
 from storage.format.block import Record, RecordColumns
@@ -66,7 +66,8 @@ def test_one_call_is_one_batch(owned):
     ("codec", "version"), [*((codec, "3.0") for codec in CODECS), *((codec, "0.10.0") for codec in CODECS[1:4])]
 )
 def test_no_batch_has_more_records_or_headers_than_are_read(owned, codec, version, monkeypatch):
-    monkeypatch.setattr(batch_encoder, "MOST_RECORDS", 400)
+    for module in (batch_encoder, message_sets):
+        monkeypatch.setattr(module, "MOST_RECORDS", 400)
     monkeypatch.setattr(batch_encoder, "ALWAYS_READ", 2800)
     config = {"compression_type": codec, "message_format_version": version}
     assert appended(owned, [Record(None, b"")] * 1000, **config).taken == 1000

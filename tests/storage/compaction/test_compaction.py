@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from storage.compaction.cleaner import compact_partition, dirty_range_of
 from storage.compaction.compaction import DirtyRange, dirty_range, group_by_size
+from storage.compaction.partition_compaction import compact_partition, dirty_range_of
 from storage.config import BrokerConfig, LogConfig
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptIndex, SegmentGone

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from storage.append.appender import Appender
-from storage.compaction.cleaner import compact_partition
+from storage.compaction.partition_compaction import compact_partition
 from storage.config import BrokerConfig
 from storage.coordinators.group_commits import GroupCommitter
-from storage.coordinators.groups import CommittedOffset, GroupOffsets, OffsetKey, encode_offset_key
+from storage.coordinators.groups import GroupOffsets
+from storage.coordinators.offset_records import CommittedOffset, OffsetKey, encode_offset_key
 from storage.directory import guest_rules
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, UnknownTopicOrPartition

@@ -9,15 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage.coordinators.group_commits import GroupCommitter
-from storage.coordinators.groups import (
-    CommittedOffset,
-    GroupOffsets,
-    GroupReplay,
-    OffsetKey,
-    encode_commit,
-    encode_offset_key,
-    state_of,
-)
+from storage.coordinators.group_state import state_of
+from storage.coordinators.groups import GroupOffsets, GroupReplay
+from storage.coordinators.offset_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
 from storage.errors import PartitionOffline
 from storage.files.names import CONSUMER_OFFSETS_TOPIC, FileKind, segment_file
 from storage.format import messages

@@ -8,12 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.coordinators.transactions import (
-    TransactionMetadata,
-    TransactionState,
-    partition_producers,
-    transactional_ids,
-)
+from storage.coordinators.transaction_records import TransactionMetadata, TransactionState
+from storage.coordinators.transactions import partition_producers, transactional_ids
 from storage.errors import CorruptData, UnsupportedFormat
 from storage.files import producer_state
 from storage.format.block import Record

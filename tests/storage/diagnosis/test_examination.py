@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from storage.diagnosis import directory_checks
+from storage.diagnosis import broker_properties
 from storage.diagnosis.examination import examine
 from storage.diagnosis.predictions import Reaction
 from storage.errors import InvalidConfig
-from storage.files.cluster_metadata import ClusterMetadata, ClusterMetadataReader
+from storage.files.cluster_metadata import ClusterMetadataReader
 from storage.files.metadata_checkpoint import bootstrap, cluster_records
+from storage.files.metadata_replay import ClusterMetadata
 from storage.format.block import Record
 from storage.types import TopicPartition
 from tests.support.builders import Batch, Partition, abort, build_log_dir, many, metadata_records, topic_id
@@ -225,7 +226,7 @@ def test_server_properties(tmp_path):
 
     def read(text):
         file.write_text(text)
-        return directory_checks.read(file)
+        return broker_properties.read(file)
 
     def predicted(text):
         return [(one.name, one.path) for one in examine([logs], properties=read(text)).predictions]

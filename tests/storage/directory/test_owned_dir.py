@@ -13,7 +13,7 @@ import pytest
 
 from kafkafs.mounting.errnos import errno_of
 from storage.config import BrokerConfig, LogConfig
-from storage.directory import guest_rules, owned_dir
+from storage.directory import guest_rules, owned_logs, recovery_plans
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import (
     InvalidConfig,
@@ -31,7 +31,7 @@ from storage.log.topic_info import DEFAULTS, TopicInfo
 from storage.progress import NoProgress
 from storage.recovery.recovery import Recovery
 from storage.types import TopicPartition
-from storage.upkeep.retention import retain_partition
+from storage.upkeep.partition_retention import retain_partition
 from tests.support.builders import Batch, Partition, build_log_dir, many
 from tests.support.faults import Crash, FaultyDisk
 from tests.support.owned_dirs import ONE_THREAD, StandingClock, append, close_clean, killed, opened, read, tree_of
@@ -536,14 +536,14 @@ def test_the_rehearsal_has_the_plan_of_the_recovery(tmp_path, monkeypatch):
     build_log_dir(tmp_path, {"t": [Partition([Batch(many(3))], recovery_point=2)]})
     config = replace(ONE_THREAD, producer_id_expiration_ms=7_000)
     rehearsed, done = [], []
-    monkeypatch.setattr(owned_dir, "rehearse", lambda plan, **_: rehearsed.append(plan))
-    owned_dir.rehearse_recovery(LogDir.open_read_only(tmp_path, config=config), [TP], NoProgress())
+    monkeypatch.setattr(recovery_plans, "rehearse", lambda plan, **_: rehearsed.append(plan))
+    recovery_plans.rehearse_recovery(LogDir.open_read_only(tmp_path, config=config), [TP], NoProgress())
 
     def recovery(plan, **others):
         done.append(plan)
         return Recovery(plan, **others)
 
-    monkeypatch.setattr(owned_dir, "Recovery", recovery)
+    monkeypatch.setattr(owned_logs, "Recovery", recovery)
     OwnedDir.open(tmp_path, Opening(trust_clean=False), config=config).close()
     assert rehearsed == done
     assert rehearsed[0].producer_expiration_ms == 7_000

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 import pytest
 
 from storage.append.partition_log import PartitionLog
-from storage.compaction.cleaner import compact_partition
-from storage.directory import owned_dir
+from storage.compaction.partition_compaction import compact_partition
+from storage.directory import owned_logs
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import PartitionOffline, UnknownTopicOrPartition
 from storage.files import checkpoints, names
@@ -165,7 +165,7 @@ def test_two_who_want_it_rebuilt_and_opened_get_one_log(tmp_path, monkeypatch, d
             self._lock.release()
 
     cleanly_shut_down(tmp_path)
-    monkeypatch.setattr(owned_dir, "RLock", Turn)
+    monkeypatch.setattr(owned_logs, "RLock", Turn)
     owned = opened(tmp_path)
     with stopped(monkeypatch, Recovery, "run") as recovery:
         rebuilding = doing(owned.reindex, TP)

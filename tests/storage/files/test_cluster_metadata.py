@@ -10,14 +10,10 @@ from pathlib import Path
 import pytest
 
 from storage.errors import CorruptBatch, CorruptCheckpoint, StorageError, TooManyKeys, UnsupportedFormat
-from storage.files.cluster_metadata import (
-    ClusterMetadata,
-    ClusterMetadataReader,
-    MetadataRecord,
-    MetadataReplay,
-    decode_block,
-)
+from storage.files.cluster_metadata import ClusterMetadataReader
 from storage.files.log_file import LogFile
+from storage.files.metadata_records import MetadataRecord, decode_block
+from storage.files.metadata_replay import ClusterMetadata, MetadataReplay
 from storage.files.names import CLUSTER_METADATA_TOPIC
 from storage.format.batches import MOST_BATCH_BYTES
 from storage.format.block import Record

@@ -12,11 +12,13 @@ import pytest
 
 from storage.errors import LogLocked, SegmentGone
 from storage.files import log_file, names, partition_metadata
+from storage.files.dir_identity import DirIdentity
 from storage.files.dir_lock import DirLock, holder
 from storage.files.disk import RealDisk, replace_file
-from storage.files.log_file import FileIdentity, LogFile, open_quietly, paths_in, read_existing, read_whole
+from storage.files.listing import paths_in
+from storage.files.log_file import FileIdentity, LogFile, open_quietly
 from storage.files.opening import is_directory, links_of_ours, make_directory, open_file, real_place
-from storage.files.partition_metadata import DirIdentity
+from storage.files.small_files import read_existing, read_whole
 
 # A log directory from a stranger: what its names lead to is not opened unless it is a regular file of its owner.
 

@@ -23,16 +23,17 @@ from storage.files import (
     producer_state,
     topic_properties,
 )
-from storage.files.cluster_metadata import FeatureLevelRecord, read_bootstrap
+from storage.files.cluster_metadata import read_bootstrap
 from storage.files.disk import RealDisk
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.files.manifest import Manifest, ManifestFile, ManifestOffset, ManifestPartition, ManifestTopic
 from storage.files.meta_properties import MetaProperties
+from storage.files.metadata_records import FeatureLevelRecord
 from storage.files.producer_state import ENTRY_SIZE, ProducerEntry
 from storage.format import properties
-from storage.format.batches import BatchRange
 from storage.format.control_records import ControlType, control_records
 from storage.format.decoder import Decoder
+from storage.format.range_digest import BatchRange
 from storage.types import MAX_OFFSET, TopicPartition
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.readers import table_of

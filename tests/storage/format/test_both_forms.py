@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.append import batch_encoder
+from storage.append import message_sets
 from storage.format.batches import ScanStop
 from storage.format.block import Record
 from storage.format.compression import Codec
@@ -78,7 +78,7 @@ def test_format_v2(records, base_offset, codec, fields):
 def test_formats_v0_and_v1(magic, records, base_offset, codec, append_time):
     if magic == 0:
         append_time = None
-    data = batch_encoder.encode(records, magic, base_offset=base_offset, codec=codec, log_append_time_ms=append_time)
+    data = message_sets.encode(records, magic, base_offset=base_offset, codec=codec, log_append_time_ms=append_time)
     timestamps = [-1 if magic == 0 else r.timestamp if append_time is None else append_time for r in records]
     rows = range(len(records)) if codec == Codec.NONE else [0] * len(records)
     check_whole(data, records, base_offset, timestamps, rows)
@@ -94,7 +94,7 @@ def test_damaged_batches_are_read_or_are_damage(records, old, codec, magic, dice
     if magic == 2:
         data = encode_batch(records, base_offset=7, codec=codec)
     else:
-        data = batch_encoder.encode(old, magic, codec=Codec.LZ4 if codec == Codec.ZSTD else codec)
+        data = message_sets.encode(old, magic, codec=Codec.LZ4 if codec == Codec.ZSTD else codec)
     hurt = damaged(data, dice)
     read_all(with_right_checksums(hurt))
     read_all(hurt)

@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from storage.append import batch_encoder
+from storage.append import message_sets
 from storage.errors import CorruptBatch, UnsupportedFormat
-from storage.format import compression, decode_kernel, decoder, inflate_kernel
+from storage.format import codec_library, compression, decode_kernel, decoder, inflate_kernel
 from storage.format.batches import BatchTable
 from storage.format.block import Record, RecordBlock, RecordColumn
 from storage.format.compression import Codec, compress
@@ -247,7 +247,7 @@ def test_a_batch_of_more_headers_is_damage():
 
 @takes_minutes_in_plain_python
 def test_a_wrapper_of_more_messages_is_damage():
-    single = batch_encoder.encode([Record(None, None, (), 0)], 0)
+    single = message_sets.encode([Record(None, None, (), 0)], 0)
 
     def wrapped(number):
         return message(0, zlib.compress(single * number, 1, 31), magic=0, attributes=Codec.GZIP)
@@ -421,7 +421,7 @@ def one_by_one(data, patch):
 
 
 def test_the_libraries_of_this_machine_are_used(monkeypatch):
-    if not is_compiled(inflate_kernel) or set(compression.versions()) != {"libzstd", "liblz4"}:
+    if not is_compiled(inflate_kernel) or set(codec_library.versions()) != {"libzstd", "liblz4"}:
         pytest.skip("kernel not built, or libzstd or liblz4 not there")
     called = []
 

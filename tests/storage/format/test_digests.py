@@ -14,7 +14,7 @@ from aiokafka.partitioner import murmur2 as aiokafka_murmur2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.backup.record_digests import CanonicalRecords, RecordDigest
+from storage.backup.canonical_records import CanonicalRecords, RecordDigest
 from storage.errors import CorruptBatch
 from storage.format import checksum, hashing
 from storage.format.block import Record, RecordColumn

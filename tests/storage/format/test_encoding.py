@@ -15,7 +15,7 @@ from aiokafka.record.legacy_records import LegacyRecordBatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.append import batch_encoder
+from storage.append import message_sets
 from storage.append.batch_encoder import BatchEncoder
 from storage.config import LogConfig
 from storage.errors import CorruptBatch, InvalidRecord, RecordTooLarge, UnsupportedFormat
@@ -443,7 +443,7 @@ def test_bytes_equal_the_brokers(magic):
         stored = [batch for log in logs for batch in batches(log.read_bytes())]
         for golden, batch in zip(read_golden(fixture / "golden" / f"{name}.jsonl.gz"), stored, strict=True):
             record = Record(golden.key, golden.value, (), golden.timestamp)
-            assert batch_encoder.encode([record], magic, base_offset=golden.offset) == batch
+            assert message_sets.encode([record], magic, base_offset=golden.offset) == batch
             seen += 1
     assert seen > 100
 
@@ -452,16 +452,16 @@ def test_bytes_equal_the_brokers(magic):
 @pytest.mark.parametrize("codec", [Codec.NONE, *OLD_CODECS])
 def test_another_reader_reads_message_sets(magic, codec):
     expected = [(r.timestamp if magic else None, r.key, r.value) for r in MESSAGES]
-    data = batch_encoder.encode(MESSAGES, magic, base_offset=1 << 40, codec=codec)
+    data = message_sets.encode(MESSAGES, magic, base_offset=1 << 40, codec=codec)
     assert len(list(batches(data))) == (len(MESSAGES) if codec == Codec.NONE else 1)
     assert messages_read_back(data, magic) == [((1 << 40) + i, *fields) for i, fields in enumerate(expected)]
     offsets = [100, 103, 104, 110]  # gaps are kept
-    data = batch_encoder.encode(MESSAGES, magic, base_offset=100, offsets=offsets, codec=codec)
+    data = message_sets.encode(MESSAGES, magic, base_offset=100, offsets=offsets, codec=codec)
     assert messages_read_back(data, magic) == [
         (offset, *fields) for offset, fields in zip(offsets, expected, strict=True)
     ]
     if magic:
-        data = batch_encoder.encode(MESSAGES, magic, codec=codec, log_append_time_ms=777)
+        data = message_sets.encode(MESSAGES, magic, codec=codec, log_append_time_ms=777)
         assert all(batch[17] == codec | 8 for batch in batches(data))
         assert [r[1] for r in messages_read_back(data, magic)] == [777] * len(MESSAGES)
 
@@ -469,7 +469,7 @@ def test_another_reader_reads_message_sets(magic, codec):
 @pytest.mark.parametrize("codec", OLD_CODECS)
 def test_a_wrapper_has_its_last_messages_offset_and_the_greatest_timestamp(codec):
     for magic in (0, 1):
-        data = batch_encoder.encode(MESSAGES, magic, base_offset=50, codec=codec)
+        data = message_sets.encode(MESSAGES, magic, base_offset=50, codec=codec)
         offset, size, crc, stored_magic, attributes = struct.unpack_from(">qiIbb", data)
         assert (offset, size, stored_magic, attributes) == (53, len(data) - 12, magic, codec)
         assert crc == zlib.crc32(data[16:])
@@ -493,12 +493,12 @@ def test_what_the_old_formats_lack_is_refused(monkeypatch):
         (ValueError, [], 1, {}),
     ):
         with pytest.raises(error):
-            batch_encoder.encode(records, magic, **options)
-    assert batch_encoder.MOST_MESSAGE_BYTES == 2**31 - 1  # the size of a message is an int32
-    monkeypatch.setattr(batch_encoder, "MOST_MESSAGE_BYTES", 14 + 5)
-    assert len(batch_encoder.encode([Record(b"key", b"va")], 0)) == 12 + 14 + 5
+            message_sets.encode(records, magic, **options)
+    assert message_sets.MOST_MESSAGE_BYTES == 2**31 - 1  # the size of a message is an int32
+    monkeypatch.setattr(message_sets, "MOST_MESSAGE_BYTES", 14 + 5)
+    assert len(message_sets.encode([Record(b"key", b"va")], 0)) == 12 + 14 + 5
     with pytest.raises(RecordTooLarge) as refused:
-        batch_encoder.encode([Record(b"key", b"val")], 0)
+        message_sets.encode([Record(b"key", b"val")], 0)
     assert (refused.value.expected, refused.value.found) == ("at most 31 bytes", 32)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.coordinators.groups import (
+from storage.coordinators.offset_records import (
     CommittedOffset,
     GroupType,
     OffsetKey,

@@ -9,10 +9,13 @@ import pytest
 
 from storage.errors import CorruptBatch
 from storage.format.block import Record
-from storage.log.counting import count_messages, histogram, nth_message
+from storage.log.counting import count_messages, nth_message
+from storage.log.greatest_timestamp import greatest_timestamp
+from storage.log.histogram import histogram
 from storage.log.log_dir import LogDir
-from storage.log.offset_lookup import MixedBatch, cut_at, greatest_timestamp, offset_for_timestamp
+from storage.log.offset_lookup import offset_for_timestamp
 from storage.log.scanning import scan_batches
+from storage.log.time_cut import MixedBatch, cut_at
 from storage.types import Isolation, TimestampOffset, TopicPartition
 from tests.support.builders import ROLL, START_MS, Batch, Codec, Partition, build_log_dir, commit, many
 from tests.support.damaged_bytes import flip, overwrite

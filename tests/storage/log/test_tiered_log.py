@@ -27,24 +27,15 @@ from storage.log.lineage import agreed_end
 from storage.log.log_dir import LogDir
 from storage.log.offset_lookup import offset_for_timestamp
 from storage.log.reader import find_batch, read_range
-from storage.log.remote_metadata import (
-    Candidate,
-    RemoteMetadata,
-    RemoteState,
-    Slice,
-    ascending_epochs,
-    behind_deleted,
-    counted_slices,
-    cover,
-    lineage_of,
-    metadata_partition,
-    slices_of,
-)
+from storage.log.remote_lineage import Candidate, Slice, behind_deleted, counted_slices, cover, lineage_of, slices_of
+from storage.log.remote_metadata import RemoteMetadata, RemoteState, ascending_epochs, metadata_partition
 from storage.log.scanning import scan_batches
 from storage.log.tiering import remote_offsets
 from storage.tier.object_places import Directory
 from storage.types import Isolation, OffsetRange, TopicPartition
-from storage.upkeep.retention import TIERED, brokers_retention, preview_partition, retain_partition
+from storage.upkeep.kept_segments import TIERED
+from storage.upkeep.partition_retention import preview_partition, retain_partition
+from storage.upkeep.retention import brokers_retention
 from tests.support.builders import ROLL, Batch, build_log_dir, topic_id
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import StandingClock

@@ -19,7 +19,8 @@ from storage.log import segment
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
-from storage.recovery.recovery import RecoveryPlan, rehearse
+from storage.recovery.recovery import RecoveryPlan
+from storage.recovery.rehearsal import rehearse
 from storage.types import Isolation, TopicPartition
 from storage.verify.findings import FaultKind
 from storage.verify.verify import verify_log_dir

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from storage.append.batch_encoder import encode
+from storage.append.message_sets import encode
 from storage.config import LogConfig
 from storage.directory.owned_dir import Opening
 from storage.errors import PartitionOffline
@@ -17,7 +17,8 @@ from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.log import intact
-from storage.recovery.recovery import Recovery, RecoveryPlan, rehearse
+from storage.recovery.recovery import Recovery, RecoveryPlan
+from storage.recovery.rehearsal import rehearse
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir
 from tests.support.crash_points import every_crash

@@ -5,10 +5,11 @@ import shutil
 
 import pytest
 
-from storage.coordinators.groups import CommittedOffset, GroupOffsets, OffsetKey, encode_commit, encode_offset_key
+from storage.coordinators.groups import GroupOffsets
+from storage.coordinators.offset_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
 from storage.errors import CorruptBatch, InvalidConfig, InvalidTopic, LogLocked, NotPermitted
 from storage.files import cluster_metadata as metadata_log
-from storage.files import metadata_checkpoint, partition_metadata
+from storage.files import metadata_checkpoint, metadata_records, metadata_replay, partition_metadata
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.files.metadata_checkpoint import NewPartition
@@ -18,9 +19,10 @@ from storage.format.hashing import group_partition
 from storage.format.record_batch import encode_batch
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
-from storage.revival.building import cut_at_offset, cut_at_time
+from storage.revival.features import features
+from storage.revival.log_cut import cut_at_offset, cut_at_time
 from storage.revival.revive import Request, plan, rehearse, run
-from storage.revival.topics import ConfigRequest, features
+from storage.revival.topics import ConfigRequest
 from storage.types import TopicPartition
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
@@ -65,11 +67,11 @@ def described(target):
 def test_records_are_read_as_they_are_written(tmp_path):
     identity, directory = partition_metadata.random_id(), partition_metadata.random_id()
     records = [
-        metadata_log.FeatureLevelRecord("metadata.version", 21),
-        metadata_log.TopicRecord("größe", identity),
-        metadata_log.ConfigRecord(2, "größe", "retention.ms", "-1"),
+        metadata_records.FeatureLevelRecord("metadata.version", 21),
+        metadata_records.TopicRecord("größe", identity),
+        metadata_records.ConfigRecord(2, "größe", "retention.ms", "-1"),
         *(NewPartition(identity, number, 7, directory, -1, 4) for number in range(2500)),
-        metadata_log.ProducerIdsRecord(5000),
+        metadata_records.ProducerIdsRecord(5000),
     ]
     (tmp_path / "bootstrap.checkpoint").write_bytes(metadata_checkpoint.bootstrap(records, 1))
     metadata = described(tmp_path)
@@ -307,14 +309,14 @@ def quota(user, removed):
 def old_cluster(directory):
     """A broker's directory whose metadata, in `bootstrap.checkpoint`, have more than topics."""
     written = [
-        metadata_log.FeatureLevelRecord("metadata.version", 29),
-        metadata_log.FeatureLevelRecord("transaction.version", 2),
-        metadata_log.ConfigRecord(4, "", "log.cleaner.threads", "2"),
-        metadata_log.ConfigRecord(4, "", "log.retention.ms", "1000"),
-        metadata_log.ConfigRecord(4, "1", "ssl.keystore.location", "/k"),
-        metadata_log.ConfigRecord(4, "2", "log.cleaner.threads", "3"),
-        metadata_log.ConfigRecord(32, "g", "consumer.session.timeout.ms", "50000"),
-        metadata_log.ProducerIdsRecord(7000),
+        metadata_records.FeatureLevelRecord("metadata.version", 29),
+        metadata_records.FeatureLevelRecord("transaction.version", 2),
+        metadata_records.ConfigRecord(4, "", "log.cleaner.threads", "2"),
+        metadata_records.ConfigRecord(4, "", "log.retention.ms", "1000"),
+        metadata_records.ConfigRecord(4, "1", "ssl.keystore.location", "/k"),
+        metadata_records.ConfigRecord(4, "2", "log.cleaner.threads", "3"),
+        metadata_records.ConfigRecord(32, "g", "consumer.session.timeout.ms", "50000"),
+        metadata_records.ProducerIdsRecord(7000),
     ]
     values = [
         *map(metadata_checkpoint.encode, written),
@@ -322,10 +324,10 @@ def old_cluster(directory):
         b"\x01\x13\x00" + bytes([2] * 16) + b"\x00",
         quota(b"b", True),
     ]
-    replay = metadata_log.MetadataReplay()
+    replay = metadata_replay.MetadataReplay()
     data = encode_batch([Record(None, value) for value in values], base_offset=0)
-    for record in metadata_log.decode_block(Decoder().decode(data, table_of(data), origin=0)):
-        assert isinstance(record, metadata_log.MetadataRecord)
+    for record in metadata_records.decode_block(Decoder().decode(data, table_of(data), origin=0)):
+        assert isinstance(record, metadata_records.MetadataRecord)
         replay.apply(record)
     content = metadata_checkpoint.bootstrap(metadata_checkpoint.cluster_records(replay.show(0, None)), 1)
     return build_log_dir(directory, {"t": [[b"zero"], [b"one"]]}, extra={"bootstrap.checkpoint": content}).path

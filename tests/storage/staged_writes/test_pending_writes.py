@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from storage.append.appender import Appender
-from storage.compaction import cleaner
+from storage.compaction import partition_compaction
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedBatchFile, WriteId
 from storage.format.block import Record
@@ -14,7 +14,7 @@ from storage.staged_writes import commit, ledger
 from storage.staged_writes.commit import CommitUnfinished
 from storage.staged_writes.pending_writes import Share, pending_writes
 from storage.types import TopicPartition
-from storage.upkeep import retention
+from storage.upkeep import partition_retention
 from storage.upkeep.retention import HIGH_WATERMARK
 from tests.storage.staged_writes.test_commit import close_sound, lose, stage
 from tests.support.crash_points import Sessions
@@ -96,13 +96,13 @@ class World:
 
 def retained(owned, *, before=None):
     owned.clock.time_ms = NOW_MS + LATER_MS
-    result = retention.retain_partition(owned, FIRST, free_bytes=lambda: 1 << 40, before=before)
+    result = partition_retention.retain_partition(owned, FIRST, free_bytes=lambda: 1 << 40, before=before)
     owned.clock.time_ms = NOW_MS
     return without_files(owned, result)
 
 
 def compacted(owned):
-    return without_files(owned, cleaner.compact_partition(owned, FIRST))
+    return without_files(owned, partition_compaction.compact_partition(owned, FIRST))
 
 
 def without_files(owned, result):
@@ -182,9 +182,9 @@ def test_a_dry_run_tells_the_same(tmp_path):
     world = World(tmp_path / "dir", retention_ms="1000", cleanup_policy="compact,delete")
     world.stop_between_shares()
     log_dir = LogDir.open_read_only(world.path, clock=StandingClock(NOW_MS + LATER_MS))
-    told = retention.preview_partition(log_dir, FIRST, free_bytes=lambda: 1 << 40)
+    told = partition_retention.preview_partition(log_dir, FIRST, free_bytes=lambda: 1 << 40)
     assert 0 < told.segments[-1].next_offset <= world.base
-    assert 0 < cleaner.preview_partition(log_dir, FIRST).first_uncleanable <= world.base
+    assert 0 < partition_compaction.preview_partition(log_dir, FIRST).first_uncleanable <= world.base
     # Where the log cannot be read, it is not known whether the share is there.
     for log in sorted((world.path / FIRST.dir_name).glob("*.log"))[:-1]:
         log.rename(log.with_suffix(".away"))
@@ -195,7 +195,7 @@ def test_a_dry_run_tells_the_same(tmp_path):
         away.with_suffix(".log").rmdir()
         away.rename(away.with_suffix(".log"))
     (world.path / names.COMMITS).write_bytes(b"{")  # tells of no write: none can be finished
-    told = retention.preview_partition(log_dir, FIRST, free_bytes=lambda: 1 << 40)
+    told = partition_retention.preview_partition(log_dir, FIRST, free_bytes=lambda: 1 << 40)
     assert told.segments[-1].next_offset > world.base
 
 

@@ -1,7 +1,5 @@
 """Writes segments as Aiven's plugin does: plain, in zstd chunks, encrypted, with any key prefix."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -2,23 +2,20 @@
 
 import pytest
 
-from storage.compaction import cleaner
+from storage.compaction import partition_compaction
 from storage.config import BrokerConfig, LogConfig
 from storage.errors import NotPermitted, OffsetOutOfRange, SegmentGone
 from storage.files.names import FileKind, segment_file
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
+from storage.upkeep.kept_segments import EMPTY, NO_LIMIT, OLDER, ONLY_COMPACTED, UNTOUCHABLE
+from storage.upkeep.partition_retention import preview_partition, retain_partition
 from storage.upkeep.retention import (
     BY_SIZE,
     BY_TIME,
-    EMPTY,
     HIGH_WATERMARK,
     LOG_START_BREACH,
-    NO_LIMIT,
-    OLDER,
-    ONLY_COMPACTED,
-    UNTOUCHABLE,
     LogState,
     Retention,
     SegmentInfo,
@@ -26,8 +23,6 @@ from storage.upkeep.retention import (
     disk_free_bytes,
     plan,
     policies_for,
-    preview_partition,
-    retain_partition,
 )
 from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir, many, metadata_records
 from tests.support.damaged_bytes import flip
@@ -214,7 +209,7 @@ def test_nothing_above_the_high_watermark_goes_from_a_topic_with_replicas(tmp_pa
     build_log_dir(tmp_path, topics)
     config = BrokerConfig.from_values({"log.retention.ms": "1000", "log.cleanup.policy": "compact,delete"})
     log_dir = LogDir.open_read_only(tmp_path, config=config, clock=StandingClock(START_MS + 10**9))
-    assert cleaner.preview_partition(log_dir, TP).first_uncleanable == min(40, limit // 10 * 10)
+    assert partition_compaction.preview_partition(log_dir, TP).first_uncleanable == min(40, limit // 10 * 10)
     told = preview_partition(log_dir, TP, free_bytes=lambda: 10**15)
     owned = opened(tmp_path, config=config)
     owned.clock.time_ms = START_MS + 10**9

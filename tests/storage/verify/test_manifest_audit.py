@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.backup.mirror import ManifestRecorder, Mirror
+from storage.backup.manifest_recorder import ManifestRecorder
+from storage.backup.mirror import Mirror
 from storage.files.manifest import encode, parse
 from storage.format.compression import Codec
 from storage.log.log_dir import LogDir

@@ -1,0 +1,40 @@
+"""Records of Kafka's own topics to JSON texts in columns: by the definitions of their messages, without schemas."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kafkafs.decoding.columns import Decoded, Room
+from storage.format.block import RecordColumn
+from storage.format.messages import messages
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+    Int64s = NDArray[np.int64]
+    Texts = tuple[NDArray[np.uint8], Int64s, Int64s, dict[int, str]]
+
+
+class OwnTopicDecoder:
+    """Decodes records of Kafka's own. Threads can share it, each with a Room of its own."""
+
+    def __init__(self, group: str) -> None:
+        """`group`: of messages, mostly a topic (storage.format.messages). KeyError."""
+        self._messages = messages(group)
+
+    def decode(self, buffer: Buffer, columns: NDArray[np.int64], room: Room) -> tuple[Decoded, Decoded, int]:
+        """Keys and values of the first rows, as many as fit into `room`, and the position after their texts. `columns`:
+        as of a RecordBlock. ValueError if a row points outside `buffer`."""
+        sides = columns[RecordColumn.KEY_START : RecordColumn.KEY_START + 4]
+        found = self._messages.read(buffer, sides, room.texts)
+        ids = np.full(found.rows, -1, np.int64)
+        errors: dict[str, dict[int, str]] = {"key": {}, "value": {}}
+        for row, (side, error, _) in found.errors.items():
+            errors[side][row] = error
+        keys, values = (
+            Decoded(found.rows, found.places[at : at + 2], ids, errors[side]) for at, side in ((0, "key"), (2, "value"))
+        )
+        return keys, values, found.end

@@ -1,0 +1,62 @@
+"""What a writable mount says when it has ended, to the `kafkafs umount` that waits for it.
+
+The two are no relatives, so neither an exit code nor a pipe connects them; and by then there is no tree any more. The
+server keeps an anonymous file (memfd_create(2)) and notes there how it ended. Whoever wants to know opens that file
+through /proc/PID/fd before unmounting, and reads it when the process has ended: an open file outlives its process.
+Only the same user and root may open it (proc_pid_fd(5)).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+_NAME = "kafkafs-last-word"
+_LINK = f"/memfd:{_NAME} "  # what its link in /proc/PID/fd begins with
+_ENDED = b"ended\n"  # an error's message follows, if there was one
+_MAX_BYTES = 64 << 10
+
+
+@contextlib.contextmanager
+def left_behind() -> Iterator[None]:
+    """Leaves behind how the block ended: well, or with which error."""
+    descriptor = os.memfd_create(_NAME)
+    message = ""
+    try:
+        yield
+    except BaseException as error:
+        message = str(error) or type(error).__name__
+        raise
+    finally:
+        with contextlib.suppress(OSError):  # a limit of the size of files
+            os.write(descriptor, _ENDED + message.encode(errors="replace")[:_MAX_BYTES])
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def listening(pid: int) -> Iterator[Callable[[], str | None]]:
+    """While it is open, the last word of a process can be heard once the process has ended: what went wrong; empty if
+    nothing did, or if it leaves no word behind, or not for this user. None: it ended before it could say anything."""
+    with contextlib.ExitStack() as stack:
+        file = _file_of(pid)
+        if file is None:
+            yield lambda: ""
+        else:
+            stack.enter_context(file)
+            yield lambda: _message(file.read())
+
+
+def _message(data: bytes) -> str | None:
+    return data.removeprefix(_ENDED).decode(errors="replace") if data.startswith(_ENDED) else None
+
+
+def _file_of(pid: int) -> BinaryIO | None:
+    with contextlib.suppress(OSError):
+        for link in Path("/proc", str(pid), "fd").iterdir():
+            with contextlib.suppress(OSError):
+                if str(link.readlink()).startswith(_LINK):
+                    return link.open("rb")
+    return None

@@ -1,0 +1,101 @@
+"""Schemas as one rendering of a view sees them: an answer, once given, stays.
+
+Schemas are registered while a view is open. What was rendered with an unknown id must not change its size under an
+open file, so that id stays unknown for as long as the rendering is used. An id that was not asked for before is
+looked up when it is needed: a `tail -f` decodes messages of a schema that was registered after it was opened.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import Final
+
+from kafkafs.schemas.registry import (
+    PROTOBUF,
+    Reference,
+    Registry,
+    Schema,
+)
+from kafkafs.schemas.sources import SchemaSource
+
+MOST_ANSWERS: Final = 10_000
+
+_Question = tuple[int, str | None] | bytes | Reference | str
+
+
+class SteadySchemas:
+    """A SchemaLookup whose answers never change, over a source whose answers may. Thread-safe.
+
+    It remembers the answers. When there are too many, it goes on with the registry as it is then.
+    """
+
+    def __init__(self, source: SchemaSource) -> None:
+        # constant after construction
+        self._source = source
+        # guarded by the lock
+        self._lock = Lock()
+        self._answers: dict[_Question, Schema | None] = {}
+        self._frozen: Registry | None = None
+        self._compared: tuple[Registry | None, bool, bool] = None, False, False
+
+    def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
+        return self._answer((schema_id, subject))
+
+    def by_guid(self, guid: bytes) -> Schema | None:
+        return self._answer(bytes(guid))
+
+    def referenced(self, reference: Reference) -> Schema | None:
+        return self._answer(reference)
+
+    def by_message_type(self, name: str) -> Schema | None:
+        return self._answer(name)
+
+    def is_outdated(self) -> bool:
+        """Whether the source knows now what it did not know when it was asked, or knows it otherwise."""
+        return self._compare(self._source.registry())[1]
+
+    def fingerprint(self) -> str | None:
+        """What identifies all answers, for what outlives this process: the source's registry, if it would give all of
+        them and all questions had one. None otherwise, and where Protobuf is among them: whether and how that is
+        decoded also depends on what is installed."""
+        registry = self._source.registry()
+        _, outdated, complete = self._compare(registry)
+        return registry.fingerprint if complete and not outdated else None
+
+    def _answer(self, question: _Question) -> Schema | None:
+        with self._lock:
+            if question in self._answers:
+                return self._answers[question]
+            if self._frozen is not None:
+                return _ask(self._frozen, question)
+            registry = self._source.registry()
+            answer = self._answers[question] = _ask(registry, question)
+            self._compared = None, False, False
+            if len(self._answers) >= MOST_ANSWERS:
+                self._frozen = registry
+            return answer
+
+    def _compare(self, registry: Registry) -> tuple[Registry | None, bool, bool]:
+        """The registry that the answers were compared with; whether it gives better ones; whether it gives the same
+        ones and none is missing."""
+        with self._lock:
+            if self._compared[0] is not registry:
+                outdated = self._frozen is not None and self._frozen is not registry
+                complete = self._frozen is None
+                for question, answer in self._answers.items():
+                    now = _ask(registry, question)
+                    outdated = outdated or (now is not None and now != answer)
+                    lasting = answer is not None and answer.schema_type != PROTOBUF
+                    complete = complete and lasting and now == answer
+                self._compared = registry, outdated, complete
+            return self._compared
+
+
+def _ask(registry: Registry, question: _Question) -> Schema | None:
+    if isinstance(question, bytes):
+        return registry.by_guid(question)
+    if isinstance(question, Reference):
+        return registry.referenced(question)
+    if isinstance(question, str):
+        return registry.by_message_type(question)
+    return registry.by_id(*question)

@@ -1,0 +1,120 @@
+"""Segments being created, reopened, and followed by the next one.
+
+Nothing here locks: the PartitionLog that owns it holds its lock. Source: LocalLog.roll.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.append.active_segment import ActiveSegment
+from storage.append.append_values import WholeAppend
+from storage.append.health import Health
+from storage.append.partition_files import PartitionFiles
+from storage.append.rolling_rules import (
+    RollLimits,
+)
+from storage.append.whole_append import build, fits, put_in_place
+from storage.clock import Clock
+from storage.config import LogConfig
+from storage.files.disk_protocol import Disk
+from storage.log.segment import Segment
+
+
+class SegmentOpener:
+    """Opens segments of one partition for writing, as its configuration requires. Errors: OSError."""
+
+    def __init__(self, disk: Disk, directory: Path, files: PartitionFiles, health: Health, clock: Clock) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._files = files
+        self._health = health
+        self._clock = clock
+        self._leftover: int | None = None  # the base offset of a segment that could not be created as a whole
+
+    def check(self) -> None:
+        """Called before the log grows. As Health.check; OSError while the files of a segment that could not be created
+        are not removed for good.
+
+        If the log grew beyond their offset, and a crash left them or brought them back, recovery would take them for
+        the active segment, and the log would end before messages that it holds.
+        """
+        self._health.check()
+        if self._leftover is not None:
+            with self._health.failing(lambda: False):
+                self._remove_leftover()
+
+    def _remove_leftover(self) -> None:
+        if self._leftover is not None:
+            self._files.remove_named(self._leftover)
+            self._disk.sync_dir(self._directory)
+            self._leftover = None
+
+    def reopen(self, segment: Segment, config: LogConfig) -> ActiveSegment:
+        """Continues a segment all of whose bytes are messages."""
+        interval_bytes, now_ms = config.index_interval_bytes, self._clock.now_ms()
+        return ActiveSegment.reopen(self._disk, segment, segment.size, interval_bytes=interval_bytes, now_ms=now_ms)
+
+    def create(self, base_offset: int, config: LogConfig) -> ActiveSegment:
+        """A new, empty segment."""
+        self._remove_leftover()  # it may have this very name
+        segment = ActiveSegment.create(
+            self._disk,
+            self._directory,
+            base_offset,
+            interval_bytes=config.index_interval_bytes,
+            now_ms=self._clock.now_ms(),
+            preallocate=config.segment_bytes if config.preallocate else 0,
+        )
+        self._files.wrote(segment.paths(), new=True)
+        return segment
+
+    def follow(self, old: ActiveSegment, base_offset: int, config: LogConfig) -> ActiveSegment:
+        """Ends the segment `old` and creates the one after it. Crash-safe:
+
+        1. remove leftover files with the new name  → the old segment is the last
+        2. write the old segment's final time entry, cut its .log; if it was cut, sync it → as before
+        3. create the new segment's files           → an empty last segment, or index files that recovery removes
+        If step 3 fails, what it has created is removed, and the log does not grow before that is on disk (`check`).
+        The next flush syncs all this. Until then the recovery point is at most at the end of the old segment; where it
+        is exactly there, recovery checks the final time entry (storage.recovery.recovery).
+        """
+        self._files.remove_named(base_offset)
+        self.finish(old)
+        old.sync_cut()
+        try:
+            new = self.create(base_offset, config)
+        except OSError:
+            self._leftover = base_offset
+            self._files.remove_named(base_offset)
+            raise
+        old.close()
+        old.segment.sealed = True
+        return new
+
+    def finish(self, active: ActiveSegment) -> None:
+        """Brings the last segment to its end: its final time entry, nothing behind it."""
+        self._remove_leftover()
+        active.finish()
+        self._files.wrote(active.paths())
+
+    def append_whole(
+        self, active: ActiveSegment, whole: WholeAppend, limits: RollLimits, config: LogConfig
+    ) -> tuple[list[Segment], ActiveSegment]:
+        """Appends batches all or none: to the active segment or, if that has no messages and cannot hold all of them,
+        in new ones (storage.append.partition_log). Returns the new segments that are full, and the active one from now
+        on.
+
+        An OSError leaves everything as before, or sets `broken` on the active segment.
+        """
+        now_ms = self._clock.now_ms()
+        if fits(whole, active, limits, now_ms):
+            active.append_whole(whole)
+            return [], active
+        interval_bytes = config.index_interval_bytes
+        built = build(self._disk, self._directory, whole, limits, interval_bytes, now_ms)
+        active.broken = True
+        active.finish()
+        active.close()
+        *sealed, last = put_in_place(self._disk, self._directory, built)
+        return sealed, self.reopen(last, config)

@@ -1,0 +1,171 @@
+"""What a broker makes of its quorum's files: the metadata log, its snapshots, quorum-state and bootstrap.checkpoint.
+
+Sources: Kafka's KafkaRaftServer, FileQuorumStateStore, Snapshots, MetadataLoader, BootstrapDirectory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from storage.diagnosis.directory_checks import REVIVE, LogDirState, not_a_file
+from storage.diagnosis.predictions import Prediction, Reaction
+from storage.errors import CorruptCheckpoint
+from storage.files import cluster_metadata, names
+from storage.files.cluster_metadata import ClusterMetadataReader
+from storage.files.listing import paths_in
+from storage.files.metadata_replay import ClusterMetadata
+from storage.files.small_files import read_whole
+
+_LEAST_METADATA_VERSION = 7  # 3.3-IV3: brokers from 4.0 on refuse older ones
+# The least metadata.version that a release introduced, and the release (MetadataVersion). 4.3 knows the name of
+# 31, and does not start with it.
+_RELEASES = ((31, "4.4"), (30, "4.3"), (28, "4.2"), (26, "4.1"), (22, "4.0"))
+_LATEST_METADATA_VERSION = 33  # 4.4-IV2
+# The numbers that a quorum-state must have, by its version (QuorumStateData).
+_QUORUM_STATE_NUMBERS = {
+    0: ("leaderId", "leaderEpoch", "votedId", "appliedOffset"),
+    1: ("leaderId", "leaderEpoch", "votedId"),
+}
+# A snapshot of any state, and what a broker takes the offset and epoch in its name from (Snapshots.parse).
+_SNAPSHOT_END = re.compile(r".*\.checkpoint(\.part|\.deleted)?")
+_SNAPSHOT_BEGIN = re.compile(r"[0-9]{20}.[0-9]{10}.*")
+
+
+def check_quorum(
+    dirs: Sequence[LogDirState], metadata_dir: LogDirState, metadata: ClusterMetadata | None
+) -> Iterator[Prediction]:
+    """The metadata log is where it should be, and can be read."""
+    for one in dirs:
+        if one is not metadata_dir and one.metadata_log.is_dir():
+            yield Prediction(
+                "metadata-log-elsewhere",
+                Reaction.REFUSES,
+                one.metadata_log,
+                "a metadata log outside of the metadata directory",
+                f"does not start: it expects the metadata log in {metadata_dir.path} alone",
+                "Correct metadata.log.dir, or the order of log.dirs: the first one has the metadata log",
+            )
+    yield from _check_quorum_state(metadata_dir.metadata_log / names.QUORUM_STATE)
+    bootstrap = metadata_dir.path / names.BOOTSTRAP_CHECKPOINT
+    what = "the file holds no metadata.version"
+    try:
+        began = cluster_metadata.read_bootstrap(metadata_dir.path)
+    except OSError as error:
+        began, what = ClusterMetadata(), not_a_file(bootstrap, error).what
+    if began is not None and "metadata.version" not in began.features:
+        yield Prediction(
+            "bootstrap-corrupt",
+            Reaction.REFUSES,
+            bootstrap,
+            what,
+            "does not start: it cannot read it, or: No FeatureLevelRecord for metadata.version was found",
+            "Move the file elsewhere, if there is a metadata log: what it said is in it",
+        )
+    yield from _check_snapshots(metadata_dir)
+    if metadata is not None and metadata.problem is not None and not _is_snapshot(metadata.problem.path):
+        yield Prediction(
+            "metadata-log-damaged",
+            Reaction.CUTS,
+            metadata.problem.path or metadata_dir.metadata_log,
+            f"the metadata can be read up to offset {metadata.end_offset}: {metadata.problem.what}",
+            "cuts the metadata log there, or does not start; topics that it forgets become strays",
+            f"Take the metadata log of another controller, or: {REVIVE}",
+        )
+    known = metadata or began
+    version = 0 if known is None else known.features.get("metadata.version", 0)
+    if 0 < version < _LEAST_METADATA_VERSION:
+        yield Prediction(
+            "metadata-version-old",
+            Reaction.REFUSES,
+            metadata_dir.metadata_log,
+            f"metadata.version is {version}, before 3.3-IV3",
+            "does not start, if it is Kafka 4.0 or later",
+            "Start Kafka 3.9 and raise it: kafka-features.sh upgrade",
+        )
+
+    release = next((name for least, name in _RELEASES if version >= least), None)
+    if version > _LATEST_METADATA_VERSION:
+        yield Prediction(
+            "metadata-version-new",
+            Reaction.IGNORES,
+            metadata_dir.metadata_log,
+            f"metadata.version is {version}, not known to this version of kafkafs",
+            "starts if it is a later Kafka than 4.4 and knows that version; Kafka 4.4 does not start",
+        )
+    elif release is not None:
+        yield Prediction(
+            "metadata-version-new",
+            Reaction.IGNORES,
+            metadata_dir.metadata_log,
+            f"metadata.version is {version}",
+            f"starts if it is Kafka {release} or later; an earlier one does not",
+        )
+
+
+def _check_quorum_state(path: Path) -> Iterator[Prediction]:
+    what = "the file does not parse, or is of a version that is not known, or lacks what that version must have"
+    try:
+        data = read_whole(path)
+    except OSError as error:
+        data, what = b"", not_a_file(path, error).what
+    if data is not None and not _is_quorum_state(data):
+        yield Prediction(
+            "quorum-state-corrupt",
+            Reaction.REFUSES,
+            path,
+            what,
+            "does not start: Error while reading the Quorum status, or: data_version is not within the supported ones,"
+            " or: unable to locate a field",
+            "Remove the file, if this is the only controller",
+        )
+
+
+def _is_quorum_state(data: bytes) -> bool:
+    """Whether FileQuorumStateStore reads it. A version that is no number is 0 to it."""
+    try:
+        state = json.loads(data)
+        if not isinstance(state, dict) or "data_version" not in state:
+            return False
+        number = state["data_version"]
+        version = int(number) if isinstance(number, int | float) else 0
+        wanted = _QUORUM_STATE_NUMBERS.get(version)
+        has_voters = isinstance(state.get("currentVoters", ""), list | None)
+        named = has_voters and isinstance(state.get("clusterId"), str) if version == 0 else "votedDirectoryId" in state
+        return wanted is not None and named and all(isinstance(state.get(one), int) for one in wanted)
+    except (ValueError, OverflowError, RecursionError):
+        return False
+
+
+def _check_snapshots(metadata_dir: LogDirState) -> Iterator[Prediction]:
+    """A broker looks at the names of all snapshots and loads the newest one, whatever an older one and the log say."""
+    directory = metadata_dir.metadata_log
+    if not directory.is_dir():
+        return
+    for path in paths_in(directory):
+        if _SNAPSHOT_END.fullmatch(path.name) and not _SNAPSHOT_BEGIN.fullmatch(path.name):
+            yield Prediction(
+                "file-misnamed", Reaction.REFUSES, path, "a snapshot's name without an offset and an epoch",
+                "does not start: it cannot parse the name", "Move the file elsewhere",
+            )  # fmt: skip
+    problem = ClusterMetadataReader(metadata_dir.path).problem_of_newest_snapshot()
+    if problem is None:
+        return
+    older = "Move the file elsewhere, if an older snapshot or the log from its beginning is there"
+    is_cut = isinstance(problem, CorruptCheckpoint) and bool(problem.position)
+    yield Prediction(
+        "metadata-snapshot-damaged",
+        Reaction.CUTS if is_cut else Reaction.REFUSES,
+        problem.path or directory,
+        problem.what,
+        "takes what is before the cut for all of it; topics that are missing there become strays"
+        if is_cut
+        else "does not start: it cannot load the snapshot",
+        f"{older}; or: {REVIVE}",
+    )
+
+
+def _is_snapshot(path: Path | None) -> bool:
+    return path is not None and names.parse_metadata_snapshot(path.name) is not None

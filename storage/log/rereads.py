@@ -1,0 +1,45 @@
+"""Reading again from a newer snapshot when a file was gone, or cut, at the moment it was read (SegmentGone).
+
+Retention, compaction or truncation removed it after the snapshot was taken. The next snapshot does not name the file
+any more, so that a reader succeeds unless the log changes faster than it can be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from storage.errors import SegmentGone
+from storage.log.snapshot import Log, LogSnapshot
+
+_TRIES: Final = 20
+
+_Read = TypeVar("_Read")
+
+
+class Rereads:
+    """Counts the failed reads since the last progress. Not thread-safe."""
+
+    __slots__ = ("_failures", "_position")
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._position: int | None = None
+
+    def are_exhausted(self, position: int) -> bool:
+        """Notes that reading failed at `position` (any number that grows with progress). True when it failed there as
+        often as it is worth trying: raise the error then, otherwise read again."""
+        self._failures = self._failures + 1 if position == self._position else 1
+        self._position = position
+        return self._failures >= _TRIES
+
+
+def reread(log: Log, read: Callable[[LogSnapshot], _Read]) -> _Read:
+    """What `read` returns for the log as it is now; for a newer snapshot where a file was gone. SegmentGone."""
+    rereads = Rereads()
+    while True:
+        try:
+            return read(log.snapshot())
+        except SegmentGone:
+            if rereads.are_exhausted(0):
+                raise

@@ -1,0 +1,53 @@
+"""Offsets between two segments that neither of them has: a segment file was lost, or compaction has removed the last
+messages of a segment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from storage.errors import CorruptCheckpoint
+from storage.files import checkpoints, names
+from storage.log.scanning import last_offset_before
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
+
+if TYPE_CHECKING:
+    from storage.log.log_dir import LogDir
+    from storage.types import TopicPartition
+
+
+def is_cleaned(log_dir: LogDir, tp: TopicPartition) -> bool:
+    """Whether compaction may have made the gaps of a partition: it is configured, or, where nothing here says what is
+    configured, a cleaner has been here."""
+    from storage.config import Origin
+
+    config = log_dir.topic_info(tp.topic).config
+    if config.compact or config.origin("cleanup.policy") is not Origin.DEFAULT:
+        return config.compact
+    try:
+        return tp in checkpoints.read(log_dir.path / names.CLEANER_CHECKPOINT)
+    except CorruptCheckpoint:
+        return True  # nobody knows
+
+
+class Gap(NamedTuple):
+    """Offsets from `first_offset` to `next_offset` (excluded), where `segment` begins."""
+
+    first_offset: int
+    next_offset: int
+    segment: Segment
+
+
+def segment_gaps(snapshot: LogSnapshot) -> list[Gap]:
+    """The gaps between the segments of a log. Reads an index and the last batches of each. SegmentGone.
+
+    Damage is no gap: what may be hidden by it is not missing.
+    """
+    gaps = []
+    for segment, following in zip(snapshot.segments, snapshot.segments[1:], strict=False):
+        last = last_offset_before(snapshot, segment, segment.size)
+        first = segment.base_offset if last is None else last + 1
+        if last is not None and first < following.base_offset:
+            gaps.append(Gap(first, following.base_offset, following))
+    return gaps
