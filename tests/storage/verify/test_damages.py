@@ -346,7 +346,7 @@ def test_each_damage_is_found_by_name(tmp_path, damage):
     logs.mkdir()
     for source in (FIXTURES / damage.fixture / "log").iterdir():
         if source.is_file():
-            shutil.copy(source, logs)
+            shutil.copyfile(source, logs / source.name)
         elif source.name.rpartition("-")[0] in (topic, "tx-aborts"):
             copy_partition(source, logs / source.name)
     damage.make(logs / damage.partition)
