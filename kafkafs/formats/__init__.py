@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def by_name(name: str, tp: TopicPartition) -> Format:
-    """`txt`, `jsonl`, or a template (any text with a `%` or a backslash). Raises `text.BadTemplate`."""
+    """`txt`, `jsonl`, or a template (any text with a `%` or a backslash). Raises `templates.BadTemplate`."""
     if name == "txt":
         from kafkafs.formats.txt import Txt
 
