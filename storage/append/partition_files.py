@@ -1,7 +1,7 @@
 """A partition's files as its writer changes them, apart from the active segment, and which of them are not synced yet.
 
 Nothing here locks: the PartitionLog that owns it holds its lock, except for `sync`, which touches no state. `Flushing`
-is held too when files are taken or put back or the recovery point moves (storage.append.partition_log).
+is held too when files are taken or put back or the recovery point moves (storage.append.flushing).
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ class PartitionLog:
         return base_offset
 
     def append_whole(self, place: PlaceWhole) -> None:
-        """A leader's append of many batches, all or none of which become visible (storage.append.partition_log).
+        """A leader's append of many batches, all or none of which become visible (storage.append.whole_append).
 
         Errors as `append`; an OSError may also leave the log offline with everything appended. Indexes are synced by
         `flush`.

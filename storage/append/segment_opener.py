@@ -102,7 +102,7 @@ class SegmentOpener:
         self, active: ActiveSegment, whole: WholeAppend, limits: RollLimits, config: LogConfig
     ) -> tuple[list[Segment], ActiveSegment]:
         """Appends batches all or none: to the active segment or, if that has no messages and cannot hold all of them,
-        in new ones (storage.append.partition_log). Returns the new segments that are full, and the active one from now
+        in new ones (storage.append.whole_append). Returns the new segments that are full, and the active one from now
         on.
 
         An OSError leaves everything as before, or sets `broken` on the active segment.

@@ -1,7 +1,7 @@
 """Replication of logs from one directory to another, batch by batch and byte for byte, as a follower does it.
 
-The copy continues at its own log end. With a moment, each partition is cut there (storage.log.offset_lookup); with a
-recorder, everything that was copied is digested for a manifest (storage.backup.mirror). Sources: Kafka's
+The copy continues at its own log end. With a moment, each partition is cut there (storage.log.time_cut); with a
+recorder, everything that was copied is digested for a manifest (storage.backup.manifest_recorder). Sources: Kafka's
 ReplicaFetcherThread, appendAsFollower.
 """
 

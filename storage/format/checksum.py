@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 # A library call from Python takes as long as the compiled tables need for about this many bytes.
 SMALL_BYTES = 512
-_CASTAGNOLI = 0x82F63B78  # the polynomials, their bits reflected
-_IEEE = 0xEDB88320
+_CASTAGNOLI = 0x82F63B78  # the polynomial, its bits reflected
 
 
 def _slicing_tables(name: str) -> Tables:
@@ -42,11 +41,11 @@ def _slicing_tables(name: str) -> Tables:
 
 
 @cache
-def _carrying_tables(size: int, polynomial: int = _CASTAGNOLI) -> Tables:
+def _carrying_tables(size: int) -> Tables:
     """Four tables of 256 entries, flat: the effect of `size` zero bytes, a power of two, on byte k of a CRC."""
     # The operator for one zero bit as a matrix over GF(2), squared until it is the operator for all of them.
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    operator = np.where(bits & 1, np.uint32(polynomial), bits >> np.uint32(1)).astype(np.uint32)
+    operator = np.where(bits & 1, np.uint32(_CASTAGNOLI), bits >> np.uint32(1)).astype(np.uint32)
     for _ in range((8 * size).bit_length() - 1):
         operator = _applied(operator, operator)
     return np.concatenate(

@@ -52,11 +52,6 @@ class CheckedWindow:
     rows: int
 
     @property
-    def start(self) -> int:
-        """Where the first batch begins in the file."""
-        return int(self.table.position[0])
-
-    @property
     def end(self) -> int:
         """Where the last batch ends in the file."""
         return int(self.table.position[-1] + self.table.size[-1])
