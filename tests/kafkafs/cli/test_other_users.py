@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import traceback
 from pathlib import Path
 
 import pytest
@@ -17,29 +16,12 @@ from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
 from tests.support.commands import output_of, process, run
 from tests.support.every_command import sample_log_dir
 from tests.support.mounts import mounted, requires_fuse
+from tests.support.other_users import errno_as
 from tests.support.owned_dirs import append, opened
 
 OWNER = 4001
 TP = TopicPartition("t", 0)
 requires_root = pytest.mark.skipif(os.geteuid() != 0, reason="takes other users")
-
-
-def succeeds_as(uid, attempt):
-    """Whether an attempt of another user, in a process of its own, raises nothing."""
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            os.setgroups([])
-            os.setgid(uid)
-            os.setuid(uid)
-            attempt()
-            code = 0
-        except BaseException:  # noqa: BLE001 - the parent tells
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def check_all_is_the_owners(path):
@@ -100,7 +82,7 @@ def test_the_owner_goes_on(log_dir, command):
 
     # Once here: the other user may not be able to read the modules of Python that this imports.
     go_on(Path(shutil.copytree(log_dir, log_dir.parent / "copy")))
-    assert succeeds_as(OWNER, lambda: go_on(log_dir))
+    assert errno_as(OWNER, OWNER, lambda: go_on(log_dir)) == 0
     assert output_of("cat", log_dir, "t/0").endswith(b"\nagain\n")
 
 

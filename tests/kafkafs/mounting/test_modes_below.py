@@ -13,28 +13,11 @@ from kafkafs.tree.node import NodeKind
 from storage.log.log_dir import LogDir
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
 from tests.support.mounts import mounted, requires_fuse
+from tests.support.other_users import errno_as
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="takes other users")
 
 OWNER, MEMBER, STRANGER = 4001, 4002, 4003  # the second is in the owner's group
-
-
-def tried(uid, gid, attempt):
-    """The errno with which an attempt fails as another user; 0 if it does not."""
-    pid = os.fork()
-    if not pid:
-        code = 255
-        try:
-            os.setgroups([])
-            os.setgid(gid)
-            os.setuid(uid)
-            attempt()
-            code = 0
-        except OSError as error:
-            code = error.errno or 254
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @pytest.fixture
@@ -62,16 +45,16 @@ def test_others_may_do_what_they_may_below(log_dir, tmp_path):
         owner, member, stranger = (OWNER, OWNER), (MEMBER, OWNER), (STRANGER, STRANGER)
         status = messages.stat()
         assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (OWNER, OWNER, 0o440)
-        assert tried(*member, messages.read_bytes) == 0
+        assert errno_as(*member, messages.read_bytes) == 0
         for name in ("t/1/messages.txt", "t/1/offsets/0-0.jsonl", "t/latest.txt", "t/1/@info.json", "t/@config"):
-            assert tried(*owner, (mnt / name).read_bytes) == 0, name
-            assert tried(*member, (mnt / name).read_bytes) == errno.EACCES, name
+            assert errno_as(*owner, (mnt / name).read_bytes) == 0, name
+            assert errno_as(*member, (mnt / name).read_bytes) == errno.EACCES, name
         for name in ("u/0/messages.txt", "@status.json", ""):
-            assert tried(*stranger, (mnt / name).stat) == (errno.EACCES if name else 0), name
-        assert tried(*stranger, lambda: list(mnt.iterdir())) == errno.EACCES
+            assert errno_as(*stranger, (mnt / name).stat) == (errno.EACCES if name else 0), name
+        assert errno_as(*stranger, lambda: list(mnt.iterdir())) == errno.EACCES
         # A change below counts at once.
         (log_dir / "u-0" / f"{0:020}.log").chmod(0o600)
-        assert tried(*member, (mnt / "u" / "0" / "messages.txt").read_bytes) == errno.EACCES
+        assert errno_as(*member, (mnt / "u" / "0" / "messages.txt").read_bytes) == errno.EACCES
 
 
 @requires_fuse
@@ -83,15 +66,15 @@ def test_writing_takes_the_right_to_write_below(log_dir, tmp_path):
             file.write(b"more\n")
 
     with mounted(log_dir, mnt, "-o", "allow_other,modes=below", write=True):
-        assert tried(MEMBER, OWNER, append) == errno.EACCES
-        assert tried(MEMBER, OWNER, (mnt / "new").mkdir) == errno.EACCES
-        assert tried(OWNER, OWNER, append) == 0
+        assert errno_as(MEMBER, OWNER, append) == errno.EACCES
+        assert errno_as(MEMBER, OWNER, (mnt / "new").mkdir) == errno.EACCES
+        assert errno_as(OWNER, OWNER, append) == 0
         for path in (log_dir / "u-0", log_dir):
             path.chmod(0o770)
         for log in (log_dir / "u-0").glob("*.log"):
             log.chmod(0o660)
-        assert tried(MEMBER, OWNER, append) == 0
-        assert tried(MEMBER, OWNER, (mnt / "new").mkdir) == 0
+        assert errno_as(MEMBER, OWNER, append) == 0
+        assert errno_as(MEMBER, OWNER, (mnt / "new").mkdir) == 0
         assert (mnt / "u" / "0" / "messages.txt").read_bytes() == b"a\nmore\nmore\n"
 
 
