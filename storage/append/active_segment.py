@@ -1,21 +1,27 @@
 """The segment that is being written: its .log and both indexes, appended together.
 
 Source: LogSegment.append, LogSegment.onBecomeInactiveSegment, LogSegment.close. Nothing here locks: the PartitionLog
-that owns the segment holds its lock. The files are opened through storage.files.descriptors, which closes descriptors
-when too many are open.
+that owns the segment holds its lock.
+
+A segment *at rest* has no descriptors (storage.append.open_logs). When it opens its files again, each must have the
+inode, device, size and modification time that it had, because only we write it; otherwise the error is ESTALE. An inode
+number alone does not identify a file: a file made after another was removed often gets the same one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from storage.append.append_values import WholeAppend
 from storage.append.index_state import IndexEntries, IndexState
 from storage.append.rolling_rules import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, RollLimits, SegmentFill
-from storage.files import descriptors, names, offset_index, time_index
+from storage.files import names, offset_index, time_index
 from storage.files.disk import begin_writeback
 from storage.files.disk_protocol import Disk, DiskFile
 from storage.files.log_file import FileIdentity, LogFile
@@ -24,6 +30,7 @@ from storage.format.batches import LENGTH, BatchTable, Column
 from storage.log.segment import LargeBatch, Segment, parts_of
 from storage.types import NO_TIMESTAMP
 
+_KINDS: Final = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
 _OFFSET_ENTRY = struct.Struct(">ii")  # offset minus the base offset, position
 _TIME_ENTRY = struct.Struct(">qi")  # timestamp, offset minus the base offset
 
@@ -32,10 +39,12 @@ class ActiveSegment:
     """A segment open for appending. Readers see `segment`.
 
     A failed append leaves files and state as they were before it, or sets `broken`: then their state is unknown.
+    `at_rest`: it has no descriptors; `wake` it before it changes.
     """
 
     def __init__(
         self,
+        disk: Disk,
         segment: Segment,
         files: tuple[DiskFile, DiskFile, DiskFile],
         state: IndexState,
@@ -46,8 +55,11 @@ class ActiveSegment:
     ) -> None:
         self.segment = segment
         self.broken = False
-        self._log, self._offset_file, self._time_file = files
+        self.at_rest = False
+        self._disk = disk
+        self._log, self._offset_file, self._time_file = files  # closed while at rest
         self._paths = self._log.path, self._offset_file.path, self._time_file.path
+        self._marks: list[tuple[int, ...]] = []  # of the files when they were closed
         self._state = state
         self._was_cut = False  # bytes behind the end were cut off, and perhaps not on the disk
         # What rolling depends on.
@@ -66,22 +78,24 @@ class ActiveSegment:
     ) -> ActiveSegment:
         """A new, empty segment. `preallocate`: bytes of zeros that its .log begins with (Kafka's `preallocate`).
         `ending`: appended to the names of its files."""
-        with _opened(disk, directory, base_offset, ending) as files:
+        paths = [directory / (names.segment_file(base_offset, kind) + ending) for kind in _KINDS]
+        with _opened(disk, paths, create=True) as files:
             for file in files:
                 file.truncate(0)
             if preallocate:
                 files[0].truncate(preallocate)
             segment = Segment(directory, base_offset, _log_file(files[0]), 0)
         index = IndexState(interval_bytes, base_offset)
-        return ActiveSegment(segment, files, index, (0, 0), first_timestamp=NO_TIMESTAMP, created_ms=now_ms)
+        return ActiveSegment(disk, segment, files, index, (0, 0), first_timestamp=NO_TIMESTAMP, created_ms=now_ms)
 
     @staticmethod
     def reopen(disk: Disk, segment: Segment, end: int, *, interval_bytes: int, now_ms: int) -> ActiveSegment:
-        """Continues a segment whose messages end at the position `end`; anything after it is cut off.
+        """Continues a segment whose messages end at the position `end`; anything after it is cut off. It is at rest.
 
         Sound index entries stay. The bytes since the last entry count from 0, as in Kafka.
         """
-        with _opened(disk, segment.directory, segment.base_offset) as files:
+        paths = [segment.directory / names.segment_file(segment.base_offset, kind) for kind in _KINDS]
+        with _opened(disk, paths, create=True) as files:
             offsets = segment.offset_index(end)
             times = segment.time_index(end)
             for file, size in zip(
@@ -91,15 +105,36 @@ class ActiveSegment:
                     file.truncate(size)
             segment.size = end
             first = segment.batch_at(0, end) if end else None
-        last_entry = times.last if len(times) else None
-        return ActiveSegment(
-            segment,
-            files,
-            IndexState(interval_bytes, segment.base_offset, last_entry),
-            (len(offsets), len(times)),
-            first_timestamp=NO_TIMESTAMP if first is None else int(first.max_timestamp[0]),
-            created_ms=now_ms,
-        )
+            active = ActiveSegment(
+                disk,
+                segment,
+                files,
+                IndexState(interval_bytes, segment.base_offset, times.last if len(times) else None),
+                (len(offsets), len(times)),
+                first_timestamp=NO_TIMESTAMP if first is None else int(first.max_timestamp[0]),
+                created_ms=now_ms,
+            )
+            active.rest()
+            return active
+
+    def rest(self) -> None:
+        """Closes the files until `wake`."""
+        if not self.at_rest:
+            self._marks = [_marks(file) for file in (self._log, self._offset_file, self._time_file)]
+            self.at_rest = True
+            self.close()
+
+    def wake(self) -> None:
+        """Opens the files again. OSError, ESTALE if one is not the file that was closed: then the segment stays at
+        rest."""
+        if not self.at_rest:
+            return
+        with _opened(self._disk, self._paths) as files:
+            for file, marks in zip(files, self._marks, strict=True):
+                if _marks(file) != marks:
+                    raise OSError(errno.ESTALE, "no longer the file that was written to", str(file.path))
+        self._log, self._offset_file, self._time_file = files
+        self.at_rest = False
 
     @property
     def base_offset(self) -> int:
@@ -276,18 +311,22 @@ class ActiveSegment:
 
 @contextlib.contextmanager
 def _opened(
-    disk: Disk, directory: Path, base_offset: int, ending: str = ""
+    disk: Disk, paths: Sequence[Path], *, create: bool = False
 ) -> Iterator[tuple[DiskFile, DiskFile, DiskFile]]:
-    """The three files, opened through storage.files.descriptors; closed again if the block fails."""
-    kinds = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
+    """The three files, which stay open after the block unless it fails."""
     with contextlib.ExitStack() as failed:
         files: list[DiskFile] = []
-        for kind in kinds:
-            path = directory / (names.segment_file(base_offset, kind) + ending)
-            files.append(descriptors.hold(disk, path, create=True))
+        for path in paths:
+            files.append(disk.open(path, create=create))
             failed.callback(files[-1].close)
         yield files[0], files[1], files[2]
         failed.pop_all()
+
+
+def _marks(file: DiskFile) -> tuple[int, ...]:
+    """What distinguishes a file from others."""
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _log_file(file: DiskFile) -> LogFile:

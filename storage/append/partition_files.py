@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage.files import leader_epochs, names, transaction_index
-from storage.files.descriptors import sync_path
-from storage.files.disk import opened, replace_file
+from storage.files.disk import opened, replace_file, sync_file
 from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import LeaderEpochs
 from storage.files.listing import paths_in
@@ -72,6 +71,11 @@ class PartitionFiles:
             and part.offset >= recovery_point
         )
 
+    @property
+    def all_synced(self) -> bool:
+        """True when nothing was written since it was last synced."""
+        return not self._unsynced.paths
+
     def unsynced_below(self, base_offset: int) -> bool:
         """True when a file of a segment below this one is not synced. Needs no lock."""
         return any(_is_below(path, base_offset) for path in self._unsynced.paths.copy())
@@ -101,7 +105,7 @@ class PartitionFiles:
         for path in sorted(unsynced.paths):
             # A segment that was removed meanwhile needs no syncing.
             with contextlib.suppress(FileNotFoundError):
-                sync_path(self._disk, path)
+                sync_file(self._disk, path)
         if unsynced.names:
             self._disk.sync_dir(self._directory)
 

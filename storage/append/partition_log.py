@@ -1,12 +1,14 @@
 """PartitionLog: one log that this process owns. It appends, rolls, flushes, and provides snapshots.
 
 Locks: `_flushing`, then `_lock`; the comments in PartitionLog say which of them guards each field. `_lock` is not held
-while records are encoded or a flush syncs files; readers take a snapshot and need no lock. Sources: Kafka's UnifiedLog,
-LocalLog.
+while records are encoded or a flush syncs files; readers take a snapshot and need no lock. Neither is held while room
+is made for the files of the active segment, because that flushes other logs (storage.append.open_logs). Sources:
+Kafka's UnifiedLog, LocalLog.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
@@ -16,6 +18,7 @@ from storage.append.append_values import LoadedLog, Place, PlaceWhole
 from storage.append.batch_checks import assigned_epochs, check_continues, check_size, first_offset, scanned
 from storage.append.flushing import Flushing
 from storage.append.health import Health
+from storage.append.open_logs import OpenLogs
 from storage.append.partition_files import PartitionFiles
 from storage.append.producer_snapshots import ProducerSnapshots
 from storage.append.producer_table import ProducerChanges
@@ -29,7 +32,7 @@ from storage.append.segment_opener import SegmentOpener
 from storage.append.whole_append import fits
 from storage.clock import Clock
 from storage.config import LogConfig
-from storage.errors import OffsetOutOfRange, SegmentGone
+from storage.errors import OffsetOutOfRange, SegmentGone, StorageError
 from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.files.producer_state import ProducerEntry
@@ -46,11 +49,20 @@ from storage.types import TopicPartition
 class PartitionLog:
     """A partition's log, open for writing. Thread-safe.
 
-    After a failure that leaves its files in doubt the log is offline: every call raises PartitionOffline.
+    After a failure that leaves its files in doubt the log is offline: every call raises PartitionOffline. `open_logs`:
+    shared by the logs of a directory, so that their open files do not exceed the process's limit.
     """
 
     def __init__(
-        self, tp: TopicPartition, path: Path, config: LogConfig, loaded: LoadedLog, *, disk: Disk, clock: Clock
+        self,
+        tp: TopicPartition,
+        path: Path,
+        config: LogConfig,
+        loaded: LoadedLog,
+        *,
+        disk: Disk,
+        clock: Clock,
+        open_logs: OpenLogs | None = None,
     ) -> None:
         # Constant after construction.
         self.tp = tp
@@ -60,6 +72,7 @@ class PartitionLog:
         self._producer_expiration_ms = loaded.producer_expiration_ms
         # Has its own locking.
         self._transactions = Transactions(path)
+        self._open_logs = OpenLogs() if open_logs is None else open_logs
         # Guarded by the lock. Single values may be read without it.
         self._lock = Lock()
         self._config = config
@@ -154,6 +167,35 @@ class PartitionLog:
             )  # fmt: skip
         return self._snapshot
 
+    # Open files
+
+    def rest(self) -> None:
+        """Flushes everything, then closes the files of the active segment until the log grows. Does nothing while the
+        log is being written to. Errors take the log offline, as in `flush`, and are not raised."""
+        with contextlib.suppress(StorageError, OSError):
+            self.flush()
+        with self._lock:
+            if self._health.closed:
+                return
+            if not self._files.all_synced and self._health.failure is None:
+                self._open_logs.add(self)
+                return
+            with contextlib.suppress(OSError), self._health.failing():
+                self._active.rest()
+
+    def _make_room(self) -> None:
+        if self._active.at_rest:
+            self._open_logs.make_room()
+
+    def _wake_locked(self) -> None:
+        """Called before the log grows or ends a segment, after `_make_room`. Errors as SegmentOpener.check; a file that
+        somebody else has changed takes the log offline."""
+        self._opener.check()
+        if self._active.at_rest:
+            with self._health.failing(lambda: False):
+                self._active.wake()
+            self._open_logs.add(self)
+
     # Appending
 
     def append(self, place: Place) -> int:
@@ -162,8 +204,9 @@ class PartitionLog:
         RecordTooLarge above segment.bytes, PartitionOffline, OSError (a full disk, say): nothing is appended. But when
         the flush that flush.messages requires fails, everything is appended and the log is offline.
         """
+        self._make_room()
         with self._lock:
-            self._opener.check()
+            self._wake_locked()
             base_offset, epoch = self._next_offset, self._epochs.latest_epoch
             data = memoryview(place(base_offset, 0 if epoch is None else epoch))
             self._append_locked(data, scanned(data, self.path))
@@ -173,8 +216,9 @@ class PartitionLog:
 
     def append_batch(self, batch: NewBatch, now_ms: int) -> int:
         """`append` of one finished batch, which is not checked. Returns its base offset."""
+        self._make_room()
         with self._lock:
-            self._opener.check()
+            self._wake_locked()
             base_offset, epoch = self._next_offset, self._epochs.latest_epoch
             batch.place(base_offset, 0 if epoch is None else epoch)
             data, offsets, max_timestamp = batch
@@ -199,8 +243,9 @@ class PartitionLog:
         Errors as `append`; an OSError may also leave the log offline with everything appended. Indexes are synced by
         `flush`.
         """
+        self._make_room()
         with self._flushing, self._lock:
-            self._opener.check()
+            self._wake_locked()
             base_offset, epoch = self._next_offset, self._epochs.latest_epoch
             whole = place(base_offset, 0 if epoch is None else epoch)
             if self._active.size and not fits(whole, self._active, self._limits, self._clock.now_ms()):
@@ -229,8 +274,9 @@ class PartitionLog:
             damage = verify_crcs(data, table, 0, table.rows, 0)
         if damage is not None:
             raise damage.error
+        self._make_room()
         with self._lock:
-            self._opener.check()
+            self._wake_locked()
             check_continues(table, self._next_offset, self.path)
             self._append_locked(data, table)
             end_offset = self._next_offset
@@ -293,9 +339,11 @@ class PartitionLog:
 
     def roll(self) -> None:
         """Begins a new segment at the log end, unless the active one is empty."""
+        self._make_room()
         with self._lock:
             self._health.check()
             if self._active.size:
+                self._wake_locked()
                 self._roll_locked(self._next_offset)
 
     def _roll_locked(self, base_offset: int) -> None:
@@ -410,8 +458,9 @@ class PartitionLog:
         2. remove the old ones
         ValueError when the log holds messages, or ends beyond `offset`.
         """
+        self._make_room()
         with self._flushing, self._lock:
-            self._health.check()
+            self._wake_locked()
             before = self._snapshot_locked()
             if before.size_bytes or offset < self._next_offset:
                 raise ValueError("only a log without messages can begin at a later offset")
@@ -446,6 +495,7 @@ class PartitionLog:
             try:
                 self._health.check_online()
                 with self._health.failing():
+                    self._active.wake()
                     self._opener.finish(self._active)
                     # An append that failed may have left the epoch that its batch would have begun.
                     self._replace_epochs_locked(self._epochs.truncate_from_end(self._next_offset + 1))
@@ -453,7 +503,7 @@ class PartitionLog:
                     self._files.sync(self._files.take_unsynced())
                 self._files.synced(self._next_offset, self._clock.now_ms())
             finally:
-                self._active.close()
+                self._end_locked()
 
     def abandon(self, *, only_empty: bool = False) -> bool:
         """Closes the descriptors and leaves the files as they are, to be recovered when the log is next opened.
@@ -465,5 +515,9 @@ class PartitionLog:
                 return False
             if not self._health.closed:
                 self._health.closed = True
-                self._active.close()
+                self._end_locked()
             return True
+
+    def _end_locked(self) -> None:
+        self._open_logs.remove(self)
+        self._active.close()

@@ -30,8 +30,7 @@ from storage.append.active_segment import ActiveSegment
 from storage.append.partition_files import set_aside
 from storage.append.rolling_rules import RollLimits, rows_that_fit
 from storage.files import names, transaction_index
-from storage.files.descriptors import sync_path
-from storage.files.disk import opened
+from storage.files.disk import opened, sync_file
 from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind, FileState
 from storage.files.opening import exists
@@ -90,7 +89,7 @@ class CleanedSegment:
                 file.write_at(0, transaction_index.encode(list(aborted)))
             paths.append(path)
         for path in paths:
-            sync_path(self._disk, path)
+            sync_file(self._disk, path)
         # Their names too: without a `.cleaned` .log the index files that are `.swap` already would count as complete.
         self._disk.sync_dir(self._directory)
         for path in paths[:3]:

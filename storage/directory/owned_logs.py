@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Lock, RLock
 
 from storage.append.health import PASSING_ERRORS
+from storage.append.open_logs import OpenLogs
 from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
 from storage.config import LogConfig
@@ -78,6 +79,7 @@ class OwnedLogs:
         # Has its own locking.
         self._checkpoints = checkpoints
         self._commits = commits
+        self._open_logs = OpenLogs()
         # These guard an order of steps: see above. `_describing` is held while topic.properties are written.
         self._noting = Lock()
         self._describing = Lock()
@@ -321,7 +323,9 @@ class OwnedLogs:
         self._mend_properties(tp)
         if self._commits.problem is None:
             staging.remove_orphans(self._disk, plan.directory, self._commits.state, self._clock.now_ms())
-        log = PartitionLog(tp, plan.directory, plan.config, loaded, disk=self._disk, clock=self._clock)
+        log = PartitionLog(
+            tp, plan.directory, plan.config, loaded, disk=self._disk, clock=self._clock, open_logs=self._open_logs
+        )
         return _RecoveredLog(log, recovery.report, config_changes, info.replicas)
 
     def _lower_checkpoint(self, log: PartitionLog) -> None:

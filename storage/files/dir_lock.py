@@ -52,7 +52,7 @@ class DirLock:
 
     def _acquire(self) -> DiskFile:
         while True:
-            # Not a HeldFile: closing its descriptor would release the lock.
+            # Opened once: closing its descriptor would release the lock.
             file = self._disk.open(self._path, create=True)
             with contextlib.ExitStack() as failed:
                 failed.callback(file.close)

@@ -143,6 +143,12 @@ def opened(disk: Disk, path: Path, *, create: bool = False) -> Iterator[DiskFile
         file.close()
 
 
+def sync_file(disk: Disk, path: Path) -> None:
+    """Makes a file's bytes durable, whoever wrote them."""
+    with opened(disk, path) as file:
+        file.sync()
+
+
 def begin_writeback(file: DiskFile, start: int, end: int) -> int:
     """Lets the system begin to write these bytes of a file to the disk, if they are many (sync_file_range(2)): the next
     sync waits for less. Returns the first byte that has not begun, for the next call. Promises nothing."""

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from storage.files.descriptors import NO_DESCRIPTOR, open_fd
+from storage.files.descriptors import NO_DESCRIPTOR
 
 _PARENT: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LINK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -50,7 +50,7 @@ def open_file(path: Place, flags: int, mode: int = 0o666) -> int:
     parent = _open_parent(directory or ".", follow=not writes)
     try:
         try:
-            fd = open_fd(name, flags | _GUARD, mode, dir_fd=parent)
+            fd = os.open(name, flags | _GUARD, mode, dir_fd=parent)
         except OSError as error:
             if error.errno == errno.ELOOP and _is_ours(path):
                 return open_file(Path(path).readlink(), flags, mode)
@@ -77,13 +77,13 @@ def open_below(root: Place, name: str, flags: int) -> int:
     *above, last = [part for part in name.split("/") if part] or ["."]
     if ".." in (*above, last):
         raise OSError(errno.EINVAL, "leads out of its directory", path)
-    parent = open_fd(os.fspath(root), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    parent = os.open(os.fspath(root), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in above:
-            inner = open_fd(part, _PARENT, dir_fd=parent)
+            inner = os.open(part, _PARENT, dir_fd=parent)
             os.close(parent)
             parent = inner
-        fd = open_fd(last, flags | _GUARD, dir_fd=parent)
+        fd = os.open(last, flags | _GUARD, dir_fd=parent)
         try:
             if not flags & os.O_DIRECTORY:
                 _check(os.fstat(fd), os.fstat(parent), path, writes=False)
@@ -107,7 +107,7 @@ def make_directory(path: Place) -> None:
         os.mkdir(name, stat.S_IMODE(owner.st_mode) & 0o777 if is_of_other else 0o777, dir_fd=parent)
         if is_of_other:
             # Not by its name, to which the owner may have given something else by now.
-            fd = open_fd(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
             try:
                 os.fchown(fd, owner.st_uid, owner.st_gid)
             finally:
@@ -120,13 +120,13 @@ def open_directory(path: Place, flags: int = os.O_RDONLY) -> int:
     """A descriptor of a directory, to list or to sync it. OSError: also ENOTDIR for a link that is not followed."""
     directory = os.fspath(path)
     try:
-        return open_fd(directory, flags | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return os.open(directory, flags | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         if error.errno not in _IS_LINK or not Path(directory).is_symlink():
             raise
     parent = _followed(directory)
     try:
-        return open_fd(".", flags | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
+        return os.open(".", flags | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
     finally:
         os.close(parent)
 
@@ -192,7 +192,7 @@ def parent_of(path: Place) -> Iterator[tuple[int | None, str]]:
 
 def _open_parent(directory: str, *, follow: bool) -> int:
     try:
-        return open_fd(directory, _PARENT)
+        return os.open(directory, _PARENT)
     except OSError as error:
         if error.errno not in _IS_LINK or not Path(directory).is_symlink():
             raise
@@ -203,7 +203,7 @@ def _open_parent(directory: str, *, follow: bool) -> int:
 
 def _followed(directory: str) -> int:
     """The directory that a link leads to, if it may be followed (see the module)."""
-    link = open_fd(directory, _LINK)
+    link = os.open(directory, _LINK)
     try:
         target = os.readlink("", dir_fd=link)
         owner = os.fstat(link).st_uid
@@ -211,7 +211,7 @@ def _followed(directory: str) -> int:
         os.close(link)
     place = Path(directory)
     if Path(target).name == place.name:
-        fd = open_fd(place.parent / target, _PARENT)
+        fd = os.open(place.parent / target, _PARENT)
         if os.fstat(fd).st_uid == owner:
             return fd
         os.close(fd)

@@ -25,10 +25,10 @@ from storage.append.batch_encoder import BatchEncoder, taken_rows, with_timestam
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import CorruptBatch, RecordTooLarge
-from storage.files import descriptors, names
+from storage.files import names
 from storage.files.commit_ledger import Ledger, StagedBatchFile, WriteId
-from storage.files.disk import begin_writeback
-from storage.files.disk_protocol import Disk, DiskFile
+from storage.files.disk import begin_writeback, opened, sync_file
+from storage.files.disk_protocol import Disk
 from storage.files.listing import paths_in, scan_quietly
 from storage.files.log_file import LogFile
 from storage.files.names import StagedName
@@ -44,7 +44,8 @@ WINDOW_ROWS: Final = 4096
 
 
 class StagedFileWriter:
-    """Writes one staged file. Not thread-safe. Needs no lock on the log directory: no other process uses the file."""
+    """Writes one staged file. Not thread-safe. Needs no lock on the log directory: no other process uses the file. The
+    file is open during each `append` only, because a task may write to thousands of partitions."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class StagedFileWriter:
         self._config = config
         self._clock = clock
         self._encoder = BatchEncoder()
-        self._file: DiskFile | None = None
+        self._is_created = False
         self._position = self._begun = 0
         self._records = 0
 
@@ -79,33 +80,31 @@ class StagedFileWriter:
         stop, refused = taken_rows(columns, self._config, now_ms)
         if refused is not None:
             raise refused
-        if self._file is None:
-            self._file = descriptors.hold(self._disk, self._path, create=True)
-        row = 0
-        while row < stop:
-            if self._config.message_magic < 2:
-                next_row, data = _for_old_format(columns, row, stop, self._config, now_ms)
-            else:
-                next_row, batch = self._encoder.encode(columns, row, stop, self._config, now_ms)
-                data = batch.data
-            self._position = self._file.write_at(self._position, data)
-            self._begun = begin_writeback(self._file, self._begun, self._position)
-            self._records += next_row - row
-            row = next_row
+        with opened(self._disk, self._path, create=not self._is_created) as file:
+            self._is_created = True
+            row = 0
+            while row < stop:
+                if self._config.message_magic < 2:
+                    next_row, data = _for_old_format(columns, row, stop, self._config, now_ms)
+                else:
+                    next_row, batch = self._encoder.encode(columns, row, stop, self._config, now_ms)
+                    data = batch.data
+                self._position = file.write_at(self._position, data)
+                self._begun = begin_writeback(file, self._begun, self._position)
+                self._records += next_row - row
+                row = next_row
 
     def finish(self) -> StagedBatchFile | None:
         """Makes the file durable; None when nothing was added. OSError."""
-        if self._file is None:
+        if not self._is_created:
             return None
-        self._file.sync()
-        self._file.close()
+        sync_file(self._disk, self._path)
         self._disk.sync_dir(self._directory)
         return StagedBatchFile(self._tp, self._path.name, self._position, self._records)
 
     def discard(self) -> None:
         """Removes the file, if possible: the task failed."""
-        if self._file is not None:
-            self._file.close()
+        if self._is_created:
             with contextlib.suppress(OSError):
                 self._disk.unlink(self._path)
 

@@ -80,7 +80,7 @@ Job = _value(
 Rot = _value("Rot", topic="", partition=0, place=0.0, bit=0, unclean=False)
 # A mount from start to end. `kill_at`: the step at which it is killed, or `kill_operation`: which operation of the disk
 # it does not survive, or `kill_rename`: which rename of a segment's file; `switching`: how probable it is that another
-# thread goes on at a switch point, as `order` draws it; `held`: how many descriptors of written files may be open;
+# thread goes on at a switch point, as `order` draws it; `held`: how many descriptors logs may have (three each);
 # `unchecked`: the next process recovers what this one leaves; otherwise that is done and compared between them.
 ProcessOf = _value(
     "ProcessOf", jobs=(), kill_at=None, kill_operation=None, kill_rename=None, loses_power=False, switching=0.2,

@@ -37,7 +37,7 @@ from tests.simulation.plan import Before
 from tests.simulation.programs import Administrator, Consumer, Driver, Leader, Upkeep, check_configuration
 from tests.simulation.readers import Reader
 from tests.simulation.scheduler import Scheduler
-from tests.simulation.world import Fate, World
+from tests.simulation.world import ANY_NUMBER, Fate, World
 from tests.simulation.writers import Writer, cut_bytes
 from tests.support.faults import Crash
 
@@ -85,7 +85,7 @@ def simulation():
         patch.setattr(log_file.FileIdentity, "of", _identity)
         patch.setattr(log_file.LogFile, "is_it", is_it)
         patch.setattr(owned_dir, "DirLock", _NotedLock)
-        patch.setattr(descriptors, "held_files", descriptors.held_files)  # restored at the end
+        patch.setattr(descriptors, "half_the_limit", lambda: _worlds[-1].descriptors)
         patch.setattr(tree, "Clocks", partial(Clocks, monotonic=lambda: _worlds[-1].clock.monotonic()))
         yield
 
@@ -198,7 +198,7 @@ class _Run:
     def _process(self, scheduler, of):
         """A mount from start to end. Killed at some step, or unmounted when everybody is through."""
         opened, disk = [], self._world.disk
-        self._forget_files(of.held)
+        self._world.descriptors = of.held or ANY_NUMBER
 
         def stop():
             disk.stopped = True
@@ -293,7 +293,7 @@ class _Run:
     def _recover(self, lost_power):
         """The next opening, which recovers, and a clean close; then nothing is wrong, and again changes nothing."""
         world = self._world
-        self._forget_files()
+        world.descriptors = ANY_NUMBER
         opening = Opening(create=True)
         owned = OwnedDir.open(world.path, opening, config=mounts.CONFIG, disk=world.disk, clock=world.clock)
         offline, unfinished = owned.failures(), owned.unfinished
@@ -316,12 +316,6 @@ class _Run:
         ]
         if findings:
             raise Anomaly(f"verify finds: {findings}")
-
-    @staticmethod
-    def _forget_files(held=None):
-        """The engine's table of descriptors begins empty in each process. `held`: how many it may have."""
-        limit = descriptors.half_the_limit if held is None else lambda: held
-        descriptors.held_files = descriptors.HeldFiles(limit)
 
     def _is_lost_first_entry(self, finding, *, lost_power):
         """An empty time index of a segment that was rolled right after a flush (storage.recovery.recovery). It

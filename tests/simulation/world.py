@@ -12,6 +12,7 @@ from tests.simulation.disk import SimulatedDisk
 
 LIMITS = ("retention.bytes", "retention.ms", "segment.bytes", "segment.ms", "flush.ms", "flush.messages",
           "delete.retention.ms")  # fmt: skip
+ANY_NUMBER = 1 << 30
 
 
 class Fate(Enum):
@@ -82,6 +83,7 @@ class World:
         self.inodes = Inodes()
         self.number = 0  # of the process
         self.lock = None  # of the directory, the last one
+        self.descriptors = ANY_NUMBER  # that logs may have
         # What was done
         self.lines = {}  # by value
         self.sights = []

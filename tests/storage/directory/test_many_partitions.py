@@ -2,26 +2,23 @@
 
 import errno
 import os
-import resource
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from storage.directory.owned_dir import Opening
 from storage.errors import PartitionOffline
-from storage.files import descriptors, names
+from storage.files import names
 from storage.files.commit_ledger import WriteId
-from storage.files.descriptors import HeldFiles
 from storage.files.dir_lock import holder
 from storage.files.disk import RealDisk
 from storage.format.block import Record, RecordColumns
 from storage.log.log_dir import LogDir
 from storage.staged_writes.staging import StagedFileWriter
 from storage.types import TopicPartition
-from tests.storage.files.test_descriptors import open_paths
+from tests.storage.files.test_descriptors import open_paths, soft_limit
 from tests.support.faults import FaultyDisk
 from tests.support.fixtures import ROOT
 from tests.support.mounts import KAFKAFS, mounted, requires_fuse, run_kafkafs
@@ -33,12 +30,6 @@ PARTITIONS = 300
 LIMIT = 256
 
 
-@pytest.fixture(autouse=True)
-def own_files(monkeypatch):
-    """Not those that tests before have left open."""
-    monkeypatch.setattr(descriptors, "held_files", HeldFiles())
-
-
 def many(path, partitions=PARTITIONS):
     """A topic with a message in each partition, as a killed process leaves it."""
     owned = opened(path)
@@ -46,17 +37,6 @@ def many(path, partitions=PARTITIONS):
     for number in range(partitions):
         append(owned.log(TopicPartition("t", number)), [b"before"])
     killed(owned)
-
-
-@contextmanager
-def no_descriptors():
-    """Nothing can be opened in this process."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def append_to_all(path):
@@ -127,7 +107,7 @@ def test_closing_without_descriptors_raises_nothing_and_lets_go(tmp_path):
     disk.fail = lambda what, place: errno.ENOSPC if place.parent.name == "t-1" and what.startswith("write") else None
     owned = opened(tmp_path / "dir", Opening(), disk=disk)  # t-1 may yet be recovered when it is closed
     append(owned.log(TP), [b"more"])
-    with no_descriptors():
+    with soft_limit(3):
         closing = owned.close()
     assert not closing.clean
     assert {tp.partition for tp in closing.errors} >= {0, 1}
@@ -168,31 +148,101 @@ def test_a_failed_opening_lets_go_whatever_fails_on_the_way(tmp_path, monkeypatc
     close_clean(opened(tmp_path / "dir"))
 
 
-def let_go_of_all(path):
-    """Takes the descriptors of all files below a directory."""
-    while any(name.startswith(f"{path}/t-") for name in open_paths()):
-        assert descriptors.held_files.give_back()
+def has_files_open(log):
+    """Whether this process has descriptors of the log's files."""
+    return any(name.startswith(f"{log.path}/") for name in open_paths())
 
 
-def test_what_is_lost_with_a_descriptor_takes_the_log_offline_at_its_flush(tmp_path):
-    """A sync that fails once and is not asked again: the flush must not say that all is on disk."""
+def rest(*logs):
+    for log in logs:
+        log.rest()
+        assert not has_files_open(log)
+
+
+@pytest.mark.parametrize("command", ["mirror", "recover"])
+def test_commands_on_many_partitions(tmp_path, command):
+    """A log needs no descriptor before it grows."""
+    many(tmp_path / "dir")
+    words = (tmp_path / "dir", tmp_path / "copy") if command == "mirror" else (tmp_path / "dir",)
+    limited = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh", *KAFKAFS, command, *map(str, words)]
+    done = subprocess.run(limited, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    owned = opened(words[-1], Opening())
+    assert all(read(owned, "t", number) == [b"before"] for number in range(PARTITIONS))
+    close_clean(owned)
+
+
+def test_a_log_opens_its_files_when_it_grows(tmp_path):
+    many(tmp_path / "dir", 2)
+    owned = opened(tmp_path / "dir", Opening())
+    log, other = owned.log(TP), owned.log(SECOND)
+    for look in (log.snapshot, log.flush, lambda: log.increment_log_start_offset(0), log.rest, log.active_producers):
+        look()
+        assert not has_files_open(log)
+    append(log, [b"more"])
+    assert has_files_open(log)
+    assert not has_files_open(other)
+    other.roll()
+    assert has_files_open(other)
+    close_clean(owned)
+    assert not has_files_open(log)
+    assert not has_files_open(other)
+
+
+def test_the_log_that_has_its_files_open_for_longest_makes_room(tmp_path):
+    """It is flushed first. One that is written to meanwhile keeps its files, and makes room later."""
+    opened(tmp_path / "dir").close()
+    disk = FaultyDisk(tmp_path / "dir")
+    owned = opened(tmp_path / "dir", disk=disk)
+    owned.create_topic("t", 20)
+    logs = [owned.log(TopicPartition("t", number)) for number in range(20)]
+
+    def open_now():
+        return [log.tp.partition for log in logs if has_files_open(log)]
+
+    def busy(what, place):
+        if what.startswith("sync") and place.parent.name == "t-1":
+            disk.fail = lambda _what, _place: None
+            append(logs[1], [b"meanwhile"])
+
+    with soft_limit(96):  # half of them for 16 logs
+        for log in logs[:16]:
+            append(log, [b"x"])
+        assert open_now() == list(range(16))
+        append(logs[3], [b"x"])
+        append(logs[16], [b"x"])
+        assert (logs[0].recovery_point, logs[3].recovery_point) == (1, 0)
+        assert open_now() == list(range(1, 17))
+        disk.fail = busy
+        append(logs[17], [b"x"])
+        assert open_now() == list(range(1, 18))
+        append(logs[18], [b"x"])
+        assert open_now() == [1, *range(4, 19)]
+        for log in [logs[19], logs[0], *logs[2:14]]:
+            append(log, [b"y"])
+        assert len(open_now()) == 16
+        assert 1 not in open_now()
+    assert read(owned, "t", 1) == [b"x", b"meanwhile"]
+    close_clean(owned)
+
+
+def test_a_failed_flush_makes_room_and_takes_the_log_offline(tmp_path):
+    """The system reports a failed writeback once: the log that made room must not say that all is on disk."""
     opened(tmp_path / "dir").close()
     disk = FaultyDisk(tmp_path / "dir")
     owned = opened(tmp_path / "dir", disk=disk)
     owned.create_topic("t", 2)
-    for tp in (TP, SECOND):
-        append(owned.log(tp), [b"acknowledged"])
+    log, other = owned.log(TP), owned.log(SECOND)
+    for each in (log, other):
+        append(each, [b"acknowledged"])
     disk.fail = lambda what, place: errno.EIO if place.parent.name == "t-0" and what.endswith(".log") else None
-    let_go_of_all(tmp_path / "dir")
+    rest(log, other)
     disk.fail = lambda _what, _place: None
-    log = owned.log(TP)
-    with pytest.raises(OSError, match="Input/output"):
-        log.flush()
-    assert log.recovery_point == 0
-    with pytest.raises(PartitionOffline):
-        append(log, [b"x"])
-    owned.log(SECOND).flush()
-    assert owned.log(SECOND).recovery_point == 1
+    assert (log.recovery_point, other.recovery_point) == (0, 1)
+    for use in (log.flush, log.roll, lambda: append(log, [b"x"])):
+        with pytest.raises(PartitionOffline):
+            use()
+    assert list(owned.failures()) == [TP]
     closing = owned.close()
     assert list(closing.errors) == [TP]
     assert not closing.clean
@@ -201,48 +251,75 @@ def test_what_is_lost_with_a_descriptor_takes_the_log_offline_at_its_flush(tmp_p
     close_clean(owned)
 
 
-def test_a_log_whose_file_was_replaced_meanwhile_goes_offline(tmp_path):
-    owned = opened(tmp_path)
-    owned.create_topic("t", 2)
+@pytest.mark.parametrize("kind", [names.FileKind.LOG, names.FileKind.OFFSET_INDEX, names.FileKind.TIME_INDEX])
+@pytest.mark.parametrize("change", ["another inode", "another size", "another time", "gone"])
+def test_a_log_whose_file_was_changed_at_rest_goes_offline(tmp_path, kind, change):
+    owned = opened(tmp_path / "dir")
+    owned.create_topic("t", 1)
     log = owned.log(TP)
     append(log, [b"mine"])
-    let_go_of_all(tmp_path)
-    path = tmp_path / "t-0" / names.segment_file(0, names.FileKind.LOG)
-    data = path.read_bytes()
-    path.unlink()
-    path.write_bytes(data)  # which may have got the inode, too
-    os.utime(path, ns=(0, 0))
-    with pytest.raises(OSError, match="no longer the file") as caught:
+    rest(log)
+    path = tmp_path / "dir" / "t-0" / names.segment_file(0, kind)
+    data, status = path.read_bytes(), path.stat()
+    if change == "another inode":
+        path.rename(tmp_path / "moved")
+        path.write_bytes(data)
+    elif change == "another size":
+        path.write_bytes(data + b"theirs")
+    elif change == "gone":
+        path.unlink()
+    os.utime(path if path.exists() else path.parent, ns=(0, 0 if change == "another time" else status.st_mtime_ns))
+    expected = "No such file" if change == "gone" else "no longer the file that was written to"
+    with pytest.raises(OSError, match=expected) as caught:
         append(log, [b"more"])
-    assert caught.value.errno == errno.ESTALE
+    assert (caught.value.errno, caught.value.filename) == (
+        errno.ENOENT if change == "gone" else errno.ESTALE,
+        str(path),
+    )
     with pytest.raises(PartitionOffline):
         append(log, [b"more"])
+    assert change == "gone" or path.read_bytes().startswith(data)
     assert list(owned.close().errors) == [TP]
-    close_clean(opened(tmp_path))
+    assert not has_files_open(log)
+    close_clean(opened(tmp_path / "dir"))
 
 
-def test_logs_go_on_after_their_descriptors_went(tmp_path):
+def test_an_append_without_descriptors_changes_nothing(tmp_path):
+    owned = opened(tmp_path)
+    owned.create_topic("t", 1)
+    log = owned.log(TP)
+    append(log, [b"before"])
+    rest(log)
+    with soft_limit(3), pytest.raises(OSError, match="Too many open files"):
+        append(log, [b"x"])
+    assert not has_files_open(log)
+    append(log, [b"after"])
+    assert read(owned, "t") == [b"before", b"after"]
+    close_clean(owned)
+
+
+def test_logs_go_on_after_a_rest(tmp_path):
     """Whatever is done next: append, roll, retain, restart, close."""
     owned = opened(tmp_path)
     owned.create_topic("t", 2)
     log, other = owned.log(TP), owned.log(SECOND)
     for turn in range(3):
         append(log, [b"%d" % turn, b"x"])
-        let_go_of_all(tmp_path)
+        rest(log)
         log.roll()
-        let_go_of_all(tmp_path)
-    log.flush()
+        rest(log)
     append(log, [b"after"])
-    let_go_of_all(tmp_path)
+    rest(log)
     for path in log.remove_segments(log.snapshot().segments[:1]):
         path.unlink()
     left = [b"1", b"x", b"2", b"x", b"after"]
     assert read(owned, "t") == left
     for step in (lambda: other.restart_at(7), lambda: append(other, [b"seven"])):
-        let_go_of_all(tmp_path)
+        rest(other)
         step()
-    let_go_of_all(tmp_path)
+    rest(log, other)
     close_clean(owned)
+    rest(log)
     owned = opened(tmp_path)
     assert read(owned, "t") == left
     assert owned.log(SECOND).log_end_offset == 8
