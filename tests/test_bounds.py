@@ -15,7 +15,7 @@ from kafkafs.schemas import registry as schema_registry
 from kafkafs.schemas import registry_replay
 from kafkafs.tree import info, services
 from kafkafs.tree.tree import TreeOptions
-from kafkafs.writing.line_writer import RefusedLines
+from kafkafs.writing.refused_lines import RefusedLines
 from storage.config import BrokerConfig
 from storage.files import names, small_files
 from storage.format import batches, decoder, messages

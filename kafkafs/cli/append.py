@@ -74,7 +74,7 @@ def append(
     failed = True
     try:
         check_topic(owned.log_dir, topic)
-        writer = LineWriter(open_target(owned, partition or topic, force=force), parse)
+        writer = LineWriter(open_target(owned, partition or topic, force=force), parse, _say_why)
         failed = not _append_stdin(writer)
     except (StorageError, OSError) as error:
         say(error if isinstance(error, StorageError) else error.strerror or error)
@@ -101,22 +101,33 @@ def _parsed(tp: str) -> tuple[str, TopicPartition | None]:
     return topic, None if number is None else TopicPartition(topic, number)
 
 
+def _read_stdin() -> bytes:
+    """The next bytes, none at the end. OSError."""
+    try:
+        return os.read(sys.stdin.fileno(), _READ_BYTES)
+    except OSError as error:
+        error.strerror = f"stdin: {error.strerror}"
+        raise
+
+
+def _say_why(line: int | None, error: Exception, elsewhere: int) -> None:
+    from kafkafs.writing.refused_lines import reason_of
+
+    say(reason_of(error, elsewhere) if line is None else f"line {line}: {reason_of(error, elsewhere)}")
+
+
 def _append_stdin(writer: LineWriter) -> bool:
-    """Appends all of stdin. False if a line was refused; then its number and the reason were printed."""
+    """Appends all of stdin. False if a line was refused."""
     from storage.errors import StorageError
 
-    lines = 0
-    try:
-        while data := os.read(sys.stdin.fileno(), _READ_BYTES):
+    while data := _read_stdin():
+        try:
             while data:
-                taken = writer.write(data)
-                lines += data.count(b"\n", 0, taken)
-                data = data[taken:]
+                data = data[writer.write(data) :]
+        except (StorageError, OSError):  # `_say_why` has said it
+            return False
+    try:
         writer.sync()
-    except (StorageError, OSError) as error:
-        reason = error if isinstance(error, StorageError) else error.strerror or error
-        say(f"line {lines + 1}: {reason}")
-        writer.abandon()
-        writer.sync()
+    except (StorageError, OSError):
         return False
     return True

@@ -15,7 +15,8 @@ from kafkafs.tree.node import Attributes, File, NodeKind
 from kafkafs.tree.paths import Append
 from kafkafs.writing.destinations import Destination, open_target, sync_each
 from kafkafs.writing.line_parsers import Parse, parse_jsonl, parse_txt
-from kafkafs.writing.line_writer import LineWriter, Refused, RefusedLines
+from kafkafs.writing.line_writer import LineWriter
+from kafkafs.writing.refused_lines import Refused, RefusedLines
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import UnknownTopicOrPartition
 from storage.types import TopicPartition

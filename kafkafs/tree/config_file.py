@@ -8,7 +8,7 @@ from kafkafs.tree.info import InfoTexts
 from kafkafs.tree.node import Attributes, File, NodeKind
 from kafkafs.writing.destinations import Taken
 from kafkafs.writing.line_parsers import Parsed, parse_txt
-from kafkafs.writing.line_writer import Refused
+from kafkafs.writing.refused_lines import Refused
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidConfig, StorageError
 
@@ -59,9 +59,6 @@ class _Settings:
 
     def longest_line(self, *, verbatim: bool) -> int:
         return _LONGEST_LINE
-
-    def forget_refused(self) -> None:
-        """Does nothing: settings are made one by one, so none after a refused one is made."""
 
     def sync(self) -> None:
         """Does nothing: each setting is on disk as soon as it is made."""

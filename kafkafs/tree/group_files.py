@@ -13,7 +13,7 @@ from kafkafs.reading.handle import BytesHandle, Handle, WriteHandle
 from kafkafs.tree.generated import Make
 from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind, View
 from kafkafs.tree.paths import MAX_NAME_BYTES, STATE_FILE, GroupDir, GroupOffset, Groups, GroupTopic, NoSuchPath
-from kafkafs.writing.line_writer import RefusedLines
+from kafkafs.writing.refused_lines import RefusedLines
 from storage.coordinators import groups
 from storage.coordinators.group_state import state_of
 from storage.coordinators.groups import GroupOffsets

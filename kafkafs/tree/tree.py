@@ -47,7 +47,7 @@ from kafkafs.tree.paths import NoSuchPath
 from kafkafs.tree.range_file import RangeFile, SeenFiles, SegmentFile
 from kafkafs.tree.schema_directories import schema_view
 from kafkafs.tree.services import LatestMemory, Services
-from kafkafs.writing.line_writer import RefusedLines
+from kafkafs.writing.refused_lines import RefusedLines
 from storage.clock import Clock, SystemClock
 from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir

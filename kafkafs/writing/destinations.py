@@ -11,7 +11,6 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
-from kafkafs.writing.already_appended import AlreadyAppended
 from kafkafs.writing.line_parsers import Buffer, Int64s, Parsed
 from storage.append.appender import AppendedLines, Appender
 from storage.append.batch_encoder import size_limit
@@ -34,11 +33,11 @@ _SURE_BYTES: Final = 1024
 
 class Taken(NamedTuple):
     """What became of some rows: the first `rows` of them are in the log. `error`: why the next one is not; None: all
-    are. `beyond`: rows after that one that are in a log all the same."""
+    are. `elsewhere`: how many of those after it are in other partitions all the same."""
 
     rows: int
     error: Exception | None = None
-    beyond: frozenset[int] = frozenset()
+    elsewhere: int = 0
 
 
 class Destination(Protocol):
@@ -49,9 +48,6 @@ class Destination(Protocol):
 
     def longest_line(self, *, verbatim: bool) -> int:
         """No line of more bytes can become a message; `verbatim`: the line is the message's value."""
-
-    def forget_refused(self) -> None:
-        """Refused records will not be written again: the next ones are others, even where they look the same."""
 
     def sync(self) -> None:
         """Everything that was appended is on disk when it returns."""
@@ -87,9 +83,6 @@ class PartitionTarget:
     def longest_line(self, *, verbatim: bool) -> int:
         return _longest_line(self.log.config, verbatim=verbatim)
 
-    def forget_refused(self) -> None:
-        """Nothing: only a write to several partitions leaves records in logs when it is refused."""
-
     def sync(self) -> None:
         if self._unsynced:
             self.log.flush()
@@ -116,52 +109,14 @@ class TopicTarget:
         self._here: Int64s = np.array(here, np.int64)
         self._numbers = frozenset(here)
         self._partitioner = Partitioner(count)
-        self._already = AlreadyAppended()
 
     def append(self, parsed: Parsed) -> Taken:
-        """When a disk fails, later records of other partitions may already be in their logs: if the
-        next call brings them again, they are not appended twice."""
-        columns, asked = parsed.columns, parsed.partition
-        there = self._already.rows_of(columns) if self._already else []
-        if not there:
-            taken = self._append_all(columns, asked)
-        else:
-            missing = np.delete(np.arange(len(columns), dtype=np.int64), there)
-            taken = self._append_all(columns.take(missing), None if asked is None else asked[missing])
-            rows = int(missing[taken.rows]) if taken.rows < len(missing) else len(columns)
-            beyond = frozenset(there) | {int(missing[row]) for row in taken.beyond}
-            taken = Taken(rows, taken.error, beyond)
-        if taken.beyond or self._already:
-            self._already.note(columns, taken.rows, taken.beyond)
-        return taken
-
-    def append_lines(self, begun: bytearray, data: Buffer) -> AppendedLines | None:
-        if self._already:
-            return None
-        sticky = self._partitioner.sticky
-        partition = sticky if sticky in self._numbers else int(self._reachable(sticky))
-        if partition not in self._targets and b"\n" not in bytes(data):
-            return None  # no reason to open that log yet
-        done = self._target(partition).append_lines(begun, data)
-        if done is not None:
-            lines, size = done
-            self._partitioner.used(len(begun) + size - lines)
-        return done
-
-    def longest_line(self, *, verbatim: bool) -> int:
-        return _longest_line(self._config(), verbatim=verbatim)
-
-    def forget_refused(self) -> None:
-        self._already.forget()
-
-    def sync(self) -> None:
-        sync_each(self._targets[partition].sync for partition in sorted(self._targets))
-
-    def _append_all(self, columns: RecordColumns, asked: Int64s | None) -> Taken:
-        """Appends rows to the partitions that they ask for, or that are chosen for them."""
+        """To the partitions that the records ask for, or that are chosen for them. When a disk fails, later records of
+        other partitions may already be in their logs."""
+        columns = parsed.columns
         if not len(columns):
             return Taken(0)
-        chosen = self._chosen(columns, asked)
+        chosen = self._chosen(columns, parsed.partition)
         possible = self._all_here(chosen)
         if possible.rows == 0:
             return possible
@@ -180,8 +135,25 @@ class TopicTarget:
                 return taken._replace(rows=row)
         return Taken(row, possible.error)
 
+    def append_lines(self, begun: bytearray, data: Buffer) -> AppendedLines | None:
+        sticky = self._partitioner.sticky
+        partition = sticky if sticky in self._numbers else int(self._reachable(sticky))
+        if partition not in self._targets and b"\n" not in bytes(data):
+            return None  # no reason to open that log yet
+        done = self._target(partition).append_lines(begun, data)
+        if done is not None:
+            lines, size = done
+            self._partitioner.used(len(begun) + size - lines)
+        return done
+
+    def longest_line(self, *, verbatim: bool) -> int:
+        return _longest_line(self._config(), verbatim=verbatim)
+
+    def sync(self) -> None:
+        sync_each(self._targets[partition].sync for partition in sorted(self._targets))
+
     def _append_group(self, columns: RecordColumns, chosen: Int64s, first: int, last: int) -> Taken:
-        """Appends rows [first, last), a batch to each partition. `Taken.rows` counts from `first`, `beyond` from 0."""
+        """Appends rows [first, last), a batch to each partition. `Taken.rows` counts from `first`."""
         group = chosen[first:last]
         done: set[int] = set()
         numbers, at = np.unique(group, return_index=True)
@@ -194,7 +166,7 @@ class TopicTarget:
                 missing = [int(rows[taken.rows])] if taken.rows < len(rows) else []
                 missing += [int(np.flatnonzero(group == other)[0]) + first for other in ordered[index + 1 :]]
                 end = min(missing)
-                return Taken(end - first, taken.error, frozenset(row for row in done if row > end))
+                return Taken(end - first, taken.error, sum(row > end for row in done))
         return Taken(last - first)
 
     def _chosen(self, columns: RecordColumns, asked: Int64s | None) -> Int64s:

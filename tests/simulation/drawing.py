@@ -153,10 +153,11 @@ class _Drawing:
             folder = self._of((f"/{topic}", f"/{topic}/0", f"/{topic}/1"))
         folder = "/plain/0" if theme is themes.FULL else folder
         path = f"{folder}/@append.jsonl" if json else f"{folder}/@append"
-        policy = ops.DROPS if theme is themes.FULL else self._of((ops.DROPS, ops.GIVES_UP, ops.NEXT, ops.AGAIN))
+        policies = ops.GOES_ON, ops.GIVES_UP, ops.GIVES_UP, ops.GIVES_UP
+        policy = ops.GIVES_UP if theme is themes.FULL else self._of(policies)
         if theme is themes.LINES:
             path = path if json and self._is(0.3) else f"/{topic}/{path.rpartition('/')[2]}"
-            policy = self._of((ops.DROPS, ops.DROPS, policy, ops.AGAIN, ops.AGAIN))
+            policy = self._of((ops.GOES_ON, ops.GOES_ON, policy, ops.GIVES_UP, ops.GIVES_UP))
         counts = (10, 30) if theme in (themes.FULL, themes.RENAMED) else (2, 15 if theme is themes.LINES else 11)
         drawn = self._some(*counts, partial(self._writing, json=json, keyed=keyed, needs_key=topic == "keyed"))
         persists = self._is(0.5 if theme is themes.LINES else 0.75)

@@ -23,9 +23,8 @@ def _value(name, /, **defaults):
 
 # Kinds of lines. All but the first are refused.
 GOOD, TOO_LARGE, HUGE, NOT_JSON, NO_KEY = "good", "too large", "huge", "not JSON", "no key"
-# What a program does after an error of write(2): closes the file; forgets the rest of its buffer; goes on with the line
-# after the one that failed; writes the same bytes again, twice at most.
-GIVES_UP, DROPS, NEXT, AGAIN = "gives up", "drops", "next", "again"
+# What a program does after an error of write(2): closes the file, which the next operation opens again; or writes on.
+GIVES_UP, GOES_ON = "gives up", "goes on"
 
 # A line. `size`: of its value in bytes, at least; `key`: number of its key; `age_ms`: how much older than now its
 # timestamp is (jsonl).
@@ -72,7 +71,7 @@ Offset = _value("Offset", group="", offset=0)  # that a group commits
 # after a short count; `shares`: one open file with all others that share it; `durable`: with O_SYNC; `follows`: it runs
 # on a read-only mount of the same directory.
 Job = _value(
-    "Job", kind="", name="", ops=(), path="", after_error=DROPS, persists=True, shares=False, follows=False,
+    "Job", kind="", name="", ops=(), path="", after_error=GOES_ON, persists=True, shares=False, follows=False,
     durable=False,
 )  # fmt: skip
 # A bit is flipped on the disk after a process's end. `place`: the part of the partition's bytes where. `unclean`: in

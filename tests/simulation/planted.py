@@ -1,12 +1,13 @@
 """Planted faults: for each promise one that breaks it, as functions that stand in for public ones of the product."""
 
 import contextlib
+import copy
 import errno
+import weakref
 from dataclasses import replace
 
 from kafkafs.reading.layout import Layout
 from kafkafs.tree.append_files import AppendHandle, LinesHandle
-from kafkafs.writing.already_appended import AlreadyAppended
 from kafkafs.writing.line_writer import LineWriter
 from storage.append.health import Health
 from storage.append.index_state import IndexState
@@ -31,7 +32,6 @@ def _does_nothing(*_arguments):
 # By name: what is replaced, and the function that stands in for it. That gets what it replaces before the arguments.
 FAULTS = {
     "offsets_of_groups_are_not_synced": (GroupCommitter, "sync", _does_nothing),
-    "lines_are_appended_twice": (AlreadyAppended, "note", _does_nothing),
     "last_time_entry_is_left_out": (IndexState, "final_time_entry", _does_nothing),
     "producers_are_not_written": (PartitionFiles, "write_producer_snapshot", _does_nothing),
     "aborted_transactions_are_not_noted": (PartitionFiles, "append_aborted", _does_nothing),
@@ -92,6 +92,22 @@ def fsync_covers_own_lines_only(_sync, handle):
 def fsync_hides_errors(sync, writer):
     with contextlib.suppress(StorageError, OSError):
         sync(writer)
+
+
+_first_states = weakref.WeakKeyDictionary()  # copies of writers
+_refusing = weakref.WeakSet()
+
+
+@_stands_in_for(LineWriter, "write")
+def refused_file_takes_more(write, writer, data, *, durable=False):
+    before = _first_states.setdefault(writer, copy.copy(writer))
+    try:
+        return write(writer, data, durable=durable)
+    except (StorageError, OSError):
+        if writer in _refusing:
+            return write(before, data, durable=durable)
+        _refusing.add(writer)
+        raise
 
 
 @_stands_in_for(Health, "fail")

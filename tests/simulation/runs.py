@@ -16,7 +16,6 @@ import pytest
 
 from kafkafs.reading.state import Clocks
 from kafkafs.tree import tree
-from kafkafs.writing import line_writer
 from storage.append import partitioner
 from storage.coordinators.groups import GroupOffsets
 from storage.directory import owned_dir
@@ -38,7 +37,7 @@ from tests.simulation.programs import Administrator, Consumer, Driver, Leader, U
 from tests.simulation.readers import Reader
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.world import ANY_NUMBER, Fate, World
-from tests.simulation.writers import Writer, cut_bytes
+from tests.simulation.writers import Writer
 from tests.support.faults import Crash
 
 _MEMORY = Path("/dev/shm")
@@ -121,12 +120,10 @@ def run(figures, plan, choices=None, trace=None):
         ops = [op for of in plan.processes for job in of.jobs for op in job.ops]
         world.deletes_records = any(isinstance(op, Before) for op in ops)
         random.seed(plan.seed)  # the engine's own: which partition is next, when a segment's time is over
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(line_writer, "CUT_BYTES", cut_bytes(plan.request_bytes))
-            try:
-                _Run(world, plan, figures, choices, trace).run()
-            finally:
-                figures.update(world.faults, lines=len(world.lines))
+        try:
+            _Run(world, plan, figures, choices, trace).run()
+        finally:
+            figures.update(world.faults, lines=len(world.lines))
     finally:
         _worlds.pop()
         shutil.rmtree(place, ignore_errors=True)

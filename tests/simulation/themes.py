@@ -77,7 +77,7 @@ VIEWS = Theme(
     kills=0.1, upkeep=0.5, administrator=0.3, follows=0.5,
 )  # fmt: skip
 LINES = Theme(
-    "lines that are refused, and written again", topics=("plain",), written=("plain",), writers=(1, 1, 2),
+    "lines that are refused, and files opened again", topics=("plain",), written=("plain",), writers=(1, 1, 2),
     processes=(1, 1, 2), readers=(0,), kills=0.2, fails=0.7, upkeep=0.1, administrator=0.0,
 )  # fmt: skip
 FULL = Theme(

@@ -6,6 +6,7 @@ program may not even look at the count.
 
 import os
 
+from kafkafs.mounting.errnos import errno_of
 from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
 from tests.simulation import plan
 from tests.simulation.contents import Anomaly
@@ -25,8 +26,6 @@ class _Sent:
         self.data = data
         self.left = len(data)
         self.is_bad = is_bad
-        self.told = False  # an error came after its first byte was written
-        self.given_up = False  # the program has gone on without the rest of it
 
 
 class Writer(Program):
@@ -43,11 +42,6 @@ class Writer(Program):
         self._info = None
         self._over = []  # lines of which a part is still to be written
         self._unended = []  # taken, without a newline
-        self._pending = False  # a short count has shown an error that nobody has told yet
-        self._left = b""  # what that write(2) did not take
-        self._lacking = False  # the disk's error keeps taken bytes from becoming a message
-        self._sent = []
-        self._refused = 0  # the size of the last request of which something was refused
 
     def run(self):
         for op in self._job.ops:
@@ -72,6 +66,7 @@ class Writer(Program):
                 return True
             self._process.scheduler.pause("another program opens it")
         info = file_info(os.O_WRONLY | os.O_APPEND)
+        info.refuses, info.errno = False, None  # what its programs have seen of it
         if self._job.shares:
             shared[path] = info, 0
         try:
@@ -104,24 +99,23 @@ class Writer(Program):
     def sync(self, _op=None):
         if not self._write_rest():
             return
-        lines = self._world.acknowledged(self._job.path)
+        lines, refuses = self._world.acknowledged(self._job.path), self._info.refuses
         try:
             self._process.operations.fsync(None, 0, self._info)
         except Problem:
-            self._was_told()
-            if self._unended:  # it may still be the beginning of a line
-                for sent in self._unended:
-                    sent.line.fate = Fate.REFUSED if sent.is_bad else Fate.UNKNOWN
+            if refuses and not self._world.faults:
+                self._world.synced(self._job.path, lines)  # what was accepted, all the same
+            for sent in self._unended:
+                sent.line.fate = Fate.REFUSED if sent.is_bad else Fate.UNKNOWN
+            if self._unended or self._job.after_error == plan.GIVES_UP:
+                self._unended = []
                 self.close()
             return
-        if self._pending or any(sent.is_bad and not sent.told and not sent.left for sent in self._sent):
+        if refuses or any(sent.is_bad for sent in self._unended):
             raise Anomaly(f"a refused line vanished: fsync of {self._job.path} says nothing of an error that it met")
-        if self._lacking:
-            raise Anomaly(f"lost write: fsync of {self._job.path} answers 0, and taken bytes are no message")
         for sent in self._unended:
-            if not sent.is_bad:
-                self._world.acknowledge(sent.line)
-                lines.add(sent.line.value)
+            self._world.acknowledge(sent.line)
+            lines.add(sent.line.value)
         self._unended.clear()
         self._world.synced(self._job.path, lines)
 
@@ -166,62 +160,37 @@ class Writer(Program):
             last.data, last.left = last.data[:-1], last.left - 1
         back = 0
         if sent and op.cut < 1 and op.ended:
-            # By the bytes that all lines begin with nobody could tell which of them is begun (see LineWriter).
-            known = len(sent[-1].line.writer) + 12 * self._json + len(str(self._number)) + 2
-            back = max(0, len(sent[-1].data) - max(known, int(op.cut * len(sent[-1].data))))
+            back = len(sent[-1].data) - int(op.cut * len(sent[-1].data))
             self._over = sent[-1:] if back else []
         self._write_all(lines, back, op.first)
-        if sent and not op.ended and not sent[-1].left and not sent[-1].given_up:
+        if sent and not op.ended and not sent[-1].left:
             self._unended.append(sent[-1])
 
     def _write_all(self, lines, back, first):
         """write(2) of these lines but for the last `back` bytes, again and again as the program does."""
-        for sent in lines:
-            if sent not in self._sent:
-                self._sent.append(sent)
-        was_pending, tries = self._pending, 0
+        refused = self._info.refuses
         while True:
             lines = [sent for sent in lines if sent.left]
             data = b"".join(sent.data[len(sent.data) - sent.left :] for sent in lines)
             data = data[: len(data) - back]
             if not data:
                 return
+            refuses = self._info.refuses
             taken, error = self._write_once(data, first)
+            if refuses and error is None:
+                raise Anomaly(f"{self._job.path} took bytes after it had refused some")
             self._took(lines, taken)
-            self._lacking = False
-            if error is None:
-                # A first request that is the beginning of what was refused may be the rest written again (LineWriter).
-                if was_pending and not self._left.startswith(data[: self._first_bytes(first)]):
-                    raise Anomaly(f"{self._job.path} took bytes before it told the error of earlier ones")
-                if taken == len(data):
-                    self._pending = False
-                    return
-                self._pending, self._left = True, data[taken:]
-                if not self._job.persists:
-                    self._forget(lines, None, back)
-                    if not lines[-1].data.endswith(b"\n"):
-                        self.sync()
-                    return
+            if error is None and taken == len(data):
+                return
+            self._info.refuses = True
+            if error is not None:
+                self._check_errno(error)
+            elif self._job.persists:
                 continue
-            was_pending = False
-            self._was_told()
-            self._mark(lines, error)
-            if self._job.after_error == plan.AGAIN and tries < 2:
-                tries += 1
-                _sent_again(lines)
-                continue
-            if self._job.after_error == plan.NEXT and len(lines) > 1 and isinstance(error, _OF_A_LINE):
-                lines = [sent for sent in lines if sent.left]
-                lines[0].given_up = True
-                lines = lines[1:]
-                _sent_again(lines)
-                continue
-            self._forget(lines, error, back)
+            self._mark(lines, error, refused=refused)
+            self._over = []
             if self._job.after_error == plan.GIVES_UP:
-                self._over = []
                 self.close()
-            elif not lines[-1].data.endswith(b"\n"):
-                self.sync()  # otherwise the next line would be taken for the rest of the last one
             return
 
     def _took(self, lines, taken):
@@ -232,55 +201,37 @@ class Writer(Program):
             if sent.left or not count or not sent.data.endswith(b"\n"):
                 continue
             if sent.is_bad:
-                if not sent.told:
-                    raise Anomaly(f"a refused line vanished: {sent.line.value[:40]!r} was taken without an error")
-            elif not sent.given_up:  # otherwise the rest of a line that was refused: it is passed over
-                self._acknowledge(sent.line)
+                raise Anomaly(f"a refused line vanished: {sent.line.value[:40]!r} was taken without an error")
+            self._acknowledge(sent.line)
 
     def _acknowledge(self, line):
         self._world.acknowledge(line)
         if self._job.durable:
             self._world.synced(self._job.path, {line.value})
 
-    def _was_told(self):
-        self._pending = False
-        for sent in self._sent:
-            sent.told = True
+    def _check_errno(self, error):
+        number = errno_of(error)
+        if self._info.errno not in (None, number):
+            raise Anomaly(f"{self._job.path} refuses with errno {number} after {self._info.errno}")
+        self._info.errno = number
 
-    def _mark(self, lines, error):
-        """What is known of lines that were not taken as a whole, after an error or (None) a short count.
+    def _mark(self, lines, error, *, refused):
+        """What is known of lines that were not taken as a whole, after an error or (None) a short count. `refused`: the
+        file did so before they were written.
 
         A disk's error may come after the append (where flush.messages requires a flush), and some of several partitions
         may have got their lines.
         """
-        lines = [sent for sent in lines if sent.left]
         passes = not self._world.faults and self._topic not in self._world.removals
-        certain = isinstance(error, _OF_A_LINE) if error is not None else passes
+        certain = refused or (isinstance(error, _OF_A_LINE) if error is not None else passes)
         for sent in lines:
-            if not sent.is_bad and not sent.given_up and sent.line.fate is not Fate.UNKNOWN:
+            if sent.left and not sent.is_bad and sent.line.fate is not Fate.UNKNOWN:
                 sent.line.fate = Fate.REFUSED if certain else Fate.UNKNOWN
-        if not certain and lines and 0 < lines[0].left < len(lines[0].data):
-            # The beginning of a line that the program goes on with after an error was not taken.
-            self._lacking = not lines[0].is_bad and not lines[0].given_up
-
-    def _forget(self, lines, error, back):
-        """The program goes on without the rest of its buffer.
-
-        If that ended within a line, it goes on with the rest of this line, unless the request that was refused was a
-        full one: then nobody can know that it is the rest of a line (kafkafs.writing.line_writer).
-        """
-        self._mark(lines, error)
-        for sent in lines:
-            sent.given_up = sent.given_up or sent.left > 0
-        if back and lines and lines[-1].given_up and self._refused < cut_bytes(self._process.request_bytes):
-            lines[-1].left = back
-        else:
-            self._over = []
 
     def _first_bytes(self, first):
         """The size of a write(2)'s first request."""
         whole = self._process.request_bytes
-        least = cut_bytes(whole)
+        least = whole * 2 // 3
         return least + int((whole - least) * first)
 
     def _write_once(self, data, first):
@@ -289,7 +240,6 @@ class Writer(Program):
         done, size = 0, self._first_bytes(first)
         while done < len(data):
             part = data[done : done + size]
-            self._refused = len(part)
             try:
                 count = write_from(self._info.fh, memoryview(part), None, durable=self._job.durable)
             except Problem as error:
@@ -299,14 +249,3 @@ class Writer(Program):
                 break
             size = whole
         return done, None
-
-
-def _sent_again(lines):
-    for sent in lines:
-        if not sent.is_bad and not sent.given_up and sent.line.fate is Fate.REFUSED:
-            sent.line.fate = Fate.SENT
-
-
-def cut_bytes(request_bytes):
-    """What a request has at least that is not the last one of its write(2)."""
-    return request_bytes * 2 // 3

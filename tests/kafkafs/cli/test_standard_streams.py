@@ -132,7 +132,7 @@ def test_no_stream_at_all(logs):
     assert shell("topics list LOGS", "", logs).stdout.startswith(b"TOPIC")
     before = tree_of(logs)
     result = shell("append LOGS t", "<&-", logs)
-    assert (result.returncode, result.stderr) == (4, b"kafkafs: line 1: Bad file descriptor\n")
+    assert (result.returncode, result.stderr) == (4, b"kafkafs: stdin: Bad file descriptor\n")
     result = shell("append LOGS t", "<<<three >&- 2>&-", logs)
     assert (result.returncode, result.stderr) == (0, b"")
     assert tree_of(logs) != before

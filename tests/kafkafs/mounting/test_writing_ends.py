@@ -193,8 +193,13 @@ def test_a_full_disk(tmpfs, mnt):
                 while file.write(line):
                     pass
             before = messages(mnt)
+            told = json.loads((mnt / "@status.json").read_bytes())["refused_lines"]
+            assert [entry["reason"] for entry in told] == ["No space left on device"] * 2
+            assert told[0]["line"] + told[1]["line"] - 2 == before.count(b"\n")  # those before them were accepted
             subprocess.run(["mount", "-o", "remount,size=8m", tmpfs], check=True)
-            assert file.write(line) == len(line)
+            with fails_with(errno.ENOSPC):
+                file.write(line)
+        path.write_bytes(line)
         assert messages(mnt) == before + line
     assert len(values(tmpfs / "logs")) == before.count(b"\n") + 1
     run_kafkafs("recover", tmpfs / "logs")

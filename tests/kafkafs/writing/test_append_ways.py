@@ -51,7 +51,7 @@ class Unknown:
 
     def __init__(self, target):
         self.append, self.sync = target.append, target.sync
-        self.longest_line, self.forget_refused = target.longest_line, target.forget_refused
+        self.longest_line = target.longest_line
 
 
 def owned_dir(path, config, partitions):

@@ -3,7 +3,6 @@
 import base64
 import errno
 import json
-from contextlib import contextmanager
 
 import pytest
 from hypothesis import given
@@ -97,51 +96,31 @@ def test_a_durable_write_fails_where_the_disk_fails(tmp_path):
     disk.fail = lambda what, path: errno.EIO if what.startswith("sync") else None
     with pytest.raises(OSError, match="Input/output"):
         writer.write(b"two\n", durable=True)
-    with pytest.raises(PartitionOffline):
-        writer.write(b"three\n")
     disk.fail = lambda _what, _path: None
-    writer.abandon()
+    with pytest.raises(OSError, match="Input/output"):
+        writer.write(b"three\n")
     assert TopicPartition("t", 0) in owned.close().errors
 
 
-@contextmanager
-def failing_sync(kept):
-    """Durable writes fail meanwhile, but their lines are kept."""
-
-    def fail():
-        raise OSError(errno.EMFILE, "too many open files")
-
+def test_a_durable_write_whose_sync_failed_is_the_last_one(kept, writer):
+    """Its lines may be on disk or not, so none of them counts, and nothing follows them."""
+    writer.write(b"one\ntw", durable=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept, "sync", fail)
-        yield
+        patch.setattr(kept, "sync", raising(OSError(errno.EMFILE, "too many open files")))
+        with pytest.raises(OSError, match="too many"):
+            writer.write(b"o\nth", durable=True)
+    for data in b"ree\n", b"o\nth":
+        with pytest.raises(OSError, match="too many"):
+            writer.write(data, durable=True)
+    writer.close()
+    assert kept.values == [b"one", b"two"]
 
 
-@pytest.mark.parametrize(("following", "last"), [(b"two\nth", b"th!"), (b"four\nfi", b"fi!")])
-def test_a_durable_write_whose_sync_failed_is_refused_as_a_whole(kept, writer, following, last):
-    """What its caller writes next does not continue its last line; lines that come again are not there twice."""
-    writer.write(b"one ", durable=True)
-    with failing_sync(kept):
-        for _ in range(2):
-            with pytest.raises(OSError, match="too many"):
-                writer.write(b"two\nth", durable=True)
-    assert writer.write(following, durable=True) == len(following)
-    writer.write(b"!\n", durable=True)
-    assert kept.values == [b"one two", last]
+def raising(error):
+    def fail():
+        raise error
 
-
-@pytest.mark.parametrize(("cut", "fails_again"), [(2, False), (4, False), (4, True), (6, False), (6, True)])
-def test_lines_of_a_failed_durable_write_that_come_again_in_smaller_requests_are_not_there_twice(
-    kept, writer, cut, fails_again
-):
-    """A program may write them again from another address, where the kernel cuts at another place."""
-    data = b"one\ntwo\nthr"
-    with failing_sync(kept):
-        for again in (data, data[:cut]) if fails_again else (data,):
-            with pytest.raises(OSError, match="too many"):
-                writer.write(again, durable=True)
-    for part in data[:cut], data[cut:], b"ee\nfour\n":
-        assert writer.write(part, durable=True) == len(part)
-    assert kept.values == [b"one", b"two", b"three", b"four"]
+    return fail
 
 
 # jsonl
@@ -195,32 +174,6 @@ def test_any_line_parses_or_is_refused(line):
     assert b'"value"' in line
 
 
-TXT, JSONL = parse_txt, parse_jsonl
-
-
-@pytest.mark.parametrize(
-    ("parse", "refused", "following", "appended"),
-    [
-        (TXT, b"BAD\nx", b"xylophone\nnext\n", [b"next"]),  # so few bytes may be the same by chance
-        (TXT, b"BAD\nxyz", b"xyzzy\n", [b"xyzzy"]),
-        (JSONL, b'{"value":1}\n{"val', b'ue":"x"}\n{"value":"y"}\n', [b"y"]),
-        (JSONL, b'{"value":1}\n{"val', b'{"value":"y"}\n', [b"y"]),
-        (JSONL, b'{"value":1}\n{"val', b"oops\n", None),
-    ],
-)
-def test_what_follows_a_write_that_was_refused_within_a_line(kept, parse, refused, following, appended):
-    """The rest of that line is left out; a line that begins anew is a line."""
-    writer = LineWriter(kept, parse)
-    with pytest.raises(InvalidRecord):
-        writer.write(refused)
-    if appended is None:
-        with pytest.raises(InvalidRecord):
-            writer.write(following)
-    else:
-        assert writer.write(following) == len(following)
-    assert kept.values == (appended or [])
-
-
 # Destinations
 
 
@@ -260,7 +213,7 @@ def test_partitions_that_lines_ask_for(owned):
     bad = jsonl({"value": "no such partition", "partition": 3}, {"value": "after", "partition": 0})
     assert writer.write(good + bad) == len(good)
     with pytest.raises(InvalidRecord, match="no partition t/3"):
-        writer.write(bad)
+        writer.write(good)
     assert values(owned, "t") == IN_ORDER
 
 
@@ -268,10 +221,11 @@ def test_an_overlong_line_is_refused_before_its_end(owned):
     writer = LineWriter(open_target(owned, TopicPartition("small", 0)), parse_txt)
     for _ in range(3):
         assert writer.write(b"x" * 100) == 100
-    with pytest.raises(RecordTooLarge):
-        writer.write(b"x")
-    assert writer.write(b"rest\ngood\n") == 10
-    assert values(owned, "small") == [[b"good"], []]
+    for data in b"x", b"rest\ngood\n":
+        with pytest.raises(RecordTooLarge):
+            writer.write(data)
+    writer.close()
+    assert values(owned, "small") == [[], []]
 
 
 # Disks that are full or fail
@@ -298,40 +252,27 @@ def full(on_disk):
     assert verify_log_dir(owned.path) == []
 
 
-@pytest.mark.parametrize("failed", [(1,), (2,), (1, 2)], ids=str)
-def test_what_comes_again_after_a_full_disk_is_not_there_twice(full, failed):
-    """One partition's batch is written, another's is not: the lines before the first that is missing count."""
+@pytest.mark.parametrize(("failed", "elsewhere"), [((1,), 2), ((2,), 4), ((1, 2), 2)], ids=str)
+def test_after_a_full_disk_the_open_file_is_refused_and_another_goes_on(full, failed, elsewhere):
+    """One partition's batch is written, another's is not: the lines before the first that is missing count, and it is
+    said how many of the others are there."""
     owned, disk = full
-    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
+    refused = []
+    writer = LineWriter(open_target(owned, "t"), parse_jsonl, lambda *told: refused.append(told))
     data = b"".join(NINE)
     failing(disk, *failed)
-    taken = writer.write(data)
-    assert taken == len(b"".join(NINE[: failed[0]]))
+    assert writer.write(data) == len(b"".join(NINE[: failed[0]]))
+    failing(disk)
     for _ in range(2):
         with pytest.raises(OSError, match="No space"):
-            writer.write(data[taken:])
-    failing(disk)
-    rest = data[taken:] + jsonl({"value": "more", "partition": 0})
-    half = len(b"".join(NINE[failed[0] : 5]))
-    assert writer.write(rest[:half]) == half
-    assert writer.write(rest[half:]) == len(rest) - half
-    assert values(owned, "t") == [[*IN_ORDER[0], b"more"], *IN_ORDER[1:]]
-
-
-def test_lines_that_only_look_like_refused_ones_are_appended(full):
-    """What other partitions got of a refused write is not taken for lines of a later one."""
-    owned, disk = full
-    writer = LineWriter(open_target(owned, "t"), parse_jsonl)
-    data = b"".join(NINE)
-    failing(disk, 1)
-    assert writer.write(data) == len(NINE[0])  # 3 and 6 are in partition 0 too
+            writer.write(NINE[0])
     with pytest.raises(OSError, match="No space"):
-        writer.write(data[len(NINE[0]) :])
-    failing(disk)
-    # The caller gives up line 1, and writes lines that have 3 and 6 at the same places again.
-    others = b"".join([jsonl({"value": "other", "partition": 0}), *NINE[2:]])
-    assert writer.write(others) == len(others)
-    assert values(owned, "t") == [[b"0", b"3", b"6", b"other", b"3", b"6"], [b"4", b"7"], [b"2", b"5", b"8"]]
+        writer.sync()
+    writer.close()
+    assert [(line, error.errno, later) for line, error, later in refused] == [(failed[0] + 1, errno.ENOSPC, elsewhere)]
+    LineWriter(open_target(owned, "t"), parse_jsonl).write(jsonl({"value": "more", "partition": 0}))
+    appended = [IN_ORDER[number] if number < failed[0] else [] for number in range(3)]
+    assert values(owned, "t") == [[*appended[0], b"more"], *appended[1:]]
 
 
 def test_nothing_behind_a_line_for_an_offline_partition(on_disk):

@@ -1,11 +1,13 @@
 """Why lines were refused: what is kept of it, what is logged, and which line it was."""
 
+import errno
 import logging
 
 import pytest
 
 from kafkafs.writing.line_parsers import parse_jsonl, parse_txt
-from kafkafs.writing.line_writer import LineWriter, RefusedLines
+from kafkafs.writing.line_writer import LineWriter
+from kafkafs.writing.refused_lines import RefusedLines
 from storage.errors import InvalidRecord, NotPermitted
 from tests.kafkafs.writing.written_lines import Kept
 from tests.support.owned_dirs import NOW_MS, StandingClock
@@ -51,7 +53,7 @@ def test_contents_are_printable_and_short(refused, caplog):
     assert len(entry["reason"]) < 600
     assert entry["reason"].isprintable()
     (record,) = caplog.records
-    assert record.getMessage() == f"refused: {entry['path']}: line 1 of the write: {entry['reason']}"
+    assert record.getMessage() == f"refused: {entry['path']}: line 1, after 0 that were accepted: {entry['reason']}"
 
 
 def test_noting(refused):
@@ -62,29 +64,20 @@ def test_noting(refused):
     assert [(entry["line"], entry["reason"]) for entry in refused.status()] == [(None, "no")]
 
 
-def test_a_bad_line_is_told_once_with_its_number(refused):
+def test_a_refusal_is_told_once_with_its_line_and_what_was_accepted(refused, caplog):
     writer = LineWriter(Kept(), parse_txt, refused.at("t/@append"))
-    assert writer.write(b"one\ntwo\nBAD\nfour\n") == 8
-    with pytest.raises(InvalidRecord):
-        writer.write(b"BAD\nfour\n")  # as tools do after a short write
-    assert numbers_of(refused) == [3]
-    assert writer.write(b"five\n") == 5
-    with pytest.raises(InvalidRecord):
-        writer.write(b"BAD again\n")
-    assert numbers_of(refused) == [3, 1]
+    assert writer.write(b"one\ntwo\n") == 8
+    assert writer.write(b"three\nBAD\nfour\n") == 6
+    for _ in range(2):
+        with pytest.raises(InvalidRecord):
+            writer.write(b"BAD\nfour\n")
+    assert numbers_of(refused) == [4]
+    assert caplog.messages == ["refused: t/@append: line 4, after 3 that were accepted: bad"]
 
 
-def test_lines_are_counted_over_the_requests_of_a_write(refused, writer):
-    request = b'{"value":"v"}\n' * 9999  # as large as one that is cut
-    writer.write(request)
-    assert writer.write(b'{"value":"v"}\nnothing\n') == 14
-    with pytest.raises(InvalidRecord):
-        writer.write(b"nothing\n")
-    writer.write(request)
-    writer.write(b'{"value":"v"}\n{"value":')
-    with pytest.raises(InvalidRecord):
-        writer.sync()
-    assert numbers_of(refused) == [10_001, 10_001]
+def test_it_is_told_how_many_later_lines_other_partitions_have(refused):
+    refused.at("t/@append")(3, OSError(errno.ENOSPC, "full", "/logs/t-1"), 2)
+    assert refused.status()[0]["reason"] == "full. Of the lines after it 2 are in other partitions"
 
 
 @pytest.mark.parametrize("end", [LineWriter.sync, LineWriter.close])

@@ -1,63 +1,39 @@
 """Writes that are refused in part, as the kernel hands them on: one write(2) comes as several requests, and only the
-first one's error reaches the caller."""
+first one's error reaches the caller. After an error nothing is taken any more, whatever the caller does."""
 
 import errno
 import itertools
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkafs.writing import line_writer
 from kafkafs.writing.line_parsers import parse_txt
 from kafkafs.writing.line_writer import LineWriter
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
 from tests.kafkafs.writing.written_lines import Kept
 
 REQUEST_BYTES = 12
-CUT_BYTES = 8  # what the first request of a cut write(2) has at least
+LEAST_FIRST = 8  # the first request may be smaller, by where the buffer begins
 LIMIT = 20
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _small_requests():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(line_writer, "CUT_BYTES", CUT_BYTES)
-        yield
-
-
-class Kernel:
-    """What write(2) makes of a writer: requests, the first of which may be smaller by where the buffer begins."""
-
-    def __init__(self, writer, first=lambda: REQUEST_BYTES):
-        self.writer = writer
-        self._first = first
-
-    def write(self, data):
-        done, size = 0, self._first()
-        while done < len(data):
-            part = data[done : done + size]
-            try:
-                taken = self.writer.write(memoryview(part))
-            except (StorageError, OSError):
-                if done:
-                    return done
-                raise
-            done += taken
-            if taken < len(part):
-                break
-            size = REQUEST_BYTES
-        return done
-
-
-def write_all(kernel, data):
-    """As cat and dd do: the rest of a short count is written again. What was left when an error came; b"" if none."""
-    while data:
+def write_once(writer, data, first):
+    """write(2) as the kernel makes it of requests: how much was taken. Raises the error of the first request alone."""
+    done, size = 0, first
+    while done < len(data):
+        part = data[done : done + size]
         try:
-            data = data[kernel.write(data) :]
+            taken = writer.write(memoryview(part))
         except (StorageError, OSError):
+            if done:
+                return done
+            raise
+        done += taken
+        if taken < len(part):
             break
-    return data
+        size = REQUEST_BYTES
+    return done
 
 
 def is_bad(line):
@@ -83,102 +59,67 @@ def lines_of_all_kinds():
     return kinds.map(named)
 
 
-def kernel_of(kept, data):
-    writer = LineWriter(kept, parse_txt)
-    return Kernel(writer, lambda: data.draw(st.integers(CUT_BYTES, REQUEST_BYTES)))
-
-
 @settings(max_examples=200)
 @given(lines_of_all_kinds(), st.data())
-def test_callers_that_stop_at_an_error(lines, data):
-    """Exactly what precedes the bad line is appended, and nothing more comes when the file is closed."""
-    kept = Kept(LIMIT)
-    kernel = kernel_of(kept, data)
-    left = write_all(kernel, b"".join(line + b"\n" for line in lines))
+def test_what_precedes_the_first_bad_line_is_appended_and_nothing_else(lines, data):
+    """Also by callers that pass over errors and short counts, and write on with whatever they please."""
+    kept, refused = Kept(LIMIT), []
+    writer = LineWriter(kept, parse_txt, lambda line, error, _: refused.append((line, type(error))))
+    left, errors = b"".join(line + b"\n" for line in lines), []
+    while left:
+        try:
+            left = left[write_once(writer, left, data.draw(st.integers(LEAST_FIRST, REQUEST_BYTES))) :]
+        except (StorageError, OSError) as error:
+            errors.append(error)
+            left = left[data.draw(st.integers(1, len(left))) :]
     expected = list(itertools.takewhile(lambda line: not is_bad(line), lines))
+    if len(expected) < len(lines):
+        with pytest.raises((InvalidRecord, RecordTooLarge)) as raised:
+            writer.sync()
+        errors.append(raised.value)
+        assert refused == [(len(expected) + 1, raised.type)]
+    writer.close()
     assert kept.values == expected
-    assert bool(left) == (len(expected) < len(lines))
-    if left:
-        with pytest.raises((InvalidRecord, RecordTooLarge)):
-            kernel.writer.write(left[:REQUEST_BYTES])  # whoever tries again sees the same
-    kernel.writer.sync()  # all is told
-    kernel.writer.close()
-    assert kept.values == expected
+    assert len(set(map(id, errors))) <= 1
 
 
-@given(lines_of_all_kinds().filter(bool), st.data())
-@example([b"BAD", b"next", b"third"], None)
-def test_callers_that_leave_out_what_is_bad(lines, data):
-    """After an error they go on behind the next newline of what was left."""
-    kept = Kept(LIMIT)
-    kernel = Kernel(LineWriter(kept, parse_txt)) if data is None else kernel_of(kept, data)
-    left = b"".join(line + b"\n" for line in lines)
-    refused = []
-    while left := write_all(kernel, left):
-        line, _, left = left.partition(b"\n")
-        refused.append(line)
-    good = [line for line in lines if not is_bad(line)]
-    # An error that may have been dropped comes twice: the second is taken for that of the line after it.
-    assert [line for line in good if line in kept.values or line in refused] == good
-    assert [line for line in kept.values if line not in good] == []
-    assert len(kept.values) == len(set(kept.values))
-    if all(len(line) + 1 < CUT_BYTES for line in lines):
-        assert kept.values == good
-
-
-def test_a_short_count_tells_nobody_why():
+def test_a_short_count_is_followed_by_the_error():
     kept = Kept()
     writer = LineWriter(kept, parse_txt)
     assert writer.write(b"a\nBAD\n") == 2
-    with pytest.raises(InvalidRecord):
-        writer.write(b"c\n")
-    assert writer.write(b"c\n") == 2
-    assert writer.write(b"d\nBAD\n") == 2
+    for data in b"c\n", b"", b"BAD\n":
+        with pytest.raises(InvalidRecord):
+            writer.write(data)
     with pytest.raises(InvalidRecord):
         writer.sync()
     assert kept.synced == 1  # what is appended is on disk all the same
-    writer.sync()
-    assert writer.write(b"e\n") == 2
-    assert writer.write(b"f\nBAD\n") == 2
-    with pytest.raises(InvalidRecord):
-        writer.close()
-    assert kept.values == [b"a", b"c", b"d", b"e", b"f"]
+    writer.close()
+    assert kept.values == [b"a"]
 
 
-def test_fsync_after_a_full_disk_says_so_and_forgets_nothing():
+def test_after_a_full_disk_a_line_that_was_begun_is_no_message():
+    """The caller cannot know whether its end is there, so neither part of it is."""
     kept = Kept()
     writer = LineWriter(kept, parse_txt)
-    writer.write(b"thr")
+    writer.write(b"one\ntw")
     kept.failure = OSError(errno.ENOSPC, "full")
     with pytest.raises(OSError, match="full"):
-        writer.write(b"ee\nfour\n")
+        writer.write(b"o\nthree\n")
     kept.failure = None
-    for _ in range(2):
+    for call in (lambda: writer.write(b"o\nthree\n"), writer.sync):
         with pytest.raises(OSError, match="full"):
-            writer.sync()
-    assert kept.values == []
-    assert writer.write(b"ee\nfour\n") == 8
-    writer.sync()
-    assert kept.values == [b"three", b"four"]
+            call()
+    writer.close()
+    assert kept.values == [b"one"]
 
 
-def test_a_sync_ends_the_line_within_which_a_refused_write_ended():
+def test_what_fsync_finds_is_refused_from_then_on():
     kept = Kept()
     writer = LineWriter(kept, parse_txt)
+    writer.write(b"one\nBAD")
     with pytest.raises(InvalidRecord):
-        writer.write(b"BAD\nthi")
-    writer.sync()  # `thi` is over: what comes next is not its rest
-    assert writer.write(b"four") == 4
-    assert writer.write(b"th\n") == 3
-    assert kept.values == [b"fourth"]
-
-
-def test_the_end_of_a_full_request_is_not_the_end_of_a_write():
-    """However few of its bytes were refused: the next line is not the rest of the one that it ends within."""
-    kept = Kept()
-    writer = LineWriter(kept, parse_txt)
-    assert writer.write(b"good line\nBAD\nthi") == 10
+        writer.sync()
     with pytest.raises(InvalidRecord):
-        writer.write(b"another\n")
-    assert writer.write(b"another\n") == 8
-    assert kept.values == [b"good line", b"another"]
+        writer.write(b"two\n")
+    writer.close()
+    assert (kept.values, kept.synced) == ([b"one"], 1)

@@ -16,7 +16,6 @@ class Kept:
         self.values = []
         self.calls = 0
         self.synced = 0
-        self.forgotten = 0
         self.limit = limit
         self.failure = None
 
@@ -37,9 +36,6 @@ class Kept:
 
     def longest_line(self, *, verbatim):
         return self.limit
-
-    def forget_refused(self):
-        self.forgotten += 1
 
     def sync(self):
         self.synced += 1
