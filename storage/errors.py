@@ -106,6 +106,10 @@ class RecordTooLarge(StorageError):
     """A batch above max.message.bytes or segment.bytes (Kafka's RecordTooLargeException)."""
 
 
+class LineTooLong(StorageError):
+    """A message that takes more bytes in a format than readers are shown."""
+
+
 class InvalidRecord(StorageError):
     """A record that the topic does not accept (Kafka's InvalidRecordException), or an input line that does not
     parse."""

@@ -7,6 +7,7 @@ import re
 from inspect import signature
 
 from kafkafs.decoding import avro_program, avro_schema, framing, proto_any, proto_files, protobuf
+from kafkafs.formats.format import MOST_LINE_BYTES
 from kafkafs.reading import index, key_blocks, key_index, unmounted
 from kafkafs.reading.block_cache import DEFAULT_CACHE_BYTES
 from kafkafs.reading.handle import LOOK_S
@@ -48,6 +49,7 @@ def expected_rows():
             f"{decoder.LARGE_AT_A_TIME} in a process",
             f"others wait up to {decoder.PATIENCE_SECONDS} seconds",
         ),
+        ("the line of a message in a file of the tree, and in `cat`", mib(MOST_LINE_BYTES), "EFBIG"),
         ("properties, checkpoints, other small files", mib(small_files.MOST_SMALL_FILE_BYTES), ""),
         (
             "producer snapshots, transaction indexes, manifests, `kafkafs-commits`",

@@ -98,7 +98,7 @@ def _within(snapshot: LogSnapshot, segment: Segment, times: TimeRange, start: in
             wanted = columns[LEAST] < times.end_ms
             if times.start_ms is not None:
                 wanted &= columns[GREATEST] >= times.start_ms
-            # Parts of a huge batch have one offset; compressed messages of old formats have none in the header.
+            # Parts of a batch have one offset; compressed messages of old formats have none in the header.
             if (bases >= 0).all() and (np.diff(bases) > 0).all():
                 edges = np.flatnonzero(np.diff(np.concatenate(([0], wanted.view(np.int8), [0])))).tolist()
                 ends = np.append(bases[1:], 2**63 - 1)

@@ -124,6 +124,8 @@ def cat(
     With --latest, --key and --header choose among the last messages, and keys take at most 512 MiB of memory. --follow
     also prints partitions that are added later. The form log is for one partition, and cannot be combined with --where.
 
+    A message whose line would exceed 64 MiB is left out: its offset is on stderr, and the exit code is 4.
+
     \b
     kafkafs cat /var/kafka orders
     kafkafs cat /var/kafka orders/0 --offsets last-10 --format jsonl
@@ -298,7 +300,7 @@ def _print(
                     output.report(note)
                 follow, log = added is not None, log_dir.log(tp)
                 reader = PartitionReader(log, question, now_ms, decoder, follow=follow, note=output.report, keys=keys)
-                return _Source(reader, partial(make_format, tp), None if where is None else partial(where, tp))
+                return _Source(tp, reader, partial(make_format, tp), None if where is None else partial(where, tp))
 
             sources = (source_of(tp, question) for tp in targets)
             following = [source for source in sources if printer.print(source) and not source.reader.done]
@@ -329,13 +331,15 @@ def _remote_note(log_dir: LogDir, tp: TopicPartition, question: Question) -> str
 class _Source(NamedTuple):
     """A partition, and what makes the format that it is printed in; None: the log's own bytes."""
 
+    tp: TopicPartition
     reader: PartitionReader
     make_format: Callable[[], Format | None]
     where: Callable[[RecordBlock], RecordBlock] | None = None
 
 
 class _Printer:
-    """Prints partitions. What cannot be read is reported (`failed`), and printing continues with the next partition."""
+    """Prints partitions. What cannot be read is reported (`failed`), and printing continues with the next partition;
+    after a message that is too long, with the next message."""
 
     def __init__(self, output: Output) -> None:
         self.failed = False
@@ -356,7 +360,9 @@ class _Printer:
                     if source.where is not None:
                         block = source.where(block)
                     self.messages += len(block)
-                    self._output.render(form, block)
+                    for error in self._output.render(form, block):
+                        self.failed = True
+                        self._output.report(f"{source.tp}: {error}")
         except (StorageError, OSError) as error:
             self.failed = True
             self._output.report(text_of(error))

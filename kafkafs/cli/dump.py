@@ -57,7 +57,7 @@ def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool, raw: boo
 
     use_default_signals(ctx)
     wanted = [file for path in files for file in _files_of(path)]
-    output = Output()
+    output = Output(most_line_bytes=None)
     failed = False
 
     def make(_: Output) -> None:

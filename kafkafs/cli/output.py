@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from kafkafs.formats.long_record import LongRecord
+from kafkafs.formats.format import MOST_LINE_BYTES, line_too_long
 from storage.files.descriptors import wait_for_room
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from kafkafs.formats.format import Format
+    from storage.errors import LineTooLong
     from storage.format.block import RecordBlock
 
 _BUFFER_BYTES: Final = 4 << 20  # most blocks fit into the rest of a buffer and need not be divided
@@ -35,10 +36,6 @@ _BUFFERS: Final = 4
 _LEAST_SHARED: Final = 1024  # records of a block that two threads render
 _PIPE_BYTES: Final = 1 << 20
 _LOOK_SECONDS: Final = 0.2  # how often an idle writer checks whether its reader still exists
-
-
-def _bytes_of(block: RecordBlock, row: int) -> int:
-    return int(max(block.key_length[row], 0) + max(block.value_length[row], 0))
 
 
 class Sink(Protocol):
@@ -106,7 +103,10 @@ class Stopped(Exception):
 class Output:
     """Takes bytes from the thread that makes them. Otherwise not thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_line_bytes: int | None = MOST_LINE_BYTES) -> None:
+        """`most_line_bytes`: what a record may take; None: whatever it takes."""
+        # constant after construction
+        self._most_line_bytes = most_line_bytes
         # have their own locking
         self._free: SimpleQueue[memoryview | None] = SimpleQueue()
         self._full: SimpleQueue[tuple[memoryview, int] | str | BaseException | None] = SimpleQueue()
@@ -120,11 +120,10 @@ class Output:
         for buffer in others:
             self._free.put(buffer)
 
-    def render(self, form: Format, block: RecordBlock) -> None:
-        """Renders all records of a block."""
+    def render(self, form: Format, block: RecordBlock) -> list[LineTooLong]:
+        """Renders the records of a block; returns an error for each that is too long and was left out."""
         if not self._is_shared or len(block) < _LEAST_SHARED or len(block.buffer) > _BUFFER_BYTES:
-            self._render(form, block, 0)
-            return
+            return self._render(form, block, 0)
         if self._helper is None:
             from concurrent.futures import ThreadPoolExecutor
 
@@ -132,27 +131,34 @@ class Output:
         half, buffer = len(block) // 2, self._next()
         second = self._helper.submit(form.render_rows, block, buffer, 0, half)
         try:
-            self._render(form, block.select(slice(0, half)), 0)
+            too_long = self._render(form, block.select(slice(0, half)), 0)
         finally:
             second.exception()  # waits: the block and the buffer are in use until then
         self._pass_on()
         self._view = buffer
         row, self._used = second.result()
-        self._render(form, block, row)
+        return too_long + self._render(form, block, row)
 
-    def _render(self, form: Format, block: RecordBlock, row: int) -> None:
+    def _render(self, form: Format, block: RecordBlock, row: int) -> list[LineTooLong]:
+        too_long = []
         while row < len(block):
-            if len(block.buffer) <= _BUFFER_BYTES or _bytes_of(block, row) <= _BUFFER_BYTES:
-                row, self._used = form.render_rows(block, self._view, self._used, row)
-                if row == len(block):
-                    return
-                if self._used:
-                    self.flush()
-                    continue
-            # One record is larger than a buffer.
-            for part in LongRecord(form, block.select(slice(row, row + 1))).parts():
-                self.put(part)
+            row, self._used = form.render_rows(block, self._view, self._used, row)
+            if row == len(block):
+                break
+            if self._used:
+                self.flush()
+                continue
+            record, sizes = block.select(slice(row, row + 1)), np.empty(1, np.int64)
+            form.measure(record, sizes)
+            size = int(sizes[0])
+            if self._most_line_bytes is not None and size > self._most_line_bytes:
+                too_long.append(line_too_long(int(record.offset[0]), size))
+            else:
+                line = np.empty(size, np.uint8).data  # larger than a buffer
+                form.render(record, line)
+                self.put(line)
             row += 1
+        return too_long
 
     def put(self, data: memoryview) -> None:
         """Takes bytes unchanged."""

@@ -12,7 +12,7 @@ from kafkafs.decoding.avro_program import Programs
 from kafkafs.decoding.columns import ColumnDecoder, Decoded, Room, Rooms
 from kafkafs.decoding.guid_headers import find_guids
 from kafkafs.formats import program, render_kernel
-from kafkafs.formats.format import Format, Prepared
+from kafkafs.formats.format import Format
 from kafkafs.formats.program import Code, Operation
 from storage.format.block import RecordBlock, RecordColumn
 from storage.format.messages import GROUPS
@@ -99,11 +99,6 @@ class DecodedJsonl(Format):
             step = min(rows + rows // 4 + 1, MOST_ROWS)
         self._rooms.keep(room)
         return row, position
-
-    def prepared(self, record: RecordBlock) -> Prepared:
-        room = self._rooms.take()  # not given back: the texts are in it
-        columns = self._window(record, 0, 1, room)  # which may give the room other memory
-        return Prepared(self._program, columns, room.texts.data)
 
     def _run(
         self, block: RecordBlock, columns: Int64s, room: Room, row: int, out: memoryview, at: int, sizes: Int64s

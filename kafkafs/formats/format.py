@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from storage.errors import LineTooLong
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
     from storage.format.block import RecordBlock
 
-
-class Steps(Protocol):
-    """A program for the kernel (`kafkafs.formats.program.Program`)."""
-
-    @property
-    def steps(self) -> NDArray[np.int64]: ...
-    @property
-    def literals(self) -> bytes: ...
+MOST_LINE_BYTES: Final = 64 << 20
+"""What a message may take in a file of the tree and in `kafkafs cat`."""
 
 
-class Prepared(NamedTuple):
-    """One record, ready for the kernel: the program, the record's cells, and the texts that columns behind those of a
-    block point into."""
-
-    program: Steps
-    columns: NDArray[np.int64]
-    extra: memoryview
+def line_too_long(offset: int, size: int, path: Path | None = None) -> LineTooLong:
+    """The error of a message that takes `size` bytes, more than MOST_LINE_BYTES."""
+    what, advice = "message is too long for this format", "`.log` files have it, and `kafkafs dump` prints it"
+    expected = f"at most {MOST_LINE_BYTES} bytes"
+    return LineTooLong(what, path=path, offset=offset, expected=expected, found=size, advice=advice)
 
 
 class Format(Protocol):
@@ -53,6 +49,3 @@ class Format(Protocol):
         self, block: RecordBlock, out: memoryview, out_start: int = 0, first_row: int = 0
     ) -> tuple[int, int]:
         """Renders records from `first_row` on while they fit: (first record not rendered, end of those before it)."""
-
-    def prepared(self, record: RecordBlock) -> Prepared:
-        """A block of one record, to be rendered in parts (`kafkafs.formats.long_record`)."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from storage.format.block import RecordBlock
-from kafkafs.formats.format import Format, Prepared
+from kafkafs.formats.format import Format
 
 _NO_SIZES = np.empty(0, np.int64)
 _NO_OUT = memoryview(bytearray())
@@ -108,9 +108,6 @@ class ProgramFormat(Format):
         if not 0 <= out_start <= len(out):
             raise ValueError(f"position {out_start} in {len(out)} bytes")
         return self._run(block, first_row, out, out_start, _NO_SIZES)
-
-    def prepared(self, record: RecordBlock) -> Prepared:
-        return Prepared(self._program, record.columns, _NO_EXTRA)
 
     def _run(
         self, block: RecordBlock, row: int, out: memoryview, position: int, sizes: NDArray[np.int64]

@@ -25,6 +25,7 @@ _ERRNO: tuple[tuple[type[Exception], int], ...] = (
     (errors.CorruptData, errno.EIO),
     (errors.UnsupportedFormat, errno.EPROTO),
     (errors.RecordTooLarge, errno.EMSGSIZE),
+    (errors.LineTooLong, errno.EFBIG),
     (errors.InvalidRecord, errno.EINVAL),
     (errors.InvalidConfig, errno.EINVAL),
     (errors.InvalidTopic, errno.EINVAL),
@@ -137,12 +138,12 @@ def answer(operation: Callable[..., int | None], *arguments: object) -> int:
 
 
 def refusal(operation: str, error: BaseException) -> int:
-    """The positive errno for `error`, which is reported if it is a bug, EIO or EPROTO, or if its text says what to do
-    about too little memory."""
+    """The positive errno for `error`, which is reported if it is a bug, EIO or EPROTO, or if its text says what to do:
+    about too little memory, or a message that is too long."""
     number = errno_of(error)
     if number is None:
         data_errors.report_bug(operation, error)
         return errno.EIO
-    if number in (errno.EIO, errno.EPROTO) or isinstance(error, errors.TooManyKeys):
+    if number in (errno.EIO, errno.EPROTO) or isinstance(error, errors.TooManyKeys | errors.LineTooLong):
         data_errors.report(operation, error)
     return number

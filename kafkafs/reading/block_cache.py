@@ -95,8 +95,9 @@ _FINISHED_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class DamagedPlace:
-    """Bytes of a block, `start` to `end` (excluded), that take the place of unreadable data, and the error. `read_at`:
-    the file's ctime (ns) before it was read; if it has changed since, the file may have been repaired."""
+    """Bytes of a block, `start` to `end` (excluded), that take the place of unreadable data, or of a message that is
+    too long, and the error. `read_at`: the file's ctime (ns) before it was read; if it has changed since, the file may
+    have been repaired."""
 
     start: int
     end: int

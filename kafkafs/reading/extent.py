@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kafkafs.formats.format import Format
+from kafkafs.formats.format import MOST_LINE_BYTES, Format
 from kafkafs.reading import measure_kernel
 from kafkafs.reading.key_blocks import KeyCollector, Secret, add_keys, collect_keys
 from kafkafs.reading.key_index import KeyIndex
@@ -30,7 +30,6 @@ from kafkafs.reading.pieces import (
     OPEN_ABOVE,
     OPEN_BELOW,
     PIECE_BYTES,
-    SPLIT_BYTES,
     Piece,
     PieceBuilder,
     Pieces,
@@ -210,11 +209,11 @@ def _measure_window(bench: Workbench, task: SegmentTask, window: Window, found: 
             mask = None if task.filter is None else task.filter.mask(block)
             wanted = _ALL if mask is None else mask.view(np.uint8)
             largest = measure_kernel.add_records(block.batch, sizes, block.timestamp, wanted, totals, table.rows)
-            if largest > SPLIT_BYTES:
-                for huge in np.flatnonzero(totals[_SIZE, : table.rows] > SPLIT_BYTES).tolist():
-                    if huge not in cuts:
-                        chosen = block.batch == huge if mask is None else (block.batch == huge) & mask
-                        cuts[huge] = _split(sizes[chosen])
+            if largest > MOST_LINE_BYTES:
+                for large in np.flatnonzero(totals[_SIZE, : table.rows] > MOST_LINE_BYTES).tolist():
+                    if large not in cuts:
+                        chosen = block.batch == large if mask is None else (block.batch == large) & mask
+                        cuts[large] = _split(sizes[chosen])
         if block.damage is not None:
             damaged.append(block.damage.row)
             row = block.damage.row + 1
@@ -223,7 +222,7 @@ def _measure_window(bench: Workbench, task: SegmentTask, window: Window, found: 
         size = measure_row(bench, task, window.buffer, table, row, window.origin)
         # Nothing in its header is certain, so it is shown even if it seems to be empty.
         shown = task.filter is None or task.filter.may_hold(table, row, times)
-        totals[_SIZE, row] = min(max(size, int(shown)), SPLIT_BYTES)
+        totals[_SIZE, row] = min(max(size, int(shown)), MOST_LINE_BYTES)
     ends = times_at_ends(table, damaged)
     if ends is not None:
         _close_above(found, ends[0])
@@ -249,17 +248,21 @@ def _close_above(found: Measured, behind: Times) -> None:
 
 
 def _split(sizes: npt.NDArray[np.int64]) -> list[int]:
-    """The rendered positions at which a huge batch is cut, between records, or within one that is itself too large;
-    the last one is its end."""
-    ends = np.cumsum(sizes)
-    cuts: list[int] = []
-    before = 0
-    while before < ends[-1]:
-        fitting = int(ends.searchsorted(before + SPLIT_BYTES, side="right")) - 1
-        least = int(ends.searchsorted(before, side="right"))
-        before = int(ends[fitting]) if fitting >= least else before + SPLIT_BYTES
-        cuts.append(before)
-    return cuts
+    """The rendered positions at which a large batch is cut between records, before and after each that is too long; the
+    last one is its end."""
+    ends = line_ends(sizes)
+    too_long = ends[sizes > MOST_LINE_BYTES]
+    edges = np.concatenate((np.sort(np.concatenate((too_long - 1, too_long))), ends[-1:]))
+    cuts = [0]
+    while cuts[-1] < ends[-1]:
+        fitting = ends[ends.searchsorted(cuts[-1] + MOST_LINE_BYTES, side="right") - 1]
+        cuts.append(int(min(fitting, edges[edges.searchsorted(cuts[-1], side="right")])))
+    return cuts[1:]
+
+
+def line_ends(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where the lines of a large batch end, of these sizes; one that is too long takes one byte."""
+    return np.cumsum(np.where(sizes > MOST_LINE_BYTES, 1, sizes))
 
 
 def _cut(
@@ -269,7 +272,7 @@ def _cut(
     cuts: dict[int, list[int]],
     damaged: dict[int, Times],
 ) -> list[Piece]:
-    """A measured window as pieces of similar size; huge and damaged batches separately."""
+    """A measured window as pieces of similar size; large and damaged batches separately."""
     pieces: list[Piece] = []
     first = 0
     for row in sorted({*cuts, *damaged}):

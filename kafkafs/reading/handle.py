@@ -168,8 +168,8 @@ class OpenView:
         opened = state.open()
         layout = opened.positions.layout
         try:
-            # A read must end just before known damage, which the page cache does not allow.
-            sealed = opened.sealed and not layout.is_damaged
+            # A read must end just before a known error, which the page cache does not allow.
+            sealed = opened.sealed and not layout.may_fail
             content = content_of(layout) if sealed else None
             direct_io, keep_cache = state.pages.open(content, layout.size, sealed=sealed)
         except BaseException:

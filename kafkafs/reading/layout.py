@@ -59,11 +59,12 @@ class Layout:
         return self.runs[-1].end if self.runs else 0
 
     @property
-    def is_damaged(self) -> bool:
-        """Whether there was damage when it was measured. `.log` views are bytes, so they never count as damaged."""
+    def may_fail(self) -> bool:
+        """Whether reads may end with an error, as far as it is known since it was measured: at damage, or at a message
+        that is too long. `.log` views are bytes, in which there are neither."""
         return any(
             run.extent is not None
-            and run.extent.pieces.is_damaged_in(run.source_start, run.source_start + run.end - run.start)
+            and run.extent.pieces.may_fail_in(run.source_start, run.source_start + run.end - run.start)
             for run in self.runs
         )
 

@@ -1,8 +1,9 @@
 """Pieces: how a stretch of one segment's file becomes a stretch of rendered bytes. Values only, no I/O.
 
 A piece is about 512 KiB of rendered bytes made from whole batches (smaller ones cost more in calls than they save). A
-batch that renders to many MiB is shared by several pieces: they have the same file span, and each skips the bytes of
-the ones before it.
+batch that renders to more than MOST_LINE_BYTES is cut between messages into several pieces: they have the same file
+span, and each skips the bytes of the ones before it. A message that is longer by itself takes one byte, which stands
+for its error.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kafkafs.formats.format import MOST_LINE_BYTES
 from storage.format.batches import MOST_BATCH_BYTES
 from storage.types import NO_TIMESTAMP
 
 PIECE_BYTES = 512 << 10  # rendered
 PIECE_SPAN_BYTES = 1 << 20  # of the file: tombstones and aborted messages render to little or nothing
 GROUP_PIECES = 8  # rendered at a time for a sequential reader: fewer, longer steps
-GROUP_SPAN_BYTES = 8 << 20
-SPLIT_BYTES = 4 << 20  # a batch that renders to more is cut
+GROUP_BYTES = 8 << 20  # of the file, and rendered
 
 NOT_SPLIT = -1  # `Piece.skip` of a piece of whole batches
 NO_CRC = -1  # `Piece.crc` of damage: of an unreadable batch, or where no batch begins
@@ -37,7 +38,7 @@ class Piece(NamedTuple):
     size: int  # rendered
     position: int
     file_end: int
-    skip: int  # in a part of a huge batch: rendered bytes of earlier parts; otherwise NOT_SPLIT
+    skip: int  # in a part of a batch: rendered bytes of earlier parts; otherwise NOT_SPLIT
     base_offset: int  # of the batch at `position`: checked before use, together with its CRC
     crc: int
     least: int  # timestamps; NO_LEAST, NO_GREATEST when it has no message; for damage what it may have held
@@ -60,7 +61,7 @@ class Pieces:
     `columns`: int64, shape (COLUMNS, pieces), see Piece.
     """
 
-    __slots__ = ("columns", "file_end", "is_damaged", "size", "start")
+    __slots__ = ("columns", "file_end", "is_damaged", "may_fail", "size", "start")
 
     def __init__(self, columns: npt.NDArray[np.int64], start: int, file_end: int) -> None:
         self.columns = columns
@@ -68,6 +69,8 @@ class Pieces:
         self.file_end = file_end
         self.size = int(columns[END, -1]) if columns.shape[1] else 0
         self.is_damaged = bool((columns[CRC] == NO_CRC).any())
+        # Reads may end with an error: at damage, or at a message that is too long in a part of a batch.
+        self.may_fail = self.is_damaged or bool((columns[SKIP] != NOT_SPLIT).any())
 
     @staticmethod
     def none(start: int) -> Pieces:
@@ -83,7 +86,7 @@ class Pieces:
     def group(self, row: int, start: int, end: int) -> Piece:
         """The piece `row` and those of its group that lie between the rendered positions `start` and `end`, as one.
 
-        The piece alone if one of them is damaged or a part of a huge batch.
+        The piece alone if one of them is damaged or a part of a batch, or if they are large.
         """
         low = row - row % GROUP_PIECES
         high = min(low + GROUP_PIECES, len(self))
@@ -98,7 +101,7 @@ class Pieces:
         first = Piece._make(part[:, 0].tolist())
         file_end = int(part[FILE_END, -1])
         is_special = (part[SKIP] != NOT_SPLIT).any() or (part[CRC] == NO_CRC).any()
-        if is_special or file_end - first.position > GROUP_SPAN_BYTES:
+        if is_special or max(file_end - first.position, ends[-1] - first.start) > GROUP_BYTES:
             return self.piece(row)
         return first._replace(
             end=ends[-1],
@@ -109,11 +112,12 @@ class Pieces:
             records=int(part[RECORDS].sum()),
         )
 
-    def is_damaged_in(self, start: int, end: int) -> bool:
-        """Whether there is damage between these rendered positions."""
-        if not self.is_damaged or start >= end:
+    def may_fail_in(self, start: int, end: int) -> bool:
+        """Whether reads between these rendered positions may end with an error."""
+        if not self.may_fail or start >= end:
             return False
-        return bool((self.columns[CRC, self.row_at(start) : self.row_at(end - 1) + 1] == NO_CRC).any())
+        part = self.columns[:, self.row_at(start) : self.row_at(end - 1) + 1]
+        return bool(((part[CRC] == NO_CRC) | (part[SKIP] != NOT_SPLIT)).any())
 
     def row_at(self, rendered: int) -> int:
         """The piece that holds the byte at this rendered position; the number of pieces if the position is the end."""
@@ -159,7 +163,7 @@ def can_be_measured(columns: npt.NDArray[np.int64], file_end: int) -> bool:
     end, size, position, behind, skip, _, crc, _, _, records = columns
     continues = position == before[POSITION]  # the batch that the piece before is of
     return bool(
-        ((size > 0) & (size <= SPLIT_BYTES + PIECE_BYTES) & (end == before[END] + size)).all()
+        ((size > 0) & (size <= MOST_LINE_BYTES + PIECE_BYTES) & (end == before[END] + size)).all()
         and ((position >= 0) & (position < behind) & (behind <= file_end)).all()
         and (behind - position <= MOST_BATCH_BYTES).all()
         and np.where(continues, before[SKIP] != NOT_SPLIT, position >= before[FILE_END]).all()

@@ -177,7 +177,7 @@ class OffsetPlan(RenderedPlan):
         cut_above = span.wanted is not None and span.wanted.end is not None
         first = pieces.row_of(span.start)
         if first < len(pieces) and (int(position[first]) < span.start or cut_below):
-            # All pieces of the batch there: those of a huge batch share its position.
+            # All pieces of the batch there: the parts of a batch share its position.
             first = int(position.searchsorted(int(file_end[first])))
         if span.natural:
             _check_not_raced(pieces, span)

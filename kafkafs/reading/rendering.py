@@ -1,22 +1,19 @@
 """One piece of a view, rendered: its file span is read, its CRCs are checked, and its bytes go into a buffer.
 
-A damaged batch takes as many bytes as were measured for it, which stand for its error; everything else is right.
+A damaged batch takes as many bytes as were measured for it, which stand for its error, and a message that is too long
+takes one; everything else is right.
 """
 
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from kafkafs.formats.long_record import LongRecord
+from kafkafs.formats.format import MOST_LINE_BYTES, line_too_long
 from kafkafs.reading.block_cache import Block, BlockCache, Buffer, DamagedPlace
-from kafkafs.reading.extent import Extent, SegmentTask, measure_row
+from kafkafs.reading.extent import Extent, SegmentTask, line_ends, measure_row
 from kafkafs.reading.handle import OpenView, ViewHandle
 from kafkafs.reading.layout import Layout, Run
 from kafkafs.reading.pieces import NO_CRC, NOT_SPLIT, Piece
@@ -24,7 +21,6 @@ from kafkafs.reading.workbench import Workbench, workbench
 from kafkafs.reading.workers import Workers
 from storage.errors import CorruptBatch, SegmentGone, StorageError
 from storage.format.batches import BatchTable
-from storage.format.block import RecordBlock
 from storage.log.scanning import scan_batches
 
 
@@ -41,96 +37,38 @@ def _fill(task: SegmentTask, piece: Piece, buffer: Buffer) -> list[DamagedPlace]
     out = buffer.array.data[: piece.size]
     if piece.crc == NO_CRC:
         return _render_damaged(task, piece, out)
-    if piece.skip != NOT_SPLIT:
-        return _huge.render(task, piece, out)
     with workbench() as bench:
         data = bench.read(task.segment, piece.position, piece.file_end)
         bench.scan(data, piece.position)
         _check(task, piece, bench.table)
+        if piece.skip != NOT_SPLIT:
+            return _render_part(bench, task, piece, data, out)
         end, places = _render(bench, task, piece, data, out)
     if end != piece.size:
         raise _rewritten(task, piece, end)
     return places
 
 
-class _HugeBatch:
-    """The last decoded batch among those that are served in parts: it is decoded once for all its parts, and only one
-    is kept, because its records may take more memory than everything else."""
-
-    def __init__(self) -> None:
-        # guarded by the lock
-        self._lock = threading.Lock()
-        self._of: tuple[SegmentTask, int] | None = None
-        self._bench: Workbench | None = None
-        self._block: RecordBlock | None = None
-        self._ends: npt.NDArray[np.int64] | None = None
-        self._long: tuple[int, LongRecord] | None = None  # the last record that was rendered in part, and its row
-
-    def render(self, task: SegmentTask, piece: Piece, out: memoryview) -> list[DamagedPlace]:
-        """Renders a part of a batch."""
-        with self._lock:
-            if self._of is None or self._of[0] is not task or self._of[1] != piece.position:
-                self._forget_locked()
-                self._decode_locked(task, piece)
-            block, ends = self._block, self._ends
-            assert block is not None
-            assert ends is not None
-            if block.damage is not None:
-                return [DamagedPlace(0, piece.size, block.damage.error)]
-            at, stop = piece.skip, piece.skip + piece.size
-            if stop > (int(ends[-1]) if len(ends) else 0):
-                raise _rewritten(task, piece, "fewer")
-            while at < stop:
-                row = int(ends.searchsorted(at, side="right"))
-                last = int(ends.searchsorted(stop, side="right"))
-                start = int(ends[row - 1]) if row else 0
-                if at == start and row < last:
-                    shown = block.select(slice(row, last))
-                    end = at + task.format.render(shown, out[at - piece.skip :])
-                    if end != ends[last - 1]:
-                        raise _rewritten(task, piece, end - piece.skip)
-                else:
-                    end = min(int(ends[row]), stop)
-                    long = self._long_locked(task, block, row)
-                    if long.size != int(ends[row]) - start:
-                        raise _rewritten(task, piece, long.size)
-                    long.render(out[at - piece.skip : end - piece.skip], at - start)
-                at = end
-            if stop == ends[-1]:
-                self._forget_locked()
-        return []
-
-    def _long_locked(self, task: SegmentTask, block: RecordBlock, row: int) -> LongRecord:
-        if self._long is None or self._long[0] != row:
-            self._long = row, LongRecord(task.format, block.select(slice(row, row + 1)))
-        return self._long[1]
-
-    def forget(self) -> None:
-        """Frees the memory; a reader that still needs it decodes the batch again."""
-        with self._lock:
-            self._forget_locked()
-
-    def _decode_locked(self, task: SegmentTask, piece: Piece) -> None:
-        bench = Workbench()
-        data = bench.read(task.segment, piece.position, piece.file_end)
-        bench.scan(data, piece.position)
-        _check(task, piece, bench.table)
-        block = bench.checked.decode(data, bench.table, origin=piece.position)
-        if block.damage is not None:
-            block.damage.error.path = task.segment.log.path
-        if task.filter is not None:
-            block = task.filter.apply(block)
-        sizes = bench.sizes(len(block))
-        task.format.measure(block, sizes)
-        self._of = task, piece.position
-        self._bench, self._block, self._ends = bench, block, np.cumsum(sizes)
-
-    def _forget_locked(self) -> None:
-        self._of = self._bench = self._block = self._ends = self._long = None
-
-
-_huge = _HugeBatch()
-forget_huge_batch = _huge.forget
+def _render_part(
+    bench: Workbench, task: SegmentTask, piece: Piece, data: memoryview, out: memoryview
+) -> list[DamagedPlace]:
+    """Renders some messages of one batch, or tells that a message is too long."""
+    block = bench.checked.decode(data, bench.table, origin=piece.position)
+    bench.note(block)
+    path = task.segment.log.path
+    if block.damage is not None:
+        block.damage.error.path = path
+        return [DamagedPlace(0, piece.size, block.damage.error)]
+    shown = block if task.filter is None else task.filter.apply(block)
+    sizes = bench.sizes(len(shown))
+    task.format.measure(shown, sizes)
+    first, behind = line_ends(sizes).searchsorted((piece.skip, piece.skip + piece.size), side="right").tolist()
+    if behind - first == 1 and sizes[first] > MOST_LINE_BYTES:
+        return [DamagedPlace(0, piece.size, line_too_long(int(shown.offset[first]), int(sizes[first]), path))]
+    _, end = task.format.render_rows(shown.select(slice(first, behind)), out)
+    if end != piece.size:
+        raise _rewritten(task, piece, end)
+    return []
 
 
 def _render(
@@ -274,12 +212,6 @@ class RenderedHandle(ViewHandle):
         self._next = 0  # where a sequential reader continues
         self._streak = 0  # how often it did
         self._ahead = 0  # up to where pieces were requested
-        self._reads_parts = False  # of a huge batch
-
-    def close(self) -> None:
-        super().close()
-        if self._reads_parts:
-            forget_huge_batch()
 
     def _copy(self, layout: Layout, position: int, end: int, address: int) -> tuple[int, int]:
         place = self._find(layout, position)
@@ -311,7 +243,6 @@ class RenderedHandle(ViewHandle):
     def _block(self, place: Place, while_waiting: Callable[[], object] | None = None) -> Block:
         extent, piece = place.extent, place.piece
         key = extent.key(piece)
-        self._reads_parts = self._reads_parts or piece.skip != NOT_SPLIT
 
         def fill(buffer: Buffer) -> list[DamagedPlace]:
             return render_piece(extent.task, piece, buffer)

@@ -92,7 +92,7 @@ def is_header_of(head: memoryview | bytes, base_offset: int, crc: int) -> bool:
 _log = logging.getLogger(__name__)
 
 # The last byte must be incremented with any change of the layout, of what is measured, or of a format's rendering.
-_MAGIC: Final = b"KFSVIEW\x04"
+_MAGIC: Final = b"KFSVIEW\x05"
 _HEAD: Final = struct.Struct("<8sII")
 _SPAN: Final = struct.Struct("<qqqqq")
 _SUFFIX: Final = ".view"

@@ -28,7 +28,7 @@ WINDOW_BYTES = 1 << 20
 # once: two for each processor, since a thread may wait for a disk.
 _MOST = 2 * max(2, os.cpu_count() or 1)
 _KEPT = 4  # unused workbenches
-_KEPT_BYTES = 8 << 20  # a buffer that a huge batch has made larger is not kept; a group of pieces fits
+_KEPT_BYTES = 8 << 20  # a buffer that a large batch has made larger is not kept; a group of pieces fits
 _KEPT_RECORDS = 1 << 17
 
 Skips = Callable[[BatchTable], npt.NDArray[np.uint8] | None]
@@ -126,7 +126,7 @@ class Workbench:
         return self._totals
 
     def lines(self, count: int) -> npt.NDArray[np.int64]:
-        """Room for `count` pieces that are not parts of a huge batch; the other columns are uninitialised."""
+        """Room for `count` pieces that are not parts of a batch; the other columns are uninitialised."""
         if count > len(self._lines):
             self._lines = np.empty((2 * count, COLUMNS), dtype=np.int64)
         lines = self._lines[:count]

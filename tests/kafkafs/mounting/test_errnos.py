@@ -24,6 +24,7 @@ CASES = [
     (errors.CorruptCheckpoint("x"), errno.EIO),
     (errors.UnsupportedFormat("x"), errno.EPROTO),
     (errors.RecordTooLarge("x"), errno.EMSGSIZE),
+    (errors.LineTooLong("x"), errno.EFBIG),
     (errors.InvalidRecord("x"), errno.EINVAL),
     (errors.InvalidConfig("x"), errno.EINVAL),
     (errors.InvalidTopic("x"), errno.EINVAL),

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.formats.format import MOST_LINE_BYTES
 from storage.format.block import Record
+from storage.format.compression import Codec
 from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir, many
 from tests.support.damaged_bytes import flip, overwrite
 from tests.support.mounted_logs import jsonl, txt
@@ -269,3 +271,20 @@ def test_what_was_repaired_is_read_although_another_handle_is_open(partition, tm
             assert [Path(held.name).read_bytes() == content for _ in range(2)] == [True, True]
             assert held.read(100) == content[100:200]
         assert [path.read_bytes() == intact for path in raw] == [True, True]
+
+
+def test_a_message_that_is_too_long(tmp_path):
+    """EFBIG in its place, named in the log; what precedes it and what follows it is read."""
+    records = [Record(None, value, (), START_MS) for value in (b"before", b"x" * MOST_LINE_BYTES, b"after")]
+    built = build_log_dir(tmp_path / "logs", {"t": [[Batch(records, codec=Codec.ZSTD), ROLL, b"last"]]})
+    with watched(built.path, tmp_path / "mnt") as mount:
+        for name in ("messages.txt", "offsets/0-2.txt"):
+            shown = subprocess.run(["dd", f"if={mount.path}/t/0/{name}", "bs=1M"], capture_output=True, check=False)
+            assert shown.stdout == b"before\n"
+            assert b"File too large" in shown.stderr
+            with (mount.path / "t/0" / name).open("rb", buffering=0) as file:
+                assert os.pread(file.fileno(), 100, len(b"before\n") + 1).startswith(b"after\n")
+        assert (mount.path / "t/0/offsets/2-.txt").read_bytes() == b"after\nlast\n"
+        with fails_with(errno.EFBIG):
+            (mount.path / "t/0/offsets/1.txt").read_bytes()
+    assert "too long for this format at offset 1;" in (tmp_path / "mnt.messages").read_text()

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.formats.format import MOST_LINE_BYTES
 from kafkafs.reading import store, workers
-from kafkafs.reading.pieces import COLUMNS, CRC, END, FILE_END, NO_CRC, POSITION, RECORDS, SIZE, SKIP, SPLIT_BYTES
+from kafkafs.reading.pieces import COLUMNS, CRC, END, FILE_END, NO_CRC, POSITION, RECORDS, SIZE, SKIP
 from kafkafs.reading.store import default_directory
 from kafkafs.tree import services
 from kafkafs.tree.tree import Tree, TreeOptions
+from storage.format.compression import Codec
 from storage.log.log_dir import LogDir
 from storage.tier.blocks import BlockCache
 from storage.tier.object_places import Directory
@@ -19,7 +21,7 @@ from tests.kafkafs.reading.kept_files import damaged, with_columns
 from tests.kafkafs.reading.test_damage import batches
 from tests.support.fixtures import requires_fixtures
 from tests.support.live_log import LiveLog
-from tests.support.reference_views import content, read_all, tree_of
+from tests.support.reference_views import content, read_all, readable, tree_of
 from tests.support.tiers import KEYS, TIERS, copied
 
 PATH = "/t/0/messages.txt"
@@ -159,7 +161,7 @@ def test_damaged_cache_files_are_as_if_they_were_not_there(live, cache, damage):
     "cells",
     [
         [(SIZE, slice(None), 2**55)],
-        [(SIZE, slice(None), 5 << 20), (END, 0, 5 << 20), (END, 1, 10 << 20), (END, 2, 15 << 20)],
+        [(SIZE, slice(None), 65 << 20), (END, 0, 65 << 20), (END, 1, 130 << 20), (END, 2, 195 << 20)],
         [(SIZE, 1, 2**60)],
         [(SIZE, 1, 10)],
         [(END, 1, 2**60)],
@@ -188,16 +190,18 @@ def test_numbers_that_cannot_be_are_not_believed(live, cache, cells):
 
 
 @pytest.mark.parametrize("name", ["messages.txt", "messages.jsonl"])
-def test_parts_of_a_huge_batch_are_kept(live, cache, name):
-    live.append(b"a", b"x" * (2 * SPLIT_BYTES), b"y" * SPLIT_BYTES, b"z")
+def test_parts_of_a_large_batch_are_kept(live, cache, name):
+    live.write(1500, size=1000, batch=100)
+    live.codec = Codec.ZSTD
+    live.append(b"a", b"x" * (MOST_LINE_BYTES // 2), b"y" * (MOST_LINE_BYTES // 2), b"z" * MOST_LINE_BYTES)
     live.write(10)
-    for _ in range(2):
-        live.append(b"x" * (2 * SPLIT_BYTES))
     live.roll()
     live.write(1)
-    expected = content(tree(live, cache), f"/t/0/{name}")
+    expected = readable(tree(live, cache).lookup(f"/t/0/{name}"), step=128 << 20)
     again = tree(live, cache)
-    assert content(again, f"/t/0/{name}") == expected
+    found = readable(again.lookup(f"/t/0/{name}"), step=128 << 20)
+    assert found[0] == expected[0]
+    assert [error.offset for error in found[1]] == [4513]
     assert scanned(again) == sizes(live)[-1]
 
 
