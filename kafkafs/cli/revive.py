@@ -231,7 +231,7 @@ def _print(request: Request, revival: Revival, *, dry_run: bool) -> None:
 
 
 def _end(revival: Revival, one: PlannedPartition) -> int:
-    return revival.built[one.tp].log_end_offset if one.tp in revival.built else one.cut.end_offset
+    return revival.built[one.tp].log_end_offset if one.tp in revival.built else one.end_offset
 
 
 def _json(request: Request, revival: Revival, *, dry_run: bool) -> dict[str, Any]:
@@ -269,24 +269,29 @@ def _partition_json(revival: Revival, one: PlannedPartition) -> dict[str, Any]:
         "cut": one.is_cut,
         "holds_later_messages": one.is_cut and one.cut.straddles,
         "beyond": [
-            {"source": str(other.path), "first_offset": other.offsets.start, "last_offset": other.offsets.end - 1}
+            {
+                "source": str(other.path),
+                "first_offset": other.offsets.start,
+                "last_offset": other.offsets.end - 1,
+                "reason": other.reason,
+            }
             for other in one.choice.beyond
         ],
         "bytes": one.replica.snapshot.size_bytes if built is None else built.size_bytes,
         "linked_bytes": 0 if built is None else built.linked_bytes,
-        "salvaged": built is not None and built.salvaged,
+        "salvaged": one.chosen is not None,
         "lost": [
-            {"first_offset": one.first_offset, "last_offset": one.last_offset}
-            for one in (() if built is None else built.lost)
-            if one.first_offset is not None
+            {"first_offset": lost.first_offset, "last_offset": lost.last_offset, "reason": lost.reason}
+            for lost in (() if one.chosen is None else one.chosen.lost)
+            if lost.first_offset is not None
         ],
         "filled": [
             {
-                "source": str(one.directory),
-                "first_offset": one.offsets.start,
-                "last_offset": one.offsets.end - 1,
+                "source": str(filled.directory),
+                "first_offset": filled.offsets.start,
+                "last_offset": filled.offsets.end - 1,
             }
-            for one in (() if built is None else built.filled)
+            for filled in (() if one.chosen is None else one.chosen.filled)
         ],
         "open_transactions": 0 if built is None else len(built.open_transactions),
         "aborted_transactions": 0 if built is None else len(built.aborted),

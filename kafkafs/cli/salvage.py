@@ -16,7 +16,8 @@ from kafkafs.cli.terminal import facts, print_json
 
 if TYPE_CHECKING:
     from storage.types import TopicPartition
-    from storage.upkeep.salvage import LostOffsets, Salvaged
+    from storage.log.batch_choice import LostOffsets
+    from storage.upkeep.salvage import Salvaged
 
 
 @click.command()

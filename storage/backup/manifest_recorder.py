@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from storage.backup.same_batches import same_batches
+from storage.log.same_batches import same_batches
 from storage.coordinators.groups import ConsumerGroup, GroupOffsets, GroupReplay
 from storage.errors import (
     CorruptCheckpoint,

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from storage.append.partition_log import PartitionLog
 from storage.backup.manifest_recorder import ManifestRecorder, PartitionRecorder
-from storage.backup.same_batches import same_batches
+from storage.log.same_batches import same_batches
 from storage.config import NEW_TOPIC_OVERRIDES
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import (

@@ -53,7 +53,7 @@ def list_logs(directory: Path) -> Listing:
     with scan_quietly(directory) as entries:
         for entry in entries:
             name = entry.name
-            if name.endswith(_LOG_ENDS):
+            if name.endswith(_LOG_ENDS) and not entry.is_dir(follow_symlinks=False):  # a broker ignores directories
                 parsed = names.parse_segment_file(name)
                 if parsed is not None:
                     (live if parsed.state is FileState.LIVE else swap).add(parsed.offset)
@@ -70,7 +70,11 @@ def list_logs(directory: Path) -> Listing:
 def live_offsets(directory: Path, kind: FileKind) -> list[int]:
     """The offsets in the names of a partition's live files of a kind, ascending. FileNotFoundError, OSError."""
     with scan_quietly(directory) as entries:
-        parsed = [names.parse_segment_file(entry.name) for entry in entries if entry.name.endswith(kind.value)]
+        parsed = [
+            names.parse_segment_file(entry.name)
+            for entry in entries
+            if entry.name.endswith(kind.value) and not entry.is_dir(follow_symlinks=False)
+        ]
     return sorted(part.offset for part in parsed if part is not None)
 
 

@@ -19,7 +19,7 @@ import os
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from storage.append.partition_log import PartitionLog
@@ -38,6 +38,7 @@ from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
 from storage.format.block import Record
 from storage.format.control_records import ControlType
 from storage.format.record_batch import BatchFields, encode_batch
+from storage.log.batch_choice import BatchChoice
 from storage.log.scanning import scan_batches
 from storage.log.segment import Segment
 from storage.log.segment_check import check_segment, ignore_batches
@@ -48,7 +49,7 @@ from storage.recovery.recovery import Recovery, RecoveryPlan, RecoveryReport
 from storage.revival.log_cut import LogCut
 from storage.revival.sources import Replica
 from storage.types import TopicPartition
-from storage.upkeep.salvage import FilledOffsets, LostOffsets, Salvaged, salvage
+from storage.upkeep.salvage import copy_chosen
 
 _COPIED_INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
 _CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
@@ -60,7 +61,8 @@ _MARKER = struct.Struct(">hi")  # version, coordinator epoch
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """How a partition is built: which replica, to where, up to where. `others`: have what may be lost in it."""
+    """How a partition is built: which replica, to where, up to where. `chosen`: the batches of all replicas, where the
+    replica is not taken as it is."""
 
     replica: Replica
     directory: Path
@@ -68,8 +70,7 @@ class BuildPlan:
     topic_id: str
     cut: LogCut
     link: bool = False
-    salvage: bool = False
-    others: Sequence[Replica] = ()
+    chosen: BatchChoice | None = None
 
 
 @dataclass(slots=True)
@@ -77,7 +78,7 @@ class Built:
     """A partition that was built. `linked_bytes` are among `size_bytes`. `last_epoch`: the last leader's, -1 if none.
 
     `greatest_producer_id`: in its batches that were read and in its producer state. `open_transactions`: those without
-    a marker at its end; `aborted`: those of them that got an abort marker. `lost`, `filled`: by salvaging it.
+    a marker at its end; `aborted`: those of them that got an abort marker.
     """
 
     tp: TopicPartition
@@ -89,9 +90,6 @@ class Built:
     greatest_producer_id: int = -1
     open_transactions: tuple[ProducerEntry, ...] = ()
     aborted: tuple[ProducerEntry, ...] = ()
-    salvaged: bool = False
-    lost: list[LostOffsets] = field(default_factory=list)
-    filled: list[FilledOffsets] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -105,18 +103,11 @@ class Building:
     def build(self, plan: BuildPlan, aborts: Callable[[ProducerEntry], bool]) -> Built:
         """Makes the directory. `aborts` says which of the open transactions get an abort marker.
 
-        CorruptBatch or another StorageError where the replica is damaged, unless it is to be salvaged; OSError.
+        CorruptBatch or another StorageError where the replica is damaged; OSError.
         """
-        try:
-            log, linked = self._copied(plan)
-        except (StorageError, OSError) as error:
-            if not plan.salvage or isinstance(error, OSError):
-                raise
-            log, salvaged = self._salvaged(plan)
-            built = self._finish(plan, log, 0, aborts)
-            built.salvaged, built.lost, built.filled = True, salvaged.lost, salvaged.filled
-            return built
-        return self._finish(plan, log, linked, aborts)
+        if plan.chosen is not None:
+            return self._finish(plan, self._put_together(plan, plan.chosen), 0, aborts)
+        return self._finish(plan, *self._copied(plan), aborts)
 
     def _copied(self, plan: BuildPlan) -> tuple[PartitionLog, int]:
         replica, directory = plan.replica, plan.directory
@@ -140,8 +131,9 @@ class Building:
         if report.cut is not None or report.log_end_offset != expected:
             log.abandon()
             cut = report.cut
-            at = None if cut is None else (cut.base_offset, cut.position)
-            raise _damaged(replica, at, expected, report.log_end_offset)
+            here = [one.log.path for one in kept if cut is not None and one.base_offset == cut.base_offset]
+            position = cut.position if cut is not None and here else None
+            raise damaged(replica, here[0] if here else replica.path, position, expected, report.log_end_offset)
         return log, linked
 
     def _recovered(
@@ -164,10 +156,11 @@ class Building:
         try:
             loaded = recovery.run()
         except PartitionOffline as error:
-            where = error.path.name if error.path is not None else ""
+            where = "" if error.path is None else error.path.name
+            here = [one.log.path for one in plan.replica.snapshot.segments if one.log.path.name == where]
             raise CorruptBatch(
                 f"{plan.replica.tp} is damaged before intact messages",
-                path=plan.replica.path / where,
+                path=here[0] if here else plan.replica.path,
                 position=error.position,
                 offset=error.offset,
                 found=error.found,
@@ -176,17 +169,13 @@ class Building:
         log = PartitionLog(plan.replica.tp, plan.directory, plan.config, loaded, disk=self.disk, clock=self.clock)
         return log, recovery.report
 
-    def _salvaged(self, plan: BuildPlan) -> tuple[PartitionLog, Salvaged]:
+    def _put_together(self, plan: BuildPlan, chosen: BatchChoice) -> PartitionLog:
         snapshot = plan.replica.snapshot
         self._make(plan.directory)
-        start = snapshot.segments[0].base_offset if snapshot.segments else snapshot.log_start_offset
+        start = min([chosen.log_start_offset, *(segment.base_offset for segment in snapshot.segments[:1])])
         log, _ = self._recovered(plan, 0, start)
-        others = [other.snapshot for other in plan.others]
-        result = salvage(
-            snapshot, log, compacted=plan.config.compact, end_offset=plan.cut.end_offset, others=others,
-            epochs=plan.replica.epochs, progress=self.progress,
-        )  # fmt: skip
-        return log, result
+        copy_chosen(chosen, snapshot, log, self.progress)
+        return log
 
     def _finish(
         self, plan: BuildPlan, log: PartitionLog, linked: int, aborts: Callable[[ProducerEntry], bool]
@@ -298,18 +287,6 @@ class Building:
             self.disk.mkdir(directory)
 
 
-def readable_end(replica: Replica) -> int:
-    """The offset after the last batch before the first damage of a replica. OSError."""
-    end = replica.log_start_offset
-    for segment in replica.snapshot.segments:
-        size = replica.snapshot.end_position(segment)
-        checked = check_segment(segment.log, segment.base_offset, size, ignore_batches)
-        end = max(end, checked.next_offset)
-        if checked.invalid_bytes:
-            return end
-    return replica.log_end_offset
-
-
 def check(plan: BuildPlan) -> None:
     """Reads what `Building.build` would copy and check. CorruptBatch where it would refuse; OSError."""
     replica, end_offset = plan.replica, plan.cut.end_offset
@@ -325,10 +302,10 @@ def check(plan: BuildPlan) -> None:
         checked = check_segment(segment.log, segment.base_offset, size, ignore_batches)
         found = max(checked.next_offset, segment.base_offset)
         if checked.invalid_bytes:
-            raise _damaged(replica, (segment.base_offset, checked.end), end_offset, found)
+            raise damaged(replica, segment.log.path, checked.end, end_offset, found)
     found, expected = max(found, snapshot.log_start_offset), max(end_offset, snapshot.log_start_offset)
     if found != expected:
-        raise _damaged(replica, None, expected, found)
+        raise damaged(replica, replica.path, None, expected, found)
 
 
 def _kept(snapshot: LogSnapshot, end_offset: int) -> list[Segment]:
@@ -349,14 +326,14 @@ def _recovery_point(plan: BuildPlan, kept: Sequence[Segment]) -> int:
     return min(trusted, kept[-1].base_offset)
 
 
-def _damaged(replica: Replica, at: tuple[int, int] | None, expected: int, found: int) -> CorruptBatch:
-    """`at`: base offset of the segment, and the position in it."""
+def damaged(replica: Replica, path: Path, position: int | None, expected: int, found: object) -> CorruptBatch:
+    """The error for a replica that has messages up to `expected`, and can be read as far as `found` says."""
     return CorruptBatch(
         f"{replica.tp} is damaged",
-        path=replica.path if at is None else replica.path / names.segment_file(at[0], FileKind.LOG),
-        position=None if at is None else at[1],
+        path=path,
+        position=position,
         expected=f"messages up to offset {expected}",
-        found=f"up to {found}",
+        found=f"up to {found}" if isinstance(found, int) else found,
         advice=_ADVICE,
     )
 

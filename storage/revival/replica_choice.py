@@ -1,41 +1,38 @@
-"""Which replica of a partition is taken, and what the others have that it has not.
+"""Which replica of a partition is looked at first, and what the others have that it has not, by their ends alone.
 
-As in an unclean leader election: the highest last leader epoch, then the highest log end offset, then the most bytes.
-Where that one is damaged, what can be read of each counts instead of its log end offset. Of equal ones the first.
+As in an unclean leader election: the highest last leader epoch, then the highest log end offset, then the most bytes. Of
+equal ones the first. Where it is not one whole log, `storage.log.batch_choice` decides by all their batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from storage.log.batch_choice import Beyond
 from storage.revival.sources import Replica
 from storage.types import OffsetRange, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Beyond:
-    """Messages at these offsets are in the replica at `path`, but not in the one that is taken, or are others there."""
-
-    path: Path
-    offsets: OffsetRange
-
-
-@dataclass(frozen=True, slots=True)
 class Choice:
     """The replica that is taken, and what is left behind in the `others`, the best of them first. `passed_over`: the
-    one that would have been taken if it were not damaged."""
+    one that would have been taken if it were whole."""
 
     replica: Replica
     beyond: tuple[Beyond, ...]
     others: tuple[Replica, ...] = ()
     passed_over: Replica | None = None
 
-    def by_readable_end(self, end_of: Callable[[Replica], int]) -> Choice:
-        """The choice by how far each replica can be read, where the one that was taken is damaged."""
-        choice = _choose([self.replica, *self.others], end_of)
-        return choice if choice.replica is self.replica else replace(choice, passed_over=self.replica)
+    @property
+    def all(self) -> list[Replica]:
+        """All replicas, the best first."""
+        return [self.replica, *self.others]
+
+    def taking(self, replica: Replica, beyond: Sequence[Beyond] = ()) -> Choice:
+        """The choice of another one of them."""
+        others = tuple(one for one in self.all if one is not replica)
+        return Choice(replica, tuple(beyond), others, None if replica is self.replica else self.replica)
 
 
 def choose(replicas: Sequence[Replica]) -> dict[TopicPartition, Choice]:
@@ -46,20 +43,21 @@ def choose(replicas: Sequence[Replica]) -> dict[TopicPartition, Choice]:
     return {tp: _choose(by_partition[tp]) for tp in sorted(by_partition)}
 
 
-def _choose(replicas: Sequence[Replica], end_of: Callable[[Replica], int] | None = None) -> Choice:
+def _choose(replicas: Sequence[Replica]) -> Choice:
     def rank(replica: Replica) -> tuple[int, int, int]:
-        end = replica.log_end_offset if end_of is None else end_of(replica)
-        return replica.last_epoch, end, replica.snapshot.size_bytes
+        return replica.last_epoch, replica.log_end_offset, replica.snapshot.size_bytes
 
     best, *others = sorted(replicas, key=rank, reverse=True)
     beyond = []
     for other in others:
         end = min(best.log_start_offset, other.log_end_offset)
         if end > other.log_start_offset:
-            beyond.append(Beyond(other.path, OffsetRange(other.log_start_offset, end)))
+            reason = "before the log start of the one that is taken"
+            beyond.append(Beyond(other.path, OffsetRange(other.log_start_offset, end), reason))
         first = max(_common_end(best, other), other.log_start_offset)
         if other.log_end_offset > first:
-            beyond.append(Beyond(other.path, OffsetRange(first, other.log_end_offset)))
+            reason = "an earlier leader wrote other messages there"
+            beyond.append(Beyond(other.path, OffsetRange(first, other.log_end_offset), reason))
     return Choice(best, tuple(beyond), tuple(others))
 
 

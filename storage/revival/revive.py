@@ -30,11 +30,12 @@ from storage.files.listing import paths_in
 from storage.files.metadata_replay import ClusterMetadata
 from storage.files.opening import real_place
 from storage.files.producer_state import ProducerEntry
+from storage.log.batch_choice import BatchChoice, choose_batches, contradict, follows_plainly
 from storage.log.log_dir import LogDir
 from storage.log.places import check_destination
 from storage.progress import NoProgress, Progress, working
 from storage.revival import new_cluster, sources, topics
-from storage.revival.building import Building, BuildPlan, Built, check, readable_end
+from storage.revival.building import Building, BuildPlan, Built, check, damaged
 from storage.revival.carried_metadata import carried, carried_notes, shortened_list
 from storage.revival.coordinators_topics import COORDINATORS_TOPICS, Coordinated, read_coordinators
 from storage.revival.features import METADATA_VERSION, features
@@ -44,9 +45,10 @@ from storage.revival.replica_choice import Choice
 from storage.revival.sources import Found, Replica, Source
 from storage.revival.topics import ConfigRequest, TopicPlan
 from storage.tier.tier import Tier
-from storage.types import TopicPartition
+from storage.types import MAX_OFFSET, TopicPartition
 
 UNFINISHED_SUFFIX = ".reviving"
+_SHOWN = 20  # ranges of offsets of a partition, in notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPartition:
-    """A partition: its replica, what is left behind in others, where it is cut."""
+    """A partition: its replica, what is left behind in others, where it is cut. `chosen`: the batches of all replicas,
+    where that one is not taken as it is."""
 
     tp: TopicPartition
     choice: Choice
     cut: LogCut
     topic: TopicPlan
+    chosen: BatchChoice | None = None
 
     @property
     def replica(self) -> Replica:
@@ -89,6 +93,11 @@ class PlannedPartition:
     @property
     def is_cut(self) -> bool:
         return self.cut.end_offset < self.replica.log_end_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Where the new log ends, before markers are appended to it."""
+        return self.cut.end_offset if self.chosen is None else self.chosen.log_end_offset
 
 
 @dataclass(slots=True)
@@ -125,11 +134,7 @@ def plan(request: Request) -> Revival:
     for topic in planned:
         for number, choice in sorted(topic.choices.items()):
             tp = TopicPartition(topic.name, number)
-            try:
-                cut = _cut(request, tp, choice.replica)
-            except CorruptData:
-                choice = choice.by_readable_end(readable_end)
-                cut = _cut(request, tp, choice.replica)
+            choice, cut = _first_cut(request, tp, choice)
             revival.partitions.append(PlannedPartition(tp, choice, cut, topic))
     for tp in request.offsets:
         if tp not in {one.tp for one in revival.partitions}:
@@ -145,13 +150,17 @@ def rehearse(request: Request) -> Revival:
     errors: list[StorageError] = []
     for number, one in enumerate(revival.partitions):
         try:
-            revival.partitions[number] = _tried(one, request, request.target, check)
+            revival.partitions[number] = _tried(one, request, request.target, _look)
         except StorageError as error:
             errors.append(error)
-    if not request.salvage:
-        _raise_together(errors)
+    _raise_together(errors)
     revival.notes += _notes_of_partitions(revival)
     return revival
+
+
+def _look(plan: BuildPlan) -> None:
+    if plan.chosen is None:
+        check(plan)
 
 
 def run(
@@ -242,6 +251,16 @@ def _cut(request: Request, tp: TopicPartition, replica: Replica) -> LogCut:
     return cut
 
 
+def _first_cut(request: Request, tp: TopicPartition, choice: Choice) -> tuple[Choice, LogCut]:
+    """Where the first replica is cut that is not damaged there."""
+    for replica in choice.others:
+        try:
+            return choice, _cut(request, tp, choice.replica)
+        except CorruptData:
+            choice = choice.taking(replica)
+    return choice, _cut(request, tp, choice.replica)
+
+
 def _notes_of_sources(found: Found, revival: Revival, request: Request) -> Iterator[str]:
     clusters = {source.meta.cluster_id for source in found.sources if source.meta is not None}
     if len(clusters) > 1:
@@ -266,8 +285,10 @@ def _notes_of_partitions(revival: Revival) -> Iterator[str]:
     for one in revival.partitions:
         replica = one.replica
         if one.choice.passed_over is not None:
-            damaged = one.choice.passed_over.path
-            yield f"{one.tp}: {damaged} is damaged; {replica.path} can be read further, and is taken"
+            passed = one.choice.passed_over.path
+            yield f"{one.tp}: {passed} is damaged; {replica.path} can be read further, and is taken"
+        if one.chosen is not None:
+            yield from _notes_of_chosen(one.tp, one.chosen)
         if replica.snapshot.remote_note is not None:
             yield f"{replica.snapshot.remote_note}: the new one does not have them"
         remote = [segment for segment in replica.snapshot.segments if segment.is_remote]
@@ -279,16 +300,28 @@ def _notes_of_partitions(revival: Revival) -> Iterator[str]:
         torn = replica.snapshot.active_size - replica.snapshot.active_end
         if torn:
             yield f"{one.tp}: {torn} bytes at the end of the log are no whole batches, and are left out"
-        for beyond in one.choice.beyond:
-            yield (
-                f"{one.tp}: {replica.path} is taken; offsets {beyond.offsets.start} to {beyond.offsets.end - 1} of "
-                f"{beyond.path} are not in it, or differ there"
-            )
+        for beyond in one.choice.beyond[:_SHOWN]:
+            first, last = beyond.offsets.start, beyond.offsets.end - 1
+            yield f"{one.tp}: offsets {first} to {last} of {beyond.path} are left out: {beyond.reason}"
+        if len(one.choice.beyond) > _SHOWN:
+            yield f"{one.tp}: {len(one.choice.beyond) - _SHOWN} more ranges of offsets are left out"
         if one.is_cut:
             more = "; its last batch also holds later messages" if one.cut.straddles else ""
             yield f"{one.tp}: cut at offset {one.cut.end_offset} of {replica.log_end_offset}{more}"
             if one.topic.config.compact and one.tp.topic not in COORDINATORS_TOPICS:
                 yield f"{one.tp}: messages that compaction has removed since then are not in it"
+
+
+def _notes_of_chosen(tp: TopicPartition, chosen: BatchChoice) -> Iterator[str]:
+    lost = [one for one in chosen.lost if one.first_offset is not None]
+    if chosen.damage is not None:
+        yield f"{tp}: was damaged, and what is intact was copied; {len(lost)} ranges of offsets are lost"
+    for one in lost[:_SHOWN]:
+        to = "on" if one.last_offset is None else f"to {one.last_offset}"
+        yield f"{tp}: offsets {one.first_offset} {to} are lost: {one.reason}"
+    for filled in chosen.filled[:_SHOWN]:
+        first, last = filled.offsets.start, filled.offsets.end - 1
+        yield f"{tp}: offsets {first} to {last} are from {filled.directory}"
 
 
 def _notes_of_topic(topic: TopicPlan) -> Iterator[str]:
@@ -375,30 +408,48 @@ def _build_all(revival: Revival, request: Request, building: Building, place: Pa
 def _tried(
     one: PlannedPartition, request: Request, place: Path, attempt: Callable[[BuildPlan], None]
 ) -> PlannedPartition:
-    """Attempts to build a partition; where its replica is damaged, from the one that can be read furthest. Returns it
-    as it was built. StorageError as `attempt`."""
-    choice = one.choice
-    try:
-        if request.link and choice.others:
-            check(replace(_build_plan(one, request, place, salvage=False), link=False))  # as it would not be read
-        attempt(_build_plan(one, request, place, salvage=request.salvage and not choice.others))
-        return one
-    except StorageError:
-        if choice.others:
-            choice = choice.by_readable_end(readable_end)
-        if choice.replica is one.replica and not (request.salvage and choice.others):
-            raise
-    one = replace(one, choice=choice, cut=_cut(request, one.tp, choice.replica))
-    again = _build_plan(one, request, place, salvage=request.salvage)
-    is_sound = readable_end(one.replica) == one.replica.log_end_offset
-    attempt(again if is_sound else replace(again, link=False))
-    return one
-
-
-def _build_plan(one: PlannedPartition, request: Request, place: Path, *, salvage: bool) -> BuildPlan:
+    """Attempts to build a partition from its replica as it is, or else from the batches of all of them. Returns it as
+    it was built. StorageError where the replica that counts first is damaged, and should not be salvaged."""
     to, topic = place / one.tp.dir_name, one.topic
-    others = one.choice.others
-    return BuildPlan(one.replica, to, topic.config, topic.topic_id, one.cut, request.link, salvage, others)
+    error: StorageError | None = None
+    if _is_one_log(one):
+        try:
+            if request.link and one.choice.others:
+                check(_build_plan(one, to))  # as it would not be read
+            attempt(_build_plan(one, to, link=request.link))
+            return one
+        except StorageError as refused:
+            error = refused
+    replicas = one.choice.all
+    chosen = choose_batches(
+        [replica.copy for replica in replicas],
+        compacted=topic.config.compact,
+        end_offset=one.cut.end_offset if one.is_cut else MAX_OFFSET,
+    )
+    choice = one.choice.taking(replicas[chosen.first], chosen.beyond)
+    again = replace(one, choice=choice, cut=_cut(request, one.tp, choice.replica))
+    if chosen.is_first_alone and (error is None or choice.replica is not one.replica):
+        attempt(_build_plan(again, to, link=request.link))
+        return again
+    found = chosen.damage
+    if found is not None and not request.salvage:
+        raise error or damaged(choice.replica, found.path, found.position, one.cut.end_offset, found.reason)
+    again = replace(again, chosen=chosen)
+    attempt(_build_plan(again, to))
+    return again
+
+
+def _is_one_log(one: PlannedPartition) -> bool:
+    """Whether a look at the ends of the segments of all replicas shows nothing that has to be decided."""
+    compacted, snapshot = one.topic.config.compact, one.replica.snapshot
+    return follows_plainly(one.replica.copy, compacted=compacted) and not any(
+        other.snapshot.active_size > other.snapshot.active_end or contradict(snapshot, other.snapshot)
+        for other in one.choice.others
+    )
+
+
+def _build_plan(one: PlannedPartition, to: Path, *, link: bool = False) -> BuildPlan:
+    return BuildPlan(one.replica, to, one.topic.config, one.topic.topic_id, one.cut, link, one.chosen)
 
 
 def _raise_together(errors: list[StorageError]) -> None:
@@ -443,12 +494,6 @@ def _notes_of_result(revival: Revival, known: Coordinated, request: Request) -> 
             "as the data need; --release takes those of a release, and so does kafka-features.sh upgrade later"
         )
     for built in revival.built.values():
-        if built.salvaged:
-            lost = [one for one in built.lost if one.first_offset is not None]
-            yield f"{built.tp}: was damaged, and what is intact was copied; {len(lost)} ranges of offsets are lost"
-            for filled in built.filled:
-                first, last = filled.offsets.start, filled.offsets.end - 1
-                yield f"{built.tp}: offsets {first} to {last} are from {filled.directory}"
         if built.aborted:
             yield f"{built.tp}: {len(built.aborted)} open transactions were aborted"
         left = [

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import (
@@ -31,6 +31,7 @@ from storage.files.meta_properties import MetaProperties
 from storage.files.metadata_replay import ClusterMetadata
 from storage.files.names import DirKind, FileKind
 from storage.files.opening import exists
+from storage.log.batch_choice import LogCopy
 from storage.log.log_dir import LogDir
 from storage.log.places import is_marked
 from storage.log.read_only_log import ReadOnlyLog
@@ -45,9 +46,6 @@ from storage.tier.tier import Tier
 from storage.types import OffsetRange, TopicPartition
 
 _T = TypeVar("_T")
-_Points = Mapping[TopicPartition, int]
-_Starts = _Points | None
-
 _REPLICA_DIRS = (DirKind.PARTITION, DirKind.DELETED, DirKind.STRAY, DirKind.FUTURE)
 
 
@@ -67,9 +65,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One partition's directory. `log_start_offset`: None where no checkpoint tells; `recovery_point`: 0 where none
-    does. `epochs`: None where the file is missing or does not parse. `last_epoch`: of the last leader that wrote to it,
-    -1 if it is not known. `overrides`: of its topic.properties, None without."""
+    """One partition's directory. `recovery_point`: 0 where no checkpoint tells; `reached`: the offset that its checkpoints
+    say it had. `epochs`: None where the file is missing or does not parse. `last_epoch`: of the last leader that wrote
+    to it, -1 if it is not known. `overrides`: of its topic.properties, None without."""
 
     tp: TopicPartition
     path: Path
@@ -81,11 +79,27 @@ class Replica:
     epochs: LeaderEpochs | None
     last_epoch: int
     overrides: Mapping[str, str] | None
+    reached: int = 0
     problems: tuple[StorageError, ...] = ()
+
+    @property
+    def copy(self) -> LogCopy:
+        """Its log, as one of several copies."""
+        return LogCopy(self.snapshot, self.reached)
 
     @property
     def log_end_offset(self) -> int:
         return max(self.snapshot.log_end_offset, self.log_start_offset)
+
+
+class _Opened(NamedTuple):
+    """A source, and what its checkpoints say of partitions: log start offsets (None where that checkpoint is lost),
+    recovery points, and the offsets that logs have reached."""
+
+    source: Source
+    starts: Mapping[TopicPartition, int] | None
+    points: Mapping[TopicPartition, int]
+    reached: Mapping[TopicPartition, int]
 
 
 @dataclass(slots=True)
@@ -103,20 +117,16 @@ def find(paths: Sequence[Path], tier: Tier | None = None) -> Found:
     partition's; OSError.
     """
     found = Found()
-    opened: dict[Path, tuple[Source, dict[TopicPartition, int] | None, dict[TopicPartition, int]]] = {}
+    opened: dict[Path, _Opened] = {}
 
-    def log_dir(path: Path) -> tuple[Source, dict[TopicPartition, int] | None, dict[TopicPartition, int]]:
+    def log_dir(path: Path) -> _Opened:
         if path not in opened:
             opened[path] = _open(path)
-            found.sources.append(opened[path][0])
+            found.sources.append(opened[path].source)
         return opened[path]
 
     remote_logs = [] if tier is None else _metadata_logs([path.resolve() for path in paths])
     metadata = RemoteMetadata(lambda: remote_logs)
-
-    def replica(tp: TopicPartition, path: Path, source: Source, starts: _Starts, points: _Points) -> None:
-        found.replicas.append(_replica(tp, path, source, starts, points, tier, metadata))
-
     seen: set[Path] = set()
     for given in paths:
         path = given.resolve()
@@ -125,19 +135,19 @@ def find(paths: Sequence[Path], tier: Tier | None = None) -> Found:
         if single and parsed.partition is not None:
             _refuse_if_held(path.parent)
             is_live = parsed.kind is DirKind.PARTITION and is_marked(path.parent)
-            source, starts, points = log_dir(path.parent) if is_live else (_unknown(path, found), None, {})
+            directory = log_dir(path.parent) if is_live else _unknown(path, found)
             if path not in seen:
                 seen.add(path)
-                replica(parsed.partition, path, source, starts, points)
+                found.replicas.append(_replica(parsed.partition, path, directory, tier, metadata))
             continue
         listed = LogDir.open_read_only(path)
         partitions = [tp for tp in listed.all_partitions() if tp.topic != names.CLUSTER_METADATA_TOPIC]
-        source, starts, points = log_dir(path)
+        directory = log_dir(path)
         places = {tp: path / tp.dir_name for tp in partitions}
         for tp, place in {**_future_logs(path), **places}.items():
             if place not in seen:
                 seen.add(place)
-                replica(tp, place, source, starts, points)
+                found.replicas.append(_replica(tp, place, directory, tier, metadata))
     return found
 
 
@@ -179,14 +189,13 @@ def _refuse_if_held(path: Path) -> None:
         raise error
 
 
-def _unknown(path: Path, found: Found) -> Source:
+def _unknown(path: Path, found: Found) -> _Opened:
     source = Source(path, None, None, ClusterMetadata(), clean=False)
     found.sources.append(source)
-    return source
+    return _Opened(source, None, {}, {})
 
 
-def _open(path: Path) -> tuple[Source, dict[TopicPartition, int] | None, dict[TopicPartition, int]]:
-    """A log directory, its log start offsets (None where their checkpoint is lost) and recovery points."""
+def _open(path: Path) -> _Opened:
     _refuse_if_held(path)
     problems: list[StorageError] = []
     meta = _readable(meta_properties.read, path / names.META_PROPERTIES, problems)
@@ -202,8 +211,11 @@ def _open(path: Path) -> tuple[Source, dict[TopicPartition, int] | None, dict[To
     starts_path = path / names.LOG_START_CHECKPOINT
     starts = _readable(checkpoints.read, starts_path, problems) if exists(starts_path) else None
     points = _readable(checkpoints.read, path / names.RECOVERY_POINT_CHECKPOINT, problems) or {}
+    reached = dict(_readable(checkpoints.read, path / names.REPLICATION_CHECKPOINT, problems) or {})
+    for tp, point in points.items():
+        reached[tp] = max(point, reached.get(tp, 0))
     clean = exists(path / names.CLEAN_SHUTDOWN)
-    return Source(path, meta, metadata, cluster, clean, tuple(problems)), starts, points
+    return _Opened(Source(path, meta, metadata, cluster, clean, tuple(problems)), starts, points, reached)
 
 
 def _readable(read: Callable[[Path], _T], path: Path, problems: list[StorageError]) -> _T | None:
@@ -216,14 +228,9 @@ def _readable(read: Callable[[Path], _T], path: Path, problems: list[StorageErro
 
 
 def _replica(
-    tp: TopicPartition,
-    path: Path,
-    source: Source,
-    starts: _Starts,
-    points: _Points,
-    tier: Tier | None,
-    metadata: RemoteMetadata,
+    tp: TopicPartition, path: Path, directory: _Opened, tier: Tier | None, metadata: RemoteMetadata
 ) -> Replica:
+    source, starts, points, reached = directory
     problems: list[StorageError] = []
     topic_id = _readable(partition_metadata.read, path / names.PARTITION_METADATA, problems)
     overrides = _readable(topic_properties.read, path / names.TOPIC_PROPERTIES, problems)
@@ -258,8 +265,9 @@ def _replica(
         known = epochs.truncate_from_end(snapshot.log_end_offset)
         last = max(last, -1 if known.latest_epoch is None else known.latest_epoch)
     return Replica(
-        tp, path, source, snapshot, snapshot.log_start_offset, point, topic_id, epochs, last, overrides, tuple(problems)
-    )
+        tp, path, source, snapshot, snapshot.log_start_offset, point, topic_id, epochs, last, overrides,
+        reached.get(tp, 0), tuple(problems),
+    )  # fmt: skip
 
 
 def _start_by_epochs(snapshot: LogSnapshot, epochs: LeaderEpochs | None) -> int:

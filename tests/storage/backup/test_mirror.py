@@ -12,7 +12,7 @@ from storage.append.appender import Appender
 from storage.backup.manifest_recorder import ManifestRecorder
 from storage.backup.mirror import Mirror
 from storage.backup.record_digests import LogDiff, diff_records
-from storage.backup.same_batches import same_batches
+from storage.log.same_batches import same_batches
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptBatch, InvalidRecord, InvalidTopic, NotPermitted, PartitionOffline, UnsupportedFormat
 from storage.files import checkpoints, names, producer_state, transaction_index

@@ -179,14 +179,15 @@ def test_damage_is_refused_or_salvaged(tmp_path, segment, link):
     target, result = revived(tmp_path, built.path, salvage=True, link=link)
     lost = range(20 * segment, 20 * segment + 10)
     assert offsets(target) == [offset for offset in range(40) if offset not in lost]
-    assert result.built[TP].salvaged
-    assert [(loss.first_offset, loss.last_offset) for loss in result.built[TP].lost] == [(lost[0], lost[-1])]
-    assert not result.built[TopicPartition("u", 0)].salvaged
+    salvaged, plain = result.partitions
+    assert [(loss.first_offset, loss.last_offset) for loss in salvaged.chosen.lost] == [(lost[0], lost[-1])]
+    assert plain.chosen is None
     # A salvaged log that is cut ends with the batch that holds the message before the offset.
     shutil.rmtree(target)
     target, result = revived(tmp_path, built.path, salvage=True, link=link, offsets={TP: 25})
     assert offsets(target) == [offset for offset in range(30) if offset not in lost]
-    assert (result.built[TP].salvaged, result.built[TP].log_end_offset) == (True, 30 - 10 * segment)
+    assert result.partitions[0].chosen is not None
+    assert result.built[TP].log_end_offset == 30 - 10 * segment
 
 
 def test_until_a_time(tmp_path):
@@ -424,11 +425,11 @@ def test_what_one_replica_lost_is_taken_from_the_others(tmp_path):
         run(Request(sources, tmp_path / "new"))
     target, result = revived(tmp_path, *sources, salvage=True)
     assert values(target) == whole
-    built = result.built[TP]
-    assert (built.salvaged, built.lost) == (True, [])
+    chosen = result.partitions[0].chosen
+    assert chosen.lost == []
     taken = result.partitions[0].replica.path
     assert taken == sources[1] / "t-0"  # the one that can be read furthest
-    assert {(one.directory, one.offsets.start, one.offsets.end) for one in built.filled} == {
+    assert {(one.directory, one.offsets.start, one.offsets.end) for one in chosen.filled} == {
         (sources[0] / "t-0", 60, 70),
         (sources[2] / "t-0", 50, 60),
     }
@@ -442,8 +443,9 @@ def test_other_messages_at_these_offsets_are_not_taken(tmp_path):
     shutil.rmtree(other)
     build_log_dir(other, {"t": [Partition(items)]}, broker=False)
     target, result = revived(tmp_path, other, first, salvage=True)
-    assert result.built[TP].filled == []
-    assert [(one.first_offset, one.last_offset) for one in result.built[TP].lost] == [(50, 59)]
+    chosen = result.partitions[0].chosen
+    assert chosen.filled == []
+    assert [(one.first_offset, one.last_offset) for one in chosen.lost] == [(50, 59)]
     assert 50 not in offsets(target)
 
 

@@ -169,34 +169,3 @@ def test_damages_are_named_in_order(tmp_path):
         (log, batches[number].position, batches[number + 1].position) for number in (1, 3)
     ]
     assert damages[1].reason == "offset 3 contradicts those around it"
-
-
-@pytest.mark.parametrize(
-    ("start", "other", "compacted", "filled", "lost"),
-    [
-        (0, [(0, 9), (10, 19), (20, 29), (30, 39)], False, [(10, 30)], []),
-        (0, [(0, 9), (10, 19), ROLL, (20, 29), ROLL, (30, 39)], False, [(10, 30)], []),
-        (0, [(0, 9), (14, 14), (30, 39)], False, [(14, 15)], [(10, 13), (15, 29)]),
-        (0, [(0, 9), (14, 14), (17, 17), (30, 39)], True, [(14, 18)], []),  # the rest was compacted away
-        (10, [(14, 14), (30, 30)], True, [(14, 15)], []),
-        (0, [(0, 9), (14, 14), (29, 29)], True, [(14, 30)], []),
-        (0, [(0, 9), (14, 14)], True, [(14, 15)], [(15, 29)]),  # which ends earlier
-        (20, [(20, 29), (30, 39)], True, [(20, 30)], [(10, 19)]),  # whose beginning retention has removed
-        (0, [(0, 12), (13, 27), (28, 39)], False, [(13, 28)], [(10, 12), (28, 29)]),  # whole batches alone
-        (0, [(0, 9), (30, 39)], False, [], [(10, 29)]),
-        (30, [(30, 39)], False, [], [(10, 29)]),
-    ],
-)
-def test_what_another_replica_has_of_what_is_lost(tmp_path, start, other, compacted, filled, lost):
-    batches = build_log_dir(tmp_path / "damaged", {"t": [[Batch(many(10)) for _ in range(4)]]})["t", 0].batches
-    for number in (1, 2):
-        flip(tmp_path / "damaged" / "t-0" / f"{0:020}.log", batches[number].position + 70)
-    items = [item if item is ROLL else Batch(many(item[1] - item[0] + 1), base_offset=item[0]) for item in other]
-    replica = build_log_dir(tmp_path / "other", {"t": [Partition(items, start_offset=start)]})["t", 0]
-    others = [snapshot_of(tmp_path / "other")]
-    result = salvaged(tmp_path / "damaged", tmp_path / "new", compacted=compacted, others=others)
-    assert [(replaced.offsets.start, replaced.offsets.end) for replaced in result.filled] == filled
-    assert {replaced.directory for replaced in result.filled} <= {replica.path}
-    assert [(loss.first_offset, loss.last_offset) for loss in result.lost] == lost
-    taken = {offset for first, end in filled for offset in range(first, end)} & {r.offset for r in replica.records}
-    assert [record[0] for record in records_of(tmp_path / "new")] == [*range(10), *sorted(taken), *range(30, 40)]

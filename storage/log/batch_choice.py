@@ -1,0 +1,632 @@
+"""Which batch belongs to a log at each offset, and in which of its copies. `mirror`, `salvage` and `revive` ask here.
+
+Within one copy, where two segments hold the same offsets, or one was written before those that it follows, in order:
+
+1. equal batches count once; in a compacted log the segment that was compacted later counts
+2. the leader that leader-epoch-checkpoint names for an offset wrote the batch; other batches there are an earlier
+   leader's
+3. what another copy has too is confirmed
+4. a segment whose messages are all older than those it contradicts was left by an earlier log: a truncated one, or a
+   deleted topic of the same name
+5. one batch against three or more has a wrong offset (no CRC covers offsets): as few batches as possible are left out
+6. otherwise nobody knows: neither counts, and the report says so
+
+Of several copies one counts first: as in an unclean leader election that with the highest last leader epoch, then that
+which can be read furthest without damage or a gap, then the largest. What it has lost comes from the others, where the
+leaders of the same epochs wrote it: a leader writes each offset once. Where copies hold other messages of one epoch, two
+are right against one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from storage.files import names
+from storage.files.leader_epochs import EpochEntry, LeaderEpochs
+from storage.format.batches import BatchTable
+from storage.log.intact_batches import UNDECIDED, Flags, Int64s, IntactBatches, Run, UncopiedBytes
+from storage.log.reader import find_batch
+from storage.log.same_batches import same_batches
+from storage.log.scanning import last_offset_before
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
+from storage.progress import NoProgress, Progress
+from storage.types import MAX_OFFSET, OffsetRange
+
+_CONTESTED: Final = f"{UNDECIDED}another copy holds other messages there"
+_MANY: Final = 3
+_NS_PER_MS: Final = 1_000_000
+
+_Identity = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LogCopy:
+    """One copy of a log. `reached`: the offset that it once ended at or beyond, as its checkpoints say."""
+
+    snapshot: LogSnapshot
+    reached: int = 0
+
+    @property
+    def directory(self) -> Path:
+        """The partition's directory."""
+        segments = self.snapshot.segments
+        return segments[-1].directory if segments else Path(self.snapshot.tp.dir_name)
+
+    @property
+    def begins(self) -> int | None:
+        """Where the log begins, if its first segments are missing: a broker moves the first leader epoch there."""
+        snapshot, entries = self.snapshot, self.snapshot.epochs.entries
+        first = snapshot.segments[0].base_offset if snapshot.segments else snapshot.log_start_offset
+        is_missing = bool(entries) and entries[0].start_offset < first and snapshot.remote_offsets is None
+        return max(entries[0].start_offset, 0) if is_missing else None
+
+    def created_ns(self) -> int | None:
+        """When this life of the topic began here, by the time of partition.metadata; None without that file."""
+        try:
+            return (self.directory / names.PARTITION_METADATA).lstat().st_mtime_ns
+        except OSError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class LostOffsets:
+    """Offsets from `first_offset` to `last_offset` (None: the number is not known) are lost because of `damages`.
+
+    Both are None where the damage cost no offset, because there was no message.
+    """
+
+    first_offset: int | None
+    last_offset: int | None
+    damages: tuple[UncopiedBytes, ...]
+
+    @property
+    def reason(self) -> str:
+        """The reasons, each once."""
+        return "; ".join(dict.fromkeys(damage.reason for damage in self.damages))
+
+
+@dataclass(frozen=True, slots=True)
+class FilledOffsets:
+    """Offsets that are from another replica, in `directory`."""
+
+    directory: Path
+    offsets: OffsetRange
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """Messages at these offsets are in the copy at `path`, but do not count, or are others there."""
+
+    path: Path
+    offsets: OffsetRange
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class BatchChoice:
+    """The batches of a log: those of `segments` that are kept. `first`: which of the copies counts first; its segments
+    are the first `own` ones. `filled`: the offsets that other copies gave; `lost`: those that none has; `beyond`: intact batches that do not
+    count."""
+
+    first: int
+    segments: list[IntactBatches]
+    own: int
+    log_start_offset: int
+    lost: list[LostOffsets] = field(default_factory=list)
+    filled: list[FilledOffsets] = field(default_factory=list)
+    beyond: list[Beyond] = field(default_factory=list)
+
+    def runs(self) -> list[tuple[IntactBatches, Run]]:
+        """The batches in the order of their offsets, in runs."""
+        split = any(not follows for follows in _in_order(self.segments))
+        runs = ((part, run) for part in self.segments for run in part.kept_runs(split=split))
+        return sorted(runs, key=lambda one: int(one[0].base[one[1].first]))
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset after the last batch; where the log begins without any."""
+        ends = [int(part.last[part.kept][-1]) + 1 for part in self.segments if part.kept.any()]
+        return max([self.log_start_offset, *ends])
+
+    @property
+    def damage(self) -> UncopiedBytes | None:
+        """The first damage of the first copy, or what nobody can decide there; None if there is neither."""
+        return next((found for part in self.segments[: self.own] if (found := part.damage) is not None), None)
+
+    @property
+    def is_first_alone(self) -> bool:
+        """Whether this is the first copy as it is."""
+        own = self.segments[: self.own]
+        return not self.lost and not self.filled and not any(part.breaks or not part.kept.all() for part in own)
+
+
+def _in_order(parts: Sequence[IntactBatches]) -> Iterator[bool]:
+    """For each segment whether it begins after the ones before it end."""
+    end = -1
+    for part in parts:
+        if part.kept.any():
+            yield int(part.base[part.kept][0]) > end
+            end = max(end, int(part.last[part.kept][-1]))
+
+
+def choose_batches(
+    copies: Sequence[LogCopy], *, compacted: bool, end_offset: int = MAX_OFFSET, progress: Progress | None = None
+) -> BatchChoice:
+    """Decides by the docstring above. Of equal copies the one that is named first counts. `compacted`: offsets may be missing without being lost.
+
+    `end_offset`: nothing counts that is not wholly below this offset; losses beyond it are listed, too. OSError,
+    StorageError where a file cannot be read.
+    """
+    progress = progress or NoProgress()
+    intact = [_intact(copy.snapshot, progress if number == 0 else NoProgress()) for number, copy in enumerate(copies)]
+    for number, copy in enumerate(copies):
+        _settle(copy, intact[number], intact[:number] + intact[number + 1 :], compacted=compacted)
+    order = sorted(range(len(copies)), key=lambda at: _rank(copies[at], intact[at], compacted=compacted), reverse=True)
+    copies, intact = [copies[at] for at in order], [intact[at] for at in order]
+    first = intact[0]
+    lineage = Lineage.of(copies[0].snapshot.epochs, first)
+    if len(copies) > 1:
+        _outvote(first, intact[1:], lineage, compacted=compacted)
+    begins = copies[0].begins
+    start = copies[0].snapshot.log_start_offset if begins is None else begins
+    lost = _lost(first, copies[0], compacted=compacted)
+    choice = BatchChoice(order[0], list(first), len(first), start, lost)
+    if not lost or lost[-1].last_offset is not None or lost[-1].first_offset is None:
+        ends = [choice.log_end_offset, *(one.last_offset + 1 for one in lost if one.last_offset is not None)]
+        lost.append(LostOffsets(max(ends), None, ()))  # another copy may go on there
+    for copy, parts in zip(copies[1:], intact[1:], strict=True):
+        _fill(choice, copy, parts, lineage, compacted=compacted)
+    choice.lost = [one for one in choice.lost if one.damages]
+    for part in choice.segments:
+        part.kept &= part.last < end_offset
+    chosen = _Chosen(choice.segments)
+    for copy, parts in zip(copies, intact, strict=True):
+        choice.beyond += _beyond(copy, parts, chosen, lineage, compacted=compacted)
+    return choice
+
+
+def _intact(snapshot: LogSnapshot, progress: Progress) -> list[IntactBatches]:
+    segments = [
+        Segment(segment.directory, segment.base_offset, segment.log, segment.log.stat().st_size)
+        for segment in snapshot.segments
+    ]
+    ends = [segment.base_offset for segment in segments[1:]] + [MAX_OFFSET] * bool(segments)
+    return [IntactBatches(segment, end, progress) for segment, end in zip(segments, ends, strict=True)]
+
+
+def follows_plainly(copy: LogCopy, *, compacted: bool) -> bool:
+    """Whether a look at the ends of its segments shows one log without a gap, so that nothing has to be decided.
+
+    Damage within segments is not looked for. SegmentGone, OSError.
+    """
+    snapshot = copy.snapshot
+    segments = snapshot.segments
+    if not segments or snapshot.remote_offsets is not None:
+        return copy.reached <= snapshot.log_end_offset
+    created_ns = copy.created_ns()
+    if copy.reached > snapshot.log_end_offset or copy.begins is not None:
+        return False
+    written = [] if created_ns is None else [one.log.stat().st_mtime_ns >= created_ns for one in segments]
+    if written != sorted(written):
+        return False
+    for segment, following in zip(segments, segments[1:], strict=False):
+        last = last_offset_before(snapshot, segment, segment.size)
+        if last is None or (last + 1 < following.base_offset and not compacted):
+            return False
+    return True
+
+
+def contradict(first: LogSnapshot, other: LogSnapshot) -> bool:
+    """Whether two copies hold other messages of one leader at the end of a segment. SegmentGone, OSError."""
+    for segment in first.segments:
+        last = last_offset_before(first, segment, first.end_position(segment))
+        ours = None if last is None or last < segment.base_offset else batch_ending_at(first, last)
+        theirs = None if ours is None or last is None else batch_ending_at(other, last)
+        if ours is not None and theirs is not None:
+            same_leader = int(ours.leader_epoch[0]) == int(theirs.leader_epoch[0])
+            if same_leader and not (same_batches(ours, theirs, compacted=True) or same_batches(theirs, ours, compacted=True)):
+                return True
+    return False
+
+
+def batch_ending_at(snapshot: LogSnapshot, offset: int) -> BatchTable | None:
+    """The header of the batch whose last offset is `offset`; None where there is none (after compaction, say)."""
+    place = find_batch(snapshot, offset)
+    if place is None:
+        return None
+    batch = place.segment.batch_at(place.position, snapshot.end_position(place.segment))
+    return batch if batch is not None and int(batch.last_offset[0]) == offset else None
+
+
+# Within one copy
+
+
+def _settle(
+    copy: LogCopy, parts: Sequence[IntactBatches], others: Sequence[Sequence[IntactBatches]], *, compacted: bool
+) -> None:
+    """Leaves out what does not belong to the log of one copy."""
+    created_ns = copy.created_ns() if copy.snapshot.segments else None
+    reach, latest_begin = -1, -1
+    for row, part in enumerate(parts):
+        _leave_out_fewest([part])
+        for earlier in parts[:row] if part.kept.any() and reach >= int(part.base[part.kept][0]) else ():
+            if earlier.kept.any() and part.kept.any() and int(earlier.last[earlier.kept][-1]) >= part.base[part.kept][0]:
+                _decide(earlier, part, copy.snapshot.epochs, others, compacted=compacted)
+        times = part.times
+        if times is not None and times[1] < latest_begin:
+            created = -1 if created_ns is None else created_ns
+            is_earlier = part.segment.log.stat().st_mtime_ns < created and times[1] * _NS_PER_MS < created
+            if is_earlier and latest_begin * _NS_PER_MS >= created:
+                part.leave_out(part.kept, "written before this topic was created, by one of the same name")
+            elif not compacted and int(part.base[part.kept][0]) > reach + 1:
+                what = "after missing offsets come messages that are older than those before"
+                part.leave_out(part.kept, f"{UNDECIDED}{what}: an earlier log's, or this one's")
+        if part.kept.any():
+            reach = max(reach, int(part.last[part.kept][-1]))
+            times = part.times
+            latest_begin = max(latest_begin, -1 if times is None else times[0])
+    _leave_out_fewest(parts)
+
+
+def _decide(
+    low: IntactBatches,
+    high: IntactBatches,
+    epochs: LeaderEpochs,
+    others: Sequence[Sequence[IntactBatches]],
+    *,
+    compacted: bool,
+) -> None:
+    """Decides between two segments of one copy that hold the same offsets; `low` begins earlier."""
+    first, last = int(high.base[high.kept][0]), int(low.last[low.kept][-1])
+    in_low = low.kept & (low.last >= first)
+    in_high = high.kept & (high.base <= last)
+    lows, highs = low.kept_table(in_low), high.kept_table(in_high)
+    names_of = low.segment.log.path.name, high.segment.log.path.name
+    if same_batches(lows, highs, compacted=False):
+        high.leave_out(in_high, f"is in {names_of[0]} too")
+        return
+    if compacted and same_batches(highs, lows, compacted=True):
+        high.leave_out(in_high, f"{names_of[0]} has it as it was compacted later")
+        return
+    if compacted and same_batches(lows, highs, compacted=True):
+        low.leave_out(in_low, f"{names_of[1]} has it as it was compacted later")
+        return
+    lineage = Lineage(epochs, is_whole=True)
+    for at, (test, reason) in enumerate((
+        (lambda part, rows: not lineage.fits(part)[rows].any(), "an earlier leader wrote it"),
+        (lambda part, rows: not _confirmed(part.kept_table(rows), others), "no other copy has it there"),
+    )):
+        is_wrong = [test(low, in_low), test(high, in_high)]
+        if (at or epochs.entries) and is_wrong[0] != is_wrong[1]:
+            (low if is_wrong[0] else high).leave_out(in_low if is_wrong[0] else in_high, reason)
+            return
+    low_times, high_times = low.times, high.times
+    if low_times is not None and high_times is not None:
+        if high_times[1] < low_times[0]:
+            high.leave_out(high.kept, f"older than what {names_of[0]} has at these offsets")
+            return
+        stamps = lows.max_timestamp
+        if len(stamps) and int(stamps.max()) < high_times[0] and len(stamps) >= _MANY:
+            low.leave_out(in_low, f"older than what {names_of[1]} has at these offsets")
+            return
+    counts = int(in_low.sum()), int(in_high.sum())
+    if min(counts) == 1 and max(counts) >= _MANY:
+        return  # _leave_out_fewest decides
+    reason = f"{UNDECIDED}{names_of[0]} and {names_of[1]} hold other messages at these offsets"
+    low.leave_out(in_low, reason)
+    high.leave_out(in_high, reason)
+
+
+def _identities(table: BatchTable) -> set[_Identity]:
+    return set(zip(table.base_offset.tolist(), table.last_offset.tolist(), table.crc.tolist(), strict=True))
+
+
+def _confirmed(table: BatchTable, others: Sequence[Sequence[IntactBatches]]) -> bool:
+    """Whether another copy has one of these batches."""
+    known = _identities(table)
+    return any(not known.isdisjoint(_identities(part.table)) for parts in others for part in parts)
+
+
+def _leave_out_fewest(parts: Sequence[IntactBatches]) -> None:
+    """Keeps the longest run of batches in file order whose offsets ascend, so that few are left out.
+
+    `ends[n]`: the least last offset that a run of n + 1 batches can have.
+    """
+    base = np.concatenate([part.base[part.kept] for part in parts]) if parts else np.empty(0, np.int64)
+    last = np.concatenate([part.last[part.kept] for part in parts]) if parts else base
+    if (base[1:] > last[:-1]).all() or (len(parts) > 1 and _interleave(parts)):
+        return
+    ends: list[int] = []
+    end_rows: list[int] = []
+    before = np.full(len(base), -1, np.int64)
+    for row, (first_offset, last_offset) in enumerate(zip(base.tolist(), last.tolist(), strict=True)):
+        length = bisect_left(ends, first_offset)
+        if length:
+            before[row] = end_rows[length - 1]
+        if length == len(ends):
+            ends.append(last_offset)
+            end_rows.append(row)
+        elif last_offset < ends[length]:
+            ends[length], end_rows[length] = last_offset, row
+    kept = np.zeros(len(base), np.bool_)
+    chosen = end_rows[-1] if end_rows else -1
+    while chosen >= 0:
+        kept[chosen] = True
+        chosen = int(before[chosen])
+    at = 0
+    for part in parts:
+        rows = np.flatnonzero(part.kept)
+        part.kept[rows] = kept[at : at + len(rows)]
+        at += len(rows)
+
+
+def _interleave(parts: Sequence[IntactBatches]) -> bool:
+    """Whether the batches ascend once they are sorted: a segment lies in a gap of another one."""
+    base, last = _Chosen(parts).base, _Chosen(parts).last
+    return bool((base[1:] > last[:-1]).all())
+
+
+# Among copies
+
+
+def _rank(copy: LogCopy, parts: Sequence[IntactBatches], *, compacted: bool) -> tuple[int, int, int]:
+    epochs = copy.snapshot.epochs
+    last_epoch = max((int(part.table.leader_epoch[part.kept].max()) for part in parts if part.kept.any()), default=-1)
+    if epochs.latest_epoch is not None:
+        last_epoch = min(last_epoch, epochs.latest_epoch)
+    return last_epoch, _readable_end(copy, parts, compacted=compacted), sum(int(part.size[part.kept].sum()) for part in parts)
+
+
+def _readable_end(copy: LogCopy, parts: Sequence[IntactBatches], *, compacted: bool) -> int:
+    """The offset after the last batch before the first damage or gap of a copy."""
+    lost = _lost(parts, copy, compacted=compacted)
+    ends = [int(part.last[part.kept][-1]) + 1 for part in parts if part.kept.any()]
+    known = [one.first_offset for one in lost if one.first_offset is not None]
+    return min([max([copy.snapshot.log_end_offset, *ends]), *known])
+
+
+class Lineage:
+    """Which leader's epoch each offset of a log has. `is_whole`: there is a checkpoint that its batches agree with;
+    otherwise what is known is from its batches, and epochs between theirs may be missing."""
+
+    def __init__(self, epochs: LeaderEpochs, *, is_whole: bool) -> None:
+        self._starts = np.array([entry.start_offset for entry in epochs.entries], np.int64)
+        self._numbers = np.array([-1, *(entry.epoch for entry in epochs.entries)], np.int64)
+        self._is_whole = is_whole
+
+    @classmethod
+    def of(cls, epochs: LeaderEpochs, parts: Sequence[IntactBatches]) -> Lineage:
+        """By the checkpoint of a copy, if most of its batches agree with it; else by its batches."""
+        lineage = cls(epochs, is_whole=True)
+        rows = sum(int(part.kept.sum()) for part in parts)
+        fit = sum(int((lineage.fits(part) & part.kept).sum()) for part in parts)
+        if epochs.entries and fit * 10 >= rows * 9:
+            return lineage
+        known = LeaderEpochs()
+        for part in parts:
+            for row in np.flatnonzero(part.kept & (part.table.leader_epoch >= 0)).tolist():
+                known = known.assign(EpochEntry(int(part.table.leader_epoch[row]), int(part.base[row])))
+        return cls(known, is_whole=False)
+
+    def fits(self, part: IntactBatches) -> Flags:
+        """Which batches of a segment the leaders of this log wrote."""
+        epoch = part.table.leader_epoch
+        slots = self._starts.searchsorted(part.base, "right")
+        ends = self._starts.searchsorted(part.last, "right")
+        if self._is_whole:
+            fits = (self._numbers[slots] == epoch) & (slots == ends)
+        else:
+            following = np.append(self._numbers[1:], self._numbers[-1])
+            fits = (self._numbers[slots] <= epoch) & (epoch <= following[ends])
+        if len(self._starts):  # what is before the first epoch that is known
+            fits |= (ends == 0) & (epoch <= self._numbers[1])
+        return fits
+
+
+class _Chosen:
+    """The kept batches of segments, by their offsets."""
+
+    def __init__(self, parts: Iterable[IntactBatches], rows: Flags | None = None) -> None:
+        kept = BatchTable.concat(part.kept_table(rows) for part in parts)
+        order = np.argsort(kept.base_offset, kind="stable")
+        self.table = BatchTable(np.ascontiguousarray(kept.data[:, order]), kept.rows)
+        self.base, self.last, self.crc = self.table.base_offset, self.table.last_offset, self.table.crc
+
+    def has(self, table: BatchTable) -> Flags:
+        """Which of these batches are among them."""
+        rows = self._rows(table.base_offset)
+        if not len(self.base):
+            return np.zeros(table.rows, np.bool_)
+        same = (self.base[rows] == table.base_offset) & (self.last[rows] == table.last_offset)
+        return same & (self.crc[rows] == table.crc)
+
+    def overlaps(self, table: BatchTable) -> Flags:
+        """Which of these batches have an offset that one of them has."""
+        if not len(self.base):
+            return np.zeros(table.rows, np.bool_)
+        rows = np.minimum(self.last.searchsorted(table.base_offset), len(self.last) - 1)
+        return (self.last[rows] >= table.base_offset) & (self.base[rows] <= table.last_offset)
+
+    def _rows(self, base: Int64s) -> Int64s:
+        return np.minimum(self.base.searchsorted(base), max(len(self.base) - 1, 0))
+
+
+def _outvote(
+    first: Sequence[IntactBatches], others: Sequence[Sequence[IntactBatches]], lineage: Lineage, *, compacted: bool
+) -> None:
+    """Leaves out of the first copy what other copies contradict: two against one, or one against one and nobody knows.
+
+    In a compacted log batches of one leader may differ."""
+    if compacted:
+        return
+    fitting = []
+    for parts in others:
+        for part in parts:
+            part.leave_out(part.kept & ~lineage.fits(part), "another leader wrote it")
+        fitting.append(_Chosen(parts))
+    for part in first:
+        against, with_it = (np.zeros(len(part.kept), np.int64) for _ in range(2))
+        for other in fitting:
+            same = other.has(part.table)
+            with_it += same
+            against += part.kept & other.overlaps(part.table) & ~same
+        part.leave_out(against > with_it + 1, "two other copies hold other messages there")
+        open_rows = part.kept & (against == with_it + 1)
+        part.leave_out(open_rows, _CONTESTED)
+        contested = _Chosen([part], open_rows)
+        for parts in others if open_rows.any() else ():
+            for other_part in parts:
+                other_part.leave_out(contested.overlaps(other_part.table), _CONTESTED)
+
+
+def _lost(parts: Sequence[IntactBatches], copy: LogCopy, *, compacted: bool) -> list[LostOffsets]:
+    """The gaps between the batches that are kept, where there is damage, or where nothing may be missing; what is
+    missing before and after them by the checkpoints."""
+    lost: list[LostOffsets] = []
+    waiting: list[UncopiedBytes] = []  # met since the last batch that is kept
+    expected = parts[0].segment.base_offset if parts else 0
+    if parts and copy.begins is not None:
+        missing = UncopiedBytes(parts[0].segment.log.path, 0, 0, "the segments before this one are missing")
+        lost.append(LostOffsets(copy.begins, expected - 1, (missing,)))
+    for part in parts:
+        damages = deque(part.damages())
+        rows = np.flatnonzero(part.kept)
+        previous = np.concatenate(([expected - 1], part.last[rows]))  # the last offset before each of them
+        for at in _rows_after_a_gap(part, rows, previous, damages, first=bool(waiting)):
+            row = rows[at]
+            position, begin, expected = int(part.position[row]), int(part.base[row]), int(previous[at]) + 1
+            while damages and damages[0].position < position + part.size[row]:
+                waiting.append(damages.popleft())
+            if begin > expected and not (waiting or compacted):
+                reason = "no batch here holds the offsets before this one"
+                waiting.append(UncopiedBytes(part.segment.log.path, position, position, reason))
+            if waiting:
+                begin_offset, end_offset = (expected, begin - 1) if begin > expected else (None, None)
+                lost.append(LostOffsets(begin_offset, end_offset, tuple(waiting)))
+                waiting.clear()
+        expected = max(expected, int(previous[-1]) + 1)
+        waiting += damages
+    if waiting:
+        lost.append(LostOffsets(expected, None, tuple(waiting)))
+    elif copy.reached > expected:
+        path, reason = copy.directory.parent / names.REPLICATION_CHECKPOINT, f"the log had reached offset {copy.reached}"
+        lost.append(LostOffsets(expected, copy.reached - 1, (UncopiedBytes(path, 0, 0, reason),)))
+    return _without(lost, [OffsetRange(int(base), int(last) + 1) for base, last in _spans(parts)])
+
+
+def _spans(parts: Sequence[IntactBatches]) -> Iterator[tuple[int, int]]:
+    """Contiguous offsets of the kept batches, if segments lie in gaps of others; otherwise there is nothing to do."""
+    if all(_in_order(parts)):
+        return
+    chosen = _Chosen(parts)
+    begins = np.flatnonzero(np.append(True, chosen.base[1:] > chosen.last[:-1] + 1))
+    ends = np.append(begins[1:], len(chosen.base)) - 1
+    yield from zip(chosen.base[begins].tolist(), chosen.last[ends].tolist(), strict=True)
+
+
+def _without(lost: Iterable[LostOffsets], ranges: Sequence[OffsetRange]) -> list[LostOffsets]:
+    """What is lost apart from these ranges."""
+    left = list(lost)
+    for held in ranges:
+        before, left = left, []
+        for one in before:
+            begin, end = one.first_offset, MAX_OFFSET if one.last_offset is None else one.last_offset + 1
+            if begin is None or end <= held.start or begin >= held.end:
+                left.append(one)
+                continue
+            if begin < held.start:
+                left.append(replace(one, last_offset=held.start - 1))
+            if end > held.end:
+                left.append(replace(one, first_offset=held.end))
+    return left
+
+
+def _rows_after_a_gap(
+    part: IntactBatches, rows: Int64s, previous: Int64s, damages: Collection[UncopiedBytes], *, first: bool
+) -> list[int]:
+    """Which of the kept `rows` come after missing offsets or damage, counted within them. `first`: row 0 does."""
+    after_damage = part.position[rows].searchsorted([one.position for one in damages])
+    gaps = np.concatenate((np.flatnonzero(part.base[rows] > previous[:-1] + 1), after_damage, [0] * first))
+    return [int(at) for at in np.unique(gaps) if at < len(rows)]
+
+
+def _fill(
+    choice: BatchChoice, copy: LogCopy, parts: Sequence[IntactBatches], lineage: Lineage, *, compacted: bool
+) -> None:
+    """Adds what another copy has of what is lost; `lost` is then what is left."""
+    left: list[LostOffsets] = []
+    fits = [part.kept & lineage.fits(part) for part in parts]
+    for part in parts:
+        part.kept = np.zeros(len(part.kept), np.bool_)
+    for lost in choice.lost:
+        if lost.first_offset is None:
+            left.append(lost)
+            continue
+        gap = OffsetRange(lost.first_offset, MAX_OFFSET if lost.last_offset is None else lost.last_offset + 1)
+        filled, rest = _fill_gap(gap, copy.snapshot.log_end_offset, parts, fits, compacted=compacted)
+        choice.filled += [FilledOffsets(copy.directory, one) for one in filled]
+        for one in rest:
+            left.append(replace(lost, first_offset=one.start, last_offset=None if one.end == MAX_OFFSET else one.end - 1))
+    choice.lost = left
+    choice.segments += [part for part in parts if part.kept.any()]
+
+
+def _fill_gap(
+    gap: OffsetRange, log_end_offset: int, parts: Sequence[IntactBatches], fits: Sequence[Flags], *, compacted: bool
+) -> tuple[list[OffsetRange], list[OffsetRange]]:
+    """Keeps what another copy has of a gap; returns that, and what is still missing."""
+    filled: list[OffsetRange] = []
+    rest: list[OffsetRange] = []
+    expected, may_lack = gap.start, False
+    ends = [part.segment.base_offset for part in parts[1:]] + [MAX_OFFSET]
+    for part, fit, end in zip(parts, fits, ends, strict=True):
+        if part.segment.base_offset >= gap.end or end <= gap.start:
+            continue
+        # Where nothing is damaged, compaction has removed what is missing.
+        may_lack = compacted and not part.breaks and part.segment.base_offset <= expected
+        for row in np.flatnonzero(fit & (part.base >= gap.start) & (part.last < gap.end)).tolist():
+            first, last = int(part.base[row]), int(part.last[row])
+            if first < expected:
+                continue
+            part.kept[row] = True
+            if first > expected and not may_lack:
+                rest.append(OffsetRange(expected, first))
+            if filled and (filled[-1].end == first or may_lack):
+                filled[-1] = OffsetRange(filled[-1].start, last + 1)
+            else:
+                filled.append(OffsetRange(first, last + 1))
+            expected, may_lack = last + 1, compacted and not part.breaks
+    if expected < gap.end and not (may_lack and log_end_offset >= gap.end):
+        rest.append(OffsetRange(expected, gap.end))
+    return filled, rest
+
+
+def _beyond(
+    copy: LogCopy, parts: Sequence[IntactBatches], chosen: _Chosen, lineage: Lineage, *, compacted: bool
+) -> Iterator[Beyond]:
+    """The intact batches of a copy that do not count, contiguous ones together."""
+    for part in parts:
+        unused = ~chosen.has(part.table)
+        if compacted:  # the first copy has what compaction has left
+            within = (part.last < chosen.last[-1]) & (part.base >= chosen.base[0]) if len(chosen.base) else unused
+            unused &= ~within | chosen.overlaps(part.table) & ~lineage.fits(part)
+        reasons = part.reasons(~lineage.fits(part))
+        found: Beyond | None = None
+        for row in np.flatnonzero(unused).tolist():
+            offsets = OffsetRange(int(part.base[row]), int(part.last[row]) + 1)
+            if found is not None and found.reason == reasons[row] and found.offsets.end == offsets.start:
+                found = replace(found, offsets=OffsetRange(found.offsets.start, offsets.end))
+                continue
+            if found is not None:
+                yield found
+            found = Beyond(copy.directory, offsets, reasons[row])
+        if found is not None:
+            yield found
