@@ -18,15 +18,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from storage.append.append_values import WholeAppend
 from storage.append.index_state import IndexEntries, IndexState
 from storage.append.rolling_rules import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, RollLimits, SegmentFill
 from storage.files import names, offset_index, time_index
-from storage.files.disk import begin_writeback
 from storage.files.disk_protocol import Disk, DiskFile
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind
-from storage.format.batches import LENGTH, BatchTable, Column
+from storage.format.batches import BatchTable, Column
 from storage.log.segment import LargeBatch, Segment, parts_of
 from storage.types import NO_TIMESTAMP
 
@@ -222,43 +220,6 @@ class ActiveSegment:
         if fill.size_bytes == 0:
             fill.first_timestamp = first_timestamp
         fill.size_bytes = self.segment.size = end
-
-    def append_whole(self, whole: WholeAppend) -> None:
-        """Appends batches so that neither a reader nor recovery after a crash sees some of them without the rest.
-
-        1. all but the first batch's length is written and synced → the log ends there: no batch has a length of 0
-        2. the length is written and synced                       → all batches are there
-        3. the index entries are written                          → recovery rebuilds them
-        An OSError in step 1 leaves everything as before, or sets `broken`; a later one sets `broken`: a failed sync may
-        also have lost what was appended before, and the system reports that only once.
-        """
-        base, table = self.size, whole.table
-        table.data[Column.POSITION, : table.rows] += base
-        length, end, begun = b"", base, base
-        try:
-            for chunk in whole.chunks:
-                if end == base:
-                    length = bytes(chunk[LENGTH])
-                    end = self._log.write_at(base, chunk[: LENGTH.start], bytes(len(length)), chunk[LENGTH.stop :])
-                else:
-                    end = self._log.write_at(end, chunk)
-                begun = begin_writeback(self._log, begun, end)
-        except BaseException:
-            self._undo(base)
-            raise
-        try:
-            self._log.sync()
-        except BaseException:
-            self._undo(base)
-            self.broken = True
-            raise
-        self.broken = True
-        self._log.write_at(base + LENGTH.start, length)
-        self._log.sync()
-        entries = self._state.advance(table, 0, table.rows)
-        self._write_entries(entries)
-        self.broken = False
-        self._grew(end, entries, int(table.max_timestamp[0]))
 
     def _write_entries(self, entries: IndexEntries) -> None:
         if len(entries.offsets):

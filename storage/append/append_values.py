@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from storage.append.producer_table import ProducerTable
 from storage.files.disk_protocol import Buffer
 from storage.files.leader_epochs import LeaderEpochs
-from storage.format.batches import BatchTable
 from storage.log.segment import Segment
 from storage.types import OffsetRange
 
-
-class WholeAppend(NamedTuple):
-    """Batches to be appended all or none, with their final offsets: `table` has their headers, positions counted from
-    0; `chunks` their bytes, back to back, each chunk a number of whole batches."""
-
-    table: BatchTable
-    chunks: Iterable[memoryview]
-
-
 # From a base offset and a leader epoch to the bytes of an append that has them.
 Place = Callable[[int, int], Buffer]
-PlaceWhole = Callable[[int, int], WholeAppend]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,30 @@ are filled in, which are not covered by the checksum. Sources: Kafka's LogValida
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from storage.append import message_sets
+from storage.append.append_values import Place
 from storage.append.batch_encoder import BatchEncoder, Bytes, taken_rows, with_timestamps
-from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
 from storage.format.block import Record, RecordColumns
+from storage.format.record_batch import NewBatch
+
+
+class LeaderLog(Protocol):
+    """What an Appender appends to: a PartitionLog, or a staged file."""
+
+    @property
+    def config(self) -> LogConfig:
+        """The topic's configuration."""
+
+    def append(self, place: Place) -> int:
+        """See PartitionLog.append."""
+
+    def append_batch(self, batch: NewBatch, now_ms: int) -> int:
+        """See PartitionLog.append_batch."""
 
 
 class Appended(NamedTuple):
@@ -36,7 +51,7 @@ AppendedLines = tuple[int, int]
 class Appender:
     """Appends for one writer. Not thread-safe: each writer has its own, and buffers are reused."""
 
-    def __init__(self, log: PartitionLog, *, clock: Clock) -> None:
+    def __init__(self, log: LeaderLog, *, clock: Clock) -> None:
         self.log = log
         self._clock = clock
         self._encoder = BatchEncoder()
@@ -99,7 +114,7 @@ class Appender:
 
 
 def _append_old(
-    log: PartitionLog, columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
+    log: LeaderLog, columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
 ) -> tuple[int, int]:
     """`_append_one` for a message set, which is encoded under the log's lock: inner offsets are compressed with it."""
     records = message_sets.records_of(columns, row, stop, config)

@@ -4,8 +4,8 @@ The rule: files are taken for syncing, and the recovery point moves, only while 
 that takes files has synced them, or put them back, before it releases `Flushing`. So a thread that holds it finds all
 unsynced files among the noted ones, and the recovery point never passes a file that another thread is still syncing.
 
-It is also held while files of the log are renamed, replaced or removed (retention, compaction, append_whole,
-closing), because a sync finds files by their names.
+It is also held while files of the log are renamed, replaced or removed (retention, compaction, closing),
+because a sync finds files by their names.
 
 Order of locks: `Flushing` first, then the log's own lock; never the other way round. The log's lock is not held while
 files are synced, so appends and readers continue. Where flush.messages requires it, a writer waits for a flush after

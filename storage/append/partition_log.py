@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 
 from storage.append import swap
-from storage.append.append_values import LoadedLog, Place, PlaceWhole
+from storage.append.append_values import LoadedLog, Place
 from storage.append.batch_checks import assigned_epochs, check_continues, check_size, first_offset, scanned
 from storage.append.flushing import Flushing
 from storage.append.health import Health
@@ -29,7 +29,6 @@ from storage.append.rolling_rules import (
     rows_that_fit,
 )
 from storage.append.segment_opener import SegmentOpener
-from storage.append.whole_append import fits
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import OffsetOutOfRange, SegmentGone, StorageError
@@ -236,27 +235,6 @@ class PartitionLog:
             self._appended_locked(last_offset + 1, None)
         self._flush_if_due(last_offset + 1)
         return base_offset
-
-    def append_whole(self, place: PlaceWhole) -> None:
-        """A leader's append of many batches, all or none of which become visible (storage.append.whole_append).
-
-        Errors as `append`; an OSError may also leave the log offline with everything appended. Indexes are synced by
-        `flush`.
-        """
-        self._make_room()
-        with self._flushing, self._lock:
-            self._wake_locked()
-            base_offset, epoch = self._next_offset, self._epochs.latest_epoch
-            whole = place(base_offset, 0 if epoch is None else epoch)
-            if self._active.size and not fits(whole, self._active, self._limits, self._clock.now_ms()):
-                self._roll_locked(base_offset)
-            self._assign_epochs_locked(whole.table, 0, whole.table.rows)
-            with self._health.failing(lambda: self._active.broken):
-                sealed, self._active = self._opener.append_whole(self._active, whole, self._limits, self._config)
-            self._sealed = (*self._sealed, *sealed)
-            end_offset = int(whole.table.last_offset[-1]) + 1
-            self._appended_locked(end_offset, None)
-        self._flush_if_due(end_offset)
 
     def append_batches(self, data: memoryview | LargeBatch, headers: BatchTable | None = None) -> None:
         """A follower's append: whole batches of another log, byte for byte, each as a separate append. `headers`: those

@@ -8,13 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from storage.append.active_segment import ActiveSegment
-from storage.append.append_values import WholeAppend
 from storage.append.health import Health
 from storage.append.partition_files import PartitionFiles
-from storage.append.rolling_rules import (
-    RollLimits,
-)
-from storage.append.whole_append import build, fits, put_in_place
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.files.disk_protocol import Disk
@@ -97,24 +92,3 @@ class SegmentOpener:
         self._remove_leftover()
         active.finish()
         self._files.wrote(active.paths())
-
-    def append_whole(
-        self, active: ActiveSegment, whole: WholeAppend, limits: RollLimits, config: LogConfig
-    ) -> tuple[list[Segment], ActiveSegment]:
-        """Appends batches all or none: to the active segment or, if that has no messages and cannot hold all of them,
-        in new ones (storage.append.whole_append). Returns the new segments that are full, and the active one from now
-        on.
-
-        An OSError leaves everything as before, or sets `broken` on the active segment.
-        """
-        now_ms = self._clock.now_ms()
-        if fits(whole, active, limits, now_ms):
-            active.append_whole(whole)
-            return [], active
-        interval_bytes = config.index_interval_bytes
-        built = build(self._disk, self._directory, whole, limits, interval_bytes, now_ms)
-        active.broken = True
-        active.finish()
-        active.close()
-        *sealed, last = put_in_place(self._disk, self._directory, built)
-        return sealed, self.reopen(last, config)

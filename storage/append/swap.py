@@ -125,14 +125,7 @@ def replace(
     SegmentGone when one of the sources is not among the `sealed`: then nothing has changed.
     """
     slot = slot_of(sources, sealed)
-    segment, removed = put_in_place(disk, directory, sources[0].base_offset, sources)
-    return (*sealed[:slot], segment, *sealed[slot + len(sources) :]), removed
-
-
-def put_in_place(
-    disk: Disk, directory: Path, base_offset: int, sources: Sequence[Segment]
-) -> tuple[Segment, list[Path]]:
-    """Steps 3 to 5, under the lock: the new segment, and the sources' files, renamed to `.deleted`."""
+    base_offset = sources[0].base_offset
     removed = []
     ready = Segment.at(directory, base_offset, FileState.SWAP)
     covered = tail.measure(ready, ready.size).next_offset
@@ -156,7 +149,7 @@ def put_in_place(
             removed += set_aside(disk, directory, source.base_offset, (FileKind.PRODUCER_SNAPSHOT,))
     segment = Segment.at(directory, base_offset)
     segment.sealed = True
-    return segment, removed
+    return (*sealed[:slot], segment, *sealed[slot + len(sources) :]), removed
 
 
 def _path(directory: Path, base_offset: int, kind: FileKind, state: FileState = FileState.LIVE) -> Path:

@@ -2,8 +2,8 @@
 
 In a broker's directory only topics are compacted whose cleanup.policy was found there or given by a person (see
 storage/DESIGN.md, "Sharing a directory with a broker"). In a partition with several replicas nothing at or above the
-high watermark in the broker's checkpoint is compacted; nor is anything from the first batch on that identifies a
-share of a pending write (storage.staged_writes.commit). Source: LogCleanerManager (grabFilthiestCompactedLog,
+high watermark in the broker's checkpoint is compacted; nor are the messages by which a pending write counts how much of
+its share is in the log (storage.staged_writes.commit). Source: LogCleanerManager (grabFilthiestCompactedLog,
 doneCleaning).
 """
 
@@ -54,7 +54,7 @@ def _dirty_range(owned: OwnedDir, log: PartitionLog, snapshot: LogSnapshot) -> D
         owned.checkpoints.cleaner_offset(tp),
         owned.clock.now_ms(),
         high_watermark=_high_watermark(info, owned.checkpoints.of(tp).high_watermark),
-        kept_from=ledger.kept_from(owned.commits.state, snapshot),
+        kept_from=ledger.kept_from(owned.commits.state, owned.path, tp),
     )
     if not dirty.checkpoint_holds:
         owned.note_cleaned(log, dirty.first_dirty)
@@ -104,7 +104,7 @@ def preview_partition(log_dir: LogDir, tp: TopicPartition) -> CompactionResult:
         checkpoints.read(log_dir.path / names.CLEANER_CHECKPOINT).get(tp),
         now_ms,
         high_watermark=_high_watermark(info, checkpoints.read(log_dir.path / names.REPLICATION_CHECKPOINT).get(tp)),
-        kept_from=ledger.kept_from(ledger.read_for_upkeep(log_dir.path), snapshot),
+        kept_from=ledger.kept_from(ledger.read_for_upkeep(log_dir.path), log_dir.path, tp),
     )
     pass_input = PassInput(snapshot, dirty, info.config, (), now_ms)
     return Pass(pass_input, Limits.of(log_dir.broker_config())).rehearse()

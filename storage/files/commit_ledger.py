@@ -2,7 +2,7 @@
 
 One JSON object in a file of the log directory. The file is always replaced as a whole, so that a single step marks a
 write as begun, or as done and remembered. The file is kafkafs' own: brokers ignore plain files in a log directory. The
-numbers in it are Kafka's offsets and CRCs. See storage/DESIGN.md, "Staged writes".
+numbers in it are Kafka's offsets. See storage/DESIGN.md, "Staged writes".
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from storage.files import names
 from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
 from storage.types import TopicPartition
 
-VERSION: Final = 1
+VERSION: Final = 2
+_OLDER: Final = 1  # has the same, but for its pending writes
 # For how many queries, those that committed last, the last committed batch is remembered.
 QUERIES_KEPT: Final = 1000
 # For how many of a query's last batches the content sums are remembered: as many as Spark's checkpoint keeps
@@ -59,25 +60,30 @@ class StagedBatchFile(NamedTuple):
 
 
 class PendingPart(NamedTuple):
-    """One partition's share of a write. It is in the log if the batch at `base_offset` ends with `last_offset` and has
-    the checksum `crc`, which is that of the first staged batch once it has its offset. `written`: the share was found
-    in the log and flushed; it is done and not looked for again, whatever happens to that batch later."""
+    """One partition's share of a write: the messages of `files`, in this order. The first `done` of them are in the
+    log, flushed. The others are at `base_offset` and the offsets after it, as far as they are in the log."""
 
     tp: TopicPartition
     base_offset: int
-    last_offset: int
-    crc: int
+    done: int
     files: tuple[StagedBatchFile, ...]
-    written: bool = False
+
+    @property
+    def records(self) -> int:
+        """The number of messages."""
+        return sum(file.records for file in self.files)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the log has all of it, flushed: it is not looked for again, whatever becomes of these messages."""
+        return self.done == self.records
 
 
 @dataclass(frozen=True, slots=True)
 class PendingCommit:
-    """A write that has begun and will be completed. `time_ms`: its timestamp in topics with LogAppendTime.
-    `content`: None if unknown."""
+    """A write that has begun and will be completed. `content`: None if unknown."""
 
     write: WriteId
-    time_ms: int
     parts: tuple[PendingPart, ...]
     content: ContentSum | None = None
 
@@ -124,8 +130,8 @@ class Ledger:
         """With these partitions' shares of a pending write marked as done."""
         ledger = self
         for part in [part for commit in self.pending if commit.write == write for part in commit.parts]:
-            if part.tp in partitions and not part.written:
-                ledger = ledger.with_part(write, part._replace(written=True))
+            if part.tp in partitions:
+                ledger = ledger.with_part(write, part._replace(done=part.records))
         return ledger
 
     def with_part(self, write: WriteId, part: PendingPart) -> Ledger:
@@ -167,17 +173,14 @@ def encode(ledger: Ledger) -> bytes:
         {
             "write": commit.write.id,
             "batch": commit.write.batch,
-            "time_ms": commit.time_ms,
             "content": commit.content,
             "parts": [
                 {
                     "topic": part.tp.topic,
                     "partition": part.tp.partition,
                     "base_offset": part.base_offset,
-                    "last_offset": part.last_offset,
-                    "crc": part.crc,
+                    "done": part.done,
                     "files": [[file.name, file.size_bytes, file.records] for file in part.files],
-                    **({"written": True} if part.written else {}),
                 }
                 for part in commit.parts
             ],
@@ -201,11 +204,16 @@ def encode(ledger: Ledger) -> bytes:
 
 
 def parse(data: bytes, path: Path | None = None) -> Ledger:
-    """The ledger in these bytes. CorruptCheckpoint when `encode` cannot have made them."""
+    """The ledger in these bytes. CorruptCheckpoint when `encode` cannot have made them, or when they are of an older
+    version that has begun writes: how much of these is in the logs, only that version can tell."""
     try:
         content = json.loads(data)
-        if content["version"] != VERSION:
+        if content["version"] not in (_OLDER, VERSION):
             raise CorruptCheckpoint("unknown version", path=path, expected=VERSION, found=content["version"])
+        if content["version"] == _OLDER and content["pending"]:
+            found = ", ".join(str(commit["write"]) for commit in content["pending"])
+            advice = "Run `kafkafs recover` of the version that wrote it, which finishes them"
+            raise CorruptCheckpoint("an older version began writes", path=path, found=found, advice=advice)
         contents = content.get("contents", {})
         queries = {
             str(query): LastBatch(_number(last[0]), _number(last[1]), _contents(contents.get(query, ())))
@@ -223,11 +231,10 @@ def _number(value: Any) -> int:
 
 
 def _pending(commit: Any) -> PendingCommit:
-    batch = commit["batch"]
+    batch, content = commit["batch"], commit["content"]
     write = WriteId(str(commit["write"]), None if batch is None else _number(batch))
-    told = commit.get("content")
-    content = None if told is None else ContentSum(_number(told[0]), _number(told[1]))
-    return PendingCommit(write, _number(commit["time_ms"]), tuple(_part(part) for part in commit["parts"]), content)
+    content = None if content is None else ContentSum(_number(content[0]), _number(content[1]))
+    return PendingCommit(write, tuple(_part(part) for part in commit["parts"]), content)
 
 
 def _contents(given: Any) -> tuple[tuple[int, ContentSum], ...]:
@@ -241,9 +248,7 @@ def _part(part: Any) -> PendingPart:
     files = tuple(
         StagedBatchFile(tp, _staged(name), _number(size), _number(records)) for name, size, records in part["files"]
     )
-    written = part.get("written", False) is True
-    first, last, crc = (_number(part[key]) for key in ("base_offset", "last_offset", "crc"))
-    return PendingPart(tp, first, last, crc, files, written)
+    return PendingPart(tp, _number(part["base_offset"]), _number(part["done"]), files)
 
 
 def _staged(name: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from storage.errors import CorruptBatch, RecordTooLarge, UnsupportedFormat
+from storage.errors import RecordTooLarge
 from storage.format import encoder_kernel
 from storage.format.batches import (
     BATCH_HEADER_SIZE,
@@ -228,33 +228,19 @@ def empty_batch(*, base_offset: int, last_offset: int, max_timestamp: int, field
     return bytes(out)
 
 
-def set_base_offset_and_epoch(buffer: Buffer, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Set two fields of the v2 batch at `position`, as a leader does: the CRC does not cover them."""
-    view = _writable_batch(buffer, position)
-    _OFFSET.pack_into(view, 0, base_offset)
-    _EPOCH.pack_into(view, _LEADER_EPOCH_POSITION, leader_epoch)
+def move_batch(batch: memoryview, offsets: int, leader_epoch: int) -> None:
+    """Add `offsets` to the offsets of a whole batch of any format, and set a v2 batch's leader epoch, as a leader does:
+    the CRC covers neither. The offsets inside a compressed set of format v0 stay as they are."""
+    (offset,) = _OFFSET.unpack_from(batch)
+    _OFFSET.pack_into(batch, 0, offset + offsets)
+    if batch[_MAGIC_POSITION] == MAGIC:
+        _EPOCH.pack_into(batch, _LEADER_EPOCH_POSITION, leader_epoch)
 
 
 def set_crc(buffer: Buffer, start: int, end: int) -> None:
     """Set the checksum of the v2 batch at buffer[start:end]."""
     view = memoryview(buffer)
     _CRC.pack_into(view, start + _CRC_POSITION, crc32c(view[start + _ATTRIBUTES_POSITION : end]))
-
-
-def set_log_append_time(buffer: Buffer, position: int, append_time_ms: int) -> None:
-    """Make every record of the v2 batch at `position` read with the broker's time (message.timestamp.type).
-
-    As in `DefaultRecordBatch.setMaxTimestamp`, a change also clears the unused attribute bits.
-    """
-    view = _writable_batch(buffer, position)
-    (attributes,) = struct.unpack_from(">h", view, _ATTRIBUTES_POSITION)
-    (current,) = struct.unpack_from(">q", view, _MAX_TIMESTAMP_POSITION)
-    if attributes & TIMESTAMP_TYPE_MASK and current == append_time_ms:
-        return
-    kept = CODEC_MASK | TRANSACTIONAL_MASK | CONTROL_MASK | DELETE_HORIZON_MASK
-    struct.pack_into(">h", view, _ATTRIBUTES_POSITION, attributes & kept | TIMESTAMP_TYPE_MASK)
-    struct.pack_into(">q", view, _MAX_TIMESTAMP_POSITION, append_time_ms)
-    set_crc(view, 0, len(view))
 
 
 def _encode_records(
@@ -315,17 +301,3 @@ def _write_header(
     except struct.error as error:
         raise ValueError(f"batch header field out of range: {error}") from None
     set_crc(batch, 0, len(batch))
-
-
-def _writable_batch(buffer: Buffer, position: int) -> memoryview:
-    """The whole v2 batch at `position`; raises if it is not one."""
-    view = memoryview(buffer).cast("B")
-    left = len(view) - position
-    if position < 0 or left < BATCH_HEADER_SIZE:
-        raise CorruptBatch("batch header cut off", position=position, expected=BATCH_HEADER_SIZE, found=left)
-    if view[position + _MAGIC_POSITION] != MAGIC:
-        raise UnsupportedFormat("not a v2 batch", position=position, found=f"magic {view[position + _MAGIC_POSITION]}")
-    (length,) = struct.unpack_from(">i", view, position + _LENGTH_POSITION)
-    if not BATCH_HEADER_SIZE <= length + LOG_OVERHEAD <= left:
-        raise CorruptBatch("batch length", position=position, expected=f"at most {left}", found=length + LOG_OVERHEAD)
-    return view[position : position + length + LOG_OVERHEAD]

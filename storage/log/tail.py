@@ -10,8 +10,7 @@ no index entry reaches, or below the offsets before it, where readers fail.
 
 Bad bytes are damage and not the tail if a valid batch follows them, because a log is only ever written at its end; or
 if they are below the recovery point, because then they were whole and synced once. Such bytes count, and readers fail
-there. But a length of zero is neither: it is preallocated space, or an append that becomes visible as a whole
-(ActiveSegment.append_whole).
+there. But a length of zero is neither: it is preallocated space.
 """
 
 from __future__ import annotations

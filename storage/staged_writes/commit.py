@@ -1,20 +1,19 @@
-"""Commits writes: appends staged batches to their partitions, each partition's all or none, and eventually all of them.
+"""Commits writes: appends staged batches to their partitions, as a leader, and eventually all of them once.
 
 1. every staged file is read: whole, as written                  → nothing has begun
-2. the write is entered into `kafkafs-commits` as pending, with the offset that each partition's first batch will have,
-   durably                                                       → it will be carried out: 3 to 5, by the next process
+2. the write is entered into `kafkafs-commits` as pending, with the offset that each partition's first message will
+   have, durably                                                 → it will be carried out: 3 to 5, by the next process
                                                                    that opens the log directory for writing
-3. partition by partition it is appended, visible all or none (PartitionLog.append_whole), and flushed
-                                                                 → a partition that has its batch is skipped
+3. partition by partition the staged batches are appended, their offsets moved and nothing else changed, and flushed
+                                                                 → what the partition has of them is counted from that
+                                                                   offset on, and the others are appended
 4. the file is replaced once: the write is no longer pending, and done if it is a query's micro-batch
                                                                  → a replay of it is dropped
 5. the staged files are removed                                  → staging.remove_orphans
 
-The append is recognised by its first batch: the offset and the checksum. Where other messages took its place in a
-partition (a broker ran in between, or a writer was quicker) the write is appended at the partition's end: the pending
-entry is changed to that first, durably.
+How a partition's share is counted and appended: storage.staged_writes.shares.
 
-So that batch must not change until the file says that the share is written or the write is over. Retention and
+Batches must not change until the file says that the share is written or the write is over. Retention and
 compaction, which remove or rewrite batches, leave everything from `kept_from` on alone. When a write cannot be finished
 now, its finished shares are noted in the file and no longer restrict anything.
 """
@@ -22,11 +21,10 @@ now, its finished shares are noted in the file and no longer restrict anything.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from storage.append.append_values import WholeAppend
 from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
 from storage.errors import LogLocked, StorageError
@@ -34,9 +32,8 @@ from storage.files import commit_ledger
 from storage.files.commit_ledger import ContentSum, PendingCommit, PendingPart, StagedBatchFile, WriteId
 from storage.files.dir_lock import DirLock
 from storage.files.disk_protocol import Disk
-from storage.staged_writes import staging
-from storage.staged_writes.ledger import CommitLedger, holds
-from storage.staged_writes.staged_batches import StagedBatches
+from storage.staged_writes import shares, staging
+from storage.staged_writes.ledger import CommitLedger
 from storage.types import TopicPartition
 
 
@@ -99,23 +96,22 @@ def commit(
         discard(owned, (file for group in by_partition.values() for file in group))
         return Committed(False, {})
     _refuse_behind_unfinished(owned, write)
-    time_ms = owned.clock.now_ms()
     logs = {tp: owned.appendable(tp, force=force) for tp in sorted(by_partition)}
-    batches = {tp: StagedBatches(owned.path, by_partition[tp], log.config, time_ms) for tp, log in logs.items()}
-    parts = tuple(_part(log, batches[tp], by_partition[tp]) for tp, log in logs.items())
+    for file in (file for group in by_partition.values() for file in group):
+        for _ in staging.staged_spans(owned.path, file):
+            pass
+    parts = tuple(PendingPart(tp, log.log_end_offset, 0, tuple(by_partition[tp])) for tp, log in logs.items())
     if parts:
-        begun = PendingCommit(write, time_ms, parts, content)
-        _append(owned, begun, [(logs[part.tp], batches[part.tp]) for part in parts])
+        _append(owned, PendingCommit(write, parts, content), logs)
     try:
         _end(owned, write, (file for part in parts for file in part.files))
     except OSError as error:
         raise _unfinished(owned, write, error) from error
-    return Committed(True, {tp: staged.records for tp, staged in batches.items()})
+    return Committed(True, {part.tp: part.records for part in parts})
 
 
-def _append(owned: Owner, begun: PendingCommit, shares: Sequence[tuple[PartitionLog, StagedBatches]]) -> None:
+def _append(owned: Owner, begun: PendingCommit, logs: Mapping[TopicPartition, PartitionLog]) -> None:
     """Steps 2 and 3. A failure before anything is in a log is undone."""
-    untouched = True
     written: list[TopicPartition] = []
     try:
         owned.commits.change(lambda ledger: ledger.begun(begun))
@@ -124,14 +120,13 @@ def _append(owned: Owner, begun: PendingCommit, shares: Sequence[tuple[Partition
             raise _unfinished(owned, begun.write, error) from error
         raise
     try:
-        for part, (log, batches) in zip(begun.parts, shares, strict=True):
-            _append_share(owned, begun.write, part, log, batches)
-            untouched = False
-            log.flush()
+        for part in begun.parts:
+            _append_share(owned, begun.write, part, logs[part.tp])
             written.append(part.tp)
     except (StorageError, OSError) as error:
         # A log that failed may have a part of its share.
-        if untouched and all(log.failure is None for log, _ in shares) and _withdrawn(owned, begun.write):
+        untouched = all(logs[part.tp].log_end_offset == part.base_offset for part in begun.parts)
+        if untouched and all(log.failure is None for log in logs.values()) and _withdrawn(owned, begun.write):
             raise
         _note_written(owned, begun.write, written)
         raise _unfinished(owned, begun.write, error) from error
@@ -164,22 +159,17 @@ def _check_replay(owned: Owner, write: WriteId, content: ContentSum) -> None:
     )
 
 
-def _append_share(owned: Owner, write: WriteId, part: PendingPart, log: PartitionLog, batches: StagedBatches) -> None:
-    """Appends a partition's share. If it does not get the planned offset, the new one is on disk before."""
+def _append_share(owned: Owner, write: WriteId, part: PendingPart, log: PartitionLog) -> None:
+    """Appends what a partition does not have of its share, and flushes it."""
 
-    def place(base_offset: int, leader_epoch: int) -> WholeAppend:
-        # The log's locks are held: nothing else appends from here on.
-        if base_offset != part.base_offset:
-            last_offset, crc = batches.first(base_offset)
-            moved = part._replace(base_offset=base_offset, last_offset=last_offset, crc=crc)
-            owned.commits.change(lambda ledger: ledger.with_part(write, moved))
-        return batches.place(base_offset, leader_epoch)
+    def note(moved: PendingPart) -> None:
+        owned.commits.change(lambda ledger: ledger.with_part(write, moved))
 
-    log.append_whole(place)
+    shares.append(owned.path, part, log, note)
 
 
 def _note_written(owned: Owner, write: WriteId, partitions: Collection[TopicPartition]) -> None:
-    """Notes that these partitions have their shares, flushed. If that fails, their first batches still show it."""
+    """Notes that these partitions have their shares, flushed. If that fails, their batches still show it."""
     with contextlib.suppress(OSError):
         owned.commits.change(lambda ledger: ledger.written(write, partitions))
 
@@ -277,22 +267,12 @@ def _refuse_behind_unfinished(owned: Owner, write: WriteId) -> None:
             )
 
 
-def _part(log: PartitionLog, batches: StagedBatches, files: Sequence[StagedBatchFile]) -> PendingPart:
-    base_offset = log.log_end_offset
-    last_offset, crc = batches.first(base_offset)
-    return PendingPart(log.tp, base_offset, last_offset, crc, tuple(files))
-
-
 def _roll_forward(owned: Owner, pending: PendingCommit, part: PendingPart) -> Exception | None:
     """Gives a partition its share; returns why it still does not have it."""
-    if part.written or not (owned.path / part.tp.dir_name).is_dir():
+    if part.is_written or not (owned.path / part.tp.dir_name).is_dir():
         return None
     try:
-        log = owned.log(part.tp)
-        if not holds(log.snapshot(), part):
-            batches = StagedBatches(owned.path, part.files, log.config, pending.time_ms)
-            _append_share(owned, pending.write, part, log, batches)
-        log.flush()
+        _append_share(owned, pending.write, part, owned.log(part.tp))
     except (StorageError, OSError) as error:
         return error
     return None

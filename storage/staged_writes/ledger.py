@@ -1,22 +1,20 @@
 """The content of a log directory's `kafkafs-commits`, for the owner of the directory and for read-only users.
 
-It tells upkeep how much of a log must not change: a pending write's share is recognised by its first batch (`commit`).
+It tells upkeep how much of a log must not change: the batches of a pending write's share are counted there (`commit`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
-from storage.errors import CorruptCheckpoint, StorageError
+from storage.errors import CorruptCheckpoint
 from storage.files import commit_ledger, names
-from storage.files.commit_ledger import Ledger, PendingPart
+from storage.files.commit_ledger import Ledger
 from storage.files.disk import replace_file
 from storage.files.disk_protocol import Disk
-from storage.log.reader import find_batch
-from storage.log.snapshot import LogSnapshot
+from storage.types import TopicPartition
 
 
 class CommitLedger:
@@ -73,26 +71,18 @@ class CommitLedger:
             return None
 
 
-def holds(snapshot: LogSnapshot, part: PendingPart) -> bool:
-    """Whether the write's first batch, and so all of its share, is in the log. Errors of reading."""
-    if snapshot.log_end_offset <= part.base_offset:
-        return False
-    # Where the log start was moved above it (DeleteRecords), it is still in its segment.
-    snapshot = replace(snapshot, log_start_offset=min(snapshot.log_start_offset, part.base_offset))
-    found = find_batch(snapshot, part.base_offset)
-    if found is None:
-        return False
-    batch = found.segment.batch_at(found.position, snapshot.end_position(found.segment))
-    return batch is not None and (int(batch.last_offset[0]), int(batch.crc[0])) == (part.last_offset, part.crc)
+def kept_from(ledger: Ledger, log_dir: Path, tp: TopicPartition) -> int | None:
+    """The offset from which on a partition's log must not change because of pending writes; None when there is none. A
+    share whose staged files are gone can no longer be finished, and restricts nothing.
 
-
-def kept_from(ledger: Ledger, snapshot: LogSnapshot) -> int | None:
-    """The offset from which on a log must not change because of pending writes; None when there is none.
-
-    Read the ledger's state after taking the snapshot: a share that is appended later is not in the snapshot.
+    Read the ledger's state after taking a snapshot: a share that is appended later is not in the snapshot.
     """
-    shares = [part for part in ledger.parts_of(snapshot.tp) if not part.written and _may_hold(snapshot, part)]
-    return min((part.base_offset for part in shares), default=None)
+    waiting = [
+        part.base_offset
+        for part in ledger.parts_of(tp)
+        if not part.is_written and all((log_dir / tp.dir_name / file.name).exists() for file in part.files)
+    ]
+    return min(waiting, default=None)
 
 
 def read_for_upkeep(directory: Path) -> Ledger:
@@ -102,10 +92,3 @@ def read_for_upkeep(directory: Path) -> Ledger:
         return commit_ledger.read(directory)
     except CorruptCheckpoint:
         return Ledger()
-
-
-def _may_hold(snapshot: LogSnapshot, part: PendingPart) -> bool:
-    try:
-        return holds(snapshot, part)
-    except (StorageError, OSError):
-        return True

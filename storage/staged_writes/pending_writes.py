@@ -14,19 +14,18 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from storage.errors import CorruptBatch, SegmentGone, StorageError
+from storage.errors import CorruptBatch
 from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart
 from storage.log.log_dir import LogDir
 from storage.staged_writes import commit, staging
 from storage.staged_writes.commit import Owner
-from storage.staged_writes.ledger import holds
 
 
 class Share(Enum):
     """The state of a partition's share of a pending write."""
 
-    WRITTEN = "written"  # it is in the log
-    WAITING = "waiting"  # the next opening for writing appends it, or the one after the partition was repaired
+    WRITTEN = "written"  # it is in the log, as an opening has noted
+    WAITING = "waiting"  # the next opening for writing appends what is missing, or that after the partition's repair
     LOST = "lost"  # the staged files are missing or damaged
     NONE = "no partition"  # the partition was deleted
 
@@ -45,7 +44,7 @@ class PendingWrite:
 
     def __str__(self) -> str:
         batch = "" if self.commit.write.batch is None else f", micro-batch {self.commit.write.batch}"
-        shares = (f"{part.tp} {_records(part)} messages {share.value}" for part, share in self.shares)
+        shares = (f"{part.tp} {part.records} messages {share.value}" for part, share in self.shares)
         return f"write {self.commit.write.id}{batch}: {'; '.join(shares)}"
 
 
@@ -65,25 +64,18 @@ def give_up(owned: Owner, write: PendingWrite) -> None:
 def _share(log_dir: LogDir, part: PendingPart) -> Share:
     if not (log_dir.path / part.tp.dir_name).is_dir():
         return Share.NONE
-    if part.written:
+    if part.is_written:
         return Share.WRITTEN
-    try:
-        if holds(log_dir.log(part.tp).snapshot(), part):
-            return Share.WRITTEN
-    except (StorageError, OSError):
-        return Share.WAITING  # the log cannot be read now: whether it has its share is not known
     return Share.WAITING if _is_whole(log_dir.path, part) else Share.LOST
 
 
 def _is_whole(path: Path, part: PendingPart) -> bool:
     try:
-        staged = sum(int(table.count.sum()) for file in part.files for _, table in staging.windows(path, file))
-    except (FileNotFoundError, SegmentGone, CorruptBatch):
+        for file in part.files:
+            for _ in staging.staged_spans(path, file):
+                pass
+    except (FileNotFoundError, CorruptBatch):
         return False
     except OSError:
         return True  # a disk that cannot be read now may work later
-    return staged == _records(part)
-
-
-def _records(part: PendingPart) -> int:
-    return sum(file.records for file in part.files)
+    return True

@@ -1,8 +1,8 @@
-"""Staged files: whole batches for one partition that wait in its directory to be appended in one step.
+"""Staged files: one task's messages for one partition, in its directory, until the commit appends them.
 
 A task of a write makes one for each partition that it has messages for, next to the segments, so that only the commit
-is left to the one process that may write the log. Their batches are of format v2, offsets from 0 in each, compressed
-as the topic requires; for a topic with an old message.format.version they are converted when they get their offsets.
+is left to the one process that may write the log. The file is a segment's .log: an Appender writes it as it would write
+the log, in the topic's format and codec, with offsets from 0; the commit only moves these offsets.
 
 Brokers ignore the files. Since only the driver knows whether a write whose driver was killed continues elsewhere, files
 are removed when that is certain:
@@ -17,14 +17,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from storage.append import message_sets
-from storage.append.batch_encoder import BatchEncoder, taken_rows, with_timestamps
+from storage.append.append_values import Place
+from storage.append.appender import Appender
+from storage.append.batch_checks import scanned
 from storage.clock import Clock
 from storage.config import LogConfig
-from storage.errors import CorruptBatch, RecordTooLarge
+from storage.errors import CorruptBatch, SegmentGone, StorageError
 from storage.files import names
 from storage.files.commit_ledger import Ledger, StagedBatchFile, WriteId
 from storage.files.disk import begin_writeback, opened, sync_file
@@ -32,15 +34,46 @@ from storage.files.disk_protocol import Disk
 from storage.files.listing import paths_in, scan_quietly
 from storage.files.log_file import LogFile
 from storage.files.names import StagedName
-from storage.format.batches import BatchTable, ScanStop, scan
 from storage.format.block import RecordColumns
 from storage.format.decoder import verify_crcs
-from storage.format.record_batch import encode_batch
+from storage.format.record_batch import NewBatch
+from storage.log.batch_spans import BatchSpan, spans_between
+from storage.log.isolation import Transactions
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 
 KEPT_MS: Final = 7 * 24 * 3600 * 1000
-WINDOW_BYTES: Final = 9 << 17  # batches have up to 1 MiB and 12 bytes by default; one that is cut off is read twice
-WINDOW_ROWS: Final = 4096
+
+
+class _StagedLog:
+    """A staged file as a log that an Appender writes (LeaderLog)."""
+
+    def __init__(self, disk: Disk, path: Path, config: LogConfig) -> None:
+        # The offsets inside a compressed set of format v0 cannot be moved.
+        self.config = config if config.message_magic else replace(config, compression_type="uncompressed")
+        self.path = path
+        self.is_created = False
+        self.end_offset = self.size = 0
+        self._disk = disk
+        self._begun = 0
+
+    def append(self, place: Place) -> int:
+        data = memoryview(place(self.end_offset, 0))
+        return self._write(data, int(scanned(data, self.path).last_offset[-1]) + 1)
+
+    def append_batch(self, batch: NewBatch, now_ms: int) -> int:
+        batch.place(self.end_offset, 0)
+        return self._write(batch.data, self.end_offset + batch.offsets)
+
+    def _write(self, data: memoryview, end_offset: int) -> int:
+        # Open only meanwhile: a task may have a file in each of a thousand partitions. The commit checks all CRCs.
+        with opened(self._disk, self.path, create=not self.is_created) as file:
+            self.is_created = True
+            self.size = file.write_at(self.size, data)
+            self._begun = begin_writeback(file, self._begun, self.size)
+        base_offset, self.end_offset = self.end_offset, end_offset
+        return base_offset
 
 
 class StagedFileWriter:
@@ -59,99 +92,66 @@ class StagedFileWriter:
         attempt: str = "",
     ) -> None:
         """`attempt`: identifies the attempt at this write, see names.StagedName."""
+        path = log_dir / tp.dir_name / str(StagedName.new(write.id, write.batch or 0, attempt))
         self._disk = disk
         self._tp = tp
-        self._directory = log_dir / tp.dir_name
-        self._path = self._directory / str(StagedName.new(write.id, write.batch or 0, attempt))
-        self._config = config
-        self._clock = clock
-        self._encoder = BatchEncoder()
-        self._is_created = False
-        self._position = self._begun = 0
-        self._records = 0
+        self._log = _StagedLog(disk, path, config)
+        self._appender = Appender(self._log, clock=clock)
 
     def append(self, columns: RecordColumns) -> None:
-        """Adds records, as many to a batch as Kafka's limits allow; a timestamp of -1 becomes now.
+        """Adds records, as many to a batch as Kafka's limits allow; a timestamp of -1 becomes now, and every timestamp
+        where the topic has LogAppendTime.
 
-        InvalidRecord or RecordTooLarge for the first record that the topic does not accept, OSError.
+        InvalidRecord or RecordTooLarge for the first record that the topic does not accept, OSError: the file is of no
+        use then.
         """
-        now_ms = self._clock.now_ms()
-        columns = with_timestamps(columns, self._config, now_ms)
-        stop, refused = taken_rows(columns, self._config, now_ms)
-        if refused is not None:
-            raise refused
-        with opened(self._disk, self._path, create=not self._is_created) as file:
-            self._is_created = True
-            row = 0
-            while row < stop:
-                if self._config.message_magic < 2:
-                    next_row, data = _for_old_format(columns, row, stop, self._config, now_ms)
-                else:
-                    next_row, batch = self._encoder.encode(columns, row, stop, self._config, now_ms)
-                    data = batch.data
-                self._position = file.write_at(self._position, data)
-                self._begun = begin_writeback(file, self._begun, self._position)
-                self._records += next_row - row
-                row = next_row
+        error = self._appender.append(columns).error
+        if error is not None:
+            raise error
 
     def finish(self) -> StagedBatchFile | None:
         """Makes the file durable; None when nothing was added. OSError."""
-        if not self._is_created:
+        log = self._log
+        if not log.size:
             return None
-        sync_file(self._disk, self._path)
-        self._disk.sync_dir(self._directory)
-        return StagedBatchFile(self._tp, self._path.name, self._position, self._records)
+        sync_file(self._disk, log.path)
+        self._disk.sync_dir(log.path.parent)
+        return StagedBatchFile(self._tp, log.path.name, log.size, log.end_offset)
 
     def discard(self) -> None:
         """Removes the file, if possible: the task failed."""
-        if self._is_created:
+        if self._log.is_created:
             with contextlib.suppress(OSError):
-                self._disk.unlink(self._path)
+                self._disk.unlink(self._log.path)
 
 
-def _for_old_format(
-    columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
-) -> tuple[int, memoryview]:
-    """BatchEncoder.encode for as many records as a message set may hold."""
-    records = message_sets.records_of(columns, row, stop, config)
-    while True:
-        try:
-            message_sets.encode_message_sets(records, config, 0, now_ms)
-        except RecordTooLarge:
-            if len(records) == 1:
-                raise
-            records = records[: len(records) // 2]
-        else:
-            return row + len(records), memoryview(encode_batch(records))
+def staged_spans(log_dir: Path, file: StagedBatchFile, first_offset: int = 0) -> Iterator[BatchSpan]:
+    """A staged file's batches from this offset on, their CRCs checked; the caller may change their bytes. CorruptBatch
+    when the file does not hold what was written; FileNotFoundError, OSError."""
+    path = path_of(log_dir, file)
+    size, end_offset = file.size_bytes, first_offset
+    segment = Segment(path.parent, 0, LogFile(path), size)
+    snapshot = LogSnapshot(file.tp, (segment,), 0, file.records, size, size, (), Transactions(path.parent))
+    try:
+        for span in spans_between(snapshot, first_offset):
+            assert isinstance(span.data, memoryview)
+            damage = verify_crcs(span.data, span.table, 0, span.table.rows, span.origin)
+            if damage is not None:
+                raise damage.error
+            yield span
+            end_offset = int(span.table.last_offset[-1]) + 1
+    except SegmentGone as error:
+        if not path.exists():
+            raise FileNotFoundError(path) from error
+        raise _spoilt(path, error) from error
+    except StorageError as error:
+        raise _spoilt(path, error) from error
+    if end_offset != file.records:
+        raise _spoilt(path)
 
 
-def windows(log_dir: Path, file: StagedBatchFile) -> Iterator[tuple[memoryview, BatchTable]]:
-    """A staged file's batches, about a MiB at a time: their bytes, which the caller may change, and headers.
-
-    Both are valid until the next are requested. Positions in the table count from the start of the bytes. CorruptBatch
-    when the file does not hold what was written; OSError.
-    """
-    log = LogFile(path_of(log_dir, file))
-    # One buffer for all: newly allocated memory costs more than processing the bytes.
-    buffer, table = bytearray(min(WINDOW_BYTES, file.size_bytes)), BatchTable.empty(WINDOW_ROWS)
-    position = 0
-    while position < file.size_bytes:
-        data = log.read(position, min(len(buffer), file.size_bytes - position), buffer)
-        table.rows = 0
-        outcome = scan(data, 0, table)
-        damage = verify_crcs(data, table, 0, table.rows, 0) if table.rows else None
-        if damage is not None or outcome.stop not in (ScanStop.END, ScanStop.FULL):
-            raise _spoilt(log.path, position)
-        if not table.rows:
-            if len(data) < len(buffer) or position + len(data) == file.size_bytes:
-                raise _spoilt(log.path, position)
-            buffer = bytearray(2 * len(buffer))
-            continue
-        position += outcome.next_start
-        yield data[: outcome.next_start], table
-
-
-def _spoilt(path: Path, position: int) -> CorruptBatch:
+def _spoilt(path: Path, error: StorageError | None = None) -> CorruptBatch:
+    position = None if error is None else error.position
     return CorruptBatch("staged file does not hold the batches that were written", path=path, position=position)
 
 

@@ -1,8 +1,8 @@
 """Retention of a partition in its directory: which partitions may lose messages, and up to which offset.
 
 In a broker's directory only topics are changed whose limits were configured there or requested by a person. A
-partition with several replicas loses nothing at or above the high watermark that the broker checkpointed, and nothing
-by which a share of a pending write is recognised (storage.staged_writes.commit).
+partition with several replicas loses nothing at or above the high watermark that the broker checkpointed, and none of
+the messages by which a pending write counts how much of its share is in the log (storage.staged_writes.commit).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def retain_partition(
     """
     retention = _retention(
         owned.log_dir, tp, free_bytes, before,
-        lambda: owned.checkpoints.of(tp).high_watermark, lambda now: ledger.kept_from(owned.commits.state, now),
+        lambda: owned.checkpoints.of(tp).high_watermark, lambda: ledger.kept_from(owned.commits.state, owned.path, tp),
     )  # fmt: skip
     return None if retention is None else retention.run(owned.log(tp))
 
@@ -47,7 +47,8 @@ def preview_partition(
     path = log_dir.path / names.REPLICATION_CHECKPOINT
     retention = _retention(
         log_dir, tp, free_bytes, before,
-        lambda: checkpoints.read(path).get(tp), lambda now: ledger.kept_from(ledger.read_for_upkeep(log_dir.path), now),
+        lambda: checkpoints.read(path).get(tp),
+        lambda: ledger.kept_from(ledger.read_for_upkeep(log_dir.path), log_dir.path, tp),
     )  # fmt: skip
     if tp.topic == names.CLUSTER_METADATA_TOPIC:
         return None

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     pass
 from storage.upkeep.kept_segments import KeptSegment, kept_segments, may_be_tiered
 
-# From a log's snapshot to the offset from which on nothing may be removed, None when everything may
-# (storage.staged_writes.commit).
-KeptFrom = Callable[[LogSnapshot], int | None]
+# The offset from which on nothing may be removed, None when everything may (storage.staged_writes.commit). Called after
+# the log's snapshot was taken.
+KeptFrom = Callable[[], int | None]
 
 # Bytes free on a log directory's disk, including those of files that only await their removal.
 FreeBytes = Callable[[], int]
@@ -204,7 +204,7 @@ def plan(log: LogState, policies: Sequence[RetentionPolicy]) -> tuple[ExpiredSeg
     return tuple(expired)
 
 
-def _all_may_go(_snapshot: LogSnapshot) -> int | None:
+def _all_may_go() -> int | None:
     return None
 
 
@@ -288,7 +288,7 @@ class Retention:
 
     def _limit(self, snapshot: LogSnapshot) -> int:
         """The offset from which on nothing may be removed."""
-        limits = (self.high_watermark, self.kept_from(snapshot))
+        limits = (self.high_watermark, self.kept_from())
         return min((offset for offset in limits if offset is not None), default=snapshot.log_end_offset)
 
 

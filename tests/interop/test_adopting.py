@@ -25,6 +25,7 @@ from tests.support.faults import Crash, FaultyDisk
 from tests.support.mounted_logs import state_of
 from tests.support.mounts import mounted, requires_fuse, run_kafkafs
 from tests.support.owned_dirs import killed
+from tests.support.owned_dirs import values_of as shown
 
 pytestmark = [requires_kafka, on_broker]
 
@@ -126,8 +127,8 @@ def test_appended_through_the_mount(own_broker, tmp_path):
     own_broker.stop()
 
 
-# A real broker on what a commit wrote, and on what one left that was killed: of each partition's share it serves all
-# or nothing, it is not disturbed by what waits, and what it did not get it gets when we open the directory again.
+# A real broker on what a commit wrote, and on what one left that was killed: it serves what each partition has of its
+# share, it is not disturbed by what waits, and the rest comes, after what it wrote, when we open the directory again.
 
 FEW = TopicPartition("written", 0)
 LARGE = TopicPartition("written", 1)  # its share takes several segments
@@ -151,14 +152,12 @@ def stage(path, batch, disk):
     return files
 
 
-# When a commit is killed, and which shares a broker serves then: before anything was appended; with a share whose first
-# batch has no length yet; with new segments of which some are ready; with all of them ready and none in its place;
-# never.
-SOME_READY = ("rename", ".log.swap", {FEW})
-MOMENTS = [("write", ".log", set()), ("sync", ".log", set()), SOME_READY, ("rename", ".log", {FEW, LARGE}), None]
+# When a commit is killed: before it has written to a log, when the first share is written, in the second one; never.
+IN_THE_SECOND = ("create", ".log")
+MOMENTS = [("write", ".log"), ("sync", ".log"), IN_THE_SECOND, None]
 
 
-@pytest.mark.parametrize("moments", [[SOME_READY], pytest.param(MOMENTS, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("moments", [[IN_THE_SECOND], pytest.param(MOMENTS, marks=pytest.mark.nightly)])
 def test_a_broker_where_a_commit_was_killed(own_broker, moments):
     log_dir = own_broker.log_dir
     client = Client(own_broker.start().address)
@@ -170,22 +169,28 @@ def test_a_broker_where_a_commit_was_killed(own_broker, moments):
             expected[tp].append(b"theirs")
         own_broker.stop()
         if moment is None:
-            there = set(SHARES)
             assert open_and_commit(log_dir, batch).appended
+            there = {tp: share(batch, tp) for tp in SHARES}
             dumps_without_a_finding([log_dir / tp.dir_name for tp in SHARES])
         else:
-            there = moment[2]
-            kill_commit(log_dir, batch, *moment[:2])
+            kill_commit(log_dir, batch, *moment)
+            logs = LogDir.open_read_only(log_dir)
+            there = {tp: shown(logs.log(tp).snapshot())[len(expected[tp]) :] for tp in SHARES}
+            assert (len(there[FEW]) == 0) is (moment == MOMENTS[0])
+            assert (0 < len(there[LARGE]) < SHARES[LARGE]) is (moment == IN_THE_SECOND)
         client = Client(own_broker.start().address)
         for tp in SHARES:
-            expected[tp] += share(batch, tp) if tp in there else []
+            expected[tp] += there[tp]
             assert values_of(client.consume(tp.topic, tp.partition)) == expected[tp], f"moment {batch}, {tp}"
+            if moment is not None:
+                client.produce(tp.topic, [Message(b"theirs again")], tp.partition)
+                expected[tp].append(b"theirs again")
         if moment is None:
             adopted_as_it_is(own_broker)
         own_broker.stop()
         assert not open_and_commit(log_dir, batch).appended  # opening it has completed the write
         for tp in SHARES:
-            expected[tp] += [] if tp in there else share(batch, tp)
+            expected[tp] += share(batch, tp)[len(there[tp]) :]
         assert commit_ledger.read(log_dir).queries[QUERY].batch == batch
         assert not verify_log_dir(log_dir, list(SHARES))
         assert not list(log_dir.rglob("*" + names.STAGED_SUFFIX))

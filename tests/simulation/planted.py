@@ -21,12 +21,16 @@ from storage.directory.owned_dir import OwnedDir
 from storage.errors import StorageError
 from storage.files.commit_ledger import Ledger
 from storage.recovery import recovery
-from storage.staged_writes import ledger
+from storage.staged_writes import ledger, shares
 from storage.upkeep import retention
 
 
 def _does_nothing(*_arguments):
     return None
+
+
+def _finds_nothing(*_arguments):
+    return ()
 
 
 # By name: what is replaced, and the function that stands in for it. That gets what it replaces before the arguments.
@@ -38,6 +42,7 @@ FAULTS = {
     "leader_epochs_are_not_written": (PartitionFiles, "write_epochs", _does_nothing),
     "checkpoint_lines_stay": (DirectoryCheckpoints, "remove", _does_nothing),
     "retention_ignores_pending_writes": (ledger, "kept_from", _does_nothing),
+    "shares_are_appended_again": (shares, "spans_between", _finds_nothing),
 }
 
 

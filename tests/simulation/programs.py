@@ -437,8 +437,7 @@ class Driver(Program):
         try:
             commit(self._owned, write, files)
         except CommitUnfinished:
-            # All of a share may be visible before its index is written, which then cannot be undone
-            # (PartitionLog.append_whole).
+            # A share whose first batches are in the log is not taken back.
             world.had_unfinished = True
             if not goes_on:
                 self._query, self._batch = str(uuid.uuid4()), 0

@@ -13,7 +13,6 @@ from storage.files import commit_ledger, names
 from storage.files.commit_ledger import Ledger, PendingCommit, PendingPart, StagedBatchFile, WriteId
 from storage.format.block import Record
 from storage.format.compression import Codec
-from storage.log.reader import find_batch
 from storage.types import TopicPartition
 from tests.storage.coordinators.test_transactions import state_topic
 from tests.support.builders import (
@@ -205,18 +204,16 @@ def waiting_writes(path):
     owned.create_topic("t", 2, {"index.interval.bytes": "50"})
     for n in range(10):
         append(owned.log(T0), [b"value %d" % n])
-    last = find_batch(owned.log(T0).snapshot(), 9)
-    crc = int(last.segment.batch_at(last.position, last.segment.size).crc[0])
     owned.close()
     stuck, done = (
-        PendingCommit(
-            WriteId(name, 3),
-            0,
-            (PendingPart(T0, base, base, crc, (StagedBatchFile(T0, f"{name}.3.{'0' * 32}.staged", 9, 1),)),),
-        )
-        for name, base, crc in (("stuck", 10, 0), ("done", 9, crc))
+        PendingCommit(WriteId(name, 3), (PendingPart(T0, 10, records, (_staged(f"{name}.3.{'0' * 32}.staged"),)),))
+        for name, records in (("stuck", 0), ("done", 1))
     )
     Path(path, names.COMMITS).write_bytes(commit_ledger.encode(Ledger(pending=(stuck, done))))
+
+
+def _staged(name):
+    return StagedBatchFile(T0, name, 9, 1)
 
 
 def torn(path):

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import islice
 
 import cramjam
-import crc32c
 import numpy as np
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
@@ -37,8 +36,7 @@ from storage.format.record_batch import (
     empty_batch,
     encode_batch,
     encode_into,
-    set_base_offset_and_epoch,
-    set_log_append_time,
+    move_batch,
 )
 from tests.storage.format.outcomes import exact, in_both_forms, read_all
 from tests.support.control_batches import control_batch, control_key, marker_batch, marker_value
@@ -320,39 +318,11 @@ def test_base_offset_and_epoch_lie_outside_the_crc():
     log = bytearray(encode_batch(SOME) + encode_batch(SOME, codec=Codec.LZ4))
     second = len(encode_batch(SOME))
     before = bytes(log)
-    set_base_offset_and_epoch(log, second, 2**50, 12)
+    move_batch(memoryview(log)[second:], 2**50, 12)
     assert log[:second] == before[:second]
     header = v2_header(bytes(log), second)
     assert (header.base_offset, header.leader_epoch) == (2**50, 12)
     assert [r[0] for r in read_back(bytes(log[second:]))] == [2**50 + i for i in range(4)]
-
-
-def test_log_append_time_recomputes_the_crc_and_drops_unused_bits():
-    batch = bytearray(encode_batch(SOME, codec=Codec.GZIP, fields=BatchFields(transactional=True)))
-    struct.pack_into(">h", batch, 21, v2_header(bytes(batch)).attributes | 0x0100)
-    struct.pack_into(">I", batch, 17, crc32c.crc32c(batch[21:]))
-    set_log_append_time(batch, 0, 123_456)
-    header = v2_header(bytes(batch))
-    assert header.attributes == 1 | 8 | 16
-    assert (header.base_timestamp, header.max_timestamp) == (1000, 123_456)
-    assert {r[1] for r in read_back(bytes(batch))} == {123_456}
-    struct.pack_into(">h", batch, 21, 0x0108)
-    before = bytes(batch)
-    set_log_append_time(batch, 0, 123_456)  # an unchanged greatest timestamp changes no byte
-    assert batch == before
-
-
-def test_only_a_whole_v2_batch_is_changed_in_place():
-    batch = bytearray(encode_batch(SOME))
-    with pytest.raises(CorruptBatch):
-        set_base_offset_and_epoch(batch, 1 + len(batch) - 61, 0, 0)
-    with pytest.raises(CorruptBatch):
-        set_log_append_time(batch[:-1], 0, 0)
-    with pytest.raises(CorruptBatch):
-        set_log_append_time(batch, -1, 0)
-    batch[16] = 1
-    with pytest.raises(UnsupportedFormat):
-        set_base_offset_and_epoch(batch, 0, 0, 0)
 
 
 # Control records

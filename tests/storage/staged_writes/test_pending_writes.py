@@ -64,7 +64,7 @@ class World:
             self.disk.stopped = True
             raise Crash("between the shares")
 
-        self.owned.log(SECOND).append_whole = stop
+        self.owned.log(SECOND).append = stop
         with pytest.raises(Crash):
             commit.commit(self.owned, WRITE, self.files)
         self.sessions.end()
@@ -163,7 +163,7 @@ def test_a_share_that_is_noted_as_written_holds_up_nothing_and_another_stays(tmp
 
     world.fail_between_shares(no_note)
     (pending,) = commit_ledger.read(world.path).pending
-    assert [(part.tp, part.written) for part in pending.parts] == [(FIRST, noted), (SECOND, False)]
+    assert [(part.tp, part.is_written) for part in pending.parts] == [(FIRST, noted), (SECOND, False)]
     if how == "compaction":
         compacted(world.owned)
     else:
@@ -185,36 +185,32 @@ def test_a_dry_run_tells_the_same(tmp_path):
     told = partition_retention.preview_partition(log_dir, FIRST, free_bytes=lambda: 1 << 40)
     assert 0 < told.segments[-1].next_offset <= world.base
     assert 0 < partition_compaction.preview_partition(log_dir, FIRST).first_uncleanable <= world.base
-    # Where the log cannot be read, it is not known whether the share is there.
-    for log in sorted((world.path / FIRST.dir_name).glob("*.log"))[:-1]:
-        log.rename(log.with_suffix(".away"))
-        log.mkdir()
-    kept_from = ledger.kept_from(commit_ledger.read(world.path), log_dir.log(FIRST).snapshot())
-    assert kept_from == world.base
-    for away in (world.path / FIRST.dir_name).glob("*.away"):
-        away.with_suffix(".log").rmdir()
-        away.rename(away.with_suffix(".log"))
     (world.path / names.COMMITS).write_bytes(b"{")  # tells of no write: none can be finished
     told = partition_retention.preview_partition(log_dir, FIRST, free_bytes=lambda: 1 << 40)
     assert told.segments[-1].next_offset > world.base
 
 
-def test_a_share_that_is_not_there_yet_keeps_nothing(tmp_path):
+def test_where_a_share_will_come_nothing_goes_and_without_its_files_it_keeps_nothing(tmp_path):
     world = World(tmp_path / "dir", retention_ms="1000")
     kept = []
 
     def look(_place):
         world.put(world.owned, 10)
-        kept.append(ledger.kept_from(world.owned.commits.state, world.owned.log(FIRST).snapshot()))
+        kept.append(ledger.kept_from(world.owned.commits.state, world.path, FIRST))
         raise Crash("before the shares")
 
-    world.owned.log(FIRST).append_whole = look
+    world.owned.log(FIRST).append = look
     with pytest.raises(Crash):
         commit.commit(world.owned, WRITE, world.files)
     assert world.owned.commits.state.pending
-    assert kept == [None]
+    assert kept == [world.base]
     world.disk.stopped = True
     world.sessions.end()
+    (file,) = [file for file in world.files if file.tp == FIRST]
+    staged = world.path / FIRST.dir_name / file.name
+    staged.rename(tmp_path / "away")
+    assert ledger.kept_from(commit_ledger.read(world.path), world.path, FIRST) is None
+    (tmp_path / "away").rename(staged)
     world.check_finished(world.base + 10 + len(SHARE))
 
 
@@ -240,12 +236,11 @@ def test_an_opening_notes_what_it_found_written(tmp_path):
     assert owned.close().clean
 
 
-def test_the_note_is_kept_and_older_files_have_none():
-    file = StagedBatchFile(FIRST, f"job.0.{'0' * 32}.staged", 9, 1)
-    part, other = PendingPart(FIRST, 5, 6, 7, (file,)), PendingPart(SECOND, 5, 6, 7, ())
-    ledger = Ledger(pending=(PendingCommit(WRITE, 0, (part, other)), PendingCommit(WriteId("other", 1), 0, (part,))))
-    assert b"written" not in commit_ledger.encode(ledger)
+def test_the_ledger_keeps_what_is_done():
+    file = StagedBatchFile(FIRST, f"job.0.{'0' * 32}.staged", 9, 7)
+    part, other = PendingPart(FIRST, 5, 3, (file,)), PendingPart(SECOND, 5, 0, (file._replace(tp=SECOND),))
+    ledger = Ledger(pending=(PendingCommit(WRITE, (part, other)), PendingCommit(WriteId("other", 1), (part,))))
     noted = ledger.written(WRITE, [FIRST])
-    assert [[part.written for part in commit.parts] for commit in noted.pending] == [[True, False], [False]]
+    assert [[part.is_written for part in commit.parts] for commit in noted.pending] == [[True, False], [False]]
     for content in (noted, ledger):
         assert commit_ledger.parse(commit_ledger.encode(content)) == content

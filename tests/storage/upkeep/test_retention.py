@@ -313,7 +313,7 @@ def test_other_reasons(tmp_path):
         ({"retention.ms": "1000"}, {"only_start": True}, NO_LIMIT),
         ({"cleanup.policy": "compact", "retention.ms": "1000"}, {}, ONLY_COMPACTED),
         ({"retention.ms": "1000"}, {"high_watermark": 0}, UNTOUCHABLE),
-        ({"retention.ms": "1000"}, {"kept_from": lambda _: 0}, UNTOUCHABLE),
+        ({"retention.ms": "1000"}, {"kept_from": lambda: 0}, UNTOUCHABLE),
     ):
         result = kept(snapshot, limits, **more)
         assert (result.segments, why(result)) == ((), [(reason,)] * 2)

@@ -181,7 +181,7 @@ def pending(directory):
     topic, _, number = directory.name.rpartition("-")
     tp = TopicPartition(topic, int(number))
     files = (StagedBatchFile(tp, str(_STAGED), len(batch([record(0)])), 1),)
-    commit = PendingCommit(WriteId("write", None), 0, (PendingPart(tp, 10**6, 10**6, 0, files),))
+    commit = PendingCommit(WriteId("write", None), (PendingPart(tp, 10**6, 0, files),))
     (directory.parent / names.COMMITS).write_bytes(commit_ledger.encode(Ledger(pending=(commit,))))
 
 
