@@ -30,7 +30,7 @@ from storage.errors import CorruptBatch, SegmentGone, StorageError
 from storage.files import names
 from storage.files.commit_ledger import Ledger, StagedBatchFile, WriteId
 from storage.files.disk import begin_writeback, opened, sync_file
-from storage.files.disk_protocol import Disk
+from storage.files.disk_protocol import Disk, DiskFile
 from storage.files.listing import paths_in, scan_quietly
 from storage.files.log_file import LogFile
 from storage.files.names import StagedName
@@ -56,7 +56,15 @@ class _StagedLog:
         self.is_created = False
         self.end_offset = self.size = 0
         self._disk = disk
+        self._file: DiskFile | None = None
         self._begun = 0
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """Opens the file for the block, in which it can be appended to. OSError."""
+        with opened(self._disk, self.path, create=not self.is_created) as self._file:
+            self.is_created = True
+            yield
 
     def append(self, place: Place) -> int:
         data = memoryview(place(self.end_offset, 0))
@@ -67,11 +75,9 @@ class _StagedLog:
         return self._write(batch.data, self.end_offset + batch.offsets)
 
     def _write(self, data: memoryview, end_offset: int) -> int:
-        # Open only meanwhile: a task may have a file in each of a thousand partitions. The commit checks all CRCs.
-        with opened(self._disk, self.path, create=not self.is_created) as file:
-            self.is_created = True
-            self.size = file.write_at(self.size, data)
-            self._begun = begin_writeback(file, self._begun, self.size)
+        assert self._file is not None
+        self.size = self._file.write_at(self.size, data)
+        self._begun = begin_writeback(self._file, self._begun, self.size)
         base_offset, self.end_offset = self.end_offset, end_offset
         return base_offset
 
@@ -105,14 +111,15 @@ class StagedFileWriter:
         InvalidRecord or RecordTooLarge for the first record that the topic does not accept, OSError: the file is of no
         use then.
         """
-        error = self._appender.append(columns).error
+        with self._log.opened():
+            error = self._appender.append(columns).error
         if error is not None:
             raise error
 
     def finish(self) -> StagedBatchFile | None:
         """Makes the file durable; None when nothing was added. OSError."""
         log = self._log
-        if not log.size:
+        if not log.is_created:
             return None
         sync_file(self._disk, log.path)
         self._disk.sync_dir(log.path.parent)
