@@ -64,7 +64,8 @@ def by_turns(context, jobs):
 
 
 def measure_export(context):
-    """Export to Parquet of all messages, by turns with Spark's Kafka source → write.parquet."""
+    """Export to Parquet of all messages, by turns with Spark's Kafka source → write.parquet, and with our stream →
+    Spark's file sink."""
     if not (HAVE_KAFKA and HAVE_SPARK_KAFKA):
         say("no Kafka, or no Spark Kafka source: nothing to measure")
         return
@@ -75,9 +76,11 @@ def measure_export(context):
     rows = (
         ("Spark Kafka source, export", 'read.format("kafka")….write.parquet(DIR)'),
         ("spark export", "kafkafs spark export LOGDIR DIR plain"),
+        ("Spark file sink", 'readStream.format("kafkafs")….partitionBy("topic", "day").trigger(availableNow=True)'),
     )
     try:
-        given = ({**peer, "target": str(targets / "kafka")}, {**own, "target": str(targets / "kafkafs")})
+        jobs = (peer, own, {**own, "job": "file sink"})
+        given = tuple({**one, "target": str(targets / one["job"].replace(" ", "-"))} for one in jobs)
         _peer_and_ours(context, context.messages, rows, given)
     finally:
         served.kill()

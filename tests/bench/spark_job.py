@@ -57,6 +57,23 @@ def kafkafs_export(spark, given):
     return lambda: export(spark, given["log_dir"], given["target"], [TopicPartition(given["topic"], 0)])
 
 
+def file_sink(spark, given):
+    """What an export would be by Spark's own means: our stream, its file sink and checkpoint, the same directories."""
+    from pyspark.sql import functions
+
+    from kafkafs.spark import register
+
+    register(spark)
+
+    def run():
+        frame = spark.readStream.format("kafkafs").option("subscribe", given["topic"]).load(given["log_dir"])
+        writer = frame.withColumn("day", functions.to_date("timestamp")).writeStream.format("parquet")
+        writer = writer.option("checkpointLocation", f"{given['target']}/_checkpoint").partitionBy("topic", "day")
+        writer.trigger(availableNow=True).start(given["target"]).awaitTermination()
+
+    return run
+
+
 def kafka_write(spark, given):
     """Appends messages to a broker's topic with Spark's own sink."""
     options = {"kafka.bootstrap.servers": given["broker"], "topic": given["topic"]}
@@ -133,6 +150,7 @@ def grouped(spark, given):
 JOBS = {
     "kafka export": kafka_export,
     "kafkafs export": kafkafs_export,
+    "file sink": file_sink,
     "kafka write": kafka_write,
     "kafkafs write": kafkafs_write,
     "dropping write": dropping_write,
