@@ -104,11 +104,6 @@ class BrokerConfig:
                     value = parse_value(synonym.name, synonym.kind, synonym.rule, given[synonym.name])
                     topic[entry.field] = synonym.to_value(value)
                     origins[entry.name] = Origin.BROKER
-        for name in sorted(TOPIC_KEYS.keys() & origins.keys()):
-            entry = TOPIC_KEYS[name]
-            if not entry.rule.holds(topic[entry.field]):
-                used = next(synonym.name for synonym in entry.broker if synonym.name in given)
-                raise InvalidConfig(f"invalid value for {used}", expected=entry.rule.text, found=repr(given[used]))
         unknown = {name: _meant(name) for name in given if name not in _BROKER_NAMES}
         return BrokerConfig(
             **values,
