@@ -54,14 +54,20 @@ WAIT: Final = click.option(
 )
 
 
-def open_owned(logdir: Path, opening: Opening, progress: Progress | None = None) -> OwnedDir:
-    """A log directory opened for writing, which the caller closes. While another process holds the lock, waits as long
-    as `--wait` says (`WAIT`); then raises LogLocked."""
-    from storage.directory.owned_dir import OwnedDir
-    from storage.files.dir_lock import when_free
+def when_free(act: Callable[[], _Result]) -> _Result:
+    """What `act` returns. While another process holds the lock, waits as long as `--wait` says (`WAIT`); then raises
+    LogLocked."""
+    from storage.files import dir_lock
 
     seconds: float = click.get_current_context().meta.get("kafkafs.wait", 0)
-    return when_free(lambda: OwnedDir.open(logdir, opening, progress=progress or NoProgress()), seconds)
+    return dir_lock.when_free(act, seconds)
+
+
+def open_owned(logdir: Path, opening: Opening, progress: Progress | None = None) -> OwnedDir:
+    """A log directory opened for writing, which the caller closes. Waits as `when_free`."""
+    from storage.directory.owned_dir import OwnedDir
+
+    return when_free(lambda: OwnedDir.open(logdir, opening, progress=progress or NoProgress()))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo, say
-from kafkafs.cli.passes import WAIT, open_owned, report
+from kafkafs.cli.passes import WAIT, open_owned, report, when_free
 from kafkafs.cli.progress_bar import progress_bar
 from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
@@ -63,7 +63,7 @@ def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, dro
         if dry_run:
             from storage.directory.recovery_plans import rehearse_recovery
 
-            reports, errors = rehearse_recovery(open_log_dir(logdir), chosen, progress)
+            reports, errors = when_free(lambda: rehearse_recovery(open_log_dir(logdir), chosen, progress))
             (writes, staged), clean = _left(logdir, chosen), False
         else:
             reports, errors, writes, clean, staged = _recover(

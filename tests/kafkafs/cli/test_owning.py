@@ -44,6 +44,7 @@ WAITING = [
     "groups LOGDIR g --reset-to latest --topic t",
     "mirror OTHER LOGDIR",
     "recover LOGDIR",
+    "recover LOGDIR --dry-run",
     "reindex LOGDIR t",
     "retain LOGDIR",
     "salvage OTHER t --to LOGDIR",
@@ -55,7 +56,7 @@ WAITING = [
 
 @pytest.mark.parametrize("command", WAITING)
 def test_waiting_for_the_lock(logdir, tmp_path, monkeypatch, command):
-    """Each command that takes the lock waits for it as long as it is told to, and no longer."""
+    """Each command that needs the lock to be free waits for it as long as it is told to, and no longer."""
     places = {"LOGDIR": logdir, "OTHER": build_log_dir(tmp_path / "other", {"t": [[b"one"]]}).path}
     words = [places.get(word, word) for word in command.split()]
     owned = opened(logdir)
