@@ -50,10 +50,17 @@ class StorageError(Exception):
         if self.expected is not None:
             text += f"; expected {self.expected}"
         if self.found is not None:
-            text += f", found {self.found}" if self.expected is not None else f"; found {self.found}"
+            text += f"{';' if self.expected is None else ','} found {error_text(self.found)}"
         if self.advice:
             text += f". {self.advice}"
         return text
+
+
+def error_text(error: object) -> str:
+    """An error for people: of an OSError the file and what happened, without its number."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
 class CorruptData(StorageError):

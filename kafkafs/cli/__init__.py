@@ -163,7 +163,9 @@ def text_of(error: object) -> str:
     """An error for people. An OSError: the file, what happened, and what to do where that is known."""
     if not isinstance(error, OSError):
         return str(error)
-    text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+    from storage.errors import error_text
+
+    text = error_text(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{text}. Free some space there and repeat the command"
     return f"{text}. Run as the user that owns it" if error.errno == errno.EACCES else text

@@ -85,7 +85,7 @@ class DataErrors:
 
     def report(self, operation: str, error: BaseException) -> None:
         """Counts an answer for damaged data, and logs a line unless too many were logged this second."""
-        text = " ".join(f"{operation}: {error}".split())  # one line, whatever is in it
+        text = " ".join(f"{operation}: {errors.error_text(error)}".split())  # one line, whatever is in it
         with self._lock:
             self._count += 1
             self._last = text

@@ -38,7 +38,7 @@ from kafkafs.mounting.mountpoint import (
     write_protected,
 )
 from storage.config import BrokerConfig
-from storage.errors import InvalidConfig, LogLocked, StorageError
+from storage.errors import InvalidConfig, LogLocked, StorageError, error_text
 from storage.files.cache_files import cache_directory
 from storage.log.places import check_log_dir
 from storage.progress import Progress
@@ -296,7 +296,7 @@ def _opened(
     changed = [f"{name} was recovered: {'; '.join(changes)}" for name, changes in _recovered(owned).items()]
     for line in changed:
         _log.warning("%s", line)
-    offline = [f"{tp} is offline: {failure}" for tp, failure in owned.failures().items()]
+    offline = [f"{tp} is offline: {error_text(failure)}" for tp, failure in owned.failures().items()]
     for line in offline:
         _log.error("%s", line)
     for line in _first_of([*offline, *changed], "@status.json"):
@@ -307,7 +307,7 @@ def _opened(
         served = {log.tp for log in owned.logs()}  # no message is lost in a partition that never was online
         closing = owned.close()
         for tp, failure in closing.errors.items():
-            _log.error("%s was not closed properly: %s", tp, failure)
+            _log.error("%s was not closed properly: %s", tp, error_text(failure))
     lost = [f"{tp}: {failure}" for tp, failure in closing.errors.items() if tp in served]
     if closing.failure is not None:
         lost.append(str(closing.failure))

@@ -36,7 +36,7 @@ from kafkafs.mounting.modes_below import ModesBelow
 from kafkafs.reading.handle import Handle, HasHoles, Syncs, WriteHandle
 from kafkafs.tree.node import Directory, NodeKind, View
 from kafkafs.tree.paths import MAX_NAME_BYTES
-from storage.errors import StorageError
+from storage.errors import StorageError, error_text
 
 
 # Python's state of libfuse's threads.
@@ -294,7 +294,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
             writer.close()
         except (StorageError, OSError) as error:
             # The kernel drops release's answer: close(2) has returned long before.
-            _log.error("the last line of a file that was closed could not be appended: %s", error)
+            _log.error("the last line of a file that was closed could not be appended: %s", error_text(error))
             return error
         return None
 

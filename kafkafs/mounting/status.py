@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from kafkafs import compiled_kernels
-from storage.errors import StorageError
+from storage.errors import StorageError, error_text
 from storage.log.log_dir import LogDir
 from storage.log.snapshot import Log
 from storage.types import TopicPartition
@@ -108,7 +108,7 @@ def _problems(log_dir: LogDir) -> list[str]:
         log_dir.path.stat()
         return [str(problem) for problem in log_dir.problems()]
     except OSError as error:
-        return [f"the log directory cannot be read: {error}"]
+        return [f"the log directory cannot be read: {error_text(error)}"]
 
 
 def _partition(log: Log) -> Facts:
@@ -130,7 +130,7 @@ def _partition(log: Log) -> Facts:
 
 
 def _failed(error: Exception) -> Facts:
-    return {"state": "failed", "error": str(error)}
+    return {"state": "failed", "error": error_text(error)}
 
 
 def _process(process: psutil.Process) -> Facts:
@@ -149,7 +149,7 @@ def _disk(path: Path) -> Facts:
     try:
         disk = os.statvfs(path)
     except OSError as error:
-        return {"error": str(error)}
+        return {"error": error_text(error)}
     return {
         "size_bytes": disk.f_blocks * disk.f_frsize,
         "free_bytes": disk.f_bfree * disk.f_frsize,

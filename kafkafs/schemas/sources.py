@@ -30,7 +30,7 @@ from kafkafs.schemas.registry import (
     guid_of,
 )
 from kafkafs.schemas.registry_replay import DEFAULT_LIMITS, MAX_ID, RegistryReplay
-from storage.errors import CorruptData, InvalidConfig, StorageError, UnknownTopicOrPartition
+from storage.errors import CorruptData, InvalidConfig, StorageError, UnknownTopicOrPartition, error_text
 from storage.files.file_mark import NEVER, FileMark
 from storage.files.listing import paths_in
 from storage.files.log_file import open_quietly
@@ -115,9 +115,9 @@ class LogSchemas(SchemaSource):
             return self._registry
 
     def _complain_locked(self, error: Exception) -> None:
-        if str(error) != self._complaint:
-            self._complaint = str(error)
-            _log.warning("schemas cannot be read: %s", error)
+        if error_text(error) != self._complaint:
+            self._complaint = error_text(error)
+            _log.warning("schemas cannot be read: %s", self._complaint)
 
     def _take_locked(self, log: Log, read: Registry) -> None:
         """Makes the registry of what was read. An id that compaction has removed meanwhile stays known to this process:
@@ -153,8 +153,8 @@ class FileSchemas(SchemaSource):
                     self._registry = self._read()
                     self._marks = marks
             except OSError as error:
-                self.problem = str(error)
-                _log.warning("schemas cannot be read: %s", error)
+                self.problem = error_text(error)
+                _log.warning("schemas cannot be read: %s", self.problem)
             return self._registry
 
     def _read(self) -> Registry:

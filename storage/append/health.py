@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from storage.errors import LogClosed, PartitionOffline
+from storage.errors import LogClosed, PartitionOffline, error_text
 
 # A full disk or a process short of descriptors works again later; any other error puts the files in doubt. An error
 # that keeps a file from being opened says nothing about its bytes, while a sync on a full disk has lost some.
@@ -43,7 +43,7 @@ class Health:
             raise PartitionOffline(
                 "partition is offline after an earlier failure",
                 path=self._path,
-                found=str(self.failure),
+                found=error_text(self.failure),
                 advice="Repair the disk, then mount again",
             ) from self.failure
 

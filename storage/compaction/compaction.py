@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from storage.append.swap import CleanedSegment, remove_cleaned
 from storage.compaction.batch_filter import BatchFilter, FilterCounts, Rules, Sink, read_markers
 from storage.compaction.cleaned_transactions import CleanedTransactions, collect_aborted
 from storage.config import BrokerConfig, LogConfig
-from storage.errors import SegmentGone
+from storage.errors import SegmentGone, StorageError
 from storage.files.disk_protocol import Disk
 from storage.files.names import FileKind
 from storage.files.producer_state import ProducerEntry
@@ -53,6 +53,16 @@ def windows(snapshot: LogSnapshot, segment: Segment, start: int, pace: Pace = un
     for window in scan_sound_batches(snapshot, segment, start):
         yield window
         pace(int(window.table.size.sum()))
+
+
+@contextmanager
+def naming(segment: Segment) -> Iterator[None]:
+    """Damage that the block finds in a segment names the segment's file."""
+    try:
+        yield
+    except StorageError as error:
+        error.path = error.path or segment.log.path
+        raise
 
 
 def between(window: Window, start: int, end: int) -> Window:
@@ -106,8 +116,9 @@ class Rewriter:
         needed."""
         for segment in group:
             retain_legacy = segment.mtime_ms() > self._legacy_horizon_ms
-            for window in windows(self._snapshot, segment, 0, self._pace):
-                self._batches.filter(window, sink, retain_legacy_deletes=retain_legacy)
+            with naming(segment):
+                for window in windows(self._snapshot, segment, 0, self._pace):
+                    self._batches.filter(window, sink, retain_legacy_deletes=retain_legacy)
         self._batches.flush(sink)
         return self._transactions.take_retained()
 
@@ -370,11 +381,12 @@ class Pass:
         decoder = Decoder()
         for number, segment in enumerate(dirty):
             start = segment.floor(first, segment.size) if segment.base_offset < first else 0
-            for window in windows(snapshot, segment, start, self._pace):
-                # Batches before the first dirty offset may have markers of transactions that are not known here.
-                if not self._map_window(between(window, first, limit), decoder, transactions):
-                    return
-                self._map_bytes_read += int(window.table.size.sum())
+            with naming(segment):
+                for window in windows(snapshot, segment, start, self._pace):
+                    # Batches before the first dirty offset may have markers of transactions that are not known here.
+                    if not self._map_window(between(window, first, limit), decoder, transactions):
+                        return
+                    self._map_bytes_read += int(window.table.size.sum())
             # Offsets missing at the end of a segment count as mapped.
             next_base = dirty[number + 1].base_offset if number + 1 < len(dirty) else limit
             self._map.latest_offset = next_base - 1

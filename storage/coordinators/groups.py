@@ -18,7 +18,7 @@ from storage.coordinators.offset_records import (
     OffsetKey,
     group_type,
 )
-from storage.errors import StorageError, UnknownTopicOrPartition
+from storage.errors import StorageError, UnknownTopicOrPartition, error_text
 from storage.files.names import CONSUMER_OFFSETS_TOPIC
 from storage.format.block import RecordBlock
 from storage.format.control_records import ControlType, parse_marker
@@ -182,7 +182,7 @@ class _Follower:
 
     def add_problem(self, error: object) -> None:
         """Adds an error to `problems`."""
-        text = str(error)
+        text = error_text(error)
         if text not in self.problems:
             self.problems = [*self.problems, text][-_PROBLEMS_KEPT:]
 

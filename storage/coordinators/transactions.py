@@ -15,7 +15,7 @@ from typing import Final
 
 from storage.append.producer_table import ProducerTable
 from storage.coordinators.transaction_records import TransactionMetadata, TransactionState
-from storage.errors import StorageError, TooManyKeys, UnknownTopicOrPartition
+from storage.errors import StorageError, TooManyKeys, UnknownTopicOrPartition, error_text
 from storage.files.names import TRANSACTION_STATE_TOPIC
 from storage.files.producer_state import ProducerEntry
 from storage.format.batches import times_of
@@ -142,7 +142,7 @@ def transactional_ids(log_dir: LogDir) -> TransactionalIds:
         try:
             states, skipped, held = _states(log_dir.log(TopicPartition(TRANSACTION_STATE_TOPIC, partition)))
         except (StorageError, OSError) as error:
-            problems.append(str(error))
+            problems.append(error_text(error))
             continue
         found |= states
         problems += skipped

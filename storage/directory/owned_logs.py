@@ -18,7 +18,7 @@ from storage.config import LogConfig
 from storage.directory import partition_dirs
 from storage.directory.directory_checkpoints import DirectoryCheckpoints, PartitionOffsets
 from storage.directory.recovery_plans import recovery_plan
-from storage.errors import PartitionOffline, PartitionUnavailable, StorageError, UnknownTopicOrPartition
+from storage.errors import PartitionOffline, PartitionUnavailable, StorageError, UnknownTopicOrPartition, error_text
 from storage.files import names, topic_properties
 from storage.files.disk_protocol import Disk
 from storage.files.opening import exists
@@ -463,4 +463,4 @@ def _offline(tp: TopicPartition, directory: Path, error: StorageError | OSError)
             advice = f"Free some space on its file system. {advice}"
         return PartitionUnavailable(what, reason=error, path=directory, advice=advice)
     advice = "Repair it, then open the log directory again"
-    return PartitionOffline(what, path=directory, found=str(error), advice=advice)
+    return PartitionOffline(what, path=directory, found=error_text(error), advice=advice)

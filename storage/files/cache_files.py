@@ -16,6 +16,8 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from storage.errors import error_text
+
 _log = logging.getLogger(__name__)
 
 _KEPT_PART: Final = 0.9  # of `max_bytes`, after making room
@@ -70,7 +72,7 @@ class CacheFiles:
                 self._write_locked(self.path(key), data)
             except OSError as error:
                 if not self._complained:
-                    _log.warning("nothing can be kept in %s: %s", self.directory, error)
+                    _log.warning("nothing can be kept in %s: %s", self.directory, error_text(error))
                     self._complained = True
 
     def used_bytes(self) -> int:

@@ -257,7 +257,7 @@ def _lz4_into(source: memoryview, target: memoryview, magic: int) -> int:
         if checksum_size:
             (expected,), computed = UINT32_LE.unpack_from(source, at), xxhash.xxh32_intdigest(block)
             if computed != expected:
-                raise DecompressionFailed("lz4 block checksum differs", expected=expected, found=computed)
+                raise DecompressionFailed("lz4 block checksum differs", expected=hex(expected), found=hex(computed))
             at += checksum_size
         used += _lz4_block(block, target[used : used + block_max], bool(stored), block_max)
     if flags & LZ4_CONTENT_CHECKSUM and len(source) - at < UINT32_LE.size:
@@ -282,7 +282,8 @@ def _lz4_header(source: memoryview, magic: int) -> tuple[int, int, int]:
     if magic > 0:  # in format v0 the checksum covers the wrong bytes; readers ignore it
         expected = _lz4_header_checksum(bytes(source[4 : start - 1]))
         if source[start - 1] != expected:
-            raise DecompressionFailed("lz4 header checksum differs", expected=expected, found=source[start - 1])
+            found = hex(source[start - 1])
+            raise DecompressionFailed("lz4 header checksum differs", expected=hex(expected), found=found)
     return start, 1 << (8 + 2 * (descriptor >> 4)), flags
 
 

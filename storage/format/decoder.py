@@ -122,7 +122,8 @@ def verify_crcs(buffer: Buffer, table: BatchTable, first_row: int, last_row: int
             break
     if row >= last_row:
         return None
-    return _damage(table, row, "batch checksum differs", expected=int(columns[Column.CRC, row]), found=found)
+    stored = int(columns[Column.CRC, row])
+    return _damage(table, row, "batch checksum differs", expected=f"{stored:#010x}", found=f"{found:#010x}")
 
 
 class Decoder:

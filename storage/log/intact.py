@@ -237,7 +237,7 @@ def _diagnosed(segment: Segment, position: int, next_offset: int) -> _Diagnosis:
         return _Diagnosis(Fault.LENGTH, "room for a batch header", length)
     damage = verify_crcs(data, table, 0, 1, position)
     if damage is not None:
-        return _Diagnosis(Fault.CRC, f"{damage.error.expected:#010x}", f"{damage.error.found:#010x}")
+        return _Diagnosis(Fault.CRC, damage.error.expected, damage.error.found)
     base, last = int(table.base_offset[0]), int(table.last_offset[0])
     lowest = last if base < 0 else min(base, last)
     if not base_offset <= lowest <= last < MAX_OFFSET:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import StorageError, TierUnavailable
+from storage.errors import StorageError, TierUnavailable, error_text
 from storage.files import offset_index
 from storage.files.descriptors import wait_for_room
 from storage.files.log_file import FileIdentity, LogFile
@@ -118,7 +118,7 @@ class TieredFile(LogFile):
         except (StorageError, OSError) as error:
             self._failures += 1
             self._look_later()
-            raise unavailable(span.base_offset, span.end_offset, str(error), self.path) from error
+            raise unavailable(span.base_offset, span.end_offset, error_text(error), self.path) from error
 
     @property
     def _size(self) -> int:

@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol
 
 from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
-from storage.errors import LogLocked, StorageError
+from storage.errors import LogLocked, StorageError, error_text
 from storage.files import commit_ledger
 from storage.files.commit_ledger import ContentSum, PendingCommit, PendingPart, StagedBatchFile, WriteId
 from storage.files.dir_lock import DirLock
@@ -178,7 +178,7 @@ def _unfinished(owned: Owner, write: WriteId, error: Exception) -> CommitUnfinis
     return CommitUnfinished(
         f"write {write.id} has begun but is not finished",
         path=owned.path,
-        found=str(error),
+        found=error_text(error),
         advice="It will be finished when the log directory is next opened for writing: do not repeat it",
     )
 
@@ -262,7 +262,7 @@ def _refuse_behind_unfinished(owned: Owner, write: WriteId) -> None:
             raise CommitUnfinished(
                 f"write {pending.write.id}, batch {pending.write.batch} was begun and cannot be carried out yet",
                 path=owned.path,
-                found="; ".join(f"{tp}: {error}" for tp, error in owned.unfinished.items()),
+                found="; ".join(f"{tp}: {error_text(error)}" for tp, error in owned.unfinished.items()),
                 advice="`kafkafs recover` finishes it, or says why it cannot",
             )
 

@@ -26,7 +26,7 @@ from storage.append.partition_log import PartitionLog
 from storage.compaction.cleaner import Cleaner, CompactionStopped
 from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
-from storage.errors import LogClosed, StorageError, UnknownTopicOrPartition
+from storage.errors import LogClosed, StorageError, UnknownTopicOrPartition, error_text
 from storage.types import TopicPartition
 from storage.upkeep.partition_retention import retain_partition
 from storage.upkeep.retention import FreeBytes, disk_free_bytes
@@ -258,7 +258,7 @@ class Maintenance:
         try:
             next_run_ms = task.run(report)
         except OSError as error:
-            report.errors[""] = str(error)
+            report.errors[""] = error_text(error)
             next_run_ms = started_ms + _FLUSH_LOOK_MS * 10
         except Exception as error:  # noqa: BLE001 - a bug must not end the thread: what else is to be done still is
             _LOG.exception("%s failed", task.name)
@@ -389,7 +389,7 @@ class Maintenance:
                 pass  # its topic was deleted meanwhile
             except OSError as error:
                 kept.append(path)
-                report.errors[path.parent.name] = str(error)
+                report.errors[path.parent.name] = error_text(error)
         entry.paths = kept
 
     def _compaction(self, report: _Report) -> int:
@@ -437,7 +437,7 @@ class Maintenance:
 
 
 def _text(error: Exception) -> str:
-    return str(error) if isinstance(error, StorageError | OSError) else repr(error)
+    return error_text(error) if isinstance(error, StorageError | OSError) else repr(error)
 
 
 def _task(name: str, run: Callable[[_Report], int], next_run_ms: int) -> _PeriodicTask:

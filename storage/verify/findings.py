@@ -174,7 +174,8 @@ class Finding:
             raise error
         if isinstance(error, OSError):
             what = f"cannot be read: {error.strerror or error}"
-            return Finding(FaultKind.UNREADABLE, path, how._replace(recovery=None), what)
+            file = Path(error.filename) if isinstance(error.filename, str | Path) else path
+            return Finding(FaultKind.UNREADABLE, file, how._replace(recovery=None), what)
         return Finding(
             kind, error.path or path, how, error.what, error.position, error.offset, error.expected, error.found
         )

@@ -30,3 +30,4 @@ def test_transcript(modules, section, tmp_path, monkeypatch):
             pytest.skip(f"nothing can be mounted: {CANNOT_MOUNT}")
     monkeypatch.chdir(tmp_path)
     assert run_section(section, monkeypatch).rstrip("\n") == section.text.rstrip("\n")
+    assert "[Errno" not in section.text  # of Python: a person reads the file and what happened
