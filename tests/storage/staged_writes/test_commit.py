@@ -329,26 +329,40 @@ def without_the_ledger(path, value):
     return [value]
 
 
-def test_others_may_append_during_a_commit(before, monkeypatch):
-    """As other threads of this process may: the share's messages stay in order, and each comes once."""
-    owned = opened(before)
-    log = owned.log(TP)
-    files = [file for n in range(4) for file in stage(before, JOB, {TP: messages(f"mine {n}", 3)})]
-    appending, others = log.append, [b"other 0", b"other 1", b"other 2"]
+MINE = [messages(f"mine {n}", 3) for n in range(3)]
 
-    def overtaken(place):
-        if len(others) > 0:
-            append(log, [others.pop()])
+
+def overtaken(sessions, notes):
+    """A commit while another thread appends to the partition before the second and the third batch."""
+    owned = sessions.open()
+    log = owned.log(TP)
+    files = [file for share in MINE for file in stage(owned.path, WriteId(QUERY, 0), {TP: share}, sessions.disk)]
+    appending, others = log.append, [None, b"other 1", None, b"other 2"]
+
+    def after_another(place):
+        if others and (other := others.pop(0)) is not None:
+            append(log, [other])
         return appending(place)
 
-    monkeypatch.setattr(log, "append", overtaken)
-    assert commit.commit(owned, JOB, files).records == {TP: 12}
-    shown = read(owned, "t")
-    assert [value for value in shown if value.startswith(b"mine")] == [
-        v for n in range(4) for v in messages(f"mine {n}", 3)
-    ]
-    assert len(shown) == 15
-    close_sound(owned)
+    log.append = after_another
+    commit.commit(owned, WriteId(QUERY, 0), files)
+    notes.committed += 1
+    owned.close()
+
+
+def test_others_may_append_during_a_commit(tmp_path, before):
+    """The messages stay in order, and each comes once; also when the power is lost after it was noted how many came
+    before the others."""
+    for stopped, notes in every_crash(tmp_path, before, overtaken, Notes, power_losses=POWER_LOSSES):
+        owned = opened(stopped.path)
+        shown = read(owned, "t")
+        mine = [value for value in shown if value.startswith(b"mine")]
+        begun = owned.commits.state.is_done(WriteId(QUERY, 0))
+        assert mine == ([value for share in MINE for value in share] if begun else []), str(stopped)
+        assert begun or not notes.committed
+        if stopped.what is None:
+            assert shown == [*MINE[0], b"other 1", *MINE[1], b"other 2", *MINE[2]]
+        close_sound(owned, stopped)
 
 
 @pytest.mark.parametrize("step", ["create", "sync_dir"])
