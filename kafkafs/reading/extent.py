@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +26,6 @@ from kafkafs.reading.pieces import (
     NO_GREATEST,
     NO_LEAST,
     NOT_SPLIT,
-    OPEN_ABOVE,
-    OPEN_BELOW,
     PIECE_BYTES,
     Piece,
     PieceBuilder,
@@ -37,62 +34,13 @@ from kafkafs.reading.pieces import (
 from kafkafs.reading.selection import MessageFilter
 from kafkafs.reading.workbench import Rendition, Skips, Workbench
 from kafkafs.reading.workers import OnBytes, Workers, in_parts, window_bytes
-from storage.format.batches import BatchTable, claimed_times, times_of
+from storage.format.batches import BatchTable, claimed_times
 from storage.log import lineage
 from storage.log.isolation import AbortedTransactions, last_stable_offset
 from storage.log.scanning import SpanDamage, Window, scan_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import DecidingMarker, LogSnapshot
-from storage.types import NO_TIMESTAMP, Isolation
-
-# Which times damage may hide: a range of times that includes one of them must not read as if nothing had been there.
-#
-# The content of a damaged batch is unknown. Its times are assumed to be those between the batches before and after it,
-# and those in its own header if they are near. Without a neighbour the times are open at that end.
-
-Times = tuple[int, int]
-"""Least and greatest timestamp of a batch as its header names them, or of what damage may have held."""
-
-_NEAR_MS = 366 * 86_400_000  # a damaged batch's own times are used if they are at most so far from its neighbours'
-
-
-def hidden_times(before: Times | None, behind: Times | None, own: Times | None) -> Times:
-    """The times that damage between two batches may hide, open where no batch is known on that side (None).
-
-    `own`: those in the header of a damaged batch, if it has one. Each counts if it is near the others.
-    """
-    known = [time for pair in (before, behind) if pair is not None for time in pair if time > NO_TIMESTAMP]
-    if own is not None and known:
-        first, last = min(known) - _NEAR_MS, max(known) + _NEAR_MS
-        known += [time for time in own if max(first, 0) <= time <= last]
-    least = OPEN_BELOW if before is None else min(known, default=NO_LEAST)
-    greatest = OPEN_ABOVE if behind is None else max(known, default=NO_GREATEST)
-    return least, greatest
-
-
-def of_damaged_rows(table: BatchTable, damaged: Sequence[int], before: Times | None) -> dict[int, Times]:
-    """The times that each damaged row (ascending) of a table may hide. `before`: the times of the last readable batch
-    before the table."""
-    bad = set(damaged)
-    good = [row for row in range(table.rows) if row not in bad]
-    found = {}
-    for row in damaged:
-        slot = bisect_left(good, row)
-        last = times_of(table, good[slot - 1]) if slot else before
-        following = times_of(table, good[slot]) if slot < len(good) else None
-        found[row] = hidden_times(last, following, claimed_times(table, row))
-    return found
-
-
-def times_at_ends(table: BatchTable, damaged: Sequence[int]) -> tuple[Times, Times] | None:
-    """The times of the first and the last readable batch of a table; None when there is none."""
-    bad = set(damaged)
-    first = next((row for row in range(table.rows) if row not in bad), None)
-    if first is None:
-        return None
-    last = next(row for row in reversed(range(table.rows)) if row not in bad)
-    return times_of(table, first), times_of(table, last)
-
+from storage.types import Isolation
 
 # Measuring: one pass over a segment's batches that finds the rendered size of each, cut into pieces. Nothing is
 # rendered.
@@ -100,7 +48,8 @@ def times_at_ends(table: BatchTable, damaged: Sequence[int]) -> tuple[Times, Tim
 # Damage makes separate pieces. A batch that fails its CRC but decodes has its rendered size; one that does not decode
 # has one byte, which takes the place of its error, and so does a stretch where no batch begins, up to the next batch in
 # the offset index. CRCs are checked here, and again whenever bytes are served: otherwise a batch with damaged
-# timestamps would be missing from a range of times without an error. Which times it may hide: see `hidden_times`.
+# timestamps would be missing from a range of times without an error. A damaged piece has the times that its header
+# names, whatever is wrong with it; which ranges of times it belongs to, `damage_within` decides (plans.py).
 
 _SIZE = 0  # row of the totals
 _ALL = np.empty(0, dtype=np.uint8)
@@ -119,16 +68,10 @@ class SegmentTask:
 
 
 class Measured:
-    """The pieces of some batches, without `Piece.end`, and their keys if they are collected.
-
-    `before`: the times of the last readable batch. `waiting`: of the damaged pieces at the end, by file position, those
-    of the batch before and of their own header, until the batch after them is known.
-    """
+    """The pieces of some batches, without `Piece.end`, and their keys if they are collected."""
 
     def __init__(self, secret: Secret | None = None) -> None:
         self.pieces: list[Piece] = []
-        self.before: Times | None = None
-        self.waiting: dict[int, tuple[Times | None, Times | None]] = {}
         self.keys = None if secret is None else KeyCollector(secret)
 
 
@@ -159,8 +102,7 @@ def measure(bench: Workbench, task: SegmentTask, found: Measured, start: int, st
     reached = start
     for window in scan_batches(task.snapshot, task.segment, start, stop, window=window_bytes(start, stop)):
         if window.damage is not None:
-            found.pieces.append(_no_batch(window.damage, found.before))
-            found.waiting[window.damage.position] = found.before, window.damage.times
+            found.pieces.append(_no_batch(window.damage))
             behind = window.damage.end
             if found.keys is not None:
                 found.keys.add_damage(window.damage.position, behind)
@@ -178,7 +120,7 @@ def measure_row(bench: Workbench, task: SegmentTask, data: memoryview, table: Ba
     skip = None if task.skips is None else task.skips(table)
     block = bench.unchecked.decode(data, table, row, row + 1, origin=origin, skip=skip)
     if block.damage is not None:
-        return int(task.filter is None or task.filter.may_hold(table, row, times_of(table, row)))
+        return int(task.filter is None or task.filter.may_hold(table, row))
     sizes = bench.sizes(len(block))
     if not len(block):
         return 0
@@ -217,34 +159,14 @@ def _measure_window(bench: Workbench, task: SegmentTask, window: Window, found: 
         if block.damage is not None:
             damaged.append(block.damage.row)
             row = block.damage.row + 1
-    hidden = of_damaged_rows(table, damaged, found.before) if damaged else {}
-    for row, times in hidden.items():
+    for row in damaged:
         size = measure_row(bench, task, window.buffer, table, row, window.origin)
         # Nothing in its header is certain, so it is shown even if it seems to be empty.
-        shown = task.filter is None or task.filter.may_hold(table, row, times)
+        shown = task.filter is None or task.filter.may_hold(table, row)
         totals[_SIZE, row] = min(max(size, int(shown)), MOST_LINE_BYTES)
-    ends = times_at_ends(table, damaged)
-    if ends is not None:
-        _close_above(found, ends[0])
-        found.before = ends[1]
-    for row, (_, greatest) in hidden.items():
-        if greatest == OPEN_ABOVE:
-            found.waiting[int(table.position[row])] = found.before, claimed_times(table, row)
-    found.pieces += _cut(bench, table, totals, cuts, hidden)
+    found.pieces += _cut(bench, table, totals, cuts, damaged)
     if found.keys is not None and skip is not None:
         collect_keys(bench, found.keys, window)  # also of the batches that were left out
-
-
-def _close_above(found: Measured, behind: Times) -> None:
-    """Sets the open upper times of the damaged pieces at the end from the batch that follows them."""
-    for slot in reversed(range(len(found.pieces))):
-        piece = found.pieces[slot]
-        if piece.position not in found.waiting:
-            break
-        before, own = found.waiting[piece.position]
-        least, greatest = hidden_times(before, behind, own)
-        found.pieces[slot] = piece._replace(least=least, greatest=greatest)
-    found.waiting.clear()
 
 
 def _split(sizes: npt.NDArray[np.int64]) -> list[int]:
@@ -270,7 +192,7 @@ def _cut(
     table: BatchTable,
     totals: npt.NDArray[np.int64],
     cuts: dict[int, list[int]],
-    damaged: dict[int, Times],
+    damaged: Collection[int],
 ) -> list[Piece]:
     """A measured window as pieces of similar size; large and damaged batches separately."""
     pieces: list[Piece] = []
@@ -279,7 +201,7 @@ def _cut(
         pieces += _even_pieces(bench, table, totals, first, row)
         first = row + 1
         if row in damaged:
-            least, greatest = damaged[row]
+            least, greatest = named_times(claimed_times(table, row))
             for piece in _even_pieces(bench, table, totals, row, row + 1, whole=True):
                 pieces.append(piece._replace(crc=NO_CRC, least=least, greatest=greatest, records=0))
             continue
@@ -303,10 +225,16 @@ def _even_pieces(
     return [Piece._make(line) for line in lines[:count].tolist()]
 
 
-def _no_batch(damage: SpanDamage, before: Times | None) -> Piece:
+def _no_batch(damage: SpanDamage) -> Piece:
     # The messages that were there are unknown, so there are no offsets.
-    times = hidden_times(before, None, damage.times)
-    return Piece(0, 1, damage.position, damage.end, NOT_SPLIT, -1, NO_CRC, *times, 0)
+    return Piece(0, 1, damage.position, damage.end, NOT_SPLIT, -1, NO_CRC, *named_times(damage.times or ()), 0)
+
+
+def named_times(times: Iterable[int]) -> tuple[int, int]:
+    """Least and greatest of the times in the header of a damaged batch; NO_LEAST and NO_GREATEST without any. Zeros do
+    not count: a lost block of a disk has nothing else."""
+    positive = [time for time in times if time > 0]
+    return min(positive, default=NO_LEAST), max(positive, default=NO_GREATEST)
 
 
 _numbers = itertools.count()

@@ -26,9 +26,6 @@ NOT_SPLIT = -1  # `Piece.skip` of a piece of whole batches
 NO_CRC = -1  # `Piece.crc` of damage: of an unreadable batch, or where no batch begins
 NO_LEAST = 2**63 - 1  # least and greatest timestamp where there is no message
 NO_GREATEST = -(2**63 - 1)
-# Least and greatest timestamp of damage that may have held any lower, or higher, timestamp than its neighbour.
-OPEN_BELOW = NO_GREATEST
-OPEN_ABOVE = NO_LEAST
 
 
 class Piece(NamedTuple):
@@ -41,7 +38,7 @@ class Piece(NamedTuple):
     skip: int  # in a part of a batch: rendered bytes of earlier parts; otherwise NOT_SPLIT
     base_offset: int  # of the batch at `position`: checked before use, together with its CRC
     crc: int
-    least: int  # timestamps; NO_LEAST, NO_GREATEST when it has no message; for damage what it may have held
+    least: int  # timestamps; NO_LEAST, NO_GREATEST when it has no message; for damage what its header names
     greatest: int
     records: int
 

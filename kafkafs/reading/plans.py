@@ -15,14 +15,24 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kafkafs.reading.extent import Extent, Times, hidden_times
+from kafkafs.reading.extent import Extent
 from kafkafs.reading.index import ViewIndex
 from kafkafs.reading.key_blocks import Found
 from kafkafs.reading.layout import Cursor, Run, Span, spans_from
-from kafkafs.reading.pieces import CRC, END, FILE_END, GREATEST, LEAST, NO_CRC, OPEN_ABOVE, OPEN_BELOW, POSITION, Pieces
-from kafkafs.reading.selection import RecordFilter, may_lie_in
+from kafkafs.reading.pieces import (
+    CRC,
+    END,
+    FILE_END,
+    GREATEST,
+    LEAST,
+    NO_CRC,
+    NO_GREATEST,
+    NO_LEAST,
+    POSITION,
+    Pieces,
+)
+from kafkafs.reading.selection import RecordFilter
 from kafkafs.reading.workbench import Rendition
-from storage.format.batches import BATCH_HEADER_SIZE, claimed_times_in
 from storage.log.counting import visible_end
 from storage.log.greatest_timestamp import first_times_behind, greatest_timestamp, may_reach, times_before
 from storage.log.segment import Segment
@@ -30,6 +40,9 @@ from storage.log.snapshot import LogSnapshot
 from storage.types import NO_TIMESTAMP, TimeRange
 
 _SKIP, _WHOLE, _PART = range(3)
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 class Raced(Exception):
@@ -202,14 +215,19 @@ class TimePlan(RenderedPlan):
             return self._add_filtered(snapshot, runs, span, span.start, span.end, grows=False)
         extent = self._index.held(snapshot, span.segment, self._rendition, span.end)
         if extent is None and span.start > snapshot.end_position(span.segment) // 2:
-            return self._add_filtered(snapshot, runs, span, span.start, span.end, grows=grows)
+            stretch = self._filtered(snapshot, span, span.start, span.end, grows=grows)
+            if not stretch.pieces.is_damaged:
+                return self._add_extent(runs, span, stretch, grows=grows)
         if extent is None:
             extent = self._index.whole(snapshot, span.segment, self._rendition, span.end)
         pieces = extent.pieces
         _check_not_raced(pieces, span)
-        position, file_end = pieces.columns[POSITION], pieces.columns[FILE_END]
+        columns = pieces.columns
+        position, file_end = columns[POSITION], columns[FILE_END]
         # Where the view grows, everything from the last piece on is measured through the filter, now and later.
-        last = int(position.searchsorted(int(position[-1]))) if grows and len(pieces) else len(pieces)
+        last = len(pieces)
+        if grows and last and columns[CRC, -1] != NO_CRC:
+            last = int(position.searchsorted(int(position[-1])))
         greatest = NO_TIMESTAMP
         for start, stop, kind in _groups(self._kinds(snapshot, pieces, span)[:last]):
             if kind == _WHOLE:
@@ -218,7 +236,7 @@ class TimePlan(RenderedPlan):
                 first, end = max(span.start, int(position[start])), int(file_end[stop - 1])
                 greatest = max(greatest, self._add_filtered(snapshot, runs, span, first, end, grows=False))
         if grows:
-            first = max(span.start, int(position[last])) if last < len(pieces) else span.start
+            first = max(span.start, int(position[last]) if last < len(pieces) else pieces.file_end)
             greatest = max(greatest, self._add_filtered(snapshot, runs, span, first, span.end, grows=True))
         return greatest
 
@@ -237,35 +255,33 @@ class TimePlan(RenderedPlan):
         if whole is None or whole.pieces.file_end != span.end:
             return
         columns = whole.pieces.columns[:, whole.pieces.row_of(span.start) :]
-        outside = (columns[LEAST] >= times.end_ms) | (columns[GREATEST] <= NO_TIMESTAMP)
-        if times.start_ms is not None:
-            outside |= columns[GREATEST] < times.start_ms
-        if (outside & (columns[CRC] != NO_CRC)).all():
+        if (_outside(times, columns[LEAST], columns[GREATEST]) & (columns[CRC] != NO_CRC)).all():
             run.extent.pass_over(span.start, span.end)
 
     def _add_filtered(
         self, snapshot: LogSnapshot, runs: list[Run], span: Span, start: int, end: int, *, grows: bool
     ) -> int:
         """Adds the span's batches from the file position `start` to `end`, measured through the filter."""
+        return self._add_extent(runs, span, self._filtered(snapshot, span, start, end, grows=grows), grows=grows)
+
+    def _filtered(self, snapshot: LogSnapshot, span: Span, start: int, end: int, *, grows: bool) -> Extent:
         wanted = (span.wanted or RecordFilter())._replace(times=self._times)
-        return self._add_measured(snapshot, runs, span, start, end, wanted, grows=grows)
+        return self._index.stretch(snapshot, span.segment, self._rendition, start, end, wanted, grows=grows)
 
     def _kinds(self, snapshot: LogSnapshot, pieces: Pieces, span: Span) -> npt.NDArray[np.int64]:
         """For each piece: whether it is wholly in the range, partly, or not at all."""
         columns = pieces.columns
         least, greatest = columns[LEAST], columns[GREATEST]
-        inside, outside = least > NO_TIMESTAMP, (greatest <= NO_TIMESTAMP) & (least >= NO_TIMESTAMP)
+        inside = least > NO_TIMESTAMP
         if self._times.start_ms is not None:
             inside &= least >= self._times.start_ms
-            outside |= greatest < self._times.start_ms
         if self._times.end_ms is not None:
             inside &= greatest < self._times.end_ms
-            outside |= least >= self._times.end_ms
-        kinds = np.where(outside, _SKIP, np.where(inside, _WHOLE, _PART))
-        # Damage is shown as a whole if what it hides may have been in the range: nothing is missing without an error.
-        for row in np.flatnonzero(columns[CRC] == NO_CRC).tolist():
-            held = may_have_held(snapshot, span.segment, pieces, row)
-            kinds[row] = _WHOLE if may_lie_in(self._times, *held) else _SKIP
+        kinds = np.where(_outside(self._times, least, greatest), _SKIP, np.where(inside, _WHOLE, _PART))
+        if pieces.is_damaged:  # shown as a whole
+            damaged = columns[CRC] == NO_CRC
+            within = damage_within(self._times, snapshot, span.segment, least, greatest, damaged)
+            kinds[damaged] = np.where(within, _WHOLE, _SKIP)[damaged]
         first = pieces.row_of(span.start)
         kinds[:first] = _SKIP
         if first < len(pieces) and (span.wanted is not None or int(columns[POSITION, first]) < span.start):
@@ -281,24 +297,35 @@ def lies_before(snapshot: LogSnapshot, span: Span, times: TimeRange) -> bool:
     return not may_reach(snapshot, span.segment, times.start_ms)
 
 
-def may_have_held(snapshot: LogSnapshot, segment: Segment, pieces: Pieces, row: int) -> Times:
-    """Least and greatest timestamp that the damaged piece `row` may have held. If an end is open, its neighbours are
-    in another chunk or segment."""
-    columns = pieces.columns
-    least, greatest = int(columns[LEAST, row]), int(columns[GREATEST, row])
-    if least != OPEN_BELOW and greatest != OPEN_ABOVE:
-        return least, greatest
-    good = np.flatnonzero(columns[CRC] != NO_CRC)
-    slot = int(good.searchsorted(row))
-    before = _times_of(pieces, good[slot - 1]) if slot else times_before(snapshot, segment)
-    behind = _times_of(pieces, good[slot]) if slot < len(good) else first_times_behind(snapshot, segment)
-    own = claimed_times_in(segment.log.read(int(columns[POSITION, row]), BATCH_HEADER_SIZE))
-    return hidden_times(before, behind, own)
+def damage_within(
+    times: TimeRange, snapshot: LogSnapshot, segment: Segment, least: Int64s, greatest: Int64s, damaged: Bools
+) -> Bools:
+    """Which damaged stretches of a segment belong to a range of times: the range touches the times that the stretch's
+    own header names, those of the nearest readable stretches before and after it, or the times between them.
+
+    By stretch: its least and greatest timestamp, and whether it is damaged.
+    """
+    before = times_before(snapshot, segment) or (NO_GREATEST, NO_GREATEST)
+    behind = first_times_behind(snapshot, segment) or (NO_LEAST, NO_LEAST)
+    good, bad = np.flatnonzero(~damaged), np.flatnonzero(damaged)
+    lows = np.concatenate(([before[0]], least[good], [behind[0]]))
+    highs = np.concatenate(([before[1]], greatest[good], [behind[1]]))
+    slots = good.searchsorted(bad)
+    low = np.minimum.reduce([least[bad], lows[slots], lows[slots + 1]])
+    high = np.maximum.reduce([greatest[bad], highs[slots], highs[slots + 1]])
+    within = np.zeros(len(damaged), np.bool_)
+    within[bad] = ~_outside(times, low, high)
+    return within
 
 
-def _times_of(pieces: Pieces, row: int) -> Times:
-    least, greatest = int(pieces.columns[LEAST, row]), int(pieces.columns[GREATEST, row])
-    return (least, greatest) if least <= greatest else (NO_TIMESTAMP, NO_TIMESTAMP)
+def _outside(times: TimeRange, least: Int64s, greatest: Int64s) -> Bools:
+    """Which stretches with these timestamps have nothing in a range of times; -1 is no timestamp."""
+    outside: Bools = (greatest <= NO_TIMESTAMP) & (least >= NO_TIMESTAMP)
+    if times.start_ms is not None:
+        outside |= greatest < times.start_ms
+    if times.end_ms is not None:
+        outside |= least >= times.end_ms
+    return outside
 
 
 def _check_not_raced(pieces: Pieces, span: Span) -> None:

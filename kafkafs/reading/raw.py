@@ -8,17 +8,16 @@ from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from kafkafs.reading.extent import Times, hidden_times, of_damaged_rows, times_at_ends
+from kafkafs.reading.extent import named_times
 from kafkafs.reading.handle import ViewHandle
 from kafkafs.reading.layout import Layout, Run, Span
-from kafkafs.reading.plans import append_run, lies_before
-from kafkafs.reading.selection import RecordFilter, may_lie_in, time_mask
+from kafkafs.reading.plans import append_run, damage_within, lies_before
+from kafkafs.reading.selection import RecordFilter, time_mask
 from kafkafs.reading.workbench import Workbench, workbench
 from storage.errors import SegmentGone
-from storage.log.greatest_timestamp import first_times_behind
-from storage.log.scanning import SpanDamage, Window, scan_batches
+from storage.format.batches import claimed_times
+from storage.log.scanning import Window, scan_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import NO_TIMESTAMP, TimeRange
@@ -41,18 +40,18 @@ class RawPlan:
         return False
 
 
-class _ChosenBatches(NamedTuple):
-    """The batches of a window that belong to a range of times. `holds`: by row, whether the batch has a message of the
-    range, or may have one. `greatest`: the greatest timestamp of these messages. `ends`: the times of the first and the
-    last readable batch (None: there is none)."""
+class _Stretch(NamedTuple):
+    """Some batches of a file, or damage: least and greatest timestamp, and where the batches with a message of the
+    range begin and end, or the damage does."""
 
-    holds: npt.NDArray[np.bool_]
+    least: int
     greatest: int
-    ends: tuple[Times, Times] | None
+    is_damaged: bool
+    places: list[tuple[int, int]]
 
 
 class RawTimePlan(RawPlan):
-    """The plan of a range of times: the batches that hold a message of it. Damaged bytes that may have held one are
+    """The plan of a range of times: the batches that hold a message of it. Damaged bytes that belong to it are
     included; a reader that parses them as batches meets the damage."""
 
     def __init__(self, times: TimeRange) -> None:
@@ -61,55 +60,50 @@ class RawTimePlan(RawPlan):
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
         if span.segment.sealed and lies_before(snapshot, span, self._times):
             return NO_TIMESTAMP
-        greatest = NO_TIMESTAMP
-        before: Times | None = None
-        waiting: list[SpanDamage] = []  # for the next readable batch
+        stretches: list[_Stretch] = []
+        newest = NO_TIMESTAMP
         with workbench() as bench, closing(scan_batches(snapshot, span.segment, span.start, span.end)) as windows:
             for window in windows:
-                if window.damage is not None:
-                    waiting.append(window.damage)
-                    continue
-                chosen = self._choose(bench, span, window, before)
-                if chosen.ends is not None:
-                    self._add_damage(runs, span, waiting, before, chosen.ends[0])
-                    before = chosen.ends[1]
-                for row in np.flatnonzero(chosen.holds).tolist():
-                    start = int(window.table.position[row])
-                    add_bytes(runs, span.segment, start, start + int(window.table.size[row]))
-                greatest = max(greatest, chosen.greatest)
-        self._add_damage(runs, span, waiting, before, first_times_behind(snapshot, span.segment))
-        return greatest
+                if window.damage is None:
+                    newest = max(newest, self._add_window(bench, span, window, stretches))
+                else:
+                    damage = window.damage
+                    times = named_times(damage.times or ())
+                    stretches.append(_Stretch(*times, True, [(damage.position, damage.end)]))
+        damaged = np.array([stretch.is_damaged for stretch in stretches], np.bool_)
+        shown = ~damaged
+        if damaged.any():
+            least = np.array([stretch.least for stretch in stretches])
+            greatest = np.array([stretch.greatest for stretch in stretches])
+            shown |= damage_within(self._times, snapshot, span.segment, least, greatest, damaged)
+        for slot in np.flatnonzero(shown).tolist():
+            for start, end in stretches[slot].places:
+                add_bytes(runs, span.segment, start, end)
+        return newest
 
-    def _add_damage(
-        self, runs: list[Run], span: Span, waiting: list[SpanDamage], before: Times | None, behind: Times | None
-    ) -> None:
-        """Adds the bytes of stretches without a valid batch where they may have held messages of the range."""
-        for damage in waiting:
-            if may_lie_in(self._times, *hidden_times(before, behind, damage.times)):
-                add_bytes(runs, span.segment, damage.position, damage.end)
-        waiting.clear()
+    def _add_window(self, bench: Workbench, span: Span, window: Window, stretches: list[_Stretch]) -> int:
+        """Adds the stretches of a window; returns the greatest timestamp of the messages that are in the range."""
+        table, row, newest = window.table, 0, NO_TIMESTAMP
+        offsets = RecordFilter(0 if span.wanted is None else span.wanted.first)
 
-    def _choose(self, bench: Workbench, span: Span, window: Window, before: Times | None) -> _ChosenBatches:
-        table = window.table
-        wanted = RecordFilter(0 if span.wanted is None else span.wanted.first, None, self._times)
-        holds = np.zeros(table.rows, dtype=np.bool_)
-        damaged: list[int] = []
-        greatest = NO_TIMESTAMP
-        row = 0
+        def places(rows: Iterable[int]) -> list[tuple[int, int]]:
+            return [(int(table.position[row]), int(table.end[row])) for row in rows]
+
         while row < table.rows:
             block = bench.checked.decode(window.buffer, table, row, origin=window.origin)
             row = block.next_row
-            mask = time_mask(block.timestamp, self._times) & (block.offset >= wanted.first)
-            if mask.any():
-                holds[block.batch[mask]] = True
-                greatest = max(greatest, int(block.timestamp[mask].max()))
+            if len(block):
+                stamps = block.timestamp
+                wanted = time_mask(stamps, self._times) & (block.offset >= offsets.first)
+                held = places(np.unique(block.batch[wanted]).tolist())
+                stretches.append(_Stretch(int(stamps.min()), int(stamps.max()), False, held))
+                newest = max(newest, int(stamps[wanted].max(initial=NO_TIMESTAMP)))
             if block.damage is not None:
-                damaged.append(block.damage.row)
-                row = block.damage.row + 1
-        if damaged:
-            for row, hidden in of_damaged_rows(table, damaged, before).items():
-                holds[row] = wanted.may_hold(table, row, hidden)
-        return _ChosenBatches(holds, greatest, times_at_ends(table, damaged))
+                row = block.damage.row
+                held = places([row] if offsets.may_hold(table, row) else [])
+                stretches.append(_Stretch(*named_times(claimed_times(table, row)), True, held))
+                row += 1
+        return newest
 
 
 def add_bytes(runs: list[Run], segment: Segment, start: int, end: int) -> None:

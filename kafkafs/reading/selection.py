@@ -301,29 +301,16 @@ class RecordFilter(NamedTuple):
         mask = self.mask(block)
         return block if mask is None else block.select(mask)
 
-    def may_hold(self, table: BatchTable, row: int, times: tuple[int, int]) -> bool:
-        """Whether the damaged batch in `row` may hold a wanted message, according to the offsets in its header and
-        `times`, the least and greatest timestamp that it may have held."""
+    def may_hold(self, table: BatchTable, row: int) -> bool:
+        """Whether the damaged batch in `row` may hold a wanted message, according to the offsets in its header."""
         base_offset, last_offset = int(table.base_offset[row]), int(table.last_offset[row])
-        if last_offset < self.first or (self.end is not None and base_offset >= self.end):
-            return False
-        return self.times is None or may_lie_in(self.times, *times)
+        return last_offset >= self.first and (self.end is None or base_offset < self.end)
 
 
 def _mask_of(rows: NDArray[np.intp], block: RecordBlock) -> NDArray[np.bool_]:
     mask = np.zeros(len(block), np.bool_)
     mask[rows] = True
     return mask
-
-
-def may_lie_in(times: TimeRange, least: int, greatest: int) -> bool:
-    """Whether something with timestamps from `least` to `greatest` (both included) may be in a range of times;
-    NO_LEAST, NO_GREATEST (or -1 for both) when it has no timestamp."""
-    if greatest <= NO_TIMESTAMP and least >= NO_TIMESTAMP:
-        return False
-    if times.start_ms is not None and greatest < times.start_ms:
-        return False
-    return times.end_ms is None or least < times.end_ms
 
 
 # Messages by a list of offsets: the last message of every key, once a scan has found them.
@@ -364,7 +351,7 @@ class ChosenOffsets:
             if first < last:
                 yield int(self.offsets[first]), int(self.offsets[last - 1]) + 1
 
-    def may_hold(self, _table: BatchTable, _row: int, _times: tuple[int, int]) -> bool:
+    def may_hold(self, _table: BatchTable, _row: int) -> bool:
         """True: nothing in the header of a damaged batch is certain."""
         return True
 

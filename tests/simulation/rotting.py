@@ -48,7 +48,7 @@ def _flip(world, rot, segments, *, later):
     if within > 12 and not later:
         lost = [message for message in lost if message.offset <= int(table.last_offset[row])]
     # That a message is earlier than the first of its batch is told by nothing but the message (kafkafs/DESIGN.md). The
-    # times of a batch that a wrong length hides are not looked for, and wrong times count only if they are near.
+    # times of a batch that a wrong length hides are not looked for, nor the right ones where the header has others.
     least, greatest = times_of(table, row)
     for message in lost:
         world.rotten[tp, message.offset] = message

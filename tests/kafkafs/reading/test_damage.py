@@ -178,3 +178,28 @@ def test_a_damaged_batch_shows_in_time_ranges_of_its_messages(tmp_path, spoiled,
                     assert errors, (indexed, path.name, start, name)
                     raw = content(tree, f"/t/0/time/{name}.log")
                     assert path.read_bytes()[start : start + 61] in raw, (indexed, path.name, start, name)
+
+
+def test_damage_belongs_to_the_ranges_that_touch_its_block_and_to_no_others(tmp_path):
+    """An hour a segment of ten batches of half a MiB; a batch in the middle of the second hour has lost its content."""
+    live = LiveLog(tmp_path / "log")
+    hour, minute = 3_600_000, 60_000
+    for number in range(3):
+        for part in range(10):
+            first = START_MS + number * hour + part * 6 * minute
+            live.append(*(b"x" * (60 << 10) for _ in range(9)), timestamps=[first + row for row in range(9)])
+        live.roll()
+    live.append(b"the last", timestamps=[START_MS + 3 * hour])
+    path = live.log(live.segments[1])
+    start, end = batches(path)[5]
+    overwrite(path, start + 17, bytes(end - start - 17))
+    touched = START_MS + hour + 24 * minute, START_MS + hour + 36 * minute + 8  # of the batches around it
+    tree = tree_of(live.path.parent)
+    for _ in range(2):  # before and after the segment is measured
+        for first in range(START_MS - minute, START_MS + 3 * hour, 10 * minute):
+            for last in (first + 10 * minute, first + hour):
+                _, errors = readable(tree.lookup(f"/t/0/time/{first}--{last}.txt"), 1 << 20)
+                assert len(errors) == (first <= touched[1] and last > touched[0]), (first, last)
+                raw = content(tree, f"/t/0/time/{first}--{last}.log", 1 << 20)
+                assert (bytes(1000) in raw) == bool(errors), (first, last)
+        tree.lookup("/t/0/messages.txt").open().close()
